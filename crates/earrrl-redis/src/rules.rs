@@ -158,58 +158,69 @@ impl Rules {
     fn put(
         &self,
         rules: &mut Vec<Arc<PreparedRule>>,
-        Wanted { name, rule, near }: Wanted<'_>,
+        wanted: Wanted<'_>,
         since: Nanos,
         local: RuleId,
     ) -> RuleId {
-        let place = rules.iter().position(|known| known.name == name);
+        let place = rules.iter().position(|known| known.name == wanted.name);
         let id = RuleId(place.unwrap_or(rules.len()) as u32);
+        let old = place.map(|place| &*rules[place]);
+        let near = self.near_clients(id, wanted, old, since);
+        let Wanted { name, rule, near: capacity } = wanted;
         let (kind, tag) = (AlgorithmKind::of(rule.limit()), algorithm::tag(rule.limit()));
-        let old = place.map(|place| &rules[place]);
-        let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
-        let is_near = near.is_some();
-        let near = near.map(|room| self.tables.get_or(id, || Table::new(room, self.hasher)));
-        let near = near.or_else(|| old.and_then(|old| old.near.clone()));
-        if let Some(near) = &near {
-            let time = LocalTime { local: since, offset: 0 };
-            let old = old.filter(|old| old.tag != tag).map(|old| old.rule.limit());
-            let lag = rule.limit().lag();
-            near.set_rule(is_near.then(|| NearRule { rule: rule.clone(), lag }), |client| {
-                old.inspect(|old| client.convert(old, rule.limit(), time));
-                if !is_near {
-                    client.expire();
-                }
-            });
-        }
-        if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
-            left.clear();
-        }
-        let claim_tag = algorithm::claim_tag(rule);
-        let without_redis = old.and_then(|old| old.without_redis);
-        let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
-        let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
+        let is_near = capacity.is_some();
         let prepared = PreparedRule {
             id,
-            name,
-            key,
-            rule,
+            name: name.to_owned(),
+            key: record_name(name, kind),
+            rule: rule.clone(),
             kind,
             tag,
             since,
-            earlier,
+            earlier: old.map_or_else(Vec::new, |old| old.history(tag)),
             local,
             is_near,
             near,
-            claim_ttl,
-            claim_tag,
+            claim_ttl: if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO },
+            claim_tag: algorithm::claim_tag(rule),
             converted: Arc::default(),
-            without_redis,
+            without_redis: old.and_then(|old| old.without_redis),
         };
         match place {
             Some(place) => rules[place] = Arc::new(prepared),
             None => rules.push(Arc::new(prepared)),
         }
         id
+    }
+
+    /// Returns the table of a rule's near clients, whose states are converted to the new
+    /// parameters. A rule that was near and is exact now keeps its table, in which all clients
+    /// expire.
+    fn near_clients(
+        &self,
+        id: RuleId,
+        Wanted { rule, near: capacity, .. }: Wanted<'_>,
+        old: Option<&PreparedRule>,
+        since: Nanos,
+    ) -> Option<Arc<Table>> {
+        let table = match capacity {
+            Some(capacity) => self.tables.get_or(id, || Table::new(capacity, self.hasher)),
+            None => old?.near.clone()?,
+        };
+        let is_near = capacity.is_some();
+        let time = LocalTime { local: since, offset: 0 };
+        let changed = old.filter(|old| old.tag != algorithm::tag(rule.limit()));
+        let near_rule = is_near.then(|| NearRule { rule: rule.clone(), lag: rule.limit().lag() });
+        table.set_rule(near_rule, |client| {
+            changed.inspect(|old| client.convert(old.rule.limit(), rule.limit(), time));
+            if !is_near {
+                client.expire();
+            }
+        });
+        if !algorithm::of(rule.limit()).adds() {
+            table.clear();
+        }
+        Some(table)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The parts of the `earrrl` program that its tests and fuzz targets use.
 //!
 //! Each module depends only on modules before it in this list: `path`, `config`, `log`, `metrics`,
-//! `engine`, `service`, `connections`, `stream`, `tls`, `server`, `protocol`, `serve`.
+//! `engine`, `service`, `connections`, `proxy_protocol`, `stream`, `tls`, `server`, `protocol`, `serve`.
 
 pub mod config;
 pub mod connections;
@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod path;
 pub mod protobuf;
 pub mod protocol;
+pub mod proxy_protocol;
 pub mod serve;
 pub mod server;
 pub mod service;

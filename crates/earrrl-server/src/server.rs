@@ -27,7 +27,7 @@ const ADMIN_CONNECTIONS: usize = 64;
 #[derive(Debug)]
 pub struct Server {
     /// The service that decides requests by the rules.
-    pub service: Service,
+    pub service: Arc<Service>,
     /// The open connections of all listeners but the one for health checks and metrics.
     pub connections: Arc<Connections>,
     /// The open connections of the listener for health checks and metrics.
@@ -79,7 +79,7 @@ impl Server {
     ) -> Result<Arc<Self>, EngineError> {
         let http = config.server.http.as_ref().and_then(ListenAddress::tcp);
         Ok(Arc::new(Self {
-            service: Service::new(config, clock)?,
+            service: Arc::new(Service::new(config, clock)?),
             connections: Connections::new(config.server.limits),
             admin_connections: Connections::new(Limits {
                 connections: ADMIN_CONNECTIONS,
@@ -205,7 +205,6 @@ impl Server {
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
             gauge("earrrl_connections", "Connections.", self.connections.len() as f64),
-            gauge("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
             gauge("earrrl_reload_failed", "1 while the last reload was refused.", failed),
         ];
         let lost = Family::counter("earrrl_log_lines_lost_total", "Log lines not written.");
@@ -216,6 +215,7 @@ impl Server {
         families.push(unjudged.labelled("reason", passed));
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
+        families.extend(self.service.engine().reservation_metrics());
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
         self.service.metrics.render(families)

@@ -2,13 +2,10 @@
 //! with a time limit.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::Poll;
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -27,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::TlsConfig;
 use crate::config::listen::Protocol;
-use crate::connections::{Connection, ConnectionState};
+use crate::connections::Connection;
 use crate::metrics::{Counter, Family};
 
 /// The size in bytes of the largest file of certificates or keys.
@@ -108,29 +105,12 @@ impl Tls {
         stream: TcpStream,
         connection: &Connection,
     ) -> io::Result<TlsStream<TcpStream>> {
-        connection.busy();
-        let mut accepting = pin!(self.current.load().of(protocol).accept(stream));
-        let mut leaving = false;
-        let accepted = poll_fn(|context| {
-            if let Poll::Ready(accepted) = accepting.as_mut().poll(context) {
-                return Poll::Ready(accepted);
-            }
-            match connection.standing(context) {
-                ConnectionState::Overdue => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                ConnectionState::Stopping if !leaving => {
-                    leaving = true;
-                    connection.leave();
-                    Poll::Pending
-                }
-                ConnectionState::Stopping | ConnectionState::Good => Poll::Pending,
-            }
-        })
-        .await;
+        let accepting = self.current.load().of(protocol).accept(stream);
+        let accepted = connection.in_time(accepting).await;
         match &accepted {
             Ok(_) => self.handshakes.increment(),
             Err(_) => self.failed_handshakes.increment(),
         }
-        connection.idle();
         accepted
     }
 

@@ -11,6 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use support::balancer::{Balancer, balanced_server, each_client_is_limited, heads};
 use support::hostile::{self, none_is_served};
 use support::proxy::{
     HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone,
@@ -157,6 +158,33 @@ fn no_request_gets_past_nginx() {
     let limiter = Limiter::start_with(403, hostile::RULES);
     let proxy = nginx(&limiter);
     none_is_served("nginx", &proxy, &limiter);
+}
+
+#[test]
+fn haproxys_clients_are_limited_one_by_one() {
+    for version in ["send-proxy", "send-proxy-v2", "send-proxy-v2-ssl-cn proxy-v2-options crc32c"] {
+        let server = balanced_server("");
+        let mut command = program("/usr/sbin/haproxy");
+        command.args(["-db", "-f", "balancer.cfg"]);
+        let balancer = Balancer::start("haproxy/balancer.cfg", &server, &mut command, |text| {
+            text.replace("send-proxy-v2", version).replace("check", "check inter 100ms")
+        });
+        each_client_is_limited(&balancer, &server);
+        // In version 2, HAProxy's health checks name no client.
+        if version != "send-proxy" {
+            support::until("it was checked", || heads(&server, "local") > 0);
+        }
+    }
+}
+
+#[test]
+fn nginxs_clients_are_limited_one_by_one() {
+    let server = balanced_server("");
+    let mut command = program("/usr/sbin/nginx");
+    let module = "load_module /usr/lib/nginx/modules/ngx_stream_module.so; daemon off;";
+    command.args(["-p", ".", "-c", "balancer.conf", "-g", module]);
+    let balancer = Balancer::start("nginx/balancer.conf", &server, &mut command, str::to_owned);
+    each_client_is_limited(&balancer, &server);
 }
 
 /// nginx's `auth_request` turns a denial with this status into a 500.

@@ -119,6 +119,20 @@ impl ClientAddress {
         self.hops > 0 || !self.trusted.is_empty()
     }
 
+    /// Returns true if `address` belongs to a trusted network.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// let behind_proxy = ClientAddress::default().trust("10.0.0.0/8".parse()?);
+    /// assert!(behind_proxy.trusts("::ffff:10.1.2.3".parse()?));
+    /// assert!(!behind_proxy.trusts("192.0.2.7".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.trusted.iter().any(|network| network.contains(&address))
+    }
+
     /// Returns the client's address. `peer` is the address of the connection, if it has one.
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = peer.map(|peer| peer.to_canonical());
@@ -159,10 +173,6 @@ impl ClientAddress {
             AddressSource::Forwarded => self.walk(peer, forwarded::addresses(value)),
             AddressSource::Header(_) => self.walk(peer, std::iter::once(address::parse(value))),
         }
-    }
-
-    fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted.iter().any(|network| network.contains(&address))
     }
 
     /// Follows the reported addresses from the connection towards the client, as long as the

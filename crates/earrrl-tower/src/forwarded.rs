@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use crate::address;
 
 /// Returns the `for` address of each element of a field, the last element first; `None` for an element
-/// without an address.
+/// without an address. Empty elements are skipped, as in every list of HTTP.
 pub(crate) fn addresses(field: &str) -> impl Iterator<Item = Option<IpAddr>> + '_ {
-    split_right(field, b',').map(for_address)
+    split_right(field, b',').filter(|element| !element.trim().is_empty()).map(for_address)
 }
 
 /// Returns the address of one element, such as `for="[2001:db8::1]:4711";proto=https`.
@@ -24,24 +24,39 @@ fn for_address(element: &str) -> Option<IpAddr> {
         }
     }
     let value = found?;
-    let bare = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    address::parse(bare.unwrap_or(value))
+    let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    match quoted {
+        // No address has a backslash, so all of them are escapes.
+        Some(quoted) if quoted.contains('\\') => node_address(&quoted.replace('\\', "")),
+        _ => node_address(quoted.unwrap_or(value)),
+    }
+}
+
+/// Returns the address of a node, whose port may be obfuscated, as in `192.0.2.7:_a1`.
+fn node_address(node: &str) -> Option<IpAddr> {
+    address::parse(node.split_once(":_").map_or(node, |(address, _)| address))
 }
 
 /// Splits text at separators outside quotes, the last piece first. Quotes are paired from the right,
-/// so that a quote that a client left open cannot hide an element that a proxy appended.
+/// so that a quote that a client left open cannot hide an element that a proxy appended. An escaped
+/// quote is part of its text.
 fn split_right(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
         let mut quoted = false;
         let at = text.bytes().enumerate().rev().find_map(|(at, byte)| {
-            quoted ^= byte == b'"';
+            quoted ^= byte == b'"' && !is_escaped(&text[..at]);
             (byte == separator && !quoted).then_some(at)
         });
         rest = at.map(|at| &text[..at]);
         Some(at.map_or(text, |at| &text[at + 1..]))
     })
+}
+
+/// Returns true if the character that follows `before` is escaped by a backslash.
+fn is_escaped(before: &str) -> bool {
+    before.bytes().rev().take_while(|byte| *byte == b'\\').count() % 2 == 1
 }
 
 #[cfg(test)]
@@ -58,7 +73,16 @@ mod tests {
             ("for=unknown, for=\"_hidden\"", vec![None, None]),
             ("proto=https; for = 192.0.2.1:80 ;by=x", vec![ip("192.0.2.1")]),
             ("for=1.1.1.1;for=2.2.2.2", vec![None]),
-            ("", vec![None]),
+            ("", vec![]),
+            ("for=192.0.2.1, ,, for=192.0.2.2,", vec![ip("192.0.2.2"), ip("192.0.2.1")]),
+            ("for=\"[2001:db8::1]\"", vec![ip("2001:db8::1")]),
+            ("for=\"[2001:db8::1]:_port\"", vec![ip("2001:db8::1")]),
+            ("for=\"192.0.2.1:_a.b-c\"", vec![ip("192.0.2.1")]),
+            ("for=\"192.0.2\\.1:80\"", vec![ip("192.0.2.1")]),
+            ("for=_SEVKISEK, for=\"unknown:80\"", vec![None, None]),
+            ("for=192.0.2.1;ext=\"a\\\", for=6.6.6.6\"", vec![ip("192.0.2.1")]),
+            ("for=6.6.6.6\\, for=\"192.0.2.1\"", vec![ip("192.0.2.1"), None]),
+            ("for=192.0.2.1;host=\"a\\\\\", for=192.0.2.2", vec![ip("192.0.2.2"), ip("192.0.2.1")]),
             // A client left a quote open.
             ("for=\"6.6.6.6, for=192.0.2.1", vec![ip("192.0.2.1"), None]),
             ("for=\"a,b\";x, for=192.0.2.1", vec![ip("192.0.2.1"), None]),

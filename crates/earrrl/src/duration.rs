@@ -18,6 +18,10 @@ const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
+/// The units that a rate may name without a number.
+pub(crate) const UNIT_NAMES: [&str; 10] =
+    ["s", "m", "h", "d", "sec", "second", "min", "minute", "hour", "day"];
+
 /// Parses a unit without a number, such as `s`, `sec` or `second`. Returns its nanoseconds.
 pub(crate) fn parse_unit(text: &str) -> Option<u64> {
     let unit = match text {

@@ -12,6 +12,7 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::{RuleError, RuleErrorKind};
+use crate::hold_id::HoldId;
 use crate::rule::Rule;
 
 /// The greatest number of rules that one request can be charged to.
@@ -125,6 +126,13 @@ pub enum EngineError {
     Charges(usize),
     /// A rule, name or cost is invalid.
     Invalid(RuleError),
+    /// All reservations that the engine keeps at a time are live; contains their number.
+    Reservations {
+        /// The bound, `max_reservations`.
+        most: usize,
+    },
+    /// The reservation is unknown: it expired, or never existed.
+    UnknownReservation(HoldId),
     /// The store of the states is not reachable, or has no memory left.
     Unavailable(String),
 }
@@ -135,6 +143,11 @@ impl fmt::Display for EngineError {
             Self::UnknownRule(RuleId(id)) => write!(f, "rule {id} is not prepared"),
             Self::Charges(count) => write!(f, "{count} charges; expected 1 to {MAX_CHARGES}"),
             Self::Invalid(error) => fmt::Display::fmt(error, f),
+            Self::Reservations { most } => write!(
+                f,
+                "{most} reservations are live, which is max_reservations; commit or release some"
+            ),
+            Self::UnknownReservation(id) => write!(f, "reservation {id} is unknown or expired"),
             Self::Unavailable(why) => write!(f, "the engine is unavailable: {why}"),
         }
     }

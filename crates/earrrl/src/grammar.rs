@@ -52,9 +52,15 @@ impl<'a> Word<'a> {
         let (amount, per) = self.split('/').ok_or_else(|| self.expected("N/D, such as 60/1m"))?;
         let time = match duration::parse_unit(per.text) {
             Some(nanos) => Duration::from_nanos(nanos),
+            None if per.text.chars().all(char::is_alphabetic) => return Err(per.unknown_unit()),
             None => per.duration()?,
         };
         Ok((amount.cost()?, time))
+    }
+
+    fn unknown_unit(&self) -> RuleError {
+        let meant = did_you_mean(self.text, duration::UNIT_NAMES);
+        self.expected(&format!("a unit such as s, m, h, d{meant}"))
     }
 
     pub(crate) fn rate(&self) -> Result<Rate, RuleError> {

@@ -5,6 +5,16 @@ use core::time::Duration;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 
+/// The treatment of a reservation that is not committed before it expires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnExpiry {
+    /// The estimate stays charged.
+    #[default]
+    Keep,
+    /// The estimate is given back, as by a commit of 0.
+    Release,
+}
+
 /// The charge of an estimate under one rule, with the figures that a commit needs; see
 /// [`Limit::commit`](crate::Limit::commit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,9 @@ mod engine;
 mod error;
 mod grammar;
 mod held;
+mod hold_id;
+#[cfg(feature = "std")]
+mod holds;
 #[cfg(feature = "std")]
 mod limiter;
 #[cfg(feature = "std")]
@@ -37,6 +40,8 @@ mod rules;
 pub mod sim;
 #[cfg(feature = "std")]
 mod store;
+#[cfg(feature = "std")]
+mod survey;
 
 pub use algorithm::types::*;
 pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, Replenishment, State};
@@ -50,16 +55,25 @@ pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
 pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
-pub use held::Held;
+pub use held::{Held, OnExpiry};
+pub use hold_id::HoldId;
 #[cfg(feature = "std")]
-pub use limiter::{Builder, Denied, Limiter, Patience, Reservation, Verdict, WaitError};
+pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
 #[cfg(feature = "std")]
-pub use memory::MemoryEngine;
+pub use limiter::{
+    Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, StableKey, Verdict, WaitError,
+};
+#[cfg(feature = "std")]
+pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use store::StateSummary;
 #[cfg(feature = "std")]
-pub use store::{BuildError, table};
+pub use store::{BuildError, StateDirectory, StateError, table};
+#[cfg(feature = "std")]
+pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient};
 
 /// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]

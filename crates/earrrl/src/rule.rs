@@ -10,6 +10,7 @@ use crate::algorithm::{Limit, parse};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::{RuleError, RuleErrorKind};
+use crate::held::OnExpiry;
 
 /// A limit and the action on requests over the limit. An invalid rule cannot be built.
 ///
@@ -29,6 +30,7 @@ pub struct Rule {
     action: Action,
     max_cost: Cost,
     max_bytes: Option<usize>,
+    on_expiry: OnExpiry,
     /// Shared by clones, since engines and servers keep several of each rule.
     text: Arc<str>,
 }
@@ -73,6 +75,18 @@ impl Rule {
             return Err(RuleError::out_of_range("0 is not above 0".to_owned()).of("max_cost"));
         }
         Ok(Self { max_cost, ..self })
+    }
+
+    /// Returns the treatment of reservations that are not committed in time; [`OnExpiry::Keep`] by
+    /// default.
+    pub fn on_expiry(&self) -> OnExpiry {
+        self.on_expiry
+    }
+
+    /// Sets the treatment of reservations that are not committed in time.
+    #[must_use]
+    pub fn with_on_expiry(self, on_expiry: OnExpiry) -> Self {
+        Self { on_expiry, ..self }
     }
 
     /// Returns the most bytes that the states of all clients may occupy; see
@@ -121,7 +135,8 @@ impl<L: Into<Limit>> From<L> for Rule {
     fn from(limit: L) -> Self {
         let limit = limit.into();
         let (action, max_cost, text) = (Action::Deny, Cost::MAX, Arc::from(limit.text()));
-        Self { limit, action, max_cost, max_bytes: None, text }
+        let on_expiry = OnExpiry::Keep;
+        Self { limit, action, max_cost, max_bytes: None, on_expiry, text }
     }
 }
 
@@ -145,7 +160,8 @@ impl PartialEq for Rule {
     /// Returns true if both rules make the same decisions within the same memory, even if their
     /// texts differ.
     fn eq(&self, other: &Self) -> bool {
-        let of = |rule: &Self| (rule.limit, rule.action, rule.max_cost, rule.max_bytes);
+        let of =
+            |rule: &Self| (rule.limit, rule.action, rule.max_cost, rule.max_bytes, rule.on_expiry);
         of(self) == of(other)
     }
 }

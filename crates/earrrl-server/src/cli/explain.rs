@@ -9,6 +9,7 @@ use std::sync::Arc;
 use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::attribute::{KeyPart, attribute_name};
 use earrrl_server::config::envoy::explain::explain as explain_descriptor;
+use earrrl_server::config::rule::Missing;
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
 use earrrl_server::service::attributes::Attributes;
@@ -91,9 +92,36 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
         let _ = writeln!(text, "{name}: exempts the request");
         return;
     };
-    let _ = writeln!(text, "{name}: applies, action {}", rule.action_name());
     let key = rule.key(request);
+    if let Some(attribute) = rule.lacks(request, &key)
+        && let Some(verdict) = verdict_without_attribute(rule.missing)
+    {
+        let _ = writeln!(text, "{name}: {verdict}: the request has no `{attribute}`");
+        return;
+    }
+    let _ = writeln!(text, "{name}: applies, action {}", rule.action_name());
     let _ = writeln!(text, "  key: \"{}\"", key.escape_ascii());
+    explain_missing_parts(text, rule, request);
+    let _ = writeln!(text, "  cost: {}", rule.cost(request));
+    let origin = match std::ptr::eq(limit, &rule.own) {
+        true => String::new(),
+        false => format!(", by an override of {}", rule.own.rule),
+    };
+    let _ = writeln!(text, "  limit: {}{origin}", limit.rule);
+}
+
+/// Returns the verdict on a request that lacks an attribute of the key; `None` if the request is
+/// judged nevertheless.
+fn verdict_without_attribute(missing: Missing) -> Option<&'static str> {
+    match missing {
+        Missing::Share => None,
+        Missing::Skip => Some("does not apply"),
+        Missing::Deny => Some("denies the request"),
+    }
+}
+
+/// Writes a line for each attribute of the key that the request lacks.
+fn explain_missing_parts(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
     for part in rule.key_parts() {
         if let KeyPart::Attribute(name) = part
             && request.part(part).is_empty()
@@ -104,10 +132,4 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
             );
         }
     }
-    let _ = writeln!(text, "  cost: {}", rule.cost(request));
-    let origin = match std::ptr::eq(limit, &rule.own) {
-        true => String::new(),
-        false => format!(", by an override of {}", rule.own.rule),
-    };
-    let _ = writeln!(text, "  limit: {}{origin}", limit.rule);
 }

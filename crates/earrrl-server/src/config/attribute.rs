@@ -16,7 +16,7 @@ use earrrl_tower::address::parse;
 
 /// The names of attributes that have no prefix such as `header:`, in the order in which errors list
 /// them.
-const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
+pub const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
 /// The largest number of parts that the key of a rule may have.
 const MAX_LEN: usize = 64;
 
@@ -27,6 +27,16 @@ pub enum KeyPart {
     Attribute(String),
     /// A fixed text, the same for all requests.
     Literal(String),
+}
+
+impl KeyPart {
+    /// Returns the name of the attribute; `None` for a literal.
+    pub fn attribute(&self) -> Option<&str> {
+        match self {
+            Self::Attribute(name) => Some(name),
+            Self::Literal(_) => None,
+        }
+    }
 }
 
 /// A value or network that a condition names. The index of conditions finds the condition by it.

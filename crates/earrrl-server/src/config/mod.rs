@@ -12,6 +12,7 @@ pub mod engine;
 pub mod envoy;
 mod file;
 pub mod listen;
+pub mod names;
 mod problem;
 pub mod redis;
 pub mod rule;
@@ -25,7 +26,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, NEEDS_MEMORY, StateConfig};
 pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
@@ -46,6 +47,8 @@ pub struct Config {
     pub tls_places: Vec<(PathBuf, Range<usize>)>,
     /// The engine that stores the state of clients, from the `[engine]` table.
     pub engine: EngineConfig,
+    /// The most reservations that are live at a time.
+    pub max_reservations: usize,
     /// The default capacity in clients, of each rule and of `CL.THROTTLE`.
     pub capacity: usize,
     /// The settings that determine a client's address behind proxies.
@@ -71,6 +74,7 @@ impl Default for Config {
             tls_places: Vec::new(),
             engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
+            max_reservations: earrrl::DEFAULT_MAX_HOLDS,
             client_address: ClientAddress::default(),
             paths: Paths::TOLERANT,
             deny_status: 429,
@@ -134,8 +138,9 @@ impl Config {
         {
             problems.add(version.span(), "this version reads configurations of version 1");
         }
-        let server = ServerConfig::validate(&file.server, problems);
+        let server = ServerConfig::validate(file, problems);
         let client_address = server::client_address(&file.client_address, problems);
+        server::check_balancers(file, problems);
         let paths = attribute::paths(&file.attributes, problems);
         let no_rules = no_rules(file, problems);
         let deny_status = deny_status(&file.authz, problems);
@@ -156,6 +161,7 @@ impl Config {
             tls_places: file.server.tls.as_ref().map(tls::places).unwrap_or_default(),
             engine,
             capacity,
+            max_reservations: engine::max_reservations(&file.engine, problems),
             client_address,
             paths,
             deny_status,

@@ -8,14 +8,15 @@ use toml::Spanned;
 
 use super::access::Tokens;
 use super::listen::{ListenAddress, Protocol};
+use super::names::NamesConfig;
 use super::problem::Problems;
 use super::tls::TlsConfig;
-use super::value::{number, seconds};
+use super::value::{listeners, number, seconds};
 use super::{file, listen};
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
 /// The validated `[server]` table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// The listening address for HTTP; `None` if HTTP is not served.
@@ -28,6 +29,9 @@ pub struct ServerConfig {
     pub grpc: Option<ListenAddress>,
     /// The file mode of Unix sockets.
     pub socket_mode: u32,
+    /// The protocols whose listeners expect the head of the PROXY protocol from trusted proxies,
+    /// and serve no other peers.
+    pub proxy_protocol: Vec<Protocol>,
     /// The `[server.tls]` table.
     pub tls: Option<TlsConfig>,
     /// The age in seconds at which HTTP/2 clients are asked to reconnect; `None` for no such age.
@@ -51,6 +55,8 @@ pub struct ServerConfig {
     pub allow_inline_rules: bool,
     /// True if HTTP responses have the `X-RateLimit-*` headers in addition to the standard ones.
     pub x_ratelimit_headers: bool,
+    /// The `[server.names]` table.
+    pub names: NamesConfig,
 }
 
 /// The limits on connections. Times are whole seconds.
@@ -100,6 +106,7 @@ impl Default for ServerConfig {
             admin: None,
             grpc: None,
             socket_mode: 0o660,
+            proxy_protocol: Vec::new(),
             tls: None,
             max_connection_age: None,
             allow_remote: false,
@@ -111,22 +118,21 @@ impl Default for ServerConfig {
             tokens: Tokens::default(),
             allow_inline_rules: false,
             x_ratelimit_headers: false,
+            names: NamesConfig::default(),
         }
     }
 }
 
 impl ServerConfig {
-    pub(super) fn validate(file: &file::ServerTable, problems: &mut Problems) -> Self {
-        let default = Self::default();
+    pub(super) fn validate(whole: &file::File, problems: &mut Problems) -> Self {
+        let (file, default) = (&whole.server, Self::default());
         collisions(file, problems);
         let mut address =
             |name, field: &file::Placed<String>, default| address(name, field, default, problems);
-        let (http, resp) =
-            (address("http", &file.http, default.http), address("resp", &file.resp, default.resp));
-        let (admin, grpc) = (
-            address("admin", &file.admin, default.admin),
-            address("grpc", &file.grpc, default.grpc),
-        );
+        let http = address("http", &file.http, default.http);
+        let resp = address("resp", &file.resp, default.resp);
+        let admin = address("admin", &file.admin, default.admin);
+        let grpc = address("grpc", &file.grpc, default.grpc);
         let mut time = |name, field: &file::Placed<String>, default, bounds| {
             seconds(name, field.as_ref(), default, bounds, problems)
         };
@@ -142,6 +148,7 @@ impl ServerConfig {
             admin,
             grpc,
             socket_mode: socket_mode(file.socket_mode.as_ref(), default.socket_mode, problems),
+            proxy_protocol: listeners("proxy_protocol", &file.proxy_protocol, problems),
             tls: file.tls.as_ref().map(|tls| TlsConfig::validate(tls, problems)),
             max_connection_age,
             allow_remote: file.allow_remote,
@@ -150,9 +157,10 @@ impl ServerConfig {
             max_body: max_body(file.max_body.as_ref(), default.max_body, problems),
             shutdown_delay: delay,
             shutdown_timeout: stop,
-            tokens: Tokens::validate(file, problems),
+            tokens: Tokens::validate(whole, problems),
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
+            names: NamesConfig::validate(&file.names, problems),
         }
     }
 
@@ -178,7 +186,7 @@ impl ServerConfig {
             Protocol::ALL.into_iter().filter(open).filter_map(|protocol| self.address(protocol));
         let remote = addresses.into_iter().find(|address| address.is_remote())?;
         Some(format!(
-            "{remote} can be reached by other machines: set check_token and admin_token, \
+            "{remote} can be reached by other machines: set check_token, admin_token or [[server.token]], \
              or allow it with --allow-remote"
         ))
     }
@@ -310,6 +318,18 @@ pub(super) fn client_address(
     let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
     let hops = bounded("hops", &file.hops, 0, 16) as usize;
     address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
+}
+
+/// Reports that listeners expect the PROXY protocol although no address is trusted to use it.
+pub(super) fn check_balancers(file: &file::File, problems: &mut Problems) {
+    if let Some(first) = file.server.proxy_protocol.first()
+        && file.client_address.trusted_proxies.is_empty()
+    {
+        problems.add(
+            first.span(),
+            "proxy_protocol: needs [client_address] trusted_proxies, the load balancers' addresses",
+        );
+    }
 }
 
 /// Returns the syntax of the header in which proxies report the client.

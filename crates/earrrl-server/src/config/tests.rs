@@ -79,7 +79,8 @@ fn a_whole_file() {
     assert_eq!(config.server.http, Some("127.0.0.1:9000".parse().unwrap()));
     assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
     assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
-    assert!(config.server.tokens.check[0].is(b"check-token-of-sixteen"));
+    let access = config.server.tokens.with(b"check-token-of-sixteen");
+    assert_eq!(access.permit(access::Scope::Check), Ok(()));
     let near = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
     let trusting = near.into_iter().fold(ClientAddress::default(), ClientAddress::trust);
     assert_eq!(config.client_address, trusting.prefixes(Prefixes::new(32, 56)));
@@ -407,6 +408,12 @@ fn every_mistake_says_what_would_be_right() {
             "want one",
         ),
         (server("admin_token = \"\""), "2:15:", "expected one"),
+        (server("proxy_protocol = [\"http\"]"), "2:19:", "needs [client_address] trusted_proxies"),
+        (
+            server("proxy_protocol = [\"tcp\"]\n[client_address]\ntrusted_proxies = [\"::1\"]"),
+            "2:19:",
+            "http, resp, grpc or admin",
+        ),
         (address("trusted_proxies = [\"0.0.0.0/0\"]"), "2:20:", "set hops"),
         (address("trusted_proxies = [\"10.0.0.0/33\"]"), "2:20:", "\"10.0.0.0/8\""),
         (address("trusted_proxies = [\"proxy\"]"), "2:20:", "\"10.0.0.0/8\""),
@@ -461,6 +468,9 @@ fn every_mistake_says_what_would_be_right() {
         (rule("match = [\"/login\"]"), "4:9:", "expected a table"),
         ("rule = \"gcra 1/s burst=5\"".to_owned(), "1:8:", "expected a list"),
         (limited("GCRA 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),
+        (limited("leaky-bucket 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),
+        (limited("gcra 1/minut burst=5", ""), "3:17:", "did you mean `minute`?"),
+        (rule("missing = \"dney\""), "4:11:", "none of share, skip, deny"),
         (limited("gcra 1/s", ""), "3:", "burst"),
         (limited("gcra 1/w burst=5", ""), "3:17:", "such as 250ms"),
         (limited("recent-average 1/s", ""), "3:", "half-life"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::file;
 use super::listen::Protocol;
 use super::problem::Problems;
-use super::value::path_of;
+use super::value::{listeners, path_of};
 
 /// The validated `[server.tls]` table. Its files are read when the server starts and whenever they
 /// change.
@@ -50,7 +50,11 @@ impl TlsConfig {
             key: path(&file.key, problems),
             client_ca,
             client_names: file.client_names.iter().map(|name| name.get_ref().clone()).collect(),
-            listeners: listeners(file, problems),
+            // The default leaves out `admin`, since health probes have no certificates.
+            listeners: match &file.listeners {
+                None => vec![Protocol::Http, Protocol::Resp, Protocol::Grpc],
+                Some(names) => listeners("listeners", names, problems),
+            },
         }
     }
 
@@ -66,20 +70,4 @@ pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
     let place =
         |field: &toml::Spanned<String>| Some((path_of(field.get_ref()).ok()?, field.span()));
     fields.into_iter().flatten().filter_map(place).collect()
-}
-
-/// Validates which listeners use TLS. The default leaves out `admin`, since health probes have no
-/// certificates.
-fn listeners(file: &file::TlsTable, problems: &mut Problems) -> Vec<Protocol> {
-    let Some(names) = &file.listeners else {
-        return vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];
-    };
-    let mut listeners = Vec::with_capacity(names.len());
-    for name in names {
-        match Protocol::ALL.into_iter().find(|protocol| protocol.name() == name.get_ref()) {
-            Some(protocol) => listeners.push(protocol),
-            None => problems.add(name.span(), "listeners: expected http, resp, grpc or admin"),
-        }
-    }
-    listeners
 }

@@ -11,6 +11,7 @@ use earrrl::Cost;
 use toml::Spanned;
 
 use super::bounds::MAX_FILE_LEN;
+use super::listen::Protocol;
 use super::problem::Problems;
 
 /// The prefix of a path to a credential of a systemd unit.
@@ -59,6 +60,25 @@ pub(super) fn seconds(
             default
         }
     }
+}
+
+/// Validates a list of listeners, each of which is named by its protocol.
+pub(super) fn listeners(
+    name: &str,
+    names: &[Spanned<String>],
+    problems: &mut Problems,
+) -> Vec<Protocol> {
+    let mut listeners = Vec::with_capacity(names.len());
+    for listener in names {
+        match Protocol::ALL.into_iter().find(|protocol| protocol.name() == listener.get_ref()) {
+            Some(protocol) => listeners.push(protocol),
+            None => {
+                problems
+                    .add(listener.span(), format!("{name}: expected http, resp, grpc or admin"));
+            }
+        }
+    }
+    listeners
 }
 
 /// Validates that a duration is above zero.

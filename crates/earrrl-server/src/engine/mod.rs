@@ -2,16 +2,17 @@
 //! allocation and no dynamic dispatch.
 
 pub mod redis;
+pub mod reserve;
 pub mod state;
 pub mod throttle;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::table::KeyHash;
+use earrrl::table::{KeyHash, Swept};
 use earrrl::{
     Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule,
-    RuleId,
+    RuleId, StateDirectory, Survey,
 };
 
 use earrrl_redis::{Consistency, WhenGone};
@@ -19,8 +20,8 @@ use earrrl_redis::{Consistency, WhenGone};
 use self::redis::Redis;
 use self::state::EngineState;
 use self::throttle::{Call, Throttle, Throttled};
-use crate::config::EngineConfig;
 use crate::config::rule::OnError;
+use crate::config::{EngineConfig, StateConfig};
 use crate::metrics::Family;
 
 /// The engine that the server uses, for rules and for `CL.THROTTLE`.
@@ -31,6 +32,8 @@ pub struct Engine {
     /// The states of `CL.THROTTLE` keys in memory. An engine over Redis uses them only while Redis
     /// is unavailable.
     pub throttle: Throttle,
+    /// The directory of state files that the engine was made with.
+    state: Option<StateConfig>,
 }
 
 /// The engine that decides by rules, by where it stores states.
@@ -54,9 +57,14 @@ impl Engine {
         let throttle = Throttle::new(capacity, Arc::clone(&clock))?;
         let rules = match config {
             EngineConfig::Memory => Rules::memory(clock)?,
+            EngineConfig::State(config) => Rules::files(config, clock)?,
             EngineConfig::Redis(config) => Rules::Redis(Redis::new(config, clock)?),
         };
-        Ok(Self { rules, throttle })
+        let state = match config {
+            EngineConfig::State(state) => Some(state.clone()),
+            _ => None,
+        };
+        Ok(Self { rules, throttle, state })
     }
 
     /// Prepares a rule for a number of clients, as [`earrrl::Engine::prepare`] does.
@@ -144,7 +152,15 @@ impl Engine {
     /// Returns the settings whose change needs a restart.
     pub fn may_reload(&self, config: &EngineConfig) -> Result<(), String> {
         match (&self.rules, config) {
-            (Rules::Memory(_), EngineConfig::Memory) => Ok(()),
+            (Rules::Memory(_), EngineConfig::Memory) if self.state.is_none() => Ok(()),
+            (Rules::Memory(_), EngineConfig::State(config))
+                if self.state.as_ref() == Some(config) =>
+            {
+                Ok(())
+            }
+            (Rules::Memory(_), EngineConfig::Memory | EngineConfig::State(_)) => {
+                Err("[engine] state or not_persisted has changed; that needs a restart".into())
+            }
             (Rules::Redis(redis), EngineConfig::Redis(config)) => redis.may_reload(config),
             _ => Err("[engine] has changed between memory and redis; that needs a restart".into()),
         }
@@ -180,6 +196,32 @@ impl Engine {
             Rules::Memory(engine) => engine.usage(rule),
             Rules::Redis(_) => None,
         }
+    }
+
+    /// Walks over the clients of a rule; `None` if their states are not in memory.
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Option<Survey>, EngineError> {
+        match &self.rules {
+            Rules::Memory(engine) => engine.survey(rule, count).map(Some),
+            Rules::Redis(_) => Ok(None),
+        }
+    }
+
+    /// Returns the hash of a key, by which clients are named.
+    pub fn hash(&self, key: &[u8]) -> KeyHash {
+        match &self.rules {
+            Rules::Memory(engine) => engine.hash(key),
+            Rules::Redis(_) => self.throttle.hash(key),
+        }
+    }
+
+    /// Judges a charge and stores nothing; `None` if the engine would have to wait.
+    pub fn peek_at_once(&self, charge: &Charge<'_>) -> Option<Decision> {
+        let Rules::Memory(engine) = &self.rules else { return None };
+        let hash = engine.hash(charge.key);
+        engine.decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None).ok()
     }
 
     /// Prefetches a client's state if it is in memory, and returns the hash of its key.
@@ -221,6 +263,15 @@ impl Engine {
         let Rules::Memory(engine) = &self.rules else { return None };
         let hash = hash.unwrap_or_else(|| engine.hash(charge.key));
         Some(engine.check_hashed(charge.rule, hash, charge.cost))
+    }
+
+    /// Logs the entries that were removed from state files when they were opened.
+    pub fn log_swept(&self) {
+        let Rules::Memory(engine) = &self.rules else { return };
+        for (rule, swept) in engine.swept() {
+            let Swept { claims, ahead, duplicates, .. } = swept;
+            tracing::warn!(rule, claims, ahead, duplicates, "removed entries from a state file");
+        }
     }
 
     /// Frees the tables that a reload has replaced, once they hold no clients.
@@ -287,6 +338,14 @@ impl Engine {
 }
 
 impl Rules {
+    fn files(config: &StateConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let directory = StateDirectory::open(&config.directory)
+            .map_err(|error| EngineError::Unavailable(error.to_string()))?;
+        let directory = directory.accept_rules_in_memory(config.accepts_other_rules);
+        let engine = MemoryEngine::in_directory(1, directory, clock);
+        engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
+    }
+
     fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         // A capacity of 1 is enough here, since each rule's capacity is set when the rule is
         // prepared.

@@ -22,6 +22,9 @@ const STATUSES: [u16; 15] =
 /// The codes of RESP errors that have counters of their own.
 const CODES: [&str; 6] = ["ERR", "EXECABORT", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"];
 
+/// The results of reading the heads of the PROXY protocol.
+const PROXY_HEADS: [&str; 6] = ["client", "local", "untrusted", "invalid", "late", "closed"];
+
 /// The numbers of the gRPC status codes, as labels.
 const GRPC_CODES: [&str; 17] =
     ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
@@ -60,6 +63,7 @@ pub struct Metrics {
     resp_errors: CountsByName<{ CODES.len() }>,
     http_responses: CountsByName<{ STATUSES.len() }>,
     grpc_responses: CountsByName<{ GRPC_CODES.len() }>,
+    proxy_heads: CountsByName<{ PROXY_HEADS.len() }>,
 }
 
 impl Metrics {
@@ -80,6 +84,11 @@ impl Metrics {
         self.resp_errors.count(&CODES, &code);
     }
 
+    /// Counts a connection of a load balancer by the result of reading its PROXY head.
+    pub fn count_proxy_head(&self, result: &'static str) {
+        self.proxy_heads.count(&PROXY_HEADS, &result);
+    }
+
     /// Writes the counters and the given families in the Prometheus text format.
     pub fn render(&self, families: Vec<Family>) -> Vec<u8> {
         let counters = self.counters().into_iter();
@@ -95,24 +104,30 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 6] {
+    fn by_label(&self) -> [Family; 7] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
-        // The sum of an empty iterator of floats would be -0, which would be shown as such.
-        let requests = responses.iter().fold(0.0, |sum, (_, count)| sum + count);
+        let rules = self.outcomes.each().into_iter();
+        let missing = rules.map(|(rule, outcomes)| (rule, outcomes.missing.get() as f64));
+        let heads = self.proxy_heads.seen(&PROXY_HEADS);
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
                 .with_labels(self.decisions()),
+            Family::counter(
+                "earrrl_missing_attributes_total",
+                "Requests that lacked an attribute of the rule's key.",
+            )
+            .labelled("rule", missing),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
-            Family::counter("earrrl_http_requests_total", "HTTP requests that were answered.")
-                .value(requests),
             Family::counter("earrrl_http_responses_total", "HTTP answers by status.")
                 .labelled("status", responses),
             Family::counter("earrrl_grpc_responses_total", "gRPC answers by the code's number.")
                 .labelled("code", calls),
+            Family::counter("earrrl_proxy_heads_total", "PROXY protocol heads by result.")
+                .labelled("result", heads),
             Family::gauge("earrrl_build_info", "The version.").labelled("version", version),
         ]
     }
@@ -165,6 +180,7 @@ impl Metrics {
             resp_errors: _,
             http_responses: _,
             grpc_responses: _,
+            proxy_heads: _,
         } = self;
         [
             ("earrrl_resp_requests_total", "RESP requests.", resp_requests),

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use earrrl::Outcome;
 
-use super::counter::{CELLS, cell};
+use super::counter::{CELLS, Counter, cell};
 
 /// The outcomes that a request can have under a rule, in the order of the variants of `Outcome`.
 pub(super) const OUTCOMES: [Outcome; 6] = [
@@ -23,6 +23,8 @@ pub(super) const OUTCOMES: [Outcome; 6] = [
 #[derive(Debug, Default)]
 pub struct RuleOutcomes {
     cells: [OutcomeCells; CELLS],
+    /// The number of requests that lacked an attribute of the rule's key.
+    pub missing: Counter,
     /// The second in which a request over the limit of a dry run was last logged.
     logged: AtomicU64,
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::socket::{Listener, Socket};
+use crate::config::listen::Protocol;
 use crate::connections::{Connection, Refused};
 
 /// The pause before the next `accept` when the process has no file descriptor or memory left.
@@ -24,6 +25,21 @@ pub async fn accept(
                 Err(refused) => refuse(&socket, refused),
             },
             Err(error) => survive(&error).await,
+        }
+    }
+}
+
+/// Returns the reply that tells a client why its connection is refused.
+pub(super) fn refusal(protocol: Protocol, refused: Refused) -> &'static str {
+    match (protocol, refused) {
+        (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",
+        (Protocol::Resp, Refused::AddressFull) => "-ERR too many connections from this address\r\n",
+        (Protocol::Resp, Refused::Stopping) => "-ERR the server is stopping\r\n",
+        // A client that uses HTTP/2 retries when the connection is closed, so it needs no message.
+        (Protocol::Grpc, _) => "",
+        (Protocol::Http | Protocol::Admin, _) => {
+            "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
+             content-length: 0\r\nconnection: close\r\n\r\n"
         }
     }
 }

@@ -3,6 +3,7 @@
 pub mod accept;
 mod again;
 pub mod allocator;
+mod balanced;
 pub mod descriptors;
 mod dial;
 pub mod handover;

@@ -13,8 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::accept::accept;
+use super::accept::{accept, refusal};
 use super::allocator::give_back_free_memory;
+use super::balanced;
 use super::handover::HandedOver;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
@@ -24,7 +25,7 @@ use super::xds;
 use crate::config::Config;
 use crate::config::envoy::ControlPlane;
 use crate::config::listen::{ListenAddress, Protocol};
-use crate::connections::{Connection, PlaceKind, Refused};
+use crate::connections::{Connection, PlaceKind};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
@@ -297,21 +298,21 @@ fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Worker
 
 async fn serve_one(
     protocol: Protocol,
-    stream: Stream,
-    connection: Connection,
+    mut stream: Stream,
+    mut connection: Connection,
     server: Arc<Server>,
     routers: Routers,
 ) {
-    let stream = match (stream, &server.tls) {
-        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
-            // The handshake is boxed, so that connections without TLS reserve no space for it.
-            match Box::pin(tls.accept(protocol, stream, &connection)).await {
-                Ok(stream) => Stream::Tls(Box::new(stream)),
-                Err(error) => return tracing::debug!(%error, "no TLS with a client"),
-            }
+    let mut peer = stream.peer();
+    if server.config.proxy_protocol.contains(&protocol) {
+        // The future is boxed, so that connections without such heads reserve no space for it.
+        let receiving = balanced::receive(protocol, &mut stream, &mut connection, &server);
+        peer = Box::pin(receiving).await;
+        if peer.is_none() {
+            return;
         }
-        (stream, _) => stream,
-    };
+    }
+    let Some(stream) = decrypted(protocol, stream, &connection, &server).await else { return };
     let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
@@ -327,7 +328,29 @@ async fn serve_one(
     };
     // The future is boxed, so that a connection of either protocol does not reserve the size of the
     // larger one.
-    Box::pin(http::serve::serve(stream, connection, server, router, asks)).await;
+    Box::pin(http::serve::serve(stream, peer, connection, server, router, asks)).await;
+}
+
+/// Performs the TLS handshake if the protocol's listener uses TLS. Returns `None` if it fails.
+async fn decrypted(
+    protocol: Protocol,
+    stream: Stream,
+    connection: &Connection,
+    server: &Server,
+) -> Option<Stream> {
+    match (stream, &server.tls) {
+        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
+            // The handshake is boxed, so that connections without TLS reserve no space for it.
+            match Box::pin(tls.accept(protocol, stream, connection)).await {
+                Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+                Err(error) => {
+                    tracing::debug!(%error, "no TLS with a client");
+                    None
+                }
+            }
+        }
+        (stream, _) => Some(stream),
+    }
 }
 
 async fn accept_all(
@@ -346,7 +369,7 @@ async fn accept_all(
         metrics.refused.increment();
         // A client that uses TLS could not read an unencrypted reply.
         if !speaks_tls || matches!(socket, Socket::Unix(_)) {
-            say_refused(protocol, socket, refused);
+            socket.send(refusal(protocol, refused).as_bytes());
         }
     };
     let admit = |address| match protocol {
@@ -360,22 +383,6 @@ async fn accept_all(
     accept(listener, admit, pass_on, refuse).await;
 }
 
-/// Sends a client the reason why its connection is refused, if that is possible without waiting.
-fn say_refused(protocol: Protocol, socket: &Socket, refused: Refused) {
-    let line = match (protocol, refused) {
-        (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",
-        (Protocol::Resp, Refused::AddressFull) => "-ERR too many connections from this address\r\n",
-        (Protocol::Resp, Refused::Stopping) => "-ERR the server is stopping\r\n",
-        // A client that uses HTTP/2 retries when the connection is closed, so it needs no message.
-        (Protocol::Grpc, _) => return,
-        (Protocol::Http | Protocol::Admin, _) => {
-            "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
-             content-length: 0\r\nconnection: close\r\n\r\n"
-        }
-    };
-    socket.send(line.as_bytes());
-}
-
 /// The number of seconds between two checks for replaced tables that can be freed.
 const TIDY_EVERY: u32 = 60;
 
@@ -386,6 +393,7 @@ async fn tick_forever(server: Arc<Server>) {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        server.service.engine().expire_reservations();
         if server.connections.memory_has_fallen() {
             drop(tokio::task::spawn_blocking(give_back_free_memory));
         }

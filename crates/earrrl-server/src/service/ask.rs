@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 
 use earrrl::table::KeyHash;
-use earrrl::{Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome};
+use earrrl::{
+    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, Places,
+    Rule, Wait,
+};
 use earrrl_tower::headers::{Available, peek_cost};
 use smallvec::SmallVec;
 
@@ -12,11 +15,12 @@ use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
 use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
+use crate::config::rule::Missing;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    rule: &'a ActiveRule,
+    pub(super) rule: &'a ActiveRule,
     /// The limit that applies to the client; `None` if the rule exempts the client.
     limit: Option<&'a PreparedLimit>,
     key: Cow<'a, [u8]>,
@@ -41,7 +45,7 @@ impl<'a> Ask<'a> {
 
     /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
-    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
+    pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
         let limit = self.limit?;
         Some((limit, Charge { rule: limit.id, key: &self.key, cost: self.cost }))
     }
@@ -78,6 +82,16 @@ pub struct Answer<'a> {
     pub unjudged: Option<Unjudged<'a>>,
 }
 
+/// How a rule applies to a request that it matches.
+pub(super) enum Application<'a> {
+    /// The request is charged to the client of this key under this limit.
+    Charge(&'a PreparedLimit, Key),
+    /// The rule does not count the request.
+    None,
+    /// The rule denies the request, since it lacks an attribute of the rule's key.
+    Denial(Box<Answer<'a>>),
+}
+
 /// A rule that could not be judged, and the error that prevented it.
 #[derive(Clone, Debug)]
 pub struct Unjudged<'a> {
@@ -88,6 +102,13 @@ pub struct Unjudged<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// Returns the answer to a request that one rule denies without a charge.
+    fn refusal(rule: &'a ActiveRule, limit: &'a PreparedLimit, refusal: Decision) -> Self {
+        let charged = SmallVec::from_slice(&[(rule, limit)]);
+        let available = decided_quota(&refusal, &charged).unwrap_or_default();
+        Self { decision: Some(refusal), charged, available, unjudged: None }
+    }
+
     /// Returns the rule and the limit that the figures in the decision belong to; `None` without a
     /// decision.
     pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
@@ -158,6 +179,10 @@ impl Service {
         if let Some(brief) = self.engine.check_at_once(&charge, ask.hash) {
             let brief = brief?;
             ask.rule.count(brief.outcome, &ask.key);
+            let is_over = brief.outcome != Outcome::Allow;
+            if (brief.remaining < limit.named_below) | is_over {
+                self.note_brief(ask.rule, limit, &charge, is_over);
+            }
             return Ok(Some(brief));
         }
         // The future is boxed, so that it takes no space in `check` when the engine answers at
@@ -181,14 +206,31 @@ impl Service {
             _ => self.engine.decide(charges, mode).await?,
         };
         if mode != Mode::Peek {
-            for (place, (rule, limit)) in charged.iter().enumerate() {
-                // A request that one rule denies is not charged under the rules that allow it.
-                if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
-                    rule.count(outcome(&decision, place, limit), charges[place].key);
+            self.count(charged, charges, &decision, mode);
+        }
+        Ok(decision)
+    }
+
+    /// Counts the outcome of each rule in the metrics, and notes clients over or close to a limit.
+    #[inline]
+    pub(super) fn count(
+        &self,
+        charged: &[(&ActiveRule, &PreparedLimit)],
+        charges: &[Charge<'_>],
+        decision: &Decision,
+        mode: Mode,
+    ) {
+        for (place, (rule, limit)) in charged.iter().enumerate() {
+            // A request that one rule denies is not charged under the rules that allow it.
+            if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
+                rule.count(outcome(decision, place, limit), charges[place].key);
+                let is_over = decision.is_over(place);
+                let is_close = place == decision.rule && decision.remaining < limit.named_below;
+                if is_close | is_over {
+                    self.note(rule, limit, &charges[place], decision, place);
                 }
             }
         }
-        Ok(decision)
     }
 
     /// Decides a request under several rules. It is charged under all of them, or, if one denies
@@ -230,9 +272,14 @@ impl Service {
         let mut unmatched = true;
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             unmatched = false;
-            let Some(limit) = rule.limit_for(request) else { continue };
-            charged.push((rule, limit));
-            keyed.push((bounded_owned(rule.key(request)), rule.cost(request)));
+            match self.application(rule, request, manner) {
+                Application::Charge(limit, key) => {
+                    charged.push((rule, limit));
+                    keyed.push((bounded_owned(key), rule.cost(request)));
+                }
+                Application::None => {}
+                Application::Denial(answer) => return *answer,
+            }
         }
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
@@ -247,6 +294,39 @@ impl Service {
         }
     }
 
+    /// Finds out how a rule that matches a request applies to it, and counts the request if it
+    /// lacks an attribute of the rule's key.
+    pub(super) fn application<'a>(
+        &self,
+        rule: &'a ActiveRule,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Application<'a> {
+        let Some(limit) = rule.limit_for(request) else { return Application::None };
+        let key = rule.key(request);
+        if rule.lacks(request, &key).is_none() {
+            return Application::Charge(limit, key);
+        }
+        let counted = manner.mode != Mode::Peek;
+        if counted {
+            rule.outcomes.missing.increment();
+        }
+        match (rule.missing, limit.rule.action()) {
+            (Missing::Share, _) => return Application::Charge(limit, key),
+            (Missing::Skip, _) => return Application::None,
+            (Missing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
+            (Missing::Deny, Action::Observe) => {}
+            (Missing::Deny, _) => {
+                if counted {
+                    rule.count(Outcome::Deny, &key);
+                }
+                let refusal = refusal(&limit.rule, self.clock.0.now());
+                return Application::Denial(Box::new(Answer::refusal(rule, limit, refusal)));
+            }
+        }
+        Application::None
+    }
+
     /// Judges the rules that match a request one by one, until one denies it, after the engine
     /// failed to judge them together. A request that one rule denies stays charged under the rules
     /// before it.
@@ -257,9 +337,13 @@ impl Service {
         manner: Manner,
     ) -> Answer<'a> {
         let mut all = Answer::default();
+        let peek = Manner::from(Mode::Peek);
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
-            let Some(limit) = rule.limit_for(request) else { continue };
-            let key = bounded_owned(rule.key(request));
+            // `ask_matching` has already returned every denial for a missing attribute.
+            let Application::Charge(limit, key) = self.application(rule, request, peek) else {
+                continue;
+            };
+            let key = bounded_owned(key);
             let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
             let charged = SmallVec::from_slice(&[(rule, limit)]);
             match self.charge(charged, &[charge], None, manner).await {
@@ -294,7 +378,48 @@ impl Service {
     /// Returns an [`AskError`] if the engine fails.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
-        Ok(self.engine.reset(charge.rule, charge.key).await?)
+        self.engine.reset(charge.rule, charge.key).await?;
+        ask.rule.directory.forget(self.engine.hash(charge.key));
+        self.reports.clear();
+        Ok(())
+    }
+
+    /// Notes the name of a client that is over its limit, or close to it. A decision under several
+    /// rules has the figures of one of them; those of another are read from memory, and over Redis
+    /// only that one is noted.
+    #[cold]
+    #[inline(never)]
+    fn note(
+        &self,
+        rule: &ActiveRule,
+        limit: &PreparedLimit,
+        charge: &Charge<'_>,
+        decision: &Decision,
+        place: usize,
+    ) {
+        let is_over = decision.is_over(place);
+        if place != decision.rule {
+            return self.note_brief(rule, limit, charge, is_over);
+        }
+        let mut alone = *decision;
+        alone.over = over(is_over);
+        rule.directory.note(self.engine.hash(charge.key), limit.rule.limit(), &alone, charge.key);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_brief(
+        &self,
+        rule: &ActiveRule,
+        limit: &PreparedLimit,
+        charge: &Charge<'_>,
+        is_over: bool,
+    ) {
+        if let Some(mut peek) = self.engine.peek_at_once(charge) {
+            peek.over = over(is_over);
+            let hash = self.engine.hash(charge.key);
+            rule.directory.note(hash, limit.rule.limit(), &peek, charge.key);
+        }
     }
 
     #[inline]
@@ -327,7 +452,7 @@ impl Service {
 
     /// Returns the quota available to the client under each rule, from the decision or from a
     /// peek.
-    async fn available(
+    pub(super) async fn available(
         &self,
         decision: &Decision,
         charged: &[(&ActiveRule, &PreparedLimit)],
@@ -357,7 +482,7 @@ impl Service {
 
 /// Returns the quota available to the client under each rule, if the decision includes the quota
 /// for all of them.
-fn decided_quota(
+pub(super) fn decided_quota(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {
@@ -367,9 +492,25 @@ fn decided_quota(
         .collect()
 }
 
+/// Returns the places of a decision under one rule.
+fn over(is_over: bool) -> Places {
+    is_over.then_some(0).into_iter().collect()
+}
+
+/// Returns the denial of a request that is refused for another reason than the use of its quota, so
+/// that no wait helps. The figures are those of a new client.
+fn refusal(rule: &Rule, now: Nanos) -> Decision {
+    let (_, mut refusal) = rule.limit().decide(None, now, Cost::ONE, Mode::Peek);
+    refusal.allowed = false;
+    refusal.outcome = Outcome::Deny;
+    refusal.remaining = 0;
+    refusal.retry_after = Wait::Never;
+    refusal.over = [0].into_iter().collect();
+    refusal
+}
+
 /// Returns the outcome that one of the charged rules alone has for the request.
 fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
-    use earrrl::Action;
     if !decision.is_over(place) {
         return Outcome::Allow;
     }

@@ -60,6 +60,11 @@ impl<'a> Attributes<'a> {
         attributes
     }
 
+    /// Returns the names of all attributes.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.pairs.iter().map(|(name, _)| &**name)
+    }
+
     /// Returns the first value of the attribute `name`.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()

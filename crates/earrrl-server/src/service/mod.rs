@@ -8,8 +8,12 @@ pub mod error;
 mod inline;
 pub mod key;
 mod known;
+pub mod names;
+pub mod reports;
+pub mod reserve;
 pub mod room;
 pub mod rules;
+mod survey;
 
 use std::fmt;
 use std::pin::pin;
@@ -18,7 +22,7 @@ use std::time::Instant;
 
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, Mode};
+use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode};
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
@@ -47,6 +51,8 @@ pub struct Service {
     descriptor_counts: Arc<CountsOf>,
     overrides: Arc<Overrides>,
     clock: TheClock,
+    directories: names::Directories,
+    reports: reports::Reports,
     /// The settings for Envoy that the server was started with, and the number of clients that
     /// tables are sized for.
     envoy: (EnvoyConfig, usize),
@@ -69,11 +75,15 @@ impl Service {
     /// enough memory for its table.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
+        engine.set_max_reservations(config.max_reservations);
         let metrics = Metrics::default();
         let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
+        let directories = names::Directories::new(&config.server.names);
+        let kept = (&metrics.outcomes, &directories);
         let (rules, descriptors) =
-            prepare(config, &engine, &known, &metrics.outcomes, (&descriptor_counts, &overrides))?;
+            prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
+        engine.log_swept();
         Ok(Self {
             metrics,
             engine,
@@ -84,6 +94,8 @@ impl Service {
             descriptor_counts,
             overrides,
             clock: TheClock(clock),
+            directories,
+            reports: reports::Reports::default(),
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })
@@ -104,10 +116,11 @@ impl Service {
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
-        let outcomes = &self.metrics.outcomes;
-        let prepared = prepare(config, &self.engine, &self.known, outcomes, lasting);
+        let kept = (&self.metrics.outcomes, &self.directories);
+        let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
+        self.engine.set_max_reservations(config.max_reservations);
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {
@@ -186,6 +199,22 @@ impl Service {
         }
     }
 
+    /// Reserves an estimate under the limits of descriptors. Returns true if the request is allowed,
+    /// and the id of the reservation, if any limit counts the request.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
+    /// fails.
+    pub fn reserve_descriptors(
+        &self,
+        request: &RateLimitRequest,
+        terms: HoldTerms,
+    ) -> Result<(bool, Option<HoldId>), AskError> {
+        let descriptors = self.descriptors.load();
+        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
+        descriptors.reserve(&self.engine, &self.rules.load(), request, terms)
+    }
+
     /// Returns the numbers of requests that passed without a verdict, each with the name of the
     /// reason.
     pub fn passed_unjudged(&self) -> [(&'static str, u64); PassReason::ALL.len()] {
@@ -228,14 +257,14 @@ fn prepare(
     config: &Config,
     engine: &Engine,
     known: &Known,
-    outcomes: &Outcomes,
+    kept: (&Outcomes, &names::Directories),
     (counts, overrides): (&Arc<CountsOf>, &Arc<Overrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
-    let rules = rules.finish(&mut ids, outcomes);
+    let rules = rules.finish(&mut ids, kept);
     engine.set_on_error(&rules.verdicts_on_error());
     Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts, overrides))))
 }

@@ -60,7 +60,7 @@ fn tables(config: &Config) -> Vec<Table> {
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let kept_here = match &config.engine {
-        EngineConfig::Memory => true,
+        EngineConfig::Memory | EngineConfig::State(_) => true,
         EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
     };
     let limits = limits.filter(|_| kept_here);

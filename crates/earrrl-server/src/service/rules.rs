@@ -1,7 +1,7 @@
 //! The active rules, in a form that decisions can use without repeated work.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use earrrl::{Cost, EngineError, Outcome, Quota, Rule, RuleId};
 use earrrl_redis::Consistency;
@@ -11,21 +11,30 @@ use siphasher::sip::SipHasher13;
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
 use super::known::PlannedLimit;
+use super::names::{Directories, Directory};
 use crate::config::Config;
-use crate::config::attribute::{Condition, KeyPart};
+use crate::config::attribute::{Condition, KeyPart, PLAIN};
 use crate::config::condition_index::ConditionIndex;
-use crate::config::rule::{CostSource, OnError, Override, RuleConfig, action_name};
+use crate::config::rule::{CostSource, Missing, OnError, Override, RuleConfig, action_name};
 use crate::engine::Engine;
 use crate::metrics::{Outcomes, RuleOutcomes};
 
 /// The greatest number of clients that the table of an override is sized for.
 const OVERRIDE_CAPACITY: usize = 100_000;
 
+/// The largest number of names of attributes that are logged because no rule uses them.
+const MAX_UNREAD: usize = 32;
+/// The largest number of characters of such a name in the log.
+const MAX_SHOWN: usize = 64;
+
 /// All active rules. A reload creates a new set and replaces the old one as a whole.
 #[derive(Debug)]
 pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<Box<[u8]>, usize>,
+    /// The indexes of rules by the ids of their limits, built when the first reservation is
+    /// committed.
+    by_id: OnceLock<HashMap<RuleId, usize>>,
     serve_descriptors: bool,
     /// The settings for reading the attributes of requests.
     pub reading: Reading,
@@ -33,6 +42,8 @@ pub struct ActiveRules {
     pub deny_status: u16,
     /// The request headers that rules use, as names of attributes: `header:NAME`.
     pub headers: Vec<String>,
+    /// The names of attributes that callers have sent and no rule uses, as far as they are logged.
+    unread: Mutex<Vec<String>>,
 }
 
 /// Returns the headers that rules use, and the header that identifies clients.
@@ -57,8 +68,12 @@ pub struct ActiveRule {
     /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
     /// applies, which allows them by default.
     pub on_error: Option<OnError>,
+    /// The treatment of a request that lacks an attribute of the key.
+    pub missing: Missing,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
+    /// The names of the rule's clients that are limited or close to it.
+    pub directory: Directory,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -79,11 +94,13 @@ pub struct PreparedLimit {
     pub rule: Rule,
     /// The quota that the `RateLimit-Policy` header reports for the limit.
     pub quota: Quota,
+    /// The number of remaining requests below which a client is named.
+    pub named_below: u64,
 }
 
 impl PreparedLimit {
     fn new(id: RuleId, rule: &Rule) -> Self {
-        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone() }
+        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone(), named_below: 0 }
     }
 }
 
@@ -157,18 +174,20 @@ impl<'a> RulesPlan<'a> {
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        kept: (&Outcomes, &Directories),
     ) -> ActiveRules {
-        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, outcomes));
+        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name =
             rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
         let config = self.config;
         ActiveRules {
             by_name: by_name.collect(),
+            by_id: OnceLock::new(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules, &config.client_address),
             rules,
+            unread: Mutex::default(),
             deny_status: config.deny_status,
             reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
         }
@@ -205,6 +224,24 @@ impl ActiveRules {
         self.rules.iter().flat_map(of_rule).collect()
     }
 
+    /// Logs each name in `names` of an attribute that no rule uses, once. Such a name is often a
+    /// mistake of the caller, and the key of its requests then lacks an attribute.
+    pub fn log_unread<'n>(&self, names: impl Iterator<Item = &'n str>) {
+        let is_used = |name: &str| {
+            PLAIN.contains(&name)
+                || self.headers.iter().any(|header| header.eq_ignore_ascii_case(name))
+                || self.iter().flat_map(ActiveRule::attributes).any(|used| used == name)
+        };
+        for name in names.filter(|name| !is_used(name)) {
+            let mut logged = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+            if logged.len() < MAX_UNREAD && !logged.iter().any(|known| known == name) {
+                logged.push(name.to_owned());
+                let name = name.escape_debug().take(MAX_SHOWN).collect::<String>();
+                tracing::warn!(name, "a request names an attribute that no rule uses");
+            }
+        }
+    }
+
     /// Returns the rule at `index` if it has this name. Connections remember the index of the rule
     /// that they used last, and a reload may have changed the order of the rules.
     #[inline]
@@ -215,6 +252,18 @@ impl ActiveRules {
     /// Returns the index of the rule of this name.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
         self.by_name.get(name).copied()
+    }
+
+    /// Returns the rule and the limit that the engine knows by this id; `None` if the limit was
+    /// removed from the configuration.
+    pub fn of_id(&self, id: RuleId) -> Option<(&ActiveRule, &PreparedLimit)> {
+        let ids = |(place, rule): (usize, &Arc<ActiveRule>)| {
+            rule.ids().map(move |id| (id, place)).collect::<Vec<_>>()
+        };
+        let by_id =
+            self.by_id.get_or_init(|| self.rules.iter().enumerate().flat_map(ids).collect());
+        let rule = self.rules.get(*by_id.get(&id)?)?;
+        Some((rule, rule.limits().find(|limit| limit.id == id)?))
     }
 
     /// Returns the rule of this name.
@@ -228,11 +277,16 @@ impl ActiveRule {
     fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
-        outcomes: &Outcomes,
+        (outcomes, directories): (&Outcomes, &Directories),
     ) -> Option<Self> {
         let PlannedRule { config, capacity, limits } = wanted;
-        let prepared =
-            limits.iter().map_while(|(_, rule, ..)| Some(PreparedLimit::new(ids.next()?, rule)));
+        let directory = directories.of_rule(&config.name, config.rule.limit());
+        let prepare = |(_, rule, ..): &(_, Arc<Rule>, _, _)| {
+            let mut prepared = PreparedLimit::new(ids.next()?, rule);
+            prepared.named_below = directory.remaining_below(rule.limit());
+            Some(prepared)
+        };
+        let prepared = limits.iter().map_while(prepare);
         let mut prepared = prepared.collect::<Vec<_>>().into_iter();
         Some(Self {
             name: config.name.clone(),
@@ -242,8 +296,10 @@ impl ActiveRule {
                 .collect(),
             index: index_of(&config.overrides),
             outcomes: outcomes.of_rule(&config.name),
+            directory,
             capacity: *capacity,
             on_error: config.on_error,
+            missing: config.missing,
             serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),
             conditions: config.conditions.clone(),
@@ -265,10 +321,7 @@ impl ActiveRule {
 
     /// Returns the names of the attributes that the rule uses. A name may occur several times.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
-        let key = self.key.iter().filter_map(|part| match part {
-            KeyPart::Attribute(name) => Some(name.as_str()),
-            KeyPart::Literal(_) => None,
-        });
+        let key = self.key.iter().filter_map(KeyPart::attribute);
         let cost = match &self.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
@@ -294,8 +347,10 @@ impl ActiveRule {
             own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule),
             name: text,
             outcomes: outcomes.of_rule("inline"),
+            directory: Directory::default(),
             capacity,
             on_error: None,
+            missing: Missing::Share,
             serves_descriptors: false,
             key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),
@@ -318,8 +373,17 @@ impl ActiveRule {
     }
 
     /// Returns the ids of the rule's limits in the engine.
-    fn ids(&self) -> impl Iterator<Item = RuleId> {
-        [&self.own].into_iter().chain(self.overrides.iter().map(|(_, limit)| limit)).map(|l| l.id)
+    pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
+        self.limits().map(|limit| limit.id)
+    }
+
+    fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
+        [&self.own].into_iter().chain(self.overrides.iter().map(|(_, limit)| limit))
+    }
+
+    /// Returns true if the engine knows a limit of this rule by the id.
+    pub fn has_limit(&self, id: RuleId) -> bool {
+        self.ids().any(|own| own == id)
     }
 
     /// Returns the parts of the rule's key, which identifies a client.
@@ -345,6 +409,17 @@ impl ActiveRule {
     /// Returns the request's key under this rule. The key may be longer than the engine can store.
     pub fn key(&self, request: &Attributes<'_>) -> Key {
         join(self.key.iter().map(|part| request.part(part)))
+    }
+
+    /// Returns the name of an attribute of the rule's key that the request lacks or whose value is
+    /// empty. `key` is the request's key under the rule.
+    pub fn lacks(&self, request: &Attributes<'_>, key: &[u8]) -> Option<&str> {
+        // A key of one part is that part's value, and a key of several parts is never empty.
+        if self.key.len() == 1 && !key.is_empty() {
+            return None;
+        }
+        let empty = self.key.iter().filter(|part| request.part(part).is_empty());
+        empty.filter_map(KeyPart::attribute).next()
     }
 
     /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. A value of the

@@ -8,6 +8,7 @@
     clippy::panic
 )]
 
+pub mod balancer;
 pub mod certificates;
 pub mod envoy;
 pub mod grpc;

@@ -85,7 +85,7 @@ fn self_test() -> String {
     page[start..].split_once("```").unwrap().0.to_owned()
 }
 
-fn free_port(host: Ipv4Addr) -> SocketAddr {
+pub fn free_port(host: Ipv4Addr) -> SocketAddr {
     TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
 }
 
@@ -270,7 +270,7 @@ fn with_named_headers(text: &str) -> String {
     )
 }
 
-fn client(proxy: SocketAddr, number: u8) -> Client {
+pub fn client(proxy: SocketAddr, number: u8) -> Client {
     let stream = connect(proxy, number);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     Client::over(stream)

@@ -3,7 +3,10 @@
 use std::hint::black_box;
 
 use earrrl::table::KeyHasher;
-use earrrl::{Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, Nanos, Rule, RuleId};
+use earrrl::{
+    Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, NameOptions, Names, Nanos,
+    Rule, RuleId,
+};
 
 use super::{START, Workload};
 
@@ -26,16 +29,19 @@ const RULES: [&str; 8] = [
 pub(super) fn workloads() -> Vec<Workload> {
     vec![
         Workload { name: "gcra check", run: |n| check(GCRA, n) },
+        Workload { name: "gcra check, state file", run: |n| check_mapped(GCRA, n) },
         Workload { name: "gcra check, denied", run: |n| check("gcra 1/d burst=1", n) },
         Workload { name: "gcra check, new clients", run: new_clients },
         Workload { name: "gcra check, batches", run: |n| check_batch(GCRA, n) },
         Workload { name: "recent-average check", run: |n| check(AVERAGE, n) },
+        Workload { name: "recent-average check, state file", run: |n| check_mapped(AVERAGE, n) },
         Workload {
             name: "recent-average check, denied and strict",
             run: |n| check("recent-average 0.000001/s half-life=10s strict", n),
         },
         Workload { name: "recent-average check, batches", run: |n| check_batch(AVERAGE, n) },
         Workload { name: "engine, 1 rule", run: |n| decide(&RULES[..1], n) },
+        Workload { name: "engine, 1 rule, clients named", run: decide_and_name },
         Workload { name: "engine, 8 rules", run: |n| decide(&RULES, n) },
     ]
 }
@@ -54,6 +60,20 @@ fn limiter(text: &str, capacity: usize) -> Option<Limiter<u64, ManualClock>> {
 fn check(text: &str, steps: u64) -> u64 {
     let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
     (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum()
+}
+
+/// The same as `check` on a table that is mapped from a file.
+fn check_mapped(text: &str, steps: u64) -> u64 {
+    let directory = std::env::temp_dir().join(format!("earrrl-bench-{}", std::process::id()));
+    let Ok(rule) = text.parse::<Rule>() else { return 0 };
+    let limiter = Limiter::<u64>::builder(rule).capacity(2 * CLIENTS as usize);
+    let limiter = limiter.clock(clock()).state_file(directory.join("bench.earrrl")).build();
+    let Ok(limiter) = limiter else { return 0 };
+    let allowed =
+        (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum();
+    drop(limiter);
+    let _ = std::fs::remove_dir_all(directory);
+    allowed
 }
 
 fn new_clients(steps: u64) -> u64 {
@@ -79,6 +99,28 @@ fn decide(rules: &[&str], steps: u64) -> u64 {
         charges.iter_mut().zip(&ids).for_each(|(charge, id)| charge.rule = *id);
         let decision = engine.decide(&charges[..ids.len()], Mode::Check, None).into_inner();
         decision.map_or(0, |decision| black_box(decision).remaining)
+    };
+    (0..steps).map(decide).fold(0, u64::wrapping_add)
+}
+
+/// The same as `decide` of one rule, with a directory of names that no client is close enough to the
+/// limit for.
+fn decide_and_name(steps: u64) -> u64 {
+    let Ok(engine) = MemoryEngine::with_clock(2 * CLIENTS as usize, clock()) else { return 0 };
+    let Ok(parsed) = RULES[0].parse::<Rule>() else { return 0 };
+    let Ok(rule) = engine.prepare("rule-0", &parsed) else { return 0 };
+    let names = black_box(Names::new(parsed.limit(), NameOptions::default()));
+    let decide = |step: u64| {
+        let key = &(step % CLIENTS).to_le_bytes()[..];
+        let mut charges = [Charge { rule, key, cost: Cost::ONE }; 8];
+        charges[0].rule = black_box(rule);
+        let decision = engine.decide(&charges[..1], Mode::Check, None).into_inner();
+        decision.map_or(0, |decision| {
+            if names.wants(&decision) {
+                names.note(engine.hash(key), parsed.limit(), &decision, || key.to_vec());
+            }
+            black_box(decision).remaining
+        })
     };
     (0..steps).map(decide).fold(0, u64::wrapping_add)
 }

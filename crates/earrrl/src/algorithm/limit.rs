@@ -78,6 +78,20 @@ impl Limit {
         each!(self, limit => standing(limit, state, now))
     }
 
+    /// Returns the client's usage relative to the limit: 1 at the limit, more above it. Drops the
+    /// parts of the state that no longer count.
+    #[cfg(feature = "std")]
+    pub(crate) fn usage(&self, state: &mut Option<State>, now: Nanos) -> f64 {
+        each!(self, limit => usage(limit, state, now))
+    }
+
+    /// Returns the usage that figures report: the rate relative to the limit, or the share of a
+    /// bucket that is used if no rate is measured.
+    #[cfg(feature = "std")]
+    pub(crate) fn usage_of(&self, rate: Option<f64>, reset_after: Duration) -> f64 {
+        usage_of(rate, self.per_second(), reset_after, self.allowance())
+    }
+
     /// Removes a request that was stored at `charged_at` from the state; the result is never below
     /// empty.
     ///
@@ -267,6 +281,28 @@ fn standing<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) 
     (allowed, rate.unwrap_or_default())
 }
 
+#[cfg(feature = "std")]
+fn usage<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) -> f64 {
+    let before = limit.advance(state.take().and_then(A::open), now);
+    let rate = limit.estimate(before.as_ref(), now, Cost::ZERO);
+    let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+    let reset_after = limit.reset_after(before.as_ref(), now);
+    *state = before.map(A::wrap);
+    usage_of(rate, limit.limit(), reset_after, limit.allowance())
+}
+
+/// Returns the rate relative to the limit. A bucket measures no rate; the time in which it fills up
+/// again, relative to the time that fills all of it, is the share that is used.
+#[cfg(feature = "std")]
+fn usage_of(
+    rate: Option<f64>,
+    limit: f64,
+    reset_after: Duration,
+    (_, fills_in): (f64, f64),
+) -> f64 {
+    rate.map_or_else(|| reset_after.as_secs_f64() / fills_in, |rate| rate / limit)
+}
+
 fn refund<A: Stored<State>>(
     limit: &A,
     state: State,
@@ -320,8 +356,24 @@ fn names() -> String {
     }
 }
 
+/// Names that other programs use for an algorithm, each with the name that rules use.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("leaky-bucket", "gcra"),
+    ("leaky", "gcra"),
+    ("bucket", "token-bucket"),
+    ("tokens", "token-bucket"),
+    ("window", "fixed-window"),
+    ("rolling-window", "sliding-window"),
+    ("moving-window", "sliding-log"),
+    ("ewma", "recent-average"),
+];
+
 fn unknown(name: &Word<'_>) -> RuleError {
+    let synonym = SYNONYMS.iter().find(|(other, _)| name.text.eq_ignore_ascii_case(other));
     let known = Limit::NAMES.iter().copied().flatten().copied();
-    let meant = grammar::did_you_mean(name.text, known);
+    let meant = match synonym {
+        Some((_, meant)) => format!("; did you mean `{meant}`?"),
+        None => grammar::did_you_mean(name.text, known),
+    };
     name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
 }

@@ -1,6 +1,8 @@
 //! The keyed limiter: one rule for many clients, shared by any number of threads.
 
 mod builder;
+mod hold;
+mod stable;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -11,8 +13,12 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
+use std::boxed::Box;
+use std::vec::Vec;
 
 pub use builder::Builder;
+pub use hold::{Hold, HoldError};
+pub use stable::StableKey;
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
@@ -22,11 +28,13 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
+use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
-use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Swept, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
+use crate::survey::{Source, Survey, TopClient};
 
 /// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
@@ -65,6 +73,8 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
+    /// The nets of the clients' live reservations, for the commits of buckets.
+    nets: Box<Nets>,
     keys: PhantomData<fn(&K)>,
 }
 
@@ -220,11 +230,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// they are; another half-life, refill or capacity converts each state, so that the client's
     /// present rate or balance stays. Only a rule with another algorithm begins without history.
     ///
+    /// In a state file, other processes use the states too, so only the limit can be changed.
+    ///
     /// # Errors
     /// Returns the errors of [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
+        let keeps_states = rule.limit().keeps_states_of(self.rule.limit());
+        if let Some(file) = self.clients.file().filter(|_| !keeps_states) {
+            return Err(file.refuses(self.rule.limit(), rule.limit()).into());
+        }
         if self.clients.fits(rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
@@ -234,6 +250,38 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.lag = rule.limit().lag();
         self.rule = rule;
         Ok(())
+    }
+
+    /// Returns the `count` clients with the highest rates, the highest first; see
+    /// [`survey`](Self::survey).
+    ///
+    /// ```
+    /// use earrrl::{Limiter, Rule};
+    ///
+    /// let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// for client in ["alice", "bob", "bob"] {
+    ///     limiter.check(client).ok()?;
+    /// }
+    /// assert_eq!(limiter.top(1)[0].fingerprint, limiter.hash("bob").fingerprint());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn top(&self, count: usize) -> Vec<TopClient> {
+        self.survey(count).top
+    }
+
+    /// Walks over all clients; see [`MemoryEngine::survey`](crate::MemoryEngine::survey).
+    pub fn survey(&self, count: usize) -> Survey {
+        let limit = self.rule.limit();
+        Survey::take(&[Source { clients: &self.clients, limit }], limit, self.clock.now(), count)
+    }
+
+    /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
+    pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash
+    where
+        K: Borrow<Q>,
+    {
+        self.hasher.hash(key)
     }
 
     /// Returns the limiter's rule.
@@ -261,6 +309,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// capacity is too small.
     pub fn displaced(&self) -> u64 {
         self.clients.displaced()
+    }
+
+    /// Returns the numbers of entries that were removed from the state file when it was opened, or
+    /// `None` if there is no state file. All are 0 unless a process died in the middle of an
+    /// insertion, the machine lost its power, or the file was damaged.
+    pub fn swept(&self) -> Option<Swept> {
+        self.clients.file().map(|file| file.swept)
     }
 
     /// Decides a request at the given instant, or at the present one.
@@ -351,6 +406,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
+        self.clients.reached(now);
         let idle = || limit.idle(now).0;
         table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, mode))
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::clock::tests::Lagging;
 use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
-use crate::{Decision, Outcome, State, Wait};
+use crate::{Decision, OnExpiry, Outcome, State, Wait};
 
 const RULES: [&str; 8] = [
     "recent-average 2/s half-life=5s strict",
@@ -392,4 +392,43 @@ fn a_changed_rule_brings_its_lag() {
         lag
     };
     assert_eq!([lag(), lag()], [4_000_000, 9_000_000 / 128].map(Duration::from_nanos));
+}
+
+/// A hold that is dropped behaves as an expired reservation.
+#[test]
+fn a_dropped_hold_keeps_or_releases_its_estimate() {
+    for (on_expiry, left) in [(OnExpiry::Keep, 40), (OnExpiry::Release, 100)] {
+        for text in ["token-bucket 100 refill=1/d", "sliding-log 100/1d"] {
+            let rule: Rule = text.parse().unwrap();
+            let rule = rule.with_on_expiry(on_expiry);
+            let clock = ManualClock::new(Nanos::from_secs(1_800_000_000));
+            let limiter = Limiter::<str>::builder(rule).clock(clock).build().unwrap();
+            let remaining = || limiter.peek("alice", Cost::ONE).unwrap().remaining();
+            drop(limiter.hold("alice", Cost::from_units(60)).unwrap());
+            assert_eq!(remaining(), left, "{text}");
+            let hold = limiter.hold("alice", Cost::from_units(30)).unwrap();
+            assert_eq!((hold.granted(), remaining()), (Cost::from_units(30), left - 30));
+            hold.commit(Cost::from_units(35)).unwrap();
+            assert_eq!(remaining(), left - 35, "{text}");
+            limiter.hold("alice", Cost::from_units(5)).unwrap().release();
+            assert_eq!(remaining(), left - 35, "{text}");
+            let denied = limiter.hold("alice", Cost::from_units(90));
+            assert!(matches!(denied, Err(HoldError::Denied(_))), "{text}");
+            assert_eq!(remaining(), left - 35, "{text}");
+        }
+    }
+}
+
+/// A dry-run rule that is over its limit lets a request pass without storing it, so a commit has
+/// nothing to correct.
+#[test]
+fn a_hold_that_was_not_stored_is_not_corrected() {
+    let rule: Rule = "fixed-window 10/1d".parse().unwrap();
+    let limiter =
+        Limiter::<str>::builder(rule.with_action(Action::Observe).unwrap()).build().unwrap();
+    let within = limiter.hold("alice", Cost::from_units(8)).unwrap();
+    limiter.hold("alice", Cost::from_units(8)).unwrap().release();
+    assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 2);
+    within.release();
+    assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 10);
 }

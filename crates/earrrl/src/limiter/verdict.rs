@@ -136,7 +136,7 @@ impl fmt::Debug for Verdict<'_> {
 
 /// The error of [`Verdict::ok`]: the request was denied.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Denied(Decision);
+pub struct Denied(pub(super) Decision);
 
 impl Denied {
     /// Returns the decision on the denied request.

@@ -1,12 +1,15 @@
 //! The engine that keeps clients' states in this process's memory.
 
+mod hold;
 mod prepared;
 #[cfg(test)]
 mod tests;
 
 use core::future::{Ready, ready};
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::HashMap;
+use std::path::Path;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -20,12 +23,15 @@ use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
-use crate::store::table::{KeyHash, KeyHasher};
-use crate::store::{BuildError, Clients};
-use prepared::{Prepared, Rules};
+use crate::store::table::{KeyHash, KeyHasher, Swept};
+use crate::store::{BuildError, Clients, StateDirectory};
+use crate::survey::{Survey, TopClient};
+pub use hold::{Actual, Committed, HoldTerms, Holding};
+use prepared::{Place, Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
@@ -53,8 +59,12 @@ pub struct MemoryEngine<C = SystemClock> {
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
     hasher: KeyHasher,
+    /// Boxed, since it is large and rarely used.
+    holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
+    /// The directory of the rules' files, if clients are kept in files.
+    directory: Option<Box<StateDirectory>>,
 }
 
 /// The milliseconds for which a change waits until no request uses an old store any more.
@@ -69,6 +79,35 @@ impl MemoryEngine {
     pub fn new(capacity: usize) -> Result<Self, BuildError> {
         Self::with_clock(capacity, SystemClock::new())
     }
+
+    /// Returns an engine that keeps the clients of its rules in the files of a directory, as
+    /// [`Builder::state_file`](crate::Builder::state_file) does. Any number of processes can share
+    /// them, and rules that are prepared again after a restart find their clients.
+    ///
+    /// ```
+    /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("earrrl-docs-{}", std::process::id()));
+    /// let check = || {
+    ///     let engine = MemoryEngine::with_state(10_000, &directory)?;
+    ///     let rule = engine.prepare("login", &"gcra 1/h burst=1".parse()?)?;
+    ///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    ///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(decision.allowed)
+    /// };
+    /// assert!(check()?);
+    /// assert!(!check()?); // another engine, in this process or in another one
+    /// # std::fs::remove_dir_all(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be used.
+    pub fn with_state(capacity: usize, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+        let directory = StateDirectory::open(directory.as_ref())?;
+        let clock = SystemClock::with_anchor(directory.anchor());
+        Self::in_directory(capacity, directory, clock)
+    }
 }
 
 impl<C: Clock> MemoryEngine<C> {
@@ -78,14 +117,39 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
+        Self::of(capacity, KeyHasher::random()?, clock, None)
+    }
+
+    /// Returns an engine with the given clock that keeps clients in a directory; see
+    /// [`with_state`](MemoryEngine::with_state). The clock must agree with the directory's
+    /// [`anchor`](StateDirectory::anchor).
+    ///
+    /// # Errors
+    /// Returns an error if the operating system returns no random bytes.
+    pub fn in_directory(
+        capacity: usize,
+        directory: StateDirectory,
+        clock: C,
+    ) -> Result<Self, BuildError> {
+        Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
+    }
+
+    fn of(
+        capacity: usize,
+        hasher: KeyHasher,
+        clock: C,
+        directory: Option<Box<StateDirectory>>,
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
             places: Mutex::default(),
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
-            hasher: KeyHasher::random()?,
+            hasher,
+            holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
+            directory,
         })
     }
 
@@ -123,6 +187,7 @@ impl<C: Clock> MemoryEngine<C> {
         wanted: impl Iterator<Item = (&'w str, &'w Rule, Option<usize>)>,
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut places = lock(&self.places);
+        let stores = Place { directory: self.directory.as_deref(), now: self.clock.now() };
         // Every step that can fail comes before the first change that a request can see.
         let mut next = Rules::clone(&self.rules.load_full());
         let (mut added, mut ids, mut changes) = (HashMap::new(), Vec::new(), Vec::new());
@@ -131,13 +196,14 @@ impl<C: Clock> MemoryEngine<C> {
             let place = known.unwrap_or(places.len() + added.len());
             let prepared = match next.get(place) {
                 Some(known) => {
-                    let changed = known.changed(rule, capacity.unwrap_or(known.capacity))?;
+                    let changed =
+                        known.changed(rule, capacity.unwrap_or(known.capacity), stores)?;
                     if !known.has_the_store_of(&changed) {
                         changes.push((known.clone(), changed.clone()));
                     }
                     changed
                 }
-                None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity))?,
+                None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity), stores)?,
             };
             if known.is_none() {
                 added.insert(Arc::clone(&prepared.name), place);
@@ -165,6 +231,9 @@ impl<C: Clock> MemoryEngine<C> {
     /// further call of this function. The memory of such a table is freed after its last client.
     pub fn tidy(&self) -> bool {
         let _sweeping = lock(&self.sweeping);
+        if let Some(directory) = &self.directory {
+            directory.reached(self.clock.now());
+        }
         let mut empty = Vec::new();
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the
@@ -206,6 +275,17 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
+    /// Returns the rules from whose files entries were removed when they were opened, with the
+    /// numbers of these entries; see [`Limiter::swept`](crate::Limiter::swept).
+    pub fn swept(&self) -> Vec<(String, Swept)> {
+        let rules = self.rules.load();
+        let swept = |known: &Prepared| {
+            let swept = known.clients.file()?.swept;
+            (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
+        };
+        rules.iter().filter_map(swept).collect()
+    }
+
     /// Returns all rules with their names, in the order of their ids.
     pub fn rules(&self) -> Vec<(String, Rule)> {
         let rules = self.rules.load();
@@ -218,6 +298,31 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
         Some((known.len(), known.displaced()))
+    }
+
+    /// Returns the `count` clients of a rule with the highest rates, the highest first; see
+    /// [`survey`](Self::survey).
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn top(&self, rule: RuleId, count: usize) -> Result<Vec<TopClient>, EngineError> {
+        self.survey(rule, count).map(|survey| survey.top)
+    }
+
+    /// Walks over the clients of a rule, and returns the `count` clients with the highest rates and
+    /// the distribution of all rates.
+    ///
+    /// The result is exact for recent-average, token-bucket and gcra. Under the other algorithms
+    /// clients are ordered by their usage of the limit. The walk takes about a second for ten
+    /// million clients, so call this from a thread that serves no requests. Decisions go on
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// Returns an error if the rule is unknown.
+    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Survey, EngineError> {
+        let known = self.rules.load().get(rule.0 as usize).cloned();
+        let known = known.ok_or(EngineError::UnknownRule(rule))?;
+        Ok(known.survey(self.clock.now(), count))
     }
 
     /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).

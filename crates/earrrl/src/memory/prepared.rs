@@ -8,7 +8,8 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
-use crate::store::{Clients, Next, Older};
+use crate::store::{Clients, Next, Older, StateDirectory};
+use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
 pub(super) const BLOCK: usize = 64;
@@ -25,6 +26,10 @@ pub(super) struct Prepared {
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
     pub(super) capacity: usize,
+    /// The number of changes of the limit so far.
+    pub(super) version: u32,
+    /// The version with which the algorithm was last changed, or 0.
+    pub(super) algorithm_since: u32,
     /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
     /// The older stores in which clients may still be.
@@ -59,15 +64,29 @@ impl Rules {
     }
 }
 
+/// The place of new stores: memory, or the files of a directory, which are swept at `now`.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) directory: Option<&'a StateDirectory>,
+    pub(super) now: Nanos,
+}
+
 impl Prepared {
-    pub(super) fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+        place: Place<'_>,
+    ) -> Result<Self, EngineError> {
         check_name(name)?;
-        let clients = new_clients(rule, capacity)?;
+        let clients = place.new_clients(name, rule, capacity)?;
         Ok(Self {
             name: name.into(),
             rule: rule.clone(),
             clients,
             capacity,
+            version: 0,
+            algorithm_since: 0,
             displaced: 0,
             older: None,
         })
@@ -76,14 +95,25 @@ impl Prepared {
     /// Returns the rule that replaces this one under the same name, perhaps with another capacity.
     /// Its clients move to a new store if their states have another meaning there or the size
     /// differs. If the algorithm differs, the clients are not kept.
-    pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    pub(super) fn changed(
+        &self,
+        rule: &Rule,
+        capacity: usize,
+        place: Place<'_>,
+    ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        if new != old {
+            changed.version += 1;
+        }
+        if !new.is_of_the_algorithm_of(old) {
+            changed.algorithm_since = changed.version;
+        }
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
         if new.keeps_states_of(old) && as_large {
             return Ok(changed);
         }
-        changed.clients = new_clients(rule, capacity)?;
+        changed.clients = place.new_clients(&self.name, rule, capacity)?;
         changed.displaced = self.displaced();
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
             let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
@@ -126,15 +156,37 @@ impl Prepared {
         self.displaced + self.clients.displaced()
     }
 
+    /// Walks over the clients in this store and the older ones; see [`Survey::take`].
+    pub(super) fn survey(&self, now: Nanos, count: usize) -> Survey {
+        let older = std::iter::successors(self.older.as_deref(), |older| older.older.as_deref());
+        let older = older.map(|older| Source { clients: &older.clients, limit: &older.limit });
+        let mut sources: Vec<_> = older.collect();
+        sources.reverse();
+        sources.push(Source { clients: &self.clients, limit: self.rule.limit() });
+        Survey::take(&sources, self.rule.limit(), now, count)
+    }
+
     /// Returns the number of clients in this store and the older ones.
     pub(super) fn len(&self) -> usize {
         self.clients.len() + self.older.as_ref().map_or(0, |older| older.len())
     }
 }
 
-fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
-    match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
-        Ok(clients) => Ok(Arc::new(clients)),
-        Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
+impl Place<'_> {
+    fn new_clients(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<Arc<Clients>, EngineError> {
+        let limit = rule.limit();
+        let clients = match self.directory.filter(|directory| !directory.leaves_in_memory(limit)) {
+            Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
+                Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
+            }),
+            None => Clients::new(limit, capacity, rule.max_bytes()),
+        };
+        let unavailable = |error| EngineError::Unavailable(format!("rule {name}: {error}"));
+        clients.map(Arc::new).map_err(unavailable)
     }
 }

@@ -17,7 +17,9 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Limit, Mode, Policy, State};
 use crate::clock::Nanos;
+use crate::cost::Cost;
 use crate::decision::{Action, Decision, Figures, Wait};
+use crate::held::Held;
 use crate::rules::at_home::AtHome;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine};
@@ -32,6 +34,29 @@ type Judged = (Judgement, Figures);
 
 /// Decides a request. No two parts may have the same rule and key.
 pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
+    decide_and_report(parts, mode, now, &mut |_| ())
+}
+
+/// Checks a request, and returns the time after which each rule's client is as good as new.
+pub(crate) fn check_with_resets(parts: &mut [Part<'_>], now: Nanos) -> (Decision, Each<Duration>) {
+    let mut resets = Each::new();
+    let mut report = |answers: &[Answer<'_>]| {
+        resets = answers.iter().map(|answer| answer.standing().2).collect();
+    };
+    let decision = decide_and_report(parts, Mode::Check, &|| now, &mut report);
+    if parts.len() == 1 {
+        resets.push(decision.reset_after);
+    }
+    (decision, resets)
+}
+
+/// Decides a request, and passes the answers of several rules to `report`.
+fn decide_and_report(
+    parts: &mut [Part<'_>],
+    mode: Mode,
+    now: &dyn Fn() -> Nanos,
+    report: &mut dyn FnMut(&[Answer<'_>]),
+) -> Decision {
     if let [part] = &*parts {
         let at_home = part.decide_at_home(mode, now);
         return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
@@ -47,7 +72,7 @@ pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos
     // All lines are prefetched before the clock is read and before the first line is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
-    Request { parts, places: &places, now: now(), shards }.decide(mode)
+    Request { parts, places: &places, now: now(), shards }.decide(mode, report)
 }
 
 fn together(parts: &[Part<'_>], now: Nanos, answers: &[Answer<'_>]) -> Decision {
@@ -116,6 +141,15 @@ impl<'a> Part<'a> {
     pub(crate) fn refund(&self, now: Nanos, charged_at: Option<Nanos>) {
         self.settled(now, |part| {
             part.clients.refund(part.key, part.rule.limit(), now, charged_at, part.cost)
+        });
+    }
+
+    /// Corrects a reservation's estimate to the actual cost.
+    pub(crate) fn commit(&self, now: Nanos, held: &Held, actual: Cost) {
+        self.settled(now, |part| {
+            let limit = part.rule.limit();
+            let correct = |state| (limit.commit(state, now, held, actual), ());
+            part.clients.update(part.key, limit, now, correct)
         });
     }
 
@@ -251,7 +285,7 @@ enum Answer<'a> {
 }
 
 impl<'r> Request<'r, '_> {
-    fn decide(mut self, mode: Mode) -> Decision {
+    fn decide(mut self, mode: Mode, report: &mut dyn FnMut(&[Answer<'_>])) -> Decision {
         let mut answers = self.judge_all();
         if mode == Mode::Check {
             self.charge_strict_words(&mut answers);
@@ -265,6 +299,7 @@ impl<'r> Request<'r, '_> {
                 *figures = Some(self.figures(part));
             }
         }
+        report(&answers);
         together(self.parts, self.now, &answers)
     }
 

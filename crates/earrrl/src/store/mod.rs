@@ -1,14 +1,20 @@
 //! Stores of clients' states: words in a bounded table, larger states in a bounded map.
 
 mod clients;
+pub(crate) mod file;
 pub(crate) mod older;
 mod states;
 pub mod table;
+mod walk;
 
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
+#[cfg(target_os = "linux")]
+pub use file::StateSummary;
+pub use file::{StateDirectory, StateError};
 pub(crate) use older::Older;
 pub(crate) use states::{Shard, States};
+pub(crate) use walk::{Held, Passed};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on

@@ -163,6 +163,22 @@ impl Client {
             self.note(limit, allowed, &figures, cost, time);
             return Some(decision(rule, now, allowed, &figures));
         }
+        self.decide_without_share(rule, cost, mode, time, authority)
+    }
+
+    /// Denies a request that this node's share does not cover. Returns `None` if Redis must be
+    /// asked.
+    fn decide_without_share(
+        &mut self,
+        rule: &Rule,
+        cost: Cost,
+        mode: Mode,
+        time: LocalTime,
+        authority: Authority,
+    ) -> Option<Decision> {
+        let limit = rule.limit();
+        let now = self.at(limit, time);
+        let strict = mode == Mode::Charge || limit.policy() == Policy::Strict;
         let (allowed, mut figures) = self.step(limit, now, cost, Mode::Peek);
         let backs_off = (allowed || !strict) && time.local < self.backoff_until;
         let fresh = time.local <= self.fresh;

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
-use super::{check, clients, condition, envoy, openapi};
+use super::{check, clients, condition, envoy, openapi, reserve, top};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
@@ -26,8 +26,9 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/peek", post(check::peek))
         .route("/v1/charge", post(check::charge))
         .route("/v1/refund", post(check::refund))
-        .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
-        .route("/v1/rules", get(clients::rules))
+        .route("/v1/reserve", post(reserve::reserve))
+        .route("/v1/commit", post(reserve::commit))
+        .merge(visibility())
         .route("/openapi.json", get(async move || ([(header::CONTENT_TYPE, JSON)], document)))
         .route("/json", post(envoy::json))
         .route("/healthcheck", get(envoy::healthcheck))
@@ -38,11 +39,12 @@ pub fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Returns the routes of the admin listener: health and metrics.
+/// Returns the routes of the admin listener: health, metrics, and the routes that show clients.
 pub fn admin_router(server: Arc<Server>) -> Router {
     health()
         .route("/metrics", get(condition::metrics))
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "health and metrics only"))
+        .merge(visibility())
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no decisions on this listener"))
         .with_state(server)
 }
 
@@ -50,10 +52,20 @@ pub fn admin_router(server: Arc<Server>) -> Router {
 /// the places reserved for health checks and metrics. Other routes return 503.
 pub fn reserved_router(server: Arc<Server>) -> Router {
     let full = "as many are connected as may be; come back in a second";
-    admin_router(server).fallback(async move || {
+    let routes = health().route("/metrics", get(condition::metrics)).with_state(server);
+    routes.fallback(async move || {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, full);
         ([(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")], problem)
     })
+}
+
+/// Returns the routes that show rules and clients, and reset a client.
+fn visibility() -> Router<Arc<Server>> {
+    Router::new()
+        .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
+        .route("/v1/rules", get(clients::rules))
+        .route("/v1/top", get(top::top))
+        .route("/v1/rates", get(top::rates))
 }
 
 fn health() -> Router<Arc<Server>> {

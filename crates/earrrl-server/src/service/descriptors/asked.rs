@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, RuleId};
+use earrrl::{Action, Charge, Cost, RuleId};
 use smallvec::{SmallVec, smallvec};
 
 use super::counts::DescriptorCounts;
@@ -12,6 +12,7 @@ use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
 use crate::config::envoy::file::level_name;
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
+use crate::config::rule::Missing;
 use crate::engine::Engine;
 use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use crate::service::attributes::Attributes;
@@ -234,11 +235,21 @@ fn rules_of<'a>(
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
         let Some(prepared) = rule.limit_for(&request) else { continue };
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
-        let kind = LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone()));
-        let (shadow_mode, quota_mode) = (false, false);
+        let key = rule.key(&request);
+        let lacks = rule.lacks(&request, &key).is_some();
+        if lacks {
+            rule.outcomes.missing.increment();
+        }
+        let kind = match rule.missing {
+            Missing::Skip if lacks => continue,
+            Missing::Deny if lacks => LimitKind::Zero(Unit::Second),
+            _ => LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone())),
+        };
+        let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
+        let quota_mode = false;
         let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
-        limits.push((limit, rule.key(&request)));
+        limits.push((limit, key));
     }
     limits
 }

@@ -150,6 +150,24 @@ impl Shard {
         }
     }
 
+    /// Calls `visit` with each client's key and its usage relative to the limit. Removes the clients
+    /// whose state no longer counts.
+    pub(crate) fn walk(&mut self, limit: &Limit, now: Nanos, mut visit: impl FnMut(KeyHash, f64)) {
+        let mut gone = std::vec::Vec::new();
+        for (key, state) in self.states.iter_mut() {
+            self.bytes -= bytes(state);
+            let usage = limit.usage(state, now);
+            self.bytes += bytes(state);
+            match state {
+                Some(_) => visit(KeyHash::from_bits(*key), usage),
+                None => gone.push(*key),
+            }
+        }
+        for key in gone {
+            self.states.pop(&key);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.states.len()
     }

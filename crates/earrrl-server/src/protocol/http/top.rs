@@ -1,0 +1,137 @@
+//! The routes that show the clients with the highest rates, and the distribution of rates.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use earrrl::{Nanos, Wait};
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+
+use super::request::{Shared, authorize};
+use crate::config::access::Scope;
+use crate::protocol::response::problem::Problem;
+use crate::service::error::AskError;
+use crate::service::reports::{MAX_TOP, Report, Reported};
+
+/// The number of clients that are listed unless the request names another.
+const USUAL: usize = 100;
+
+/// `GET /v1/top?rule=NAME&limit=N`: returns the clients with the highest rates.
+pub(super) async fn top(
+    State(server): Shared,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Json<Value>, Problem> {
+    let access = authorize(&server, &headers, Scope::Top)?;
+    let rule = rule_of(&uri)?;
+    access.permit_rule(&rule)?;
+    let count = number(&uri, "limit")?.unwrap_or(USUAL as f64);
+    if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
+        return Err(invalid(&format!("limit: {count} is not a whole number from 1 to {MAX_TOP}")));
+    }
+    let report = server.service.report(&rule).await?;
+    let clients: Vec<_> = report.clients.iter().take(count as usize).map(client).collect();
+    Ok(Json(json!({ "rule": rule, "at": seconds_since_epoch(report.at), "clients": clients })))
+}
+
+/// `GET /v1/rates?rule=NAME&above=X`: returns the distribution of clients' rates, and how many
+/// clients and which share of requests are above a rate.
+pub(super) async fn rates(
+    State(server): Shared,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Json<Value>, Problem> {
+    let access = authorize(&server, &headers, Scope::Top)?;
+    let rule = rule_of(&uri)?;
+    access.permit_rule(&rule)?;
+    let above = number(&uri, "above")?;
+    let report = server.service.report(&rule).await?;
+    let rules = server.service.rules();
+    let limit = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?.own.rule.limit();
+    let mut body = distribution(&rule, limit.per_second(), &report);
+    if let Some(above) = above {
+        let above = report.rates.above(above);
+        body["above"] =
+            json!({ "rate": above.rate, "clients": above.clients, "share": above.share });
+    }
+    Ok(Json(body))
+}
+
+/// Returns the distribution of rates as JSON.
+pub(super) fn distribution(rule: &str, limit: f64, report: &Report) -> Value {
+    let rates = &report.rates;
+    let bucket = |one: earrrl::RateBucket| json!({ "from": one.from, "to": one.to, "clients": one.clients, "rate": one.rate });
+    json!({
+        "rule": rule,
+        "at": seconds_since_epoch(report.at),
+        "limit": limit,
+        "clients": rates.clients(),
+        "rate": rates.total(),
+        "buckets": rates.buckets().map(bucket).collect::<Vec<_>>(),
+    })
+}
+
+/// Returns a client as JSON. A key that is not UTF-8 is in `key_b64`, and a client without a name
+/// has only its fingerprint.
+pub(super) fn client(reported: &Reported) -> Value {
+    let Reported { figures, name } = reported;
+    let wait = match figures.retry_after {
+        Wait::For(wait) => json!(wait.as_secs_f64()),
+        Wait::Never => Value::Null,
+    };
+    let mut client = json!({
+        "key": null,
+        "fingerprint": format!("{:010x}", figures.fingerprint),
+        "rate": figures.rate,
+        "usage": figures.usage,
+        "limit": figures.limit,
+        "remaining": figures.remaining,
+        "retry_after": wait,
+        "reset_after": figures.reset_after.as_secs_f64(),
+    });
+    let Some(name) = name else { return client };
+    match std::str::from_utf8(&name.name) {
+        Ok(key) => client["key"] = key.into(),
+        Err(_) => client["key_b64"] = STANDARD.encode(&name.name).into(),
+    }
+    client["key_is_cut"] = name.is_cut.into();
+    client["allowed"] = name.allowed.into();
+    client["denied"] = name.denied.into();
+    client["first_seen"] = seconds_since_epoch(name.first_seen).into();
+    client["first_denied"] = name.first_denied.map(seconds_since_epoch).into();
+    client["last_denied"] = name.last_denied.map(seconds_since_epoch).into();
+    client
+}
+
+pub(super) fn seconds_since_epoch(at: Nanos) -> f64 {
+    Duration::from_nanos(at.get()).as_secs_f64()
+}
+
+/// Returns the rule that a request names.
+pub(super) fn rule_of(uri: &Uri) -> Result<String, Problem> {
+    let rule = parameter(uri, "rule").ok_or_else(|| invalid("rule: expected ?rule=NAME"))?;
+    Ok(rule.into_owned())
+}
+
+/// Returns a parameter of the query that is a number.
+fn number(uri: &Uri, name: &str) -> Result<Option<f64>, Problem> {
+    let Some(text) = parameter(uri, name) else { return Ok(None) };
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    let expected = || invalid(&format!("{name}: expected a number that is not negative"));
+    number.map(Some).ok_or_else(expected)
+}
+
+fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
+    Some(percent_decode_str(value).decode_utf8_lossy())
+}
+
+fn invalid(detail: &str) -> Problem {
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+}

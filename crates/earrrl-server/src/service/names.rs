@@ -1,0 +1,85 @@
+//! The names of clients that are limited or close to it, by rule.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use earrrl::table::KeyHash;
+use earrrl::{Decision, Limit, Names};
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use crate::config::names::NamesConfig;
+
+/// The bytes of an HMAC that replace a name, as hexadecimal digits.
+const DIGEST: usize = 16;
+
+/// The directories of names of all rules, which stay across reloads.
+#[derive(Debug, Default)]
+pub struct Directories {
+    config: NamesConfig,
+    by_rule: Mutex<BTreeMap<String, Arc<Names>>>,
+}
+
+/// The directory of one rule's names; it may be switched off.
+#[derive(Debug, Default)]
+pub struct Directory {
+    names: Option<Arc<Names>>,
+    config: NamesConfig,
+}
+
+impl Directories {
+    /// Returns directories with these settings.
+    pub fn new(config: &NamesConfig) -> Self {
+        Self { config: config.clone(), by_rule: Mutex::default() }
+    }
+
+    /// Returns the directory of the rule of this name.
+    pub fn of_rule(&self, name: &str, limit: &Limit) -> Directory {
+        if self.config.options.capacity == 0 {
+            return Directory::default();
+        }
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Names::new(limit, self.config.options));
+        let names = Arc::clone(by_rule.entry(name.to_owned()).or_insert_with(new));
+        Directory { names: Some(names), config: self.config.clone() }
+    }
+}
+
+impl Directory {
+    /// Returns the names, unless they are switched off.
+    pub fn names(&self) -> Option<&Names> {
+        self.names.as_deref()
+    }
+
+    /// Returns the number of remaining requests below which a client of this limit is named; 0 if
+    /// none is.
+    pub fn remaining_below(&self, limit: &Limit) -> u64 {
+        self.names.as_ref().map_or(0, |_| self.config.options.remaining_below(limit))
+    }
+
+    /// Notes a decision under this rule on a client's request.
+    pub fn note(&self, client: KeyHash, limit: &Limit, decision: &Decision, key: &[u8]) {
+        if let Some(names) = &self.names {
+            names.note(client, limit, decision, || self.name_of(key));
+        }
+    }
+
+    /// Drops the name of a client that was reset.
+    pub fn forget(&self, client: KeyHash) {
+        if let Some(names) = &self.names {
+            names.forget(client);
+        }
+    }
+
+    /// Returns the name of a client: its key, or the key's HMAC.
+    fn name_of(&self, key: &[u8]) -> Vec<u8> {
+        let Some(secret) = &self.config.hmac_key else { return key.to_vec() };
+        // An HMAC accepts keys of any length.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.0.as_bytes()) else {
+            return Vec::new();
+        };
+        mac.update(key);
+        let digest = mac.finalize().into_bytes();
+        digest[..DIGEST].iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+    }
+}

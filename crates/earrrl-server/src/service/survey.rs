@@ -1,0 +1,75 @@
+//! The clients of a rule with the highest rates, and the distribution of rates.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use earrrl::{Nanos, Rates, Survey, TopClient};
+
+use super::Service;
+use super::error::AskError;
+use super::reports::{Latest, MAX_TOP, Report, Reported};
+use super::rules::ActiveRule;
+
+impl Service {
+    /// Returns the report on the rule of this name. Clients with overrides are included, each with
+    /// its own limit. The walk over a large table takes a while and runs on a thread of its own.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such rule, or the walk failed.
+    pub async fn report(self: &Arc<Self>, rule: &str) -> Result<Arc<Report>, AskError> {
+        let mut latest = self.reports.0.lock().await;
+        if let Some(known) = latest.get(rule).filter(|known| known.is_fresh()) {
+            return Ok(Arc::clone(&known.report));
+        }
+        let started = Instant::now();
+        let (service, name) = (Arc::clone(self), rule.to_owned());
+        let walked = tokio::task::spawn_blocking(move || service.walk(&name)).await;
+        let report = Arc::new(walked.map_err(|error| unavailable(error.to_string()))??);
+        latest.retain(|_, known| known.is_fresh());
+        let (ended, took) = (Instant::now(), started.elapsed());
+        latest.insert(rule.to_owned(), Latest { ended, took, report: Arc::clone(&report) });
+        Ok(report)
+    }
+
+    fn walk(&self, name: &str) -> Result<Report, AskError> {
+        let rules = self.rules.load();
+        let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+        let surveys = rule.ids().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
+        let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
+        let now = self.clock.0.now();
+        if surveys.is_empty() {
+            return Ok(seen_here(rule, now));
+        }
+        let at = surveys.iter().map(|survey| survey.at).max().unwrap_or(now);
+        let mut rates = Rates::default();
+        let mut top = Vec::new();
+        for survey in surveys {
+            rates.merge(&survey.rates);
+            top.extend(survey.top);
+        }
+        top.sort_by(|a, b| b.usage.total_cmp(&a.usage));
+        top.truncate(MAX_TOP);
+        let name = |fingerprint| rule.directory.names().and_then(|names| names.get(fingerprint));
+        let named = |figures: TopClient| Reported { name: name(figures.fingerprint), figures };
+        Ok(Report { at, clients: top.into_iter().map(named).collect(), rates })
+    }
+}
+
+/// Returns the report of a node whose clients' states are in Redis: the clients that this node has
+/// named, with the figures of their latest decisions.
+fn seen_here(rule: &ActiveRule, at: Nanos) -> Report {
+    let named = rule.directory.names().map(|names| names.top(MAX_TOP)).unwrap_or_default();
+    let mut rates = Rates::default();
+    let mut clients = Vec::with_capacity(named.len());
+    for (fingerprint, name) in named {
+        let figures = name.as_top(fingerprint, at);
+        rates.add(figures.usage * figures.limit);
+        clients.push(Reported { figures, name: Some(name) });
+    }
+    clients.sort_by(|a, b| b.figures.usage.total_cmp(&a.figures.usage));
+    Report { at, clients, rates }
+}
+
+fn unavailable(why: String) -> AskError {
+    earrrl::EngineError::Unavailable(why).into()
+}

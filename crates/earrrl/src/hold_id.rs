@@ -1,0 +1,57 @@
+//! The ids of reservations.
+
+use alloc::borrow::ToOwned;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::error::RuleError;
+
+/// The id of a reservation: 128 bits, which its holder cannot guess from another id.
+///
+/// ```
+/// use earrrl::HoldId;
+/// let id: HoldId = "00112233445566778899aabbccddeeff".parse()?;
+/// assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HoldId(u128);
+
+impl HoldId {
+    /// Returns the id with these bits.
+    #[must_use]
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// Returns the id's bits.
+    #[must_use]
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+impl FromStr for HoldId {
+    type Err = RuleError;
+
+    /// Parses 32 hexadecimal digits in lower case.
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let bits = u128::from_str_radix(text, 16).ok();
+        bits.filter(|_| text.len() == 32 && text.bytes().all(is_digit)).map(Self).ok_or_else(|| {
+            RuleError::syntax("expected 32 hexadecimal digits".to_owned()).of("reservation")
+        })
+    }
+}
+
+impl fmt::Display for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for HoldId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,189 @@
+//! The live reservations of an engine in memory: a bounded number, each under an id that cannot be
+//! guessed, with its expiry.
+
+mod net;
+mod shard;
+mod sharding;
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::time::Duration;
+use std::sync::{Mutex, MutexGuard};
+use std::vec::Vec;
+
+pub(crate) use net::{Mark, Nets};
+use shard::Shard;
+pub(crate) use shard::{HeldPart, HeldParts};
+use sharding::{SHARDS, lock};
+
+use crate::clock::Nanos;
+use crate::engine::{EngineError, RuleId};
+use crate::hold_id::HoldId;
+use crate::store::table::KeyHasher;
+
+/// The default bound on the number of live reservations.
+pub const DEFAULT_MAX_HOLDS: usize = 100_000;
+
+/// The numbers of an engine's reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reservations {
+    /// The number of live reservations.
+    pub live: usize,
+    /// The most reservations that may be live at a time.
+    pub most: usize,
+    /// The bytes of memory that all reservations occupy.
+    pub bytes: usize,
+    /// The number of reservations that were committed so far.
+    pub committed: u64,
+    /// The number of reservations that have expired so far.
+    pub expired: u64,
+}
+
+/// All live reservations of an engine.
+pub(crate) struct Holds {
+    shards: [Mutex<Shard>; SHARDS],
+    /// The nets of the clients of buckets.
+    pub(crate) nets: Nets,
+    /// No reservation expires before this instant, in nanoseconds.
+    earliest: AtomicU64,
+    live: AtomicUsize,
+    most: AtomicUsize,
+    committed: AtomicU64,
+    expired: AtomicU64,
+    /// The number of reservations so far, from which the ids are derived.
+    count: AtomicU64,
+    /// Keyed with its own secret, so that ids reveal nothing about the hashes of keys.
+    ids: KeyHasher,
+}
+
+/// The room for one reservation, which is freed when this is dropped.
+pub(crate) struct Room<'a>(&'a Holds);
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.0.live.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Holds {
+    pub(crate) fn new() -> Result<Self, getrandom::Error> {
+        Ok(Self {
+            shards: Default::default(),
+            nets: Nets::default(),
+            earliest: AtomicU64::new(u64::MAX),
+            live: AtomicUsize::new(0),
+            most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
+            committed: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            count: AtomicU64::new(0),
+            ids: KeyHasher::random()?,
+        })
+    }
+
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Relaxed);
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Relaxed)
+    }
+
+    pub(crate) fn usage(&self) -> Reservations {
+        let shards = self.shards.iter().map(|shard| lock(shard).bytes());
+        Reservations {
+            live: self.live.load(Relaxed),
+            most: self.most(),
+            bytes: shards.sum::<usize>() + self.nets.bytes(),
+            committed: self.committed.load(Relaxed),
+            expired: self.expired.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn rules(&self, id: HoldId, now: Nanos) -> Result<Vec<RuleId>, EngineError> {
+        let (mut shard, place) = self.at(id);
+        shard.rules(place, id, now).ok_or(EngineError::UnknownReservation(id))
+    }
+
+    /// Takes the room for one more reservation.
+    pub(crate) fn room(&self) -> Result<Room<'_>, EngineError> {
+        let most = self.most();
+        let room = Room(self);
+        if self.live.fetch_add(1, Relaxed) < most {
+            return Ok(room);
+        }
+        drop(room);
+        Err(EngineError::Reservations { most })
+    }
+
+    /// Stores a reservation, and returns its id.
+    pub(crate) fn insert(
+        &self,
+        room: Room<'_>,
+        parts: HeldParts,
+        now: Nanos,
+        ttl: Duration,
+    ) -> HoldId {
+        let count = self.count.fetch_add(1, Relaxed);
+        let nth = count as usize % SHARDS;
+        let most = self.most().div_ceil(SHARDS);
+        let id = |place: u32| self.id(count, place * SHARDS as u32 + nth as u32);
+        let id = lock(&self.shards[nth]).insert(id, parts, (now, now + ttl), most);
+        self.earliest.fetch_min((now + ttl).get(), Relaxed);
+        std::mem::forget(room);
+        id
+    }
+
+    /// Returns an id: the place in the low 32 bits, the low half of the count, and 64 bits of a
+    /// keyed hash, which nobody can guess.
+    fn id(&self, count: u64, place: u32) -> HoldId {
+        let low = u64::from(place) | count << 32;
+        let tag = self.ids.hash(&(count, place)).bits();
+        HoldId::from_bits(u128::from(tag) << 64 | u128::from(low))
+    }
+
+    fn at(&self, id: HoldId) -> (MutexGuard<'_, Shard>, u32) {
+        let place = id.bits() as u32;
+        (lock(&self.shards[place as usize % SHARDS]), place / SHARDS as u32)
+    }
+
+    /// Marks a reservation as committed, and returns its parts, and true if it was committed
+    /// before. `accepts` may refuse the commit; the reservation then stays live.
+    pub(crate) fn commit(
+        &self,
+        id: HoldId,
+        now: Nanos,
+        accepts: impl FnOnce(&[HeldPart]) -> Result<(), EngineError>,
+    ) -> Result<(HeldParts, bool), EngineError> {
+        let (mut shard, place) = self.at(id);
+        let found = shard.commit(place, id, now, accepts)?;
+        let (parts, repeated) = found.ok_or(EngineError::UnknownReservation(id))?;
+        if !repeated {
+            drop(Room(self));
+            self.committed.fetch_add(1, Relaxed);
+        }
+        Ok((parts, repeated))
+    }
+
+    pub(crate) fn renew(&self, id: HoldId, now: Nanos, ttl: Duration) -> Result<(), EngineError> {
+        let (mut shard, place) = self.at(id);
+        let renewed = shard.renew(place, id, now, now + ttl);
+        self.earliest.fetch_min((now + ttl).get(), Relaxed);
+        if renewed { Ok(()) } else { Err(EngineError::UnknownReservation(id)) }
+    }
+
+    /// Removes the reservations that have expired, and returns their parts.
+    pub(crate) fn expire(&self, now: Nanos) -> Vec<HeldParts> {
+        let mut expired = Vec::new();
+        if now.get() < self.earliest.load(Relaxed) {
+            return expired;
+        }
+        self.earliest.store(u64::MAX, Relaxed);
+        for shard in &self.shards {
+            let next = lock(shard).expire(now, |parts| expired.push(parts));
+            self.earliest.fetch_min(next.map_or(u64::MAX, Nanos::get), Relaxed);
+        }
+        expired.iter().for_each(|_| drop(Room(self)));
+        self.expired.fetch_add(expired.len() as u64, Relaxed);
+        expired
+    }
+}

@@ -1,0 +1,170 @@
+//! Reservations of a single limiter: an estimate is charged at once, and a commit corrects it.
+
+use core::borrow::Borrow;
+use core::fmt;
+use core::hash::Hash;
+use core::time::Duration;
+
+use super::Limiter;
+use crate::algorithm::Limit;
+use crate::clock::{Clock, Nanos};
+use crate::cost::Cost;
+use crate::engine::RuleId;
+use crate::error::RuleError;
+use crate::held::{Held, OnExpiry};
+use crate::holds::Mark;
+use crate::limiter::verdict::Denied;
+use crate::rules::atomic;
+use crate::rules::part::Part;
+use crate::store::table::KeyHash;
+
+/// The rule's id in the nets of a limiter, which has only one rule.
+const ONLY: RuleId = RuleId(0);
+
+/// The reason why nothing was reserved.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// The request is denied.
+    Denied(Denied),
+    /// The rule does not accept the cost.
+    Rule(RuleError),
+}
+
+impl fmt::Display for HoldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(denied) => denied.fmt(f),
+            Self::Rule(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for HoldError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Denied(denied) => Some(denied),
+            Self::Rule(error) => Some(error),
+        }
+    }
+}
+
+/// A request whose estimate was charged before its actual cost is known.
+///
+/// A hold that is dropped without a commit behaves as an expired reservation: the rule keeps the
+/// estimate or releases it, as [`Rule::on_expiry`](crate::Rule::on_expiry) says.
+#[must_use = "a hold that is dropped keeps or releases its estimate at once"]
+pub struct Hold<'a, K: ?Sized, C: Clock> {
+    limiter: &'a Limiter<K, C>,
+    key: KeyHash,
+    held: Held,
+    mark: Option<Mark>,
+    /// False if the rule let the request pass without storing it, as a leaky dry-run rule that is
+    /// over its limit does.
+    is_stored: bool,
+    is_open: bool,
+}
+
+impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
+    /// Returns the granted cost, which is the estimate.
+    pub fn granted(&self) -> Cost {
+        self.held.cost
+    }
+
+    /// Returns the instant of the reservation.
+    pub fn held_at(&self) -> Nanos {
+        self.held.at
+    }
+
+    /// Corrects the charge to the actual cost; see [`Limit::commit`]. A cost above the estimate is
+    /// always charged.
+    ///
+    /// # Errors
+    /// Returns an error if the cost is above the rule's `max_cost`. The reservation is then
+    /// dropped.
+    pub fn commit(mut self, actual: Cost) -> Result<(), RuleError> {
+        let actual = self.limiter.rule.accept(actual)?;
+        self.finish(Some(actual));
+        Ok(())
+    }
+
+    /// Gives the estimate back, as a commit of 0.
+    pub fn release(mut self) {
+        self.finish(Some(Cost::ZERO));
+    }
+
+    fn finish(&mut self, actual: Option<Cost>) {
+        self.is_open = false;
+        let Limiter { rule, clients, nets, clock, .. } = self.limiter;
+        let mut given_back = Duration::ZERO;
+        if let Some(actual) = actual.filter(|_| self.is_stored) {
+            let (now, limit) = (clock.now(), rule.limit());
+            let since = |mark| nets.given_back_since(ONLY, self.key, mark);
+            let held = self.held.lowered(self.mark.map_or(Duration::ZERO, since));
+            given_back = limit.given_back(now, &held, actual);
+            Part { rule, clients, key: self.key, cost: actual }.commit(now, &held, actual);
+        }
+        if self.mark.is_some() {
+            nets.finish(ONLY, self.key, given_back);
+        }
+    }
+}
+
+impl<K: ?Sized, C: Clock> Drop for Hold<'_, K, C> {
+    fn drop(&mut self) {
+        if self.is_open {
+            let releases = self.limiter.rule.on_expiry() == OnExpiry::Release;
+            self.finish(releases.then_some(Cost::ZERO));
+        }
+    }
+}
+
+impl<K: ?Sized, C: Clock> fmt::Debug for Hold<'_, K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
+    /// Checks a request whose cost is only estimated. If it is allowed, charges the estimate, and
+    /// returns a [`Hold`], whose commit corrects the charge to the actual cost.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, Rule};
+    ///
+    /// let rule: Rule = "fixed-window 10000/1d".parse()?;
+    /// let tokens: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let hold = tokens.hold("alice", Cost::from_units(4096))?;
+    /// assert_eq!(tokens.peek("alice", Cost::ONE)?.remaining(), 5904);
+    /// hold.commit(Cost::from_units(731))?;
+    /// assert_eq!(tokens.peek("alice", Cost::ONE)?.remaining(), 9269);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the request is denied, or the cost is above the rule's `max_cost`.
+    pub fn hold<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        estimate: Cost,
+    ) -> Result<Hold<'_, K, C>, HoldError>
+    where
+        K: Borrow<Q>,
+    {
+        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
+        let (key, limit, now) = (self.hasher.hash(key), self.rule.limit(), self.clock.now());
+        let mark = matches!(limit, Limit::TokenBucket(_))
+            .then(|| self.nets.reserve(ONLY, key, limit.refill_time(estimate)));
+        let part = self.part(key, estimate);
+        let (decision, resets) = atomic::check_with_resets(&mut [part], now);
+        if !decision.allowed {
+            if mark.is_some() {
+                self.nets.finish(ONLY, key, Duration::ZERO);
+            }
+            return Err(HoldError::Denied(Denied(decision)));
+        }
+        let held = Held::new(now, estimate, resets[0]);
+        let is_stored = part.has_stored(&decision, 0);
+        Ok(Hold { limiter: self, key, held, mark, is_stored, is_open: true })
+    }
+}

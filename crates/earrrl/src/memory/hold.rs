@@ -1,0 +1,354 @@
+//! Reservations in memory: an estimate is charged at once, and a commit corrects it to the actual
+//! cost.
+
+use core::time::Duration;
+use std::format;
+use std::vec::Vec;
+
+use super::MemoryEngine;
+use super::prepared::{Prepared, Rules};
+use crate::algorithm::{Limit, Mode};
+use crate::clock::{Clock, Nanos};
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::engine::{Charge, EngineError, RuleId, merge_charges, restore_places};
+use crate::error::RuleError;
+use crate::held::{Held, OnExpiry};
+use crate::hold_id::HoldId;
+use crate::holds::{HeldPart, HeldParts, Reservations};
+use crate::rules::atomic::{self, Each};
+use crate::rules::part::Part;
+
+/// The longest time for which a reservation can be live.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// The terms of a reservation: live for at most five minutes by default, for the whole estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldTerms {
+    /// The time after which the reservation expires: 1 ms to one day.
+    pub ttl: Duration,
+    /// True if less than the estimate may be granted: the remaining quota, in whole units.
+    pub at_most: bool,
+}
+
+impl Default for HoldTerms {
+    fn default() -> Self {
+        Self { ttl: Duration::from_secs(300), at_most: false }
+    }
+}
+
+impl HoldTerms {
+    /// Sets the time after which the reservation expires.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// Permits a grant of less than the estimate.
+    #[must_use]
+    pub fn at_most(self) -> Self {
+        Self { at_most: true, ..self }
+    }
+
+    /// Returns an error if the time to live is out of its bounds.
+    ///
+    /// # Errors
+    /// Returns an error if `ttl` is below 1 ms or above one day.
+    pub fn check(&self) -> Result<(), RuleError> {
+        if (Duration::from_millis(1)..=LONGEST).contains(&self.ttl) {
+            return Ok(());
+        }
+        let problem = format!("{:?} is not from 1ms to 24h", self.ttl);
+        Err(RuleError::out_of_range(problem).of("ttl"))
+    }
+}
+
+/// The answer to a reservation.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Holding {
+    /// The decision on the estimate.
+    pub decision: Decision,
+    /// The id for the commit; `None` if the request was denied.
+    pub id: Option<HoldId>,
+    /// The granted cost of each charge, in the order of the request. Several charges to one client
+    /// of one rule are granted as one, the first.
+    pub granted: Vec<Cost>,
+}
+
+/// The actual cost of a reserved request.
+#[derive(Clone, Copy, Debug)]
+pub enum Actual<'a> {
+    /// The same cost under every rule.
+    All(Cost),
+    /// A cost for each of these rules. The estimates of other rules become their actual costs.
+    ByRule(&'a [(RuleId, Cost)]),
+}
+
+impl Actual<'_> {
+    fn of(&self, part: &HeldPart) -> Cost {
+        match self {
+            Self::All(cost) => *cost,
+            Self::ByRule(costs) => {
+                let found = costs.iter().find(|(rule, _)| *rule == part.rule);
+                found.map_or(part.held.cost, |(_, cost)| *cost)
+            }
+        }
+    }
+}
+
+/// The answer to a commit.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Committed {
+    /// The decision that a request of cost 1 would get now.
+    pub decision: Decision,
+    /// The rules of the reservation; [`Decision::rule`] is a place among them.
+    pub rules: Vec<RuleId>,
+    /// True if the reservation was committed before. Nothing was changed this time.
+    pub repeated: bool,
+}
+
+impl<C: Clock> MemoryEngine<C> {
+    /// Sets the most reservations that may be live at a time; 100 000 by default. A lower bound
+    /// leaves the present ones live.
+    pub fn set_max_reservations(&self, most: usize) {
+        self.holds.set_most(most);
+    }
+
+    /// Returns the numbers of reservations.
+    pub fn reservations(&self) -> Reservations {
+        self.holds.usage()
+    }
+
+    /// Returns the rules of a reservation that is live or was committed lately.
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown or expired.
+    pub fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
+        self.holds.rules(id, self.clock.now())
+    }
+
+    /// Checks a request whose cost is only estimated, and reserves the estimate under all rules if
+    /// it is allowed. The estimate is charged at once, so that every decision counts it. A
+    /// [`commit`](Self::commit) with the returned id corrects the charge to the actual cost.
+    ///
+    /// A reservation that is not committed within its time to live expires. Its rules then keep the
+    /// estimate or release it, as [`Rule::on_expiry`](crate::Rule::on_expiry) says.
+    ///
+    /// ```
+    /// use earrrl::{Actual, Charge, Cost, HoldTerms, MemoryEngine};
+    ///
+    /// let engine = MemoryEngine::new(10_000)?;
+    /// let rule = engine.prepare_with("tokens", &"fixed-window 10000/1d".parse()?, 1000)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(4096) };
+    /// let holding = engine.hold(&[charge], HoldTerms::default(), None)?;
+    /// assert_eq!(holding.decision.remaining, 5904);
+    /// let id = holding.id.ok_or("denied")?;
+    ///
+    /// // The model has answered with 731 tokens.
+    /// let committed = engine.commit(id, Actual::All(Cost::from_units(731)), None)?;
+    /// assert_eq!(committed.decision.remaining, 9269);
+    /// // A retry changes nothing.
+    /// assert!(engine.commit(id, Actual::All(Cost::from_units(731)), None)?.repeated);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a charge or the terms are invalid, or if as many reservations are live
+    /// as the engine keeps.
+    pub fn hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Option<Nanos>,
+    ) -> Result<Holding, EngineError> {
+        terms.check()?;
+        let now = self.clock.at_or_now(now);
+        self.expire_holds(now);
+        let rules = self.rules.load();
+        let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
+        let merged = merge_charges(charges, known)?;
+        let room = self.holds.room()?;
+        let mut each: Each<(&Prepared, Part<'_>)> = Each::new();
+        for (_, charge) in &merged {
+            let (known, mut part) = self.known_part(&rules, charge)?;
+            known.settle(part.key, now);
+            if terms.at_most {
+                part.cost = grant(part, now);
+            }
+            each.push((known, part));
+        }
+        let mut held = self.mark(&merged, &each, now);
+        let mut parts: Each<Part<'_>> = each.iter().map(|(_, part)| *part).collect();
+        let (mut decision, resets) = atomic::check_with_resets(&mut parts, now);
+        let mut granted = std::vec![Cost::ZERO; charges.len()];
+        for (nth, part) in held.iter_mut().enumerate() {
+            part.held = Held::new(now, each[nth].1.cost, resets[nth]);
+            part.is_stored = each[nth].1.has_stored(&decision, nth);
+            granted[merged[nth].0] = part.held.cost;
+        }
+        restore_places(&mut decision, &merged);
+        let id = if decision.allowed {
+            Some(self.holds.insert(room, held, now, terms.ttl))
+        } else {
+            held.iter().for_each(|part| self.finish(part, Duration::ZERO));
+            None
+        };
+        Ok(Holding { decision, id, granted })
+    }
+
+    /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
+    /// changes nothing, whatever its cost. A cost above the estimate is always charged. A commit of
+    /// 0 releases the reservation. The corrections are those of [`Limit::commit`].
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown or expired, or a cost is above its rule's
+    /// `max_cost` or for a rule that is not part of the reservation.
+    pub fn commit(
+        &self,
+        id: HoldId,
+        actual: Actual<'_>,
+        now: Option<Nanos>,
+    ) -> Result<Committed, EngineError> {
+        let now = self.clock.at_or_now(now);
+        let rules = self.rules.load();
+        let accepts = |parts: &[HeldPart]| accepts(&rules, parts, &actual);
+        let (parts, repeated) = self.holds.commit(id, now, accepts)?;
+        if !repeated {
+            parts.iter().for_each(|part| self.correct(&rules, part, actual.of(part), now));
+        }
+        let mut standing: Each<Part<'_>> = Each::new();
+        for HeldPart { rule, key, .. } in &parts {
+            let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(*rule))?;
+            known.settle(*key, now);
+            let (rule, clients) = (&known.rule, &*known.clients);
+            standing.push(Part { rule, clients, key: *key, cost: Cost::ONE });
+        }
+        let decision = atomic::decide(&mut standing, Mode::Peek, &|| now);
+        Ok(Committed { decision, rules: parts.iter().map(|part| part.rule).collect(), repeated })
+    }
+
+    /// Prolongs a live reservation: it then expires after `ttl` from now.
+    ///
+    /// # Errors
+    /// Returns an error if the reservation is unknown, expired or committed, or `ttl` is out of its
+    /// bounds.
+    pub fn renew(&self, id: HoldId, ttl: Duration, now: Option<Nanos>) -> Result<(), EngineError> {
+        HoldTerms::default().ttl(ttl).check()?;
+        self.holds.renew(id, self.clock.at_or_now(now), ttl)
+    }
+
+    /// Ends the reservations that have expired. Each [`hold`](Self::hold) does so too; call this
+    /// regularly if holds are rare and rules release expired reservations.
+    pub fn expire(&self) {
+        self.expire_holds(self.clock.now());
+    }
+
+    fn expire_holds(&self, now: Nanos) {
+        let expired = self.holds.expire(now);
+        if expired.is_empty() {
+            return;
+        }
+        let rules = self.rules.load();
+        for part in expired.iter().flatten() {
+            let rule = rules.get(part.rule.0 as usize).map(|known| &known.rule);
+            match rule.map(|rule| rule.on_expiry()) {
+                Some(OnExpiry::Release) => self.correct(&rules, part, Cost::ZERO, now),
+                _ => self.finish(part, Duration::ZERO),
+            }
+        }
+    }
+
+    /// Returns the parts of a reservation that is about to be decided. Their marks are set before
+    /// the decision, so that no concurrent commit is missed.
+    fn mark(
+        &self,
+        merged: &[(usize, Charge<'_>)],
+        each: &[(&Prepared, Part<'_>)],
+        now: Nanos,
+    ) -> HeldParts {
+        let charges = merged.iter().zip(each);
+        charges
+            .map(|((_, Charge { rule, .. }), (known, part))| {
+                let limit = part.rule.limit();
+                let mark = matches!(limit, Limit::TokenBucket(_)).then(|| {
+                    self.holds.nets.reserve(*rule, part.key, limit.refill_time(part.cost))
+                });
+                let held = Held { at: now, cost: part.cost, full_at: now };
+                let (version, key) = (known.version, part.key);
+                HeldPart { rule: *rule, version, key, held, mark, is_stored: false }
+            })
+            .collect()
+    }
+
+    /// Corrects one rule's charge.
+    fn correct(&self, rules: &Rules, part: &HeldPart, actual: Cost, now: Nanos) {
+        let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
+        let Some((known, held)) = known.and_then(|known| self.held(known, part, actual, now))
+        else {
+            return self.finish(part, Duration::ZERO);
+        };
+        known.settle(part.key, now);
+        let given_back = known.rule.limit().given_back(now, &held, actual);
+        let (rule, clients, key) = (&known.rule, &*known.clients, part.key);
+        Part { rule, clients, key, cost: actual }.commit(now, &held, actual);
+        self.finish(part, given_back);
+    }
+
+    /// Returns the charge to be corrected under the present version of the rule; `None` if nothing
+    /// of it is left.
+    fn held<'r>(
+        &self,
+        known: &'r Prepared,
+        part: &HeldPart,
+        actual: Cost,
+        now: Nanos,
+    ) -> Option<(&'r Prepared, Held)> {
+        let Held { at, cost, .. } = part.held;
+        let held = if part.version < known.algorithm_since {
+            // The estimate went with the states of the old algorithm; only the excess is charged.
+            Held { at: now, cost: (actual > cost).then_some(cost)?, full_at: now }
+        } else if part.version < known.version {
+            Held { at, cost, full_at: at }
+        } else {
+            let since = |mark| self.holds.nets.given_back_since(part.rule, part.key, mark);
+            part.held.lowered(part.mark.map_or(Duration::ZERO, since))
+        };
+        Some((known, held))
+    }
+
+    fn finish(&self, part: &HeldPart, given_back: Duration) {
+        if part.mark.is_some() {
+            self.holds.nets.finish(part.rule, part.key, given_back);
+        }
+    }
+}
+
+/// Returns the granted cost: the estimate, or the remaining quota if that is less. If nothing
+/// remains, the cost is one unit, which is then denied.
+fn grant(part: Part<'_>, now: Nanos) -> Cost {
+    let one = Part { cost: Cost::ONE, ..part };
+    let remaining = atomic::decide(&mut [one], Mode::Peek, &|| now).remaining;
+    part.cost.min(Cost::from_units(remaining.max(1)))
+}
+
+/// Returns an error if a rule does not accept its actual cost, or is not part of the reservation.
+fn accepts(rules: &Rules, parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
+    if let Actual::ByRule(costs) = actual {
+        let missing = costs.iter().find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
+        if let Some((rule, _)) = missing {
+            return Err(EngineError::UnknownRule(*rule));
+        }
+    }
+    for part in parts {
+        let known = rules.get(part.rule.0 as usize).ok_or(EngineError::UnknownRule(part.rule))?;
+        known.rule.accept(actual.of(part))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

@@ -1,0 +1,271 @@
+use std::string::ToString;
+use std::sync::Barrier;
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::{Rule, State};
+
+const START: Nanos = Nanos::from_secs(1_800_000_000);
+
+fn engine() -> MemoryEngine<ManualClock> {
+    MemoryEngine::with_clock(1000, ManualClock::new(START)).unwrap()
+}
+
+fn prepare(engine: &MemoryEngine<ManualClock>, name: &str, rule: &str) -> RuleId {
+    let rule: Rule = rule.parse().unwrap();
+    engine.prepare_with(name, &rule, 1000).unwrap()
+}
+
+const fn units(units: u64) -> Cost {
+    Cost::from_units(units)
+}
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn charge(rule: RuleId, cost: u64) -> Charge<'static> {
+    Charge { rule, key: b"alice", cost: units(cost) }
+}
+
+fn remaining(engine: &MemoryEngine<ManualClock>, rule: RuleId) -> u64 {
+    engine.run(&[charge(rule, 1)], Mode::Peek, None).unwrap().remaining
+}
+
+fn hold(engine: &MemoryEngine<ManualClock>, charges: &[Charge<'_>]) -> HoldId {
+    engine.hold(charges, HoldTerms::default(), None).unwrap().id.expect("the hold is allowed")
+}
+
+fn wait(engine: &MemoryEngine<ManualClock>, time: u64) {
+    engine.clock.at(engine.clock.now() + secs(time));
+}
+
+#[test]
+fn an_estimate_counts_at_once_and_is_corrected_exactly_once() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
+    let id = hold(&engine, &[charge(rule, 60)]);
+    assert_eq!(remaining(&engine, rule), 40);
+    let first = engine.commit(id, Actual::All(units(25)), None).unwrap();
+    assert!(!first.repeated);
+    assert_eq!((first.decision.remaining, first.rules), (75, std::vec![rule]));
+    for actual in [25, 0, 99] {
+        let again = engine.commit(id, Actual::All(units(actual)), None).unwrap();
+        assert!(again.repeated);
+        assert_eq!(again.decision.remaining, 75);
+    }
+    assert_eq!(engine.reservations().live, 0);
+}
+
+#[test]
+fn ids_that_were_never_given_are_unknown() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
+    let id = hold(&engine, &[charge(rule, 60)]);
+    for bits in [0, id.bits() + 1, id.bits() ^ 1 << 127, u128::MAX] {
+        let error = engine.commit(HoldId::from_bits(bits), Actual::All(Cost::ZERO), None);
+        assert_eq!(error, Err(EngineError::UnknownReservation(HoldId::from_bits(bits))));
+    }
+    assert_eq!(remaining(&engine, rule), 40);
+}
+
+#[test]
+fn an_expired_reservation_keeps_its_estimate_or_releases_it() {
+    for (on_expiry, left) in [(OnExpiry::Keep, 40), (OnExpiry::Release, 100)] {
+        let engine = engine();
+        let rule: Rule = "fixed-window 100/1d".parse().unwrap();
+        let rule = engine.prepare_with("tokens", &rule.with_on_expiry(on_expiry), 10).unwrap();
+        let id = hold(&engine, &[charge(rule, 60)]);
+        wait(&engine, 299);
+        engine.expire();
+        assert_eq!((remaining(&engine, rule), engine.reservations().live), (40, 1));
+        engine.renew(id, secs(10), None).unwrap();
+        wait(&engine, 9);
+        engine.expire();
+        assert_eq!(engine.reservations().live, 1);
+        wait(&engine, 1);
+        engine.expire();
+        assert_eq!((remaining(&engine, rule), engine.reservations().live), (left, 0));
+        let late = engine.commit(id, Actual::All(Cost::ZERO), None);
+        assert_eq!(late, Err(EngineError::UnknownReservation(id)));
+        assert_eq!(remaining(&engine, rule), left);
+    }
+}
+
+#[test]
+fn several_rules_reserve_all_or_nothing_and_commit_an_amount_each() {
+    let engine = engine();
+    let tokens = prepare(&engine, "tokens", "token-bucket 100 refill=1/d");
+    let requests = prepare(&engine, "requests", "sliding-log 3/1d");
+    let both = [charge(tokens, 60), charge(requests, 1)];
+    let id = hold(&engine, &both);
+    let denied = engine.hold(&both, HoldTerms::default(), None).unwrap();
+    assert_eq!((denied.id, denied.decision.rule), (None, 0));
+    assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (40, 2));
+    let costs = [(tokens, units(10)), (RuleId(9), units(1))];
+    assert!(engine.commit(id, Actual::ByRule(&costs), None).is_err());
+    engine.commit(id, Actual::ByRule(&costs[..1]), None).unwrap();
+    assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (90, 2));
+    assert_eq!(engine.reservations().live, 0);
+}
+
+#[test]
+fn at_most_grants_what_is_left() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/d");
+    let terms = HoldTerms::default().at_most();
+    let ask = |cost| engine.hold(&[charge(rule, cost)], terms, None).unwrap();
+    assert_eq!(ask(70).granted, [units(70)]);
+    let rest = ask(70);
+    assert_eq!((rest.granted, rest.decision.remaining), (std::vec![units(30)], 0));
+    assert_eq!(ask(70).id, None);
+    engine.commit(rest.id.unwrap(), Actual::All(units(20)), None).unwrap();
+    assert_eq!(ask(70).granted, [units(10)]);
+}
+
+#[test]
+fn the_number_of_reservations_is_bounded() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
+    engine.set_max_reservations(2);
+    let id = hold(&engine, &[charge(rule, 1)]);
+    hold(&engine, &[charge(rule, 1)]);
+    let full = engine.hold(&[charge(rule, 1)], HoldTerms::default(), None).unwrap_err();
+    assert_eq!(full, EngineError::Reservations { most: 2 });
+    assert!(full.to_string().contains("max_reservations"));
+    assert_eq!(remaining(&engine, rule), 98);
+    engine.commit(id, Actual::All(units(1)), None).unwrap();
+    hold(&engine, &[charge(rule, 1)]);
+    wait(&engine, 300);
+    hold(&engine, &[charge(rule, 1)]);
+}
+
+#[test]
+fn many_reservations_leave_memory_as_it_was() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "gcra 1000000/s burst=1000000000");
+    engine.set_max_reservations(1000);
+    let live: Vec<_> = (0..1000).map(|_| hold(&engine, &[charge(rule, 1)])).collect();
+    let full = engine.reservations().bytes;
+    println!("{} bytes per live reservation", full / 1000);
+    live.into_iter().for_each(|id| drop(engine.commit(id, Actual::All(units(1)), None)));
+    for _ in 0..100_000 {
+        let id = hold(&engine, &[charge(rule, 1)]);
+        engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
+    }
+    assert!(engine.reservations().bytes <= 2 * full, "{} {full}", engine.reservations().bytes);
+}
+
+/// Threads whose actual cost is at most their estimate are never admitted above the limit, and the
+/// quota that is left is what they did not use.
+#[test]
+fn concurrent_streams_stay_within_the_limit() {
+    for rule in ["fixed-window 1000/1d", "token-bucket 1000 refill=1/d", "sliding-log 1000/1d"] {
+        let engine = engine();
+        let rule = prepare(&engine, "tokens", rule);
+        let (start, engine) = (&Barrier::new(4), &engine);
+        let spend = |seed: u64| {
+            start.wait();
+            let mut spent = 0;
+            for nth in 0..200 {
+                let (estimate, actual) = (7 + nth % 5, (seed + nth) % 7);
+                let holding = engine.hold(&[charge(rule, estimate)], HoldTerms::default(), None);
+                let Some(id) = holding.unwrap().id else { continue };
+                engine.commit(id, Actual::All(units(actual)), None).unwrap();
+                spent += actual;
+            }
+            spent
+        };
+        let spent: u64 = thread::scope(|scope| {
+            let spend = &spend;
+            let threads: Vec<_> = (0..4).map(|seed| scope.spawn(move || spend(seed))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!((900..=1000).contains(&spent), "{spent}");
+        assert_eq!(remaining(engine, rule), 1000 - spent);
+    }
+}
+
+#[test]
+fn a_change_of_the_algorithm_drops_the_estimates() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
+    let (below, above) = (hold(&engine, &[charge(rule, 30)]), hold(&engine, &[charge(rule, 30)]));
+    prepare(&engine, "tokens", "sliding-log 100/1d");
+    engine.commit(below, Actual::All(units(5)), None).unwrap();
+    assert_eq!(remaining(&engine, rule), 100);
+    engine.commit(above, Actual::All(units(50)), None).unwrap();
+    assert_eq!(remaining(&engine, rule), 80);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Charge(u64),
+    Hold {
+        estimate: u64,
+        actual: u64,
+    },
+    /// Commits one of the live reservations.
+    Commit(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let step = prop_oneof![
+        1 => (1u64..60).prop_map(Step::Charge),
+        3 => (1u64..60, 0u64..60).prop_map(|(estimate, actual)| Step::Hold {
+            estimate,
+            actual: actual.min(estimate),
+        }),
+        3 => any::<usize>().prop_map(Step::Commit),
+    ];
+    proptest::collection::vec((0u64..40, step), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
+    /// Any number of reservations of one bucket at a time: after all commits, the level is at most
+    /// that of the actual costs alone.
+    #[test]
+    fn a_bucket_is_never_above_the_level_of_the_actual_costs(steps in steps()) {
+        let engine = engine();
+        let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
+        let limit: Rule = "token-bucket 100 refill=1/s".parse().unwrap();
+        let (mut live, mut spent, mut now) = (Vec::new(), Vec::new(), START);
+        for (gap, step) in steps {
+            now = now + secs(gap);
+            match step {
+                Step::Charge(cost) => {
+                    engine.run(&[charge(rule, cost)], Mode::Charge, Some(now)).unwrap();
+                    spent.push((now, cost));
+                }
+                Step::Hold { estimate, actual } => {
+                    let terms = HoldTerms::default().ttl(secs(3600));
+                    let holding = engine.hold(&[charge(rule, estimate)], terms, Some(now));
+                    if let Some(id) = holding.unwrap().id {
+                        live.push((id, actual));
+                        spent.push((now, actual));
+                    }
+                }
+                Step::Commit(nth) if !live.is_empty() => {
+                    let (id, actual) = live.remove(nth % live.len());
+                    engine.commit(id, Actual::All(units(actual)), Some(now)).ok();
+                }
+                Step::Commit(_) => {}
+            }
+        }
+        for (id, actual) in live {
+            engine.commit(id, Actual::All(units(actual)), Some(now)).ok();
+        }
+        let mut exact: Option<State> = None;
+        for (at, cost) in spent {
+            exact = limit.limit().step(exact, at, units(cost), Mode::Charge).0;
+        }
+        let expected = limit.limit().decide(exact, now, Cost::ONE, Mode::Peek).1;
+        let found = engine.run(&[charge(rule, 1)], Mode::Peek, Some(now)).unwrap();
+        prop_assert!(found.remaining <= expected.remaining, "{found:?} {expected:?}");
+        prop_assert!(found.reset_after >= expected.reset_after, "{found:?} {expected:?}");
+    }
+}

@@ -1,0 +1,340 @@
+//! The names of the clients that are limited, or close to it, in bounded memory.
+
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use super::TopClient;
+use crate::algorithm::{Limit, Mode};
+use crate::clock::Nanos;
+use crate::cost::Cost;
+use crate::decision::{Decision, Wait};
+use crate::store::table::KeyHash;
+
+/// The number of names in a shard. An eviction compares the rates of one shard.
+const SHARD: usize = 512;
+/// The bytes that an entry takes beside its name, with its place in the index.
+const OVERHEAD: usize = size_of::<Entry>() + 32;
+
+/// The bounds of a directory of names; see [`Names`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct NameOptions {
+    /// The usage relative to the limit above which an allowed client is named, from 0 to 1. Denied
+    /// clients are always named. 0.5 by default.
+    pub from: f64,
+    /// The greatest number of names; 10 000 by default.
+    pub capacity: usize,
+    /// The greatest number of bytes of a name; the rest is cut off. 256 by default.
+    pub max_bytes: usize,
+}
+
+impl NameOptions {
+    /// Returns the number of remaining requests below which a client of this limit is named.
+    #[must_use]
+    pub fn remaining_below(&self, limit: &Limit) -> u64 {
+        let (_, _, idle) = limit.step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek);
+        ((1.0 - self.from.clamp(0.0, 1.0)) * idle.remaining as f64).ceil() as u64
+    }
+}
+
+impl Default for NameOptions {
+    fn default() -> Self {
+        Self { from: 0.5, capacity: 10_000, max_bytes: 256 }
+    }
+}
+
+/// A directory of names beside the table of a rule, which stores hashes only.
+///
+/// It has the clients that were denied, or allowed above a share of their limit. If it is full, the
+/// client with the lowest rate is dropped. An allowed client below that share costs one comparison.
+///
+/// ```
+/// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, NameOptions, Names, Rule};
+///
+/// let engine = MemoryEngine::new(10_000)?;
+/// let login: Rule = "gcra 1/s burst=2".parse()?;
+/// let rule = engine.prepare("login", &login)?;
+/// let names = Names::new(login.limit(), NameOptions::default());
+/// for _ in 0..3 {
+///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
+///     if names.wants(&decision) {
+///         names.note(engine.hash(b"alice"), login.limit(), &decision, || b"alice".to_vec());
+///     }
+/// }
+/// let top = engine.top(rule, 10)?;
+/// let alice = names.get(top[0].fingerprint).ok_or("no name")?;
+/// assert_eq!((&*alice.name, alice.allowed, alice.denied), (&b"alice"[..], 1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Names {
+    /// Decisions with fewer requests remaining are noted.
+    below: AtomicU64,
+    options: NameOptions,
+    /// The averaging time of the limit, by which past usage decays in the order of clients.
+    period: f64,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// A named client, with the counts since it was named.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Name {
+    /// The name, at most [`NameOptions::max_bytes`] of it.
+    pub name: Box<[u8]>,
+    /// True if the name was cut off.
+    pub is_cut: bool,
+    /// The number of allowed requests above the share from which clients are named.
+    pub allowed: u64,
+    /// The number of requests over the limit.
+    pub denied: u64,
+    /// The instant at which the client was named.
+    pub first_seen: Nanos,
+    /// The instant of the first request over the limit since then.
+    pub first_denied: Option<Nanos>,
+    /// The instant of the latest request over the limit.
+    pub last_denied: Option<Nanos>,
+    /// The latest decision that was noted.
+    pub latest: Decision,
+    /// The usage of the limit at that decision.
+    pub usage: f64,
+}
+
+/// The names whose fingerprints share certain bits.
+#[derive(Default)]
+struct Shard {
+    index: HashMap<u64, usize>,
+    /// The order of the entries, kept apart so that a search for the lowest reads little memory.
+    ranks: Vec<f64>,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    fingerprint: u64,
+    name: Name,
+}
+
+impl Names {
+    /// Returns an empty directory for the clients of a limit.
+    #[must_use]
+    pub fn new(limit: &Limit, options: NameOptions) -> Self {
+        let shards = options.capacity.div_ceil(SHARD).max(1);
+        let names = Self {
+            below: AtomicU64::new(0),
+            options,
+            period: limit.allowance().1.max(1e-3),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+        };
+        names.set_limit(limit);
+        names
+    }
+
+    /// Adapts the directory to a changed limit.
+    pub fn set_limit(&self, limit: &Limit) {
+        self.below.store(self.options.remaining_below(limit), Relaxed);
+    }
+
+    /// Returns true if a decision under one rule is to be noted.
+    #[inline]
+    #[must_use]
+    pub fn wants(&self, decision: &Decision) -> bool {
+        self.wants_figures(decision.remaining, decision.is_over(0))
+    }
+
+    /// Returns true if a decision is to be noted that left `remaining` requests, or was over the
+    /// limit.
+    #[inline]
+    #[must_use]
+    pub fn wants_figures(&self, remaining: u64, is_over: bool) -> bool {
+        (remaining < self.below.load(Relaxed)) | is_over
+    }
+
+    /// Notes a decision under one rule on a client's request. `name` is called if the client is
+    /// not named yet.
+    #[cold]
+    #[inline(never)]
+    pub fn note(
+        &self,
+        client: KeyHash,
+        limit: &Limit,
+        decision: &Decision,
+        name: impl FnOnce() -> Vec<u8>,
+    ) {
+        let usage = limit.usage_of(decision.rate, decision.reset_after);
+        let rank = self.rank(usage, decision.at);
+        let fingerprint = client.fingerprint();
+        let mut shard = self.shard(fingerprint);
+        let place = match shard.index.get(&fingerprint) {
+            Some(place) => *place,
+            None => {
+                if !shard.has_room_for(rank, self.shard_capacity()) {
+                    return;
+                }
+                let name = self.new_name(name(), decision, usage);
+                shard.insert(fingerprint, name)
+            }
+        };
+        shard.ranks[place] = rank;
+        shard.entries[place].name.count(decision, usage);
+    }
+
+    /// Returns the name of the client with this fingerprint.
+    #[must_use]
+    pub fn get(&self, fingerprint: u64) -> Option<Name> {
+        let shard = self.shard(fingerprint);
+        let place = *shard.index.get(&fingerprint)?;
+        Some(shard.entries[place].name.clone())
+    }
+
+    /// Drops the name of a client that was reset.
+    pub fn forget(&self, client: KeyHash) {
+        let mut shard = self.shard(client.fingerprint());
+        if let Some(place) = shard.index.get(&client.fingerprint()).copied() {
+            shard.remove(place);
+        }
+    }
+
+    /// Returns the `count` named clients with the highest usage, as far as it is known from the
+    /// decisions that were noted, each with its fingerprint.
+    #[must_use]
+    pub fn top(&self, count: usize) -> Vec<(u64, Name)> {
+        let mut all: Vec<(f64, u64)> = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let each = shard.ranks.iter().zip(&shard.entries);
+            all.extend(each.map(|(rank, entry)| (*rank, entry.fingerprint)));
+        }
+        all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        let named = |(_, fingerprint): (f64, u64)| Some((fingerprint, self.get(fingerprint)?));
+        all.into_iter().take(count).filter_map(named).collect()
+    }
+
+    /// Returns the number of names.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).entries.len()).sum()
+    }
+
+    /// Returns true if there are no names.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the most bytes that the names take.
+    #[must_use]
+    pub fn max_bytes(&self) -> usize {
+        self.shard_capacity() * self.shards.len() * (self.options.max_bytes + OVERHEAD)
+    }
+
+    /// Returns a number by which clients are ordered. The usage decays by the limit's own time, so
+    /// that the order of two clients does not depend on the present time; under recent-average it
+    /// is exactly the order of their rates.
+    fn rank(&self, usage: f64, at: Nanos) -> f64 {
+        at.get() as f64 / 1e9 / self.period + usage.clamp(1e-12, 1e300).ln()
+    }
+
+    fn shard(&self, fingerprint: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[(fingerprint >> 1) as usize % self.shards.len()])
+    }
+
+    fn shard_capacity(&self) -> usize {
+        self.options.capacity.div_ceil(self.shards.len())
+    }
+
+    fn new_name(&self, mut name: Vec<u8>, decision: &Decision, usage: f64) -> Name {
+        let is_cut = name.len() > self.options.max_bytes;
+        name.truncate(self.options.max_bytes);
+        Name {
+            name: name.into(),
+            is_cut,
+            allowed: 0,
+            denied: 0,
+            first_seen: decision.at,
+            first_denied: None,
+            last_denied: None,
+            latest: *decision,
+            usage,
+        }
+    }
+}
+
+impl Name {
+    /// Returns the client's figures as of its latest decision, with the time since then taken off
+    /// its waits. They are all that is known of a client whose state another store has.
+    #[must_use]
+    pub fn as_top(&self, fingerprint: u64, now: Nanos) -> TopClient {
+        let latest = &self.latest;
+        let elapsed = Duration::from_nanos(now.get().saturating_sub(latest.at.get()));
+        TopClient {
+            fingerprint,
+            usage: self.usage,
+            rate: latest.rate,
+            limit: latest.limit,
+            remaining: latest.remaining,
+            retry_after: match latest.retry_after {
+                Wait::For(wait) => Wait::For(wait.saturating_sub(elapsed)),
+                Wait::Never => Wait::Never,
+            },
+            reset_after: latest.reset_after.saturating_sub(elapsed),
+        }
+    }
+
+    fn count(&mut self, decision: &Decision, usage: f64) {
+        if decision.is_over(0) {
+            self.denied += 1;
+            self.first_denied = self.first_denied.or(Some(decision.at));
+            self.last_denied = Some(decision.at);
+        } else {
+            self.allowed += 1;
+        }
+        (self.latest, self.usage) = (*decision, usage);
+    }
+}
+
+impl Shard {
+    /// Makes room for a client of this rank. Returns false if all clients in a full shard have a
+    /// higher rank.
+    fn has_room_for(&mut self, rank: f64, capacity: usize) -> bool {
+        if self.entries.len() < capacity {
+            return true;
+        }
+        let each = self.ranks.iter().copied().enumerate();
+        let lowest = each.min_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((place, _)) = lowest.filter(|(_, lowest)| *lowest <= rank) else { return false };
+        self.remove(place);
+        true
+    }
+
+    fn insert(&mut self, fingerprint: u64, name: Name) -> usize {
+        let place = self.entries.len();
+        self.index.insert(fingerprint, place);
+        self.ranks.push(0.0);
+        self.entries.push(Entry { fingerprint, name });
+        place
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.ranks.swap_remove(place);
+        let gone = self.entries.swap_remove(place);
+        self.index.remove(&gone.fingerprint);
+        if let Some(moved) = self.entries.get(place) {
+            self.index.insert(moved.fingerprint, place);
+        }
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl core::fmt::Debug for Names {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Names").field("options", &self.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,286 @@
+use std::format;
+use std::string::ToString;
+use std::vec::Vec;
+
+use super::*;
+use crate::algorithm::Mode;
+use crate::clock::ManualClock;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::engine::{Charge, Engine, RuleId};
+use crate::memory::MemoryEngine;
+use crate::rule::Rule;
+use crate::store::table::KeyHash;
+
+const START: Nanos = Nanos::from_secs(1_800_000_000);
+/// Rules that allow hundreds of requests, of every algorithm.
+const RULES: [&str; 8] = [
+    "recent-average 10/s half-life=1m strict",
+    "exponential 600/1m leaky",
+    "token-bucket 600 refill=10/s",
+    "gcra 10/s burst=600",
+    "fixed-window 600/1m",
+    "sliding-log 600/1m",
+    "sliding-window 600/1m",
+    "sliding-counter 600/1m",
+];
+
+fn engine() -> MemoryEngine<ManualClock> {
+    MemoryEngine::with_clock(10_000, ManualClock::new(START)).unwrap()
+}
+
+fn request(engine: &MemoryEngine<ManualClock>, rule: RuleId, key: &[u8], mode: Mode) -> Decision {
+    let charge = Charge { rule, key, cost: Cost::ONE };
+    engine.decide(&[charge], mode, None).into_inner().unwrap()
+}
+
+/// Sends a number of requests of one client.
+fn requests(engine: &MemoryEngine<ManualClock>, rule: RuleId, client: u32, count: u32) {
+    for _ in 0..count {
+        request(engine, rule, &name(client), Mode::Check);
+    }
+}
+
+fn name(client: u32) -> Vec<u8> {
+    format!("client-{client}").into_bytes()
+}
+
+#[test]
+fn the_top_clients_are_in_order_and_have_the_figures_of_a_peek() {
+    for text in RULES {
+        let engine = engine();
+        let rule = engine.prepare("r", &text.parse().unwrap()).unwrap();
+        for client in 1..=50 {
+            requests(&engine, rule, client, client);
+        }
+        let top = engine.top(rule, 10).unwrap();
+        let expected: Vec<_> =
+            (41..=50).rev().map(|client| engine.hash(&name(client)).fingerprint()).collect();
+        let found: Vec<_> = top.iter().map(|client| client.fingerprint).collect();
+        assert_eq!(found, expected, "{text}");
+        for (nth, client) in top.iter().enumerate() {
+            let peek = request(&engine, rule, &name(50 - nth as u32), Mode::Peek);
+            let figures = (client.rate, client.limit, client.remaining, client.reset_after);
+            assert_eq!(
+                figures,
+                (peek.rate, peek.limit, peek.remaining, peek.reset_after),
+                "{text}"
+            );
+            assert_eq!(client.retry_after, peek.retry_after, "{text}");
+        }
+    }
+}
+
+/// A changed capacity leaves clients in the older table until their next request.
+#[test]
+fn clients_in_an_older_store_are_found_under_the_new_limit() {
+    for text in RULES {
+        let engine = engine();
+        let rule = engine.prepare_with("r", &text.parse().unwrap(), 100).unwrap();
+        for client in 1..=20 {
+            requests(&engine, rule, client, client);
+        }
+        engine.prepare_with("r", &text.parse().unwrap(), 1000).unwrap();
+        request(&engine, rule, &name(20), Mode::Check);
+        let top = engine.top(rule, 3).unwrap();
+        let expected: Vec<_> =
+            [20, 19, 18].map(|client| engine.hash(&name(client)).fingerprint()).to_vec();
+        let found: Vec<_> = top.iter().map(|client| client.fingerprint).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+}
+
+#[test]
+fn the_distribution_counts_every_client_and_its_share_of_requests() {
+    let engine = engine();
+    let rule = engine.prepare("r", &"fixed-window 600/1m".parse().unwrap()).unwrap();
+    // One client with 53 requests, one with 20, and 27 clients with one each.
+    for (client, count) in (0..29).map(|client| (client, [53, 20, 1][client.min(2) as usize])) {
+        requests(&engine, rule, client, count);
+    }
+    let rates = engine.survey(rule, 0).unwrap().rates;
+    assert_eq!(rates.clients(), 29);
+    assert!((rates.total() - 100.0 / 60.0).abs() < 1e-9);
+    assert_eq!(rates.buckets().map(|bucket| bucket.clients).collect::<Vec<_>>(), [27, 1, 1]);
+    for (rate, clients, share) in [(0.0, 29, 1.0), (0.1, 2, 0.73), (0.5, 1, 0.53), (2.0, 0, 0.0)] {
+        let above = rates.above(rate);
+        assert_eq!(above.clients, clients, "{rate}");
+        assert!((above.share - share).abs() < 1e-9, "{rate}: {}", above.share);
+        assert!(above.rate <= rate && (rate == 0.0 || above.rate > rate * 0.957), "{rate}");
+        // Asked for the edge that it returned, it returns the same.
+        assert_eq!(rates.above(above.rate), above);
+    }
+    let mut twice = rates.clone();
+    twice.merge(&rates);
+    assert_eq!((twice.clients(), twice.above(0.1).clients), (58, 4));
+}
+
+#[test]
+fn rates_that_are_no_numbers_are_counted() {
+    let mut rates = Rates::default();
+    for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX] {
+        rates.add(rate);
+    }
+    assert_eq!(rates.clients(), 6);
+    assert_eq!(rates.buckets().map(|bucket| bucket.clients).sum::<u64>(), 6);
+    assert_eq!(rates.above(f64::NAN).clients, 6);
+}
+
+fn options(capacity: usize) -> NameOptions {
+    NameOptions { capacity, ..NameOptions::default() }
+}
+
+/// Sends a request and notes it if the directory wants that, as a server does.
+fn noted(
+    engine: &MemoryEngine<ManualClock>,
+    rule: RuleId,
+    names: &Names,
+    limit: &Limit,
+    key: &[u8],
+) -> bool {
+    let decision = request(engine, rule, key, Mode::Check);
+    let wanted = names.wants(&decision);
+    if wanted {
+        names.note(engine.hash(key), limit, &decision, || key.to_vec());
+    }
+    wanted
+}
+
+#[test]
+fn clients_above_the_share_and_denied_ones_are_named() {
+    let clock = std::sync::Arc::new(ManualClock::new(START));
+    let engine = MemoryEngine::with_clock(100, std::sync::Arc::clone(&clock)).unwrap();
+    let parsed: Rule = "fixed-window 10/1h".parse().unwrap();
+    let rule = engine.prepare("r", &parsed).unwrap();
+    let names = Names::new(parsed.limit(), options(100));
+    let alice = engine.hash(b"alice");
+    for nth in 1..=13 {
+        clock.advance(Duration::from_secs(1));
+        let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+        let decision = engine.decide(&[charge], Mode::Check, None).into_inner().unwrap();
+        assert_eq!(names.wants(&decision), nth > 5, "{nth}");
+        if names.wants(&decision) {
+            names.note(alice, parsed.limit(), &decision, || b"alice".to_vec());
+        }
+    }
+    let found = names.get(alice.fingerprint()).unwrap();
+    assert_eq!((found.allowed, found.denied), (5, 3));
+    let after = |secs| START + Duration::from_secs(secs);
+    assert_eq!(found.first_seen, after(6));
+    assert_eq!((found.first_denied, found.last_denied), (Some(after(11)), Some(after(13))));
+    assert_eq!(found.latest.at, after(13));
+    names.forget(alice);
+    assert!(names.is_empty() && names.get(alice.fingerprint()).is_none());
+    // A limit that is ten times as high leaves the same client far below the share.
+    names.set_limit("fixed-window 100/1h".parse::<Rule>().unwrap().limit());
+    assert!(!names.wants_figures(50, false) && names.wants_figures(49, false));
+    assert!(names.wants_figures(99, true));
+}
+
+#[test]
+fn a_full_directory_drops_the_client_with_the_lowest_rate() {
+    for text in RULES {
+        let engine = engine();
+        let parsed: Rule = text.parse().unwrap();
+        let rule = engine.prepare("r", &parsed).unwrap();
+        let mut options = options(20);
+        options.from = 0.0;
+        let names = Names::new(parsed.limit(), options);
+        for round in 1..=40 {
+            for client in round..=40 {
+                noted(&engine, rule, &names, parsed.limit(), &name(client));
+            }
+        }
+        assert_eq!(names.len(), 20, "{text}");
+        let found: Vec<_> = names.top(20).into_iter().map(|(_, found)| found.name).collect();
+        let expected: Vec<_> = (21..=40).rev().map(|nth| name(nth).into()).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+}
+
+#[test]
+fn long_names_are_cut_and_the_directory_is_bounded() {
+    let parsed: Rule = "gcra 1/s burst=1".parse().unwrap();
+    let names = Names::new(parsed.limit(), options(1000));
+    let engine = engine();
+    let rule = engine.prepare("r", &parsed).unwrap();
+    for client in 0..20_000 {
+        let decision = request(&engine, rule, &name(client), Mode::Check);
+        names.note(engine.hash(&name(client)), parsed.limit(), &decision, || {
+            [name(client), std::vec![b'x'; 4096]].concat()
+        });
+    }
+    assert!((900..=1000).contains(&names.len()), "{}", names.len());
+    assert!(names.top(1000).iter().all(|(_, found)| found.name.len() == 256 && found.is_cut));
+    assert!(names.max_bytes() < 1000 * 700, "{}", names.max_bytes());
+}
+
+/// A flood of keys that occur once each, among them the requests of a hundred fast clients. The
+/// table holds a hundredth of the keys.
+#[test]
+fn after_a_flood_the_fastest_clients_are_found_with_their_names() {
+    const FAST: u32 = 100;
+    let flood = if std::env::var_os("EARRRL_LONG").is_some() { 100_000_000 } else { 300_000 };
+    for text in ["recent-average 1/s half-life=1m strict", "gcra 1/s burst=60"] {
+        let clock = std::sync::Arc::new(ManualClock::new(START));
+        let engine = MemoryEngine::with_clock(10_000, std::sync::Arc::clone(&clock)).unwrap();
+        let parsed: Rule = text.parse().unwrap();
+        let rule = engine.prepare("r", &parsed).unwrap();
+        let names = Names::new(parsed.limit(), options(1_000));
+        let step = |key: &[u8], mode| {
+            let charge = Charge { rule, key, cost: Cost::ONE };
+            let decision = engine.decide(&[charge], mode, None).into_inner().unwrap();
+            if names.wants(&decision) {
+                names.note(engine.hash(key), parsed.limit(), &decision, || key.to_vec());
+            }
+        };
+        for nth in 0..flood {
+            step(&u32::to_le_bytes(nth), Mode::Check);
+            if nth % 8 == 0 {
+                step(&name(nth / 8 % FAST), Mode::Check);
+                clock.advance(Duration::from_micros(500));
+            }
+        }
+        let top = engine.top(rule, FAST as usize).unwrap();
+        let named: std::collections::HashSet<_> = top
+            .iter()
+            .filter_map(|client| Some(names.get(client.fingerprint)?.name))
+            .filter(|name| name.starts_with(b"client-"))
+            .collect();
+        assert_eq!(named.len(), FAST as usize, "{text}");
+    }
+}
+
+/// Threads decide while another one walks: the walk finds every client that stays.
+#[test]
+fn a_walk_beside_decisions_finds_the_clients_that_stay() {
+    for text in ["recent-average 10/s half-life=1m strict", "sliding-window 600/1m"] {
+        let engine = engine();
+        let rule = engine.prepare("r", &text.parse().unwrap()).unwrap();
+        for client in 0..10 {
+            requests(&engine, rule, client, 300);
+        }
+        std::thread::scope(|scope| {
+            let engine = &engine;
+            scope.spawn(move || {
+                for nth in 0..50_000_u32 {
+                    request(engine, rule, &nth.to_le_bytes(), Mode::Check);
+                }
+            });
+            let expected: std::collections::HashSet<_> =
+                (0..10).map(|client| engine.hash(&name(client)).fingerprint()).collect();
+            for _ in 0..20 {
+                let top = engine.top(rule, 10).unwrap();
+                let found = top.iter().map(|client| client.fingerprint).collect();
+                assert_eq!(expected, found, "{text}");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_unknown_rule_is_an_error() {
+    let unknown = engine().top(RuleId(7), 1).unwrap_err();
+    assert_eq!(unknown.to_string(), "rule 7 is not prepared");
+    assert_ne!(KeyHash::from_bits(0).fingerprint(), 0);
+}
