@@ -155,6 +155,14 @@ impl Engine {
         }
     }
 
+    /// Sends the counts that the engine has not stored yet, for at most `patience`. No decision may
+    /// follow.
+    pub async fn flush(&self, patience: Duration) {
+        if let Rules::Redis(redis) = &self.rules {
+            redis.engine.flush(patience).await;
+        }
+    }
+
     /// Checks that the running engine can apply a new configuration without a restart.
     ///
     /// # Errors
