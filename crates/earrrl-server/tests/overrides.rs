@@ -11,7 +11,7 @@ use crate::support::{self, TestServer};
 
 const MANY: usize = 50_000;
 /// The most bytes that an override takes with its key, free memory of the allocator included.
-const MOST: usize = 256;
+const MOST: usize = 100;
 
 /// Returns a rule by user with `count` overrides of three different limits.
 fn overridden(count: usize) -> String {
