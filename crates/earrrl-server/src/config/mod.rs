@@ -6,6 +6,7 @@
 pub mod access;
 pub mod attribute;
 mod bounds;
+mod byte_map;
 mod caution;
 pub mod condition_index;
 pub mod engine;

@@ -34,6 +34,8 @@ use crate::tls::Tls;
 
 /// The longest time that the start waits for the engine to be ready.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+/// The longest time that the end of the server waits until the engine has stored all counts.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The HTTP routes of each kind of listener.
 #[derive(Clone)]
@@ -236,6 +238,7 @@ impl Running {
 }
 
 /// Stops accepting, and waits until all connections are closed or the shutdown timeout has passed.
+/// Then sends the counts that the engine has not stored yet.
 async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     server.announce_stop();
     services.announce_stop().await;
@@ -247,6 +250,7 @@ async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     if timeout(patience, server.connections.gone()).await.is_err() {
         tracing::warn!(connections = server.connections.len(), "still open; closing them");
     }
+    server.service.engine().flush(FLUSH_TIMEOUT).await;
 }
 
 /// Waits for the next signal that requests a stop.

@@ -14,7 +14,8 @@ use super::Service;
 use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
-use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
+use super::limit::PreparedLimit;
+use super::rules::{ActiveRule, ActiveRules};
 use crate::config::rule::Missing;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
@@ -82,9 +83,9 @@ pub struct Answer<'a> {
     pub unjudged: Option<Unjudged<'a>>,
 }
 
-/// How a rule applies to a request that it matches.
+/// The effect of a rule on a request that it matches.
 pub(super) enum Application<'a> {
-    /// The request is charged to the client of this key under this limit.
+    /// The request is charged to the client that is stored under this key, under this limit.
     Charge(&'a PreparedLimit, Key),
     /// The rule does not count the request.
     None,
@@ -275,7 +276,7 @@ impl Service {
             match self.application(rule, request, manner) {
                 Application::Charge(limit, key) => {
                     charged.push((rule, limit));
-                    keyed.push((bounded_owned(key), rule.cost(request)));
+                    keyed.push((key, rule.cost(request)));
                 }
                 Application::None => {}
                 Application::Denial(answer) => return *answer,
@@ -302,17 +303,18 @@ impl Service {
         request: &Attributes<'_>,
         manner: Manner,
     ) -> Application<'a> {
-        let Some(limit) = rule.limit_for(request) else { return Application::None };
-        let key = rule.key(request);
+        let Some(applied) = rule.applied_to(request) else { return Application::None };
+        let (limit, key) = (applied.limit, rule.key(request));
+        let stored = |key| applied.stored_key(bounded_owned(key));
         if rule.lacks(request, &key).is_none() {
-            return Application::Charge(limit, key);
+            return Application::Charge(limit, stored(key));
         }
         let counted = manner.mode != Mode::Peek;
         if counted {
             rule.outcomes.missing.increment();
         }
         match (rule.missing, limit.rule.action()) {
-            (Missing::Share, _) => return Application::Charge(limit, key),
+            (Missing::Share, _) => return Application::Charge(limit, stored(key)),
             (Missing::Skip, _) => return Application::None,
             (Missing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
             (Missing::Deny, Action::Observe) => {}
@@ -343,7 +345,6 @@ impl Service {
             let Application::Charge(limit, key) = self.application(rule, request, peek) else {
                 continue;
             };
-            let key = bounded_owned(key);
             let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
             let charged = SmallVec::from_slice(&[(rule, limit)]);
             match self.charge(charged, &[charge], None, manner).await {

@@ -9,8 +9,9 @@ use super::Service;
 use super::ask::{Answer, Application, Ask, decided_quota};
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::key::{Key, bounded_owned};
-use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
+use super::key::Key;
+use super::limit::PreparedLimit;
+use super::rules::{ActiveRule, ActiveRules};
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
 
@@ -72,7 +73,7 @@ impl Service {
             match self.application(rule, request, Mode::Check.into()) {
                 Application::Charge(limit, key) => {
                     charged.push((rule, limit));
-                    keyed.push((bounded_owned(key), rule.cost(request)));
+                    keyed.push((key, rule.cost(request)));
                 }
                 Application::None => {}
                 Application::Denial(answer) => {

@@ -14,8 +14,8 @@ use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_o
 
 use crate::protocol::seconds::SecondsText;
 use crate::service::ask::Answer;
+use crate::service::limit::PreparedLimit;
 use crate::service::reserve::Reserved;
-use crate::service::rules::PreparedLimit;
 
 /// The initial capacity of a response's body, in bytes. Nearly all bodies are shorter.
 const ROOM: usize = 512;
