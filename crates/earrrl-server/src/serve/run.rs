@@ -313,6 +313,8 @@ async fn serve_one(
             return Box::pin(serving).await;
         }
         (Protocol::Resp, _) => {
+            // An open connection needs no space for what the other protocols use.
+            drop(routers);
             let session = resp::session::Session::new(server, connection.id());
             return resp::serve::serve(stream, connection, session).await;
         }
