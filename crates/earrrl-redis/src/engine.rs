@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::calls::decide::ask;
 use crate::calls::deliver::take_back;
-use crate::calls::reply;
+use crate::calls::figures;
 use crate::calls::reset::reset;
 use crate::connection::fault::Fault;
 use crate::options::{Consistency, Options};
@@ -237,7 +237,7 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     let mut decision = match answer {
         Ok(observed) => {
             count(&shared.connection.counters.shared);
-            let (decision, states) = reply::decide(&request.rules(), &observed, request.mode);
+            let (decision, states) = figures::decide(&request.rules(), &observed, request.mode);
             policy::adopt(&shared, &request, &observed, states);
             decision
         }
