@@ -8,7 +8,7 @@ mod condition;
 mod envoy;
 pub mod envoy_json;
 mod host;
-mod lines;
+pub mod lines;
 mod openapi;
 mod refusal;
 mod request;
