@@ -14,6 +14,7 @@ use crate::support::redis::Redis;
 use crate::support::resp::{Client, Reply};
 use crate::support::until;
 use earrrl::random::Random;
+use rustix::process::Signal;
 
 /// A model of what a rule admits in one place, computed by the test itself; times are in seconds.
 #[derive(Clone, Copy)]
@@ -185,15 +186,18 @@ fn servers_admit_no_more_than_one_place_would() {
     }
 }
 
-/// A server that holds the whole limit of a client leaves none to the other one, whose denials are
-/// counted by their reason.
+/// A server that claims all that is left for a client leaves none to the other one, whose denials
+/// are counted by their reason.
 #[test]
 fn denials_for_want_of_a_share_are_counted() {
     let redis = Redis::start();
-    let rule = "[[rule]]\nname = \"rule\"\nlimit = \"fixed-window 4/1h\"\nconsistency = \"near\"\n";
-    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
-    // The first server takes the second one to be gone, so it claims what the second one needs.
-    let configs = [engine.clone() + "nodes = 1\n" + rule, engine + "nodes = 2\n" + rule];
+    let rule = "[[rule]]\nname = \"rule\"\nlimit = \"fixed-window 1/1h\"\nconsistency = \"near\"\n";
+    // No exchange in the background tells Redis of the first server's request.
+    let engine = format!(
+        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\nsync = \"1h\"\nnodes = 2\n",
+        redis.url()
+    );
+    let configs = [engine.clone() + rule, engine + rule];
     let fleet = configs.map(|text| {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
@@ -215,9 +219,7 @@ fn denials_for_want_of_a_share_are_counted() {
     assert_eq!([metric(&fleet[0], claimed), metric(&fleet[1], claimed)], [0.0, 1.0]);
     let awaited = "earrrl_redis_exchanges_total{cause=\"request\"}";
     assert_eq!(metric(&fleet[0], awaited), 1.0);
-    until("the request is exchanged", || {
-        metric(&fleet[0], "earrrl_redis_exchanges_total{cause=\"background\"}") >= 1.0
-    });
+    assert_eq!(metric(&fleet[0], "earrrl_redis_exchanges_total{cause=\"background\"}"), 0.0);
     assert_eq!(metric(&fleet[1], "earrrl_redis_unsettled_calls"), 0.0);
     for event in ["take_backs_failed", "without_receipt"] {
         assert_eq!(
@@ -225,6 +227,37 @@ fn denials_for_want_of_a_share_are_counted() {
             0.0
         );
     }
+}
+
+/// A server that is stopped sends what it has counted, and its share is free at once.
+#[test]
+fn a_stopped_server_leaves_its_counts_in_redis() {
+    let redis = Redis::start();
+    let rule =
+        "[[rule]]\nname = \"rule\"\nlimit = \"fixed-window 60/1h\"\nconsistency = \"near\"\n";
+    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), engine + rule).unwrap();
+    let start = || {
+        let mut command = Command::new(BINARY);
+        let server = Process::spawn(command.args(["serve", "--config"]).arg(file.path()));
+        until("Redis decides", || {
+            let ready = http::Client::connect(server.http).get("/readyz");
+            ready.status == 200 && ready.json()["engine"]["mode"] == "redis"
+        });
+        server
+    };
+    let remaining = |server: &Process, times: usize| {
+        let mut client = Client::connect(server.resp);
+        let last = (0..times).map(|_| client.line("EARRRL.CHECK rule k").pairs()).last().unwrap();
+        assert_eq!(last[0].1, Reply::Integer(1), "{last:?}");
+        last[4].1.clone()
+    };
+    let mut first = start();
+    assert_eq!(remaining(&first, 5), Reply::bulk("55"));
+    first.signal(Signal::TERM);
+    assert!(first.child.wait().unwrap().success());
+    assert_eq!(remaining(&start(), 1), Reply::bulk("54"));
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub use limiter::{
     Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, StableKey, Verdict, WaitError,
 };
 #[cfg(feature = "std")]
-pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine};
+pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine, Preparation};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;

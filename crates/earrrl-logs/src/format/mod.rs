@@ -28,6 +28,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub(crate) use detect::mostly;
 pub use detect::{LINES, detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};
@@ -97,7 +98,12 @@ impl Parser {
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub fn takes_names(&self) -> bool {
-        matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt(_) | Body::Ltsv(_))
+        match self.body {
+            Body::Json(_) | Body::Csv(_) | Body::Logfmt(_) | Body::Ltsv(_) => true,
+            Body::Common(_) | Body::W3c(_) | Body::Pattern(_) | Body::Sshd(_) | Body::SshdLines => {
+                false
+            }
+        }
     }
 
     /// Returns the request on a line; `None` if the line is a header.
@@ -204,14 +210,29 @@ impl<'a> Record<'a> {
             Self::Csv(record) => record.cost(),
             Self::Pattern(record) => record.cost().map(Cow::Borrowed),
             Self::Sshd(record) => record.cost().map(Cow::Borrowed),
-            _ => None,
+            Self::Common(_)
+            | Self::Json(_)
+            | Self::W3c(_)
+            | Self::Logfmt(_)
+            | Self::Ltsv(_)
+            | Self::SshdLines(_) => None,
         }
     }
 
     /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
     pub fn has_addresses(&self) -> bool {
-        !matches!(self, Self::Csv(_))
+        match self {
+            Self::Csv(_) => false,
+            Self::Common(_)
+            | Self::Json(_)
+            | Self::W3c(_)
+            | Self::Logfmt(_)
+            | Self::Ltsv(_)
+            | Self::Pattern(_)
+            | Self::Sshd(_)
+            | Self::SshdLines(_) => true,
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn decide_here(
     };
     let by_client = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
         let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
-        if given.is_some() && client.sync_elapsed(local, shared.options.sync) {
+        if given.is_some() && client.is_due(local, shared.options.sync) {
             return None;
         }
         let time = shared.time_of(client, given, local);

@@ -215,7 +215,7 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
-    let served = runtime.block_on(serve(args, &config, hangup));
+    let served = runtime.block_on(serve(args, config, hangup));
     // The runtime is not joined, since a reload may be blocked in reading a file that never ends.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
@@ -236,16 +236,17 @@ fn no_signals(error: io::Error) -> CliFailure {
     CliFailure::new(format!("can't receive signals: {error}"))
 }
 
-async fn serve(args: ServeArgs, config: &Config, hangup: Signal) -> Result<(), CliFailure> {
+async fn serve(args: ServeArgs, config: Config, hangup: Signal) -> Result<(), CliFailure> {
     let signals = Signals::catch(hangup).map_err(no_signals)?;
     let handed = HandedOver::from_env().map_err(|error| CliFailure::new(error.to_string()))?;
-    let running = Running::start_on(config, Arc::new(clock(config)?), handed)
+    let running = Running::start_on(&config, Arc::new(clock(&config)?), handed)
         .map_err(|error| CliFailure::new(error.to_string()))?;
-    announce(&args, &running, config);
-    // Parsing a large configuration frees several times the memory that stays in use, so the free
-    // memory is returned to the system.
-    allocator::give_back_free_memory();
+    announce(&args, &running, &config);
     let paths: Vec<_> = args.config.iter().chain(&config.envoy.files).cloned().collect();
+    // A large configuration takes several times the memory that stays in use, so it is dropped, and
+    // the free memory is returned to the system.
+    drop(config);
+    allocator::give_back_free_memory();
     let source = (!paths.is_empty()).then(|| {
         let load = Box::new(move || args.load());
         ConfigSource { paths, load }

@@ -9,7 +9,14 @@ use super::file;
 use super::problem::Problems;
 use super::redis::{self, RedisConfig};
 use super::rule::RuleConfig;
-use super::value::text_of;
+use super::value::{number, text_of};
+
+/// The error text of reservations with Redis.
+pub const NEEDS_MEMORY: &str =
+    "reservations need the engine in memory; with Redis, charge the cost after the work";
+
+/// The greatest bound on live reservations, of which each takes about 200 bytes.
+const MAX_RESERVATIONS: u64 = 100_000_000;
 
 /// The engine that stores the state of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +75,9 @@ impl EngineConfig {
         if let Self::Redis(_) = self {
             redis::check_rules(rules, problems);
             redis::check_near(rules, valid, problems);
+            for field in rules.iter().filter_map(|rule| rule.get_ref().on_expiry.as_ref()) {
+                problems.add(field.span(), format!("on_expiry: {NEEDS_MEMORY}"));
+            }
             return;
         }
         if let Self::State(StateConfig { accepts_other_rules: false, .. }) = self {
@@ -86,6 +96,16 @@ impl EngineConfig {
             Self::Redis(config) => config.options.local_capacity,
         }
     }
+}
+
+/// Validates the most reservations that are live at a time.
+pub(super) fn max_reservations(file: &file::EngineTable, problems: &mut Problems) -> usize {
+    let field = file.max_reservations.as_ref();
+    if let Some(field) = field.filter(|_| file.redis.is_some() || file.redis_file.is_some()) {
+        problems.add(field.span(), format!("max_reservations: {NEEDS_MEMORY}"));
+    }
+    let usual = earrrl::DEFAULT_MAX_HOLDS as u64;
+    number("max_reservations", field, usual, 1..=MAX_RESERVATIONS, problems) as usize
 }
 
 /// Returns the configured directory of state files.

@@ -139,6 +139,7 @@ pub(super) struct MetricsTable {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EngineTable {
     pub(super) capacity: Placed<u64>,
+    pub(super) max_reservations: Placed<u64>,
     pub(super) state: Placed<String>,
     pub(super) not_persisted: Placed<String>,
     pub(super) redis: Placed<OneOrMany>,
@@ -195,6 +196,7 @@ pub(super) struct RuleTable {
     pub(super) consistency: Placed<String>,
     pub(super) on_error: Placed<String>,
     pub(super) missing: Placed<String>,
+    pub(super) on_expiry: Placed<String>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]

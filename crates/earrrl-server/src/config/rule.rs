@@ -12,7 +12,7 @@ use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use self::action::{action, consistency, missing, on_error};
+use self::action::{action, consistency, missing, on_error, on_expiry};
 use self::cost::{cost_source, max_cost, min_cost};
 use self::limit::{SharedTerms, bounded, limit};
 use self::overrides::overrides;
@@ -156,6 +156,8 @@ fn validate(
     let terms = SharedTerms { action: action(file, problems), max_cost: max_cost(file, problems) };
     let rule = limit(&file.limit, terms, problems);
     let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
+    let on_expiry = on_expiry(file, problems);
+    let rule = rule.map(|rule| rule.with_on_expiry(on_expiry));
     let cost = cost_source(&file.cost, rule.as_ref(), paths, problems);
     let mut config = RuleConfig {
         name: file.name.get_ref().clone(),
@@ -174,6 +176,7 @@ fn validate(
     };
     for entry in &mut config.overrides {
         entry.bound_as(&config.rule);
+        entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
     }
     if config.key.iter().any(|part| matches!(part, KeyPart::Attribute(name) if name == "client")) {
         config.cut_clients(reading.prefixes);

@@ -2,6 +2,7 @@
 //! allocation and no dynamic dispatch.
 
 pub mod redis;
+pub mod reserve;
 pub mod state;
 pub mod throttle;
 
@@ -10,8 +11,8 @@ use std::time::Duration;
 
 use earrrl::table::{KeyHash, Swept};
 use earrrl::{
-    Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule,
-    RuleId, StateDirectory, Survey,
+    Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos,
+    Preparation, Rule, RuleId, StateDirectory, Survey,
 };
 
 use earrrl_redis::{Consistency, WhenGone};
@@ -22,6 +23,21 @@ use self::throttle::{Call, Throttle, Throttled};
 use crate::config::rule::OnError;
 use crate::config::{EngineConfig, StateConfig};
 use crate::metrics::Family;
+
+/// A limit to prepare in the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedLimit<'a> {
+    /// The limit's name in the engine.
+    pub name: &'a str,
+    /// The limit, as an engine's rule.
+    pub rule: &'a Arc<Rule>,
+    /// The number of clients to size the limit's table for.
+    pub capacity: usize,
+    /// The consistency of the limit's decisions between servers.
+    pub consistency: Consistency,
+    /// The name of the store that the limit shares with others in memory; see [`Preparation::store`].
+    pub store: Option<&'a str>,
+}
 
 /// The engine that the server uses, for rules and for `CL.THROTTLE`.
 #[derive(Debug)]
@@ -77,23 +93,25 @@ impl Engine {
         }
     }
 
-    /// Prepares several rules, each for a number of clients. On an error, none of the rules is
-    /// prepared.
+    /// Prepares several limits. On an error, none of them is prepared.
     ///
     /// # Errors
-    /// Returns an error if a rule is invalid or memory runs short.
-    pub fn prepare_all(
-        &self,
-        rules: &[(&str, &Rule, usize, Consistency)],
-    ) -> Result<Vec<RuleId>, EngineError> {
+    /// Returns an error if a limit is invalid or memory runs short.
+    pub fn prepare_all(&self, limits: &[PlannedLimit<'_>]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             Rules::Memory(engine) => {
-                let each = rules.iter();
-                let rules: Vec<_> =
-                    each.map(|(name, rule, room, _)| (*name, *rule, *room)).collect();
-                engine.prepare_all(&rules)
+                let wanted =
+                    limits.iter().map(|&PlannedLimit { name, rule, capacity, store, .. }| {
+                        Preparation { name, rule, capacity, store }
+                    });
+                engine.prepare_all(&wanted.collect::<Vec<_>>())
             }
-            Rules::Redis(redis) => redis.engine.prepare_all(rules),
+            Rules::Redis(redis) => {
+                let wanted = limits.iter();
+                let wanted = wanted
+                    .map(|limit| (limit.name, &**limit.rule, limit.capacity, limit.consistency));
+                redis.engine.prepare_all(&wanted.collect::<Vec<_>>())
+            }
         }
     }
 
@@ -134,6 +152,14 @@ impl Engine {
     pub async fn ready(&self, patience: Duration) {
         if let Rules::Redis(redis) = &self.rules {
             redis.ready(patience).await;
+        }
+    }
+
+    /// Sends the counts that the engine has not stored yet, for at most `patience`. No decision may
+    /// follow.
+    pub async fn flush(&self, patience: Duration) {
+        if let Rules::Redis(redis) = &self.rules {
+            redis.engine.flush(patience).await;
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
 use super::file::{self, Opened, StateError, StateFile, Wanted};
-use super::states::States;
+use super::states::{States, Under, View};
 use super::table::{
     Change, KeyHash, KeyHasher, Purpose, Table, TableError, fits, half_of_what_is_left,
 };
@@ -29,7 +29,7 @@ pub(crate) struct Clients {
 /// The table or the map that holds the clients' states.
 pub(crate) enum Kept {
     Words(Table),
-    States(States),
+    States(View),
 }
 
 /// The next version of a rule, and the store of its clients.
@@ -139,6 +139,25 @@ impl Clients {
         self.file.as_deref()
     }
 
+    /// Returns the store of a rule with this limit that shares the map `states` with other rules.
+    pub(crate) fn sharing(states: Arc<States>, limit: &Limit) -> Self {
+        let kept = Kept::States(View::shared(states, limit));
+        Self { kept, next: OnceLock::new(), file: None }
+    }
+
+    /// Returns true if the rule shares its store with other rules.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(&self.kept, Kept::States(states) if states.is_shared())
+    }
+
+    /// Returns the limit of a request under this rule, whose limit is `limit`.
+    pub(crate) fn under<'a>(&'a self, limit: &'a Limit) -> Under<'a> {
+        match &self.kept {
+            Kept::Words(_) => Under::Only(limit),
+            Kept::States(states) => states.under(limit),
+        }
+    }
+
     /// Reads, judges and changes a client's state as one atomic step. `decide` may be called
     /// several times; only the result of its last call counts. Returns `None` if the client may
     /// have moved to another store because the rule was changed.
@@ -173,7 +192,7 @@ impl Clients {
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.update(key, limit, now, decide))
+                (!states.is_sealed()).then(|| shard.update(key, states.under(limit), now, decide))
             }
         }
     }
@@ -184,6 +203,7 @@ impl Clients {
         &self,
         key: KeyHash,
         limit: &Limit,
+        now: Nanos,
         judge: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> Option<R> {
         match &self.kept {
@@ -196,7 +216,7 @@ impl Clients {
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.inspect(key, judge))
+                (!states.is_sealed()).then(|| shard.inspect(key, states.under(limit), now, judge))
             }
         }
     }
@@ -290,6 +310,6 @@ impl Kept {
         }
         let busy = States::bytes_of(capacity, limit.state_bytes()).unwrap_or(usize::MAX);
         let most = most_bytes.unwrap_or_else(|| busy.min(half_of_what_is_left()));
-        Ok(Self::States(States::new(capacity, most)))
+        Ok(Self::States(View::own(States::new(capacity, most))))
     }
 }

@@ -1,7 +1,7 @@
 //! The fields of a rule that select one of a few treatments: `action` with `max_delay`, `on_error`,
-//! `missing` and `consistency`.
+//! `on_expiry`, `missing` and `consistency`.
 
-use earrrl::Action;
+use earrrl::{Action, OnExpiry};
 use earrrl_redis::Consistency;
 
 use crate::config::problem::Problems;
@@ -56,6 +56,19 @@ pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> Missin
             let shown = other.escape_debug();
             problems.add(field.span(), format!("missing: `{shown}` is none of share, skip, deny"));
             Missing::default()
+        }
+    }
+}
+
+pub(super) fn on_expiry(file: &file::RuleTable, problems: &mut Problems) -> OnExpiry {
+    let Some(field) = &file.on_expiry else { return OnExpiry::Keep };
+    match field.get_ref().as_str() {
+        "keep" => OnExpiry::Keep,
+        "release" => OnExpiry::Release,
+        other => {
+            let shown = other.escape_debug();
+            problems.add(field.span(), format!("on_expiry: `{shown}` is none of keep, release"));
+            OnExpiry::Keep
         }
     }
 }

@@ -140,6 +140,18 @@ fn find<'a>(
     }
 }
 
+/// Returns the configured rule that a charge names, if the client's token permits it. Rules as text
+/// are refused.
+pub(super) fn find_named<'a>(
+    access: &Access,
+    rules: &'a ActiveRules,
+    named: &NamedCharge<'_>,
+) -> Result<&'a ActiveRule, Problem> {
+    let rule = rules.get(named.rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    access.permit_rule(&rule.name)?;
+    Ok(rule)
+}
+
 pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
     let (access, body) = read(&server, request, Scope::Check).await?;
     let batch: BatchBody<'_> = parse(&server, &body)?;

@@ -12,6 +12,7 @@ pub mod lines;
 mod openapi;
 mod refusal;
 mod request;
+mod reserve;
 mod routes;
 pub mod serve;
 mod socket;

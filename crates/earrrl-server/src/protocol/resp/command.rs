@@ -8,7 +8,7 @@ use super::session::Session;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 23] = [
+const COMMANDS: [(&str, i64); 25] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -18,8 +18,10 @@ const COMMANDS: [(&str, i64); 23] = [
     ("earrrl.charge", -3),
     ("earrrl.check", -3),
     ("earrrl.checkattr", -3),
+    ("earrrl.commit", -2),
     ("earrrl.peek", -3),
     ("earrrl.refund", -4),
+    ("earrrl.reserve", -3),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
     ("earrrl.top", 3),

@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Session};
 use super::transaction::Transaction;
-use super::{command, decide, top};
+use super::{command, decide, reserve, top};
 use crate::service::rules::ActiveRules;
 
 /// The commands with which libraries run rate limiting scripts on Redis.
@@ -135,6 +135,8 @@ impl Session {
                 Box::pin(decide::check_attributes(self, request, rules, out)).await?;
             }
             b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
+            b"EARRRL.RESERVE" => Box::pin(reserve::reserve(self, request, rules, out)).await?,
+            b"EARRRL.COMMIT" => reserve::commit(self, request, rules, &mut reply)?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
             b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
