@@ -11,9 +11,9 @@ use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
+use crate::config::Config;
 use crate::config::attribute::{Condition, KeyPart, PLAIN};
 use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
-use crate::config::{Config, EngineConfig};
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
 
@@ -116,7 +116,7 @@ impl<'a> RulesPlan<'a> {
     /// Plans the limits of a configuration's rules.
     pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        let is_shared = matches!(config.engine, EngineConfig::Memory);
+        let is_shared = config.engine.shares_stores();
         let rules = config.rules.iter();
         let rules = rules.map(|rule| PlannedRule::new(rule, config.capacity, is_shared, &names));
         Self { config, rules: rules.collect() }
