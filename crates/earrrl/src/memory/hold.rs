@@ -170,7 +170,7 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
-        let room = self.holds.room()?;
+        let permit = self.holds.permit()?;
         let mut each: Each<(&Prepared, Part<'_>)> = Each::new();
         for (_, charge) in &merged {
             let (known, mut part) = self.known_part(&rules, charge)?;
@@ -191,7 +191,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
         restore_places(&mut decision, &merged);
         let id = if decision.allowed {
-            Some(self.holds.insert(room, held, now, terms.ttl))
+            Some(self.holds.insert(permit, held, now, terms.ttl))
         } else {
             held.iter().for_each(|part| self.finish(part, Duration::ZERO));
             None
