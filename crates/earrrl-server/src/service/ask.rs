@@ -16,7 +16,7 @@ use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
 use super::limit::PreparedLimit;
 use super::rules::{ActiveRule, ActiveRules};
-use crate::config::rule::Missing;
+use crate::config::rule::OnMissing;
 use crate::metrics::PassReason;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
@@ -327,11 +327,11 @@ impl Service {
             rule.outcomes.missing.increment();
         }
         match (rule.missing, limit.rule.action()) {
-            (Missing::Share, _) => return Application::Charge(limit, stored(key)),
-            (Missing::Skip, _) => return Application::None,
-            (Missing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
-            (Missing::Deny, Action::Observe) => {}
-            (Missing::Deny, _) => {
+            (OnMissing::Share, _) => return Application::Charge(limit, stored(key)),
+            (OnMissing::Skip, _) => return Application::None,
+            (OnMissing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
+            (OnMissing::Deny, Action::Observe) => {}
+            (OnMissing::Deny, _) => {
                 if counted {
                     rule.count(Outcome::Deny, &key);
                 }

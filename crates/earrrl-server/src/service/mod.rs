@@ -33,7 +33,7 @@ use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
 use crate::metrics::{Family, Metrics, Outcomes, PassReason};
 use descriptors::counts::CountsOf;
-use descriptors::overrides::Overrides;
+use descriptors::overrides::RequestOverrides;
 use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
@@ -52,7 +52,7 @@ pub struct Service {
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
     descriptor_counts: Arc<CountsOf>,
-    overrides: Arc<Overrides>,
+    overrides: Arc<RequestOverrides>,
     clock: TheClock,
     directories: names::Directories,
     reports: reports::Reports,
@@ -262,7 +262,7 @@ fn prepare(
     engine: &Engine,
     known: &Known,
     kept: (&Outcomes, &names::Directories),
-    (counts, overrides): (&Arc<CountsOf>, &Arc<Overrides>),
+    (counts, overrides): (&Arc<CountsOf>, &Arc<RequestOverrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;

@@ -42,13 +42,13 @@ fn lacking_of(config: &Config, memory: u64) -> Option<Lacking> {
     Some(Lacking { message, place })
 }
 
-struct Table {
+struct TableSize {
     name: String,
     clients: usize,
     bytes: u64,
 }
 
-impl Table {
+impl TableSize {
     fn new(name: &str, clients: usize, bytes: Option<usize>) -> Self {
         let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
         Self { name: name.to_owned(), clients, bytes }
@@ -56,7 +56,7 @@ impl Table {
 }
 
 /// Returns the sizes of all tables that a server with this configuration would allocate.
-fn tables(config: &Config) -> Vec<Table> {
+fn tables(config: &Config) -> Vec<TableSize> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
@@ -68,12 +68,12 @@ fn tables(config: &Config) -> Vec<Table> {
     // A shared store takes memory as clients come.
     let limits = limits.filter(|limit| limit.store.is_none());
     let of_rules = limits.map(|PlannedLimit { name, rule, capacity, .. }| {
-        Table::new(name, capacity, table_bytes(rule.limit(), capacity))
+        TableSize::new(name, capacity, table_bytes(rule.limit(), capacity))
     });
     // The table of `CL.THROTTLE` has entries of the same size as that of a GCRA limit.
     let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();
     let words = bucket.map(|rule| table_bytes(rule.limit(), config.capacity));
-    let throttle = words.map(|bytes| Table::new("CL.THROTTLE", config.capacity, bytes));
+    let throttle = words.map(|bytes| TableSize::new("CL.THROTTLE", config.capacity, bytes));
     of_rules.chain(throttle).collect()
 }
 

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
 use earrrl_tower::ClientAddress;
 
-use super::attributes::{Attributes, Reading};
+use super::attributes::{Attributes, ReadOptions};
 use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
 use crate::config::attribute::{Condition, KeyPart, PLAIN};
-use crate::config::rule::{CostSource, Missing, OnError, RuleConfig, action_name};
+use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
 use crate::config::{Config, EngineConfig};
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
@@ -32,7 +32,7 @@ pub struct ActiveRules {
     by_id: OnceLock<HashMap<RuleId, usize>>,
     serve_descriptors: bool,
     /// The settings for reading the attributes of requests.
-    pub reading: Reading,
+    pub reading: ReadOptions,
     /// The HTTP status that makes a proxy deny a request.
     pub deny_status: u16,
     /// The request headers that rules use, as names of attributes: `header:NAME`.
@@ -64,7 +64,7 @@ pub struct ActiveRule {
     /// applies, which allows them by default.
     pub on_error: Option<OnError>,
     /// The treatment of a request that lacks an attribute of the key.
-    pub missing: Missing,
+    pub missing: OnMissing,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     /// The names of the rule's clients that are limited or close to it.
@@ -147,7 +147,10 @@ impl<'a> RulesPlan<'a> {
             rules,
             unread: Mutex::default(),
             deny_status: config.deny_status,
-            reading: Reading { client_address: config.client_address.clone(), paths: config.paths },
+            reading: ReadOptions {
+                client_address: config.client_address.clone(),
+                paths: config.paths,
+            },
         }
     }
 }
@@ -299,7 +302,7 @@ impl ActiveRule {
             directory: Directory::default(),
             capacity,
             on_error: None,
-            missing: Missing::Share,
+            missing: OnMissing::Share,
             serves_descriptors: false,
             key: vec![KeyPart::Attribute("client".to_owned())],
             conditions: Vec::new(),

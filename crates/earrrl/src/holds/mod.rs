@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
-pub(crate) use net::{Mark, Nets};
+pub(crate) use net::{NetSnapshot, Nets};
 use shard::Shard;
 pub(crate) use shard::{HeldPart, HeldParts};
 use sharding::{SHARDS, lock};

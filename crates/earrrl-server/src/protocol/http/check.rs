@@ -11,7 +11,7 @@ use earrrl::Mode;
 use futures_util::future::join_all;
 
 use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
-use super::request::{Shared, parse, read};
+use super::request::{ServerState, parse, read};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
@@ -25,15 +25,24 @@ use crate::service::rules::{ActiveRule, ActiveRules};
 /// waits for Redis. Checks are sent in order, so checks of the same key are also decided in order.
 const AT_ONCE: usize = 32;
 
-pub(super) async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn check(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     ask(&server, request, Mode::Check, AnswerStatus::ByVerdict).await
 }
 
-pub(super) async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn peek(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     ask(&server, request, Mode::Peek, AnswerStatus::Ok).await
 }
 
-pub(super) async fn charge(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn charge(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     ask(&server, request, Mode::Charge, AnswerStatus::ByVerdict).await
 }
 
@@ -152,7 +161,10 @@ pub(super) fn find_named<'a>(
     Ok(rule)
 }
 
-pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn batch(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     let (access, body) = read(&server, request, Scope::Check).await?;
     let batch: BatchBody<'_> = parse(&server, &body)?;
     if batch.checks.len() > MAX_BATCH {
@@ -198,7 +210,10 @@ async fn decide_apart(server: &Server, access: &Access, check: Check<'_>) -> Vec
     out
 }
 
-pub(super) async fn refund(State(server): Shared, request: Request) -> Result<StatusCode, Problem> {
+pub(super) async fn refund(
+    State(server): ServerState,
+    request: Request,
+) -> Result<StatusCode, Problem> {
     let (access, body) = read(&server, request, Scope::Refund).await?;
     let refund: Refund<'_> = parse(&server, &body)?;
     let charged_at = refund.charged_at()?;

@@ -12,7 +12,7 @@ use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
 use crate::config::envoy::file::level_name;
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
-use crate::config::rule::Missing;
+use crate::config::rule::OnMissing;
 use crate::engine::Engine;
 use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use crate::service::attributes::Attributes;
@@ -242,8 +242,8 @@ fn rules_of<'a>(
             rule.outcomes.missing.increment();
         }
         let kind = match rule.missing {
-            Missing::Skip if lacks => continue,
-            Missing::Deny if lacks => LimitKind::Zero(Unit::Second),
+            OnMissing::Skip if lacks => continue,
+            OnMissing::Deny if lacks => LimitKind::Zero(Unit::Second),
             _ => LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone())),
         };
         let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
