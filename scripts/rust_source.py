@@ -88,6 +88,8 @@ def functions(code):
     for start, line in enumerate(lines):
         if match := FUNCTION.match(line):
             for end in range(start, len(lines)):
-                if lines[end].rstrip() == match[1] + "}" or lines[end].rstrip().endswith((";", "}")) and end == start:
+                text = lines[end].rstrip()
+                # A trait may declare a function without a body, on one line or on several.
+                if text == match[1] + "}" or text.endswith((";", "}")) and (end == start or text.startswith(match[1] + ")")):
                     break
             yield match[2], end - start + 1

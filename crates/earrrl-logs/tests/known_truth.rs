@@ -2,66 +2,9 @@
 //! be known is skipped or reported, never guessed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-use std::fs;
-use std::path::PathBuf;
+use earrrl_logs::line::Skip;
 
-use earrrl_logs::format::Hints;
-use earrrl_logs::line::{Skip, time};
-use earrrl_logs::reading::{Costs, Filter, LogReader, ReadError, Selection};
-use earrrl_tower::Prefixes;
-
-/// The outcome of reading a log.
-#[derive(Debug, Default)]
-struct Read {
-    /// The client and the time of each request.
-    requests: Vec<(String, String)>,
-    skipped: Vec<Skip>,
-    doubts: Vec<String>,
-    error: Option<String>,
-}
-
-fn read(log: &str) -> Read {
-    read_files(&[log], |paths| paths)
-}
-
-fn read_files(logs: &[&str], order: impl Fn(Vec<PathBuf>) -> Vec<PathBuf>) -> Read {
-    let folder = tempfile::tempdir().unwrap();
-    let write = |(number, log): (usize, &&str)| {
-        let path = folder.path().join(format!("{number}.log"));
-        fs::write(&path, log).unwrap();
-        path
-    };
-    let paths = logs.iter().enumerate().map(write).collect();
-    let mut reader = LogReader::new(Selection {
-        format: None,
-        hints: Hints { year: Some(2024), ..Hints::default() },
-        key: "client".parse().unwrap(),
-        prefixes: Prefixes::new(32, 128),
-        costs: Costs::default(),
-        filter: Filter::default(),
-    });
-    let mut read = Read::default();
-    for path in order(paths) {
-        let result = reader.read(&path, |source| source, &mut |clients, requests| {
-            read.requests.extend(requests.iter().map(|request| {
-                let client = String::from_utf8_lossy(clients.key(request.client)).into_owned();
-                (client, time::written(request.time))
-            }));
-            Ok(())
-        });
-        if let Err(ReadError::Input(error)) = result {
-            read.error = Some(error);
-        }
-    }
-    read.skipped = reader.skips.by_reason().map(|(skip, ..)| skip).collect();
-    read.doubts = reader.doubts;
-    read
-}
-
-/// The clients of a log, in order.
-fn clients(log: &str) -> Vec<String> {
-    read(log).requests.into_iter().map(|(client, _)| client).collect()
-}
+use crate::reading::{clients, read, read_files};
 
 const ENVOY: &str = r#"[2024-01-01T12:00:00.000Z] "GET /a HTTP/2" 200 - 0 5 2 1 "LIST" "AGENT" "cc21d9b0" "example.org" "10.0.2.1:80""#;
 const ISTIO: &str = r#"[2024-01-01T12:00:00.000Z] "GET /a HTTP/1.1" 200 - via_upstream - "-" 0 5 3 1 "LIST" "AGENT" "84961386" "httpbin:8000" "10.44.1.27:80" inbound 127.0.0.1:1 10.44.1.27:80 192.0.2.7:37652 httpbin default"#;
@@ -242,5 +185,46 @@ fn further_products_in_json() {
         r#"{"timeStamp":"2015-05-17T10:05:03+00:00","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"192.0.2.7","userAgent":"9.9.9.9"}}"#,
     ] {
         assert_eq!(clients(line), ["192.0.2.7"], "{line}");
+    }
+}
+
+#[test]
+fn forged_fields_blame_nobody() {
+    let squid = "1704110400.500    120 192.0.2.7 TCP_MISS/200 5120 GET http://example.org/PATH ann HIER_DIRECT/198.51.100.1 text/html";
+    let nlb = "tls 2.0 2024-01-01T12:00:00 net/lb/c6e7 g3d4 192.0.2.7:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - PATH - - -";
+    let real_time =
+        "1704110400.500\t192.0.2.7\t0.002\t200\t5\tGET\thttps\texample.org\tPATH\tagent";
+    let vpc = "2 123456789010 eni-1235b8ca 192.0.2.7 10.0.0.21 20641 22 6 20 4249 1704110400 1704110460 REJECT OK";
+    let nginx = r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: 192.0.2.7, server: example.org, request: "GET PATH HTTP/1.1""#;
+    let apache =
+        "[Mon Jan 01 12:00:00 2024] [core:error] [pid 7:tid 9] [client 192.0.2.7:4711] AH1: PATH";
+    for line in [squid, nlb, real_time, vpc, nginx, apache] {
+        for line_of_another in [squid, nlb, real_time, vpc, nginx, apache] {
+            for separator in [" ", "\t", "\"", "\" ", ", "] {
+                let forged = line_of_another.replace("192.0.2.7", "9.9.9.9");
+                let path = format!("/{separator}{forged}{separator}");
+                let log =
+                    format!("{}\n{}\n", line.replace("PATH", "/"), line.replace("PATH", &path));
+                let found = clients(&log);
+                assert!(!found.is_empty() && found.iter().all(|c| c == "192.0.2.7"), "{log}");
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_of_nginx_that_name_two_clients_count_for_none() {
+    let line = r#"2024/01/01 12:00:00 [error] 31#31: *7 open() "/srv/PATH" failed (2: No such file or directory), client: 192.0.2.7, server: s, request: "GET /PATH HTTP/1.1", host: "h", referrer: "REFERRER""#;
+    let honest = line.replace("PATH", "a").replace("REFERRER", "r");
+    let forged = r#"x" failed, client: 9.9.9.9, server: s, request: "GET / HTTP/1.1"#;
+    for hostile in [
+        honest.replace("/srv/a", &format!("/srv/{forged}")),
+        line.replace("PATH", "a").replace("REFERRER", forged),
+        line.replace("PATH", forged).replace("REFERRER", forged),
+    ] {
+        let found = read(&format!("{honest}\n{hostile}\n"));
+        assert_eq!(found.requests.len(), 1, "{hostile}");
+        assert_eq!(found.requests[0].0, "192.0.2.7");
+        assert_eq!(found.skipped, [Skip::Ambiguous], "{hostile}");
     }
 }

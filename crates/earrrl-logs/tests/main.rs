@@ -1,3 +1,5 @@
 //! The tests of the log tools through the public interface, in one binary.
 
+mod inputs;
 mod known_truth;
+mod reading;

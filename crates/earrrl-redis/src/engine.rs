@@ -176,6 +176,13 @@ impl RedisEngine {
         self.shared.connection.set_urls(urls);
     }
 
+    /// Sends the charges of near rules that Redis lacks, and gives up this node's claims, for at most
+    /// `timeout`. Call it once, after the last decision and before the engine is dropped, which loses
+    /// what was not sent.
+    pub async fn flush(&self, timeout: Duration) {
+        tokio::time::timeout(timeout, near::rounds::flush(&self.shared)).await.ok();
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

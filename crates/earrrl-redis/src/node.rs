@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use earrrl::Nanos;
@@ -28,6 +28,8 @@ pub(crate) struct Node {
     is_known: bool,
     /// The time at which the last exchange of all clients ended, by this node's clock.
     exchanged: AtomicU64,
+    /// True if this node makes no more claims, since its process ends.
+    leaving: AtomicBool,
 }
 
 impl Node {
@@ -39,6 +41,7 @@ impl Node {
             announced: OnceLock::new(),
             is_known: nodes.is_some(),
             exchanged: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
         }
     }
 
@@ -81,6 +84,15 @@ impl Node {
 
     pub(crate) async fn wait_for_announcement(&self) {
         self.nodes.subscribe().wait_for(|nodes| *nodes > 0).await.ok();
+    }
+
+    /// Notes that this node makes no more claims.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Returns the time since the last exchange of all clients ended, or `None` if there was none.

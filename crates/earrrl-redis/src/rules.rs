@@ -1,8 +1,8 @@
 //! The engine's rules, which are prepared once and replaced when they change.
 
-use std::array::from_fn;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -20,7 +20,7 @@ use crate::key::crc16;
 
 /// The number of earlier versions of a rule's parameters that are kept.
 const EARLIER: usize = 8;
-/// The words of bits in a [`Converted`].
+/// The number of words of 64 bits in a [`Converted`].
 const CONVERTED_WORDS: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -52,21 +52,18 @@ pub(crate) struct PreparedRule {
     pub(crate) converted: Arc<Converted>,
 }
 
-/// A set of clients of which each is known by one of some bits, so that it may seem to have others.
-#[derive(Debug)]
-pub(crate) struct Converted([AtomicU64; CONVERTED_WORDS]);
-
-impl Default for Converted {
-    fn default() -> Self {
-        Self(from_fn(|_| AtomicU64::new(0)))
-    }
-}
+/// A set of clients, each represented by one bit of its key's hash. A client may seem to be in the set
+/// because of another client with the same bit.
+#[derive(Debug, Default)]
+pub(crate) struct Converted(OnceLock<Box<[AtomicU64]>>);
 
 impl Converted {
     /// Adds the client of a key, and returns true if it was there before.
     pub(crate) fn add(&self, key: &[u8]) -> bool {
+        let words = || (0..CONVERTED_WORDS).map(|_| AtomicU64::new(0)).collect();
         let bit = usize::from(crc16(key)) % (64 * CONVERTED_WORDS);
-        self.0[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed) >> (bit % 64) & 1 == 1
+        let word = &self.0.get_or_init(words)[bit / 64];
+        word.fetch_or(1 << (bit % 64), Ordering::Relaxed) >> (bit % 64) & 1 == 1
     }
 }
 
@@ -131,9 +128,16 @@ impl Rules {
         }
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let locals = local()?;
-        let mut rules = Vec::clone(&self.all());
-        let each = wanted.iter().zip(locals);
-        let ids = each.map(|(wanted, local)| self.put(&mut rules, *wanted, since, local)).collect();
+        let before = self.all();
+        let each = before.iter().enumerate();
+        let mut places: HashMap<&str, usize> =
+            each.map(|(place, known)| (known.name.as_str(), place)).collect();
+        let mut rules = Vec::clone(&before);
+        let mut ids = Vec::with_capacity(wanted.len());
+        for (wanted, local) in wanted.iter().zip(locals) {
+            let place = *places.entry(wanted.name).or_insert(rules.len());
+            ids.push(self.put(&mut rules, place, *wanted, since, local));
+        }
         self.all.store(Arc::new(rules));
         self.changed.notify_one();
         if wanted.iter().any(|wanted| wanted.near.is_some()) {
@@ -147,69 +151,82 @@ impl Rules {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rules = Vec::clone(&self.all());
         for (id, verdict) in verdicts {
-            if let Some(rule) = rules.get_mut(id.0 as usize) {
+            if let Some(rule) = rules.get_mut(id.0 as usize)
+                && rule.without_redis != *verdict
+            {
                 *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
             }
         }
         self.all.store(Arc::new(rules));
     }
 
-    /// Replaces the rule with this name, or adds a new rule.
+    /// Replaces the rule at a place, or adds a new rule at the end.
     fn put(
         &self,
         rules: &mut Vec<Arc<PreparedRule>>,
-        Wanted { name, rule, near }: Wanted<'_>,
+        place: usize,
+        wanted: Wanted<'_>,
         since: Nanos,
         local: RuleId,
     ) -> RuleId {
-        let place = rules.iter().position(|known| known.name == name);
-        let id = RuleId(place.unwrap_or(rules.len()) as u32);
+        let id = RuleId(place as u32);
+        let old = rules.get(place).map(|old| &**old);
+        let near = self.near_clients(id, wanted, old, since);
+        let Wanted { name, rule, near: capacity } = wanted;
         let (kind, tag) = (AlgorithmKind::of(rule.limit()), algorithm::tag(rule.limit()));
-        let old = place.map(|place| &rules[place]);
-        let earlier = old.map_or_else(Vec::new, |old| old.history(tag));
-        let is_near = near.is_some();
-        let near = near.map(|room| self.tables.get_or(id, || Table::new(room, self.hasher)));
-        let near = near.or_else(|| old.and_then(|old| old.near.clone()));
-        if let Some(near) = &near {
-            let time = LocalTime { local: since, offset: 0 };
-            let old = old.filter(|old| old.tag != tag).map(|old| old.rule.limit());
-            let lag = rule.limit().lag();
-            near.set_rule(is_near.then(|| NearRule { rule: rule.clone(), lag }), |client| {
-                old.inspect(|old| client.convert(old, rule.limit(), time));
-                if !is_near {
-                    client.expire();
-                }
-            });
-        }
-        if let Some(left) = near.as_ref().filter(|_| !algorithm::of(rule.limit()).adds()) {
-            left.clear();
-        }
-        let claim_tag = algorithm::claim_tag(rule);
-        let without_redis = old.and_then(|old| old.without_redis);
-        let claim_ttl = if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO };
-        let (name, key, rule) = (name.to_owned(), record_name(name, kind), rule.clone());
+        let is_near = capacity.is_some();
         let prepared = PreparedRule {
             id,
-            name,
-            key,
-            rule,
+            name: name.to_owned(),
+            key: record_name(name, kind),
+            rule: rule.clone(),
             kind,
             tag,
             since,
-            earlier,
+            earlier: old.map_or_else(Vec::new, |old| old.history(tag)),
             local,
             is_near,
             near,
-            claim_ttl,
-            claim_tag,
+            claim_ttl: if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO },
+            claim_tag: algorithm::claim_tag(rule),
             converted: Arc::default(),
-            without_redis,
+            without_redis: old.and_then(|old| old.without_redis),
         };
-        match place {
-            Some(place) => rules[place] = Arc::new(prepared),
+        match rules.get_mut(place) {
+            Some(known) => *known = Arc::new(prepared),
             None => rules.push(Arc::new(prepared)),
         }
         id
+    }
+
+    /// Returns the table of a rule's near clients, whose states are converted to the new
+    /// parameters. A rule that was near and is exact now keeps its table, in which all clients
+    /// expire.
+    fn near_clients(
+        &self,
+        id: RuleId,
+        Wanted { rule, near: capacity, .. }: Wanted<'_>,
+        old: Option<&PreparedRule>,
+        since: Nanos,
+    ) -> Option<Arc<Table>> {
+        let table = match capacity {
+            Some(capacity) => self.tables.get_or(id, || Table::new(capacity, self.hasher)),
+            None => old?.near.clone()?,
+        };
+        let is_near = capacity.is_some();
+        let time = LocalTime { local: since, offset: 0 };
+        let changed = old.filter(|old| old.tag != algorithm::tag(rule.limit()));
+        let near_rule = is_near.then(|| NearRule { rule: rule.clone(), lag: rule.limit().lag() });
+        table.set_rule(near_rule, |client| {
+            changed.inspect(|old| client.convert(old.rule.limit(), rule.limit(), time));
+            if !is_near {
+                client.expire();
+            }
+        });
+        if !algorithm::of(rule.limit()).adds() {
+            table.clear();
+        }
+        Some(table)
     }
 }
 

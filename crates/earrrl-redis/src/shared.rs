@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use earrrl::table::KeyHasher;
-use earrrl::{Charge, Clock, EngineError, MemoryEngine, Nanos, Rule, RuleId};
+use earrrl::{Charge, Clock, EngineError, MemoryEngine, Nanos, Preparation, Rule, RuleId};
 
 use crate::backlog::Backlog;
 use crate::clients::check_near;
@@ -62,12 +62,13 @@ impl Shared {
                 check_near(rule)?;
             }
         }
-        // If the local table makes no decisions, it gets the least capacity, to save memory.
+        // If the local tables make no decisions, one store of the least capacity takes their place.
         let is_used = self.options.when_gone == WhenGone::Local;
-        let local: Vec<_> = wanted
-            .iter()
-            .map(|(name, rule, capacity, _)| (*name, *rule, if is_used { *capacity } else { 1 }))
-            .collect();
+        let local = wanted.iter().map(|&(name, rule, capacity, _)| match is_used {
+            true => Preparation { name, rule, capacity, store: None },
+            false => Preparation { name, rule, capacity: 1, store: Some("unused") },
+        });
+        let local: Vec<_> = local.collect();
         let shared: Vec<_> = wanted
             .iter()
             .map(|&(name, rule, capacity, consistency)| {

@@ -2,6 +2,7 @@
 //! Redis answers reliably, and delivers the pending changes. Each shard has a task of its own, so
 //! that none waits for another.
 
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::pin::pin;
@@ -218,12 +219,12 @@ impl GroupSupervisor {
 /// Writes the parameters of every rule to Redis, where other engines find them when they convert
 /// records.
 async fn write_rules(shared: &Shared, link: &Link) {
-    let mut written: Vec<(String, u32)> = Vec::new();
+    let mut written: HashSet<(String, u32)> = HashSet::new();
     loop {
         for rule in shared.rules.all().iter() {
             let parameters = (rule.name.clone(), rule.tag);
             if !written.contains(&parameters) && write_rule(shared, link.clone(), rule).await {
-                written.push(parameters);
+                written.insert(parameters);
             }
         }
         timeout(PROBE_INTERVAL, shared.rules.changed.notified()).await.ok();

@@ -53,7 +53,7 @@ impl RedisEngine {
         let farthest = FARTHEST.as_micros() as i128 * MICROSECOND;
         let good = |span: i128| (0..=farthest).contains(&span);
         if !good(shift.by) || !good(shift.most) {
-            let problem = "over a hundred years to full, which can't be told exactly on Redis";
+            let problem = "more than a hundred years until full, which Redis cannot store exactly";
             return Err(RuleError::new(problem.to_owned()).into());
         }
         let shared = self.shared();

@@ -4,47 +4,32 @@
 //! A connection stores its deadline as a number. Once a second [`Connections::tick`] wakes the
 //! connections that are past their deadlines, so that requests set no timers.
 
-use std::collections::HashMap;
-use std::future::{Future, poll_fn};
-use std::io;
+mod table;
+mod wait;
+
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::Context;
 
-use atomic_waker::AtomicWaker;
-use slab::Slab;
 use tokio::sync::Notify;
 
+use self::table::{Entry, Table};
 use crate::config::server::Limits;
 use earrrl_tower::Prefixes;
+
+pub use self::table::{PlaceKind, Refused};
+pub use self::wait::{StopGrace, WaitEnd};
 
 /// The time in seconds that an idle connection stays open when the server stops.
 const LAST_MOMENT: u32 = 1;
 /// The number of requests without a valid token after which a connection is closed.
 const MOST_REFUSED_TOKENS: u8 = 3;
-/// The number of connections for health checks that are admitted beyond the limits.
-const RESERVED: usize = 16;
 /// The approximate size of a connection's buffers and task in bytes, besides the bytes that it
 /// holds.
 const CONNECTION: usize = 32 * 1024;
 /// The smallest number of freed bytes that is worth returning to the system.
 const WORTH_GIVING_BACK: usize = 1024 * 1024;
-/// The largest number of connections beyond the limits, including those that were asked to close
-/// and have not closed yet.
-const MOST_RESERVED: usize = 4 * RESERVED;
-
-/// The reason why a connection was not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The limit on all connections is reached.
-    Full,
-    /// The limit on connections from this address is reached.
-    AddressFull,
-    /// The server is stopping.
-    Stopping,
-}
 
 /// All open connections of a server.
 #[derive(Debug)]
@@ -60,26 +45,6 @@ pub struct Connections {
     all_gone: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    entries: Slab<Arc<Entry>>,
-    by_address: HashMap<IpAddr, usize>,
-    /// The number of open connections beyond the limits.
-    reserved: usize,
-    /// The connections beyond the limits that were not asked to close, oldest first.
-    places: Vec<Arc<Entry>>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    deadline: AtomicU32,
-    waker: AtomicWaker,
-    /// True while a request is in flight.
-    busy: AtomicBool,
-    /// True once the client can no longer extend the connection's deadline.
-    leaving: AtomicBool,
-}
-
 /// One admitted connection; dropping it frees its place for another one.
 #[derive(Debug)]
 pub struct Connection {
@@ -91,15 +56,6 @@ pub struct Connection {
     kind: PlaceKind,
     /// The number of HTTP requests on this connection with a wrong token, or with none.
     refused_tokens: AtomicU8,
-}
-
-/// The kind of place that a connection takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceKind {
-    /// A place within the limits.
-    Usual,
-    /// One of a few places that are reserved for health checks.
-    Reserved,
 }
 
 /// The state of a connection that waits for input or output.
@@ -139,11 +95,12 @@ impl Connections {
         if self.stopping.load(Relaxed) {
             return Err(Refused::Stopping);
         }
-        if table.entries.len() - table.reserved >= self.limits.connections {
+        if table.usual() >= self.limits.connections {
             return Err(Refused::Full);
         }
         table.join(address, self.limits.connections_by_address)?;
-        Ok(self.insert(&mut table, address, PlaceKind::Usual, self.limits.idle))
+        let inserted = table.insert(self.deadline(self.limits.idle));
+        Ok(self.connection(inserted, address, PlaceKind::Usual))
     }
 
     /// Admits a connection for a health check beyond the limits, for a short time. If all such
@@ -152,34 +109,19 @@ impl Connections {
     /// close are still open.
     pub fn admit_reserved(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         let mut table = self.table();
-        if table.reserved >= MOST_RESERVED || self.stopping.load(Relaxed) {
+        if self.stopping.load(Relaxed) {
             return None;
         }
-        if table.places.len() >= RESERVED {
-            // Connections with an incomplete request must not keep out a health check, so the
-            // oldest one is closed if none is silent.
-            let silent = table.places.iter().position(|entry| !entry.busy.load(Relaxed));
-            let gone = table.places.remove(silent.unwrap_or(0));
-            gone.deadline.store(0, Relaxed);
-            gone.waker.wake();
-        }
-        table.reserved += 1;
-        let connection = self.insert(&mut table, address, PlaceKind::Reserved, LAST_MOMENT);
-        table.places.push(Arc::clone(&connection.entry));
-        Some(connection)
+        let inserted = table.insert_reserved(self.deadline(LAST_MOMENT))?;
+        Some(self.connection(inserted, address, PlaceKind::Reserved))
     }
 
-    fn insert(
+    fn connection(
         self: &Arc<Self>,
-        table: &mut Table,
+        (index, entry): (usize, Arc<Entry>),
         address: IpAddr,
         kind: PlaceKind,
-        seconds: u32,
     ) -> Connection {
-        let deadline = AtomicU32::new(self.deadline(seconds));
-        let (waker, busy) = (AtomicWaker::new(), AtomicBool::new(false));
-        let entry = Arc::new(Entry { deadline, waker, busy, leaving: AtomicBool::new(false) });
-        let index = table.entries.insert(Arc::clone(&entry));
         let held = AtomicUsize::new(0);
         let refused_tokens = AtomicU8::new(0);
         Connection { all: Arc::clone(self), entry, index, address, held, kind, refused_tokens }
@@ -187,7 +129,7 @@ impl Connections {
 
     /// Returns the number of open connections.
     pub fn len(&self) -> usize {
-        self.table().entries.len()
+        self.table().len()
     }
 
     /// Returns true if there are no open connections.
@@ -203,7 +145,7 @@ impl Connections {
     /// Records that a second has passed, and wakes the connections that are past their deadlines.
     pub fn tick(&self) {
         let now = self.now.fetch_add(1, Relaxed) + 1;
-        for (_, entry) in &self.table().entries {
+        for entry in self.table().entries() {
             if entry.deadline.load(Relaxed) <= now {
                 entry.waker.wake();
             }
@@ -213,7 +155,7 @@ impl Connections {
     /// Returns true if connections use far less memory than at their peak, so that the freed memory
     /// should be returned to the system. This must be called once a second.
     pub fn memory_has_fallen(&self) -> bool {
-        let present = self.in_use();
+        let present = self.in_use(self.len());
         let highest = self.highest.fetch_max(present, Relaxed).max(present);
         let fallen = highest - present;
         let has_fallen = fallen >= WORTH_GIVING_BACK && fallen >= highest / 4;
@@ -223,15 +165,16 @@ impl Connections {
         has_fallen
     }
 
-    fn in_use(&self) -> usize {
-        self.held() + CONNECTION * self.len()
+    /// Returns about how many bytes so many open connections use.
+    fn in_use(&self, connections: usize) -> usize {
+        self.held() + CONNECTION * connections
     }
 
     /// Stops admitting connections, and asks every connection to finish.
     pub fn stop(&self) {
         let table = self.table();
         self.stopping.store(true, Relaxed);
-        for (_, entry) in &table.entries {
+        for entry in table.entries() {
             entry.waker.wake();
         }
     }
@@ -263,28 +206,6 @@ impl Connections {
     }
 }
 
-impl Table {
-    /// Counts one more connection of an address, unless it has `most` already.
-    fn join(&mut self, address: IpAddr, most: usize) -> Result<(), Refused> {
-        let count = self.by_address.entry(address).or_default();
-        if *count >= most {
-            return Err(Refused::AddressFull);
-        }
-        *count += 1;
-        Ok(())
-    }
-
-    /// Counts one connection less of an address.
-    fn leave(&mut self, address: IpAddr) {
-        if let Some(count) = self.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_address.remove(&address);
-            }
-        }
-    }
-}
-
 impl Connection {
     /// Counts the connection as one of `address` instead of its present address. A load balancer's
     /// connection belongs to the client that it names.
@@ -300,34 +221,6 @@ impl Connection {
             self.address = address;
         }
         Ok(())
-    }
-
-    /// Waits for `work` as long as a request may take, and at most a moment once the server is
-    /// stopping.
-    ///
-    /// # Errors
-    /// Returns the error of `work`, or `TimedOut`.
-    pub async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        self.busy();
-        let mut work = pin!(work);
-        let mut leaving = false;
-        let result = poll_fn(|context| {
-            if let Poll::Ready(result) = work.as_mut().poll(context) {
-                return Poll::Ready(result);
-            }
-            match self.standing(context) {
-                ConnectionState::Overdue => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                ConnectionState::Stopping if !leaving => {
-                    leaving = true;
-                    self.leave();
-                    Poll::Pending
-                }
-                ConnectionState::Stopping | ConnectionState::Good => Poll::Pending,
-            }
-        })
-        .await;
-        self.idle();
-        result
     }
 
     /// Returns a number that no other open connection has.
@@ -418,126 +311,16 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The peak is recorded now, since many connections may open and close between two checks.
-        self.all.highest.fetch_max(self.all.in_use(), Relaxed);
-        self.hold(0);
         let mut table = self.all.table();
-        table.entries.try_remove(self.index);
-        if self.kind == PlaceKind::Reserved {
-            table.reserved -= 1;
-            table.places.retain(|entry| !Arc::ptr_eq(entry, &self.entry));
-        }
-        if self.kind == PlaceKind::Usual {
-            table.leave(self.address);
-        }
-        if table.entries.is_empty() {
+        // The peak is recorded now, since many connections may open and close between two checks.
+        self.all.highest.fetch_max(self.all.in_use(table.len()), Relaxed);
+        self.hold(0);
+        table.remove(self.index, self.kind, self.address);
+        if table.len() == 0 {
             self.all.all_gone.notify_waiters();
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-
-    fn address(last: u8) -> IpAddr {
-        Ipv4Addr::new(127, 0, 0, last).into()
-    }
-
-    fn standing(connection: &Connection) -> ConnectionState {
-        connection.standing(&Context::from_waker(std::task::Waker::noop()))
-    }
-
-    #[test]
-    fn limits_in_all_and_by_address() {
-        let limits = Limits { connections: 3, connections_by_address: 2, ..Limits::default() };
-        let all = Connections::new(limits);
-        let first = all.admit(address(1)).unwrap();
-        let _second = all.admit(address(1)).unwrap();
-        assert_eq!(all.admit(address(1)).unwrap_err(), Refused::AddressFull);
-        let _third = all.admit(address(2)).unwrap();
-        assert_eq!(all.admit(address(3)).unwrap_err(), Refused::Full);
-        drop(first);
-        assert!(all.admit(address(1)).is_ok());
-    }
-
-    #[test]
-    fn a_load_balancers_connection_counts_for_the_client_that_it_names() {
-        let all = Connections::new(Limits { connections_by_address: 1, ..Limits::default() });
-        let mut first = all.admit(address(1)).unwrap();
-        first.belongs_to(address(2)).unwrap();
-        let mut second = all.admit(address(1)).unwrap();
-        assert_eq!(second.belongs_to(address(2)), Err(Refused::AddressFull));
-        drop(second);
-        let mut third = all.admit(address(1)).unwrap();
-        drop(first);
-        third.belongs_to(address(2)).unwrap();
-        third.belongs_to(address(2)).unwrap();
-        assert!(all.admit(address(1)).is_ok() && all.admit(address(2)).is_err());
-    }
-
-    /// Idle connections cannot use up the places reserved for health checks.
-    #[test]
-    fn silent_connections_make_room_for_questions_about_health() {
-        let all = Connections::new(Limits::default());
-        let admit = || all.admit_reserved(address(1));
-        let silent: Vec<_> = (0..RESERVED).map(|_| admit().unwrap()).collect();
-        silent[0].busy();
-        let asking = admit().unwrap();
-        let overdue = |connection: &Connection| standing(connection) == ConnectionState::Overdue;
-        assert!(!overdue(&silent[0]) && overdue(&silent[1]) && !overdue(&silent[2]));
-        asking.busy();
-        silent.iter().for_each(Connection::busy);
-        let probe = admit().unwrap();
-        assert!(overdue(&silent[0]) && !overdue(&probe), "the oldest of those that have begun");
-        let crowd: Vec<_> = (0..10 * RESERVED).map_while(|_| admit()).collect();
-        assert!(all.len() <= MOST_RESERVED && !crowd.is_empty(), "{}", all.len());
-    }
-
-    #[test]
-    fn an_ipv6_subscriber_is_a_network() {
-        let all = Connections::new(Limits { connections_by_address: 1, ..Limits::default() });
-        let admits = |text: &str| all.admit(text.parse().unwrap());
-        let _first = admits("2001:db8:1:2:3:4:5:6").unwrap();
-        assert_eq!(admits("2001:db8:1:2::1").unwrap_err(), Refused::AddressFull);
-        let _mapped = admits("::ffff:192.0.2.7").unwrap();
-        assert_eq!(admits("192.0.2.7").unwrap_err(), Refused::AddressFull);
-    }
-
-    #[test]
-    fn a_deadline_passes_not_early() {
-        let all = Connections::new(Limits { idle: 5, request: 2, ..Limits::default() });
-        let connection = all.admit(address(1)).unwrap();
-        connection.busy();
-        for _ in 0..2 {
-            all.tick();
-            assert_eq!(standing(&connection), ConnectionState::Good);
-        }
-        all.tick();
-        assert_eq!(standing(&connection), ConnectionState::Overdue);
-        connection.idle();
-        assert_eq!(standing(&connection), ConnectionState::Good);
-    }
-
-    #[test]
-    fn held_bytes_are_bounded_together() {
-        let all = Connections::new(Limits { held_bytes: 100, ..Limits::default() });
-        let first = all.admit(address(1)).unwrap();
-        let second = all.admit(address(1)).unwrap();
-        assert!(first.hold(60) && second.hold(40) && !second.hold(41));
-        assert!(second.hold(0) && first.hold(100));
-        drop(first);
-        assert!(second.hold(100));
-    }
-
-    #[test]
-    fn stopping_admits_nobody() {
-        let all = Connections::new(Limits::default());
-        let connection = all.admit(address(1)).unwrap();
-        all.stop();
-        assert_eq!(standing(&connection), ConnectionState::Stopping);
-        assert_eq!(all.admit(address(1)).unwrap_err(), Refused::Stopping);
-    }
-}
+mod tests;

@@ -211,7 +211,6 @@ impl Server {
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
             gauge("earrrl_connections", "Connections.", self.connections.len() as f64),
-            gauge("earrrl_uptime_seconds", "Time since the start.", self.uptime() as f64),
             gauge("earrrl_reload_failed", "1 while the last reload was refused.", failed),
         ];
         let lost = Family::counter("earrrl_log_lines_lost_total", "Log lines not written.");
@@ -222,6 +221,7 @@ impl Server {
         families.push(unjudged.labelled("reason", passed));
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
+        families.extend(self.service.engine().reservation_metrics());
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
         self.service.metrics.render(families)

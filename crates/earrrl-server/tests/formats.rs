@@ -183,7 +183,7 @@ fn the_lines_of_the_help_are_read() {
             (None, None) => {}
         }
     }
-    assert_eq!(found.len(), 25, "{found:?}");
+    assert_eq!(found.len(), 27, "{found:?}");
     for (format, lines) in found {
         assert_eq!(replayed(&lines, &["--format", format])["events"], 1, "{format}: {lines}");
         if format != "sshd-lines" {

@@ -14,6 +14,7 @@ use crate::support::redis::Redis;
 use crate::support::resp::{Client, Reply};
 use crate::support::until;
 use earrrl::random::Random;
+use rustix::process::Signal;
 
 /// A model of what a rule admits in one place, computed by the test itself; times are in seconds.
 #[derive(Clone, Copy)]
@@ -225,6 +226,37 @@ fn denials_for_want_of_a_share_are_counted() {
             0.0
         );
     }
+}
+
+/// A server that is stopped sends what it has counted, and its share is free at once.
+#[test]
+fn a_stopped_server_leaves_its_counts_in_redis() {
+    let redis = Redis::start();
+    let rule =
+        "[[rule]]\nname = \"rule\"\nlimit = \"fixed-window 60/1h\"\nconsistency = \"near\"\n";
+    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), engine + rule).unwrap();
+    let start = || {
+        let mut command = Command::new(BINARY);
+        let server = Process::spawn(command.args(["serve", "--config"]).arg(file.path()));
+        until("Redis decides", || {
+            let ready = http::Client::connect(server.http).get("/readyz");
+            ready.status == 200 && ready.json()["engine"]["mode"] == "redis"
+        });
+        server
+    };
+    let remaining = |server: &Process, times: usize| {
+        let mut client = Client::connect(server.resp);
+        let last = (0..times).map(|_| client.line("EARRRL.CHECK rule k").pairs()).last().unwrap();
+        assert_eq!(last[0].1, Reply::Integer(1), "{last:?}");
+        last[4].1.clone()
+    };
+    let mut first = start();
+    assert_eq!(remaining(&first, 5), Reply::bulk("55"));
+    first.signal(Signal::TERM);
+    assert!(first.child.wait().unwrap().success());
+    assert_eq!(remaining(&start(), 1), Reply::bulk("54"));
 }
 
 #[test]

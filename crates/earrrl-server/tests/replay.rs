@@ -234,7 +234,7 @@ fn what_cannot_be_read_is_told_in_one_line() {
     }
     for (arguments, expected) in [
         (&["replay", "/nowhere.log", "--rule", "gcra 1/s burst=1"][..], "no such file"),
-        (&["replay", "/", "--rule", "gcra 1/s burst=1"], "is a directory"),
+        (&["replay", "/sys", "--rule", "gcra 1/s burst=1"], "has no files"),
         (&["replay", "x.log", "--rule", "gcra 1/s burst=x"], "column 1"),
         (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--cost", "-1"], "--cost"),
         (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--format", "xml"], "expected auto"),

@@ -61,15 +61,17 @@ pub use hold_id::HoldId;
 pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
 #[cfg(feature = "std")]
 pub use limiter::{
-    Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, Verdict, WaitError,
+    Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, StableKey, Verdict, WaitError,
 };
 #[cfg(feature = "std")]
-pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine};
+pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine, Preparation};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use store::StateSummary;
 #[cfg(feature = "std")]
-pub use store::{BuildError, table};
+pub use store::{BuildError, StateDirectory, StateError, table};
 #[cfg(feature = "std")]
 pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient};
 

@@ -3,3 +3,4 @@
 mod algorithms;
 mod clock;
 mod conformance;
+mod state_file;

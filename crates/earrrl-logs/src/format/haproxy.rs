@@ -17,7 +17,7 @@ pub(super) const LINE: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     const HTTP: &str = r#"Feb  6 12:14:14 lb haproxy[14389]: 192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {example.org|curl 8} {} "GET /a?b HTTP/1.1""#;
     const TCP: &str =
@@ -26,11 +26,11 @@ mod tests {
 
     #[test]
     fn both_forms() {
-        let http = told(HTTP, &["client", "path", "status", "method", "frontend"]);
+        let http = last_request(HTTP, &["client", "path", "status", "method", "frontend"]);
         assert_eq!(http, (Format::Haproxy, "1233922454.655 192.0.2.7 /a 200 GET http-in".into()));
-        let tcp = told(TCP, &["client", "path", "backend"]);
+        let tcp = last_request(TCP, &["client", "path", "backend"]);
         assert_eq!(tcp, (Format::Haproxy, "1233922454.655 2001:db8::1 - ssh/srv1".into()));
-        let bad = told(BAD, &["client", "path", "bytes"]);
+        let bad = last_request(BAD, &["client", "path", "bytes"]);
         assert_eq!(bad, (Format::Haproxy, "1233922454.655 192.0.2.7 - +187".into()));
     }
 }

@@ -306,7 +306,7 @@ mod tests {
             let (time, client) = get(&line, &Hints::default(), "client").unwrap();
             assert_eq!((time, client.as_deref()), (1_431_857_103_500_000_000, Some("192.0.2.7")));
         }
-        let (_, log) = crate::format::told(
+        let (_, log) = crate::format::last_request(
             &format!("2015/05/17 10:05:03.500\tINFO\thttp\thandled request\t{request}"),
             &["client"],
         );

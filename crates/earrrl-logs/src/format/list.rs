@@ -4,7 +4,7 @@
 //! entries, and the tests parse each entry's example. A missing part is therefore a compile error
 //! or a failing test.
 
-use super::{aws, csv, envoy, haproxy, mail, nginx_error, vendors, w3c};
+use super::{aws, csv, envoy, error_logs, haproxy, mail, vendors, w3c};
 use crate::format::Hints;
 
 /// The syntax of a format, which selects its parser.
@@ -138,9 +138,17 @@ formats! {
         "AWS S3",
         r#"79a59df9 bucket [06/Feb/2019:00:00:38 +0000] 192.0.2.3 arn:ann 3E57427F REST.GET.OBJECT a.jpg "GET /bucket/a.jpg HTTP/1.1" 200 - 113 - 7 - "-" "-" -"#;
     /// The requests that nginx has limited, from its error log.
-    NginxError = "nginx-error" ["nginx-limit"], Expression(nginx_error::LINE, ""), Lines,
+    NginxLimit = "nginx-limit" [], Expression(error_logs::NGINX_LIMIT, ""), Lines,
         "what nginx's limit_req and limit_conn have limited",
         r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: 192.0.2.7, server: example.org, request: "GET /a HTTP/1.1""#;
+    /// All lines of nginx's error log that name a client.
+    NginxError = "nginx-error" [], Expression(error_logs::NGINX, ""), Lines,
+        "nginx's error log, in which clients can forge lines",
+        r#"2024/01/01 12:00:00 [error] 31#31: *7 open() "/srv/a" failed (2: No such file or directory), client: 192.0.2.7, server: example.org, request: "GET /a HTTP/1.1""#;
+    /// All lines of Apache's error log that name a client.
+    ApacheError = "apache-error" [], Expression(error_logs::APACHE, ""), Lines,
+        "Apache's error log",
+        "[Mon Jan 01 12:00:00.500000 2024] [core:error] [pid 7:tid 9] [client 192.0.2.7:4711] AH00124: Request exceeded the limit of 10 internal redirects";
     /// Exim's main log.
     Exim = "exim" [], Expression(mail::EXIM, ""), Lines,
         "messages, refusals, failed logins",

@@ -5,6 +5,7 @@
 //!
 //! The time is in one of the pairs, or at the start of the line.
 
+use super::hints::ChosenFields;
 use super::{Field, names, path_of};
 use crate::envelope::Message;
 use crate::line::Skip;
@@ -15,30 +16,31 @@ pub struct Record<'a> {
     /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
-    key_field: Option<&'a str>,
+    /// The name of the field with the client, if the user has chosen one.
+    client: Option<&'a str>,
 }
 
 /// Parses a line.
 pub(super) fn parse<'a>(
     message: Message<'a>,
-    (time_field, key_field): (Option<&str>, Option<&'a str>),
+    chosen: &'a ChosenFields,
 ) -> Result<Record<'a>, Skip> {
     let line = message.text;
     pairs(line).next().ok_or(Skip::Malformed)?;
-    let time = match time_field {
+    let time = match &chosen.time {
         Some(name) => find(line, name).and_then(time::parse_any),
         None => {
             let recent = |name| time::parse_recent(find(line, name)?);
             names::TIMES.into_iter().find_map(recent).or(message.time)
         }
     };
-    Ok(Record { time: time.ok_or(Skip::Time)?, line, key_field })
+    Ok(Record { time: time.ok_or(Skip::Time)?, line, client: chosen.client.as_deref() })
 }
 
 impl<'a> Record<'a> {
     /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
-        match (field, self.key_field) {
+        match (field, self.client) {
             (Field::Client, Some(name)) => find(self.line, name),
             (Field::Path, _) => names::first(field, |name| find(self.line, name)).map(path_of),
             _ => names::first(field, |name| find(self.line, name)),
@@ -92,7 +94,7 @@ fn value(text: &[u8]) -> (&[u8], &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     const PAIRS: &str = r#"at=info method=GET path="/a?b=c" host=app.example.org fwd="9.9.9.9, 192.0.2.7" dyno=web.1 connect=1ms status=200 note="x \" client_ip=9.9.9.9 ""#;
 
@@ -102,7 +104,7 @@ mod tests {
             "2012-10-11T03:47:20+00:00 heroku[router]:",
             "<158>1 2012-10-11T03:47:20+00:00 host heroku router -",
         ] {
-            let found = told(&format!("{start} {PAIRS}"), &["client", "path", "status"]);
+            let found = last_request(&format!("{start} {PAIRS}"), &["client", "path", "status"]);
             assert_eq!(found, (Format::Logfmt, "1349927240 192.0.2.7 /a 200".into()), "{start}");
         }
     }
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn a_field_with_the_time() {
         let line = format!("ts=2012-10-11T03:47:20.5Z level=info {PAIRS} client_ip=192.0.2.8");
-        let found = told(&line, &["client", "level", "nothing"]);
+        let found = last_request(&line, &["client", "level", "nothing"]);
         assert_eq!(found, (Format::Logfmt, "1349927240.5 192.0.2.8 info -".into()));
     }
 }

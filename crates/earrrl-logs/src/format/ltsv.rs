@@ -4,6 +4,7 @@
 //! Servers escape tabs in values, so that a client cannot add a pair. The labels are those of
 //! ltsv.org, where `host` is the client.
 
+use super::hints::ChosenFields;
 use super::{Field, names, path_of, target};
 use crate::line::{Skip, time};
 
@@ -12,37 +13,35 @@ pub struct Record<'a> {
     /// The time of the request, in nanoseconds since the Unix epoch.
     pub time: u64,
     line: &'a [u8],
-    key_field: Option<&'a str>,
+    /// The name of the field with the client, if the user has chosen one.
+    client: Option<&'a str>,
 }
 
 /// Parses a line.
 ///
 /// # Errors
 /// Returns the reason for skipping the line if it is not a request.
-pub(super) fn parse<'a>(
-    line: &'a [u8],
-    (time_field, key_field): (Option<&str>, Option<&'a str>),
-) -> Result<Record<'a>, Skip> {
+pub(super) fn parse<'a>(line: &'a [u8], chosen: &'a ChosenFields) -> Result<Record<'a>, Skip> {
     if !line.contains(&b'\t') {
         return Err(Skip::Malformed);
     }
     let bare = |text: &'a [u8]| {
         text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")).unwrap_or(text)
     };
-    let time = match time_field {
+    let time = match &chosen.time {
         Some(name) => find(line, name).map(bare).and_then(time::parse_any),
         None => {
             names::TIMES.into_iter().find_map(|name| time::parse_recent(bare(find(line, name)?)))
         }
     };
-    Ok(Record { time: time.ok_or(Skip::Time)?, line, key_field })
+    Ok(Record { time: time.ok_or(Skip::Time)?, line, client: chosen.client.as_deref() })
 }
 
 impl<'a> Record<'a> {
     /// Returns the value of a field.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         let find = |name: &str| find(self.line, name);
-        match (field, self.key_field) {
+        match (field, self.client) {
             (Field::Client, Some(name)) => find(name),
             (Field::Client, None) => find("host").or_else(|| names::first(field, find)),
             (Field::Path, _) => {
@@ -69,14 +68,14 @@ fn find<'a>(line: &'a [u8], label: &str) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn labels() {
         let line = "time:[17/May/2015:12:05:03 +0200]\thost:192.0.2.7\tforwardedfor:9.9.9.9, 192.0.2.8\treq:GET /a?b=host:9.9.9.9 HTTP/1.1\tstatus:200\tua:x \\thost:9.9.9.9 \tuser:ann";
-        let found = told(line, &["client", "forwarded_for", "path", "status", "user"]);
+        let found = last_request(line, &["client", "forwarded_for", "path", "status", "user"]);
         assert_eq!(found, (Format::Ltsv, "1431857103 192.0.2.7 192.0.2.8 /a 200 ann".into()));
         let epoch = "time:1431857103.5\tremote_addr:192.0.2.7\turi:/a";
-        assert_eq!(told(epoch, &["client", "path"]).1, "1431857103.5 192.0.2.7 /a");
+        assert_eq!(last_request(epoch, &["client", "path"]).1, "1431857103.5 192.0.2.7 /a");
     }
 }

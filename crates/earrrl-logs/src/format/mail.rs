@@ -16,9 +16,12 @@
 pub(super) const EXIM: &str = concat!(
     r"^(?:(?<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [-+]\d{4})?) )?(?:\[\d+\] )?",
     r#"(?:[\w-]{16,23} <= (?<sender>"(?:[^"\\]|\\.)*"@\S+|\S+) (?:R=\S+ )?H="#,
-    r"|[\w-]+ authenticator failed for |(?:[\w-]{16,23} )?H=)",
+    r"|[\w-]+ authenticator failed for |(?:[\w-]{16,23} )?H=",
+    r#"|SMTP protocol synchronization error \([^)]*\): rejected (?:connection from|"[^"\s]*") H="#,
+    r#"|SMTP call from (?:H=)?|SMTP protocol error in ".*" H=)"#,
     r"(?<host>[^\s(\[]+ )?(?:\([^)\s]*\) )?\[(?<client>[0-9A-Fa-f:.]+)\](?::\d+)?",
-    r"(?:: [45]\d\d | (?:.* )?(?:P=|rejected ))",
+    r"(?:: [45]\d\d | (?:.* )?(?:P=|rejected )| dropped: too many | (?:next )?input=",
+    r"| [A-Z]+ (?:command used when not advertised|authentication mechanism not supported)$)",
 );
 
 /// The lines of Postfix's syslog messages.
@@ -30,7 +33,7 @@ pub(super) const POSTFIX: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn exim() {
@@ -41,17 +44,24 @@ mod tests {
             "H=([9.9.9.9]) [192.0.2.7] F=<a@b.example> rejected RCPT <c@d.example>: relay not permitted",
             "H=mx.example.org [192.0.2.7] temporarily rejected connection in \"connect\" ACL",
             "dovecot_login authenticator failed for (User) [192.0.2.7]: 535 Incorrect authentication data",
+            r#"SMTP protocol synchronization error (input sent without waiting for greeting): rejected connection from H=[192.0.2.7] input="H=[9.9.9.9] input=""#,
+            r#"SMTP protocol synchronization error (next input sent too soon: pipelining was not advertised): rejected "EHLO" H=([9.9.9.9]) [192.0.2.7]:99 next input="x""#,
+            r#"SMTP call from h.example (9.9.9.9) [192.0.2.7] dropped: too many syntax or protocol errors (last command was "H=[9.9.9.9] rejected ")"#,
+            r#"SMTP protocol error in "AUTH x" H=(y) [9.9.9.9] AUTH command used when not advertised" H=(z) [192.0.2.7] AUTH command used when not advertised"#,
             "plain authenticator failed for h.example ([9.9.9.9]) [192.0.2.7]:99: 535 Incorrect (set_id=a)",
         ];
         for line in lines {
             for stamp in ["2024-01-01 12:00:00", "2024-01-01 13:00:00.000 +0100 [77]"] {
                 let line = format!("{stamp} {line}");
-                let found = told(&line, &["client"]);
+                let found = last_request(&line, &["client"]);
                 assert_eq!(found, (Format::Exim, "1704110400 192.0.2.7".into()), "{line}");
             }
         }
         let syslog = format!("2024-01-01T12:00:00Z mx exim[7]: {}", lines[0]);
-        assert_eq!(told(&syslog, &["client"]), (Format::Exim, "1704110400 192.0.2.7".into()));
+        assert_eq!(
+            last_request(&syslog, &["client"]),
+            (Format::Exim, "1704110400 192.0.2.7".into())
+        );
     }
 
     #[test]
@@ -66,7 +76,7 @@ mod tests {
             "submission/smtpd[7]: warning: unknown[192.0.2.7]: SASL LOGIN authentication failed: UGFz",
         ] {
             let line = format!("2024-01-01T12:00:00+00:00 mx postfix/{line}");
-            let found = told(&line, &["client"]);
+            let found = last_request(&line, &["client"]);
             assert_eq!(found, (Format::Postfix, "1704110400 192.0.2.7".into()), "{line}");
         }
     }

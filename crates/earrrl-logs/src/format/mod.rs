@@ -7,6 +7,7 @@ mod common;
 mod csv;
 mod detect;
 mod envoy;
+mod error_logs;
 mod field;
 mod haproxy;
 mod hints;
@@ -16,7 +17,6 @@ mod logfmt;
 mod ltsv;
 mod mail;
 mod names;
-mod nginx_error;
 pub mod notation;
 mod pattern;
 mod sshd;
@@ -31,6 +31,7 @@ use std::time::SystemTime;
 pub use detect::{LINES, detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};
+use hints::ChosenFields;
 pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;
@@ -53,8 +54,8 @@ enum Body {
     Json(json::Parser),
     Csv(csv::Parser),
     W3c(w3c::Parser),
-    Logfmt { time_field: Option<String>, key_field: Option<String> },
-    Ltsv { time_field: Option<String>, key_field: Option<String> },
+    Logfmt(ChosenFields),
+    Ltsv(ChosenFields),
     Pattern(pattern::Parser),
     Sshd(sshd::Parser),
     SshdLines,
@@ -84,11 +85,7 @@ impl Parser {
             Body::Common(_) => Some(common::FIELDS.to_vec()),
             Body::Pattern(parser) => Some(parser.fields()),
             Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
-            Body::Json(_)
-            | Body::Csv(_)
-            | Body::W3c(_)
-            | Body::Logfmt { .. }
-            | Body::Ltsv { .. } => None,
+            Body::Json(_) | Body::Csv(_) | Body::W3c(_) | Body::Logfmt(_) | Body::Ltsv(_) => None,
         }
     }
 
@@ -100,7 +97,12 @@ impl Parser {
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub fn takes_names(&self) -> bool {
-        matches!(self.body, Body::Json(_) | Body::Csv(_) | Body::Logfmt { .. } | Body::Ltsv { .. })
+        match self.body {
+            Body::Json(_) | Body::Csv(_) | Body::Logfmt(_) | Body::Ltsv(_) => true,
+            Body::Common(_) | Body::W3c(_) | Body::Pattern(_) | Body::Sshd(_) | Body::SshdLines => {
+                false
+            }
+        }
     }
 
     /// Returns the request on a line; `None` if the line is a header.
@@ -115,14 +117,8 @@ impl Parser {
             Body::Json(parser) => parser.parse(message).map(|r| Some(Record::Json(r))),
             Body::Csv(parser) => Ok(parser.parse(message.text)?.map(Record::Csv)),
             Body::W3c(parser) => Ok(parser.parse(message.text)?.map(Record::W3c)),
-            Body::Logfmt { time_field, key_field } => {
-                let names = (time_field.as_deref(), key_field.as_deref());
-                logfmt::parse(message, names).map(|r| Some(Record::Logfmt(r)))
-            }
-            Body::Ltsv { time_field, key_field } => {
-                let names = (time_field.as_deref(), key_field.as_deref());
-                ltsv::parse(message.text, names).map(|r| Some(Record::Ltsv(r)))
-            }
+            Body::Logfmt(chosen) => logfmt::parse(message, chosen).map(|r| Some(Record::Logfmt(r))),
+            Body::Ltsv(chosen) => ltsv::parse(message.text, chosen).map(|r| Some(Record::Ltsv(r))),
             Body::Pattern(parser) => parser.parse(message).map(|r| Some(Record::Pattern(r))),
             Body::Sshd(parser) => parser.parse(message).map(|r| Some(Record::Sshd(r))),
             Body::SshdLines => {
@@ -140,14 +136,8 @@ impl Body {
             Syntax::Json => Self::Json(json::Parser::new(hints)),
             Syntax::Csv => Self::Csv(csv::Parser::new(hints)),
             Syntax::W3c => Self::W3c(w3c::Parser::default()),
-            Syntax::Logfmt => Self::Logfmt {
-                time_field: hints.time_field.clone(),
-                key_field: hints.key_field.clone(),
-            },
-            Syntax::Ltsv => Self::Ltsv {
-                time_field: hints.time_field.clone(),
-                key_field: hints.key_field.clone(),
-            },
+            Syntax::Logfmt => Self::Logfmt(hints.into()),
+            Syntax::Ltsv => Self::Ltsv(hints.into()),
             Syntax::Sshd => Self::Sshd(sshd::Parser::default()),
             Syntax::SshdLines => Self::SshdLines,
             Syntax::Expression(text, program) => {
@@ -219,14 +209,29 @@ impl<'a> Record<'a> {
             Self::Csv(record) => record.cost(),
             Self::Pattern(record) => record.cost().map(Cow::Borrowed),
             Self::Sshd(record) => record.cost().map(Cow::Borrowed),
-            _ => None,
+            Self::Common(_)
+            | Self::Json(_)
+            | Self::W3c(_)
+            | Self::Logfmt(_)
+            | Self::Ltsv(_)
+            | Self::SshdLines(_) => None,
         }
     }
 
     /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
     pub fn has_addresses(&self) -> bool {
-        !matches!(self, Self::Csv(_))
+        match self {
+            Self::Csv(_) => false,
+            Self::Common(_)
+            | Self::Json(_)
+            | Self::W3c(_)
+            | Self::Logfmt(_)
+            | Self::Ltsv(_)
+            | Self::Pattern(_)
+            | Self::Sshd(_)
+            | Self::SshdLines(_) => true,
+        }
     }
 }
 
@@ -242,24 +247,24 @@ pub(crate) fn named_fields(line: &[u8]) -> Vec<(String, String)> {
 /// Returns the format detected for a log, and the time and the fields of its last line. Addresses
 /// are cut to prefixes as in keys.
 #[cfg(test)]
-fn told(log: &str, fields: &[&str]) -> (Format, String) {
+fn last_request(log: &str, fields: &[&str]) -> (Format, String) {
     use crate::reading::KeyMaker;
     use earrrl_tower::Prefixes;
 
     let hints = Hints { year: Some(2009), ..Hints::default() };
     let Some(found) = detect(log.as_bytes(), &hints) else { panic!("no format: {log}") };
     let mut parser = Parser::new(found, &hints, SystemTime::UNIX_EPOCH);
-    let mut told = String::new();
+    let mut shown = String::new();
     for line in log.lines() {
         let Ok(Some(record)) = parser.parse(line.as_bytes()) else { continue };
-        told = format!("{}", (record.time() / 1_000) as f64 / 1e6);
+        shown = format!("{}", (record.time() / 1_000) as f64 / 1e6);
         for field in fields {
             let Ok(key) = field.parse() else { panic!("no field: {field}") };
             let mut keys = KeyMaker::new(key, Prefixes::new(32, 128), true);
             let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-            told += " ";
-            told += &keys.with(&record, text).unwrap_or_else(|_| "-".into());
+            shown += " ";
+            shown += &keys.with(&record, text).unwrap_or_else(|_| "-".into());
         }
     }
-    (found.1, told)
+    (found.1, shown)
 }

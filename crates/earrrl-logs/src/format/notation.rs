@@ -332,8 +332,8 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
-        for (notation, told) in [
+    fn mistakes_are_reported() {
+        for (notation, expected) in [
             ("", "the time"),
             ("$remote_addr", "the time"),
             ("%h %u", "the time"),
@@ -344,7 +344,7 @@ mod tests {
             ("%t %?", "unknown directive"),
         ] {
             let error = super::pattern(notation).unwrap_err();
-            assert!(error.contains(told), "{notation}: {error}");
+            assert!(error.contains(expected), "{notation}: {error}");
         }
     }
 }

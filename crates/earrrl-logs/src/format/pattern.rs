@@ -16,6 +16,9 @@ use crate::line::{Skip, is_address};
 /// The greatest size of an expression's compiled automaton, in bytes.
 const MAX_SIZE: usize = 4 << 20;
 
+/// The group of a second text on the line that could be the client's field.
+const TWIN: &str = "twin";
+
 /// A regular expression for lines, and the names of its groups.
 #[derive(Debug, Clone)]
 pub struct LinePattern {
@@ -79,7 +82,8 @@ impl LinePattern {
 
     /// Returns the names of the fields that the pattern finds on a line.
     pub fn fields(&self) -> Vec<&str> {
-        let named = self.names.iter().map(String::as_str).filter(|name| !name.is_empty());
+        let named =
+            self.names.iter().map(String::as_str).filter(|&name| !name.is_empty() && name != TWIN);
         let also = [
             ("client", self.place("key").or(self.place("forwarded_for"))),
             ("path", self.place("request")),
@@ -190,12 +194,16 @@ impl<'a> Record<'a> {
         self.group("cost")
     }
 
-    /// Returns true if quotes that a client has sent allow the list of X-Forwarded-For to end at
-    /// either of two addresses.
+    /// Returns true if text that a client has sent allows two readings of the line: it looks like
+    /// the field of the client, or its quotes allow the list of X-Forwarded-For to end at either of
+    /// two addresses.
     ///
     /// Envoy does not escape quotes: `"9.9.9.9" "x, 192.0.2.7" "curl"` is either the list
     /// `9.9.9.9` and an agent, or a longer list and the agent `curl`.
     fn is_ambiguous(&self) -> bool {
+        if self.group(TWIN).is_some() {
+            return true;
+        }
         if self.group("client").is_some() {
             return false;
         }
@@ -267,15 +275,15 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_one_line() {
-        for (expression, told) in [
+    fn mistakes_are_reported_in_one_line() {
+        for (expression, expected) in [
             ("(", "unclosed group"),
             ("(?<time>x)", "a group for the key"),
             ("(?<key>x)", "a group for the time"),
             (r"(?<time>x)(?<key>(a{1000}){1000})", "size limit"),
         ] {
             let error = LinePattern::given(expression).unwrap_err();
-            assert!(error.contains(told) && !error.contains('\n'), "{error}");
+            assert!(error.contains(expected) && !error.contains('\n'), "{error}");
         }
     }
 }

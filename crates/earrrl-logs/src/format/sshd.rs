@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_told_apart() {
+    fn connections_are_distinguished() {
         let failed = "Failed password for invalid user bob from 192.0.2.7 port 4711 ssh2";
         let lines = [
             ("sshd[7]", "Invalid user bob from 192.0.2.7 port 4711"),

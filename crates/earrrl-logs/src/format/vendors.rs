@@ -52,7 +52,7 @@ pub(super) const RAILS: &str = concat!(
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn known_truth() {
@@ -101,7 +101,10 @@ mod tests {
             ),
         ];
         for (format, line, fields, expected) in cases {
-            assert_eq!(told(line, &[&format!("client,{fields}")]), (format, expected.into()));
+            assert_eq!(
+                last_request(line, &[&format!("client,{fields}")]),
+                (format, expected.into())
+            );
         }
     }
 
@@ -112,11 +115,11 @@ mod tests {
         };
         let honest = uvicorn("GET / HTTP/1.1");
         let forged = uvicorn(r#"GET /" 200" INFO: 9.9.9.9:1 - "GET HTTP/1.1"#);
-        let (_, found) = told(&format!("{honest}\n{forged}"), &["client"]);
+        let (_, found) = last_request(&format!("{honest}\n{forged}"), &["client"]);
         assert!(found.ends_with(" 192.0.2.7"), "{found}");
         let rails = r#"Started GET "/x" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
         let forged = r#"Started GET "/x" for 9.9.9.9 at 2015-05-17 10:05:03 +0000" for 192.0.2.7 at 2015-05-17 10:05:03 +0000"#;
-        let (_, found) = told(&format!("{rails}\n{forged}"), &["client"]);
+        let (_, found) = last_request(&format!("{rails}\n{forged}"), &["client"]);
         assert!(found.ends_with(" 192.0.2.7"), "{found}");
     }
 }

@@ -103,7 +103,7 @@ fn columns(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::{Format, told};
+    use crate::format::{Format, last_request};
 
     #[test]
     fn iis() {
@@ -111,7 +111,7 @@ mod tests {
             #Date: 2024-01-01 00:00:00\n\
             #Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken X-Forwarded-For\n\
             2024-01-01 12:00:00 10.0.0.1 GET /a x=1 443 ann 2001:db8::1 curl/8 200 15 9.9.9.9,192.0.2.9";
-        let found = told(log, &["client", "user", "path", "sc-status", "x-forwarded-for"]);
+        let found = last_request(log, &["client", "user", "path", "sc-status", "x-forwarded-for"]);
         let expected = "1704110400 2001:db8::1 ann /a 200 192.0.2.9";
         assert_eq!(found, (Format::W3c, expected.into()));
     }
@@ -121,7 +121,7 @@ mod tests {
         let log = "#separator \\x09\n#path\thttp\n#fields\tts\tuid\tid.orig_h\tid.orig_p\tmethod\turi\tuser_agent\tusername\n\
             #types\ttime\tstring\taddr\tport\tstring\tstring\tstring\tstring\n\
             1431857103.500000\tC1\t192.0.2.7\t4711\tGET\t/a?b\tan agent 9.9.9.9\t-";
-        let found = told(log, &["client", "path", "method", "user"]);
+        let found = last_request(log, &["client", "path", "method", "user"]);
         assert_eq!(found, (Format::W3c, "1431857103.5 192.0.2.7 /a GET -".into()));
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn cloudfront() {
         let log = "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(Referer)\n\
             2024-01-01\t12:00:00\tFRA2\t2390\t192.0.2.7\tGET\td111.cloudfront.net\t/a%20b\t200\t-";
-        let found = told(log, &["client", "path", "sc-bytes", "cs(Referer)"]);
+        let found = last_request(log, &["client", "path", "sc-bytes", "cs(Referer)"]);
         assert_eq!(found, (Format::W3c, "1704110400 192.0.2.7 /a%20b 2390 -".into()));
     }
 }

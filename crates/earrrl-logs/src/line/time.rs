@@ -130,7 +130,17 @@ pub fn parse_epoch(text: &[u8]) -> Option<u64> {
 
 /// Parses a time in any of the notations that logs use.
 pub fn parse_any(text: &[u8]) -> Option<u64> {
-    parse_epoch(text).or_else(|| parse_iso(text)).or_else(|| parse_common(text))
+    let number_or_iso = parse_epoch(text).or_else(|| parse_iso(text));
+    number_or_iso.or_else(|| parse_common(text)).or_else(|| parse_ctime(text))
+}
+
+/// Parses a time such as `Sun May 17 10:05:03.25 2015`, in UTC.
+fn parse_ctime(text: &[u8]) -> Option<u64> {
+    let (date, rest) = text.strip_prefix(text.split_first_chunk::<4>()?.0)?.split_first_chunk()?;
+    let (month, day, second) = parse_syslog(date)?;
+    let (fraction, year) = rest.split_at_checked(rest.len().checked_sub(5)?)?;
+    let (fraction, zone) = fraction_and_zone(fraction)?;
+    instant((digits(year.strip_prefix(b" ")?)?, month, day), second, fraction, zone)
 }
 
 /// Parses a time from a field that may also contain a duration: numbers that would be times before
@@ -293,7 +303,21 @@ mod tests {
     }
 
     #[test]
-    fn epoch_units_are_told_by_size() {
+    fn ctime_times() {
+        let cases: [(&str, Option<u64>); 5] = [
+            ("Sun May 17 10:05:03 2015", Some(1_431_857_103_000_000_000)),
+            ("Sun May 17 10:05:03.25 2015", Some(1_431_857_103_250_000_000)),
+            ("Fri May  1 10:05:03.250000 2015", Some(1_430_474_703_250_000_000)),
+            ("Sun May 17 10:05:03", None),
+            ("Sun May 32 10:05:03 2015", None),
+        ];
+        for (text, time) in cases {
+            assert_eq!(parse_any(text.as_bytes()), time, "{text}");
+        }
+    }
+
+    #[test]
+    fn epoch_units_are_distinguished_by_size() {
         for text in ["1431857103.25", "1431857103250", "1431857103250000", "1431857103250000000"] {
             assert_eq!(parse_epoch(text.as_bytes()), Some(1_431_857_103_250_000_000), "{text}");
         }

@@ -45,12 +45,12 @@ const FONT: &[u8] = include_bytes!("../../assets/roboto-subset.ttf");
 /// Returns one line with the reason if the name does not end in `.svg`, or if the file cannot be
 /// written.
 pub fn save(figure: &Figure, path: &Path) -> Result<(), String> {
-    let told = |problem: &str| format!("{}: {problem}", path.display());
+    let problem_of = |problem: &str| format!("{}: {problem}", path.display());
     if !is_svg(path) {
-        return Err(told(EXPECTED));
+        return Err(problem_of(EXPECTED));
     }
     let content = svg(figure, Some(&WHITE))?;
-    std::fs::write(path, content).map_err(|error| told(&plain(&error)))
+    std::fs::write(path, content).map_err(|error| problem_of(&plain(&error)))
 }
 
 /// The error message for a file name that does not end in `.svg`.

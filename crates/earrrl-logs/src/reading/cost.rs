@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
+    fn mistakes_are_reported() {
         let costs = ["", "x", "-1", "NaN", "field:"];
         let paths = ["path:/a", "path:/a=", "path:/a=x", "path:=5", "path:/a*b=5", "path:/a**=5"];
         for text in costs.into_iter().chain(paths) {

@@ -1,5 +1,7 @@
 //! Warnings about log files that were probably misread.
 
+use crate::format::Format;
+
 /// Nanoseconds in a minute.
 const MINUTE: u64 = 60_000_000_000;
 
@@ -59,6 +61,16 @@ impl HourWatch {
 pub(super) fn mixed(format: &str, malformed: u64, lines: u64) -> Option<String> {
     (lines >= MANY && malformed * 4 >= lines).then(|| {
         format!("{malformed} of {lines} lines are not {format}: split the file by format, or name one with --format")
+    })
+}
+
+/// Returns a warning if the files of a directory or archive are in several formats, since the same
+/// request may be in several of them.
+pub(super) fn several_formats(formats: &[Format]) -> Option<String> {
+    let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    (names.len() > 1).then(|| {
+        let names = names.join(", ");
+        format!("its files are in several formats ({names}): one request may count in each of them")
     })
 }
 

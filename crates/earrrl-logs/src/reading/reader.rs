@@ -8,22 +8,20 @@ use super::clients::ClientNumbers;
 use super::cost::Costs;
 use super::doubt::{self, HourWatch};
 use super::filter::Filter;
+use super::find_format::{FormatSearch, first_line};
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
-use super::lines::{LogLine, LogLines, MAX_LINE};
+use super::lines::LogLines;
 use super::parsing::Parsing;
 use super::read_error::ReadError;
 use super::request::LoggedRequest;
 use super::resolve::resolve;
 use crate::envelope::Envelope;
-use crate::format::{self, Format, Hints, Parser, detect, envelope_of, named_fields};
-use crate::line::{Escaped, Skip, Skips, is_address};
+use crate::format::{Format, Hints, Parser, envelope_of};
+use crate::line::{Escaped, Skip, Skips};
 use crate::text::plain;
 use earrrl_tower::Prefixes;
-
-/// The number of lines without a client after which the search for the format gives up.
-const MOST_PASSED: u64 = 100_000;
 
 /// The settings of reading: the format, and the key, the cost and the selection of requests.
 pub struct Selection {
@@ -96,20 +94,31 @@ impl LogReader {
         self.lines - self.skips.lines()
     }
 
-    /// Reads a file and passes its requests to `take` in the order of their lines. `take` gets an
-    /// empty slice whenever standard input has nothing to read.
+    /// Reads a file, or the files of a directory or zip archive, and passes its requests to `take` in
+    /// the order of their lines. `take` gets an empty slice whenever standard input has nothing to
+    /// read.
     ///
     /// # Errors
-    /// Returns the reason in one line if the file cannot be read to its end, or the error of
-    /// `take`.
+    /// Returns the reasons in one line if a file cannot be read to its end, or the error of `take`.
     pub fn read(
         &mut self,
         path: &Path,
-        watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
+        mut watch: impl FnMut(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
-        let input = input::open(path, watch).map_err(|error| unreadable(path, &error))?;
-        self.read_input(input, take)
+        let logs = input::logs(path).map_err(|error| unreadable(&name_of(path), &error))?;
+        let (mut formats, mut problems) = (Vec::new(), Vec::new());
+        for log in &logs {
+            let input = input::open(log, &mut watch).map_err(|e| unreadable(&log.name(), &e));
+            match input.and_then(|input| self.read_input(input, take)) {
+                Ok(format) => formats.extend(format.filter(|format| !formats.contains(format))),
+                Err(ReadError::Input(problem)) => problems.push(problem),
+                Err(error) => return Err(error),
+            }
+        }
+        let doubt = doubt::several_formats(&formats);
+        self.doubts.extend(doubt.map(|doubt| format!("{}: {doubt}", name_of(path))));
+        if problems.is_empty() { Ok(()) } else { Err(ReadError::Input(problems.join("; "))) }
     }
 
     /// Reads a file while it is written, from its start, and passes its requests to `take` as they
@@ -143,16 +152,16 @@ impl LogReader {
         watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
-        let input = input::follow(path, watch).map_err(|error| unreadable(path, &error))?;
-        self.read_input(input, take)
+        let input = input::follow(path, watch).map_err(|e| unreadable(&name_of(path), &e))?;
+        self.read_input(input, take).map(drop)
     }
 
-    /// Reads an opened log.
+    /// Reads an opened log. Returns its format; `None` if it has no lines.
     fn read_input(
         &mut self,
         Input { name, path, modified, source }: Input,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Option<Format>, ReadError> {
         self.note_file(&name, path);
         let mut lines = LogLines::new(source);
         let before = self.lines;
@@ -160,7 +169,7 @@ impl LogReader {
             Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
             None => match self.find_format(&name, &mut lines)? {
                 Some(found) => found,
-                None => return Ok(()),
+                None => return Ok(None),
             },
         };
         let number = self.lines - before;
@@ -174,21 +183,19 @@ impl LogReader {
         {
             parser = parser.following(last);
         }
-        let malformed = self.skips.lines_of(Skip::Malformed);
-        let used = self.used();
+        let (malformed, used) = (self.skips.lines_of(Skip::Malformed), self.used());
         let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
         let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
         // Lines in another form are normal in a syslog file, since other programs write to it, too.
-        if !format.is_one_of_many()
-            && let Some(doubt) = doubt::mixed(format.name(), malformed, self.lines - before)
-        {
-            self.doubts.push(format!("{name}: {doubt}"));
+        if !format.is_one_of_many() {
+            let doubt = doubt::mixed(format.name(), malformed, self.lines - before);
+            self.doubts.extend(doubt.map(|doubt| format!("{name}: {doubt}")));
         }
         if self.used() == used && parser.takes_names() {
             self.fields = parser.named_fields(&first);
         }
         self.last_parser = Some(parser);
-        result
+        result.map(|()| Some(format))
     }
 
     /// Remembers a file, and adds a warning if it was read before.
@@ -273,102 +280,25 @@ impl LogReader {
         result
     }
 
-    /// Detects the format from the first lines, or from later ones if the first have no client.
-    /// Returns `None` if the file has no lines.
+    /// Detects the format of a file. Returns `None` if the file has no lines.
     fn find_format(
         &mut self,
         name: &str,
         lines: &mut LogLines<Box<dyn Read + Send>>,
     ) -> Result<Option<(Envelope, Format)>, ReadError> {
-        let before = (self.lines, self.skips.clone());
-        let start = lines.peek().to_vec();
-        let mut passed = 0;
-        loop {
-            let ahead = lines.peek();
-            if let Some(found) = detect(ahead, &self.hints) {
-                return Ok(Some(found));
-            }
-            let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
-            let is_binary = first <= MAX_LINE && ahead.contains(&0);
-            if ahead.is_empty() || passed > MOST_PASSED || is_binary {
-                break;
-            }
-            let examined = memchr::memchr_iter(b'\n', ahead).take(format::LINES).count();
-            for _ in 0..examined.max(1) {
-                let next = match lines.next() {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    next => next,
-                };
-                let problem = |error| ReadError::Input(format!("{name}: {}", plain(&error)));
-                let Some(line) = next.map_err(problem)? else { break };
-                let (skip, text) = match line {
-                    LogLine::Whole(text) => (Skip::Malformed, text),
-                    LogLine::TooLong(text) => (Skip::TooLong, text),
-                };
-                passed += 1;
-                self.lines += 1;
-                self.skips.add(skip, name, passed, text);
-            }
-        }
-        if let Some(error) = lines.take_error() {
-            return Err(ReadError::Input(format!("{name}: {}", plain(&error))));
-        }
-        let too_long = self.skips.lines_of(Skip::TooLong) - before.1.lines_of(Skip::TooLong);
-        (self.lines, self.skips) = before;
-        match passed {
-            0 if start.is_empty() => Ok(None),
-            1.. if too_long == passed => Err(ReadError::Input(format!(
-                "{name}: has only lines longer than 64 KiB, so is no log"
-            ))),
-            _ => Err(ReadError::Input(format!("{name}: {}", unknown_format(&start, &self.hints)))),
-        }
+        let mut search = FormatSearch::new(name, &self.hints, self.skips.clone());
+        let found = search.run(lines)?;
+        (self.lines, self.skips) = (self.lines + search.passed, search.skips);
+        Ok(found)
     }
 }
 
 /// Returns the error of a log that cannot be opened.
-fn unreadable(path: &Path, error: &io::Error) -> ReadError {
-    let name = Escaped(path.as_os_str().as_encoded_bytes());
+fn unreadable(name: &str, error: &io::Error) -> ReadError {
     ReadError::Input(format!("{name}: {}", plain(error)))
 }
 
-/// Returns the first line of `ahead` that is not blank.
-fn first_line(ahead: &[u8]) -> &[u8] {
-    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
-    lines.find(|line| !line.is_empty()).unwrap_or_default()
-}
-
-/// Returns a hint about the flags that select fields by name, which lists the names in the log.
-pub fn fields_hint(fields: &[(String, String)]) -> String {
-    let names: Vec<String> =
-        fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
-    let address = fields.iter().find(|(_, value)| is_address(value.as_bytes()));
-    let guess = match address {
-        Some((name, _)) => format!(" ({} has an address)", Escaped(name.as_bytes())),
-        None => String::new(),
-    };
-    format!(
-        "its fields are {}; --time-field names the one with the time, --key-field the one with the client{guess}",
-        names.join(", ")
-    )
-}
-
-/// Returns the error message for a log whose format was not found, with an example line.
-fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
-    if ahead.contains(&0) {
-        return "is a binary file, not a log".into();
-    }
-    let line = first_line(ahead);
-    if line.is_empty() {
-        return "is blank".into();
-    }
-    let first = Escaped(&line[..line.len().min(80)]);
-    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
-    let hint = match &hints.time_field {
-        Some(field) => format!("--time-field says that a field `{field}` has the time"),
-        None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
-        None => {
-            format!("known are {}; --pattern or --log-format describes any other", Format::names())
-        }
-    };
-    format!("no log format fits its first lines{example}; {hint}")
+/// Returns a path as text, with control characters escaped.
+fn name_of(path: &Path) -> String {
+    Escaped(path.as_os_str().as_encoded_bytes()).to_string()
 }

@@ -24,8 +24,8 @@ impl<R: Read> ZstdReader<R> {
     pub(super) fn new(source: R) -> Self {
         let source = BufReader::with_capacity(AHEAD, source);
         let mut decoder = FrameDecoder::new();
-        // The decoder checks the window size of every frame except its first, so the first is a
-        // dummy.
+        // The decoder does not check the window size of its first frame, so this is an empty one,
+        // and the source's first frame is its second.
         let _ = decoder.reset(EMPTY_FRAME);
         Self { source, decoder, in_frame: false }
     }

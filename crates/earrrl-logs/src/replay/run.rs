@@ -76,14 +76,14 @@ impl Replay {
         }
     }
 
-    /// Judges a request under every rule; passes each rule's index and decision to `tell`.
+    /// Judges a request under every rule; passes each rule's index and decision to `take`.
     ///
     /// # Errors
-    /// Returns the first error that `tell` returns.
+    /// Returns the first error that `take` returns.
     pub fn decide<E>(
         &mut self,
         request: LoggedRequest,
-        mut tell: impl FnMut(usize, Decision) -> Result<(), E>,
+        mut take: impl FnMut(usize, Decision) -> Result<(), E>,
     ) -> Result<(), E> {
         let now = self.count(&request);
         let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
@@ -95,7 +95,7 @@ impl Replay {
             if let Some(counts) = &mut counts {
                 counts[place + 1] += u64::from(decision.allowed);
             }
-            tell(place, decision)?;
+            take(place, decision)?;
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ pub fn over_time(
     let scaled = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * per)).collect();
     let asked = Series::new("asked", GREY, scaled(asked)).with_stroke(Stroke::Filled);
     let permitted = columns.iter().map(|(name, column, colour)| {
-        // Columns beyond the number of colours repeat a colour, and are told apart by dashes.
+        // Columns beyond the number of colours repeat a colour, and differ in their dashes.
         let stroke = if *colour >= GREY { Stroke::Dashed } else { Stroke::Solid };
         Series::new(name, colour % GREY, scaled(rates(timeline, *column))).with_stroke(stroke)
     });

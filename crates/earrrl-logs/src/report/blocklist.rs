@@ -9,7 +9,7 @@ use super::Summary;
 use crate::line::time;
 
 /// The number of addresses that an ipset is created for, unless there are more.
-const ROOM: usize = 65_536;
+const IPSET_SIZE: usize = 65_536;
 
 /// A program that blocks addresses, and so determines the form of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,47 +38,51 @@ pub fn write_blocklist(
     summary: &Summary<'_>,
     (now, expiry): (u64, Duration),
 ) -> io::Result<usize> {
-    let offenders = summary.replay.trials.iter().flat_map(|trial| trial.offenders(usize::MAX));
-    let clients: BTreeSet<u32> = offenders.map(|offender| offender.client).collect();
-    let networks: BTreeSet<Network> =
-        clients.iter().filter_map(|&client| network(summary.reader.clients.key(client))).collect();
-    let left_out =
-        clients.iter().filter(|&&client| network(summary.reader.clients.key(client)).is_none());
-    let left_out = left_out.count();
-    let (v4, v6): (Vec<Network>, Vec<Network>) =
-        networks.into_iter().partition(|(address, _)| address.is_ipv4());
-    let until = now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX));
-    writeln!(
-        out,
-        "# Clients that `earrrl replay` would have limited; expires {} UTC",
-        time::written(until)
-    )?;
+    let (listed, left_out) = Listed::of(summary);
+    let expires = time::written(end_of_block(now, expiry));
+    writeln!(out, "# Clients that `earrrl replay` would have limited; expires {expires} UTC")?;
     let seconds = expiry.as_secs().max(1);
     match blocker {
-        Blocker::Nginx => {
-            for network in v4.iter().chain(&v6) {
-                writeln!(out, "deny {};", text(network))?;
-            }
-        }
+        Blocker::Nginx => write_nginx(out, &listed)?,
         Blocker::Ipset => {
-            write_ipset(out, ("earrrl4", "inet"), &v4, seconds)?;
-            write_ipset(out, ("earrrl6", "inet6"), &v6, seconds)?;
+            write_ipset(out, ("earrrl4", "inet"), &listed.v4, seconds)?;
+            write_ipset(out, ("earrrl6", "inet6"), &listed.v6, seconds)?;
         }
-        Blocker::Nft => {
-            writeln!(out, "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{")?;
-            write_nft(out, ("limited4", "ipv4_addr"), &v4, seconds)?;
-            write_nft(out, ("limited6", "ipv6_addr"), &v6, seconds)?;
-            writeln!(
-                out,
-                "    chain input {{\n        type filter hook input priority -10; policy accept;"
-            )?;
-            writeln!(
-                out,
-                "        ip saddr @limited4 drop\n        ip6 saddr @limited6 drop\n    }}\n}}"
-            )?;
-        }
+        Blocker::Nft => write_nft(out, &listed, seconds)?,
     }
     Ok(left_out)
+}
+
+/// The addresses and networks of a list, each once and in order.
+struct Listed {
+    v4: Vec<Network>,
+    v6: Vec<Network>,
+}
+
+impl Listed {
+    /// Returns the addresses of all clients that any rule has limited, and the number of limited
+    /// clients that are not addresses.
+    fn of(summary: &Summary<'_>) -> (Self, usize) {
+        let offenders = summary.replay.trials.iter().flat_map(|trial| trial.offenders(usize::MAX));
+        let clients: BTreeSet<u32> = offenders.map(|offender| offender.client).collect();
+        let address = |client: &u32| network(summary.reader.clients.key(*client));
+        let left_out = clients.iter().filter(|client| address(client).is_none()).count();
+        let networks: BTreeSet<Network> = clients.iter().filter_map(address).collect();
+        let (v4, v6) = networks.into_iter().partition(|(address, _)| address.is_ipv4());
+        (Self { v4, v6 }, left_out)
+    }
+}
+
+/// Returns the time at which a block ends, in nanoseconds since the epoch.
+fn end_of_block(now: u64, expiry: Duration) -> u64 {
+    now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn write_nginx(out: &mut impl Write, listed: &Listed) -> io::Result<()> {
+    for network in listed.v4.iter().chain(&listed.v6) {
+        writeln!(out, "deny {};", text(network))?;
+    }
+    Ok(())
 }
 
 fn write_ipset(
@@ -87,10 +91,10 @@ fn write_ipset(
     networks: &[Network],
     seconds: u64,
 ) -> io::Result<()> {
-    let room = networks.len().max(ROOM);
+    let most = networks.len().max(IPSET_SIZE);
     writeln!(
         out,
-        "create {name} hash:net family {family} timeout {seconds} maxelem {room} -exist"
+        "create {name} hash:net family {family} timeout {seconds} maxelem {most} -exist"
     )?;
     for network in networks {
         writeln!(out, "add {name} {} timeout {seconds} -exist", text(network))?;
@@ -98,7 +102,23 @@ fn write_ipset(
     Ok(())
 }
 
-fn write_nft(
+/// The chain that drops the packets of the clients in both sets, and the end of the table.
+const NFT_CHAIN: &str = "    chain input {
+        type filter hook input priority -10; policy accept;
+        ip saddr @limited4 drop
+        ip6 saddr @limited6 drop
+    }
+}
+";
+
+fn write_nft(out: &mut impl Write, listed: &Listed, seconds: u64) -> io::Result<()> {
+    writeln!(out, "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{")?;
+    write_nft_set(out, ("limited4", "ipv4_addr"), &listed.v4, seconds)?;
+    write_nft_set(out, ("limited6", "ipv6_addr"), &listed.v6, seconds)?;
+    out.write_all(NFT_CHAIN.as_bytes())
+}
+
+fn write_nft_set(
     out: &mut impl Write,
     (name, kind): (&str, &str),
     networks: &[Network],
@@ -122,7 +142,7 @@ pub fn write_limited_csv(
     summary: &Summary<'_>,
     (now, expiry): (u64, Duration),
 ) -> io::Result<()> {
-    let until = now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX));
+    let until = end_of_block(now, expiry);
     writeln!(out, "client,denied,requests,expires,rule")?;
     for trial in &summary.replay.trials {
         for offender in trial.offenders(usize::MAX) {

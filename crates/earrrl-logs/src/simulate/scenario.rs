@@ -45,14 +45,15 @@ impl Scenario {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let told = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+        let problem = |error: &dyn std::fmt::Display| format!("{name}: {error}");
         match name {
-            "rule" => self.rules.push(value.parse().map_err(|error| told(&error))?),
-            "client" => self.clients.push(value.parse().map_err(|error| told(&error))?),
+            "rule" => self.rules.push(value.parse().map_err(|error| problem(&error))?),
+            "client" => self.clients.push(value.parse().map_err(|error| problem(&error))?),
             "duration" => {
-                self.duration = Some(earrrl::parse_duration(value).map_err(|error| told(&error))?);
+                self.duration =
+                    Some(earrrl::parse_duration(value).map_err(|error| problem(&error))?);
             }
-            "seed" => self.seed = Some(value.parse().map_err(|error| told(&error))?),
+            "seed" => self.seed = Some(value.parse().map_err(|error| problem(&error))?),
             _ => return Err("expected rule, client, duration or seed, then = and a value".into()),
         }
         Ok(())

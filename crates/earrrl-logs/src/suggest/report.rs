@@ -124,16 +124,7 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
              `--touch {MANY}%`."
         )?;
     }
-    if let Some((limit, further)) = &advice.judged.second {
-        let count = counted(further.len() as u64, "further client");
-        writeln!(
-            out,
-            "\nA second rule, with a half-life of {}, touches {count} beside it:\n\n    --rule '{}'\n",
-            duration(limit.half_life),
-            limit.rule,
-        )?;
-        write_clients(out, advice, further)?;
-    }
+    write_second(out, advice)?;
     if !advice.judged.below.is_empty() {
         writeln!(out, "\nThe next below the limit:\n")?;
         write_clients(out, advice, &advice.judged.below)?;
@@ -144,6 +135,19 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
         writeln!(out, "\n{sentence}")?;
     }
     Ok(())
+}
+
+/// Writes the second suggested rule, if there is one, and the clients that only it affects.
+fn write_second(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
+    let Some((limit, further)) = &advice.judged.second else { return Ok(()) };
+    let count = counted(further.len() as u64, "further client");
+    writeln!(
+        out,
+        "\nA second rule, with a half-life of {}, touches {count} beside it:\n\n    --rule '{}'\n",
+        duration(limit.half_life),
+        limit.rule,
+    )?;
+    write_clients(out, advice, further)
 }
 
 fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {

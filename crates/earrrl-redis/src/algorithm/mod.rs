@@ -258,9 +258,15 @@ pub(crate) fn tag(limit: &Limit) -> u32 {
     (fnv ^ fnv >> 32) as u32
 }
 
-/// Returns a stable number of a rule and all its parameters: claims under other parameters are in another unit.
+/// The version of the form of claims. It is a part of their tags, so that claims of another form are
+/// not counted.
+const CLAIMS_VERSION: u8 = 2;
+
+/// Returns a stable number of a rule and all its parameters, since claims under other parameters are
+/// in another unit.
 pub(crate) fn claim_tag(rule: &Rule) -> u16 {
-    let fnv = fnv(rule.to_string().into_bytes().into_iter());
+    let text = rule.to_string().into_bytes();
+    let fnv = fnv(std::iter::once(CLAIMS_VERSION).chain(text));
     (fnv ^ fnv >> 16 ^ fnv >> 32 ^ fnv >> 48) as u16
 }
 

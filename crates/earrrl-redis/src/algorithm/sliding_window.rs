@@ -22,7 +22,7 @@ impl OnRedis for SlidingWindow {
         let shares = self.sub_windows() / common_divisor(self);
         if whole_micros(self.window_nanos()) * shares as f64 >= MOST_EXACT {
             let problem = format!(
-                "{} parts of {}us can't be told exactly on Redis; take a divisor of the window",
+                "{} parts of {}us cannot be stored exactly on Redis; expected a divisor of the window",
                 self.sub_windows(),
                 self.window_nanos() / 1000
             );

@@ -24,6 +24,8 @@ pub(crate) struct Claim {
     pub(crate) need: f64,
     pub(crate) take: f64,
     pub(crate) wanted: f64,
+    /// The headroom that the node expects to use.
+    pub(crate) expected: f64,
     /// The smallest share for which a claim is made.
     pub(crate) least: f64,
     /// The number of nodes among which the headroom is divided.
@@ -37,8 +39,8 @@ pub(crate) struct Claim {
 impl Claim {
     /// Returns a claim of nothing.
     pub(crate) fn none(node: [u8; 8]) -> Self {
-        let (need, take, wanted, least) = (0.0, 0.0, 0.0, f64::MAX);
-        Self { node, need, take, wanted, least, nodes: 1, lasts: 0.0, cost: Cost::ONE }
+        let (need, take, wanted, expected, least) = (0.0, 0.0, 0.0, 0.0, f64::MAX);
+        Self { node, need, take, wanted, expected, least, nodes: 1, lasts: 0.0, cost: Cost::ONE }
     }
 }
 
@@ -58,10 +60,10 @@ pub(crate) fn arguments(
     now: Option<Nanos>,
     present: Nanos,
 ) -> Arguments {
-    let Claim { need, take, wanted, least, nodes, lasts, .. } = *claim;
+    let Claim { need, take, wanted, expected, least, nodes, lasts, .. } = *claim;
     let number = contribution.map_or(0, |contribution| contribution.number);
     let mut head = Packed(claim.node.to_vec());
-    head.numbers(&[number as f64, need, take, wanted, least, f64::from(nodes), lasts]);
+    head.numbers(&[number as f64, need, take, wanted, expected, least, f64::from(nodes), lasts]);
     head.numbers(&[now.map_or(-1.0, micros), micros(present), charge.rule.claim_tag.into()]);
     head.0.extend(charge.rule.parameters(claim.cost, shared.options.linger, 1.0));
     let limit = charge.rule.rule.limit();

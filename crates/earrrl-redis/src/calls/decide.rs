@@ -28,7 +28,7 @@ use crate::status::count;
 /// The time after its deadline during which Redis may still execute a call. A call that arrives
 /// later, because the server or the network was stopped, does nothing.
 const GRACE: Duration = Duration::from_secs(1);
-/// The greatest error in measuring that time.
+/// The greatest error in measuring [`GRACE`].
 const SLACK: Duration = Duration::from_millis(500);
 
 /// A request without an answer from every slot, and the calls that Redis may have executed.

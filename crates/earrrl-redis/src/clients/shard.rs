@@ -1,6 +1,7 @@
 //! One shard of a table: its clients, and the queues of clients that will be exchanged with Redis.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,9 +49,9 @@ pub(crate) struct Shard {
     entries: Vec<Entry>,
     /// The entries that are exchanged in the next round.
     urgent: Vec<u32>,
-    /// The entries that are exchanged in turn, each with the time since when it is queued. Some may
-    /// have been exchanged already.
-    normal: VecDeque<(u32, Nanos)>,
+    /// The entries that are exchanged later, the first due first, each with the time by which it is
+    /// due. Some may have been exchanged already, or be due earlier.
+    normal: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// The index of the client at which the last search for a client to evict ended.
     hand: usize,
 }
@@ -65,7 +66,7 @@ struct Entry {
 
 impl Shard {
     pub(super) fn new(number: usize) -> Self {
-        let (entries, urgent, normal) = (Vec::new(), Vec::new(), VecDeque::new());
+        let (entries, urgent, normal) = (Vec::new(), Vec::new(), BinaryHeap::new());
         let (rule, lines) = (None, None);
         Self { number, rule, decided: 0, lines, entries, urgent, normal, hand: 0 }
     }
@@ -110,13 +111,15 @@ impl Shard {
         change: impl FnOnce(&mut Client) -> R,
     ) -> Option<R> {
         let (entry, client) = self.reclaim(place.hash)?;
+        let due = client.due;
         let result = change(client);
-        if client.urgency > client.queued {
+        let is_earlier = client.queued == Urgency::Normal && client.due < due;
+        if client.urgency > client.queued || is_earlier {
             client.queued = client.urgency;
-            let since = client.queued_since;
-            match client.urgency {
+            let (urgency, due) = (client.urgency, client.due);
+            match urgency {
                 Urgency::Urgent => self.urgent.push(entry),
-                _ => self.normal.push_back((entry, since)),
+                _ => self.normal.push(Reverse((due, entry))),
             }
         }
         Some(result)
@@ -169,32 +172,48 @@ impl Shard {
         self.entries.iter().filter(|entry| entry.client.has_pending()).count()
     }
 
-    /// Appends the clients that must be exchanged now to `taken`. Their leases continue until the
-    /// exchange.
-    pub(super) fn take_due(&mut self, by: Nanos, batch: usize, taken: &mut Vec<QueuedClient>) {
-        for at in self.due(by, batch) {
+    /// Appends the clients that are due for an exchange at `now` to `taken`, and `early` others if
+    /// the shard is almost full, since clients with pending charges cannot be evicted. Leases
+    /// continue until the exchange.
+    pub(super) fn take_due(
+        &mut self,
+        now: Nanos,
+        early: usize,
+        capacity: usize,
+        taken: &mut Vec<QueuedClient>,
+    ) {
+        let is_almost_full = 4 * self.entries.len() >= 3 * capacity;
+        for at in self.due(now, if is_almost_full { early } else { 0 }) {
             let Entry { client, key, .. } = &mut self.entries[at as usize];
             (client.urgency, client.queued) = (Urgency::None, Urgency::None);
             taken.push(QueuedClient { group: client.group, key: key.clone() });
         }
     }
 
-    /// Removes the entries that must be exchanged now from the queues: the urgent ones, those
-    /// queued since `by` or longer, and others up to `batch` in all.
-    fn due(&mut self, by: Nanos, mut batch: usize) -> Vec<u32> {
+    /// Removes the entries that are due at `now` from the queues, and up to `early` others.
+    fn due(&mut self, now: Nanos, mut early: usize) -> Vec<u32> {
         let mut due = std::mem::take(&mut self.urgent);
-        while let Some(&(at, since)) = self.normal.front() {
+        due.retain(|at| {
+            // A client that was exchanged by a request meanwhile is no longer queued.
+            let client = &mut self.entries[*at as usize].client;
+            let waits = client.queued == Urgency::Urgent;
+            if waits {
+                client.queued = Urgency::None;
+            }
+            waits
+        });
+        while let Some(&Reverse((by, at))) = self.normal.peek() {
             let client = &mut self.entries[at as usize].client;
-            let waits = client.queued == Urgency::Normal && client.queued_since == since;
-            if waits && since > by && batch == 0 {
+            let waits = client.queued == Urgency::Normal && client.due == by;
+            if waits && by > now && early == 0 {
                 break;
             }
             if waits {
-                batch = batch.saturating_sub(1);
+                early -= usize::from(by > now);
                 client.queued = Urgency::None;
                 due.push(at);
             }
-            self.normal.pop_front();
+            self.normal.pop();
         }
         due
     }

@@ -112,12 +112,12 @@ impl Table {
         newest.clone()
     }
 
-    /// Takes the clients that must be exchanged now: the urgent ones, those queued since `by` or
-    /// longer, and further ones of each shard up to `batch` in all.
-    pub(crate) fn take_due(&self, by: Nanos, batch: usize) -> Vec<QueuedClient> {
+    /// Takes the clients that are due for an exchange at `now`, and up to `early` others of each
+    /// shard that is almost full.
+    pub(crate) fn take_due(&self, now: Nanos, early: usize) -> Vec<QueuedClient> {
         let mut taken = Vec::new();
         for shard in 0..SHARDS {
-            self.lock(shard).take_due(by, batch, &mut taken);
+            self.lock(shard).take_due(now, early, self.capacity, &mut taken);
         }
         taken
     }
@@ -170,60 +170,67 @@ mod tests {
 
     /// Gives a client a share of ten requests, which must be claimed again after 10 s.
     fn learn(table: &Table, rule: &Rule, key: &str) {
-        let (share, others, missing) = (10.0 * 100_000.0, 0, 0.0);
+        let (share, others, missing, part) = (10.0 * 100_000.0, 0, 0.0, 1.0);
         let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
-        let snapshot = Snapshot { state: None, share, renew, until, fresh: until, others, missing };
+        let fresh = until;
+        let snapshot = Snapshot { state: None, share, renew, until, fresh, others, missing, part };
         table.with_new(key.as_bytes(), |client| {
-            let call = client.call(rule.limit(), Cost::ZERO, time(1), || 1);
+            let ttl = Duration::from_secs(20);
+            let call = client.call(rule.limit(), Cost::ZERO, time(1), ttl, || 1);
             client.apply(rule.limit(), &call, snapshot, time(1))
         });
     }
 
-    #[test]
-    fn clients_with_half_their_share_or_lease_left_wait_for_their_turn() {
-        let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
-        let decide = |key: &str, at: u64, times: usize| {
-            table.with_new(key.as_bytes(), |client| {
-                for _ in 0..times {
-                    let decided =
-                        client.decide(&rule, Cost::ONE, Mode::Check, time(at), Authority::Share);
-                    assert!(decided.unwrap().allowed);
-                }
-            })
-        };
-        for key in ["little", "much", "late", "later"] {
-            learn(&table, &rule, key);
-        }
-        let due = |by: u64, more: usize| {
-            let keys = table.take_due(Nanos::from_secs(by), more);
-            let mut keys: Vec<_> =
-                keys.iter().map(|queued| String::from_utf8_lossy(&queued.key)).collect();
-            keys.sort_unstable();
-            keys.join(" ")
-        };
-        decide("little", 2, 1);
-        decide("much", 3, 6);
-        decide("late", 11, 1);
-        decide("later", 4, 1);
-        assert_eq!(due(1, 0), "late much");
-        assert_eq!(due(2, 0), "little");
-        decide("little", 5, 1);
-        assert_eq!(due(1, 2), "later little", "two of each shard");
-        assert_eq!(due(100, 100), "");
+    /// Decides requests at a time, all of which are allowed.
+    fn decide(table: &Table, rule: &Rule, key: &str, at: u64, times: usize) {
+        table.with_new(key.as_bytes(), |client| {
+            for _ in 0..times {
+                let decided =
+                    client.decide(rule, Cost::ONE, Mode::Check, time(at), Authority::Share);
+                assert!(decided.unwrap().allowed);
+            }
+        });
+    }
+
+    /// Returns the keys of the clients that are due, in alphabetical order.
+    fn due(table: &Table, now: u64, early: usize) -> String {
+        let queued = table.take_due(Nanos::from_secs(now), early);
+        let mut keys: Vec<_> = queued.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
+        keys.sort_unstable();
+        keys.join(" ")
     }
 
     #[test]
-    fn clients_that_waited_long_count_against_the_batch() {
+    fn clients_wait_until_their_share_must_be_claimed_again() {
         let (table, rule): (_, Rule) = (table(100), "gcra 10/s burst=100".parse().unwrap());
-        let shard = |key: &String| table.place(key.as_bytes()).shard == 7;
-        let keys: Vec<_> = (0..).map(|n| format!("k{n}")).filter(shard).take(5).collect();
-        for (key, at) in keys.iter().zip(1..) {
+        for key in ["little", "much", "late", "later"] {
             learn(&table, &rule, key);
-            table.with(key.as_bytes(), |client| {
-                client.decide(&rule, Cost::ONE, Mode::Check, time(at), Authority::Share)
-            });
         }
-        let due = |by, many| table.take_due(Nanos::from_secs(by), many).len();
-        assert_eq!((due(2, 1), due(2, 1), due(2, 0), due(5, 1)), (2, 1, 0, 2));
+        decide(&table, &rule, "little", 2, 1);
+        decide(&table, &rule, "much", 3, 6);
+        decide(&table, &rule, "late", 11, 1);
+        decide(&table, &rule, "later", 4, 1);
+        assert_eq!(
+            due(&table, 9, 5),
+            "late much",
+            "half the share is spent, or it must be renewed"
+        );
+        assert_eq!(due(&table, 10, 0), "later little");
+        assert_eq!(due(&table, 100, 100), "");
+    }
+
+    #[test]
+    fn an_almost_full_shard_exchanges_clients_early() {
+        let rule: Rule = "gcra 10/s burst=100".parse().unwrap();
+        for (capacity, early) in [(6, [2, 0, 3]), (100, [0, 0, 5])] {
+            let table = table(capacity);
+            let shard = |key: &String| table.place(key.as_bytes()).shard == 7;
+            for key in (0..).map(|n| format!("k{n}")).filter(shard).take(5) {
+                learn(&table, &rule, &key);
+                decide(&table, &rule, &key, 2, 1);
+            }
+            let due = |now, early| table.take_due(Nanos::from_secs(now), early).len();
+            assert_eq!([due(9, 2), due(9, 0), due(10, 0)], early, "{capacity}");
+        }
     }
 }

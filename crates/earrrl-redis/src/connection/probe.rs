@@ -68,7 +68,7 @@ impl Probe {
         // A time below zero stands for Redis's own time.
         argument.numbers(&[-1.0]);
         argument.whole((self.flags | Receipt::flags(receipt)).into(), 1);
-        // Infinity stands for no latest time.
+        // Infinity stands for no latest time at which the call may be executed.
         argument.numbers(&[f64::INFINITY]);
         argument.0.extend(Receipt::argument(receipt));
         argument.0.extend(&self.parameters);

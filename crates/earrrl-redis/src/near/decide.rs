@@ -36,7 +36,7 @@ pub(crate) fn decide_here(
     };
     let by_client = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
         let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
-        if given.is_some() && client.sync_elapsed(local, shared.options.sync) {
+        if given.is_some() && client.is_due(local, shared.options.sync) {
             return None;
         }
         let time = shared.time_of(client, given, local);
@@ -47,7 +47,7 @@ pub(crate) fn decide_here(
     shared.rules.tables.get(charge.rule)?.decide(charge.key, by_lease, by_client)
 }
 
-/// The charge of a request to a near client.
+/// One of the charges of a request, and the place of its client.
 struct NearPart<'a> {
     rule: &'a PreparedRule,
     charge: Charge<'a>,
@@ -92,7 +92,7 @@ fn several(
     Some(decision)
 }
 
-/// The clients of a request, with the locks of their shards.
+/// The charges of a request, with the locks of their clients' shards.
 struct Locked<'a> {
     shared: &'a Shared,
     parts: Vec<NearPart<'a>>,
@@ -120,7 +120,8 @@ impl<'a> Locked<'a> {
         })
     }
 
-    /// Calls a function with every client, in the order of the parts.
+    /// Calls `change` with the index, the charge, the client and the time of each part. Returns
+    /// `None` if a client was evicted, or if `change` returns `None` for one.
     fn each<R>(
         &mut self,
         change: impl Fn(usize, &NearPart<'_>, &mut Client, LocalTime) -> Option<R>,

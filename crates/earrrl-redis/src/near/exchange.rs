@@ -112,16 +112,19 @@ pub(super) fn begin(
 ) -> Option<(SyncCall, Arguments)> {
     let limit = charge.rule.rule.limit();
     let (call, present) = shared.with_near(charge, now, |client, time| {
-        (client.call(limit, cost, time, || shared.node.number()), time.redis())
+        let ttl = charge.rule.claim_ttl;
+        (client.call(limit, cost, time, ttl, || shared.node.number()), time.redis())
     })?;
+    let lasts = if shared.node.is_leaving() { Duration::ZERO } else { charge.rule.claim_ttl };
     let claim = Claim {
         node: shared.node.name,
         need: call.need,
         take: call.take,
         wanted: call.wanted,
+        expected: call.expected,
         least: algorithm::of(limit).takes(Cost::ONE),
         nodes: shared.node.sharers(),
-        lasts: charge.rule.claim_ttl.as_micros() as f64,
+        lasts: lasts.as_micros() as f64,
         cost: if cost.is_zero() { Cost::ONE } else { cost },
     };
     let arguments = arguments(shared, charge, &claim, call.contribution.as_ref(), now, present);
@@ -163,7 +166,7 @@ pub(super) fn finish(
     let most = if shared.node.is_settling() { SETTLING_TTL } else { charge.rule.claim_ttl };
     let ttl = charge.rule.claim_ttl.min(most);
     let snapshot = snapshot(&charge.rule, &answer, at, sent).ok_or_else(invalid_answer)?;
-    let snapshot = Snapshot { fresh, until: sent + ttl, renew: sent + ttl / 2, ..snapshot };
+    let snapshot = Snapshot { fresh, until: sent + ttl, renew: sent + ttl * 5 / 8, ..snapshot };
     let limit = charge.rule.rule.limit();
     let crossed =
         shared.with_near(charge, now, |client, time| client.apply(limit, call, snapshot, time));
@@ -200,12 +203,13 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfini
     }
 }
 
-/// Reads three numbers, and the client's record or its summary. The caller sets the times of the
+/// Reads four numbers, and the client's record or its summary. The caller sets the times of the
 /// snapshot.
 fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Option<Snapshot> {
     let (share, rest) = answer.split_first_chunk()?;
     let (others, rest) = rest.split_first_chunk()?;
-    let (missing, record) = rest.split_first_chunk()?;
+    let (missing, rest) = rest.split_first_chunk()?;
+    let (part, record) = rest.split_first_chunk()?;
     let limit = rule.rule.limit();
     let state = match algorithm::of(limit).answers() {
         Answers::After => algorithm::decode_summary(limit, record),
@@ -214,5 +218,6 @@ fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Optio
     let share = f64::from_le_bytes(*share);
     let share = if share.is_finite() { share } else { 0.0 };
     let (others, missing) = (f64::from_le_bytes(*others) as u32, f64::from_le_bytes(*missing));
-    Some(Snapshot { state, share, until: sent, renew: sent, fresh: sent, others, missing })
+    let part = f64::from_le_bytes(*part);
+    Some(Snapshot { state, share, until: sent, renew: sent, fresh: sent, others, missing, part })
 }

@@ -20,7 +20,7 @@ use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
-/// The number of clients per rule and second that are exchanged before they must be.
+/// The number of clients per rule and second that an almost full table exchanges before they are due.
 const EARLY: f64 = 5000.0;
 /// The most clients in one write. The constant below is the most writes of a group in flight.
 const BATCH: usize = 64;
@@ -46,6 +46,20 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
+/// Sends the pending charges of all near clients and ends this node's claims, in preparation for the
+/// end of the process.
+pub(crate) async fn flush(shared: &Arc<Shared>) {
+    shared.node.leave();
+    let rules = shared.rules.all();
+    let mut groups = JoinSet::new();
+    for clients in due(shared, &rules, Nanos::MAX) {
+        if !clients.is_empty() {
+            groups.spawn(exchange_group(shared.clone(), clients));
+        }
+    }
+    while groups.join_next().await.is_some() {}
+}
+
 /// The rounds of all groups. Each group's clients are exchanged in a task of its own, so that a
 /// group whose shard does not answer misses the next rounds without delaying the others.
 struct Rounds {
@@ -65,8 +79,9 @@ impl Rounds {
         };
         let idle: Vec<bool> = self.groups.iter_mut().map(idle).collect();
         let open = self.shared.connection.breakers.open_groups() == idle.len();
+        let now = self.shared.clocks.local();
         if idle.contains(&true) && !open {
-            for (group, clients) in due(&self.shared, &rules).into_iter().enumerate() {
+            for (group, clients) in due(&self.shared, &rules, now).into_iter().enumerate() {
                 match idle[group] {
                     true if clients.is_empty() => {}
                     true => {
@@ -98,10 +113,8 @@ impl Rounds {
     }
 }
 
-/// Takes the clients of each group that must be exchanged now. Clients that take turns wait for at
-/// most three eighths of their claim's duration, which leaves time for another round before half of
-/// it is over.
-fn due(shared: &Shared, rules: &[Arc<PreparedRule>]) -> Vec<Vec<DueClient>> {
+/// Takes the clients of each group that are due for an exchange at `now`.
+fn due(shared: &Shared, rules: &[Arc<PreparedRule>], now: Nanos) -> Vec<Vec<DueClient>> {
     let mut groups: Vec<_> = shared.connection.breakers.groups().map(|_| Vec::new()).collect();
     let sync = shared.options.sync;
     let early = (EARLY * sync.as_secs_f64() / SHARDS as f64).ceil() as usize;
@@ -111,9 +124,7 @@ fn due(shared: &Shared, rules: &[Arc<PreparedRule>]) -> Vec<Vec<DueClient>> {
             table.clear();
             continue;
         }
-        let waits = (rule.claim_ttl * 3 / 8).saturating_sub(sync).as_nanos() as u64;
-        let by = Nanos::new(shared.clocks.local().get().saturating_sub(waits));
-        for queued in table.take_due(by, early) {
+        for queued in table.take_due(now, early) {
             groups[queued.group].push((rule.clone(), queued.key));
         }
     }

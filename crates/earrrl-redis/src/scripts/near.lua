@@ -3,10 +3,10 @@
 --
 -- KEYS[1] is the client's record, KEYS[2] the claims of all nodes on it. ARGV[1] contains the node's
 -- name, the number of its changes, the headroom that must be free, the headroom that is claimed
--- then, the headroom that the node would use at most, the least share for which a claim is made, the
--- number of nodes, the duration of a claim (0: none is made), the time (below zero for Redis's own),
--- the node's idea of Redis's time, the rule's tag, and its parameters with the cost that is judged. Each
--- further ARGV is an adjustment, one of the changes with that number. If the node's idea of Redis's
+-- then, the headroom that the node would use at most, the headroom that it expects to use, the least
+-- share for which a claim is made, the number of nodes, the duration of a claim (0: none is made), the
+-- time (below zero for Redis's own), the node's idea of Redis's time, the rule's tag, and its parameters
+-- with the cost that is judged. Each further ARGV is an adjustment, one of the changes with that number. If the node's idea of Redis's
 -- time is wrong, the times of the adjustments are wrong too, and the verdict is EXPIRED.
 --
 -- An adjustment begins with a byte: 0 adds a charge of the node, 1 takes back a charge that Redis has
@@ -15,17 +15,18 @@
 --
 -- Returns the verdict (FOREIGN or another), the time, the share that the node may spend until its
 -- claim ends, the number of other nodes that know the client, the part of the required headroom that
--- was missing, and the state.
+-- was missing, the node's part of the expected use of all nodes, and the state.
 --
 -- Claims, the oldest first: the node's name, the number of its last changes that were applied, the tag
--- of its rule, its share, and the time of the claim. Changes with a number that was applied already are
+-- of its rule, its share, the headroom that it expects to use (below zero if it makes no claim), and the
+-- millisecond of the claim modulo 2^32. Claims that are an hour old are dropped. Changes with a number that was applied already are
 -- not applied again, so a node may send them until it gets an answer. A share under another version of
 -- the rule is in another unit and is not counted: while a rule changes, each version admits up to its
 -- own limit.
 
 local key, time = KEYS[1], ''
-local node, number, need, take, like, least, nodes, lease, now, present, rule =
-  unpack('<c8dddddddddd', ARGV[1])
+local node, number, need, take, like, wish, least, nodes, lease, now, present, rule =
+  unpack('<c8ddddddddddd', ARGV[1])
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]
@@ -52,17 +53,20 @@ local function see(args, at, add)
   return verdict, state, spare
 end
 
-local others, active, claimed, claimants, last = '', 0, 0, 0, 0
-local claims = call('GET', KEYS[2]) or ''
+local others, active, claimed, wishes, last = '', 0, 0, 0, 0
+local claims, turn = call('GET', KEYS[2]) or '', 4294967296
+local at_ms = math.floor(now / 1000) % turn
 for at = 1, #claims - 31, 32 do
-  local holder, added, by, share, since = unpack('<c8I6I2dd', claims, at)
+  local holder, added, by, share, wished, since = unpack('<c8I6I2dfI4', claims, at)
+  local age = (at_ms - since) % turn
+  age = math.min(age, turn - age) * 1000
   if holder == node then
     last = added
-  else
+  elseif age < math.max(3600000000, lease) then
     others = others .. string.sub(claims, at, at + 31)
-    if math.abs(now - since) < lease then
+    if wished >= 0 and age < lease then
       active = active + 1
-      if share > 0 and by == rule then claimed, claimants = claimed + share, claimants + 1 end
+      if by == rule then claimed, wishes = claimed + share, wishes + wished end
     end
   end
 end
@@ -72,13 +76,17 @@ if number > last then
   end
   last = number
 end
-local verdict, state, spare = see(ARGV[1], 89, false)
+local verdict, state, spare = see(ARGV[1], 97, false)
 if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
--- The free headroom is divided equally among the nodes without a claim, unless this call requires
--- more now.
+-- A node gets what it expects to use, and a little in any case, so that it can begin to use more. If
+-- the nodes expect to use more than is left, that is divided by what each expects, unless this call
+-- requires more now. The rest stays free for the node that needs it first, and at least half of it, as
+-- another node's requests may begin at any time.
 local free = spare - claimed
-local share = free / math.max(1, nodes - claimants)
+wish = math.max(wish, spare / (8 * nodes))
+local part = wish > 0 and wish / (wishes + wish) or 1
+local share = math.min(wish, spare * part, nodes > 1 and spare / 2 or spare, free)
 if share < least then share = 0 end
 if free >= need * 0.999999999 then share = math.max(share, math.min(free, like), take) end
 -- The claims live as long as the record, so that the number of the last changes is known as long as
@@ -87,6 +95,6 @@ if free >= need * 0.999999999 then share = math.max(share, math.min(free, like),
 local lives = redis.pcall('PTTL', key)
 lives = type(lives) == 'number' and math.max(lives, lease > 0 and 60000 or 3600000) or 86400000
 local kept = string.sub(others, -32 * 127)
-local own = pack('<c8I6I2dd', node, last, rule, share, lease > 0 and now or 0)
+local own = pack('<c8I6I2dfI4', node, last, rule, share, lease > 0 and wish or -1, at_ms)
 call('SET', KEYS[2], kept .. own, 'PX', lives)
-return ALLOWED .. time .. ' ' .. pack('<ddd', share, active, math.max(need - free, 0)) .. state
+return ALLOWED .. time .. ' ' .. pack('<dddd', share, active, math.max(need - free, 0), part) .. state

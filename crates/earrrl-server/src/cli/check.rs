@@ -28,7 +28,7 @@ pub(super) struct CheckArgs {
     rule: String,
     /// The client.
     key: String,
-    /// The cost; the rule's own unless given.
+    /// The cost of the request [default: the rule's own].
     #[arg(long)]
     cost: Option<Cost>,
     /// Do not count the request.

@@ -113,7 +113,8 @@ fn delaying(config: &Config) -> impl Iterator<Item = &str> {
     rules.filter(delays).map(|rule| rule.name.as_str())
 }
 
-/// Prints the number of rules, and the number of requests that each rule allows at once.
+/// Prints the number of rules, the number of requests that each rule allows at once, and what each
+/// token permits.
 fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     let mut out = io::stdout();
     let mut found = format!("{} rules", config.rules.len());
@@ -124,6 +125,9 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     for rule in &config.rules {
         let (name, limit, most) = (&rule.name, &rule.rule, Quota::of(rule.rule.limit()).units);
         writeln!(out, "{name}: {limit}: about {most} requests at once from one client")?;
+    }
+    for grant in config.server.tokens.grants() {
+        writeln!(out, "token {grant}")?;
     }
     Ok(())
 }

@@ -93,19 +93,35 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
         return;
     };
     let key = rule.key(request);
-    if let Some(attribute) = rule.lacks(request, &key) {
-        let verdict = match rule.missing {
-            Missing::Share => None,
-            Missing::Skip => Some("does not apply"),
-            Missing::Deny => Some("denies the request"),
-        };
-        if let Some(verdict) = verdict {
-            let _ = writeln!(text, "{name}: {verdict}: the request has no `{attribute}`");
-            return;
-        }
+    if let Some(attribute) = rule.lacks(request, &key)
+        && let Some(verdict) = verdict_without_attribute(rule.missing)
+    {
+        let _ = writeln!(text, "{name}: {verdict}: the request has no `{attribute}`");
+        return;
     }
     let _ = writeln!(text, "{name}: applies, action {}", rule.action_name());
     let _ = writeln!(text, "  key: \"{}\"", key.escape_ascii());
+    explain_missing_parts(text, rule, request);
+    let _ = writeln!(text, "  cost: {}", rule.cost(request));
+    let origin = match std::ptr::eq(limit, &rule.own) {
+        true => String::new(),
+        false => format!(", by an override of {}", rule.own.rule),
+    };
+    let _ = writeln!(text, "  limit: {}{origin}", limit.rule);
+}
+
+/// Returns the verdict on a request that lacks an attribute of the key; `None` if the request is
+/// judged nevertheless.
+fn verdict_without_attribute(missing: Missing) -> Option<&'static str> {
+    match missing {
+        Missing::Share => None,
+        Missing::Skip => Some("does not apply"),
+        Missing::Deny => Some("denies the request"),
+    }
+}
+
+/// Writes a line for each attribute of the key that the request lacks.
+fn explain_missing_parts(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
     for part in rule.key_parts() {
         if let KeyPart::Attribute(name) = part
             && request.part(part).is_empty()
@@ -116,10 +132,4 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
             );
         }
     }
-    let _ = writeln!(text, "  cost: {}", rule.cost(request));
-    let origin = match std::ptr::eq(limit, &rule.own) {
-        true => String::new(),
-        false => format!(", by an override of {}", rule.own.rule),
-    };
-    let _ = writeln!(text, "  limit: {}{origin}", limit.rule);
 }

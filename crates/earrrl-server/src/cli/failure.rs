@@ -18,7 +18,7 @@ pub(crate) enum CliFailure {
     /// An error with a message of one line.
     Message(String),
     /// An error that has been printed already.
-    Told,
+    Reported,
     /// The output was closed, as by `| head`; this is not an error.
     Closed,
 }
@@ -30,13 +30,13 @@ impl CliFailure {
     }
 
     /// Prints the message and returns the exit status.
-    pub(crate) fn tell(self) -> ExitCode {
+    pub(crate) fn report(self) -> ExitCode {
         match self {
             Self::Message(message) => {
                 warn(&message);
                 ExitCode::from(ERROR)
             }
-            Self::Told => ExitCode::from(ERROR),
+            Self::Reported => ExitCode::from(ERROR),
             Self::Closed => ExitCode::SUCCESS,
         }
     }
@@ -62,7 +62,7 @@ pub(crate) fn warn(message: &str) {
 /// Prints several mistakes, each on a line of its own, and returns the failure.
 pub(super) fn lines(text: &str) -> CliFailure {
     text.lines().for_each(warn);
-    CliFailure::Told
+    CliFailure::Reported
 }
 
 /// Prints help unchanged, or a mistake in the arguments in one line, and returns the exit status.
@@ -74,9 +74,9 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
         return if error.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS };
     }
     let text = error.to_string();
-    let told = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
-    let told: Vec<&str> = told.filter(|line| !line.is_empty()).collect();
-    let message = told.join(" ");
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     warn(message.split(" For more information, try").next().unwrap_or(message));
     ExitCode::from(ERROR)

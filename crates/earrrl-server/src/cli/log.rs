@@ -32,7 +32,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
     key: LogKey,
 
-    /// The format of the logs, or the product that writes them; auto finds it out for each of them
+    /// The format of the logs, or the product that writes them; auto detects it for each
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
     format: FormatArg,
 
@@ -57,8 +57,8 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "FIELD")]
     key_field: Option<String>,
 
-    /// The year of the first line, where syslog's stamps carry none; without it, the latest that puts no
-    /// line after the file's last modification
+    /// The year of the first line, since syslog lines have none [default: the latest year in which no line
+    /// is later than the file's last modification]
     #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(u32).range(1970..=2499))]
     year: Option<u32>,
 
@@ -89,7 +89,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "BITS", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
     ipv6_prefix: u8,
 
-    /// Replace clients by pseudonyms, which only this run can make
+    /// Replace clients by pseudonyms, which differ in every run
     #[arg(long)]
     pub(crate) anonymize: bool,
 }
@@ -241,14 +241,14 @@ fn is_whole(
             Ok(false)
         }
         Err(ReadError::Output(error)) => Err(error.into()),
-        Err(ReadError::Ended) => Err(CliFailure::Told),
+        Err(ReadError::Ended) => Err(CliFailure::Reported),
     }
 }
 
 /// Returns `whole`, or an error if no line was used.
 fn used((reader, args): (&LogReader, &LogArgs), whole: bool) -> Result<bool, CliFailure> {
     match (reader.used(), whole) {
-        (0, false) => Err(CliFailure::Told),
+        (0, false) => Err(CliFailure::Reported),
         (0, true) => Err(CliFailure::new(nothing(reader, args))),
         _ => Ok(whole),
     }
@@ -269,7 +269,7 @@ fn nothing(reader: &LogReader, args: &LogArgs) -> String {
 }
 
 /// Warns if the lines of a log are not in order of time although the flags state that they are.
-pub(crate) fn tell_disorder(back: u64, requests: u64) {
+pub(crate) fn warn_of_disorder(back: u64, requests: u64) {
     if back > 0 {
         warn(&format!(
             "{back} of {requests} requests are earlier than one before them, and counted as of the \
@@ -279,7 +279,7 @@ pub(crate) fn tell_disorder(back: u64, requests: u64) {
 }
 
 /// Warns if the field that identifies the client probably does not.
-pub(crate) fn tell_doubts(reader: &LogReader, args: &LogArgs) {
+pub(crate) fn warn_of_doubts(reader: &LogReader, args: &LogArgs) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
     if requests < DOUBTFUL {
@@ -325,7 +325,7 @@ fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
 }
 
 /// Reports the number of skipped lines and the reasons, if any lines were skipped.
-pub(crate) fn tell_skipped(reader: &LogReader, args: &LogArgs) {
+pub(crate) fn warn_of_skipped_lines(reader: &LogReader, args: &LogArgs) {
     let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
     if skipped_lines > 0 {
         let used = reader.used();

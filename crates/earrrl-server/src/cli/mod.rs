@@ -14,6 +14,7 @@ mod replay;
 mod replay_config;
 mod serve;
 mod simulate;
+mod state;
 mod stop;
 mod suggest;
 
@@ -39,6 +40,7 @@ enum Command {
     Suggest(Box<suggest::SuggestArgs>),
     Replay(Box<replay::ReplayArgs>),
     Simulate(Box<simulate::SimulateArgs>),
+    State(state::StateArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -55,6 +57,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(args),
         Command::Config(args) => config::run(args),
+        Command::State(args) => state::run(args),
         Command::Completions(args) => completions::run(args, &mut Cli::command()),
         Command::Man(args) => man::run(&args, environment::with_variables(Cli::command())),
         Command::Suggest(args) => suggest::run(*args),
@@ -62,7 +65,7 @@ pub(crate) fn run() -> ExitCode {
     };
     match result {
         Ok(code) => code,
-        Err(failure) => failure.tell(),
+        Err(failure) => failure.report(),
     }
 }
 

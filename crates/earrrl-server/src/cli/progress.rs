@@ -32,9 +32,9 @@ impl ReadProgress {
         if self.0.is_hidden() { source } else { Box::new(self.0.wrap_read(source)) }
     }
 
-    /// Hides the bar while `tell` prints.
-    pub(crate) fn suspend(&self, tell: impl FnOnce()) {
-        self.0.suspend(tell);
+    /// Hides the bar while `print` runs.
+    pub(crate) fn suspend(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
     }
 
     /// Removes the bar from the screen.

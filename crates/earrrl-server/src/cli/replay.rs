@@ -26,8 +26,8 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(super) log: log::LogArgs,
 
-    /// A rule to try, see below; may be given several times. Without one, what `suggest` advises is
-    /// tried, and told
+    /// A rule to try, see below; may be given several times. Without one, the rule that `suggest`
+    /// advises is tried and printed
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<Rule>,
 
@@ -39,20 +39,20 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "FORM", default_value = "table")]
     pub(super) output: ReplayOutput,
 
-    /// Draw what was asked and permitted over time: an SVG file
+    /// Draw the requested and the allowed rate over time into an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     pub(super) plot: Option<std::path::PathBuf>,
 
-    /// The log is in the order of its times: hold nothing, in memory that grows with clients only
+    /// Replay requests in the order of their lines, which is that of their times; takes memory for clients only
     #[arg(long)]
     assume_sorted: bool,
 
-    /// Read on while the one log is written, also when it is rotated, until Ctrl-C; requests count in
-    /// the order of their lines
+    /// Go on reading the log while it is written, also when it is rotated, until Ctrl-C; requests count
+    /// in the order of their lines
     #[arg(long)]
     follow: bool,
 
-    /// The time for which a list of clients is to be used
+    /// The time for which a list of limited clients is valid
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl::parse_duration)]
     expire: Duration,
 }
@@ -77,11 +77,11 @@ fn example_and_formats() -> String {
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReplayOutput {
-    /// A row a rule, and each rule's top offenders
+    /// One row for each rule, and the clients that it limits most
     Table,
-    /// The same as one object
+    /// The same as one JSON object
     Json,
-    /// A line an event and rule, in the order of their times
+    /// One line for each request and rule, in the order of their times
     Jsonl,
     /// A page with figures, to be opened in a browser
     Html,
@@ -132,9 +132,9 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     progress.clear();
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
-    log::tell_disorder(run.replay.back, run.replay.events);
-    log::tell_doubts(&reader, &args.log);
-    log::tell_skipped(&reader, &args.log);
+    log::warn_of_disorder(run.replay.back, run.replay.events);
+    log::warn_of_doubts(&reader, &args.log);
+    log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
 
@@ -235,13 +235,17 @@ impl<W: Write> Run<W> {
             return self.out.flush();
         }
         if self.output == ReplayOutput::Jsonl {
-            return requests.iter().try_for_each(|&request| self.tell(clients, request));
+            return requests.iter().try_for_each(|&request| self.write_decisions(clients, request));
         }
         self.replay.judge_all(requests);
         Ok(())
     }
 
-    fn tell(&mut self, clients: &ClientNumbers, request: LoggedRequest) -> io::Result<()> {
+    fn write_decisions(
+        &mut self,
+        clients: &ClientNumbers,
+        request: LoggedRequest,
+    ) -> io::Result<()> {
         let key = serde_json::to_string(&self.names.exact(clients, request.client))?;
         let out = &mut self.out;
         self.replay.decide(request, |rule, decision| {

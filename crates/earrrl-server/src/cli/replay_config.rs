@@ -49,8 +49,8 @@ pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure
     {
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
-    tell(&reader, &configured);
-    log::tell_skipped(&reader, &args.log);
+    warn_of_differences(&reader, &configured);
+    log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
 
@@ -91,7 +91,7 @@ fn decide_all(
 }
 
 /// Warns of conditions under which a server's decisions would differ from these results.
-fn tell(reader: &LogReader, configured: &Configured) {
+fn warn_of_differences(reader: &LogReader, configured: &Configured) {
     if !reader.missing.is_empty() {
         let names = reader.missing.join(", ");
         warn(&format!(

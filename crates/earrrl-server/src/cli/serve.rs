@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
-use earrrl::SystemClock;
+use earrrl::{StateDirectory, SystemClock};
 use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
 use earrrl_server::config::listen::{ListenAddress, ListenAt, Protocol};
-use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig};
+use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig, StateConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
 use earrrl_server::serve::descriptors;
@@ -61,6 +61,9 @@ pub(super) struct ServeArgs {
     /// The URL of a Redis or Valkey that several servers share.
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
+    /// The directory of state files, which survive the process and which several servers can share.
+    #[arg(long, value_name = "DIR", env = "EARRRL_STATE", conflicts_with = "redis")]
+    state: Option<PathBuf>,
     /// The address for gRPC, Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
     #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC")]
@@ -127,6 +130,14 @@ impl ServeArgs {
             config.engine = EngineConfig::redis_at(url)
                 .map_err(|error| ConfigError::unreadable("--redis", error))?;
             config.capacity = config.engine.default_capacity();
+        }
+        if let Some(directory) = &self.state {
+            let accepts_other_rules = match &config.engine {
+                EngineConfig::State(state) => state.accepts_other_rules,
+                _ => false,
+            };
+            let directory = directory.clone();
+            config.engine = EngineConfig::State(StateConfig { directory, accepts_other_rules });
         }
         if let Some(capacity) = self.capacity {
             config.capacity = capacity as usize;
@@ -204,7 +215,7 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
-    let served = runtime.block_on(serve(args, &config, hangup));
+    let served = runtime.block_on(serve(args, config, hangup));
     // The runtime is not joined, since a reload may be blocked in reading a file that never ends.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
@@ -225,21 +236,30 @@ fn no_signals(error: io::Error) -> CliFailure {
     CliFailure::new(format!("can't receive signals: {error}"))
 }
 
-async fn serve(args: ServeArgs, config: &Config, hangup: Signal) -> Result<(), CliFailure> {
+async fn serve(args: ServeArgs, config: Config, hangup: Signal) -> Result<(), CliFailure> {
     let signals = Signals::catch(hangup).map_err(no_signals)?;
     let handed = HandedOver::from_env().map_err(|error| CliFailure::new(error.to_string()))?;
-    let running = Running::start_on(config, Arc::new(SystemClock::new()), handed)
+    let running = Running::start_on(&config, Arc::new(clock(&config)?), handed)
         .map_err(|error| CliFailure::new(error.to_string()))?;
-    announce(&args, &running, config);
-    // Parsing a large configuration frees several times the memory that stays in use, so the free
-    // memory is returned to the system.
-    allocator::give_back_free_memory();
+    announce(&args, &running, &config);
     let paths: Vec<_> = args.config.iter().chain(&config.envoy.files).cloned().collect();
+    // A large configuration takes several times the memory that stays in use, so it is dropped, and
+    // the free memory is returned to the system.
+    drop(config);
+    allocator::give_back_free_memory();
     let source = (!paths.is_empty()).then(|| {
         let load = Box::new(move || args.load());
         ConfigSource { paths, load }
     });
     running.until_signal(signals, source).await.map_err(|error| CliFailure::new(error.to_string()))
+}
+
+/// Returns the system's clock, or that of the directory of state files.
+fn clock(config: &Config) -> Result<SystemClock, CliFailure> {
+    let EngineConfig::State(state) = &config.engine else { return Ok(SystemClock::new()) };
+    let directory = StateDirectory::open(&state.directory)
+        .map_err(|error| CliFailure::new(error.to_string()))?;
+    Ok(SystemClock::with_anchor(directory.anchor()))
 }
 
 fn announce(args: &ServeArgs, running: &Running, config: &Config) {

@@ -16,13 +16,13 @@ use earrrl_logs::text::plain;
 /// The size in bytes of the largest scenario file.
 const MAX_SCENARIO: u64 = 1 << 20;
 
-/// Put made-up clients through rules
+/// Simulate clients under rules
 ///
-/// The same seed gives the same requests. Clients of one name are one client that changes its mind.
+/// The same seed gives the same requests. Clients with the same name are one client whose requests change.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct SimulateArgs {
-    /// A file with a `name = value` a line: rule, client, duration, seed
+    /// A file with one `name = value` on each line: rule, client, duration, seed
     #[arg(value_name = "SCENARIO")]
     scenario: Option<PathBuf>,
 
@@ -47,7 +47,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: SimulateOutput,
 
-    /// Draw requests asked and permitted: an SVG file
+    /// Draw the requested and the allowed rate into an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<PathBuf>,
 
@@ -69,9 +69,9 @@ Example:
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SimulateOutput {
-    /// A row a rule and client
+    /// One row for each rule and client
     Table,
-    /// A line an attempt
+    /// One line for each attempt
     Csv,
 }
 

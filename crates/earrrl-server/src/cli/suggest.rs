@@ -1,4 +1,4 @@
-//! `earrrl suggest`: which limit would touch only the worst.
+//! `earrrl suggest`: finds the limit that would affect only the worst clients.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -18,9 +18,9 @@ use earrrl_logs::suggest::{
     write_json, write_table, write_toml,
 };
 
-/// Find the limit that would touch only the worst clients
+/// Find the limit that would affect only the worst clients
 ///
-/// Computes the peak of every client's recent average rate. A limit above a client's peak never touches
+/// Computes the peak of every client's recent average rate. A limit above a client's peak never affects
 /// that client. The suggested limit lies in a gap between a few peaks and all others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
@@ -33,7 +33,7 @@ pub(crate) struct SuggestArgs {
     #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
     half_life: Option<Duration>,
 
-    /// The largest share of clients that the limit may touch; 5%, and at least one client, if not given
+    /// The largest share of clients that the limit may affect [default: 5%, and at least one client]
     #[arg(long, value_name = "SHARE")]
     touch: Option<ClientShare>,
 
@@ -41,7 +41,7 @@ pub(crate) struct SuggestArgs {
     #[arg(long, value_name = "FORM", default_value = "table")]
     output: SuggestOutput,
 
-    /// Print the rule as a server's configuration has it, instead
+    /// Print the rule as a server's configuration file instead
     #[arg(long, conflicts_with = "output")]
     config: bool,
 
@@ -58,9 +58,9 @@ Example:
 /// The forms of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SuggestOutput {
-    /// Half-lives, limits, and the clients that the suggested one touches
+    /// Half-lives, limits, and the clients that the suggested limit affects
     Table,
-    /// The same as one object
+    /// The same as one JSON object
     Json,
 }
 
@@ -73,48 +73,62 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
         Peaks::of(half_life, std::iter::empty()).map_err(wrong)?;
     }
     let mut reader = LogReader::new(args.log.selection());
-    let progress = ReadProgress::of(&args.log.files);
-    let mut held = HeldBack::default();
-    let stop = Stop::on_interrupt()?;
-    let watch = (&progress, &stop);
-    let whole = log::read(&args.log, &mut reader, watch, |_, requests| held.extend(requests))?;
-    progress.clear();
-    held.sort();
+    let (held, whole) = args.read(&mut reader)?;
     let most = |clients: usize| most_touched(args.touch, clients);
     let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
     let judged = judge(&sweep, held.requests()).map_err(too_great)?;
-    let clients = sweep.peaks().clients();
-    let few = args
-        .touch
-        .filter(|share| share.of(clients) == 0)
-        .map(|_| format!("the share that --touch allows is less than one of {clients} clients"));
-    let names = Names::new(args.log.anonymize);
-    let profiles = args.profiles(&reader, &judged);
-    let advice = Advice {
-        sweep: &sweep,
-        judged: &judged,
-        profiles: &profiles,
-        reader: &reader,
-        names: &names,
-        most: few,
-    };
-    let mut out = BufWriter::new(io::stdout().lock());
-    match args.output {
-        _ if args.config => write_toml(&mut out, &advice, &args.log.key_parts())?,
-        SuggestOutput::Table => write_table(&mut out, &advice)?,
-        SuggestOutput::Json => write_json(&mut out, &advice)?,
-    }
-    out.flush()?;
+    args.write(&reader, &sweep, &judged)?;
     if let Some(path) = &args.plot {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
-    log::tell_doubts(&reader, &args.log);
-    log::tell_skipped(&reader, &args.log);
+    log::warn_of_doubts(&reader, &args.log);
+    log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
 
 impl SuggestArgs {
+    /// Reads the logs. Returns the requests in the order of their times, and false if a log could
+    /// not be read to its end.
+    fn read(&self, reader: &mut LogReader) -> Result<(HeldBack, bool), CliFailure> {
+        let progress = ReadProgress::of(&self.log.files);
+        let mut held = HeldBack::default();
+        let stop = Stop::on_interrupt()?;
+        let watch = (&progress, &stop);
+        let whole = log::read(&self.log, reader, watch, |_, requests| held.extend(requests))?;
+        progress.clear();
+        held.sort();
+        Ok((held, whole))
+    }
+
+    /// Writes the advice to standard output.
+    fn write(
+        &self,
+        reader: &LogReader,
+        sweep: &Sweep,
+        judged: &JudgedAdvice,
+    ) -> Result<(), CliFailure> {
+        let clients = sweep.peaks().clients();
+        let none = self.touch.filter(|share| share.of(clients) == 0).map(|_| {
+            format!("the share that --touch allows is less than one of {clients} clients")
+        });
+        let advice = Advice {
+            sweep,
+            judged,
+            profiles: &self.profiles(reader, judged),
+            reader,
+            names: &Names::new(self.log.anonymize),
+            most: none,
+        };
+        let mut out = BufWriter::new(io::stdout().lock());
+        match self.output {
+            _ if self.config => write_toml(&mut out, &advice, &self.log.key_parts())?,
+            SuggestOutput::Table => write_table(&mut out, &advice)?,
+            SuggestOutput::Json => write_json(&mut out, &advice)?,
+        }
+        Ok(out.flush()?)
+    }
+
     /// Reads the logs a second time, to describe the clients that the suggestion names.
     fn profiles(&self, reader: &LogReader, judged: &JudgedAdvice) -> Profiles {
         let further = judged.second.iter().flat_map(|(_, further)| further);

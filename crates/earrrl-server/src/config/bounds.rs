@@ -5,4 +5,4 @@ pub const DEFAULT_CAPACITY: usize = 1_000_000;
 /// The largest number of rules in a configuration.
 pub const MAX_RULES: usize = 1000;
 /// The size of the largest configuration file, in bytes.
-pub const MAX_FILE_LEN: u64 = 1024 * 1024;
+pub const MAX_FILE_LEN: u64 = 16 * 1024 * 1024;

@@ -4,15 +4,13 @@
 //! A list is indexed under one of its conditions that names single values or networks. Lists that
 //! have only conditions on text prefixes cannot be indexed, and are compared one by one.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use smallvec::SmallVec;
 
 use super::attribute::{Condition, IndexKey, address};
-
-/// The positions of the lists that are indexed under one value; mostly a single position.
-type Places = Vec<u32>;
+use super::byte_map::ByteMap;
 
 /// An index of lists of conditions. The first list whose conditions all hold is the match.
 #[derive(Debug, Default)]
@@ -26,23 +24,42 @@ pub struct ConditionIndex {
 #[derive(Debug)]
 struct ByValue {
     attribute: String,
-    texts: HashMap<Box<str>, Places>,
-    networks: HashMap<IpNet, Places>,
+    texts: ByteMap,
+    /// The positions under networks, by their [`network_key`]s.
+    networks: ByteMap,
     /// The lengths of the prefixes of all indexed networks.
     lengths: Vec<u8>,
 }
 
 impl ConditionIndex {
     /// Adds the list of conditions at the position `place`. Lists must be added in ascending order
-    /// of position.
-    pub fn add(&mut self, place: usize, conditions: &[Condition]) {
+    /// of position. Returns the index of the condition under which the list is found: that condition
+    /// holds for every value by which [`find`](Self::find) finds the list.
+    pub fn add(&mut self, place: usize, conditions: &[Condition]) -> Option<usize> {
         let place = u32::try_from(place).unwrap_or(u32::MAX);
-        let indexed = conditions.iter().find_map(|one| Some((one, one.index_keys()?)));
-        let Some((condition, keys)) = indexed else { return self.others.push(place) };
-        let by_value = self.attribute(&condition.attribute);
+        let mut each = conditions.iter().enumerate();
+        let Some((nth, keys)) = each.find_map(|(nth, one)| Some((nth, one.index_keys()?))) else {
+            self.others.push(place);
+            return None;
+        };
+        let by_value = self.attribute(&conditions[nth].attribute);
         for key in keys {
             by_value.add(key, place);
         }
+        Some(nth)
+    }
+
+    /// Frees the memory that was reserved for further lists.
+    pub fn shrink(&mut self) {
+        for by_value in &mut self.attributes {
+            by_value.texts.shrink();
+            by_value.networks.shrink();
+        }
+    }
+
+    /// Returns the names of the attributes by whose values lists are found.
+    pub fn attributes(&self) -> impl Iterator<Item = &str> {
+        self.attributes.iter().map(|by_value| by_value.attribute.as_str())
     }
 
     /// Returns the number of lists that are compared one by one because they cannot be indexed.
@@ -76,8 +93,8 @@ impl ConditionIndex {
         let place = known.unwrap_or_else(|| {
             self.attributes.push(ByValue {
                 attribute: name.to_owned(),
-                texts: HashMap::new(),
-                networks: HashMap::new(),
+                texts: ByteMap::default(),
+                networks: ByteMap::default(),
                 lengths: Vec::new(),
             });
             self.attributes.len() - 1
@@ -89,13 +106,12 @@ impl ConditionIndex {
 impl ByValue {
     fn add(&mut self, key: IndexKey<'_>, place: u32) {
         match key {
-            IndexKey::Text(text) => self.texts.entry(text.into()).or_default().push(place),
+            IndexKey::Text(text) => self.texts.add(text.as_bytes(), place),
             IndexKey::Network(network) => {
-                let network = network.trunc();
                 if !self.lengths.contains(&network.prefix_len()) {
                     self.lengths.push(network.prefix_len());
                 }
-                self.networks.entry(network).or_default().push(place);
+                self.networks.add(&network_key(network), place);
             }
         }
     }
@@ -103,22 +119,30 @@ impl ByValue {
     /// Calls `visit` with the positions of lists indexed under a value, and under each network that
     /// contains it.
     fn each(&self, value: &[u8], mut visit: impl FnMut(&[u32])) {
-        if let Some(places) = str::from_utf8(value).ok().and_then(|text| self.texts.get(text)) {
-            visit(places);
-        }
+        self.texts.each(value, &mut visit);
         let Some(address) = (!self.networks.is_empty()).then(|| address(value)).flatten() else {
             return;
         };
         for length in &self.lengths {
-            if let Some(places) = network(address, *length).and_then(|at| self.networks.get(&at)) {
-                visit(places);
+            if let Some(network) = network(address, *length) {
+                self.networks.each(&network_key(network), &mut visit);
             }
         }
     }
 }
 
 fn network(address: IpAddr, length: u8) -> Option<IpNet> {
-    Some(IpNet::new(address, length).ok()?.trunc())
+    IpNet::new(address, length).ok()
+}
+
+/// Returns the length of a network's prefix, and the bytes of the network's first address.
+fn network_key(network: IpNet) -> SmallVec<[u8; 17]> {
+    let mut key = SmallVec::from_slice(&[network.prefix_len()]);
+    match network.network() {
+        IpAddr::V4(address) => key.extend_from_slice(&address.octets()),
+        IpAddr::V6(address) => key.extend_from_slice(&address.octets()),
+    }
+    key
 }
 
 #[cfg(test)]
@@ -150,7 +174,9 @@ mod tests {
             r#""attribute:plan" = "pro""#,
         ]);
         let mut index = ConditionIndex::default();
-        lists.iter().enumerate().for_each(|(place, list)| index.add(place, list));
+        for (place, list) in lists.iter().enumerate() {
+            index.add(place, list);
+        }
         assert_eq!(index.compared(), 1);
         let clients = ["", "10.1.2.3", "10.9.9.9", "2001:db8::7", "2001:db8::/64", "192.0.2.1"];
         for client in clients {
@@ -178,7 +204,9 @@ mod tests {
         let keys: Vec<String> = (0..500).map(|nth| format!("user = \"u{nth}\"")).collect();
         let lists = overrides(&keys.iter().map(String::as_str).collect::<Vec<_>>());
         let mut index = ConditionIndex::default();
-        lists.iter().enumerate().for_each(|(place, list)| index.add(place, list));
+        for (place, list) in lists.iter().enumerate() {
+            index.add(place, list);
+        }
         let compared = std::cell::Cell::new(0);
         let value = |name: &str| (name == "user").then_some(&b"u321"[..]);
         let holds = |place| {

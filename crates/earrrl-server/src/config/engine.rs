@@ -1,6 +1,7 @@
 //! The `[engine]` table, which selects where the state of clients is stored: in memory or in Redis.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use toml::Spanned;
 
@@ -8,7 +9,14 @@ use super::file;
 use super::problem::Problems;
 use super::redis::{self, RedisConfig};
 use super::rule::RuleConfig;
-use super::value::text_of;
+use super::value::{number, text_of};
+
+/// The error text of reservations with Redis.
+pub const NEEDS_MEMORY: &str =
+    "reservations need the engine in memory; with Redis, charge the cost after the work";
+
+/// The greatest bound on live reservations, of which each takes about 200 bytes.
+const MAX_RESERVATIONS: u64 = 100_000_000;
 
 /// The engine that stores the state of clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,8 +25,19 @@ pub enum EngineConfig {
     /// The memory of this process stores the state.
     #[default]
     Memory,
+    /// Files store the state. It survives the process, and several servers of a host share it.
+    State(StateConfig),
     /// Redis or Valkey stores the state, which several servers share.
     Redis(Box<RedisConfig>),
+}
+
+/// The directory of state files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateConfig {
+    /// The directory.
+    pub directory: PathBuf,
+    /// True if rules are accepted whose states are too large for a file, and start empty.
+    pub accepts_other_rules: bool,
 }
 
 impl EngineConfig {
@@ -29,7 +48,7 @@ impl EngineConfig {
             }
             None => {
                 only_with_redis(file, problems);
-                Self::Memory
+                state(file, problems).map_or(Self::Memory, Self::State)
             }
         }
     }
@@ -56,7 +75,13 @@ impl EngineConfig {
         if let Self::Redis(_) = self {
             redis::check_rules(rules, problems);
             redis::check_near(rules, valid, problems);
+            for field in rules.iter().filter_map(|rule| rule.get_ref().on_expiry.as_ref()) {
+                problems.add(field.span(), format!("on_expiry: {NEEDS_MEMORY}"));
+            }
             return;
+        }
+        if let Self::State(StateConfig { accepts_other_rules: false, .. }) = self {
+            check_states(rules, valid, problems);
         }
         for field in rules.iter().filter_map(|rule| rule.get_ref().consistency.as_ref()) {
             problems.add(field.span(), "consistency: only with redis in [engine]");
@@ -66,9 +91,55 @@ impl EngineConfig {
     /// Returns the number of clients for which a rule reserves memory by default.
     pub fn default_capacity(&self) -> usize {
         match self {
-            Self::Memory => super::bounds::DEFAULT_CAPACITY,
+            Self::Memory | Self::State(_) => super::bounds::DEFAULT_CAPACITY,
             // The tables in memory decide only while Redis is unavailable.
             Self::Redis(config) => config.options.local_capacity,
+        }
+    }
+}
+
+/// Validates the most reservations that are live at a time.
+pub(super) fn max_reservations(file: &file::EngineTable, problems: &mut Problems) -> usize {
+    let field = file.max_reservations.as_ref();
+    if let Some(field) = field.filter(|_| file.redis.is_some() || file.redis_file.is_some()) {
+        problems.add(field.span(), format!("max_reservations: {NEEDS_MEMORY}"));
+    }
+    let usual = earrrl::DEFAULT_MAX_HOLDS as u64;
+    number("max_reservations", field, usual, 1..=MAX_RESERVATIONS, problems) as usize
+}
+
+/// Returns the configured directory of state files.
+fn state(file: &file::EngineTable, problems: &mut Problems) -> Option<StateConfig> {
+    let accepts = file.not_persisted.as_ref().is_some_and(|field| match &**field.get_ref() {
+        "ok" => true,
+        "refuse" => false,
+        other => {
+            let problem = format!("not_persisted: {other:?}; expected \"ok\" or \"refuse\"");
+            problems.add(field.span(), problem);
+            false
+        }
+    });
+    let Some(directory) = &file.state else {
+        if let Some(field) = &file.not_persisted {
+            problems.add(field.span(), "not_persisted: only with state = \"/a/directory\"");
+        }
+        return None;
+    };
+    if directory.get_ref().is_empty() {
+        problems.add(directory.span(), "state: expected the path of a directory");
+    }
+    Some(StateConfig { directory: directory.get_ref().into(), accepts_other_rules: accepts })
+}
+
+/// Reports rules whose states are too large for a file.
+fn check_states(rules: &[Spanned<file::RuleTable>], valid: &[RuleConfig], problems: &mut Problems) {
+    for rule in valid.iter().filter(|rule| !rule.rule.limit().is_one_time()) {
+        let is_named =
+            |table: &&Spanned<file::RuleTable>| *table.get_ref().name.get_ref() == rule.name;
+        if let Some(table) = rules.iter().find(is_named) {
+            let problem = "limit: no state file can keep it; expected recent-average, token-bucket \
+                           or gcra, or not_persisted = \"ok\" in [engine]";
+            problems.add(table.get_ref().limit.span(), problem);
         }
     }
 }
@@ -77,6 +148,11 @@ impl EngineConfig {
 fn urls(file: &file::EngineTable, problems: &mut Problems) -> Option<(Range<usize>, Vec<String>)> {
     match (&file.redis, &file.redis_file) {
         (None, None) => None,
+        _ if file.state.is_some() => {
+            let span = file.state.as_ref().map_or(0..0, Spanned::span);
+            problems.add(span, "state: redis is set already; want one of them");
+            None
+        }
         (Some(inline), None) => Some((inline.span(), inline.get_ref().as_slice().to_vec())),
         (None, Some(path)) => match text_of(path.get_ref()) {
             Ok(text) => Some((path.span(), vec![text.trim().to_owned()])),

@@ -72,6 +72,7 @@ pub(super) struct ServerTable {
     pub(super) check_token_file: Placed<String>,
     pub(super) admin_token: Placed<String>,
     pub(super) admin_token_file: Placed<String>,
+    pub(super) token: Vec<Spanned<TokenTable>>,
     pub(super) allow_inline_rules: bool,
     pub(super) x_ratelimit_headers: bool,
     pub(super) socket_mode: Placed<String>,
@@ -88,6 +89,16 @@ pub(super) struct NamesTable {
     pub(super) max_bytes: Placed<u64>,
     pub(super) hmac_key: Placed<String>,
     pub(super) hmac_key_file: Placed<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct TokenTable {
+    pub(super) name: Spanned<String>,
+    pub(super) token: Placed<String>,
+    pub(super) token_file: Placed<String>,
+    pub(super) scopes: Spanned<Vec<Spanned<String>>>,
+    pub(super) rules: Placed<Vec<Spanned<String>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,6 +139,9 @@ pub(super) struct MetricsTable {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct EngineTable {
     pub(super) capacity: Placed<u64>,
+    pub(super) max_reservations: Placed<u64>,
+    pub(super) state: Placed<String>,
+    pub(super) not_persisted: Placed<String>,
     pub(super) redis: Placed<OneOrMany>,
     pub(super) redis_file: Placed<String>,
     pub(super) cluster: Placed<bool>,
@@ -182,6 +196,7 @@ pub(super) struct RuleTable {
     pub(super) consistency: Placed<String>,
     pub(super) on_error: Placed<String>,
     pub(super) missing: Placed<String>,
+    pub(super) on_expiry: Placed<String>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod attribute;
 mod bounds;
+mod byte_map;
 mod caution;
 pub mod condition_index;
 pub mod engine;
@@ -26,7 +27,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use bounds::{DEFAULT_CAPACITY, MAX_FILE_LEN, MAX_RULES};
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, NEEDS_MEMORY, StateConfig};
 pub use envoy::EnvoyConfig;
 pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
@@ -47,6 +48,8 @@ pub struct Config {
     pub tls_places: Vec<(PathBuf, Range<usize>)>,
     /// The engine that stores the state of clients, from the `[engine]` table.
     pub engine: EngineConfig,
+    /// The most reservations that are live at a time.
+    pub max_reservations: usize,
     /// The default capacity in clients, of each rule and of `CL.THROTTLE`.
     pub capacity: usize,
     /// The settings that determine a client's address behind proxies.
@@ -72,6 +75,7 @@ impl Default for Config {
             tls_places: Vec::new(),
             engine: EngineConfig::default(),
             capacity: DEFAULT_CAPACITY,
+            max_reservations: earrrl::DEFAULT_MAX_HOLDS,
             client_address: ClientAddress::default(),
             paths: Paths::TOLERANT,
             deny_status: 429,
@@ -135,7 +139,7 @@ impl Config {
         {
             problems.add(version.span(), "this version reads configurations of version 1");
         }
-        let server = ServerConfig::validate(&file.server, problems);
+        let server = ServerConfig::validate(file, problems);
         let client_address = server::client_address(&file.client_address, problems);
         server::check_balancers(file, problems);
         let paths = attribute::paths(&file.attributes, problems);
@@ -158,6 +162,7 @@ impl Config {
             tls_places: file.server.tls.as_ref().map(tls::places).unwrap_or_default(),
             engine,
             capacity,
+            max_reservations: engine::max_reservations(&file.engine, problems),
             client_address,
             paths,
             deny_status,

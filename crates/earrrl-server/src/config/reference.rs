@@ -9,9 +9,10 @@ const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
 
 /// The headings of `docs/configuration.md`, each with a configuration that has an unknown field in
 /// the section that the heading is about.
-const SECTIONS: [(&str, &str); 12] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("Top level", "unknown = 1"),
     ("`[server]`", "[server]\nunknown = 1"),
+    ("`[[server.token]]`", "[server]\n[[server.token]]\nunknown = 1"),
     ("`[server.tls]`", "[server.tls]\nunknown = 1"),
     ("`[server.names]`", "[server.names]\nunknown = 1"),
     ("`[engine]`", "[engine]\nunknown = 1"),

@@ -124,17 +124,15 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    pub(super) fn validate(file: &file::ServerTable, problems: &mut Problems) -> Self {
-        let default = Self::default();
+    pub(super) fn validate(whole: &file::File, problems: &mut Problems) -> Self {
+        let (file, default) = (&whole.server, Self::default());
         collisions(file, problems);
         let mut address =
             |name, field: &file::Placed<String>, default| address(name, field, default, problems);
-        let (http, resp) =
-            (address("http", &file.http, default.http), address("resp", &file.resp, default.resp));
-        let (admin, grpc) = (
-            address("admin", &file.admin, default.admin),
-            address("grpc", &file.grpc, default.grpc),
-        );
+        let http = address("http", &file.http, default.http);
+        let resp = address("resp", &file.resp, default.resp);
+        let admin = address("admin", &file.admin, default.admin);
+        let grpc = address("grpc", &file.grpc, default.grpc);
         let mut time = |name, field: &file::Placed<String>, default, bounds| {
             seconds(name, field.as_ref(), default, bounds, problems)
         };
@@ -159,7 +157,7 @@ impl ServerConfig {
             max_body: max_body(file.max_body.as_ref(), default.max_body, problems),
             shutdown_delay: delay,
             shutdown_timeout: stop,
-            tokens: Tokens::validate(file, problems),
+            tokens: Tokens::validate(whole, problems),
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
             names: NamesConfig::validate(&file.names, problems),
@@ -188,7 +186,7 @@ impl ServerConfig {
             Protocol::ALL.into_iter().filter(open).filter_map(|protocol| self.address(protocol));
         let remote = addresses.into_iter().find(|address| address.is_remote())?;
         Some(format!(
-            "{remote} can be reached by other machines: set check_token and admin_token, \
+            "{remote} can be reached by other machines: set check_token, admin_token or [[server.token]], \
              or allow it with --allow-remote"
         ))
     }

@@ -79,7 +79,8 @@ fn a_whole_file() {
     assert_eq!(config.server.http, Some("127.0.0.1:9000".parse().unwrap()));
     assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
     assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
-    assert!(config.server.tokens.check[0].is(b"check-token-of-sixteen"));
+    let access = config.server.tokens.with(b"check-token-of-sixteen");
+    assert_eq!(access.permit(access::Scope::Check), Ok(()));
     let near = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
     let trusting = near.into_iter().fold(ClientAddress::default(), ClientAddress::trust);
     assert_eq!(config.client_address, trusting.prefixes(Prefixes::new(32, 56)));

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::last_of_list;
 use earrrl_logs::reading::RecordCondition;
-use earrrl_server::config::attribute::Condition;
+use earrrl_server::config::attribute::{Condition, attribute_name};
 use earrrl_server::path::Paths;
 use earrrl_server::service::attributes::{Attributes, Reading};
 use earrrl_tower::Prefixes;
@@ -33,9 +33,10 @@ impl FromStr for LogCondition {
                 "expected NAME=VALUE, such as path=/login, status=4* or client=10.0.0.0/8".into()
             );
         };
-        let name = name.strip_prefix("attribute:").unwrap_or(name);
-        let condition = Condition::new(name, value, Paths::TOLERANT)?;
-        Ok(Self { condition, fields: fields(name) })
+        // Other names are those of fields of the log.
+        let name = attribute_name(name).unwrap_or_else(|_| name.to_owned());
+        let condition = Condition::new(&name, value, Paths::TOLERANT)?;
+        Ok(Self { condition, fields: fields(&name) })
     }
 }
 

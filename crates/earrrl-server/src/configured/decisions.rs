@@ -135,12 +135,12 @@ impl Configured {
         self.clock.set(Nanos::new(self.now));
     }
 
-    /// Decides the request whose attributes are in `key`, and passes the result to `tell`.
+    /// Decides the request whose attributes are in `key`, and passes the result to `take`.
     pub(crate) fn decide<E>(
         &mut self,
         clients: &ClientNumbers,
         request: LoggedRequest,
-        tell: impl FnOnce(RequestFate<'_>) -> Result<(), E>,
+        take: impl FnOnce(RequestFate<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.pass_to(request.time);
         let rules = Arc::clone(&self.rules);
@@ -171,7 +171,7 @@ impl Configured {
         count((&mut self.tallies, row), self.now, &rules, &attributes, &answer);
         let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
         let client = attributes.get("client").map(String::from_utf8_lossy);
-        tell(RequestFate { client, rule, decision })
+        take(RequestFate { client, rule, decision })
     }
 }
 

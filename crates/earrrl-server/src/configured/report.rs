@@ -96,11 +96,11 @@ pub(crate) fn write_json(
 pub(crate) fn write_line(
     out: &mut impl Write,
     time: u64,
-    told: &RequestFate<'_>,
+    fate: &RequestFate<'_>,
     client: Value,
 ) -> io::Result<()> {
-    write!(out, r#"{{"t":{},"key":{client},"rule":{},"#, Seconds(time.into()), json!(told.rule))?;
-    match told.decision {
+    write!(out, r#"{{"t":{},"key":{client},"rule":{},"#, Seconds(time.into()), json!(fate.rule))?;
+    match fate.decision {
         Some(decision) => {
             write!(
                 out,

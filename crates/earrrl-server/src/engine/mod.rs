@@ -2,16 +2,17 @@
 //! allocation and no dynamic dispatch.
 
 pub mod redis;
+pub mod reserve;
 pub mod state;
 pub mod throttle;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::table::KeyHash;
+use earrrl::table::{KeyHash, Swept};
 use earrrl::{
-    Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule,
-    RuleId, Survey,
+    Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos,
+    Preparation, Rule, RuleId, StateDirectory, Survey,
 };
 
 use earrrl_redis::{Consistency, WhenGone};
@@ -19,9 +20,24 @@ use earrrl_redis::{Consistency, WhenGone};
 use self::redis::Redis;
 use self::state::EngineState;
 use self::throttle::{Call, Throttle, Throttled};
-use crate::config::EngineConfig;
 use crate::config::rule::OnError;
+use crate::config::{EngineConfig, StateConfig};
 use crate::metrics::Family;
+
+/// A limit to prepare in the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedLimit<'a> {
+    /// The limit's name in the engine.
+    pub name: &'a str,
+    /// The limit, as an engine's rule.
+    pub rule: &'a Arc<Rule>,
+    /// The number of clients to size the limit's table for.
+    pub capacity: usize,
+    /// The consistency of the limit's decisions between servers.
+    pub consistency: Consistency,
+    /// The name of the store that the limit shares with others in memory; see [`Preparation::store`].
+    pub store: Option<&'a str>,
+}
 
 /// The engine that the server uses, for rules and for `CL.THROTTLE`.
 #[derive(Debug)]
@@ -31,6 +47,8 @@ pub struct Engine {
     /// The states of `CL.THROTTLE` keys in memory. An engine over Redis uses them only while Redis
     /// is unavailable.
     pub throttle: Throttle,
+    /// The directory of state files that the engine was made with.
+    state: Option<StateConfig>,
 }
 
 /// The engine that decides by rules, by where it stores states.
@@ -54,9 +72,14 @@ impl Engine {
         let throttle = Throttle::new(capacity, Arc::clone(&clock))?;
         let rules = match config {
             EngineConfig::Memory => Rules::memory(clock)?,
+            EngineConfig::State(config) => Rules::files(config, clock)?,
             EngineConfig::Redis(config) => Rules::Redis(Redis::new(config, clock)?),
         };
-        Ok(Self { rules, throttle })
+        let state = match config {
+            EngineConfig::State(state) => Some(state.clone()),
+            _ => None,
+        };
+        Ok(Self { rules, throttle, state })
     }
 
     /// Prepares a rule for a number of clients, as [`earrrl::Engine::prepare`] does.
@@ -70,23 +93,25 @@ impl Engine {
         }
     }
 
-    /// Prepares several rules, each for a number of clients. On an error, none of the rules is
-    /// prepared.
+    /// Prepares several limits. On an error, none of them is prepared.
     ///
     /// # Errors
-    /// Returns an error if a rule is invalid or memory runs short.
-    pub fn prepare_all(
-        &self,
-        rules: &[(&str, &Rule, usize, Consistency)],
-    ) -> Result<Vec<RuleId>, EngineError> {
+    /// Returns an error if a limit is invalid or memory runs short.
+    pub fn prepare_all(&self, limits: &[PlannedLimit<'_>]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             Rules::Memory(engine) => {
-                let each = rules.iter();
-                let rules: Vec<_> =
-                    each.map(|(name, rule, room, _)| (*name, *rule, *room)).collect();
-                engine.prepare_all(&rules)
+                let wanted =
+                    limits.iter().map(|&PlannedLimit { name, rule, capacity, store, .. }| {
+                        Preparation { name, rule, capacity, store }
+                    });
+                engine.prepare_all(&wanted.collect::<Vec<_>>())
             }
-            Rules::Redis(redis) => redis.engine.prepare_all(rules),
+            Rules::Redis(redis) => {
+                let wanted = limits.iter();
+                let wanted = wanted
+                    .map(|limit| (limit.name, &**limit.rule, limit.capacity, limit.consistency));
+                redis.engine.prepare_all(&wanted.collect::<Vec<_>>())
+            }
         }
     }
 
@@ -130,13 +155,29 @@ impl Engine {
         }
     }
 
+    /// Sends the counts that the engine has not stored yet, for at most `patience`. No decision may
+    /// follow.
+    pub async fn flush(&self, patience: Duration) {
+        if let Rules::Redis(redis) = &self.rules {
+            redis.engine.flush(patience).await;
+        }
+    }
+
     /// Checks that the running engine can apply a new configuration without a restart.
     ///
     /// # Errors
     /// Returns the settings whose change needs a restart.
     pub fn may_reload(&self, config: &EngineConfig) -> Result<(), String> {
         match (&self.rules, config) {
-            (Rules::Memory(_), EngineConfig::Memory) => Ok(()),
+            (Rules::Memory(_), EngineConfig::Memory) if self.state.is_none() => Ok(()),
+            (Rules::Memory(_), EngineConfig::State(config))
+                if self.state.as_ref() == Some(config) =>
+            {
+                Ok(())
+            }
+            (Rules::Memory(_), EngineConfig::Memory | EngineConfig::State(_)) => {
+                Err("[engine] state or not_persisted has changed; that needs a restart".into())
+            }
             (Rules::Redis(redis), EngineConfig::Redis(config)) => redis.may_reload(config),
             _ => Err("[engine] has changed between memory and redis; that needs a restart".into()),
         }
@@ -241,6 +282,15 @@ impl Engine {
         Some(engine.check_hashed(charge.rule, hash, charge.cost))
     }
 
+    /// Logs the entries that were removed from state files when they were opened.
+    pub fn log_swept(&self) {
+        let Rules::Memory(engine) = &self.rules else { return };
+        for (rule, swept) in engine.swept() {
+            let Swept { claims, ahead, duplicates, .. } = swept;
+            tracing::warn!(rule, claims, ahead, duplicates, "removed entries from a state file");
+        }
+    }
+
     /// Frees the tables that a reload has replaced, once they hold no clients.
     pub fn tidy(&self) {
         if let Rules::Memory(engine) = &self.rules {
@@ -305,6 +355,14 @@ impl Engine {
 }
 
 impl Rules {
+    fn files(config: &StateConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
+        let directory = StateDirectory::open(&config.directory)
+            .map_err(|error| EngineError::Unavailable(error.to_string()))?;
+        let directory = directory.accept_rules_in_memory(config.accepts_other_rules);
+        let engine = MemoryEngine::in_directory(1, directory, clock);
+        engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
+    }
+
     fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         // A capacity of 1 is enough here, since each rule's capacity is set when the rule is
         // prepared.

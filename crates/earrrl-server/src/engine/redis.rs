@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use earrrl::{Clock, EngineError, Nanos};
-use earrrl_redis::{EngineMode, Options, RedisEngine, Shift, WhenGone, without_credentials};
+use earrrl_redis::{
+    Counts, EngineMode, Options, RedisEngine, Shift, WhenGone, without_credentials,
+};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
@@ -124,15 +126,8 @@ impl Redis {
         let (status, state) = (self.engine.status(), self.state());
         let policy = self.engine.options().when_gone.name();
         let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
-        let counts = &status.counts;
-        let by = [("redis", counts.shared), ("near", counts.near), (policy, counts.alone)];
-        // These counts have metrics of their own.
-        let named = ["shared", "near", "alone", "awaited", "exchanged", "claimed"];
-        let events = counts.each().filter(|(name, _)| !named.contains(name));
-        let exchanges = [("request", counts.awaited), ("background", counts.exchanged)];
         let age = status.base_age.map_or(0.0, |age| age.as_secs_f64());
-        let counted = |(name, count): (&'static str, u64)| (name, count as f64);
-        vec![
+        let mut families = vec![
             Family::gauge("earrrl_engine_mode", "1 for how decisions are made at present.")
                 .labelled("mode", modes),
             Family::gauge("earrrl_redis_owed_clients", "Clients whose counts Redis lacks yet.")
@@ -151,27 +146,42 @@ impl Redis {
                 .value(age),
             Family::gauge("earrrl_redis_nodes", "Nodes that are alive, as far as is known.")
                 .value(f64::from(status.nodes)),
-            Family::counter("earrrl_engine_decisions_total", "Decisions by who made them.")
-                .labelled("by", by.map(counted)),
-            Family::counter(
-                "earrrl_engine_denials_total",
-                "Requests denied although their client was within its limit.",
-            )
-            .labelled("reason", [("claimed", counts.claimed)].map(counted)),
-            Family::counter(
-                "earrrl_redis_exchanges_total",
-                "Exchanges of near rules' clients, by the cause.",
-            )
-            .labelled("cause", exchanges.map(counted)),
-            Family::counter("earrrl_redis_events_total", "What happened with Redis.")
-                .labelled("event", events.map(counted)),
-        ]
+        ];
+        families.extend(counters(&status.counts, policy));
+        families
     }
 
     /// Returns the time of the clock of Redis, or of the server's own clock if that is configured.
     pub(super) fn now(&self) -> Option<Nanos> {
         self.config.own_clock.then(|| self.clock.now())
     }
+}
+
+/// Returns the counters of the engine's decisions, exchanges and other events. `policy` is the name
+/// of the policy for decisions while Redis is gone.
+fn counters(counts: &Counts, policy: &'static str) -> [Family; 4] {
+    let by = [("redis", counts.shared), ("near", counts.near), (policy, counts.alone)];
+    // These counts have metrics of their own.
+    let named = ["shared", "near", "alone", "awaited", "exchanged", "claimed"];
+    let events = counts.each().filter(|(name, _)| !named.contains(name));
+    let exchanges = [("request", counts.awaited), ("background", counts.exchanged)];
+    let counted = |(name, count): (&'static str, u64)| (name, count as f64);
+    [
+        Family::counter("earrrl_engine_decisions_total", "Decisions by who made them.")
+            .labelled("by", by.map(counted)),
+        Family::counter(
+            "earrrl_engine_denials_total",
+            "Requests denied although their client was within its limit.",
+        )
+        .labelled("reason", [("claimed", counts.claimed)].map(counted)),
+        Family::counter(
+            "earrrl_redis_exchanges_total",
+            "Exchanges of near rules' clients, by the cause.",
+        )
+        .labelled("cause", exchanges.map(counted)),
+        Family::counter("earrrl_redis_events_total", "What happened with Redis.")
+            .labelled("event", events.map(counted)),
+    ]
 }
 
 fn same_but_for_credentials(one: &Options, other: &Options) -> bool {

@@ -104,15 +104,13 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 8] {
+    fn by_label(&self) -> [Family; 7] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
         let rules = self.outcomes.each().into_iter();
         let missing = rules.map(|(rule, outcomes)| (rule, outcomes.missing.get() as f64));
         let heads = self.proxy_heads.seen(&PROXY_HEADS);
-        // The sum of an empty iterator of floats would be -0, which would be shown as such.
-        let requests = responses.iter().fold(0.0, |sum, (_, count)| sum + count);
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
             Family::counter("earrrl_decisions_total", "Decisions by rule and outcome.")
@@ -124,8 +122,6 @@ impl Metrics {
             .labelled("rule", missing),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
-            Family::counter("earrrl_http_requests_total", "HTTP requests that were answered.")
-                .value(requests),
             Family::counter("earrrl_http_responses_total", "HTTP answers by status.")
                 .labelled("status", responses),
             Family::counter("earrrl_grpc_responses_total", "gRPC answers by the code's number.")

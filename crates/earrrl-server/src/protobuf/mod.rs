@@ -9,6 +9,7 @@
 pub mod authorization;
 pub mod discovery;
 pub mod ratelimit;
+pub mod reservation;
 
 pub use prost_types::{Any, Duration, ListValue, Struct, Value, value};
 

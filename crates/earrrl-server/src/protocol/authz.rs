@@ -19,6 +19,7 @@ use crate::metrics::PassReason;
 use crate::server::Server;
 use crate::service::ask::{Answer, Manner};
 use crate::service::attributes::{Attributes, bytes};
+use crate::service::rules::ActiveRules;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -51,6 +52,25 @@ pub(super) async fn decide<'a, T>(
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
 ) -> T {
     let rules = server.service.rules();
+    let attributes = attributes(&rules, asked, &lines);
+    let manner = Manner { mode: Mode::Check, available: true };
+    let answer = server.service.ask_matching(&rules, &attributes, manner).await;
+    let mut verdict = verdict(server, rules.deny_status, &answer);
+    let is_grpc = |kind: &Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
+    if verdict.status() != StatusCode::OK && lines("content-type").first().is_some_and(is_grpc) {
+        // Without this header Envoy would report UNAVAILABLE to a gRPC client, and clients retry
+        // that status at once. Status 8 is RESOURCE_EXHAUSTED.
+        verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
+    }
+    then(verdict, &answer)
+}
+
+/// Returns the attributes of a proxied request, among them the headers that rules use.
+fn attributes<'r, 'a: 'r>(
+    rules: &'r ActiveRules,
+    asked: ProxiedRequest<'a>,
+    lines: impl Fn(&str) -> Lines<'a>,
+) -> Attributes<'r> {
     let peer = asked.peer.map(|peer| bytes(peer.to_string().into()));
     let known = [
         ("method", Some(asked.method)),
@@ -66,28 +86,22 @@ pub(super) async fn decide<'a, T>(
         let lines = if name == client_header { joined(lines(name)) } else { lines(name) };
         lines.into_iter().map(|line| (Cow::from(attribute.as_str()), line))
     });
-    let attributes = Attributes::new(known.chain(named), &rules.reading);
-    let manner = Manner { mode: Mode::Check, available: true };
-    let answer = server.service.ask_matching(&rules, &attributes, manner).await;
-    let mut verdict = match &answer.unjudged {
+    Attributes::new(known.chain(named), &rules.reading)
+}
+
+/// Returns the verdict on a request, and counts it if it passes although a rule gave no verdict.
+fn verdict(server: &Server, deny_status: u16, answer: &Answer<'_>) -> Verdict {
+    match &answer.unjudged {
         Some(unjudged) if answer.is_denied_by_error() => {
-            refuse(rules.deny_status, &format!("rule {}: no verdict", unjudged.rule.name))
+            refuse(deny_status, &format!("rule {}: no verdict", unjudged.rule.name))
         }
         unjudged => {
             if unjudged.is_some() && !answer.is_over() {
                 server.service.metrics.unjudged.count(PassReason::RuleFailed);
             }
-            let status = status(rules.deny_status);
-            response::authorize(&answer, status, server.config.x_ratelimit_headers)
+            response::authorize(answer, status(deny_status), server.config.x_ratelimit_headers)
         }
-    };
-    let is_grpc = |kind: &Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
-    if verdict.status() != StatusCode::OK && lines("content-type").first().is_some_and(is_grpc) {
-        // Without this header Envoy would report UNAVAILABLE to a gRPC client, and clients retry
-        // that status at once. Status 8 is RESOURCE_EXHAUSTED.
-        verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
     }
-    then(verdict, &answer)
 }
 
 /// Joins the values of a header into one, with commas between them. Proxies append addresses to a

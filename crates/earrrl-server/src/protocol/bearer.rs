@@ -1,25 +1,36 @@
 //! The bearer token of a request (`Authorization: Bearer TOKEN`), for HTTP and gRPC alike.
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use crate::config::access::Access;
+use crate::config::access::{Access, Forbidden};
 use crate::server::Server;
 
 /// The reason why a request's token grants no access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TokenRefused {
     /// The request has no token.
     Missing,
     /// The token is not configured on this server.
     Wrong,
+    /// The token does not permit the request.
+    Forbidden(Forbidden),
+}
+
+impl From<Forbidden> for TokenRefused {
+    fn from(forbidden: Forbidden) -> Self {
+        Self::Forbidden(forbidden)
+    }
 }
 
 impl TokenRefused {
     /// Returns the error message that is sent to the client.
-    pub(super) fn why(self) -> &'static str {
+    pub(super) fn why(&self) -> Cow<'static, str> {
         match self {
-            Self::Missing => "expected Authorization: Bearer TOKEN",
-            Self::Wrong => "invalid token",
+            Self::Missing => "expected Authorization: Bearer TOKEN".into(),
+            Self::Wrong => "invalid token".into(),
+            Self::Forbidden(forbidden) => forbidden.to_string().into(),
         }
     }
 }

@@ -1,14 +1,13 @@
 //! Closes a connection in a way that lets the client still read the last response.
 
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
-use tokio::time::{Sleep, sleep};
 
-use crate::connections::{Connection, ConnectionState};
+use crate::connections::{Connection, StopGrace};
 use crate::stream::Stream;
 
 /// The time that a client has to read the last response, after the server has begun to stop.
@@ -23,9 +22,9 @@ pub(super) async fn linger(stream: &mut Stream, connection: &Connection) {
     if stream.shutdown().await.is_err() {
         return;
     }
-    let (mut unread, mut last_words) = ([0; 512], None);
+    let (mut unread, mut last_words) = ([0; 512], StopGrace::new(LAST_WORDS));
     poll_fn(|context| {
-        if is_over(connection, &mut last_words, context) {
+        if last_words.poll(connection, false, context).is_ready() {
             return Poll::Ready(());
         }
         loop {
@@ -37,21 +36,4 @@ pub(super) async fn linger(stream: &mut Stream, connection: &Connection) {
         }
     })
     .await;
-}
-
-/// Returns true once the client's time to read the last response is over: at the connection's
-/// deadline, or `LAST_WORDS` after the server began to stop.
-fn is_over(
-    connection: &Connection,
-    last_words: &mut Option<Pin<Box<Sleep>>>,
-    context: &mut Context<'_>,
-) -> bool {
-    match connection.standing(context) {
-        ConnectionState::Good => false,
-        ConnectionState::Overdue => true,
-        ConnectionState::Stopping => {
-            let last_words = last_words.get_or_insert_with(|| Box::pin(sleep(LAST_WORDS)));
-            last_words.as_mut().poll(context).is_ready()
-        }
-    }
 }

@@ -30,14 +30,7 @@ pub(super) async fn reload_forever(
     source: Option<ConfigSource>,
     mut hangup: Signal,
 ) {
-    let Some(mut source) = source else {
-        loop {
-            if hangup.recv().await.is_none() {
-                return pending().await;
-            }
-            tracing::warn!("SIGHUP: there is no configuration file to reload");
-        }
-    };
+    let Some(mut source) = source else { return warn_forever(hangup).await };
     let (mut seconds, mut again) = (each_second(), Again::default());
     let mut stamps = Stamps::new(&all_files(&source.paths));
     loop {
@@ -65,6 +58,14 @@ pub(super) async fn reload_forever(
         source = back;
         again.attempted(succeeded);
     }
+}
+
+/// Logs a warning for each SIGHUP to a server without configuration files.
+async fn warn_forever(mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        tracing::warn!("SIGHUP: there is no configuration file to reload");
+    }
+    pending().await
 }
 
 /// Returns all files of these paths; for a folder, the files in it.

@@ -34,6 +34,8 @@ use crate::tls::Tls;
 
 /// The longest time that the start waits for the engine to be ready.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+/// The longest time that the end of the server waits until the engine has stored all counts.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The HTTP routes of each kind of listener.
 #[derive(Clone)]
@@ -236,6 +238,7 @@ impl Running {
 }
 
 /// Stops accepting, and waits until all connections are closed or the shutdown timeout has passed.
+/// Then sends the counts that the engine has not stored yet.
 async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     server.announce_stop();
     services.announce_stop().await;
@@ -247,6 +250,7 @@ async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     if timeout(patience, server.connections.gone()).await.is_err() {
         tracing::warn!(connections = server.connections.len(), "still open; closing them");
     }
+    server.service.engine().flush(FLUSH_TIMEOUT).await;
 }
 
 /// Waits for the next signal that requests a stop.
@@ -308,16 +312,7 @@ async fn serve_one(
             return;
         }
     }
-    let stream = match (stream, &server.tls) {
-        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
-            // The handshake is boxed, so that connections without TLS reserve no space for it.
-            match Box::pin(tls.accept(protocol, stream, &connection)).await {
-                Ok(stream) => Stream::Tls(Box::new(stream)),
-                Err(error) => return tracing::debug!(%error, "no TLS with a client"),
-            }
-        }
-        (stream, _) => stream,
-    };
+    let Some(stream) = decrypted(protocol, stream, &connection, &server).await else { return };
     let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
@@ -334,6 +329,28 @@ async fn serve_one(
     // The future is boxed, so that a connection of either protocol does not reserve the size of the
     // larger one.
     Box::pin(http::serve::serve(stream, peer, connection, server, router, asks)).await;
+}
+
+/// Performs the TLS handshake if the protocol's listener uses TLS. Returns `None` if it fails.
+async fn decrypted(
+    protocol: Protocol,
+    stream: Stream,
+    connection: &Connection,
+    server: &Server,
+) -> Option<Stream> {
+    match (stream, &server.tls) {
+        (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
+            // The handshake is boxed, so that connections without TLS reserve no space for it.
+            match Box::pin(tls.accept(protocol, stream, connection)).await {
+                Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+                Err(error) => {
+                    tracing::debug!(%error, "no TLS with a client");
+                    None
+                }
+            }
+        }
+        (stream, _) => Some(stream),
+    }
 }
 
 async fn accept_all(
@@ -376,6 +393,7 @@ async fn tick_forever(server: Arc<Server>) {
         seconds.tick().await;
         server.connections.tick();
         server.admin_connections.tick();
+        server.service.engine().expire_reservations();
         if server.connections.memory_has_fallen() {
             drop(tokio::task::spawn_blocking(give_back_free_memory));
         }

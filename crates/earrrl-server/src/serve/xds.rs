@@ -85,6 +85,8 @@ async fn connect(
     Ok(endpoint.connect_with_connector(connector).await?)
 }
 
+/// Receives configurations over one stream until it ends, and acknowledges or refuses each.
+/// `version` is the version of the last valid configuration.
 async fn stream(
     server: &Arc<Server>,
     plane: &ControlPlane,
@@ -93,39 +95,37 @@ async fn stream(
     let mut client = Grpc::new(connect(plane).await?).max_decoding_message_size(MAX_MESSAGE);
     client.ready().await?;
     let (requests, receiver) = mpsc::channel(4);
-    let node = Node { id: plane.node.clone() };
-    let first = DiscoveryRequest {
-        version_info: version.clone(),
-        node: Some(node.clone()),
-        type_url: TYPE_URL.to_owned(),
-        ..DiscoveryRequest::default()
-    };
-    requests.send(first).await?;
+    requests.send(discovery_request(plane, version)).await?;
     let requests_sent = ReceiverStream::new(receiver).into_streaming_request();
     let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
     let responses = client.streaming(requests_sent, METHOD, codec);
     let mut responses = responses.await?.into_inner();
     while let Some(response) = responses.message().await? {
+        let response_nonce = response.nonce.clone();
+        let received_version = response.version_info.clone();
         // Preparing the tables may take long, so it runs on another thread and does not delay new
         // connections.
-        let (server, taking) = (Arc::clone(server), response.clone());
-        let taken = spawn_blocking(move || take(&server, &taking)).await?;
+        let server = Arc::clone(server);
+        let taken = spawn_blocking(move || take(&server, &response)).await?;
         if taken.is_ok() {
-            version.clone_from(&response.version_info);
+            *version = received_version;
         }
-        let refusal =
-            taken.err().map(|message| RpcStatus { code: Code::InvalidArgument.into(), message });
-        requests
-            .send(DiscoveryRequest {
-                version_info: version.clone(),
-                node: Some(node.clone()),
-                type_url: TYPE_URL.to_owned(),
-                response_nonce: response.nonce,
-                error_detail: refusal,
-            })
-            .await?;
+        let refusal = |message| RpcStatus { code: Code::InvalidArgument.into(), message };
+        let error_detail = taken.err().map(refusal);
+        let request = discovery_request(plane, version);
+        requests.send(DiscoveryRequest { response_nonce, error_detail, ..request }).await?;
     }
     Ok(())
+}
+
+/// Returns a request for configurations, with the version of the last valid one.
+fn discovery_request(plane: &ControlPlane, version: &str) -> DiscoveryRequest {
+    DiscoveryRequest {
+        version_info: version.to_owned(),
+        node: Some(Node { id: plane.node.clone() }),
+        type_url: TYPE_URL.to_owned(),
+        ..DiscoveryRequest::default()
+    }
 }
 
 /// Puts the configuration of a response in force. If any part is invalid, nothing changes.

@@ -14,13 +14,14 @@ use super::Service;
 use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::{Key, bounded, bounded_owned};
-use super::rules::{ActiveRule, ActiveRules, PreparedLimit};
+use super::limit::PreparedLimit;
+use super::rules::{ActiveRule, ActiveRules};
 use crate::config::rule::Missing;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
-    rule: &'a ActiveRule,
+    pub(super) rule: &'a ActiveRule,
     /// The limit that applies to the client; `None` if the rule exempts the client.
     limit: Option<&'a PreparedLimit>,
     key: Cow<'a, [u8]>,
@@ -45,7 +46,7 @@ impl<'a> Ask<'a> {
 
     /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
-    fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
+    pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
         let limit = self.limit?;
         Some((limit, Charge { rule: limit.id, key: &self.key, cost: self.cost }))
     }
@@ -82,9 +83,9 @@ pub struct Answer<'a> {
     pub unjudged: Option<Unjudged<'a>>,
 }
 
-/// How a rule applies to a request that it matches.
-enum Application<'a> {
-    /// The request is charged to the client of this key under this limit.
+/// The effect of a rule on a request that it matches.
+pub(super) enum Application<'a> {
+    /// The request is charged to the client that is stored under this key, under this limit.
     Charge(&'a PreparedLimit, Key),
     /// The rule does not count the request.
     None,
@@ -206,19 +207,31 @@ impl Service {
             _ => self.engine.decide(charges, mode).await?,
         };
         if mode != Mode::Peek {
-            for (place, (rule, limit)) in charged.iter().enumerate() {
-                // A request that one rule denies is not charged under the rules that allow it.
-                if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
-                    rule.count(outcome(&decision, place, limit), charges[place].key);
-                    let is_over = decision.is_over(place);
-                    let is_close = place == decision.rule && decision.remaining < limit.named_below;
-                    if is_close | is_over {
-                        self.note(rule, limit, &charges[place], &decision, place);
-                    }
+            self.count(charged, charges, &decision, mode);
+        }
+        Ok(decision)
+    }
+
+    /// Counts the outcome of each rule in the metrics, and notes clients over or close to a limit.
+    #[inline]
+    pub(super) fn count(
+        &self,
+        charged: &[(&ActiveRule, &PreparedLimit)],
+        charges: &[Charge<'_>],
+        decision: &Decision,
+        mode: Mode,
+    ) {
+        for (place, (rule, limit)) in charged.iter().enumerate() {
+            // A request that one rule denies is not charged under the rules that allow it.
+            if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
+                rule.count(outcome(decision, place, limit), charges[place].key);
+                let is_over = decision.is_over(place);
+                let is_close = place == decision.rule && decision.remaining < limit.named_below;
+                if is_close | is_over {
+                    self.note(rule, limit, &charges[place], decision, place);
                 }
             }
         }
-        Ok(decision)
     }
 
     /// Decides a request under several rules. It is charged under all of them, or, if one denies
@@ -263,7 +276,7 @@ impl Service {
             match self.application(rule, request, manner) {
                 Application::Charge(limit, key) => {
                     charged.push((rule, limit));
-                    keyed.push((bounded_owned(key), rule.cost(request)));
+                    keyed.push((key, rule.cost(request)));
                 }
                 Application::None => {}
                 Application::Denial(answer) => return *answer,
@@ -284,23 +297,24 @@ impl Service {
 
     /// Finds out how a rule that matches a request applies to it, and counts the request if it
     /// lacks an attribute of the rule's key.
-    fn application<'a>(
+    pub(super) fn application<'a>(
         &self,
         rule: &'a ActiveRule,
         request: &Attributes<'_>,
         manner: Manner,
     ) -> Application<'a> {
-        let Some(limit) = rule.limit_for(request) else { return Application::None };
-        let key = rule.key(request);
+        let Some(applied) = rule.applied_to(request) else { return Application::None };
+        let (limit, key) = (applied.limit, rule.key(request));
+        let stored = |key| applied.stored_key(bounded_owned(key));
         if rule.lacks(request, &key).is_none() {
-            return Application::Charge(limit, key);
+            return Application::Charge(limit, stored(key));
         }
         let counted = manner.mode != Mode::Peek;
         if counted {
             rule.outcomes.missing.increment();
         }
         match (rule.missing, limit.rule.action()) {
-            (Missing::Share, _) => return Application::Charge(limit, key),
+            (Missing::Share, _) => return Application::Charge(limit, stored(key)),
             (Missing::Skip, _) => return Application::None,
             (Missing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
             (Missing::Deny, Action::Observe) => {}
@@ -331,7 +345,6 @@ impl Service {
             let Application::Charge(limit, key) = self.application(rule, request, peek) else {
                 continue;
             };
-            let key = bounded_owned(key);
             let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
             let charged = SmallVec::from_slice(&[(rule, limit)]);
             match self.charge(charged, &[charge], None, manner).await {
@@ -440,7 +453,7 @@ impl Service {
 
     /// Returns the quota available to the client under each rule, from the decision or from a
     /// peek.
-    async fn available(
+    pub(super) async fn available(
         &self,
         decision: &Decision,
         charged: &[(&ActiveRule, &PreparedLimit)],
@@ -470,7 +483,7 @@ impl Service {
 
 /// Returns the quota available to the client under each rule, if the decision includes the quota
 /// for all of them.
-fn decided_quota(
+pub(super) fn decided_quota(
     decision: &Decision,
     charged: &[(&ActiveRule, &PreparedLimit)],
 ) -> Option<SmallVec<[Available; 2]>> {

@@ -7,36 +7,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use earrrl::{EngineError, Rule, RuleId};
 use earrrl_redis::Consistency;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, PlannedLimit};
 
-/// The prepared limits, with their names in the engine. The plans of the configuration share the
-/// rules.
+/// The prepared limits with tables of their own, by their names in the engine. The plans of the
+/// configuration share the rules.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>)>>);
-
-/// A limit to prepare: its name in the engine, its rule, the number of clients to size its table
-/// for, and its consistency between servers.
-pub(super) type PlannedLimit<'a> = (&'a str, &'a Arc<Rule>, usize, Consistency);
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
     /// that are no longer wanted shrink to the smallest size. The limits themselves stay in the
-    /// engine, since requests in flight may still use them.
+    /// engine, since requests in flight may still use them, and so do the clients of a shared store.
     pub(super) fn prepare(
         &self,
         engine: &Engine,
         wanted: &[PlannedLimit<'_>],
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names: HashSet<&str> = wanted.iter().map(|(name, ..)| *name).collect();
+        let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
         let gone = known.iter().filter(|(name, _)| !names.contains(&**name));
-        let gone = gone.map(|(name, rule)| (&**name, rule, 1, Consistency::Exact));
-        let all = wanted.iter().copied().chain(gone);
-        let all: Vec<_> =
-            all.map(|(name, rule, clients, how)| (name, &**rule, clients, how)).collect();
+        let gone = gone.map(|(name, rule)| {
+            let consistency = Consistency::Exact;
+            PlannedLimit { name, rule, capacity: 1, consistency, store: None }
+        });
+        let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());
-        *known = wanted.iter().map(|(name, rule, ..)| ((*name).into(), Arc::clone(rule))).collect();
+        let own = wanted.iter().filter(|limit| limit.store.is_none());
+        *known = own.map(|limit| (limit.name.into(), Arc::clone(limit.rule))).collect();
         Ok(ids)
     }
 }

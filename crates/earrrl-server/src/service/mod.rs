@@ -8,8 +8,11 @@ pub mod error;
 mod inline;
 pub mod key;
 mod known;
+pub mod limit;
 pub mod names;
+mod overrides;
 pub mod reports;
+pub mod reserve;
 pub mod room;
 pub mod rules;
 mod survey;
@@ -21,7 +24,7 @@ use std::time::Instant;
 
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, Mode};
+use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode};
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
@@ -74,6 +77,7 @@ impl Service {
     /// enough memory for its table.
     pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
+        engine.set_max_reservations(config.max_reservations);
         let metrics = Metrics::default();
         let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
@@ -81,6 +85,7 @@ impl Service {
         let kept = (&metrics.outcomes, &directories);
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
+        engine.log_swept();
         Ok(Self {
             metrics,
             engine,
@@ -117,6 +122,7 @@ impl Service {
         let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
+        self.engine.set_max_reservations(config.max_reservations);
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {
@@ -193,6 +199,22 @@ impl Service {
                 })
             }
         }
+    }
+
+    /// Reserves an estimate under the limits of descriptors. Returns true if the request is allowed,
+    /// and the id of the reservation, if any limit counts the request.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
+    /// fails.
+    pub fn reserve_descriptors(
+        &self,
+        request: &RateLimitRequest,
+        terms: HoldTerms,
+    ) -> Result<(bool, Option<HoldId>), AskError> {
+        let descriptors = self.descriptors.load();
+        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
+        descriptors.reserve(&self.engine, &self.rules.load(), request, terms)
     }
 
     /// Returns the numbers of requests that passed without a verdict, each with the name of the

@@ -8,6 +8,7 @@ use earrrl_redis::WhenGone;
 use super::descriptors::prepared;
 use super::rules;
 use crate::config::{Config, EngineConfig};
+use crate::engine::PlannedLimit;
 
 /// The error for tables that together exceed the memory of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,12 +61,14 @@ fn tables(config: &Config) -> Vec<Table> {
     let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let kept_here = match &config.engine {
-        EngineConfig::Memory => true,
+        EngineConfig::Memory | EngineConfig::State(_) => true,
         EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
     };
     let limits = limits.filter(|_| kept_here);
-    let of_rules = limits.map(|(name, rule, clients, _)| {
-        Table::new(name, clients, table_bytes(rule.limit(), clients))
+    // A shared store takes memory as clients come.
+    let limits = limits.filter(|limit| limit.store.is_none());
+    let of_rules = limits.map(|PlannedLimit { name, rule, capacity, .. }| {
+        Table::new(name, capacity, table_bytes(rule.limit(), capacity))
     });
     // The table of `CL.THROTTLE` has entries of the same size as that of a GCRA limit.
     let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();

@@ -1,26 +1,21 @@
 //! The active rules, in a form that decisions can use without repeated work.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use earrrl::{Cost, EngineError, Outcome, Quota, Rule, RuleId};
-use earrrl_redis::Consistency;
+use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
 use earrrl_tower::ClientAddress;
-use siphasher::sip::SipHasher13;
 
 use super::attributes::{Attributes, Reading};
 use super::key::{Key, join, split};
-use super::known::PlannedLimit;
+use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
-use crate::config::Config;
+use super::overrides::{Applied, Overrides, OverridesPlan};
 use crate::config::attribute::{Condition, KeyPart, PLAIN};
-use crate::config::condition_index::ConditionIndex;
-use crate::config::rule::{CostSource, Missing, OnError, Override, RuleConfig, action_name};
-use crate::engine::Engine;
+use crate::config::rule::{CostSource, Missing, OnError, RuleConfig, action_name};
+use crate::config::{Config, EngineConfig};
+use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
-
-/// The greatest number of clients that the table of an override is sized for.
-const OVERRIDE_CAPACITY: usize = 100_000;
 
 /// The largest number of names of attributes that are logged because no rule uses them.
 const MAX_UNREAD: usize = 32;
@@ -32,6 +27,9 @@ const MAX_SHOWN: usize = 64;
 pub struct ActiveRules {
     rules: Vec<Arc<ActiveRule>>,
     by_name: HashMap<Box<[u8]>, usize>,
+    /// The indexes of rules by the ids of their limits, built when the first reservation is
+    /// committed.
+    by_id: OnceLock<HashMap<RuleId, usize>>,
     serve_descriptors: bool,
     /// The settings for reading the attributes of requests.
     pub reading: Reading,
@@ -77,72 +75,35 @@ pub struct ActiveRule {
     cost: CostSource,
     min_cost: Cost,
     exempt: Vec<Condition>,
-    overrides: Vec<(Vec<Condition>, PreparedLimit)>,
-    /// Finds the indexes of matching `overrides` by their conditions.
-    index: ConditionIndex,
-}
-
-/// A limit that is prepared in the engine.
-#[derive(Debug)]
-pub struct PreparedLimit {
-    /// The id of the limit in the engine.
-    pub id: RuleId,
-    /// The limit and its action, as an engine's rule.
-    pub rule: Rule,
-    /// The quota that the `RateLimit-Policy` header reports for the limit.
-    pub quota: Quota,
-    /// The number of remaining requests below which a client is named.
-    pub named_below: u64,
-}
-
-impl PreparedLimit {
-    fn new(id: RuleId, rule: &Rule) -> Self {
-        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone(), named_below: 0 }
-    }
+    overrides: Overrides,
 }
 
 /// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
 /// own limit, then those of its overrides.
 struct PlannedRule<'a> {
     config: &'a RuleConfig,
+    own: Arc<Rule>,
     capacity: usize,
-    limits: Vec<(String, Arc<Rule>, usize, Consistency)>,
+    overrides: OverridesPlan<'a>,
 }
 
 impl<'a> PlannedRule<'a> {
-    fn new(config: &'a RuleConfig, usual: usize, names: &HashSet<&str>) -> Self {
+    fn new(config: &'a RuleConfig, usual: usize, is_shared: bool, names: &HashSet<&str>) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
-        let own = Arc::new(config.rule.clone());
-        let mut limits = vec![(config.name.clone(), own, capacity, config.consistency)];
-        limits.extend(config.overrides.iter().map(|entry| {
-            let conditions: String = entry.conditions.iter().map(Condition::canonical).collect();
-            let name = hidden_name(names, &format!("{}\n{conditions}", config.name));
-            let capacity = capacity.min(clients_of(&config.key, &entry.conditions));
-            (name, Arc::new(entry.rule.clone()), capacity, config.consistency)
-        }));
-        Self { config, capacity, limits }
+        let overrides = OverridesPlan::new(config, capacity, is_shared, names);
+        Self { config, own: Arc::new(config.rule.clone()), capacity, overrides }
     }
-}
 
-/// Returns the number of clients that the table of an override is sized for. This is the exact
-/// number if the override's conditions list single values for every attribute of the rule's key,
-/// and otherwise `OVERRIDE_CAPACITY`.
-fn clients_of(key: &[KeyPart], conditions: &[Condition]) -> usize {
-    let of_part = |part: &KeyPart| match part {
-        KeyPart::Literal(_) => Some(1),
-        KeyPart::Attribute(name) => conditions.iter().find(|one| one.attribute == *name)?.count(),
-    };
-    let mut counts = key.iter().map(of_part);
-    let product = counts.try_fold(1_usize, |all, one| all.checked_mul(one?));
-    product.unwrap_or(OVERRIDE_CAPACITY).clamp(1, OVERRIDE_CAPACITY)
-}
-
-/// Creates an index of overrides by their conditions.
-fn index_of(overrides: &[Override]) -> ConditionIndex {
-    let mut index = ConditionIndex::default();
-    let each = overrides.iter().enumerate();
-    each.for_each(|(place, entry)| index.add(place, &entry.conditions));
-    index
+    fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
+        let own = PlannedLimit {
+            name: &self.config.name,
+            rule: &self.own,
+            capacity: self.capacity,
+            consistency: self.config.consistency,
+            store: None,
+        };
+        std::iter::once(own).chain(self.overrides.limits())
+    }
 }
 
 /// The rules of a configuration, before their limits are prepared in the engine.
@@ -155,15 +116,15 @@ impl<'a> RulesPlan<'a> {
     /// Plans the limits of a configuration's rules.
     pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        let rules = config.rules.iter().map(|rule| PlannedRule::new(rule, config.capacity, &names));
+        let is_shared = matches!(config.engine, EngineConfig::Memory);
+        let rules = config.rules.iter();
+        let rules = rules.map(|rule| PlannedRule::new(rule, config.capacity, is_shared, &names));
         Self { config, rules: rules.collect() }
     }
 
-    /// Returns the planned limits, each with its name in the engine and the number of clients to
-    /// size its table for.
+    /// Returns the planned limits.
     pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        let limits = self.rules.iter().flat_map(|rule| &rule.limits);
-        limits.map(|(name, rule, room, how)| (&**name, rule, *room, *how))
+        self.rules.iter().flat_map(PlannedRule::limits)
     }
 
     /// Returns the active rules. `ids` holds the engine's ids for `RulesPlan::limits`, in the same
@@ -180,6 +141,7 @@ impl<'a> RulesPlan<'a> {
         let config = self.config;
         ActiveRules {
             by_name: by_name.collect(),
+            by_id: OnceLock::new(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules, &config.client_address),
             rules,
@@ -250,6 +212,18 @@ impl ActiveRules {
         self.by_name.get(name).copied()
     }
 
+    /// Returns the rule and the limit that the engine knows by this id; `None` if the limit was
+    /// removed from the configuration.
+    pub fn of_id(&self, id: RuleId) -> Option<(&ActiveRule, &PreparedLimit)> {
+        let ids = |(place, rule): (usize, &Arc<ActiveRule>)| {
+            rule.ids().map(move |id| (id, place)).collect::<Vec<_>>()
+        };
+        let by_id =
+            self.by_id.get_or_init(|| self.rules.iter().enumerate().flat_map(ids).collect());
+        let rule = self.rules.get(*by_id.get(&id)?)?;
+        Some((rule, rule.limits().find(|limit| limit.id == id)?))
+    }
+
     /// Returns the rule of this name.
     pub fn get(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.rules.get(self.position(name)?).map(Arc::as_ref)
@@ -263,22 +237,13 @@ impl ActiveRule {
         ids: &mut impl Iterator<Item = RuleId>,
         (outcomes, directories): (&Outcomes, &Directories),
     ) -> Option<Self> {
-        let PlannedRule { config, capacity, limits } = wanted;
+        let PlannedRule { config, own, capacity, overrides } = wanted;
         let directory = directories.of_rule(&config.name, config.rule.limit());
-        let prepare = |(_, rule, ..): &(_, Arc<Rule>, _, _)| {
-            let mut prepared = PreparedLimit::new(ids.next()?, rule);
-            prepared.named_below = directory.remaining_below(rule.limit());
-            Some(prepared)
-        };
-        let prepared = limits.iter().map_while(prepare);
-        let mut prepared = prepared.collect::<Vec<_>>().into_iter();
+        let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
             name: config.name.clone(),
-            own: prepared.next()?,
-            overrides: (config.overrides.iter().zip(prepared))
-                .map(|(entry, prepared)| (entry.conditions.clone(), prepared))
-                .collect(),
-            index: index_of(&config.overrides),
+            own: PreparedLimit::new(ids.next()?, own, named_below(own)),
+            overrides: overrides.finish(ids, named_below),
             outcomes: outcomes.of_rule(&config.name),
             directory,
             capacity: *capacity,
@@ -310,9 +275,9 @@ impl ActiveRule {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
         };
-        let overrides = self.overrides.iter().flat_map(|(conditions, _)| conditions);
-        let conditions = self.conditions.iter().chain(&self.exempt).chain(overrides);
-        key.chain(cost).chain(conditions.map(|condition| condition.attribute.as_str()))
+        let conditions = self.conditions.iter().chain(&self.exempt);
+        let conditions = conditions.map(|condition| condition.attribute.as_str());
+        key.chain(cost).chain(conditions).chain(self.overrides.attributes())
     }
 
     /// Creates a rule that a request contains as text.
@@ -328,7 +293,7 @@ impl ActiveRule {
         let text = rule.to_string();
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
-            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule),
+            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
             name: text,
             outcomes: outcomes.of_rule("inline"),
             directory: Directory::default(),
@@ -341,8 +306,7 @@ impl ActiveRule {
             cost: CostSource::Fixed(Cost::ONE),
             min_cost: Cost::ONE,
             exempt: Vec::new(),
-            overrides: Vec::new(),
-            index: ConditionIndex::default(),
+            overrides: Overrides::default(),
         })
     }
 
@@ -358,7 +322,16 @@ impl ActiveRule {
 
     /// Returns the ids of the rule's limits in the engine.
     pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
-        [&self.own].into_iter().chain(self.overrides.iter().map(|(_, limit)| limit)).map(|l| l.id)
+        self.limits().map(|limit| limit.id)
+    }
+
+    fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
+        [&self.own].into_iter().chain(self.overrides.limits())
+    }
+
+    /// Returns true if the engine knows a limit of this rule by the id.
+    pub fn has_limit(&self, id: RuleId) -> bool {
+        self.ids().any(|own| own == id)
     }
 
     /// Returns the parts of the rule's key, which identifies a client.
@@ -433,13 +406,18 @@ impl ActiveRule {
 
     /// Returns the limit that applies to this request; `None` if the rule exempts it.
     pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&PreparedLimit> {
+        self.applied_to(request).map(|applied| applied.limit)
+    }
+
+    /// Returns the limit that applies to this request, with the form of its clients' keys; `None` if
+    /// the rule exempts the request.
+    pub(super) fn applied_to(&self, request: &Attributes<'_>) -> Option<Applied<'_>> {
         if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
             return None;
         }
-        let meets = |conditions: &[Condition]| conditions.iter().all(|c| request.surely_meet(c));
-        let value = |name: &str| request.get(name);
-        let special = self.index.find(value, |place| meets(&self.overrides[place].0));
-        Some(special.map_or(&self.own, |place| &self.overrides[place].1))
+        let meets = |condition: &Condition| request.surely_meet(condition);
+        let special = self.overrides.find(|name| request.get(name), meets);
+        Some(special.unwrap_or(Applied::own(&self.own)))
     }
 
     /// Returns the limit for a client of which only the key is known; `None` if the rule exempts
@@ -462,49 +440,15 @@ impl ActiveRule {
         if self.exempt.iter().any(meets) {
             return None;
         }
-        let holds = |place: usize| self.overrides[place].0.iter().all(meets);
-        let special = self.index.find(value, holds);
-        Some(special.map_or(&self.own, |place| &self.overrides[place].1))
+        // An override that depends on the key alone has no salt, and the others do not apply.
+        let special = self.overrides.find(value, meets);
+        Some(special.map_or(&self.own, |applied| applied.limit))
     }
-}
-
-/// Returns a name in the engine for a limit that has no name in the configuration. The name
-/// depends on `text` only, so that a reload finds the clients' state, and servers of different
-/// versions that use one Redis share it.
-fn hidden_name(taken: &HashSet<&str>, text: &str) -> String {
-    let mut name = format!("hidden-{:016x}", SipHasher13::new().hash(text.as_bytes()));
-    while taken.contains(name.as_str()) {
-        name.push('_');
-    }
-    name
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_override_has_room_for_the_clients_that_it_names() {
-        for (key, conditions, clients) in [
-            (r#""client""#, r#"client = "10.0.0.1""#, 1),
-            (r#""client""#, r#"client = ["10.0.0.1", "10.0.0.2"]"#, 2),
-            (r#""client""#, r#"client = "10.0.0.0/8""#, OVERRIDE_CAPACITY),
-            (r#""user""#, r#"user = "guest-*""#, OVERRIDE_CAPACITY),
-            (r#""user""#, r#""attribute:plan" = "pro""#, OVERRIDE_CAPACITY),
-            (r#"["user", "path"]"#, r#"user = ["a", "b"], path = ["/c", "/d"]"#, 4),
-            (r#"["user", "path"]"#, r#"user = "a""#, OVERRIDE_CAPACITY),
-        ] {
-            let limit = "limit = \"gcra 1/s burst=1\"";
-            let text = format!(
-                "[[rule]]\nname = \"r\"\n{limit}\nkey = {key}\n\
-                 [[rule.override]]\nkey = {{ {conditions} }}\n{limit}"
-            );
-            let config = Config::parse(&text, "f").unwrap();
-            let plan = RulesPlan::new(&config);
-            let rooms: Vec<_> = plan.limits().map(|(_, _, room, _)| room).collect();
-            assert_eq!(rooms[1], clients, "{key} {conditions}");
-        }
-    }
 
     /// Servers of other versions use these names in the same Redis.
     #[test]

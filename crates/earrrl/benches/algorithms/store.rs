@@ -29,10 +29,12 @@ const RULES: [&str; 8] = [
 pub(super) fn workloads() -> Vec<Workload> {
     vec![
         Workload { name: "gcra check", run: |n| check(GCRA, n) },
+        Workload { name: "gcra check, state file", run: |n| check_mapped(GCRA, n) },
         Workload { name: "gcra check, denied", run: |n| check("gcra 1/d burst=1", n) },
         Workload { name: "gcra check, new clients", run: new_clients },
         Workload { name: "gcra check, batches", run: |n| check_batch(GCRA, n) },
         Workload { name: "recent-average check", run: |n| check(AVERAGE, n) },
+        Workload { name: "recent-average check, state file", run: |n| check_mapped(AVERAGE, n) },
         Workload {
             name: "recent-average check, denied and strict",
             run: |n| check("recent-average 0.000001/s half-life=10s strict", n),
@@ -58,6 +60,20 @@ fn limiter(text: &str, capacity: usize) -> Option<Limiter<u64, ManualClock>> {
 fn check(text: &str, steps: u64) -> u64 {
     let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
     (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum()
+}
+
+/// The same as `check` on a table that is mapped from a file.
+fn check_mapped(text: &str, steps: u64) -> u64 {
+    let directory = std::env::temp_dir().join(format!("earrrl-bench-{}", std::process::id()));
+    let Ok(rule) = text.parse::<Rule>() else { return 0 };
+    let limiter = Limiter::<u64>::builder(rule).capacity(2 * CLIENTS as usize);
+    let limiter = limiter.clock(clock()).state_file(directory.join("bench.earrrl")).build();
+    let Ok(limiter) = limiter else { return 0 };
+    let allowed =
+        (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum();
+    drop(limiter);
+    let _ = std::fs::remove_dir_all(directory);
+    allowed
 }
 
 fn new_clients(steps: u64) -> u64 {

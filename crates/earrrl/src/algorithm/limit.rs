@@ -71,8 +71,9 @@ impl Limit {
         each!(self, limit => allows(limit, state, now, cost))
     }
 
-    /// Returns true if the client may send one more request of cost 1, and the client's rate in
-    /// units per second. Drops the parts of the state that no longer count.
+    /// Returns true if the client may send one more request of cost 1, and the client's rate, or the
+    /// units that it has spent, if the algorithm knows no rate. Drops the parts of the state that no
+    /// longer count.
     #[cfg(feature = "std")]
     pub(crate) fn standing(&self, state: &mut Option<State>, now: Nanos) -> (bool, f64) {
         each!(self, limit => standing(limit, state, now))
@@ -277,8 +278,10 @@ fn standing<A: Stored<State>>(limit: &A, state: &mut Option<State>, now: Nanos) 
     let allowed = limit.allows(before.as_ref(), now, Cost::ONE);
     let rate = limit.estimate(before.as_ref(), now, Cost::ONE);
     let rate = rate.or_else(|| limit.counted(before.as_ref(), now));
+    let spent = || limit.allowance().0 - limit.remaining(before.as_ref(), now) as f64;
+    let rate = rate.unwrap_or_else(spent);
     *state = before.map(A::wrap);
-    (allowed, rate.unwrap_or_default())
+    (allowed, rate)
 }
 
 #[cfg(feature = "std")]

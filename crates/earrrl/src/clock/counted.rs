@@ -100,7 +100,7 @@ struct Comparison {
 
 #[repr(align(64))]
 pub(super) struct Counted<S> {
-    /// The number of the stretch, and the bit [`CLOSED`].
+    /// The number of the stretch in use, and the bit [`CLOSED`].
     version: AtomicU64,
     /// The present stretch, and the previous one, which the next one overwrites.
     stretches: [Published; 2],

@@ -39,6 +39,12 @@ impl Machine {
     }
 }
 
+/// Returns the wall time and the boot time, in nanoseconds.
+pub(crate) fn wall_and_boot() -> (u64, u64) {
+    let boot = Boot::new();
+    (boot.wall(), boot.now())
+}
+
 impl Source for Machine {
     #[inline(always)]
     fn counter(&self) -> Option<u64> {

@@ -18,6 +18,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 #[cfg(feature = "std")]
+pub(crate) use machine::wall_and_boot;
+#[cfg(feature = "std")]
 pub(crate) use monotonic::Time;
 #[cfg(feature = "std")]
 pub use system::{Anchor, SystemClock};

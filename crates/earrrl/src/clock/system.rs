@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::counted::{Counted, Source};
-use super::machine::{Machine, boot_id};
+use super::machine::{Machine, boot_id, wall_and_boot};
 use super::{Clock, Nanos, Sealed, counted, lately};
 
 /// The machine's clock. It reads the processor's counter, corrects it by boot time (which includes
@@ -41,6 +41,14 @@ pub struct Anchor {
     /// The id of the machine's boot, which changes at every restart; `None` if the system has no
     /// such id.
     pub boot_id: Option<u128>,
+}
+
+impl Anchor {
+    /// Returns the present instant.
+    pub(crate) fn present() -> Self {
+        let (wall, boot) = wall_and_boot();
+        Self { wall: Nanos::new(wall), boot: Duration::from_nanos(boot), boot_id: boot_id() }
+    }
 }
 
 impl SystemClock {

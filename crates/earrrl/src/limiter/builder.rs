@@ -1,25 +1,36 @@
 use core::fmt;
 use core::marker::PhantomData;
 use std::boxed::Box;
+use std::path::PathBuf;
 
-use crate::clock::{Clock, SystemClock, Time};
+use super::stable::StableKey;
+use crate::algorithm::Limit;
+use crate::clock::{Anchor, Clock, SystemClock, Time};
 use crate::cost::Cost;
 use crate::rule::Rule;
+use crate::store::file::Wanted;
 use crate::store::table::KeyHasher;
-use crate::store::{BuildError, Clients};
+use crate::store::{BuildError, Clients, StateError};
 
 use super::Limiter;
 
 const DEFAULT_CAPACITY: usize = 100_000;
 
 /// The settings of a limiter; see [`Limiter::builder`].
-pub struct Builder<K: ?Sized, F = fn() -> SystemClock> {
+pub struct Builder<K: ?Sized, F = fn(Option<Anchor>) -> SystemClock> {
     rule: Rule,
     capacity: usize,
     most_bytes: Option<usize>,
     hasher: Option<KeyHasher>,
+    state: Option<StatePath>,
     clock: F,
     keys: PhantomData<fn(&K)>,
+}
+
+/// The path of a state file, and the hash of a known key of the limiter's type.
+struct StatePath {
+    path: PathBuf,
+    known: fn(&KeyHasher) -> u64,
 }
 
 impl<K: ?Sized> Limiter<K> {
@@ -32,13 +43,14 @@ impl<K: ?Sized> Limiter<K> {
             most_bytes: rule.max_bytes(),
             rule,
             hasher: None,
-            clock: SystemClock::new,
+            state: None,
+            clock: |anchor| anchor.map_or_else(SystemClock::new, SystemClock::with_anchor),
             keys: PhantomData,
         }
     }
 }
 
-impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
+impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// Sets the number of live clients for which memory is reserved. A client takes 22 bytes if the
     /// rule's algorithm is recent-average, token-bucket or gcra.
     #[must_use]
@@ -55,15 +67,17 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
         Self { most_bytes: Some(bytes), ..self }
     }
 
-    /// Sets the clock.
+    /// Sets the clock. Limiters that share a state file must have clocks that agree; the default
+    /// clocks do.
     #[must_use]
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<K, impl FnOnce() -> D> {
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<K, impl FnOnce(Option<Anchor>) -> D> {
         Builder {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
             hasher: self.hasher,
-            clock: move || clock,
+            state: self.state,
+            clock: move |_| clock,
             keys: PhantomData,
         }
     }
@@ -75,19 +89,72 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
         Self { hasher: Some(hasher), ..self }
     }
 
+    /// Keeps the clients' states in a file, which survives the process, and which any number of
+    /// processes can share: together they admit no more than the limit. A decision costs as much as
+    /// without a file.
+    ///
+    /// The file's name gets a number: `login.earrrl` is stored as `login.1.earrrl`. Its directory is
+    /// created if only the last part of the path is missing; it must belong to this user, and no
+    /// other user may write to it. The key of the hash is in the file, so [`hasher`](Self::hasher)
+    /// cannot be set too.
+    ///
+    /// A killed process loses nothing. After a power failure, the states are as old as the pages
+    /// that the kernel has written; on tmpfs, such as `/dev/shm`, they are gone after a reboot. The
+    /// algorithm must be recent-average, token-bucket or gcra, and the system Linux with ext4, XFS
+    /// or tmpfs.
+    ///
+    /// ```
+    /// use earrrl::Limiter;
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("earrrl-doc-{}", std::process::id()));
+    /// let limiter = || {
+    ///     let rule: earrrl::Rule = "gcra 1/h burst=2".parse()?;
+    ///     let limiter: Limiter<str> =
+    ///         Limiter::builder(rule).state_file(directory.join("login.earrrl")).build()?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(limiter)
+    /// };
+    /// assert!(limiter()?.check("alice").is_allowed());
+    /// // Another process, or the same one after a restart:
+    /// let other = limiter()?;
+    /// assert!(other.check("alice").is_allowed());
+    /// assert!(!other.check("alice").is_allowed());
+    /// # std::fs::remove_dir_all(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn state_file(self, path: impl Into<PathBuf>) -> Self
+    where
+        K: StableKey,
+    {
+        let known = |hasher: &KeyHasher| K::hash_of_known_key(hasher).bits();
+        Self { state: Some(StatePath { path: path.into(), known }), ..self }
+    }
+
     /// Builds the limiter.
     ///
     /// # Errors
     /// Returns an error if the capacity is 0 or needs more memory than is available, the processor
-    /// has no 128-bit compare-and-swap, or the rule's `max_cost` is below 1.
+    /// has no 128-bit compare-and-swap, the rule's `max_cost` is below 1, or the state file cannot
+    /// be used; see [`StateError`].
     pub fn build(self) -> Result<Limiter<K, C>, BuildError> {
         // A rule whose `max_cost` denies every plain request is a configuration error.
         self.rule.accept(Cost::ONE)?;
+        let limit = self.rule.limit();
+        let (clients, hasher, clock) = match self.state {
+            Some(state) => {
+                let wanted = state.wanted(limit, self.capacity, self.hasher.is_some())?;
+                open(&wanted, self.clock)?
+            }
+            None => {
+                let clients = Clients::new(limit, self.capacity, self.most_bytes)?;
+                (clients, self.hasher.map_or_else(KeyHasher::random, Ok)?, (self.clock)(None))
+            }
+        };
         Ok(Limiter {
-            clients: Clients::new(self.rule.limit(), self.capacity, self.most_bytes)?,
-            hasher: self.hasher.map_or_else(KeyHasher::random, Ok)?,
-            clock: Time::new((self.clock)()),
-            lag: self.rule.limit().lag(),
+            clients,
+            hasher,
+            clock: Time::new(clock),
+            lag: limit.lag(),
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
@@ -95,6 +162,32 @@ impl<K: ?Sized, C: Clock, F: FnOnce() -> C> Builder<K, F> {
             keys: PhantomData,
         })
     }
+}
+
+impl StatePath {
+    fn wanted<'a>(
+        &'a self,
+        limit: &'a Limit,
+        capacity: usize,
+        has_hasher: bool,
+    ) -> Result<Wanted<'a>, StateError> {
+        if has_hasher {
+            let (found, expected) = ("set", "none, since the file has a key of its own");
+            return Err(StateError::refused(&self.path, "hasher", found, expected));
+        }
+        Ok(Wanted { path: &self.path, limit, capacity, known: self.known, shared: None })
+    }
+}
+
+/// Opens a state file with the clock of its anchor.
+fn open<C: Clock>(
+    wanted: &Wanted<'_>,
+    clock: impl FnOnce(Option<Anchor>) -> C,
+) -> Result<(Clients, KeyHasher, C), BuildError> {
+    let mut made = None;
+    let (clients, hasher) = Clients::open(wanted, |anchor| made.insert(clock(Some(anchor))).now())?;
+    let clock = made.ok_or_else(|| StateError::refused(wanted.path, "clock", "none", "a clock"))?;
+    Ok((clients, hasher, clock))
 }
 
 impl<K: ?Sized, F> fmt::Debug for Builder<K, F> {

@@ -2,6 +2,7 @@
 
 mod builder;
 mod hold;
+mod stable;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -17,6 +18,7 @@ use std::vec::Vec;
 
 pub use builder::Builder;
 pub use hold::{Hold, HoldError};
+pub use stable::StableKey;
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
@@ -30,7 +32,7 @@ use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
-use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Swept, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
 use crate::survey::{Source, Survey, TopClient};
 
@@ -228,11 +230,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// they are; another half-life, refill or capacity converts each state, so that the client's
     /// present rate or balance stays. Only a rule with another algorithm begins without history.
     ///
+    /// In a state file, other processes use the states too, so only the limit can be changed.
+    ///
     /// # Errors
     /// Returns the errors of [`Builder::build`]; the old rule then stays.
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
+        let keeps_states = rule.limit().keeps_states_of(self.rule.limit());
+        if let Some(file) = self.clients.file().filter(|_| !keeps_states) {
+            return Err(file.refuses(self.rule.limit(), rule.limit()).into());
+        }
         if self.clients.fits(rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
@@ -301,6 +309,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// capacity is too small.
     pub fn displaced(&self) -> u64 {
         self.clients.displaced()
+    }
+
+    /// Returns the numbers of entries that were removed from the state file when it was opened, or
+    /// `None` if there is no state file. All are 0 unless a process died in the middle of an
+    /// insertion, the machine lost its power, or the file was damaged.
+    pub fn swept(&self) -> Option<Swept> {
+        self.clients.file().map(|file| file.swept)
     }
 
     /// Decides a request at the given instant, or at the present one.
@@ -391,6 +406,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         now: Nanos,
         mode: Mode,
     ) -> Verdict<'_> {
+        self.clients.reached(now);
         let idle = || limit.idle(now).0;
         table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, mode))
     }

@@ -1,14 +1,16 @@
 //! The engine that keeps clients' states in this process's memory.
 
 mod hold;
+mod prepare;
 mod prepared;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;
 
 use core::future::{Ready, ready};
-use core::time::Duration;
 use std::boxed::Box;
-use std::collections::HashMap;
+use std::path::Path;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -26,11 +28,12 @@ use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
-use crate::store::table::{KeyHash, KeyHasher};
-use crate::store::{BuildError, Clients};
+use crate::store::table::{KeyHash, KeyHasher, Swept};
+use crate::store::{BuildError, Clients, StateDirectory};
 use crate::survey::{Survey, TopClient};
 pub use hold::{Actual, Committed, HoldTerms, Holding};
-use prepared::{Prepared, Rules};
+pub use prepare::Preparation;
+use prepared::{Names, Prepared, Rules};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
@@ -51,8 +54,8 @@ use prepared::{Prepared, Rules};
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
     rules: ArcSwap<Rules>,
-    /// The indices of the rules by their names. The lock is held while rules are changed.
-    places: Mutex<HashMap<Arc<str>, usize>>,
+    /// The lock is held while rules are changed.
+    names: Mutex<Names>,
     /// The lock that is held during a sweep.
     sweeping: Mutex<()>,
     /// Old stores without clients, which a running request may still use.
@@ -62,10 +65,9 @@ pub struct MemoryEngine<C = SystemClock> {
     holds: Box<Holds>,
     clock: Time<C>,
     capacity: usize,
+    /// The directory of the rules' files, if clients are kept in files.
+    directory: Option<Box<StateDirectory>>,
 }
-
-/// The milliseconds for which a change waits until no request uses an old store any more.
-const PATIENCE: usize = 2000;
 
 impl MemoryEngine {
     /// Returns an engine with the system's clock and without rules. Each rule gets memory for
@@ -76,6 +78,35 @@ impl MemoryEngine {
     pub fn new(capacity: usize) -> Result<Self, BuildError> {
         Self::with_clock(capacity, SystemClock::new())
     }
+
+    /// Returns an engine that keeps the clients of its rules in the files of a directory, as
+    /// [`Builder::state_file`](crate::Builder::state_file) does. Any number of processes can share
+    /// them, and rules that are prepared again after a restart find their clients.
+    ///
+    /// ```
+    /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    ///
+    /// # let directory = std::env::temp_dir().join(format!("earrrl-docs-{}", std::process::id()));
+    /// let check = || {
+    ///     let engine = MemoryEngine::with_state(10_000, &directory)?;
+    ///     let rule = engine.prepare("login", &"gcra 1/h burst=1".parse()?)?;
+    ///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    ///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(decision.allowed)
+    /// };
+    /// assert!(check()?);
+    /// assert!(!check()?); // another engine, in this process or in another one
+    /// # std::fs::remove_dir_all(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be used.
+    pub fn with_state(capacity: usize, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+        let directory = StateDirectory::open(directory.as_ref())?;
+        let clock = SystemClock::with_anchor(directory.anchor());
+        Self::in_directory(capacity, directory, clock)
+    }
 }
 
 impl<C: Clock> MemoryEngine<C> {
@@ -85,133 +116,51 @@ impl<C: Clock> MemoryEngine<C> {
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, BuildError> {
+        Self::of(capacity, KeyHasher::random()?, clock, None)
+    }
+
+    /// Returns an engine with the given clock that keeps clients in a directory; see
+    /// [`with_state`](MemoryEngine::with_state). The clock must agree with the directory's
+    /// [`anchor`](StateDirectory::anchor).
+    ///
+    /// # Errors
+    /// Returns an error if the operating system returns no random bytes.
+    pub fn in_directory(
+        capacity: usize,
+        directory: StateDirectory,
+        clock: C,
+    ) -> Result<Self, BuildError> {
+        Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
+    }
+
+    fn of(
+        capacity: usize,
+        hasher: KeyHasher,
+        clock: C,
+        directory: Option<Box<StateDirectory>>,
+    ) -> Result<Self, BuildError> {
         Ok(Self {
             rules: ArcSwap::default(),
-            places: Mutex::default(),
+            names: Mutex::default(),
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
-            hasher: KeyHasher::random()?,
+            hasher,
             holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
             capacity,
+            directory,
         })
     }
 
-    /// Prepares a rule as [`Engine::prepare`] does, with memory for `capacity` clients of this
-    /// rule.
-    ///
-    /// # Errors
-    /// Returns an error if the name or the rule is invalid, or there is not enough memory.
-    pub fn prepare_with(
-        &self,
-        name: &str,
-        rule: &Rule,
-        capacity: usize,
-    ) -> Result<RuleId, EngineError> {
-        self.prepare_all(&[(name, rule, capacity)]).map(|ids| ids[0])
-    }
-
-    /// Prepares several rules at once, each with its capacity. On an error, none is prepared.
-    ///
-    /// Requests are decided meanwhile. A change of only the limit touches no client. If a
-    /// half-life, a refill, a window or the capacity changes, each client moves to a new store at
-    /// its next request or in a sweep. The sweep ends before this function returns and takes about
-    /// a second for five million clients, so call this from a thread that serves no requests. Both
-    /// stores occupy memory until then.
-    ///
-    /// # Errors
-    /// Returns an error if a name or a rule is invalid, or there is not enough memory.
-    pub fn prepare_all(&self, wanted: &[(&str, &Rule, usize)]) -> Result<Vec<RuleId>, EngineError> {
-        let wanted = wanted.iter().map(|(name, rule, capacity)| (*name, *rule, Some(*capacity)));
-        self.publish(wanted)
-    }
-
-    fn publish<'w>(
-        &self,
-        wanted: impl Iterator<Item = (&'w str, &'w Rule, Option<usize>)>,
-    ) -> Result<Vec<RuleId>, EngineError> {
-        let mut places = lock(&self.places);
-        // Every step that can fail comes before the first change that a request can see.
-        let mut next = Rules::clone(&self.rules.load_full());
-        let (mut added, mut ids, mut changes) = (HashMap::new(), Vec::new(), Vec::new());
-        for (name, rule, capacity) in wanted {
-            let known = places.get(name).or_else(|| added.get(name)).copied();
-            let place = known.unwrap_or(places.len() + added.len());
-            let prepared = match next.get(place) {
-                Some(known) => {
-                    let changed = known.changed(rule, capacity.unwrap_or(known.capacity))?;
-                    if !known.has_the_store_of(&changed) {
-                        changes.push((known.clone(), changed.clone()));
-                    }
-                    changed
-                }
-                None => Prepared::new(name, rule, capacity.unwrap_or(self.capacity))?,
-            };
-            if known.is_none() {
-                added.insert(Arc::clone(&prepared.name), place);
-            }
-            next.set(place, prepared);
-            ids.push(RuleId(place as u32));
-        }
-        changes.iter().for_each(|(before, after)| before.give_way_to(after));
-        self.rules.store(Arc::new(next));
-        places.extend(added);
-        drop(places);
-        if !changes.is_empty() {
-            let forgotten = changes.into_iter().filter(|(_, after)| after.older.is_none());
-            lock(&self.given_up).extend(forgotten.map(|(before, _)| before.clients));
-            self.tidy();
-        }
-        Ok(ids)
-    }
-
-    /// Moves the clients that a change left behind; see [`prepare_all`](Self::prepare_all). Returns
-    /// true if none is left.
-    ///
-    /// Only a table whose size was changed keeps clients: those that are not idle stay until their
-    /// next request, since their keys are not known. The next change tries again, and so does each
-    /// further call of this function. The memory of such a table is freed after its last client.
-    pub fn tidy(&self) -> bool {
-        let _sweeping = lock(&self.sweeping);
-        let mut empty = Vec::new();
-        for place in 0..self.rules.load().len() {
-            // No guard of the rules is held here, since a reload would then have to keep what the
-            // guard protects.
-            let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
-            let Some(known) = known else { continue };
-            if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
-                self.replace(place, &known, swept);
-            }
-        }
-        lock(&self.given_up).append(&mut empty);
-        self.give_back();
-        self.rules.load().iter().all(|known| known.older.is_none())
-    }
-
-    /// Frees the memory of old stores once no request uses them any more. That usually takes
-    /// microseconds, or longer if a thread is suspended in the middle of a request. Freeing a large
-    /// store takes time, so the last request that uses it must not be the one to do it.
-    fn give_back(&self) {
-        let mut left = std::mem::take(&mut *lock(&self.given_up));
-        for _ in 0..PATIENCE {
-            left.retain(|clients| Arc::strong_count(clients) > 1);
-            if left.is_empty() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        lock(&self.given_up).append(&mut left);
-    }
-
-    /// Publishes a rule whose clients were moved by a sweep, unless the rule was changed meanwhile.
-    fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
-        let _places = lock(&self.places);
-        let mut next = Rules::clone(&self.rules.load_full());
-        if let Some(now) = next.get(place).filter(|now| now.has_the_store_of(known)) {
-            let swept = Prepared { older: swept.older, ..now.clone() };
-            next.set(place, swept);
-            self.rules.store(Arc::new(next));
-        }
+    /// Returns the rules from whose files entries were removed when they were opened, with the
+    /// numbers of these entries; see [`Limiter::swept`](crate::Limiter::swept).
+    pub fn swept(&self) -> Vec<(String, Swept)> {
+        let rules = self.rules.load();
+        let swept = |known: &Prepared| {
+            let swept = known.clients.file()?.swept;
+            (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
+        };
+        rules.iter().filter_map(swept).collect()
     }
 
     /// Returns all rules with their names, in the order of their ids.
@@ -435,11 +384,14 @@ impl<C: Clock> Engine for MemoryEngine<C> {
     type Done = Ready<Result<(), EngineError>>;
 
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
-        self.publish([(name, rule, None)].into_iter()).map(|ids| ids[0])
+        let place = lock(&self.names).places.get(name).copied();
+        // The guard of the rules must be dropped first, since a change waits for it.
+        let known = place.and_then(|place| Some(self.rules.load().get(place)?.capacity));
+        self.prepare_with(name, rule, known.unwrap_or(self.capacity))
     }
 
     fn prepared(&self, name: &str) -> Option<Rule> {
-        let place = lock(&self.places).get(name).copied()?;
+        let place = lock(&self.names).places.get(name).copied()?;
         self.rules.load().get(place).map(|known| known.rule.clone())
     }
 

@@ -1,5 +1,7 @@
 //! The rules of an engine in memory, and the effect of rule changes on their clients.
 
+use std::boxed::Box;
+use std::collections::HashMap;
 use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -8,7 +10,7 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
-use crate::store::{Clients, Next, Older};
+use crate::store::{Clients, Next, Older, StateDirectory, States};
 use crate::survey::{Source, Survey};
 
 /// The number of rules in a block.
@@ -18,6 +20,14 @@ pub(super) const BLOCK: usize = 64;
 /// all rules.
 #[derive(Clone, Default)]
 pub(super) struct Rules(pub(super) Vec<Arc<Vec<Prepared>>>);
+
+/// The rules and the shared stores by their names.
+#[derive(Default)]
+pub(super) struct Names {
+    /// The indices of the rules.
+    pub(super) places: HashMap<Arc<str>, usize>,
+    pub(super) stores: HashMap<Box<str>, Arc<States>>,
+}
 
 /// A rule with the store of its clients.
 #[derive(Clone)]
@@ -64,10 +74,21 @@ impl Rules {
     }
 }
 
+/// The place of new stores: memory, or the files of a directory, which are swept at `now`.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) directory: Option<&'a StateDirectory>,
+    pub(super) now: Nanos,
+}
+
 impl Prepared {
-    pub(super) fn new(name: &str, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+        clients: Arc<Clients>,
+    ) -> Result<Self, EngineError> {
         check_name(name)?;
-        let clients = new_clients(rule, capacity)?;
         Ok(Self {
             name: name.into(),
             rule: rule.clone(),
@@ -81,9 +102,14 @@ impl Prepared {
     }
 
     /// Returns the rule that replaces this one under the same name, perhaps with another capacity.
-    /// Its clients move to a new store if their states have another meaning there or the size
-    /// differs. If the algorithm differs, the clients are not kept.
-    pub(super) fn changed(&self, rule: &Rule, capacity: usize) -> Result<Self, EngineError> {
+    /// Its clients move to the new store that `clients` returns if their states have another meaning
+    /// there or the size differs. If the algorithm differs, the clients are not kept.
+    pub(super) fn changed(
+        &self,
+        rule: &Rule,
+        capacity: usize,
+        clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
+    ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         if new != old {
@@ -92,11 +118,15 @@ impl Prepared {
         if !new.is_of_the_algorithm_of(old) {
             changed.algorithm_since = changed.version;
         }
+        let is_shared = self.clients.is_shared();
         let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
-        if new.keeps_states_of(old) && as_large {
+        if is_shared && new == old || !is_shared && new.keeps_states_of(old) && as_large {
             return Ok(changed);
         }
-        changed.clients = new_clients(rule, capacity)?;
+        changed.clients = clients()?;
+        if is_shared || changed.clients.is_shared() {
+            return Ok(changed);
+        }
         changed.displaced = self.displaced();
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
             let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
@@ -114,6 +144,7 @@ impl Prepared {
         }
     }
 
+    /// Returns true if both rules keep their clients in the same store.
     pub(super) fn has_the_store_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.clients, &other.clients)
     }
@@ -155,9 +186,22 @@ impl Prepared {
     }
 }
 
-fn new_clients(rule: &Rule, capacity: usize) -> Result<Arc<Clients>, EngineError> {
-    match Clients::new(rule.limit(), capacity, rule.max_bytes()) {
-        Ok(clients) => Ok(Arc::new(clients)),
-        Err(error) => Err(EngineError::Unavailable(format!("{error}"))),
+impl Place<'_> {
+    /// Returns a store for `capacity` clients of a rule.
+    pub(super) fn new_clients(
+        &self,
+        name: &str,
+        rule: &Rule,
+        capacity: usize,
+    ) -> Result<Arc<Clients>, EngineError> {
+        let limit = rule.limit();
+        let clients = match self.directory.filter(|directory| !directory.leaves_in_memory(limit)) {
+            Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
+                Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
+            }),
+            None => Clients::new(limit, capacity, rule.max_bytes()),
+        };
+        let unavailable = |error| EngineError::Unavailable(format!("rule {name}: {error}"));
+        clients.map(Arc::new).map_err(unavailable)
     }
 }

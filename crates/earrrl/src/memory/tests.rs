@@ -1,3 +1,4 @@
+use core::time::Duration;
 use std::sync::{Barrier, mpsc};
 use std::thread;
 
@@ -257,7 +258,12 @@ const CHANGES: [(&str, [(&str, usize); 4]); 4] = [
 fn change_all(engine: &Manual, nth: usize) -> Vec<RuleId> {
     let rules = CHANGES.map(|(name, rules)| (name, rules[nth % 4]));
     let rules = rules.map(|(name, (rule, room))| (name, rule.parse().unwrap(), room));
-    let wanted: Vec<_> = rules.iter().map(|(name, rule, room)| (*name, rule, *room)).collect();
+    let wanted = rules.each_ref().map(|(name, rule, capacity)| Preparation {
+        name,
+        rule,
+        capacity: *capacity,
+        store: None,
+    });
     engine.prepare_all(&wanted).unwrap()
 }
 

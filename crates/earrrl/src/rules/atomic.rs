@@ -24,7 +24,7 @@ use crate::rules::at_home::AtHome;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine};
 use crate::store::table::Place;
-use crate::store::{Kept, Next, Shard, States};
+use crate::store::{Kept, Next, Shard, States, Under};
 
 /// A list with one item for each rule, which needs no allocation for up to eight rules.
 pub(crate) type Each<T> = SmallVec<[T; 8]>;
@@ -133,7 +133,7 @@ impl<'a> Part<'a> {
 
     fn peek(&self, now: Nanos) -> Judged {
         self.settled(now, |part| {
-            part.clients.inspect(part.key, part.rule.limit(), |state| part.judge(state, now))
+            part.clients.inspect(part.key, part.rule.limit(), now, |state| part.judge(state, now))
         })
     }
 
@@ -221,8 +221,12 @@ impl<'a> Part<'a> {
     /// Returns the key by which locks of clients' states are ordered. Every request locks in this
     /// order, so that none waits for another in a circle.
     fn shard(&self) -> Option<(usize, usize)> {
-        let place = std::ptr::from_ref(self.clients).addr();
-        self.states().map(|states| (place, states.shard_of(self.key)))
+        let states = self.states()?;
+        Some((std::ptr::from_ref(states).addr(), states.shard_of(self.key)))
+    }
+
+    fn under(&self) -> Under<'a> {
+        self.clients.under(self.rule.limit())
     }
 
     /// Returns true if the client has moved to another store; certain only while its shard is
@@ -318,9 +322,12 @@ impl<'r> Request<'r, '_> {
     fn judge(&mut self, part: &Part<'_>) -> Judgement {
         let now = self.now;
         match self.shards.of(part) {
-            Some(shard) => shard.inspect(part.key, |state| part.allows(state, now)),
+            Some(shard) => {
+                shard.inspect(part.key, part.under(), now, |state| part.allows(state, now))
+            }
             None => part.settled(now, |part| {
-                part.clients.inspect(part.key, part.rule.limit(), |state| part.allows(state, now))
+                part.clients
+                    .inspect(part.key, part.rule.limit(), now, |state| part.allows(state, now))
             }),
         }
     }
@@ -329,7 +336,9 @@ impl<'r> Request<'r, '_> {
     fn figures(&mut self, part: &Part<'_>) -> Figures {
         let now = self.now;
         match self.shards.of(part) {
-            Some(shard) => shard.inspect(part.key, |state| part.judge(state, now)).1,
+            Some(shard) => {
+                shard.inspect(part.key, part.under(), now, |state| part.judge(state, now)).1
+            }
             None => part.peek(now).1,
         }
     }
@@ -389,9 +398,8 @@ impl<'r> Request<'r, '_> {
                 && let Answer::Elsewhere(_, figures) = answer
                 && let Some(shard) = self.shards.of(part)
             {
-                let limit = part.rule.limit();
                 let store = |state| part.store(state, now, mode);
-                *figures = Some(shard.update(part.key, limit, now, store));
+                *figures = Some(shard.update(part.key, part.under(), now, store));
             }
         }
     }

@@ -5,10 +5,13 @@ use std::string::String;
 use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
-use super::states::States;
-use super::table::{Change, KeyHash, Purpose, Table, TableError, fits, half_of_what_is_left};
+use super::file::{self, Opened, StateError, StateFile, Wanted};
+use super::states::{States, Under, View};
+use super::table::{
+    Change, KeyHash, KeyHasher, Purpose, Table, TableError, fits, half_of_what_is_left,
+};
 use crate::algorithm::{Limit, Policy, State};
-use crate::clock::Nanos;
+use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
 use crate::error::RuleError;
 use crate::rule::Rule;
@@ -19,12 +22,14 @@ pub(crate) struct Clients {
     /// The store to which the clients move after the rule was changed; see `older.rs`. Boxed, since there
     /// may be thousands of stores that do not change.
     pub(super) next: OnceLock<Box<Next>>,
+    /// The file of the table, if other processes share it.
+    file: Option<Box<StateFile>>,
 }
 
 /// The table or the map that holds the clients' states.
 pub(crate) enum Kept {
     Words(Table),
-    States(States),
+    States(View),
 }
 
 /// The next version of a rule, and the store of its clients.
@@ -42,6 +47,8 @@ pub enum BuildError {
     Table(TableError),
     /// The limiter does not support the rule.
     Rule(RuleError),
+    /// The state file cannot be used.
+    State(StateError),
     /// The operating system returns no random bytes for the key of the hash.
     NoRandomness(String),
 }
@@ -51,6 +58,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Table(error) => error.fmt(f),
             Self::Rule(error) => error.fmt(f),
+            Self::State(error) => error.fmt(f),
             Self::NoRandomness(why) => write!(f, "no randomness for the hash: {why}"),
         }
     }
@@ -61,6 +69,7 @@ impl std::error::Error for BuildError {
         match self {
             Self::Table(error) => Some(error),
             Self::Rule(error) => Some(error),
+            Self::State(error) => Some(error),
             Self::NoRandomness(_) => None,
         }
     }
@@ -75,6 +84,12 @@ impl From<TableError> for BuildError {
 impl From<RuleError> for BuildError {
     fn from(error: RuleError) -> Self {
         Self::Rule(error)
+    }
+}
+
+impl From<StateError> for BuildError {
+    fn from(error: StateError) -> Self {
+        Self::State(error)
     }
 }
 
@@ -93,7 +108,54 @@ impl Clients {
         capacity: usize,
         most_bytes: Option<usize>,
     ) -> Result<Self, BuildError> {
-        Ok(Self { kept: Kept::new(limit, capacity, most_bytes)?, next: OnceLock::new() })
+        let kept = Kept::new(limit, capacity, most_bytes)?;
+        Ok(Self { kept, next: OnceLock::new(), file: None })
+    }
+
+    /// Returns the store in a state file, and the hasher of its keys. `now` makes the clock of the
+    /// given anchor and returns the present instant.
+    pub(crate) fn open(
+        wanted: &Wanted<'_>,
+        now: impl FnOnce(Anchor) -> Nanos,
+    ) -> Result<(Self, KeyHasher), BuildError> {
+        if wanted.capacity == 0 {
+            return Err(TableError::NoCapacity.into());
+        }
+        let Opened { table, hasher, file } = file::open(wanted, now)?;
+        let (kept, file) = (Kept::Words(table), Some(Box::new(file)));
+        Ok((Self { kept, next: OnceLock::new(), file }, hasher))
+    }
+
+    /// Records in the state file that a request is decided at `now`. Called for clients that are
+    /// not in their home lines, so that other requests need not load the time.
+    pub(crate) fn reached(&self, now: Nanos) {
+        if let Some(file) = &self.file {
+            file.reached(now);
+        }
+    }
+
+    /// Returns the state file.
+    pub(crate) fn file(&self) -> Option<&StateFile> {
+        self.file.as_deref()
+    }
+
+    /// Returns the store of a rule with this limit that shares the map `states` with other rules.
+    pub(crate) fn sharing(states: Arc<States>, limit: &Limit) -> Self {
+        let kept = Kept::States(View::shared(states, limit));
+        Self { kept, next: OnceLock::new(), file: None }
+    }
+
+    /// Returns true if the rule shares its store with other rules.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(&self.kept, Kept::States(states) if states.is_shared())
+    }
+
+    /// Returns the limit of a request under this rule, whose limit is `limit`.
+    pub(crate) fn under<'a>(&'a self, limit: &'a Limit) -> Under<'a> {
+        match &self.kept {
+            Kept::Words(_) => Under::Only(limit),
+            Kept::States(states) => states.under(limit),
+        }
     }
 
     /// Reads, judges and changes a client's state as one atomic step. `decide` may be called
@@ -108,6 +170,7 @@ impl Clients {
     ) -> Option<R> {
         match &self.kept {
             Kept::Words(table) => {
+                self.reached(now);
                 let decide = &decide;
                 table.update(
                     key,
@@ -129,7 +192,7 @@ impl Clients {
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.update(key, limit, now, decide))
+                (!states.is_sealed()).then(|| shard.update(key, states.under(limit), now, decide))
             }
         }
     }
@@ -140,6 +203,7 @@ impl Clients {
         &self,
         key: KeyHash,
         limit: &Limit,
+        now: Nanos,
         judge: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> Option<R> {
         match &self.kept {
@@ -152,7 +216,7 @@ impl Clients {
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.inspect(key, judge))
+                (!states.is_sealed()).then(|| shard.inspect(key, states.under(limit), now, judge))
             }
         }
     }
@@ -246,6 +310,6 @@ impl Kept {
         }
         let busy = States::bytes_of(capacity, limit.state_bytes()).unwrap_or(usize::MAX);
         let most = most_bytes.unwrap_or_else(|| busy.min(half_of_what_is_left()));
-        Ok(Self::States(States::new(capacity, most)))
+        Ok(Self::States(View::own(States::new(capacity, most))))
     }
 }

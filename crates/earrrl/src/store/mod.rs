@@ -1,6 +1,7 @@
 //! Stores of clients' states: words in a bounded table, larger states in a bounded map.
 
 mod clients;
+pub(crate) mod file;
 pub(crate) mod older;
 mod states;
 pub mod table;
@@ -8,8 +9,11 @@ mod walk;
 
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
+#[cfg(target_os = "linux")]
+pub use file::StateSummary;
+pub use file::{StateDirectory, StateError};
 pub(crate) use older::Older;
-pub(crate) use states::{Shard, States};
+pub(crate) use states::{Bounds, Shard, States, Under};
 pub(crate) use walk::{Held, Passed};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated

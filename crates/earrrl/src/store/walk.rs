@@ -85,7 +85,7 @@ impl Clients {
             Held::Word(word) => Some(peek(convert(limit.state_of(word)?))),
             Held::Key(key) => {
                 let copy = |state: Option<State>| (state.clone(), state);
-                Some(peek(convert(self.inspect(key, limit, copy)??)))
+                Some(peek(convert(self.inspect(key, limit, now, copy)??)))
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 /// The times from which and until which the three clients send, in seconds.
 const SENDS: (f64, f64) = (50.0, 200.0);
 
-/// The end of the figures, in seconds.
+/// The end of the time axis, in seconds.
 const END: f64 = 300.0;
 
 /// The number of points of a curve for each second.

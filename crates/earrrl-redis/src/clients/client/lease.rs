@@ -128,11 +128,12 @@ mod tests {
         time: LocalTime,
         share: f64,
     ) -> Option<(State, Cost)> {
-        let call = client.call(limit, Cost::ZERO, time, || time.local.get());
+        let ttl = Duration::from_secs(20);
+        let call = client.call(limit, Cost::ZERO, time, ttl, || time.local.get());
         let [renew, until] = [10, 20].map(|secs| time.local + Duration::from_secs(secs));
         let state = client.state.clone();
-        let snapshot =
-            Snapshot { state, share, until, renew, fresh: renew, others: 1, missing: 0.0 };
+        let (fresh, others, missing, part) = (renew, 1, 0.0, 0.5);
+        let snapshot = Snapshot { state, share, until, renew, fresh, others, missing, part };
         (client.urgency, client.queued) = (Urgency::None, Urgency::None);
         client.apply(limit, &call, snapshot, time);
         call.contribution.map(|sent| (sent.pending.state.unwrap(), sent.pending.sum))

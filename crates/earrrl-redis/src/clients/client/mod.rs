@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use earrrl::internal::{Judgement, combine};
-use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Policy, Rule, State, Wait};
+use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Policy, Quota, Rule, State, Wait};
 
 mod lease;
 mod sync;
@@ -22,6 +22,11 @@ const ROUNDING: f64 = 1.0 + 1e-9;
 const CLOCK_SET: u64 = 1_000_000_000;
 /// The number of recent denials from which on a client counts as far over its limit.
 const MANY_DENIALS: u32 = 16;
+/// The number of recent denials from which on denials for want of a share count under a strict rule.
+const SOME_DENIALS: u32 = 4;
+/// The longest time after which denied attempts under a strict rule are sent, once Redis knows that
+/// the client is over its limit.
+const LONGEST_DENIED: Duration = Duration::from_secs(3);
 
 /// An instant by this node's clock, and the nanoseconds by which Redis's clock is ahead of it.
 #[derive(Clone, Copy, Debug)]
@@ -88,12 +93,19 @@ pub(crate) struct Client {
     unsent: Pending,
     /// The state of the last snapshot with this node's later charges, in Redis's time.
     state: Option<State>,
-    /// The time since which the client is queued for an exchange.
-    pub(crate) queued_since: Nanos,
+    /// The time by which the client is due for its next exchange.
+    pub(crate) due: Nanos,
     /// The time until which the client is denied without asking Redis.
     backoff_until: Nanos,
-    /// The number of other nodes that know the client.
+    /// The number of other nodes that know the client, and this node's part of their expected use.
     others: u32,
+    part: f64,
+    /// The headroom per second for which the client has asked recently, and the time up to which it
+    /// is measured.
+    pace: f64,
+    paced: Nanos,
+    /// The headroom of the requests since then that were denied and not counted.
+    turned_away: f64,
     /// The time in which the limit refills what other nodes claim.
     refill_wait: Duration,
     /// The cost of the requests that wait for Redis.
@@ -114,6 +126,13 @@ impl LocalTime {
     pub(crate) fn redis(self) -> Nanos {
         later(self.local, self.offset)
     }
+}
+
+/// Returns the number of requests that the limit refills between the exchanges of two nodes that
+/// both deny a client over and over. Headroom that waits for its turn is not used, so it is a small
+/// part of the quota.
+fn turn(limit: &Limit) -> f64 {
+    (Quota::of(limit).units as f64 / 16.0).clamp(1.0, 4.0)
 }
 
 /// Returns the decision on a request under one rule.
@@ -140,26 +159,46 @@ impl Client {
             if mode != Mode::Peek && !cost.is_zero() && (allowed || strict) {
                 self.unsent.add(limit, now, cost);
             }
-            self.queue(limit, mode, strict && !allowed, time);
-            self.note(allowed, &figures, cost, time);
+            self.queue(limit, mode, (strict && !allowed).then_some(&figures), time);
+            self.note(limit, allowed, &figures, cost, time);
             return Some(decision(rule, now, allowed, &figures));
         }
+        self.decide_without_share(rule, cost, mode, time, authority)
+    }
+
+    /// Denies a request that this node's share does not cover. Returns `None` if Redis must be
+    /// asked.
+    fn decide_without_share(
+        &mut self,
+        rule: &Rule,
+        cost: Cost,
+        mode: Mode,
+        time: LocalTime,
+        authority: Authority,
+    ) -> Option<Decision> {
+        let limit = rule.limit();
+        let now = self.at(limit, time);
+        let strict = mode == Mode::Charge || limit.policy() == Policy::Strict;
         let (allowed, mut figures) = self.step(limit, now, cost, Mode::Peek);
-        let backs_off = !strict && time.local < self.backoff_until;
+        let backs_off = (allowed || !strict) && time.local < self.backoff_until;
         let fresh = time.local <= self.fresh;
         if authority != Authority::Refused && !(backs_off || !allowed && fresh) {
             return None;
         }
-        // A denied attempt counts only if the client is over its limit. If other nodes merely claim
-        // what is left, the attempt would have been allowed in one place.
-        let counts = strict && (mode == Mode::Charge || !allowed);
+        // An attempt that is denied only because other nodes claim what is left does not count, or
+        // the skew of its requests would ban a client that is within its limit. A client that is
+        // denied over and over is banned, as it would be in one place.
+        let counts = strict && (mode == Mode::Charge || !allowed || self.denials >= SOME_DENIALS);
         if counts {
             figures = self.store(limit, cost, mode, now);
         }
         self.lacked_share = allowed;
-        self.queue(limit, mode, counts, time);
-        self.note(false, &figures, cost, time);
-        if !strict && time.local < self.backoff_until {
+        if !counts && mode != Mode::Peek {
+            self.turned_away += algorithm::of(limit).takes(cost);
+        }
+        self.queue(limit, mode, counts.then_some(&figures), time);
+        self.note(limit, false, &figures, cost, time);
+        if (allowed || !strict) && time.local < self.backoff_until {
             let backoff = self.backoff_until.since(time.local);
             figures.retry_after = figures.retry_after.max(Wait::For(backoff));
         }
@@ -173,22 +212,34 @@ impl Client {
         (allowed, figures)
     }
 
-    /// Queues the client for an exchange after a decision. The exchange is urgent if other nodes
-    /// must learn of the decision, or if this node's share is half spent or about to expire.
-    fn queue(&mut self, limit: &Limit, mode: Mode, others_must_learn: bool, time: LocalTime) {
+    /// Queues the client for an exchange after a decision. `denied` has the figures of a denied
+    /// attempt that counts, of which other nodes must learn.
+    ///
+    /// The exchange is urgent if this node's share is half spent or about to expire, or if Redis
+    /// does not know yet that the client is over its limit. Otherwise it waits until the share must
+    /// be claimed again, since other nodes see the charges as part of the share. Denied attempts
+    /// wait for a quarter of the time for which the client stays out.
+    fn queue(&mut self, limit: &Limit, mode: Mode, denied: Option<&Figures>, time: LocalTime) {
         if mode == Mode::Peek {
             return;
         }
-        let ends = time.local > self.renew || 2.0 * self.spent(limit) > self.share;
-        let urgent = others_must_learn || ends;
-        self.request_exchange(if urgent { Urgency::Urgent } else { Urgency::Normal }, time.local);
+        let is_half_spent = self.denials < MANY_DENIALS && 2.0 * self.spent(limit) > self.share;
+        let crosses = denied.is_some() && !self.over;
+        if time.local > self.renew || is_half_spent || crosses {
+            return self.request_exchange(Urgency::Urgent, time.local);
+        }
+        let out = denied.map(|figures| match figures.retry_after {
+            Wait::For(wait) => (wait / 4).min(LONGEST_DENIED),
+            Wait::Never => LONGEST_DENIED,
+        });
+        let due = out.map_or(self.renew, |out| self.renew.min(time.local + out));
+        self.request_exchange(Urgency::Normal, due);
     }
 
-    /// Queues the client for an exchange that is at least as urgent as `urgency`.
-    pub(crate) fn request_exchange(&mut self, urgency: Urgency, local: Nanos) {
-        if self.urgency == Urgency::None {
-            self.queued_since = local;
-        }
+    /// Queues the client for an exchange that is at least as urgent as `urgency`, and due at `due`
+    /// or earlier.
+    pub(crate) fn request_exchange(&mut self, urgency: Urgency, due: Nanos) {
+        self.due = if self.urgency == Urgency::None { due } else { self.due.min(due) };
         self.urgency = self.urgency.max(urgency);
     }
 
@@ -196,11 +247,20 @@ impl Client {
     /// until the limit has refilled, or until it has refilled what other nodes claim. If several
     /// nodes often deny the client, only one of them at a time asks Redis: every node waits for its
     /// turn, but at most for the time in which the limit refills completely.
-    fn note(&mut self, allowed: bool, figures: &Figures, cost: Cost, time: LocalTime) {
-        // A client that is sometimes allowed may be just as far over its limit, so an allowed
-        // request only halves the count.
-        self.denials =
-            if allowed { self.denials / 2 } else { (self.denials + 1).min(4 * MANY_DENIALS) };
+    fn note(
+        &mut self,
+        limit: &Limit,
+        allowed: bool,
+        figures: &Figures,
+        cost: Cost,
+        time: LocalTime,
+    ) {
+        // A client that is often allowed may be far over its limit all the same, so two allowed
+        // requests offset one denial.
+        self.denials = match allowed {
+            true => self.denials.saturating_sub(1),
+            false => (self.denials + 2).min(4 * MANY_DENIALS),
+        };
         let Wait::For(wait) = figures.retry_after else { return };
         if !std::mem::take(&mut self.updated) {
             return;
@@ -213,7 +273,7 @@ impl Client {
         }
         let wait = wait.max(refill_wait);
         if self.denials >= MANY_DENIALS {
-            let turns = f64::from(self.others) * cost.as_f64() / figures.limit;
+            let turns = turn(limit) / self.part.max(1e-3) * cost.as_f64() / figures.limit;
             let turns = Duration::try_from_secs_f64(turns).unwrap_or(Duration::MAX);
             let backoff = wait.saturating_add(turns).min(figures.reset_after.max(wait));
             self.backoff_until = time.local + backoff;
@@ -234,9 +294,9 @@ impl Client {
         !self.refill_wait.is_zero()
     }
 
-    /// Returns true if at least `sync` has passed since the last call.
-    pub(crate) fn sync_elapsed(&self, local: Nanos, sync: Duration) -> bool {
-        local >= self.called + sync
+    /// Returns true if the client is due for an exchange, and the last one was at least `sync` ago.
+    pub(crate) fn is_due(&self, local: Nanos, sync: Duration) -> bool {
+        self.urgency != Urgency::None && self.due <= local && local >= self.called + sync
     }
 
     /// Judges a request that is charged to several clients. Returns `None` if Redis must be asked.
@@ -253,7 +313,8 @@ impl Client {
         if allowed && !self.covers(limit, cost, mode, time, Authority::Share) {
             return None;
         }
-        self.queue(limit, mode, !allowed && limit.policy() == Policy::Strict, time);
+        let counts = !allowed && limit.policy() == Policy::Strict;
+        self.queue(limit, mode, counts.then_some(&figures), time);
         Some(Judgement::new(rule, allowed, || figures.retry_after))
     }
 
@@ -268,7 +329,7 @@ impl Client {
     ) -> (Nanos, Figures) {
         let now = self.at(rule.limit(), time);
         let figures = self.store(rule.limit(), cost, settled, now);
-        self.queue(rule.limit(), settled, false, time);
+        self.queue(rule.limit(), settled, None, time);
         (now, figures)
     }
 
@@ -350,18 +411,10 @@ impl Client {
 
     /// Drops the client's state and charges, including those not sent yet.
     pub(crate) fn forget(&mut self) {
-        let Self { last_call, waiting, urgency, queued_since, queued, group, .. } = *self;
+        let Self { last_call, waiting, urgency, due, queued, group, .. } = *self;
         let applied = last_call;
-        let kept = Self {
-            last_call,
-            applied,
-            waiting,
-            urgency,
-            queued_since,
-            queued,
-            group,
-            ..Self::default()
-        };
+        let kept =
+            Self { last_call, applied, waiting, urgency, due, queued, group, ..Self::default() };
         *self = kept;
     }
 

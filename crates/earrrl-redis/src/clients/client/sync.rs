@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Limit, Mode, Nanos, State};
+use earrrl::{Cost, Limit, Mode, Nanos, State, Wait};
 
-use super::{Client, LocalTime, Urgency};
+use super::{Client, LocalTime, MANY_DENIALS, Urgency, turn};
 use crate::algorithm;
 use crate::pending::Contribution;
+
+/// The longest time for which a snapshot may be used to deny a client that is over its limit.
+const LONGEST_FRESH: Duration = Duration::from_secs(5);
 
 /// A call about a client. It sends charges that Redis lacks, and requests a share.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +22,8 @@ pub(crate) struct SyncCall {
     pub(crate) need: f64,
     pub(crate) take: f64,
     pub(crate) wanted: f64,
+    /// The headroom that the node expects to use during a claim.
+    pub(crate) expected: f64,
 }
 
 /// Redis's answer to a call.
@@ -37,6 +42,8 @@ pub(crate) struct Snapshot {
     pub(crate) others: u32,
     /// The headroom that was needed and not available.
     pub(crate) missing: f64,
+    /// This node's part of the expected use of all nodes.
+    pub(crate) part: f64,
 }
 
 impl SyncCall {
@@ -48,18 +55,24 @@ impl SyncCall {
 }
 
 impl Client {
-    /// Returns the call to make now, and the headroom that one more request of this cost would use.
+    /// Returns the call to make now, with the headroom that one more request of this cost would
+    /// use. `claim_ttl` is the duration of a claim.
     pub(crate) fn call(
         &mut self,
         limit: &Limit,
         cost: Cost,
         time: LocalTime,
+        claim_ttl: Duration,
         mut number: impl FnMut() -> u64,
     ) -> SyncCall {
         // Done before the call is composed: otherwise it would contain times of the clock before it
         // was set.
         self.at(limit, time);
         self.called = time.local;
+        (self.urgency, self.queued) = (Urgency::None, Urgency::None);
+        if self.in_flight.is_none() {
+            self.measure_pace(limit, time.local, claim_ttl / 2);
+        }
         let algorithm = algorithm::of(limit);
         if self.in_flight.is_none() && !self.unsent.is_empty() {
             let (number, pending) = (number(), std::mem::take(&mut self.unsent));
@@ -73,19 +86,38 @@ impl Client {
         let unsent = algorithm.takes(self.unsent.sum);
         self.wanted = unsent + left + self.waiting;
         self.last_call = number();
+        // A client far over its limit is exchanged rarely, so each exchange claims several requests.
+        let many = if self.denials >= MANY_DENIALS { 2.0 * turn(limit) } else { 0.0 };
         SyncCall {
             sequence: self.last_call,
             contribution: self.in_flight.as_deref().cloned(),
             need: unsent + if cost.is_zero() { 0.0 } else { algorithm.needs(cost) },
             take: unsent + algorithm.takes(cost),
-            wanted: self.wanted,
+            wanted: self.wanted.max(many * algorithm.takes(Cost::ONE)),
+            // Half of it is used when the claim is renewed.
+            expected: self.pace * claim_ttl.as_secs_f64() * 1.25,
         }
+    }
+
+    /// Averages the headroom per second for which the client has asked, with the weight of a request
+    /// decaying in the time `memory`.
+    fn measure_pace(&mut self, limit: &Limit, local: Nanos, memory: Duration) {
+        let asked =
+            algorithm::of(limit).takes(self.unsent.sum) + std::mem::take(&mut self.turned_away);
+        let past = local.since(self.paced).as_secs_f64().max(1e-6);
+        let kept = (-past / memory.as_secs_f64()).exp();
+        self.pace = self.pace * kept + asked * (1.0 - kept) / past;
+        self.paced = local;
     }
 
     /// Notes that a request begins or ends to wait for an answer.
     pub(crate) fn set_waiting(&mut self, limit: &Limit, cost: Cost, waits: bool) {
         let takes = algorithm::of(limit).takes(cost);
         self.waiting = if waits { self.waiting + takes } else { (self.waiting - takes).max(0.0) };
+        if !waits && self.urgency == Urgency::None && self.has_pending() {
+            // The call that sent the charges has failed.
+            self.request_exchange(Urgency::Urgent, Nanos::ZERO);
+        }
     }
 
     /// Applies an answer. Returns true if the client turns out to be over its limit, although it
@@ -101,7 +133,7 @@ impl Client {
         self.in_flight.take_if(|sent| sent.number <= call.number());
         if self.has_pending() {
             // Charges that were made after the call was sent need another exchange.
-            self.request_exchange(Urgency::Normal, time.local);
+            self.request_exchange(Urgency::Normal, snapshot.renew);
         }
         if call.sequence < self.applied {
             return false;
@@ -110,7 +142,7 @@ impl Client {
         let is_outdated = call.sequence < self.last_call;
         self.share = if is_outdated { snapshot.share.min(self.wanted) } else { snapshot.share };
         (self.until, self.renew, self.fresh) = (snapshot.until, snapshot.renew, snapshot.fresh);
-        (self.others, self.updated) = (snapshot.others, true);
+        (self.others, self.updated, self.part) = (snapshot.others, true, snapshot.part);
         let requests = snapshot.missing / algorithm::of(limit).takes(Cost::ONE);
         let refill_wait = Duration::try_from_secs_f64(requests / limit.per_second());
         self.refill_wait = refill_wait.unwrap_or_default();
@@ -119,7 +151,12 @@ impl Client {
             state = sent.pending.added_to(limit, state);
         }
         self.state = self.unsent.added_to(limit, state);
-        let is_over = !limit.admit(&mut self.state, now, Cost::ONE, Mode::Peek);
+        let (allowed, figures) = self.step(limit, now, Cost::ONE, Mode::Peek);
+        let is_over = !allowed;
+        if let (true, Wait::For(wait)) = (is_over, figures.retry_after) {
+            // While the client stays over its limit by far, no other node's news can change that.
+            self.fresh = self.fresh.max(time.local + (wait / 2).min(LONGEST_FRESH));
+        }
         let was_over = std::mem::replace(&mut self.over, is_over);
         is_over && !was_over && call.contribution.is_some()
     }

@@ -13,7 +13,7 @@ use tonic::Status;
 
 use super::message::{Incoming, frame};
 use super::reply::Reply;
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::metrics::PassReason;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest, RateLimitResponse};
 use crate::protocol::bearer::{self, TokenRefused};
@@ -33,7 +33,7 @@ pub(super) struct RateLimitCall {
     mode: Mode,
     started: Instant,
     timeout: Result<Option<Duration>, &'static str>,
-    access: Result<Access, TokenRefused>,
+    permitted: Result<(), TokenRefused>,
     message: Incoming,
 }
 
@@ -45,7 +45,7 @@ impl RateLimitCall {
             mode,
             started: Instant::now(),
             timeout: timeout(&head.headers),
-            access: bearer::access(server, &head.headers),
+            permitted: permit(server, &head.headers),
             message: Incoming::new(body),
         }
     }
@@ -53,7 +53,7 @@ impl RateLimitCall {
     /// Returns the response if it can be made without waiting: the message has arrived, the call is
     /// permitted, and the engine keeps its state in memory.
     pub(super) fn at_once(&mut self, server: &Server, context: &mut Context<'_>) -> Option<Reply> {
-        if self.access.is_err() || self.timeout.is_err() || server.service.engine().waits() {
+        if self.permitted.is_err() || self.timeout.is_err() || server.service.engine().waits() {
             return None;
         }
         let Poll::Ready(message) = self.message.poll(context) else { return None };
@@ -90,7 +90,7 @@ impl RateLimitCall {
 
     async fn read(&mut self, server: &Server) -> Result<Bytes, Status> {
         self.timeout.map_err(Status::invalid_argument)?;
-        admit(self.access, &mut self.message).await?;
+        admit(&self.permitted, &mut self.message).await?;
         read(server, &mut self.message).await
     }
 
@@ -129,20 +129,30 @@ pub(super) async fn message<M: prost::Message + Default>(
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Result<M, Status> {
-    let access = bearer::access(server, request.headers());
+    let permitted = permit(server, request.headers());
     let mut message = Incoming::new(request.into_body());
     message.hold(all);
-    admit(access, &mut message).await?;
+    admit(&permitted, &mut message).await?;
     decode(read(server, &mut message).await?)
 }
 
-/// Returns an error for a call without a valid token. The error for a wrong token is delayed, so
-/// that clients cannot try many tokens.
-async fn admit(access: Result<Access, TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
-    let Err(refused) = access else { return Ok(()) };
+/// Checks that the token of a call permits verdicts. Descriptors, and the rules that match a proxied
+/// request, are not named by the call, so a token for some rules does not suffice.
+fn permit(server: &Server, headers: &HeaderMap) -> Result<(), TokenRefused> {
+    let access = bearer::access(server, headers)?;
+    access.permit(Scope::Check)?;
+    Ok(access.permit_all_rules()?)
+}
+
+/// Returns an error for a call that its token does not permit. The error for a wrong token is
+/// delayed, so that clients cannot try many tokens.
+async fn admit(permitted: &Result<(), TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
+    let Err(refused) = permitted else { return Ok(()) };
     message.close();
-    if refused == TokenRefused::Wrong {
-        tokio::time::sleep(WRONG_TOKEN).await;
+    match refused {
+        TokenRefused::Forbidden(_) => return Err(Status::permission_denied(refused.why())),
+        TokenRefused::Wrong => tokio::time::sleep(WRONG_TOKEN).await,
+        TokenRefused::Missing => {}
     }
     Err(Status::unauthenticated(refused.why()))
 }

@@ -10,6 +10,7 @@ mod call;
 mod message;
 mod others;
 mod reply;
+mod reserve;
 pub mod serve;
 mod services;
 

@@ -13,7 +13,7 @@ use hyper::body::Bytes;
 use super::call::RateLimitCall;
 use super::reply::{Reply, send};
 use super::services::{CallKind, Services, kind_of};
-use super::{authz, others};
+use super::{authz, others, reserve};
 use crate::connections::Connection;
 use crate::protocol::http2;
 use crate::protocol::http2::held::HeldBytes;
@@ -46,6 +46,18 @@ fn answer(
     }
     let mode = match kind_of(&request) {
         CallKind::RateLimit(mode) => mode,
+        CallKind::Reserve => {
+            let of_message = Arc::clone(held);
+            return wait(server, held, respond, |server| async move {
+                reserve::reserve(&server, &of_message, request).await
+            });
+        }
+        CallKind::Commit => {
+            let of_message = Arc::clone(held);
+            return wait(server, held, respond, |server| async move {
+                reserve::commit(&server, &of_message, request).await
+            });
+        }
         CallKind::Authorization => {
             let of_message = Arc::clone(held);
             return wait(server, held, respond, |server| async move {

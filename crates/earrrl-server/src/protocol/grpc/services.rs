@@ -101,6 +101,10 @@ impl Services {
 pub(super) enum CallKind {
     /// A call for a decision on descriptors, in this mode.
     RateLimit(Mode),
+    /// A call to reserve an estimate.
+    Reserve,
+    /// A call to correct a reservation.
+    Commit,
     /// A call to Envoy's `ext_authz`.
     Authorization,
     /// A call to the health or reflection service, or to an unknown path.
@@ -122,6 +126,8 @@ pub(super) fn kind_of<B>(request: &Request<B>) -> CallKind {
         "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
             CallKind::RateLimit(Mode::Charge)
         }
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => CallKind::Reserve,
+        "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => CallKind::Commit,
         "/envoy.service.auth.v3.Authorization/Check" => CallKind::Authorization,
         _ => CallKind::Other,
     }

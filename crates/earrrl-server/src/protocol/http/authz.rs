@@ -15,10 +15,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 
 use super::request::authorize;
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::metrics::PassReason;
 use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::response::Verdict;
+use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
 /// The path of the route. A proxy may append the path of the client's request to it (Envoy's
@@ -50,7 +51,9 @@ pub(super) fn without_memory(server: &Server) -> axum::http::Response<()> {
 pub(super) async fn answer(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Response {
     let started = Instant::now();
     let metrics = &server.service.metrics;
-    if let Err(problem) = authorize(server, &request.headers, Access::Ask) {
+    let permitted = authorize(server, &request.headers, Scope::Check)
+        .and_then(|access| access.permit_all_rules().map_err(Problem::from));
+    if let Err(problem) = permitted {
         metrics.unjudged.count(PassReason::Refused);
         return problem.into_response();
     }

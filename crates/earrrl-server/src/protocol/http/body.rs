@@ -195,7 +195,12 @@ pub(super) fn shown(error: &serde_json::Error) -> String {
 }
 
 fn cost(number: &RawValue) -> Result<Cost, AskError> {
-    billionths(number).map_err(|error| invalid("cost", &error))
+    amount("cost", number)
+}
+
+/// Parses the number of a field, which has at most nine decimals.
+pub(super) fn amount(field: &str, number: &RawValue) -> Result<Cost, AskError> {
+    billionths(number).map_err(|error| invalid(field, &error))
 }
 
 /// Parses a number that has at most nine decimals. A double that differs from such a number only by
@@ -296,6 +301,33 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
             }
         }
         deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+/// The names of rules, each with a cost.
+#[derive(Debug)]
+pub(super) struct CostPairs<'a>(pub(super) Vec<(Cow<'a, str>, Cost)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for CostPairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CostsVisitor;
+        impl<'de> Visitor<'de> for CostsVisitor {
+            type Value = CostPairs<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of costs by the names of rules")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((name, value)) = map.next_entry::<JsonText<'de>, &'de RawValue>()? {
+                    if pairs.len() == MAX_CHARGES {
+                        return Err(A::Error::custom(format!("more than {MAX_CHARGES}")));
+                    }
+                    pairs.push((name.0, amount("costs", value).map_err(A::Error::custom)?));
+                }
+                Ok(CostPairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(CostsVisitor)
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 
 use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
 use super::request::{Shared, parse, read};
-use crate::config::access::Access;
+use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::server::Server;
@@ -43,14 +43,14 @@ async fn ask(
     mode: Mode,
     status: AnswerStatus,
 ) -> Result<Response, Problem> {
-    let body = read(server, request, Access::Ask).await?;
+    let (access, body) = read(server, request, mode.into()).await?;
     let started = Instant::now();
     let wanted = parse::<Check<'_>>(server, &body)?.wanted()?;
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
         |answer: &Answer<'_>, several| response::respond(answer, several, status, x_rate_limit);
     let manner = Manner { mode, available: true };
-    let response = decide(server, wanted, manner, respond).await?;
+    let response = decide(server, &access, wanted, manner, respond).await?;
     server.service.metrics.http_request.record(started.elapsed());
     Ok(response)
 }
@@ -59,23 +59,25 @@ async fn ask(
 /// is needed because the answer borrows from the current rules.
 async fn decide<T>(
     server: &Server,
+    access: &Access,
     wanted: WantedDecision<'_>,
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
-) -> Result<T, AskError> {
+) -> Result<T, Problem> {
     let rules = server.service.rules();
     match wanted {
         WantedDecision::One(named) => {
-            let rule = find(server, &rules, &named)?;
+            let rule = find(server, access, &rules, &named)?;
             let ask = named.ask(rule.get());
             Ok(then(&server.service.ask(&ask, manner).await?, false))
         }
         // Nearly all checks name one rule. The other kinds are boxed, so that their futures do not
         // make every check's future larger.
         WantedDecision::Several(list) => {
-            Box::pin(decide_several(server, &rules, &list, manner, then)).await
+            Box::pin(decide_several(server, access, &rules, &list, manner, then)).await
         }
         WantedDecision::Matching(pairs) => {
+            access.permit_all_rules()?;
             Box::pin(async {
                 let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
                 let request = Attributes::new(pairs, &rules.reading);
@@ -90,13 +92,14 @@ async fn decide<T>(
 
 async fn decide_several<T>(
     server: &Server,
+    access: &Access,
     rules: &ActiveRules,
     list: &[NamedCharge<'_>],
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
-) -> Result<T, AskError> {
+) -> Result<T, Problem> {
     let found: Vec<Found<'_>> =
-        list.iter().map(|named| find(server, rules, named)).collect::<Result<_, _>>()?;
+        list.iter().map(|named| find(server, access, rules, named)).collect::<Result<_, _>>()?;
     let each = found.iter().zip(list);
     let asks: Vec<Ask<'_>> = each.map(|(rule, named)| named.ask(rule.get())).collect();
     Ok(then(&server.service.ask_all(&asks, manner).await?, true))
@@ -117,22 +120,40 @@ impl Found<'_> {
     }
 }
 
+/// Returns the rule that a charge names, if the client's token permits it.
 fn find<'a>(
     server: &Server,
+    access: &Access,
     rules: &'a ActiveRules,
     named: &NamedCharge<'_>,
-) -> Result<Found<'a>, AskError> {
+) -> Result<Found<'a>, Problem> {
     match rules.get(named.rule.as_bytes()) {
-        Some(rule) => Ok(Found::Named(rule)),
-        None if named.rule.contains(' ') => {
-            server.service.inline_rule(&named.rule).map(Found::Inline)
+        Some(rule) => {
+            access.permit_rule(&rule.name)?;
+            Ok(Found::Named(rule))
         }
-        None => Err(AskError::UnknownRule),
+        None if named.rule.contains(' ') => {
+            access.permit_all_rules()?;
+            Ok(Found::Inline(server.service.inline_rule(&named.rule)?))
+        }
+        None => Err(AskError::UnknownRule.into()),
     }
 }
 
+/// Returns the configured rule that a charge names, if the client's token permits it. Rules as text
+/// are refused.
+pub(super) fn find_named<'a>(
+    access: &Access,
+    rules: &'a ActiveRules,
+    named: &NamedCharge<'_>,
+) -> Result<&'a ActiveRule, Problem> {
+    let rule = rules.get(named.rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    access.permit_rule(&rule.name)?;
+    Ok(rule)
+}
+
 pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    let body = read(&server, request, Access::Ask).await?;
+    let (access, body) = read(&server, request, Scope::Check).await?;
     let batch: BatchBody<'_> = parse(&server, &body)?;
     if batch.checks.len() > MAX_BATCH {
         let detail = format!("checks: {}; at most {MAX_BATCH}", batch.checks.len());
@@ -144,12 +165,13 @@ pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Res
     if server.service.engine().waits() {
         while let Some(first) = checks.next() {
             let together = [first].into_iter().chain(checks.by_ref().take(AT_ONCE - 1));
-            let answers: Vec<_> = together.map(|check| decide_apart(&server, check)).collect();
+            let answers: Vec<_> =
+                together.map(|check| decide_apart(&server, &access, check)).collect();
             join_all(answers).await.iter().for_each(|answer| out.extend_from_slice(answer));
         }
     } else {
         for check in checks {
-            decide_into(&server, check, &mut out).await;
+            decide_into(&server, &access, check, &mut out).await;
         }
     }
     out.pop_if(|byte| *byte == b',');
@@ -158,31 +180,31 @@ pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Res
 }
 
 /// Appends the answer to one check of a batch to `out`, followed by a comma.
-async fn decide_into(server: &Server, check: Check<'_>, out: &mut Vec<u8>) {
+async fn decide_into(server: &Server, access: &Access, check: Check<'_>, out: &mut Vec<u8>) {
     let write = |answer: &Answer<'_>, several| response::write_object(answer, several, out);
     let decided = match check.wanted() {
-        Ok(wanted) => decide(server, wanted, Mode::Check.into(), write).await,
-        Err(error) => Err(error),
+        Ok(wanted) => decide(server, access, wanted, Mode::Check.into(), write).await,
+        Err(error) => Err(error.into()),
     };
-    if let Err(error) = decided {
-        out.extend_from_slice(Problem::from(error).to_json().to_string().as_bytes());
+    if let Err(problem) = decided {
+        out.extend_from_slice(problem.to_json().to_string().as_bytes());
     }
     out.push(b',');
 }
 
-async fn decide_apart(server: &Server, check: Check<'_>) -> Vec<u8> {
+async fn decide_apart(server: &Server, access: &Access, check: Check<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
-    decide_into(server, check, &mut out).await;
+    decide_into(server, access, check, &mut out).await;
     out
 }
 
 pub(super) async fn refund(State(server): Shared, request: Request) -> Result<StatusCode, Problem> {
-    let body = read(&server, request, Access::Change).await?;
+    let (access, body) = read(&server, request, Scope::Refund).await?;
     let refund: Refund<'_> = parse(&server, &body)?;
     let charged_at = refund.charged_at()?;
     let named = refund.named()?;
     let rules = server.service.rules();
-    let rule = find(&server, &rules, &named)?;
+    let rule = find(&server, &access, &rules, &named)?;
     let ask = named.ask(rule.get());
     server.service.refund(&ask, charged_at).await?;
     Ok(StatusCode::NO_CONTENT)

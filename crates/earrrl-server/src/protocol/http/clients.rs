@@ -9,7 +9,7 @@ use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
 use super::request::{Shared, authorize};
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::config::attribute::KeyPart;
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
@@ -25,10 +25,11 @@ pub(super) async fn explain(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    authorize(&server, &headers, Access::Ask)?;
+    let access = authorize(&server, &headers, Scope::Peek)?;
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+    access.permit_rule(&rule.name)?;
     let manner = Manner { mode: Mode::Peek, available: true };
     let answer = server.service.ask(&Ask::new(rule, &key, None), manner).await?;
     Ok(response::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
@@ -40,10 +41,11 @@ pub(super) async fn reset(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<StatusCode, Problem> {
-    authorize(&server, &headers, Access::Change)?;
+    let access = authorize(&server, &headers, Scope::Reset)?;
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
     let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+    access.permit_rule(&rule.name)?;
     server.service.reset(&Ask::new(rule, &key, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -58,11 +60,12 @@ fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
     }
 }
 
-/// `GET /v1/rules`: returns the list of configured rules.
+/// `GET /v1/rules`: returns the list of the rules that the request's token permits.
 pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response, Problem> {
-    authorize(&server, &headers, Access::Ask)?;
+    let access = authorize(&server, &headers, Scope::Peek)?;
     let rules = server.service.rules();
-    let list: Vec<_> = rules.iter().map(describe).collect();
+    let permitted = rules.iter().filter(|rule| access.permit_rule(&rule.name).is_ok());
+    let list: Vec<_> = permitted.map(describe).collect();
     Ok(Json(json!({ "rules": list })).into_response())
 }
 

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
 use super::request::{Shared, authorize};
-use super::top::{client, distribution, rule_of, seconds_since_epoch};
+use super::top::{client, distribution, rule_of};
 use crate::config::access::Access;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
@@ -107,8 +107,10 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let engine = server.service.engine();
     let (state, usage) = (engine.state(), engine.usage(known.own.id));
     let clients: Vec<Value> = report.clients.iter().take(CLIENTS).map(client).collect();
+    // A report may be shown again, so its own time is not that of the counters.
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let data = json!({
-        "at": seconds_since_epoch(report.at),
+        "at": at.as_secs_f64(),
         "allowed": allowed,
         "denied": known.outcomes.total() - allowed,
         "engine": state.mode,

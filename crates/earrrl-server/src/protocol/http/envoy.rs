@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::envoy_json;
 use super::request::{Shared, authorize};
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::protobuf::ratelimit::Code;
 use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
@@ -18,7 +18,7 @@ use earrrl::Mode;
 /// Decides a request for descriptors. As in envoyproxy/ratelimit, the status is 200 if the request
 /// is within the limits, 429 if not, 400 for an invalid request, and 500 if the server failed.
 pub(super) async fn json(State(server): Shared, request: Request) -> Result<Response, Problem> {
-    authorize(&server, request.headers(), Access::Ask)?;
+    authorize(&server, request.headers(), Scope::Check)?.permit_all_rules()?;
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
     let body = to_bytes(request.into_body(), server.config.max_body).await;
     let body = body.map_err(|error| bad(error.to_string()))?;

@@ -11,9 +11,12 @@ pub mod envoy_json;
 mod host;
 mod lines;
 mod openapi;
+mod refusal;
 mod request;
+mod reserve;
 mod routes;
 pub mod serve;
+mod socket;
 mod top;
 
 pub use routes::{admin_router, reserved_router, router};

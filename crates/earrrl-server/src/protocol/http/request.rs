@@ -11,8 +11,8 @@ use hyper::body::Body as _;
 use serde::Deserialize;
 
 use super::body::{self, JsonObject};
-use crate::config::access::Access;
-use crate::protocol::bearer;
+use crate::config::access::{Access, Forbidden, Scope};
+use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::response::problem::{GONE, Problem};
 use crate::server::Server;
 
@@ -21,15 +21,15 @@ const FIRST_ROOM: usize = 4 * 1024;
 
 pub(super) type Shared = State<Arc<Server>>;
 
-/// Returns the body of a request, if its token grants the access `needed`. A body that is announced
-/// as too long is refused before any of it is read. The request must have the content type of JSON,
+/// Returns the body of a request whose token permits the operation, and the access that the token
+/// grants. A body that is announced as too long is refused before any of it is read. The request must have the content type of JSON,
 /// which a web page cannot send to another site without that site's consent (CORS).
 pub(super) async fn read(
     server: &Server,
     request: Request,
-    needed: Access,
-) -> Result<Vec<u8>, Problem> {
-    authorize(server, request.headers(), needed)?;
+    needed: Scope,
+) -> Result<(Access, Vec<u8>), Problem> {
+    let access = authorize(server, request.headers(), needed)?;
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
         let detail = "expected Content-Type: application/json";
@@ -51,7 +51,7 @@ pub(super) async fn read(
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(body)
+    Ok((access, body))
 }
 
 /// Returns the error for a body that ended early: its chunks are malformed, or the client has
@@ -68,17 +68,31 @@ fn broken(server: &Server, error: &(dyn std::error::Error + 'static)) -> Problem
     Problem::new(gone, "no whole body")
 }
 
-/// Checks that the request's token grants the access `needed`.
+/// Checks that the request's token permits the operation `needed`, and returns the access that the
+/// token grants. The rules that the request names must be checked by this access.
 pub(super) fn authorize(
     server: &Server,
     headers: &HeaderMap,
-    needed: Access,
-) -> Result<(), Problem> {
-    let refused = |status, detail: &str| Err(Problem::new(status, detail));
-    match bearer::access(server, headers) {
-        Ok(access) if access >= needed => Ok(()),
-        Ok(_) => refused(StatusCode::FORBIDDEN, "this needs the admin token"),
-        Err(error) => refused(StatusCode::UNAUTHORIZED, error.why()),
+    needed: Scope,
+) -> Result<Access, Problem> {
+    let access = bearer::access(server, headers)?;
+    access.permit(needed)?;
+    Ok(access)
+}
+
+impl From<TokenRefused> for Problem {
+    fn from(refused: TokenRefused) -> Self {
+        let status = match refused {
+            TokenRefused::Missing | TokenRefused::Wrong => StatusCode::UNAUTHORIZED,
+            TokenRefused::Forbidden(_) => StatusCode::FORBIDDEN,
+        };
+        Self::new(status, refused.why())
+    }
+}
+
+impl From<Forbidden> for Problem {
+    fn from(forbidden: Forbidden) -> Self {
+        TokenRefused::from(forbidden).into()
     }
 }
 

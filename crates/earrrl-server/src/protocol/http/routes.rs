@@ -6,7 +6,11 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
+<<<<<<< HEAD
 use super::{check, clients, condition, dashboard, envoy, openapi, top};
+=======
+use super::{check, clients, condition, envoy, openapi, reserve, top};
+>>>>>>> main
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
@@ -26,6 +30,8 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/peek", post(check::peek))
         .route("/v1/charge", post(check::charge))
         .route("/v1/refund", post(check::refund))
+        .route("/v1/reserve", post(reserve::reserve))
+        .route("/v1/commit", post(reserve::commit))
         .merge(visibility())
         .route("/openapi.json", get(async move || ([(header::CONTENT_TYPE, JSON)], document)))
         .route("/json", post(envoy::json))

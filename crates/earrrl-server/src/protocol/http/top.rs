@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::request::{Shared, authorize};
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
 use crate::service::reports::{MAX_TOP, Report, Reported};
@@ -27,8 +27,9 @@ pub(super) async fn top(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
-    authorize(&server, &headers, Access::Change)?;
+    let access = authorize(&server, &headers, Scope::Top)?;
     let rule = rule_of(&uri)?;
+    access.permit_rule(&rule)?;
     let count = number(&uri, "limit")?.unwrap_or(USUAL as f64);
     if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
         return Err(invalid(&format!("limit: {count} is not a whole number from 1 to {MAX_TOP}")));
@@ -45,8 +46,9 @@ pub(super) async fn rates(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
-    authorize(&server, &headers, Access::Change)?;
+    let access = authorize(&server, &headers, Scope::Top)?;
     let rule = rule_of(&uri)?;
+    access.permit_rule(&rule)?;
     let above = number(&uri, "above")?;
     let report = server.service.report(&rule).await?;
     let rules = server.service.rules();

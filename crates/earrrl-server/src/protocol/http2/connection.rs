@@ -61,32 +61,54 @@ pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     if term.is_leaving() {
         requests.graceful_shutdown();
     }
-    let mut arrived: Vec<Arrived> = Vec::new();
-    let ended = poll_fn(|context| {
+    let arrived = Vec::new();
+    let mut serving = Serving { requests, arrived, held, term, server, answer };
+    poll_fn(|context| serving.poll(context)).await;
+}
+
+/// A connection whose handshake is complete.
+struct Serving<'s, S, A> {
+    requests: Requests<S>,
+    /// The requests that have arrived and are not answered yet.
+    arrived: Vec<Arrived>,
+    held: Arc<HeldBytes>,
+    term: Term<'s>,
+    server: &'s Server,
+    answer: A,
+}
+
+impl<S, A> Serving<'_, S, A>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Arrived, &Arc<HeldBytes>, &mut Context<'_>),
+{
+    /// Answers the requests that arrive. Is ready once the connection must be closed.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            match requests.poll_accept(context) {
-                Poll::Ready(Some(Ok(request))) => arrived.push(request),
+            match self.requests.poll_accept(context) {
+                Poll::Ready(Some(Ok(request))) => self.arrived.push(request),
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                Poll::Pending if !arrived.is_empty() => {
-                    held.arrived(arrived.len());
-                    for request in arrived.drain(..) {
-                        answer(request, &held, context);
-                    }
-                    arrived.shrink_to(KEPT);
-                }
-                Poll::Pending if !held.hold_unsent() => {
-                    server.service.metrics.shed.increment();
+                Poll::Pending if !self.arrived.is_empty() => self.answer_arrived(context),
+                Poll::Pending if !self.held.hold_unsent() => {
+                    self.server.service.metrics.shed.increment();
                     return Poll::Ready(());
                 }
-                Poll::Pending => match term.poll(context) {
+                Poll::Pending => match self.term.poll(context) {
                     Turn::GoOn => return Poll::Pending,
-                    Turn::Farewell => requests.graceful_shutdown(),
+                    Turn::Farewell => self.requests.graceful_shutdown(),
                     Turn::Close => return Poll::Ready(()),
                 },
             }
         }
-    });
-    ended.await;
+    }
+
+    fn answer_arrived(&mut self, context: &mut Context<'_>) {
+        self.held.arrived(self.arrived.len());
+        for request in self.arrived.drain(..) {
+            (self.answer)(request, &self.held, context);
+        }
+        self.arrived.shrink_to(KEPT);
+    }
 }
 
 /// Performs the HTTP/2 handshake. Returns `None` if the client sends something other than HTTP/2's

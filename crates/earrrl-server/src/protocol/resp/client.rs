@@ -139,19 +139,16 @@ impl Client {
         self.connection.busy();
         let mut written = 0;
         while written < output.len() {
+            let rest = &output[written..];
             written += poll_fn(|context| {
-                if self.connection.standing(context) == ConnectionState::Overdue {
-                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-                }
-                Pin::new(&mut self.stream).poll_write(context, &output[written..])
+                let stream = Pin::new(&mut self.stream);
+                self.connection.poll_in_time(context, |context| stream.poll_write(context, rest))
             })
             .await?;
         }
         poll_fn(|context| {
-            if self.connection.standing(context) == ConnectionState::Overdue {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            Pin::new(&mut self.stream).poll_flush(context)
+            let stream = Pin::new(&mut self.stream);
+            self.connection.poll_in_time(context, |context| stream.poll_flush(context))
         })
         .await
     }

@@ -5,11 +5,10 @@ use super::codec::Request;
 use super::refusal::Refusal;
 use super::reply::{Version, Writer};
 use super::session::Session;
-use crate::config::access::Access;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 23] = [
+const COMMANDS: [(&str, i64); 25] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -19,8 +18,10 @@ const COMMANDS: [(&str, i64); 23] = [
     ("earrrl.charge", -3),
     ("earrrl.check", -3),
     ("earrrl.checkattr", -3),
+    ("earrrl.commit", -2),
     ("earrrl.peek", -3),
     ("earrrl.refund", -4),
+    ("earrrl.reserve", -3),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
     ("earrrl.top", 3),
@@ -80,7 +81,7 @@ pub(super) fn hello(
             return Err(Refusal::Error("HELLO: expected AUTH user token or SETNAME name".into()));
         }
     }
-    session.may(Access::Ask)?;
+    session.authenticated()?;
     session.version = version;
     greet(session, &mut Writer::new(out, version));
     Ok(())
@@ -127,7 +128,7 @@ pub(super) fn auth(
 /// Checks a token and grants its access. After a wrong token, the client keeps the access that it
 /// already had, as in Redis.
 fn authenticate(session: &mut Session, token: &[u8]) -> Result<(), Refusal> {
-    if session.show(token) == Access::Nothing {
+    if !session.show(token) {
         session.failed_logins += 1;
         session.server.service.metrics.failed_logins.increment();
         return Err(Refusal::WrongToken);
@@ -223,7 +224,7 @@ fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
 
 /// Answers `INFO` with a few of the lines that Redis sends. Client libraries look for `loading`.
 pub(super) fn info(session: &Session, reply: &mut Writer<'_>) -> Result<(), Refusal> {
-    session.may(Access::Ask)?;
+    session.authenticated()?;
     let server = &session.server;
     let text = format!(
         "# Server\r\nserver_name:earrrl\r\nearrrl_version:{}\r\nuptime_in_seconds:{}\r\n\

@@ -10,12 +10,12 @@ use super::question::{Question, cost};
 use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::engine::throttle::{Call, Throttled};
 use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
-use crate::service::rules::ActiveRules;
+use crate::service::rules::{ActiveRule, ActiveRules};
 
 /// Decides a question, and writes the reply to `out`.
 #[inline]
@@ -74,7 +74,8 @@ pub(super) async fn check_attributes(
     rules: &ActiveRules,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Ask)?;
+    session.may(Scope::Check)?;
+    session.access.permit_all_rules()?;
     let count = request.len() / 2;
     if request.len().is_multiple_of(2) || count == 0 {
         return Err(Refusal::WordCount);
@@ -105,7 +106,7 @@ pub(super) async fn refund(
     rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Change)?;
+    session.may(Scope::Refund)?;
     let words = (request.word(1), request.word(2), request.word(3));
     let (Some(name), Some(key), Some(amount)) = words else { return Err(Refusal::WordCount) };
     let charged_at = match (request.len(), request.word(4), request.word(5)) {
@@ -114,6 +115,7 @@ pub(super) async fn refund(
         _ => return Err(Refusal::WordCount),
     };
     let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+    session.access.permit_rule(&rule.name)?;
     let ask = Ask::new(rule, key, Some(cost(amount)?));
     session.server.service.refund(&ask, charged_at).await?;
     reply.simple("OK");
@@ -137,25 +139,28 @@ pub(super) async fn reset(
     rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Change)?;
+    session.may(Scope::Reset)?;
     let (3, Some(name), Some(key)) = (request.len(), request.word(1), request.word(2)) else {
         return Err(Refusal::WordCount);
     };
     let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+    session.access.permit_rule(&rule.name)?;
     session.server.service.reset(&Ask::new(rule, key, None)).await?;
     reply.simple("OK");
     Ok(())
 }
 
-/// Answers `EARRRL.RULES` with the name and text of each rule.
+/// Answers `EARRRL.RULES` with the name and text of each rule that the client's token permits.
 pub(super) fn rules(
     session: &Session,
     rules: &ActiveRules,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Ask)?;
-    reply.map(rules.len());
-    for rule in rules.iter() {
+    session.may(Scope::Peek)?;
+    let is_permitted = |rule: &&ActiveRule| session.access.permit_rule(&rule.name).is_ok();
+    let permitted: Vec<_> = rules.iter().filter(is_permitted).collect();
+    reply.map(permitted.len());
+    for rule in permitted {
         reply.bulk(rule.name.as_bytes());
         reply.bulk(rule.own.rule.to_string().as_bytes());
     }

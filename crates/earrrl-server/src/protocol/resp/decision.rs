@@ -8,6 +8,7 @@ use super::reply::Writer;
 use crate::engine::throttle::Throttled;
 use crate::protocol::seconds::SecondsText;
 use crate::service::ask::Answer;
+use crate::service::reserve::Reserved;
 
 /// Writes the reply to `CL.THROTTLE`: the five integers that the Redis module redis-cell defines.
 #[inline]
@@ -62,8 +63,38 @@ pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
 /// that were over their limit.
 #[inline]
 pub(super) fn write_answer(answer: &Answer<'_>, several: bool, reply: &mut Writer<'_>) {
+    write_pairs(answer, several, 0, reply);
+}
+
+/// Writes the decision on a reservation, its id and the granted costs.
+pub(super) fn write_reserved(reserved: &Reserved<'_>, several: bool, reply: &mut Writer<'_>) {
+    write_pairs(&reserved.answer, several, 2, reply);
+    reply.bulk(b"reservation");
+    match reserved.id {
+        Some(id) => reply.bulk(id.to_string().as_bytes()),
+        None => reply.nil(),
+    }
+    reply.bulk(b"granted");
+    if several {
+        reply.array(reserved.granted.len());
+        reserved.granted.iter().for_each(|cost| reply.bulk(cost.to_string().as_bytes()));
+    } else {
+        optional(reply, reserved.granted.first().map(|cost| cost.as_f64()));
+    }
+}
+
+/// Writes the figures after a commit, and true if it was a repeated one.
+pub(super) fn write_committed(answer: &Answer<'_>, repeated: bool, reply: &mut Writer<'_>) {
+    write_pairs(answer, false, 1, reply);
+    reply.bulk(b"repeated");
+    reply.boolean(repeated);
+}
+
+/// Writes the pairs of a decision, in a map that has `more` pairs, which the caller writes.
+#[inline]
+fn write_pairs(answer: &Answer<'_>, several: bool, more: usize, reply: &mut Writer<'_>) {
     let several = several && answer.decision.is_some();
-    reply.map(if several { 11 } else { 9 });
+    reply.map(more + if several { 11 } else { 9 });
     let decision = answer.decision.as_ref();
     write_figures(decision, reply);
     if let (true, Some(decision)) = (several, decision) {

@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::{MAX_FAILED_LOGINS, Session};
 use super::transaction::Transaction;
-use super::{command, decide, top};
+use super::{command, decide, reserve, top};
 use crate::service::rules::ActiveRules;
 
 /// The commands with which libraries run rate limiting scripts on Redis.
@@ -75,8 +75,38 @@ impl Session {
             Writer::new(out, self.version).simple("QUEUED");
             return Ok(AfterCommand::Go);
         }
-        let mut reply = Writer::new(out, self.version);
+        let known = self.run_connection_command(upper, request, out)?
+            || self.run_rule_command(upper, request, rules, out).await?;
         match &*upper {
+            _ if known => {}
+            b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
+            b"DISCARD" => {
+                self.transaction.take().ok_or_else(|| without_multi("DISCARD"))?;
+                Writer::new(out, self.version).simple("OK");
+            }
+            b"EXEC" => {
+                let transaction = self.transaction.take().ok_or_else(|| without_multi("EXEC"))?;
+                Box::pin(self.execute(&transaction, out)).await?;
+            }
+            b"QUIT" => {
+                Writer::new(out, self.version).simple("OK");
+                return Ok(AfterCommand::Close);
+            }
+            _ => return self.unknown(request, out),
+        }
+        Ok(AfterCommand::Go)
+    }
+
+    /// Executes a command about the connection or the server. Returns false if it is no such
+    /// command.
+    fn run_connection_command(
+        &mut self,
+        upper: &[u8],
+        request: Request<'_, '_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        let mut reply = Writer::new(out, self.version);
+        match upper {
             b"PING" => command::ping(request, &mut reply)?,
             b"ECHO" => command::echo(request, &mut reply)?,
             b"HELLO" => command::hello(self, request, out)?,
@@ -86,29 +116,33 @@ impl Session {
             b"CLIENT" => command::client(self, request, &mut reply)?,
             b"COMMAND" => command::command(request, &mut reply)?,
             b"INFO" => command::info(self, &mut reply)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Executes a command about rules or their clients. Returns false if it is no such command.
+    async fn run_rule_command(
+        &self,
+        upper: &[u8],
+        request: Request<'_, '_>,
+        rules: &ActiveRules,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        let mut reply = Writer::new(out, self.version);
+        match upper {
             b"EARRRL.CHECKATTR" => {
                 Box::pin(decide::check_attributes(self, request, rules, out)).await?;
             }
             b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
+            b"EARRRL.RESERVE" => Box::pin(reserve::reserve(self, request, rules, out)).await?,
+            b"EARRRL.COMMIT" => reserve::commit(self, request, rules, &mut reply)?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
             b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
-            b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
-            b"DISCARD" => {
-                self.transaction.take().ok_or_else(|| without_multi("DISCARD"))?;
-                reply.simple("OK");
-            }
-            b"EXEC" => {
-                let transaction = self.transaction.take().ok_or_else(|| without_multi("EXEC"))?;
-                Box::pin(self.execute(&transaction, out)).await?;
-            }
-            b"QUIT" => {
-                reply.simple("OK");
-                return Ok(AfterCommand::Close);
-            }
-            _ => return self.unknown(request, out),
+            _ => return Ok(false),
         }
-        Ok(AfterCommand::Go)
+        Ok(true)
     }
 
     /// Queues a command for `EXEC` if the client has sent `MULTI`. Returns true if the command was

@@ -13,6 +13,7 @@ mod overlap;
 mod question;
 mod refusal;
 pub mod reply;
+mod reserve;
 pub mod serve;
 pub mod session;
 mod top;

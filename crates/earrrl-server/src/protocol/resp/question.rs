@@ -9,7 +9,7 @@ use earrrl::{Cost, MAX_CHARGES, Mode};
 use super::codec::Request;
 use super::refusal::Refusal;
 use super::session::Session;
-use crate::config::access::Access;
+use crate::config::access::{Access, Scope};
 use crate::engine::throttle::Call;
 use crate::service::Service;
 use crate::service::ask::Ask;
@@ -78,6 +78,15 @@ impl Form {
             _ => None,
         }
     }
+
+    /// Returns the operation that a client's token must permit.
+    #[inline]
+    fn scope(&self) -> Scope {
+        match self {
+            Self::Throttle | Self::Allow => Scope::Check,
+            Self::Ask(mode) => (*mode).into(),
+        }
+    }
 }
 
 impl Question<'_> {
@@ -108,8 +117,11 @@ impl Session {
             return None;
         }
         let form = Form::of(request.word(0)?)?;
-        let parsed = self.may(Access::Ask).and_then(|()| match form {
-            Form::Throttle => parse_throttle(request),
+        let parsed = self.may(form.scope()).and_then(|()| match form {
+            Form::Throttle => {
+                self.access.permit_all_rules()?;
+                parse_throttle(request)
+            }
             Form::Ask(mode) => self.parse_ask(request, rules, mode),
             Form::Allow => self.parse_allow(request, rules),
         });
@@ -126,10 +138,13 @@ impl Session {
         mode: Mode,
     ) -> Result<Question<'a>, Refusal> {
         let Some(named) = parse_one(request)? else {
-            return parse_several(request, rules, mode);
+            return parse_several(request, &self.access, rules, mode);
         };
         match self.rule(named.rule, rules) {
-            Some(rule) => Ok(Question::Ask { ask: named.of(rule), mode }),
+            Some(rule) => {
+                self.access.permit_rule(&rule.name)?;
+                Ok(Question::Ask { ask: named.of(rule), mode })
+            }
             None => self.parse_inline(named, mode),
         }
     }
@@ -143,6 +158,7 @@ impl Session {
     ) -> Result<Question<'a>, Refusal> {
         let named = parse_one(request)?.ok_or(Refusal::WordCount)?;
         let rule = self.rule(named.rule, rules).ok_or(AskError::UnknownRule)?;
+        self.access.permit_rule(&rule.name)?;
         Ok(Question::Allow(named.of(rule)))
     }
 
@@ -152,6 +168,7 @@ impl Session {
         if !text.contains(' ') {
             return Err(AskError::UnknownRule.into());
         }
+        self.access.permit_all_rules()?;
         let rule = self.server.service.inline_rule(text)?;
         Ok(Question::Inline(InlineAsk { rule, key: named.key, cost: named.cost, mode }))
     }
@@ -199,6 +216,7 @@ fn parse_one<'a>(request: Request<'a, '_>) -> Result<Option<Named<'a>>, Refusal>
 #[cold]
 fn parse_several<'a>(
     request: Request<'a, '_>,
+    access: &Access,
     rules: &'a ActiveRules,
     mode: Mode,
 ) -> Result<Question<'a>, Refusal> {
@@ -219,9 +237,13 @@ fn parse_several<'a>(
             Some(_) => return Err(Refusal::Error("expected COST, AND or nothing more".to_owned())),
         }
     }
-    let ask = |named: Named<'a>| Some(named.of(rules.get(named.rule)?));
-    let asks: Option<Vec<_>> = all.into_iter().map(ask).collect();
-    Ok(Question::Several { asks: asks.ok_or(AskError::UnknownRule)?, mode })
+    let ask = |named: Named<'a>| {
+        let rule = rules.get(named.rule).ok_or(AskError::UnknownRule)?;
+        access.permit_rule(&rule.name)?;
+        Ok(named.of(rule))
+    };
+    let asks = all.into_iter().map(ask).collect::<Result<_, Refusal>>()?;
+    Ok(Question::Several { asks, mode })
 }
 
 /// Parses `CL.THROTTLE key max_burst count period [quantity]`.

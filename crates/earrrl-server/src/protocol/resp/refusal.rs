@@ -1,5 +1,6 @@
 //! The reasons to refuse a command, and the replies that report them.
 
+use crate::config::access::Forbidden;
 use crate::service::error::AskError;
 
 /// The reason why a command is not executed.
@@ -11,8 +12,8 @@ pub(super) enum Refusal {
     WordCount,
     /// The client has sent no token.
     Unauthenticated,
-    /// The client's token does not allow the command.
-    Forbidden,
+    /// The client's token does not permit the command, for this reason.
+    Forbidden(String),
     /// The token is not configured on this server.
     WrongToken,
     /// The version of RESP in `HELLO` is not supported.
@@ -28,6 +29,13 @@ impl From<AskError> for Refusal {
     }
 }
 
+impl From<Forbidden> for Refusal {
+    #[cold]
+    fn from(forbidden: Forbidden) -> Self {
+        Self::Forbidden(forbidden.to_string())
+    }
+}
+
 impl Refusal {
     /// Returns the error's code, which client libraries recognize, and its text.
     pub(super) fn shown(&self) -> (&'static str, &str) {
@@ -35,7 +43,7 @@ impl Refusal {
             Self::Error(text) => ("ERR", text),
             Self::WordCount => ("ERR", "wrong number of arguments for this command"),
             Self::Unauthenticated => ("NOAUTH", "Authentication required."),
-            Self::Forbidden => ("NOPERM", "this needs the admin token"),
+            Self::Forbidden(text) => ("NOPERM", text),
             Self::WrongToken => ("WRONGPASS", "invalid token"),
             Self::Version => ("NOPROTO", "unsupported protocol version"),
             Self::Aborted => ("EXECABORT", "Transaction discarded because of previous errors."),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::refusal::Refusal;
 use super::reply::Version;
 use super::transaction::Transaction;
-use crate::config::access::{Access, Tokens};
+use crate::config::access::{Access, Scope, Tokens};
 use crate::server::Server;
 
 /// The number of successive wrong tokens after which a connection is closed.
@@ -17,7 +17,7 @@ pub struct Session {
     /// The server that the client is connected to.
     pub server: Arc<Server>,
     pub(super) version: Version,
-    access: Access,
+    pub(super) access: Access,
     /// The server's tokens when `access` was last determined.
     tokens: Arc<Tokens>,
     /// The last valid token that the client has sent.
@@ -62,13 +62,14 @@ impl Session {
         }
     }
 
-    /// Grants the client the access of `token`, and returns that access.
-    pub(super) fn show(&mut self, token: &[u8]) -> Access {
+    /// Grants the client the access of `token`. Returns false if the token is wrong.
+    pub(super) fn show(&mut self, token: &[u8]) -> bool {
         let access = self.tokens.with(token);
-        if access > Access::Nothing {
+        let valid = access != Access::Nothing;
+        if valid {
             (self.access, self.shown) = (access, Some(token.into()));
         }
-        access
+        valid
     }
 
     /// Removes the stored token of the client.
@@ -92,14 +93,20 @@ impl Session {
         self.transaction.as_ref().map_or(0, |transaction| transaction.held())
     }
 
-    /// Checks that the client has at least the access `needed`. Returns the error for the client if
+    /// Checks that the client has sent a valid token, if it needs one.
+    #[inline]
+    pub(super) fn authenticated(&self) -> Result<(), Refusal> {
+        match self.access {
+            Access::Nothing => Err(Refusal::Unauthenticated),
+            Access::Everything | Access::Granted(_) => Ok(()),
+        }
+    }
+
+    /// Checks that the client's token permits an operation. Returns the error for the client if
     /// not.
     #[inline]
-    pub(super) fn may(&self, needed: Access) -> Result<(), Refusal> {
-        match self.access {
-            access if access >= needed => Ok(()),
-            Access::Nothing => Err(Refusal::Unauthenticated),
-            _ => Err(Refusal::Forbidden),
-        }
+    pub(super) fn may(&self, needed: Scope) -> Result<(), Refusal> {
+        self.authenticated()?;
+        Ok(self.access.permit(needed)?)
     }
 }

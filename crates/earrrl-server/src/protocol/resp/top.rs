@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use earrrl::{Nanos, Wait};
+use earrrl::{Name, Nanos, Wait};
 
 use super::codec::Request;
 use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::service::reports::{MAX_TOP, Reported};
 
 /// Answers `EARRRL.TOP rule n` with an array of maps.
@@ -17,7 +17,7 @@ pub(super) async fn top(
     request: Request<'_, '_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    session.may(Access::Change)?;
+    session.may(Scope::Top)?;
     let (3, Some(name), Some(count)) = (request.len(), request.word(1), request.word(2)) else {
         return Err(Refusal::WordCount);
     };
@@ -26,6 +26,7 @@ pub(super) async fn top(
         .filter(|count| (1..=MAX_TOP).contains(count))
         .ok_or_else(|| Refusal::Error(format!("n: expected a whole number from 1 to {MAX_TOP}")))?;
     let name = String::from_utf8_lossy(name);
+    session.access.permit_rule(&name)?;
     let report = session.server.service.report(&name).await?;
     let clients = &report.clients[..count.min(report.clients.len())];
     reply.array(clients.len());
@@ -61,15 +62,20 @@ fn write_client(client: &Reported, reply: &mut Writer<'_>) {
     }
     reply.bulk(b"reset_after");
     reply.seconds(figures.reset_after);
-    let counts = name.as_ref().map(|name| (name.allowed, name.denied)).unwrap_or_default();
+    write_counts(name.as_ref(), reply);
+}
+
+/// Writes the counts and times that are stored with a client's name.
+fn write_counts(name: Option<&Name>, reply: &mut Writer<'_>) {
+    let counts = name.map(|name| (name.allowed, name.denied)).unwrap_or_default();
     reply.bulk(b"allowed");
     reply.count(counts.0);
     reply.bulk(b"denied");
     reply.count(counts.1);
     for (field, at) in [
-        ("first_seen", name.as_ref().map(|name| name.first_seen)),
-        ("first_denied", name.as_ref().and_then(|name| name.first_denied)),
-        ("last_denied", name.as_ref().and_then(|name| name.last_denied)),
+        ("first_seen", name.map(|name| name.first_seen)),
+        ("first_denied", name.and_then(|name| name.first_denied)),
+        ("last_denied", name.and_then(|name| name.last_denied)),
     ] {
         reply.bulk(field.as_bytes());
         write_instant(at, reply);

@@ -5,7 +5,7 @@ use earrrl::Action;
 use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
 use crate::service::ask::Answer;
-use crate::service::rules::PreparedLimit;
+use crate::service::limit::PreparedLimit;
 
 /// Writes the headers `RateLimit-Policy` and `RateLimit`, with an item for each charged rule for
 /// which `shown` returns true. In `RateLimit`, the item of the deciding rule comes first. Rules in

@@ -8,13 +8,14 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use earrrl::{Decision, Outcome, Places, Wait};
+use earrrl::{Cost, Decision, Outcome, Places, Wait};
 use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
 use crate::protocol::seconds::SecondsText;
 use crate::service::ask::Answer;
-use crate::service::rules::PreparedLimit;
+use crate::service::limit::PreparedLimit;
+use crate::service::reserve::Reserved;
 
 /// The initial capacity of a response's body, in bytes. Nearly all bodies are shorter.
 const ROOM: usize = 512;
@@ -36,6 +37,47 @@ pub(super) fn respond(
     status: AnswerStatus,
     x_rate_limit: bool,
 ) -> Response {
+    respond_with(answer, several, status, x_rate_limit, |_| ())
+}
+
+/// Returns the response to a reservation: the decision, the id and what was granted.
+pub(super) fn respond_reserved(
+    reserved: &Reserved<'_>,
+    several: bool,
+    x_rate_limit: bool,
+) -> Response {
+    let Reserved { answer, id, granted } = reserved;
+    respond_with(answer, several, AnswerStatus::ByVerdict, x_rate_limit, |body| {
+        body.extend_from_slice(b",\"reservation\":");
+        match id {
+            Some(id) => body.extend_from_slice(format!("\"{id}\"").as_bytes()),
+            None => body.extend_from_slice(b"null"),
+        }
+        let granted: Vec<String> = granted.iter().map(Cost::to_string).collect();
+        let granted = match (several, granted.first()) {
+            (false, Some(only)) => only.clone(),
+            (false, None) => "null".to_owned(),
+            (true, _) => format!("[{}]", granted.join(",")),
+        };
+        body.extend_from_slice(format!(",\"granted\":{granted}").as_bytes());
+    })
+}
+
+/// Returns the response to a commit: the figures after it, and true if it was a repeated one.
+pub(super) fn respond_committed(answer: &Answer<'_>, repeated: bool) -> Response {
+    respond_with(answer, false, AnswerStatus::Ok, false, |body| {
+        body.extend_from_slice(format!(",\"repeated\":{repeated}").as_bytes());
+    })
+}
+
+/// Returns a response with the members of a decision, and those that `more` appends.
+fn respond_with(
+    answer: &Answer<'_>,
+    several: bool,
+    status: AnswerStatus,
+    x_rate_limit: bool,
+    more: impl FnOnce(&mut Vec<u8>),
+) -> Response {
     let denied = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
     let refused = denied && status == AnswerStatus::ByVerdict;
     let mut body = Vec::with_capacity(ROOM);
@@ -44,6 +86,7 @@ pub(super) fn respond(
         write_problem(answer, StatusCode::TOO_MANY_REQUESTS, &mut body);
     }
     write_members(answer, several, &mut body);
+    more(&mut body);
     body.push(b'}');
     let mut response = Response::new(Body::from(body));
     let json = HeaderValue::from_static("application/json");

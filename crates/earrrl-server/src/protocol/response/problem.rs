@@ -68,7 +68,9 @@ impl From<AskError> for Problem {
             AskError::UnknownRule => StatusCode::NOT_FOUND,
             AskError::InlineRulesOff => StatusCode::FORBIDDEN,
             AskError::TooManyInlineRules { .. } => StatusCode::CONFLICT,
-            AskError::NotConfigured | AskError::Engine(EngineError::Unavailable(_)) => {
+            AskError::Engine(EngineError::UnknownReservation(_)) => StatusCode::NOT_FOUND,
+            AskError::NotConfigured
+            | AskError::Engine(EngineError::Unavailable(_) | EngineError::Reservations { .. }) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             AskError::Invalid(_) | AskError::Engine(_) => StatusCode::UNPROCESSABLE_ENTITY,

@@ -233,7 +233,8 @@ fn rules_of<'a>(
     let pairs = std::iter::once(domain).chain(entries);
     let request = Attributes::new(pairs, &rules.reading);
     for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
-        let Some(prepared) = rule.limit_for(&request) else { continue };
+        let Some(applied) = rule.applied_to(&request) else { continue };
+        let prepared = applied.limit;
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
         let key = rule.key(&request);
         let lacks = rule.lacks(&request, &key).is_some();
@@ -249,7 +250,7 @@ fn rules_of<'a>(
         let quota_mode = false;
         let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
-        limits.push((limit, key));
+        limits.push((limit, applied.stored_key(key)));
     }
     limits
 }

@@ -12,6 +12,7 @@ pub mod limit;
 mod metadata;
 pub mod overrides;
 pub mod prepared;
+mod reserve;
 mod verdict;
 
 use std::time::Instant;

@@ -14,8 +14,7 @@ use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
 use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
 use crate::config::{Config, RuleConfig};
-use crate::engine::Engine;
-use crate::service::known::PlannedLimit;
+use crate::engine::{Engine, PlannedLimit};
 
 /// The smallest number of clients that a limit with wildcard values is sized for, if its table
 /// grows as clients arrive.
@@ -91,7 +90,8 @@ impl DescriptorsPlan {
     pub(in crate::service) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
         let limit = |wanted| {
             let WantedLimit { name, rule, capacity }: &WantedLimit = wanted;
-            (&**name, rule, *capacity, Consistency::Exact)
+            let (capacity, consistency) = (*capacity, Consistency::Exact);
+            PlannedLimit { name, rule, capacity, consistency, store: None }
         };
         self.wanted.iter().flatten().map(limit)
     }

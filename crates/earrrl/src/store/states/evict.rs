@@ -1,8 +1,7 @@
 //! The choice of the client that a full shard evicts.
 //!
 //! An eviction looks at the clients that have been idle for longest until it has found a few within their
-//! limit, and evicts the one with the lowest rate. Under every algorithm a client over its limit has a higher
-//! rate than all clients within it, so such a client is evicted only if no other was found.
+//! limit, and evicts the one with the lowest rate. A client over its limit is evicted only if no other was found.
 
 use smallvec::SmallVec;
 
@@ -51,14 +50,15 @@ impl ScanBudget {
 /// A client that an eviction looks at.
 pub(super) struct Client {
     pub(super) key: u64,
-    pub(super) is_over: bool,
     pub(super) standing: Standing,
 }
 
-/// The rank of a client in the order of eviction: idle clients first, then by rate.
+/// The rank of a client in the order of eviction: idle clients first, then those within their limits, each by
+/// rate.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 pub(super) struct Standing {
     pub(super) is_active: bool,
+    pub(super) is_over: bool,
     pub(super) rate: f64,
 }
 
@@ -78,12 +78,12 @@ pub(super) struct Scan {
 pub(super) fn scan(clients: impl Iterator<Item = Client>) -> Scan {
     let mut scan = Scan::default();
     let mut candidates = 0;
-    for Client { key, is_over, standing } in clients {
+    for Client { key, standing } in clients {
         if scan.lowest.is_none_or(|(_, lowest)| standing < lowest) {
             scan.lowest = Some((key, standing));
         }
         scan.scanned += 1;
-        if is_over {
+        if standing.is_over {
             scan.offenders.push(key);
         } else {
             candidates += 1;

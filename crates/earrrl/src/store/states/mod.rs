@@ -2,22 +2,29 @@
 //!
 //! When it is full, the map evicts one of the clients that have been idle for longest, clients within
 //! their limit before clients over it; see `evict.rs`.
+//!
+//! Several rules can share a map. It then keeps each client's limit with the state, which may be of any
+//! algorithm, and converts the state when the client's next request is under another limit. So a rule with
+//! thousands of limits takes memory by use, and a change of a limit moves no client.
 
 mod evict;
 mod shard;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use core::ops::Range;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shard::OVERHEAD;
-pub(crate) use shard::Shard;
+pub(crate) use shard::{Shard, Under};
+pub(crate) use view::{Bounds, View};
 
 use super::table::KeyHash;
+use crate::clock::Nanos;
 
 /// The number of shards of a map that is not large. A map for fewer clients has one shard a client, since a
 /// server may have thousands of maps for one client each.
@@ -31,8 +38,8 @@ pub(crate) struct States {
     /// The shards, each allocated when it is first locked.
     shards: Box<[OnceLock<Box<Mutex<Shard>>>]>,
     /// The most clients and the most bytes of one shard.
-    shard_clients: usize,
-    shard_bytes: usize,
+    shard_clients: AtomicUsize,
+    shard_bytes: AtomicUsize,
     /// True once the clients are moving to another store. Read under the lock of a shard.
     sealed: AtomicBool,
 }
@@ -43,10 +50,19 @@ impl States {
         let shards = shards(capacity);
         Self {
             shards: (0..shards).map(|_| OnceLock::new()).collect(),
-            shard_clients: max_clients_per_shard(capacity),
-            shard_bytes: max_bytes / shards,
+            shard_clients: AtomicUsize::new(max_clients_per_shard(capacity, shards)),
+            shard_bytes: AtomicUsize::new(max_bytes / shards),
             sealed: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the bounds of a shared map, and evicts clients while it is over them.
+    fn set_bounds(&self, capacity: usize, max_bytes: usize, now: Nanos) {
+        let clients = max_clients_per_shard(capacity, self.shards.len());
+        let bytes = max_bytes / self.shards.len();
+        self.shard_clients.store(clients, Relaxed);
+        self.shard_bytes.store(bytes, Relaxed);
+        self.each().for_each(|mut shard| shard.set_bounds(clients, bytes, now));
     }
 
     /// Stops decisions in this map: none is made once this returns.
@@ -64,8 +80,9 @@ impl States {
 
     /// Returns the bytes that `capacity` clients take, at `state` bytes a state; `None` on overflow.
     pub(crate) fn bytes_of(capacity: usize, state: usize) -> Option<usize> {
-        max_clients_per_shard(capacity)
-            .checked_mul(shards(capacity))?
+        let shards = shards(capacity);
+        max_clients_per_shard(capacity, shards)
+            .checked_mul(shards)?
             .checked_mul(state.checked_add(OVERHEAD)?)
     }
 
@@ -77,8 +94,9 @@ impl States {
 
     /// Locks the shard at an index.
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        let shard = self.shards[shard % self.shards.len()]
-            .get_or_init(|| Box::new(Mutex::new(Shard::new(self.shard_clients, self.shard_bytes))));
+        let bounds = || (self.shard_clients.load(Relaxed), self.shard_bytes.load(Relaxed));
+        let new = |(clients, bytes)| Box::new(Mutex::new(Shard::new(clients, bytes)));
+        let shard = self.shards[shard % self.shards.len()].get_or_init(|| new(bounds()));
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +123,7 @@ fn shards(capacity: usize) -> usize {
 }
 
 /// Returns the mean number of clients in a shard and six standard deviations.
-fn max_clients_per_shard(capacity: usize) -> usize {
-    let mean = capacity.div_ceil(shards(capacity));
+fn max_clients_per_shard(capacity: usize, shards: usize) -> usize {
+    let mean = capacity.div_ceil(shards);
     mean.saturating_add(6 * mean.isqrt()).saturating_add(6)
 }

@@ -1,6 +1,7 @@
 //! One shard of the map: clients in the order of their last visits, and the bytes that they take.
 
 use core::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use lru::LruCache;
 
@@ -15,13 +16,58 @@ pub(super) const OVERHEAD: usize = 80;
 
 /// The clients whose keys' hashes share certain bits.
 pub(crate) struct Shard {
-    /// A state is `None` only while it is being changed.
-    states: LruCache<u64, Option<State>, BuildHasherDefault<Identity>>,
+    states: LruCache<u64, Entry, BuildHasherDefault<Identity>>,
     bytes: usize,
     max_bytes: usize,
     max_clients: usize,
     displaced: u64,
     pub(super) scan_budget: ScanBudget,
+}
+
+/// A client's state, which is `None` only while it is being changed.
+#[derive(Default)]
+struct Entry {
+    state: Option<State>,
+    /// The limit under which the state was stored; `None` in a map of one limit.
+    limit: Option<Arc<Limit>>,
+}
+
+/// The limit of a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Under<'a> {
+    /// The only limit of the map.
+    Only(&'a Limit),
+    /// One of several limits of the map.
+    OneOf(&'a Arc<Limit>),
+}
+
+impl Under<'_> {
+    fn limit(&self) -> &Limit {
+        match self {
+            Self::Only(limit) => limit,
+            Self::OneOf(limit) => limit,
+        }
+    }
+}
+
+impl Entry {
+    /// Takes the state out of the entry, as a state under the given limit.
+    fn take(&mut self, under: Under<'_>, now: Nanos) -> Option<State> {
+        let state = self.state.take();
+        let Under::OneOf(limit) = under else { return state };
+        if self.limit.as_ref().is_some_and(|own| Arc::ptr_eq(own, limit)) {
+            return state;
+        }
+        match self.limit.replace(Arc::clone(limit)) {
+            Some(old) => limit.convert(&old, state?, now),
+            None => state,
+        }
+    }
+
+    /// Returns the bytes that the client takes; 0 while its state is taken out.
+    fn bytes(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
+    }
 }
 
 /// The hash of a key that is a hash already.
@@ -57,36 +103,49 @@ impl Shard {
     pub(crate) fn update<R>(
         &mut self,
         key: KeyHash,
-        limit: &Limit,
+        under: Under<'_>,
         now: Nanos,
         change: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> R {
-        let place = self.states.get_or_insert_mut(key.bits(), || None);
-        self.bytes -= bytes(place);
-        let (after, answer) = change(place.take());
-        self.bytes += bytes(&after);
-        let is_absent = after.is_none();
-        *place = after;
-        if is_absent {
+        let entry = self.states.get_or_insert_mut(key.bits(), Entry::default);
+        self.bytes -= entry.bytes();
+        let (after, answer) = change(entry.take(under, now));
+        entry.state = after;
+        self.bytes += entry.bytes();
+        if entry.state.is_none() {
             self.states.pop(&key.bits());
         }
-        while self.states.len() > 1 && self.is_full() {
-            self.evict(limit, now);
-        }
+        self.evict_excess(Some(under.limit()), now);
         answer
     }
 
-    /// Evicts one of the clients that have been idle for longest.
-    fn evict(&mut self, limit: &Limit, now: Nanos) {
+    /// Sets the bounds of a shard whose clients have limits of their own, and evicts clients while it
+    /// is over them.
+    pub(super) fn set_bounds(&mut self, max_clients: usize, max_bytes: usize, now: Nanos) {
+        (self.max_clients, self.max_bytes) = (max_clients, max_bytes);
+        self.evict_excess(None, now);
+    }
+
+    fn evict_excess(&mut self, limit: Option<&Limit>, now: Nanos) {
+        while self.states.len() > 1 && self.is_full() {
+            self.evict(limit, now);
+        }
+    }
+
+    /// Evicts one of the clients that have been idle for longest. `limit` is the limit of clients
+    /// that have none of their own.
+    fn evict(&mut self, limit: Option<&Limit>, now: Nanos) {
         // The client with the latest visit is not examined, since the place is needed for it.
         let most = self.scan_budget.granted().min(self.states.len() - 1);
         let held = &mut self.bytes;
-        let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, state)| {
-            *held -= bytes(state);
-            let (allowed, rate) = limit.standing(state, now);
-            *held += bytes(state);
-            let standing = Standing { is_active: state.is_some(), rate };
-            Client { key: *key, is_over: !allowed, standing }
+        let scan = scan(self.states.iter_mut().rev().take(most).map(|(key, entry)| {
+            *held -= entry.bytes();
+            let limit = entry.limit.as_deref().or(limit);
+            let standing = limit.map(|limit| limit.standing(&mut entry.state, now));
+            let (allowed, rate) = standing.unwrap_or_default();
+            *held += entry.bytes();
+            let standing = Standing { is_active: entry.state.is_some(), is_over: !allowed, rate };
+            Client { key: *key, standing }
         }));
         self.scan_budget.spend(&scan);
         for key in &scan.offenders {
@@ -107,14 +166,16 @@ impl Shard {
     pub(crate) fn inspect<R>(
         &mut self,
         key: KeyHash,
+        under: Under<'_>,
+        now: Nanos,
         judge: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> R {
-        let Some(place) = self.states.peek_mut(&key.bits()) else { return judge(None).1 };
-        self.bytes -= bytes(place);
-        let (kept, answer) = judge(place.take());
-        self.bytes += bytes(&kept);
-        *place = kept;
-        if place.is_none() {
+        let Some(entry) = self.states.peek_mut(&key.bits()) else { return judge(None).1 };
+        self.bytes -= entry.bytes();
+        let (kept, answer) = judge(entry.take(under, now));
+        entry.state = kept;
+        self.bytes += entry.bytes();
+        if entry.state.is_none() {
             self.states.pop(&key.bits());
         }
         answer
@@ -122,13 +183,13 @@ impl Shard {
 
     /// Removes a client and returns its state.
     pub(crate) fn remove(&mut self, key: KeyHash) -> Option<State> {
-        let state = self.states.pop(&key.bits()).flatten();
-        self.bytes -= bytes(&state);
-        state
+        let entry = self.states.pop(&key.bits())?;
+        self.bytes -= entry.bytes();
+        entry.state
     }
 
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
-        self.states.peek(&key.bits()).is_some_and(Option::is_some)
+        self.states.peek(&key.bits()).is_some_and(|entry| entry.state.is_some())
     }
 
     /// Returns the client that has been idle for longest.
@@ -146,7 +207,7 @@ impl Shard {
         let keys: std::vec::Vec<u64> = self.states.iter().rev().map(|(key, _)| *key).collect();
         for key in keys {
             let convert = |state: Option<State>| (state.and_then(&convert), ());
-            self.update(KeyHash::from_bits(key), limit, now, convert);
+            self.update(KeyHash::from_bits(key), Under::Only(limit), now, convert);
         }
     }
 
@@ -154,11 +215,11 @@ impl Shard {
     /// whose state no longer counts.
     pub(crate) fn walk(&mut self, limit: &Limit, now: Nanos, mut visit: impl FnMut(KeyHash, f64)) {
         let mut gone = std::vec::Vec::new();
-        for (key, state) in self.states.iter_mut() {
-            self.bytes -= bytes(state);
-            let usage = limit.usage(state, now);
-            self.bytes += bytes(state);
-            match state {
+        for (key, entry) in self.states.iter_mut() {
+            self.bytes -= entry.bytes();
+            let usage = entry.limit.as_deref().unwrap_or(limit).usage(&mut entry.state, now);
+            self.bytes += entry.bytes();
+            match entry.state {
                 Some(_) => visit(KeyHash::from_bits(*key), usage),
                 None => gone.push(*key),
             }
@@ -180,9 +241,4 @@ impl Shard {
     pub(crate) fn displaced(&self) -> u64 {
         self.displaced
     }
-}
-
-/// Returns the bytes that a client takes; 0 while its state is taken out.
-fn bytes(state: &Option<State>) -> usize {
-    state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
 }

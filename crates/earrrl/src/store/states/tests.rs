@@ -26,13 +26,13 @@ fn limit(rule: &str) -> Limit {
 fn store(states: &States, nth: u64, state: State) {
     let limit = limit("sliding-log 1000/1h");
     let mut shard = states.lock_of(key(nth));
-    shard.update(key(nth), &limit, NOW, |_| (Some(state), ()));
+    shard.update(key(nth), Under::Only(&limit), NOW, |_| (Some(state), ()));
 }
 
 /// Sends one request and returns whether it is allowed.
 fn request(states: &States, limit: &Limit, nth: u64) -> bool {
     let mut shard = states.lock_of(key(nth));
-    shard.update(key(nth), limit, NOW, |mut state| {
+    shard.update(key(nth), Under::Only(limit), NOW, |mut state| {
         let allowed = limit.admit(&mut state, NOW, Cost::ONE, Mode::Check);
         (state, allowed)
     })
@@ -55,7 +55,7 @@ fn total(states: &States, of: impl Fn(&Shard) -> usize) -> usize {
 #[test]
 fn no_lock_is_held_over_more_clients_than_move_in_a_millisecond() {
     for capacity in [1, 1_000, 1_000_000, 5_000_000, 1_000_000_000] {
-        let (most, all) = (max_clients_per_shard(capacity), shards(capacity));
+        let (most, all) = (max_clients_per_shard(capacity, shards(capacity)), shards(capacity));
         assert!(most <= CLIENTS_PER_SHARD + CLIENTS_PER_SHARD / 8, "{most} of {capacity}");
         assert!(
             all * most >= capacity && all * CLIENTS_PER_SHARD <= capacity * 2 || all <= MIN_SHARDS
@@ -73,7 +73,7 @@ fn the_bound_in_clients_is_the_capacity() {
     for nth in 1000..100_000 {
         store(&states, nth, log(1));
     }
-    assert!(total(&states, Shard::len) <= MIN_SHARDS * max_clients_per_shard(1000));
+    assert!(total(&states, Shard::len) <= MIN_SHARDS * max_clients_per_shard(1000, shards(1000)));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
     let (states, limit) = (States::new(1, usize::MAX), limit("fixed-window 5/15m"));
     let in_one_shard = |nth: u64| nth * u64::from(states.shard_of(key(nth)) == 0);
     let names: Vec<_> = (1..).map(in_one_shard).filter(|nth| *nth > 0).take(14).collect();
-    let (room, rest) = names.split_at(max_clients_per_shard(1));
+    let (room, rest) = names.split_at(max_clients_per_shard(1, shards(1)));
     for (nth, name) in room.iter().enumerate() {
         for _ in 0..1 + usize::from(nth != 2) {
             assert!(request(&states, &limit, *name));
@@ -163,7 +163,7 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
     let states = States::new(1, usize::MAX);
     let idle = |nth| nth * u64::from(states.shard_of(key(nth)) == 0);
     let names: Vec<_> = (1..).map(idle).filter(|nth| *nth > 0).take(14).collect();
-    let (room, rest) = names.split_at(max_clients_per_shard(1));
+    let (room, rest) = names.split_at(max_clients_per_shard(1, shards(1)));
     for (nth, name) in room.iter().enumerate() {
         store(
             &states,
@@ -184,7 +184,7 @@ fn a_client_in_use_is_not_evicted() {
     store(&states, 0, log(1));
     let shard = states.shard_of(key(0));
     let others = (1..).filter(|nth| states.shard_of(key(*nth)) == shard);
-    for other in others.take(10 * max_clients_per_shard(1)) {
+    for other in others.take(10 * max_clients_per_shard(1, shards(1))) {
         assert!(states.lock(shard).contains(key(0)), "before {other}");
         store(&states, 0, log(1));
         store(&states, other, log(1));

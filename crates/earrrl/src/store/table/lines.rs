@@ -5,13 +5,19 @@
 
 use super::available;
 use super::hash::KeyHash;
+use super::region::{Region, Shareable};
 use super::slot::{Slot, prefer_huge_pages};
 
-#[repr(align(64))]
-struct Line<S, const LINE: usize>([S; LINE]);
+/// The slots of one cache line.
+#[repr(C, align(64))]
+pub(super) struct Line<S, const LINE: usize>(pub(super) [S; LINE]);
+
+// SAFETY: a line consists of its slots.
+#[allow(unsafe_code)]
+unsafe impl<S: Shareable, const LINE: usize> Shareable for Line<S, LINE> {}
 
 pub(super) struct Lines<S, const LINE: usize, const LINES: usize> {
-    lines: Vec<Line<S, LINE>>,
+    lines: Region<Line<S, LINE>>,
 }
 
 /// Allocates memory for `count` items, in huge pages if the system has them. Returns `None` if
@@ -33,7 +39,12 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         let count = sets.checked_mul(LINES)?;
         let mut lines = room_for(count)?;
         lines.resize_with(count, || Line(core::array::from_fn(|_| S::vacant())));
-        Some(Self { lines })
+        Some(Self::over(Region::allocated(lines)))
+    }
+
+    /// Returns the slots in a region of whole sets.
+    pub(super) fn over(lines: Region<Line<S, LINE>>) -> Self {
+        Self { lines }
     }
 
     /// Returns the number of slots.
@@ -42,7 +53,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(self.lines.as_slice())
+        size_of_val(&*self.lines)
     }
 
     /// Returns the slot at an index of the array.

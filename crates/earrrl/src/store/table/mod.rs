@@ -30,25 +30,33 @@ mod entry;
 mod hash;
 mod insert;
 pub(crate) mod lines;
+#[cfg(target_os = "linux")]
+pub(crate) mod mapping;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod model;
 mod raw;
+pub(crate) mod region;
 mod slot;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod victim;
 
 use core::fmt;
+use std::sync::Arc;
 
 pub(crate) use available::{fits, half_of_what_is_left};
 use entry::Entry;
 pub use entry::{Change, MAX_WORD, MIN_WORD, Word};
 pub use hash::{KeyHash, KeyHasher};
-use raw::RawTable;
+use lines::{Line, Lines};
+use raw::{RawTable, SHARDS, Shard};
+use region::{Memory, Region};
 use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
+pub use sweep::Swept;
 pub(crate) use transfer::lock_of;
 
 /// The number of slots in a cache line.
@@ -59,6 +67,29 @@ const LINES: usize = 4;
 const CLIENTS: usize = LINE * LINES / 4 * 3;
 /// The number of sets that [`Table::len`] counts.
 const SAMPLE: usize = 1024;
+
+/// The bytes of a set.
+pub(crate) const SET_BYTES: usize = LINE * LINES * size_of::<AtomicSlot>();
+/// The bytes of the shards in a file.
+pub(crate) const SHARDS_BYTES: usize = SHARDS * size_of::<Shard<AtomicSlot>>();
+/// The layout of a table in a file: slots in a line, lines in a set, bits of a fingerprint.
+pub(crate) const LAYOUT: [u32; 3] = [LINE as u32, LINES as u32, entry::FINGERPRINT_BITS];
+
+/// Returns the numbers of clients and of claims in the bytes of a table's slots.
+#[cfg(target_os = "linux")]
+pub(crate) fn census(slots: &[u8]) -> (usize, usize) {
+    let (slots, _) = slots.as_chunks::<{ size_of::<AtomicSlot>() }>();
+    let entries = slots.iter().map(|bits| Entry::from_bits(u128::from_ne_bytes(*bits)));
+    entries.filter(|entry| *entry != Entry::EMPTY).fold((0, 0), |(clients, claims), entry| {
+        let claim = usize::from(entry.is_claim());
+        (clients + 1 - claim, claims + claim)
+    })
+}
+
+/// Returns the number of sets of a table for `capacity` clients.
+pub(crate) fn sets_for(capacity: usize) -> usize {
+    capacity.div_ceil(CLIENTS).max(2)
+}
 
 /// A table of a fixed number of clients' states, which any number of threads can share.
 ///
@@ -145,16 +176,37 @@ impl Table {
         if !slot::is_lock_free() {
             return Err(TableError::NotLockFree);
         }
-        let raw = RawTable::new(capacity.div_ceil(CLIENTS).max(2))
-            .ok_or(TableError::TooLarge { capacity })?;
+        let raw = RawTable::new(sets_for(capacity)).ok_or(TableError::TooLarge { capacity })?;
         Ok(Self { raw, capacity })
+    }
+
+    /// Returns the table that other processes share in the same memory: its shards begin at
+    /// `shards`, and `sets` sets begin at `sets_at`. Returns `None` if they are outside of the
+    /// memory, or the processor has no 128-bit compare-and-swap.
+    pub(crate) fn mapped(
+        memory: &Arc<dyn Memory>,
+        shards: usize,
+        sets_at: usize,
+        sets: usize,
+        capacity: usize,
+    ) -> Option<Self> {
+        let lines: Region<Line<_, LINE>> =
+            Region::mapped(memory, sets_at, sets.checked_mul(LINES)?)?;
+        let shards = Region::mapped(memory, shards, SHARDS)?;
+        let is_usable = sets >= 2 && slot::is_lock_free();
+        is_usable.then(|| Self { raw: RawTable::over(Lines::over(lines), shards), capacity })
     }
 
     /// Returns the bytes of a table for `capacity` live clients, all of which are allocated when it
     /// is built.
     pub(crate) fn bytes_of(capacity: usize) -> Option<usize> {
-        let slots = capacity.div_ceil(CLIENTS).max(2).checked_mul(LINE * LINES)?;
-        slots.checked_mul(size_of::<AtomicSlot>())
+        sets_for(capacity).checked_mul(SET_BYTES)
+    }
+
+    /// Drops the states that a crash or a damaged file left behind; see `sweep.rs`. No other thread
+    /// or process may use the table at the same time.
+    pub(crate) fn sweep(&self, latest: Word) -> Swept {
+        self.raw.sweep(latest)
     }
 
     /// Reads, judges and changes one client's state as one atomic step.

@@ -187,15 +187,17 @@ fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
     assert!(words(&table, key).len() < 2, "a key in two slots");
 }
 
+/// Two processes that share the counters of a mapped table number their claims like this.
 #[test]
-fn claims_that_differ_leave_a_key_in_one_slot() {
+fn with_shared_counters_a_key_is_in_one_slot() {
     explore(3, || three_threads_claim_with_numbers([1, 2, 3]));
 }
 
-/// Two processes with a counter each would number their claims like this.
+/// Two processes with counters of their own would number their claims like this: the first and the
+/// third claim are each the first of a process.
 #[test]
 #[should_panic(expected = "a key in two slots")]
-fn with_recurring_claim_numbers_the_model_finds_a_key_in_two_slots() {
+fn with_counters_of_each_process_the_model_finds_a_key_in_two_slots() {
     explore(3, || three_threads_claim_with_numbers([1, 2, 1]));
 }
 

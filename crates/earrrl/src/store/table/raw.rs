@@ -1,27 +1,36 @@
 //! The table over any kind of slot: finds a key, changes its state, and iterates over all slots.
 
-use std::boxed::Box;
-
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::entry::{Change, Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
 use super::lines::Lines;
+use super::region::{Region, Shareable};
 use super::slot::{Purpose, Slot, prefetch};
 
-/// Counters of insertions. There are several, so that processors that insert do not share a cache
-/// line.
-#[repr(align(64))]
-#[derive(Default)]
-pub(super) struct Shard {
+/// Counters of insertions, and the seal. There are several, so that processors that insert do not
+/// share a cache line.
+///
+/// In a table that several processes map, they share the counters too: with counters of their own,
+/// two processes could give two claims of a key the same number.
+#[repr(C, align(64))]
+pub(super) struct Shard<S> {
     /// The number of claims made so far, which is also the number of the next claim.
     pub(super) claims: AtomicU64,
     /// The number of clients that were evicted although they were not idle.
     pub(super) displaced: AtomicU64,
+    /// In the first shard, an entry that is not empty once the table is sealed and takes no new
+    /// clients; see `transfer.rs`.
+    sealed: S,
 }
 
-const SHARDS: usize = 16;
+// SAFETY: a shard consists of atomic integers and a slot.
+#[allow(unsafe_code)]
+unsafe impl<S: Shareable> Shareable for Shard<S> {}
+
+/// The number of shards of a table that is not small.
+pub(super) const SHARDS: usize = 16;
 /// The number of sets up to which a table has only one shard of counters: many tables are small,
 /// one for each override of a rule.
 const SMALL: usize = 16;
@@ -46,22 +55,36 @@ pub(super) struct Seen<'a, S> {
 
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
-    /// An entry that is not empty once the table is sealed and takes no new clients; see
-    /// `transfer.rs`.
-    pub(super) sealed: S,
-    shards: Box<[Shard]>,
+    shards: Region<Shard<S>>,
+}
+
+impl<S: Slot> Shard<S> {
+    pub(super) fn new() -> Self {
+        let [claims, displaced] = [(); 2].map(|()| AtomicU64::new(0));
+        Self { claims, displaced, sealed: S::vacant() }
+    }
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
         let shards = if sets <= SMALL { 1 } else { SHARDS };
-        let shards = (0..shards).map(|_| Shard::default()).collect();
-        Some(Self { lines: Lines::new(sets)?, sealed: S::vacant(), shards })
+        let shards = (0..shards).map(|_| Shard::new()).collect();
+        Some(Self::over(Lines::new(sets)?, Region::allocated(shards)))
+    }
+
+    /// Returns a table in the given memory. There must be at least one shard.
+    pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard<S>>) -> Self {
+        Self { lines, shards }
+    }
+
+    /// Returns the slot that is not empty once the table is sealed.
+    pub(super) fn seal_slot(&self) -> &S {
+        &self.shards[0].sealed
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
     /// fingerprints.
-    pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
+    pub(super) fn shard(&self, fingerprint: u64) -> &Shard<S> {
         &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
     }
 

@@ -285,6 +285,10 @@ mod native {
 
 pub(super) use native::AtomicSlot;
 
+// SAFETY: all 128 bits of a slot are a valid entry, and are changed as a whole. Tables are built
+// only where that takes one instruction and no lock.
+unsafe impl super::region::Shareable for AtomicSlot {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

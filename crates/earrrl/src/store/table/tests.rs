@@ -279,6 +279,34 @@ fn full_table(capacity: usize, word: Word) -> Table {
     table
 }
 
+#[test]
+fn a_sweep_removes_claims_duplicates_and_states_of_the_far_future() {
+    let table = Table::new(1).unwrap();
+    let put = |place: usize, entry| {
+        let slot = table.raw.lines.slot(place);
+        slot.swap(slot.load(), entry).unwrap();
+    };
+    for (place, entry) in [
+        (0, Entry::new(11, 50)),
+        (3, Entry::claim(11, 4)),
+        (5, Entry::new(11, 70)),
+        (7, Entry::new(13, 101)),
+        (9, Entry::new(15, 100)),
+        // Another set, in which the same fingerprint belongs to another key.
+        (16, Entry::new(11, 20)),
+        (17, Entry::new(17, 30)),
+        (18, Entry::new(17, 30)),
+    ] {
+        put(place, entry);
+    }
+    table.seal();
+    assert_eq!(table.sweep(100), Swept { claims: 1, ahead: 1, duplicates: 2 });
+    assert!(!table.is_sealed());
+    let left: Vec<_> = table.iter().map(|client| (client.fingerprint, client.word)).collect();
+    assert_eq!(left, [(11, 70), (15, 100), (11, 20), (17, 30)]);
+    assert_eq!(table.sweep(100), Swept::default());
+}
+
 /// All threads at once ask for all names, in different orders, beginning with absent clients.
 fn admits_exactly(threads: u64, names: u64, table: &Table) {
     let admitted: Vec<_> = (0..names).map(|_| AtomicUsize::new(0)).collect();

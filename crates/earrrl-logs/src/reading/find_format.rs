@@ -1,0 +1,139 @@
+//! Finds the format of a log of which the user has named none.
+
+use std::io::{ErrorKind, Read};
+
+use super::lines::{LogLine, LogLines, MAX_LINE};
+use super::read_error::ReadError;
+use crate::envelope::Envelope;
+use crate::format::{self, Format, Hints, detect, named_fields};
+use crate::line::{Escaped, Skip, Skips, is_address};
+use crate::text::plain;
+
+/// The number of lines without a client after which the search gives up.
+const MOST_PASSED: u64 = 100_000;
+
+/// A search for the format of one log. It begins with the first lines, and passes over lines that
+/// have no client.
+pub(super) struct FormatSearch<'a> {
+    name: &'a str,
+    hints: &'a Hints,
+    /// The skipped lines of all logs so far, to which the search adds those that it passes over.
+    pub(super) skips: Skips,
+    /// The number of lines that the search has passed over.
+    pub(super) passed: u64,
+}
+
+impl<'a> FormatSearch<'a> {
+    /// Creates a search in the log of this name.
+    pub(super) fn new(name: &'a str, hints: &'a Hints, skips: Skips) -> Self {
+        Self { name, hints, skips, passed: 0 }
+    }
+
+    /// Returns the format; `None` if the log has no lines.
+    ///
+    /// # Errors
+    /// Returns the reason if the log cannot be read, or if no format fits its lines.
+    pub(super) fn run<R: Read>(
+        &mut self,
+        lines: &mut LogLines<R>,
+    ) -> Result<Option<(Envelope, Format)>, ReadError> {
+        let start = lines.peek().to_vec();
+        let too_long = self.skips.lines_of(Skip::TooLong);
+        loop {
+            let ahead = lines.peek();
+            if let Some(found) = detect(ahead, self.hints) {
+                return Ok(Some(found));
+            }
+            let examined = memchr::memchr_iter(b'\n', ahead).take(format::LINES).count();
+            if ahead.is_empty() || self.passed > MOST_PASSED || is_binary(ahead) {
+                break;
+            }
+            self.pass_over(lines, examined.max(1))?;
+        }
+        let too_long = self.skips.lines_of(Skip::TooLong) - too_long;
+        match lines.take_error() {
+            Some(error) => Err(self.error(&plain(&error))),
+            None if self.passed == 0 && start.is_empty() => Ok(None),
+            None if self.passed > 0 && too_long == self.passed => {
+                Err(self.error("has only lines longer than 64 KiB, so is no log"))
+            }
+            None => Err(self.error(&unknown_format(&start, self.hints))),
+        }
+    }
+
+    /// Skips the next lines, which were examined in vain.
+    fn pass_over<R: Read>(
+        &mut self,
+        lines: &mut LogLines<R>,
+        count: usize,
+    ) -> Result<(), ReadError> {
+        for _ in 0..count {
+            let next = match lines.next() {
+                // A followed log has no further line yet.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                next => next.map_err(|error| self.error(&plain(&error)))?,
+            };
+            let Some(line) = next else { break };
+            let (skip, text) = match line {
+                LogLine::Whole(text) => (Skip::Malformed, text),
+                LogLine::TooLong(text) => (Skip::TooLong, text),
+            };
+            self.passed += 1;
+            self.skips.add(skip, self.name, self.passed, text);
+        }
+        Ok(())
+    }
+
+    fn error(&self, problem: &str) -> ReadError {
+        ReadError::Input(format!("{}: {problem}", self.name))
+    }
+}
+
+/// Returns true if a log that begins like this is a binary file. A first line that is too long is
+/// skipped before this can be known.
+fn is_binary(ahead: &[u8]) -> bool {
+    let first = memchr::memchr(b'\n', ahead).unwrap_or(ahead.len());
+    first <= MAX_LINE && ahead.contains(&0)
+}
+
+/// Returns the first line of `ahead` that is not blank.
+pub(super) fn first_line(ahead: &[u8]) -> &[u8] {
+    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
+    lines.find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+/// Returns a hint about the flags that select fields by name, which lists the names in the log.
+pub fn fields_hint(fields: &[(String, String)]) -> String {
+    let names: Vec<String> =
+        fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
+    let address = fields.iter().find(|(_, value)| is_address(value.as_bytes()));
+    let guess = match address {
+        Some((name, _)) => format!(" ({} has an address)", Escaped(name.as_bytes())),
+        None => String::new(),
+    };
+    format!(
+        "its fields are {}; --time-field names the one with the time, --key-field the one with the client{guess}",
+        names.join(", ")
+    )
+}
+
+/// Returns the error message for a log whose format was not found, with an example line.
+fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
+    if ahead.contains(&0) {
+        return "is a binary file, not a log".into();
+    }
+    let line = first_line(ahead);
+    if line.is_empty() {
+        return "is blank".into();
+    }
+    let first = Escaped(&line[..line.len().min(80)]);
+    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
+    let hint = match &hints.time_field {
+        Some(field) => format!("--time-field says that a field `{field}` has the time"),
+        None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
+        None => {
+            format!("known are {}; --pattern or --log-format describes any other", Format::names())
+        }
+    };
+    format!("no log format fits its first lines{example}; {hint}")
+}

@@ -1,0 +1,118 @@
+//! The fields `cost`, `min_cost` and `max_cost` of a rule.
+
+use earrrl::{Cost, Mode, Nanos, Quota, Rule, Wait};
+
+use crate::config::attribute::Condition;
+use crate::config::problem::Problems;
+use crate::config::{file, value};
+use crate::path::Paths;
+
+/// The source of a request's cost if the request itself states none.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CostSource {
+    /// All requests have this cost.
+    Fixed(Cost),
+    /// The cost depends on the path: the first matching condition determines it, and other paths
+    /// cost 1.
+    ByPath(Vec<(Condition, Cost)>),
+    /// The cost is the value of the attribute of this name, or 1 if the request lacks it.
+    Attribute(String),
+}
+
+pub(super) fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
+    let field = file.max_cost.as_ref()?;
+    value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
+}
+
+/// Returns the smallest cost that a request's attribute can set. The default is 1: a client may
+/// choose the attribute's value, and a cost of 0 would pass however much the client has used
+/// before.
+pub(super) fn min_cost(
+    file: &file::RuleTable,
+    cost: &CostSource,
+    max_cost: Option<Cost>,
+    problems: &mut Problems,
+) -> Cost {
+    let Some(field) = &file.min_cost else { return Cost::ONE };
+    let mut problem = |problem: String| problems.add(field.span(), problem);
+    if !matches!(cost, CostSource::Attribute(_)) {
+        problem("min_cost: expected only with cost = \"attribute:NAME\"".to_owned());
+    }
+    let min = value::cost("min_cost", field.get_ref(), &mut problem).unwrap_or(Cost::ONE);
+    if let Some(max) = max_cost.filter(|max| min > *max) {
+        problem(format!("min_cost: {min} is above max_cost, {max}"));
+    }
+    min
+}
+
+/// Validates the source of a request's cost. Costs above the rule's limit are problems.
+pub(super) fn cost_source(
+    field: &file::Placed<toml::Value>,
+    rule: Option<&Rule>,
+    paths: Paths,
+    problems: &mut Problems,
+) -> CostSource {
+    let Some(field) = field else { return CostSource::Fixed(Cost::ONE) };
+    let mut problem = |message: String| problems.add(field.span(), message);
+    let source = match field.get_ref() {
+        toml::Value::String(text) => match text.strip_prefix("attribute:") {
+            Some(name) if !name.is_empty() => CostSource::Attribute(name.to_owned()),
+            _ => {
+                let want = "expected a number, \"attribute:NAME\" or a table by path";
+                problem(format!("cost: {want}"));
+                CostSource::Fixed(Cost::ONE)
+            }
+        },
+        toml::Value::Table(table) => CostSource::ByPath(by_path(table, paths, &mut problem)),
+        number => {
+            let cost = value::cost("cost", number, &mut problem).unwrap_or(Cost::ONE);
+            CostSource::Fixed(cost)
+        }
+    };
+    if let Some(rule) = rule {
+        check_costs(rule, &source, &mut problem);
+    }
+    source
+}
+
+/// Reports costs above the rule's limit, since the rule would deny every request of such a cost.
+fn check_costs(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)) {
+    let costs: Vec<Cost> = match source {
+        CostSource::Fixed(cost) => vec![*cost],
+        CostSource::ByPath(costs) => costs.iter().map(|(_, cost)| *cost).collect(),
+        CostSource::Attribute(_) => Vec::new(),
+    };
+    for cost in costs {
+        let max_cost = rule.max_cost();
+        if cost > max_cost {
+            problem(format!("cost: {cost} is above max_cost, {max_cost}"));
+            continue;
+        }
+        let (_, decision) = rule.limit().decide(None, Nanos::ZERO, cost, Mode::Peek);
+        if decision.retry_after == Wait::Never {
+            let most = Quota::of(rule.limit()).units;
+            problem(format!("cost: {cost} can never pass under this limit; at most {most} can"));
+        }
+    }
+}
+
+/// Validates the costs by path, and sorts them by the length of the pattern, longest first, so that
+/// the most specific pattern applies.
+fn by_path(
+    table: &toml::Table,
+    paths: Paths,
+    problem: &mut dyn FnMut(String),
+) -> Vec<(Condition, Cost)> {
+    let mut costs = Vec::with_capacity(table.len());
+    for (path, number) in table {
+        let condition = Condition::new("path", path, paths);
+        let cost = value::cost("cost", number, &mut *problem);
+        match (condition, cost) {
+            (Ok(condition), Some(cost)) => costs.push((path.len(), condition, cost)),
+            (Err(why), _) => problem(format!("cost: {why}")),
+            (Ok(_), None) => {}
+        }
+    }
+    costs.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
+    costs.into_iter().map(|(_, condition, cost)| (condition, cost)).collect()
+}

@@ -1,0 +1,81 @@
+//! Kuadrant's reservations: `Reserve` and `Commit` of
+//! `kuadrant.service.ratelimit.v1.RateLimitService`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Request;
+use earrrl::{Actual, Cost, EngineError, HoldId, HoldTerms, Mode};
+use h2::RecvStream;
+
+use super::call;
+use super::message::frame;
+use super::reply::Reply;
+use crate::protobuf;
+use crate::protobuf::ratelimit::{Code, RateLimitDescriptor, RateLimitRequest};
+use crate::protobuf::reservation::{
+    CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+};
+use crate::protocol::http2::held::HeldBytes;
+use crate::server::Server;
+
+/// Answers a call to `Reserve`.
+pub(super) async fn reserve(
+    server: &Server,
+    all: &Arc<HeldBytes>,
+    request: Request<RecvStream>,
+) -> Reply {
+    let ReserveRequest { domain, descriptors, amount, ttl } =
+        call::message(server, all, request).await?;
+    let terms = match ttl {
+        None => HoldTerms::default(),
+        Some(ttl) => HoldTerms::default().ttl(duration(&ttl)),
+    };
+    let request = request_of(domain, descriptors, amount);
+    let reserved = server.service.reserve_descriptors(&request, terms);
+    let (allowed, id) = reserved.map_err(|error| call::status(&error))?;
+    let code = if allowed { Code::Ok } else { Code::OverLimit };
+    let reservation_id = id.map(|id| id.to_string()).unwrap_or_default();
+    Ok(frame(&ReserveResponse { code: code.into(), reservation_id }))
+}
+
+/// Answers a call to `Commit`. If the reservation is unknown or expired, the actual amount is
+/// charged as `Report` charges it.
+pub(super) async fn commit(
+    server: &Server,
+    all: &Arc<HeldBytes>,
+    request: Request<RecvStream>,
+) -> Reply {
+    let CommitRequest { domain, descriptors, reservation_id, actual_amount } =
+        call::message(server, all, request).await?;
+    let failed = |error| call::status(&error);
+    if let Ok(id) = reservation_id.parse::<HoldId>() {
+        let actual = Actual::All(Cost::from_units(actual_amount));
+        match server.service.engine().commit(id, actual) {
+            Ok(_) => return Ok(frame(&CommitResponse {})),
+            Err(EngineError::UnknownReservation(_)) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+    }
+    let report = request_of(domain, descriptors, actual_amount);
+    server.service.should_rate_limit(&report, Mode::Charge, None).await.map_err(failed)?;
+    Ok(frame(&CommitResponse {}))
+}
+
+/// Returns a request with the amount as the hits of each descriptor that states none itself.
+fn request_of(
+    domain: String,
+    mut descriptors: Vec<RateLimitDescriptor>,
+    amount: u64,
+) -> RateLimitRequest {
+    for descriptor in &mut descriptors {
+        descriptor.hits_addend.get_or_insert(amount);
+    }
+    RateLimitRequest { domain, descriptors, hits_addend: 0 }
+}
+
+/// Returns a duration; a negative one is zero, which the bounds of reservations then refuse.
+fn duration(ttl: &protobuf::Duration) -> Duration {
+    let seconds = u64::try_from(ttl.seconds).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(ttl.nanos).unwrap_or_default().min(999_999_999))
+}

@@ -1,0 +1,136 @@
+//! The routes of reservations: `/v1/reserve` and `/v1/commit`.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use earrrl::{HoldId, HoldTerms};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::body::{ChargeBody, KeyText, amount};
+use super::body::{Check, CostPairs, JsonObject, JsonText, NamedCharge, Pairs, WantedDecision};
+use super::check::find_named;
+use super::request::{Shared, parse, read};
+use crate::config::access::{Access, Scope};
+use crate::protocol::response;
+use crate::protocol::response::problem::Problem;
+use crate::server::Server;
+use crate::service::ask::Ask;
+use crate::service::attributes::{Attributes, bytes};
+use crate::service::error::AskError;
+use crate::service::reserve::{Costs, Reserved};
+
+/// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReserveBody<'a> {
+    #[serde(borrow, default)]
+    rule: Option<JsonText<'a>>,
+    #[serde(borrow, default)]
+    key: Option<KeyText<'a>>,
+    #[serde(borrow, default)]
+    key_b64: Option<JsonText<'a>>,
+    #[serde(borrow, default)]
+    cost: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    rules: Option<Vec<JsonObject<ChargeBody<'a>>>>,
+    #[serde(borrow, default)]
+    attributes: Option<Pairs<'a>>,
+    #[serde(borrow, default)]
+    ttl: Option<&'a RawValue>,
+    #[serde(default)]
+    at_most: bool,
+}
+
+impl<'a> ReserveBody<'a> {
+    /// Returns what is to be reserved, and the terms.
+    fn wanted(self) -> Result<(WantedDecision<'a>, HoldTerms), AskError> {
+        let Self { rule, key, key_b64, cost, rules, attributes, ttl, at_most } = self;
+        let mut terms = HoldTerms::default();
+        if let Some(ttl) = ttl {
+            let seconds = amount("ttl", ttl)?.billionths();
+            let nanos = u64::try_from(seconds).unwrap_or(u64::MAX);
+            terms = terms.ttl(Duration::from_nanos(nanos));
+        }
+        terms.check()?;
+        if at_most {
+            terms = terms.at_most();
+        }
+        let check = Check { rule, key, key_b64, cost, rules, attributes };
+        Ok((check.wanted()?, terms))
+    }
+}
+
+/// The body of a request to `/v1/commit`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommitBody<'a> {
+    #[serde(borrow)]
+    reservation: JsonText<'a>,
+    #[serde(borrow, default)]
+    cost: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    costs: Option<CostPairs<'a>>,
+}
+
+pub(super) async fn reserve(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    let (access, body) = read(&server, request, Scope::Check).await?;
+    let started = Instant::now();
+    let (wanted, terms) = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
+    let response = decide(&server, &access, wanted, terms).await?;
+    server.service.metrics.http_request.record(started.elapsed());
+    Ok(response)
+}
+
+async fn decide(
+    server: &Server,
+    access: &Access,
+    wanted: WantedDecision<'_>,
+    terms: HoldTerms,
+) -> Result<Response, Problem> {
+    let (rules, service) = (server.service.rules(), &server.service);
+    let respond = |reserved: &Reserved<'_>, several| {
+        response::respond_reserved(reserved, several, server.config.x_ratelimit_headers)
+    };
+    let several = !matches!(wanted, WantedDecision::One(_));
+    let list: Vec<NamedCharge<'_>> = match wanted {
+        WantedDecision::One(named) => vec![named],
+        WantedDecision::Several(list) => list,
+        WantedDecision::Matching(pairs) => {
+            access.permit_all_rules()?;
+            let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
+            let request = Attributes::new(pairs, &rules.reading);
+            let reserved = service.reserve_matching(&rules, &request, terms).await?;
+            return Ok(respond(&reserved, true));
+        }
+    };
+    let asks: Vec<Ask<'_>> = list
+        .iter()
+        .map(|named| Ok(named.ask(find_named(access, &rules, named)?)))
+        .collect::<Result<_, Problem>>()?;
+    let reserved = service.reserve(&asks, terms).await?;
+    Ok(respond(&reserved, several))
+}
+
+pub(super) async fn commit(State(server): Shared, request: Request) -> Result<Response, Problem> {
+    // The id cannot be guessed, so it permits the commit under the rules of the reservation.
+    let (_, body) = read(&server, request, Scope::Check).await?;
+    let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
+    let id: HoldId = reservation.0.parse().map_err(AskError::from)?;
+    let by_rule: Vec<(Cow<'_, str>, _)>;
+    let costs = match (cost, costs) {
+        (None, Some(costs)) => {
+            by_rule = costs.0;
+            Costs::ByRule(by_rule.iter().map(|(name, cost)| (&**name, *cost)).collect())
+        }
+        (cost, None) => Costs::All(cost.map(|cost| amount("cost", cost)).transpose()?),
+        (Some(_), Some(_)) => {
+            return Err(AskError::Invalid("expected one of: cost, costs".to_owned()).into());
+        }
+    };
+    let rules = server.service.rules();
+    let (answer, repeated) = server.service.commit(&rules, id, &costs)?;
+    Ok(response::respond_committed(&answer, repeated))
+}

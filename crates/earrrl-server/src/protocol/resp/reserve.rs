@@ -1,0 +1,98 @@
+//! The commands of reservations: `EARRRL.RESERVE` and `EARRRL.COMMIT`.
+
+use std::time::Duration;
+
+use earrrl::{Cost, HoldId, HoldTerms, MAX_CHARGES};
+
+use super::codec::Request;
+use super::decision::{write_committed, write_reserved};
+use super::question::cost;
+use super::refusal::Refusal;
+use super::reply::Writer;
+use super::session::Session;
+use crate::config::access::{Access, Scope};
+use crate::service::ask::Ask;
+use crate::service::error::AskError;
+use crate::service::reserve::Costs;
+use crate::service::rules::ActiveRules;
+
+/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [AND rule key [COST c] …]`. The terms
+/// hold for the whole reservation, after whichever charge they are.
+pub(super) async fn reserve(
+    session: &Session,
+    request: Request<'_, '_>,
+    rules: &ActiveRules,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    session.may(Scope::Check)?;
+    let (asks, terms) = parse(request, &session.access, rules)?;
+    terms.check().map_err(AskError::from)?;
+    let reserved = session.server.service.reserve(&asks, terms).await?;
+    write_reserved(&reserved, asks.len() > 1, &mut Writer::new(out, session.version));
+    Ok(())
+}
+
+fn parse<'a>(
+    request: Request<'a, '_>,
+    access: &Access,
+    rules: &'a ActiveRules,
+) -> Result<(Vec<Ask<'a>>, HoldTerms), Refusal> {
+    let mut words = request.words().skip(1);
+    let (mut asks, mut terms) = (Vec::new(), HoldTerms::default());
+    loop {
+        let (Some(name), Some(key)) = (words.next(), words.next()) else {
+            return Err(Refusal::WordCount);
+        };
+        let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+        access.permit_rule(&rule.name)?;
+        let (mut estimate, mut goes_on) = (None, false);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(Refusal::WordCount);
+            if word.eq_ignore_ascii_case(b"COST") && estimate.is_none() {
+                estimate = Some(cost(value()?)?);
+            } else if word.eq_ignore_ascii_case(b"TTL") {
+                terms = terms.ttl(seconds(value()?)?);
+            } else if word.eq_ignore_ascii_case(b"ATMOST") {
+                terms = terms.at_most();
+            } else if word.eq_ignore_ascii_case(b"AND") && asks.len() + 1 < MAX_CHARGES {
+                goes_on = true;
+                break;
+            } else {
+                let expected = "expected COST, TTL, ATMOST, AND or nothing more";
+                return Err(Refusal::Error(expected.to_owned()));
+            }
+        }
+        asks.push(Ask::new(rule, key, estimate));
+        if !goes_on {
+            return Ok((asks, terms));
+        }
+    }
+}
+
+/// Parses a number of seconds. The parser for costs serves here too: it is exact to 1e-9.
+fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
+    let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
+    let problem = || Refusal::Error("ttl: expected seconds, from 0.001 to 86400".to_owned());
+    nanos.map(Duration::from_nanos).ok_or_else(problem)
+}
+
+/// Answers `EARRRL.COMMIT id [COST c]`. Without a cost, the estimates become the actual costs.
+pub(super) fn commit(
+    session: &Session,
+    request: Request<'_, '_>,
+    rules: &ActiveRules,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Scope::Check)?;
+    let actual = match (request.len(), request.word(2), request.word(3)) {
+        (2, ..) => None,
+        (4, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
+        _ => return Err(Refusal::WordCount),
+    };
+    let id = request.word(1).and_then(|id| std::str::from_utf8(id).ok());
+    let id: HoldId = id.unwrap_or_default().parse().map_err(AskError::from)?;
+    let (answer, repeated) = session.server.service.commit(rules, id, &Costs::All(actual))?;
+    write_committed(&answer, repeated, reply);
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Reservations: the decision on an estimate, and its correction to the actual cost.
+
+use earrrl::{
+    Actual, Charge, Cost, Decision, EngineError, HoldId, HoldTerms, MAX_CHARGES, Mode, RuleId,
+};
+use smallvec::SmallVec;
+
+use super::Service;
+use super::ask::{Answer, Application, Ask, decided_quota};
+use super::attributes::Attributes;
+use super::error::AskError;
+use super::key::Key;
+use super::limit::PreparedLimit;
+use super::rules::{ActiveRule, ActiveRules};
+
+type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
+
+/// The answer to a reservation.
+#[derive(Debug, Default)]
+pub struct Reserved<'a> {
+    /// The decision on the estimate.
+    pub answer: Answer<'a>,
+    /// The id for the commit; `None` if the request is denied, or no rule applies to it.
+    pub id: Option<HoldId>,
+    /// The granted cost of each charge.
+    pub granted: Vec<Cost>,
+}
+
+/// The actual costs of a reserved request, by the names of rules.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Costs<'a> {
+    /// The same cost under every rule; `None` if it is the estimate.
+    All(Option<Cost>),
+    /// A cost for each of these rules. Other rules keep their estimates.
+    ByRule(Vec<(&'a str, Cost)>),
+}
+
+impl Service {
+    /// Reserves the estimates of a request under one or several rules: under all of them, or, if
+    /// one denies it, under none.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if a charge or the terms are invalid, there are too many charges, or
+    /// as many reservations are live as are kept.
+    pub async fn reserve<'a>(
+        &self,
+        asks: &[Ask<'a>],
+        terms: HoldTerms,
+    ) -> Result<Reserved<'a>, AskError> {
+        if asks.len() > MAX_CHARGES {
+            return Err(EngineError::Charges(asks.len()).into());
+        }
+        let charges = asks.iter().filter_map(|ask| Some((ask.rule, ask.charge()?)));
+        let (charged, charges): (Charged<'a>, Vec<Charge<'_>>) =
+            charges.map(|(rule, (limit, charge))| ((rule, limit), charge)).unzip();
+        Ok(self.hold(charged, &charges, terms).await?)
+    }
+
+    /// Reserves under every rule that matches a request's attributes, at the cost that the rule
+    /// sets.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Service::reserve`].
+    pub async fn reserve_matching<'a>(
+        &self,
+        rules: &'a ActiveRules,
+        request: &Attributes<'_>,
+        terms: HoldTerms,
+    ) -> Result<Reserved<'a>, AskError> {
+        let mut charged = Charged::new();
+        let mut keyed: Vec<(Key, Cost)> = Vec::new();
+        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+            match self.application(rule, request, Mode::Check.into()) {
+                Application::Charge(limit, key) => {
+                    charged.push((rule, limit));
+                    keyed.push((key, rule.cost(request)));
+                }
+                Application::None => {}
+                Application::Denial(answer) => {
+                    return Ok(Reserved { answer: *answer, ..Reserved::default() });
+                }
+            }
+        }
+        let each = charged.iter().zip(&keyed);
+        let charges: Vec<Charge<'_>> = each
+            .map(|((_, limit), (key, cost))| Charge { rule: limit.id, key, cost: *cost })
+            .collect();
+        Ok(self.hold(charged, &charges, terms).await?)
+    }
+
+    async fn hold<'a>(
+        &self,
+        charged: Charged<'a>,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+    ) -> Result<Reserved<'a>, EngineError> {
+        if charges.is_empty() {
+            terms.check()?;
+            return Ok(Reserved::default());
+        }
+        let holding = self.engine.hold(charges, terms)?;
+        let decision = holding.decision;
+        self.count(&charged, charges, &decision, Mode::Check);
+        let answer = self.answered(decision, charged, charges).await;
+        Ok(Reserved { answer, id: holding.id, granted: holding.granted })
+    }
+
+    /// Returns the answer with the quota that is left under each rule. If the engine fails to
+    /// return that, the answer is valid without it.
+    async fn answered<'a>(
+        &self,
+        decision: Decision,
+        charged: Charged<'a>,
+        charges: &[Charge<'_>],
+    ) -> Answer<'a> {
+        let available = match decided_quota(&decision, &charged) {
+            Some(available) => available,
+            None => self.available(&decision, &charged, charges).await.unwrap_or_default(),
+        };
+        Answer { decision: Some(decision), charged, available, unjudged: None }
+    }
+
+    /// Corrects a reservation to its actual costs. Returns the figures after it, and true if the
+    /// reservation was committed before.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if the reservation is unknown or expired, or a cost is too large or
+    /// for a rule that is not part of the reservation.
+    pub fn commit<'a>(
+        &self,
+        rules: &'a ActiveRules,
+        id: HoldId,
+        costs: &Costs<'_>,
+    ) -> Result<(Answer<'a>, bool), AskError> {
+        let reserved = self.engine.reserved_rules(id)?;
+        let by_rule = by_rule(rules, &reserved, costs)?;
+        let actual = match costs {
+            Costs::All(Some(cost)) => Actual::All(*cost),
+            _ => Actual::ByRule(&by_rule),
+        };
+        let committed = self.engine.commit(id, actual)?;
+        let decision = committed.decision;
+        let deciding = committed.rules.get(decision.rule).and_then(|id| rules.of_id(*id));
+        let charged: Charged<'a> = deciding.into_iter().collect();
+        // Only the deciding rule is named; none if it was removed from the configuration meanwhile.
+        let mut decision = decision;
+        decision.rule = 0;
+        let answer = Answer { decision: Some(decision), charged, ..Answer::default() };
+        Ok((answer, committed.repeated))
+    }
+}
+
+/// Returns the costs by the ids of the reservation's limits.
+fn by_rule(
+    rules: &ActiveRules,
+    reserved: &[RuleId],
+    costs: &Costs<'_>,
+) -> Result<Vec<(RuleId, Cost)>, AskError> {
+    let Costs::ByRule(costs) = costs else { return Ok(Vec::new()) };
+    let mut all = Vec::with_capacity(costs.len());
+    for (name, cost) in costs {
+        let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+        let id = reserved.iter().find(|id| rule.has_limit(**id)).ok_or_else(|| {
+            AskError::invalid(format!("costs: {name} is not a rule of this reservation"))
+        })?;
+        all.push((*id, *cost));
+    }
+    Ok(all)
+}

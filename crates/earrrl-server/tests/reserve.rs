@@ -1,0 +1,287 @@
+//! Tests reservations over HTTP and RESP: the shapes, exactly-once commits, expiry, and the bounds.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use earrrl_server::protobuf::ratelimit::{Code, Entry, RateLimitDescriptor};
+use earrrl_server::protobuf::reservation::{
+    CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+};
+
+use crate::support::http::Response;
+use crate::support::resp::Reply;
+use crate::support::{TestServer, grpc};
+
+const RULES: &str = r#"
+[engine]
+max_reservations = 3
+
+[[rule]]
+name = "tokens"
+limit = "token-bucket 10000 refill=1/d"
+key = ["user"]
+cost = "attribute:tokens"
+match = { path = "/v1/chat" }
+
+[[rule]]
+name = "requests"
+limit = "fixed-window 5/1d"
+key = ["user"]
+on_expiry = "release"
+match = { path = "/v1/chat" }
+"#;
+
+fn post(server: &TestServer, path: &str, body: &Value) -> Response {
+    server.http().post(path, &body.to_string())
+}
+
+fn reserve(server: &TestServer, body: &Value) -> Value {
+    let response = post(server, "/v1/reserve", body);
+    assert_eq!(response.status, 200, "{:?}", response.json());
+    response.json()
+}
+
+fn remaining(server: &TestServer, rule: &str) -> u64 {
+    let peek = post(server, "/v1/peek", &json!({"rule": rule, "key": "alice"}));
+    peek.json()["remaining"].as_u64().unwrap()
+}
+
+#[test]
+fn an_estimate_is_corrected_exactly_once() {
+    let (server, _) = TestServer::manual(RULES);
+    let held =
+        reserve(&server, &json!({"rule": "tokens", "key": "alice", "cost": 4096, "ttl": 60}));
+    assert_eq!((&held["allowed"], &held["granted"]), (&json!(true), &json!(4096)));
+    assert_eq!(held["remaining"], 5904);
+    let id = held["reservation"].as_str().unwrap();
+    assert_eq!(id.len(), 32);
+    let actual = json!({"reservation": id, "cost": 731});
+    for repeated in [false, true] {
+        let response = post(&server, "/v1/commit", &actual);
+        assert_eq!(response.status, 200);
+        let figures = response.json();
+        assert_eq!((&figures["remaining"], &figures["rule"]), (&json!(9269), &json!("tokens")));
+        assert_eq!(figures["repeated"], repeated);
+    }
+    let above = reserve(&server, &json!({"rule": "tokens", "key": "alice", "cost": 9000}));
+    let above = json!({"reservation": above["reservation"], "cost": 20_000});
+    assert_eq!(post(&server, "/v1/commit", &above).json()["remaining"], 0);
+    let denied = post(&server, "/v1/check", &json!({"rule": "tokens", "key": "alice", "cost": 1}));
+    assert_eq!(denied.status, 429);
+}
+
+#[test]
+fn matching_rules_reserve_all_or_nothing_and_commit_by_name() {
+    let (server, _) = TestServer::manual(RULES);
+    let chat = |tokens: u64| json!({"attributes": {"user": "alice", "path": "/v1/chat", "tokens": tokens}});
+    let held = reserve(&server, &chat(6000));
+    assert_eq!(held["granted"], json!([6000, 1]));
+    let denied = post(&server, "/v1/reserve", &chat(6000));
+    assert_eq!((denied.status, &denied.json()["reservation"]), (429, &Value::Null));
+    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (4000, 4));
+    let costs = json!({"reservation": held["reservation"], "costs": {"tokens": 100}});
+    assert_eq!(post(&server, "/v1/commit", &costs).status, 200);
+    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9900, 4));
+    let list = [
+        json!({"rule": "tokens", "key": "alice", "cost": 20_000}),
+        json!({"rule": "requests", "key": "alice", "cost": 1}),
+    ];
+    let most = reserve(&server, &json!({"rules": list, "at_most": true}));
+    assert_eq!(most["granted"], json!([9900, 1]));
+}
+
+#[test]
+fn reservations_expire_and_are_bounded() {
+    let (server, clock) = TestServer::manual(RULES);
+    let ask = json!({"rule": "requests", "key": "alice", "cost": 1, "ttl": 10});
+    let held: Vec<Value> = (0..3).map(|_| reserve(&server, &ask)).collect();
+    let full = post(&server, "/v1/reserve", &ask);
+    assert_eq!(full.status, 503);
+    assert!(full.json()["detail"].as_str().unwrap().contains("max_reservations"));
+    assert_eq!(remaining(&server, "requests"), 2);
+    let metrics = server.http().get("/metrics");
+    assert!(metrics.body.contains("earrrl_reservations 3\n"), "{}", metrics.body);
+    clock.advance(Duration::from_secs(10));
+    let late = json!({"reservation": held[0]["reservation"], "cost": 0});
+    assert_eq!(post(&server, "/v1/commit", &late).status, 404);
+    reserve(&server, &ask);
+    assert_eq!(remaining(&server, "requests"), 4);
+}
+
+#[test]
+fn invalid_reservations_are_refused() {
+    let (server, _) = TestServer::manual(RULES);
+    let id = "00000000000000000000000000000000";
+    for (path, body, status) in [
+        ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "ttl": 0}), 422),
+        ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "ttl": 86_401}), 422),
+        ("/v1/reserve", json!({"rule": "tokens"}), 422),
+        ("/v1/reserve", json!({"rule": "token", "key": "alice"}), 404),
+        ("/v1/reserve", json!({"rule": "gcra 1/s burst=5", "key": "alice"}), 404),
+        ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "time": 1}), 400),
+        ("/v1/commit", json!({"reservation": id, "cost": 1}), 404),
+        ("/v1/commit", json!({"reservation": "1", "cost": 1}), 422),
+        ("/v1/commit", json!({"reservation": id, "cost": -1}), 422),
+        ("/v1/commit", json!({"reservation": id, "cost": 1, "costs": {}}), 422),
+        ("/v1/commit", json!({"reservation": id, "costs": {"tokens": "1"}}), 400),
+        ("/v1/commit", json!({"cost": 1}), 400),
+    ] {
+        let response = post(&server, path, &body);
+        assert_eq!(response.status, status, "{body}: {:?}", response.json());
+    }
+    let held = reserve(&server, &json!({"rule": "tokens", "key": "alice", "cost": 10}));
+    for (costs, status) in [(json!({"requests": 1}), 422), (json!({"none": 1}), 404)] {
+        let commit = json!({"reservation": held["reservation"], "costs": costs});
+        assert_eq!(post(&server, "/v1/commit", &commit).status, status);
+    }
+    assert_eq!(remaining(&server, "tokens"), 9990);
+}
+
+/// The actual cost of each stream is at most its estimate, so the sum never exceeds the limit.
+#[test]
+fn a_hundred_concurrent_streams_stay_within_the_limit() {
+    let (server, _) = TestServer::manual(&RULES.replace("max_reservations = 3", ""));
+    let spend = |stream: u64| {
+        let (mut client, mut spent) = (server.http(), 0);
+        let mut post = |path: &str, body: Value| client.post(path, &body.to_string());
+        for round in 0..5 {
+            let estimate = 50 + (stream * 7 + round) % 50;
+            let ask = json!({"rule": "tokens", "key": "alice", "cost": estimate});
+            let held = post("/v1/reserve", ask);
+            if held.status == 200 {
+                let actual = estimate * (stream % 11) / 10;
+                let actual = actual.min(estimate);
+                let reservation = &held.json()["reservation"];
+                let commit = json!({"reservation": reservation, "cost": actual});
+                assert_eq!(post("/v1/commit", commit).status, 200);
+                spent += actual;
+            }
+        }
+        spent
+    };
+    let spent: u64 = std::thread::scope(|scope| {
+        let spend = &spend;
+        let streams: Vec<_> = (0..100).map(|nth| scope.spawn(move || spend(nth))).collect();
+        streams.into_iter().map(|stream| stream.join().unwrap()).sum()
+    });
+    assert!((5_000..=10_000).contains(&spent), "{spent}");
+    assert_eq!(remaining(&server, "tokens"), 10_000 - spent);
+}
+
+/// Runs the client that the documentation names: a whole stream, one that its reader leaves, one
+/// that is granted less than its estimate, and one that is denied.
+#[test]
+fn the_documented_client_commits_what_was_streamed() {
+    let (server, _) = TestServer::manual(RULES);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/llm/stream.py");
+    let run = |words: &[&str]| {
+        let mut command = std::process::Command::new("python3");
+        command.arg(script).args(words).env("EARRRL", format!("http://{}", server.http));
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(run(&["alice", "tell me a story", "4000"]), "4000");
+    assert_eq!(remaining(&server, "tokens"), 6000);
+    assert_eq!(run(&["alice", "tell me a story", "4000", "10"]), "10");
+    assert_eq!(remaining(&server, "tokens"), 5990);
+    let granted: u64 = run(&["alice", "tell me a story", "9000"]).parse().unwrap();
+    assert!((5980..5990).contains(&granted), "{granted}");
+    let used = json!({"rule": "tokens", "key": "alice", "cost": 20});
+    post(&server, "/v1/charge", &used);
+    assert!(run(&["alice", "tell me a story", "9000"]).starts_with("denied"));
+}
+
+#[test]
+fn the_commands_reserve_and_commit() {
+    let (server, _) = TestServer::manual(RULES);
+    let mut client = server.resp();
+    let mut ask = |line: &str| client.line(line);
+    let held = ask("EARRRL.RESERVE tokens alice COST 4096 TTL 60").pairs();
+    let id = text(&held, "reservation");
+    assert_eq!((text(&held, "granted"), id.len()), ("4096".to_owned(), 32));
+    assert_eq!(remaining(&server, "tokens"), 5904);
+    let committed = ask(&format!("EARRRL.COMMIT {id} COST 96")).pairs();
+    assert_eq!(text(&committed, "remaining"), "9904");
+    let both = ask("EARRRL.RESERVE tokens alice COST 20000 ATMOST AND requests alice").pairs();
+    let granted = [Reply::bulk("9904"), Reply::bulk("1")];
+    assert_eq!(value(&both, "granted"), &Reply::Array(granted.into()));
+    ask(&format!("EARRRL.COMMIT {} COST 0", text(&both, "reservation"))).pairs();
+    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9904, 5));
+    for wrong in [
+        "EARRRL.RESERVE tokens",
+        "EARRRL.RESERVE tokens alice TTL 0",
+        "EARRRL.RESERVE tokens alice COST 1 COST 2",
+        "EARRRL.RESERVE none alice",
+        "EARRRL.COMMIT 1",
+        "EARRRL.COMMIT 00000000000000000000000000000000",
+    ] {
+        assert!(matches!(ask(wrong), Reply::Error(_)), "{wrong}");
+    }
+}
+
+fn value<'a>(pairs: &'a [(String, Reply)], name: &str) -> &'a Reply {
+    &pairs.iter().find(|(known, _)| known == name).unwrap().1
+}
+
+fn text(pairs: &[(String, Reply)], name: &str) -> String {
+    match value(pairs, name) {
+        Reply::Bulk(bytes) => String::from_utf8(bytes.clone()).unwrap(),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
+
+/// Five hits a minute are allowed on the path `/login`.
+#[test]
+fn kuadrants_service_reserves_and_commits() {
+    let server = TestServer::with_descriptors("");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = grpc::connect(server.grpc).await;
+        let entries = vec![Entry { key: "path".to_owned(), value: b"/login".to_vec() }];
+        let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+        let (domain, descriptors) = ("shop".to_owned(), vec![descriptor]);
+        let reserve = async |amount| {
+            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let request = ReserveRequest { domain, descriptors, amount, ttl: None };
+            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request).await.unwrap()
+        };
+        let commit = async |reservation_id: &str, actual_amount| {
+            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let reservation_id = reservation_id.to_owned();
+            let request = CommitRequest { domain, descriptors, reservation_id, actual_amount };
+            grpc::call::<_, CommitResponse>(&channel, COMMIT, request).await.unwrap()
+        };
+        let held = reserve(4).await;
+        assert_eq!((held.code(), held.reservation_id.len()), (Code::Ok, 32));
+        let denied = reserve(2).await;
+        assert_eq!((denied.code(), &*denied.reservation_id), (Code::OverLimit, ""));
+        commit(&held.reservation_id, 1).await;
+        // The same commit again changes nothing.
+        commit(&held.reservation_id, 5).await;
+        let rest = reserve(4).await;
+        assert_eq!(rest.code(), Code::Ok);
+        commit(&rest.reservation_id, 0).await;
+        // An unknown reservation is charged as a report is.
+        commit("unknown", 3).await;
+        assert_eq!(reserve(2).await.code(), Code::OverLimit);
+        assert_eq!(reserve(1).await.code(), Code::Ok);
+    });
+}
+
+#[test]
+fn reservations_need_the_engine_in_memory() {
+    for (more, message) in [
+        ("max_reservations = 5", "max_reservations: reservations need the engine in memory"),
+        ("", "on_expiry: reservations need the engine in memory"),
+    ] {
+        let config = RULES
+            .replace("max_reservations = 3", &format!("redis = \"redis://localhost\"\n{more}"));
+        let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}

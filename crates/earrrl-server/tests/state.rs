@@ -1,0 +1,94 @@
+//! Servers that keep their states in files.
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::http::Client;
+use crate::support::process::{BINARY, Process};
+
+const RULE: &str = "login=token-bucket 5 refill=1/d";
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path =
+            std::env::temp_dir().join(format!("earrrl-served-{name}-{}", std::process::id()));
+        Self(path)
+    }
+
+    fn server(&self, rule: &str) -> Process {
+        Process::start(&["--state", self.0.to_str().unwrap(), "--capacity", "1000", "--rule", rule])
+    }
+
+    fn command(&self, command: &str, arguments: &[&str]) -> (String, bool) {
+        let mut earrrl = Command::new(BINARY);
+        let earrrl = earrrl.args(["state", command]).arg(&self.0).args(arguments);
+        let output = earrrl.output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), output.status.success())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the number of admitted requests of nine.
+fn admitted(server: &Process, key: &str) -> usize {
+    let mut client = Client::connect(server.http);
+    let request = format!(r#"{{"rule":"login","key":"{key}"}}"#);
+    let mut check = || client.post("/v1/check", &request).json()["allowed"] == true;
+    (0..9).filter(|_| check()).count()
+}
+
+#[test]
+fn a_killed_server_keeps_its_bans_and_shares_them_with_others() {
+    let scratch = Scratch::new("killed");
+    let first = scratch.server(RULE);
+    assert_eq!(admitted(&first, "alice"), 5);
+    let second = scratch.server(RULE);
+    assert_eq!(admitted(&second, "alice"), 0);
+    assert_eq!(admitted(&second, "bob"), 5);
+    first.signal(Signal::KILL);
+    second.signal(Signal::KILL);
+    drop((first, second));
+    let third = scratch.server(RULE);
+    assert_eq!((admitted(&third, "alice"), admitted(&third, "bob")), (0, 0));
+    assert_eq!(admitted(&third, "carol"), 5);
+}
+
+#[test]
+fn the_files_of_a_server_are_listed_and_checked() {
+    let scratch = Scratch::new("listed");
+    let server = scratch.server(RULE);
+    assert_eq!(admitted(&server, "alice"), 5);
+    let (list, _) = scratch.command("list", &[]);
+    assert!(list.contains("login\t1\t1\t1000\t"), "{list}");
+    let (show, _) = scratch.command("show", &[]);
+    assert!(show.contains(&format!("processes: {} (earrrl)", server.child.id())), "{show}");
+    assert!(scratch.command("check", &[]).1);
+    assert_eq!(scratch.command("prune", &["--rule", "login"]), (String::new(), true));
+    drop(server);
+    let file = scratch.0.join("login.1.earrrl");
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100).unwrap();
+    let (check, is_good) = scratch.command("check", &[]);
+    assert!(check.contains("length: 100 bytes; expected at least 8192") && !is_good, "{check}");
+    let (pruned, _) = scratch.command("prune", &["--rule", "login"]);
+    assert_eq!(pruned.trim(), file.to_str().unwrap());
+}
+
+#[test]
+fn a_server_refuses_rules_that_no_file_can_keep() {
+    let scratch = Scratch::new("refused");
+    let mut serve = Command::new(BINARY);
+    let serve =
+        serve.args(["serve", "--rule", "login=sliding-log 5/1d", "--state"]).arg(&scratch.0);
+    let output = serve.args(["--http", "127.0.0.1:0", "--resp", "off"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("keeps its states in memory only"), "{text}");
+}

@@ -1,0 +1,141 @@
+use core::time::Duration;
+use std::string::ToString;
+use std::thread;
+
+use super::*;
+use crate::clock::ManualClock;
+
+type Manual = MemoryEngine<Arc<ManualClock>>;
+
+/// Two limits of each algorithm, with quotas that no test uses up.
+const LIMITS: [[&str; 2]; 8] = [
+    ["recent-average 100/s half-life=10s", "recent-average 200/s half-life=1m"],
+    ["recent-average 100/s half-life=10s strict", "recent-average 50/s half-life=1m strict"],
+    ["gcra 1/s burst=1000", "gcra 7/m burst=3000"],
+    ["exponential 1000/15m", "exponential 3000/1h"],
+    ["fixed-window 1000/15m", "fixed-window 3000/1h"],
+    ["sliding-log 1000/15m", "sliding-log 3000/1h"],
+    ["sliding-window 1000/15m sub-windows=5", "sliding-window 3000/1h sub-windows=7"],
+    ["sliding-counter 1000/15m", "sliding-counter 3000/1h"],
+];
+
+fn engine() -> Manual {
+    engine_at(&Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000))))
+}
+
+fn engine_at(clock: &Arc<ManualClock>) -> Manual {
+    MemoryEngine::with_clock(1, Arc::clone(clock)).unwrap()
+}
+
+/// Prepares rules that share a store for `capacity` clients.
+fn share(engine: &Manual, limits: &[&str], capacity: usize) -> Vec<RuleId> {
+    let rules: Vec<(String, Rule)> =
+        limits.iter().map(|limit| ((*limit).to_string(), limit.parse().unwrap())).collect();
+    let wanted = rules.iter().enumerate().map(|(nth, (_, rule))| {
+        let name = ["first", "second", "third"][nth];
+        Preparation { name, rule, capacity, store: Some("overrides") }
+    });
+    engine.prepare_all(&wanted.collect::<Vec<_>>()).unwrap()
+}
+
+fn ask(engine: &Manual, rule: RuleId, key: &str, mode: Mode) -> Decision {
+    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+    engine.decide(&[charge], mode, None).into_inner().unwrap()
+}
+
+/// A client that comes under another limit of the store has the state that a change of its rule gives.
+#[test]
+fn a_state_is_converted_to_the_limit_of_the_request() {
+    for limits in LIMITS {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+        let (shared, changed) = (engine_at(&clock), engine_at(&clock));
+        let ids = share(&shared, &limits, 100);
+        let [before, after] = limits.map(|limit| limit.parse::<Rule>().unwrap());
+        let own = changed.prepare("own", &before).unwrap();
+        let both = |id: RuleId, mode| {
+            let decided = [ask(&shared, id, "alice", mode), ask(&changed, own, "alice", mode)];
+            assert_eq!(decided[0], decided[1], "{limits:?}");
+            clock.advance(Duration::from_millis(300));
+        };
+        (0..40).for_each(|_| both(ids[0], Mode::Check));
+        changed.prepare("own", &after).unwrap();
+        both(ids[1], Mode::Peek);
+        (0..40).for_each(|_| both(ids[1], Mode::Check));
+        changed.prepare("own", &before).unwrap();
+        (0..40).for_each(|_| both(ids[0], Mode::Check));
+    }
+}
+
+/// A request that began before a reload may be decided under the earlier limit after the reload.
+#[test]
+fn no_request_is_lost_between_two_limits() {
+    const THREADS: u64 = 4;
+    let engine = engine();
+    let ids = share(&engine, &["fixed-window 1000/1d", "fixed-window 1000/7d"], 10);
+    let admitted = |nth: u64| {
+        let id = ids[nth as usize % ids.len()];
+        (0..1000).filter(|_| ask(&engine, id, "alice", Mode::Check).allowed).count()
+    };
+    let total: usize = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|nth| scope.spawn(move || admitted(nth))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(total, 1000);
+}
+
+#[test]
+fn a_client_starts_afresh_under_another_algorithm() {
+    let engine = engine();
+    let ids = share(&engine, &["gcra 1/h burst=5", "sliding-log 5/1h"], 10);
+    (0..5).for_each(|_| assert!(ask(&engine, ids[0], "alice", Mode::Check).allowed));
+    assert!(!ask(&engine, ids[0], "alice", Mode::Check).allowed);
+    assert_eq!(ask(&engine, ids[1], "alice", Mode::Check).remaining, 4);
+}
+
+/// Such a request locks each shard of the store once.
+#[test]
+fn one_request_may_charge_several_clients_of_a_store() {
+    let engine = engine();
+    let ids = share(&engine, &["gcra 1/h burst=5", "sliding-log 5/1h", "fixed-window 5/1h"], 10);
+    let keys: Vec<String> = (0..30).map(|nth| nth.to_string()).collect();
+    let charges = keys.iter().enumerate().map(|(nth, key)| Charge {
+        rule: ids[nth % ids.len()],
+        key: key.as_bytes(),
+        cost: Cost::ONE,
+    });
+    let charges: Vec<_> = charges.collect();
+    for nth in 0..6 {
+        let decision = engine.decide(&charges, Mode::Check, None).into_inner().unwrap();
+        assert_eq!(decision.allowed, nth < 5);
+    }
+}
+
+#[test]
+fn the_store_is_bounded_by_the_greatest_capacity_of_its_rules() {
+    let engine = engine();
+    let ids = share(&engine, &["gcra 1/h burst=5", "sliding-log 5/1h"], 10_000);
+    let stored = || engine.usage(ids[0]).unwrap().0;
+    for nth in 0..30_000 {
+        ask(&engine, ids[nth % 2], &nth.to_string(), Mode::Check);
+    }
+    assert!((10_000..16_000).contains(&stored()), "{}", stored());
+    share(&engine, &["gcra 1/h burst=5", "sliding-log 5/1h"], 100);
+    assert!(stored() < 2_000, "{}", stored());
+}
+
+/// Each client is compared with its own limit when one has to go.
+#[test]
+fn clients_over_their_own_limits_outlive_a_flood() {
+    const OFFENDERS: usize = 100;
+    let engine = engine();
+    let limits = ["gcra 1/h burst=2", "exponential 9/1h", "fixed-window 1000000/1h"];
+    let ids = share(&engine, &limits, 1_000);
+    let is_free = |nth: &usize| ask(&engine, ids[nth % 2], &nth.to_string(), Mode::Check).allowed;
+    for nth in 0..OFFENDERS {
+        while is_free(&nth) {}
+    }
+    for nth in OFFENDERS..20_000 {
+        ask(&engine, ids[2], &nth.to_string(), Mode::Check);
+    }
+    assert_eq!((0..OFFENDERS).filter(is_free).count(), 0);
+}

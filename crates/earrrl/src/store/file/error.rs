@@ -1,0 +1,87 @@
+//! The reasons why a state file is not used.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// The reason why a state file cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The system refused an operation on the file or its directory.
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The operation, such as `open`.
+        operation: &'static str,
+        /// The system's message.
+        error: String,
+    },
+    /// A property of the file or its directory is not as it must be. Nothing was changed.
+    Refused {
+        /// The file or directory.
+        path: PathBuf,
+        /// The property, such as `layout version`.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// The value or range that would be accepted.
+        expected: String,
+        /// The processes that use the file, as `pid (command)`.
+        holders: Vec<String>,
+    },
+    /// The states of the rule's algorithm are too large for a file.
+    Unsupported {
+        /// The rule.
+        rule: String,
+    },
+}
+
+impl StateError {
+    pub(super) fn io(path: &Path, operation: &'static str, error: impl fmt::Display) -> Self {
+        Self::Io { path: path.into(), operation, error: error.to_string() }
+    }
+
+    pub(crate) fn refused(
+        path: &Path,
+        field: &'static str,
+        found: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        let (found, expected) = (found.to_string(), expected.to_string());
+        Self::Refused { path: path.into(), field, found, expected, holders: Vec::new() }
+    }
+
+    /// Adds the processes that use the file.
+    pub(super) fn held_by(mut self, processes: Vec<String>) -> Self {
+        if let Self::Refused { holders, .. } = &mut self {
+            *holders = processes;
+        }
+        self
+    }
+}
+
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, operation, error } => {
+                write!(f, "state file {}: {operation}: {error}", path.display())
+            }
+            Self::Refused { path, field, found, expected, holders } => {
+                write!(f, "state file {}: {field}: {found}; expected {expected}", path.display())?;
+                if !holders.is_empty() {
+                    write!(f, "; in use by {}", holders.join(", "))?;
+                }
+                Ok(())
+            }
+            Self::Unsupported { rule } => write!(
+                f,
+                "state file: `{rule}` keeps its states in memory only; expected recent-average, \
+                 token-bucket or gcra"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for StateError {}

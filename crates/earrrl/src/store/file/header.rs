@@ -1,0 +1,216 @@
+//! The fixed part of a state file: what its states are, and how they are laid out. It is written
+//! when the file is created, copied when the file is opened, and never read from the mapping.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0–7 | `EARRRL` and two bytes that text editors change |
+//! | 8–11 | byte order: 0x01020304 as this machine writes it |
+//! | 12–15 | layout version |
+//! | 16–27 | slots in a line, lines in a set, bits of a fingerprint |
+//! | 28–31 | hash function |
+//! | 32–47 | hash key |
+//! | 48–55 | the hash of a known key |
+//! | 56–63 | sets |
+//! | 64–71 | capacity in clients |
+//! | 72–79 | generation |
+//! | 80–81 | length of the rule's text |
+//! | 128–4087 | the rule's text when the file was created |
+//! | 4088–4095 | checksum of everything before |
+
+use core::hash::Hasher;
+use std::format;
+use std::string::{String, ToString};
+
+use siphasher::sip::SipHasher13;
+
+use crate::store::table::{LAYOUT, SET_BYTES};
+
+/// The bytes of the fixed part.
+pub(super) const FIXED: usize = 4096;
+/// The number of the layout. Software of another layout refuses the file.
+const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"EARRRL\r\x1a";
+const BYTE_ORDER: u32 = 0x0102_0304;
+const TEXT: usize = 128;
+const CHECKSUM: usize = FIXED - 8;
+
+/// The fixed part of a state file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// The number of the hash function.
+    pub(super) hash: u32,
+    pub(super) key: [u8; 16],
+    /// The hash of a known key, which shows that this process hashes as the creator did.
+    pub(super) known: u64,
+    pub(super) sets: u64,
+    pub(super) capacity: u64,
+    pub(super) generation: u64,
+    /// The rule's text, with every option spelled out.
+    pub(super) rule: String,
+}
+
+/// A field of the header with an unexpected value.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) field: &'static str,
+    pub(super) found: String,
+    pub(super) expected: String,
+}
+
+impl Header {
+    pub(super) fn encode(&self) -> [u8; FIXED] {
+        let mut page = [0; FIXED];
+        let mut put = |at: usize, bytes: &[u8]| {
+            page[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(0, &MAGIC);
+        put(8, &BYTE_ORDER.to_ne_bytes());
+        put(12, &VERSION.to_ne_bytes());
+        for (nth, number) in LAYOUT.iter().enumerate() {
+            put(16 + 4 * nth, &number.to_ne_bytes());
+        }
+        put(28, &self.hash.to_ne_bytes());
+        put(32, &self.key);
+        for (nth, number) in
+            [self.known, self.sets, self.capacity, self.generation].iter().enumerate()
+        {
+            put(48 + 8 * nth, &number.to_ne_bytes());
+        }
+        let text = self.rule.as_bytes();
+        let text = &text[..text.len().min(CHECKSUM - TEXT)];
+        put(80, &(text.len() as u16).to_ne_bytes());
+        put(TEXT, text);
+        let sum = checksum(&page[..CHECKSUM]);
+        page[CHECKSUM..].copy_from_slice(&sum.to_ne_bytes());
+        page
+    }
+
+    /// Reads the fixed part of a file that has `bytes` bytes in all, of which `before_sets` precede
+    /// the sets.
+    pub(super) fn decode(
+        page: &[u8; FIXED],
+        bytes: u64,
+        before_sets: usize,
+    ) -> Result<Self, Fault> {
+        let header = Self::read(page)?;
+        let wanted = header.sets.checked_mul(SET_BYTES as u64);
+        let wanted = wanted.and_then(|sets| sets.checked_add(before_sets as u64));
+        if wanted != Some(bytes) || header.sets < 2 {
+            let expected = wanted.map_or_else(|| "fewer sets".into(), |wanted| wanted.to_string());
+            return Err(fault("length", format!("{bytes} bytes"), expected));
+        }
+        Ok(header)
+    }
+
+    fn read(page: &[u8; FIXED]) -> Result<Self, Fault> {
+        if page[..8] != MAGIC {
+            let expected = "the first bytes of a state file".into();
+            return Err(fault("magic", format!("{:02x?}", &page[..8]), expected));
+        }
+        expect("byte order", four(page, 8), BYTE_ORDER)?;
+        expect("layout version", four(page, 12), VERSION)?;
+        for (nth, field) in
+            ["slots in a line", "lines in a set", "bits of a fingerprint"].into_iter().enumerate()
+        {
+            expect(field, four(page, 16 + 4 * nth), LAYOUT[nth])?;
+        }
+        if eight(page, CHECKSUM) != checksum(&page[..CHECKSUM]) {
+            let found = format!("{:016x}", eight(page, CHECKSUM));
+            let expected = format!("{:016x}: the header is damaged", checksum(&page[..CHECKSUM]));
+            return Err(fault("checksum", found, expected));
+        }
+        let length = usize::from(u16::from_ne_bytes([page[80], page[81]]));
+        let rule = page.get(TEXT..TEXT + length).unwrap_or_default();
+        Ok(Self {
+            hash: four(page, 28),
+            key: page[32..48].try_into().unwrap_or_default(),
+            known: eight(page, 48),
+            sets: eight(page, 56),
+            capacity: eight(page, 64),
+            generation: eight(page, 72),
+            rule: String::from_utf8_lossy(rule).into_owned(),
+        })
+    }
+}
+
+fn four(page: &[u8; FIXED], at: usize) -> u32 {
+    u32::from_ne_bytes(page[at..at + 4].try_into().unwrap_or_default())
+}
+
+fn eight(page: &[u8; FIXED], at: usize) -> u64 {
+    u64::from_ne_bytes(page[at..at + 8].try_into().unwrap_or_default())
+}
+
+fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), Fault> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(fault(field, format!("{found:#x}"), format!("{expected:#x}")))
+}
+
+fn fault(field: &'static str, found: String, expected: String) -> Fault {
+    Fault { field, found, expected }
+}
+
+/// Returns a checksum that detects accidents. Whoever may write the file can also compute it.
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0, 0);
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let rule = "token-bucket 5 refill=1/s".into();
+        Header { hash: 1, key: [7; 16], known: 3, sets: 4, capacity: 40, generation: 1, rule }
+    }
+
+    const BYTES: u64 = 8192 + 4 * SET_BYTES as u64;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let page = header().encode();
+        assert_eq!(Header::decode(&page, BYTES, 8192), Ok(header()));
+        for bytes in [0, BYTES - 1, BYTES + 1, u64::MAX] {
+            assert_eq!(Header::decode(&page, bytes, 8192).unwrap_err().field, "length");
+        }
+        for sets in [0, 1, u64::MAX / 2] {
+            let page = Header { sets, ..header() }.encode();
+            assert_eq!(Header::decode(&page, BYTES, 8192).unwrap_err().field, "length");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let page = header().encode();
+        for at in 0..FIXED {
+            for bit in 0..8 {
+                let mut flipped = page;
+                flipped[at] ^= 1 << bit;
+                assert!(Header::decode(&flipped, BYTES, 8192).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fault_names_its_field() {
+        for (at, field) in [
+            (0, "magic"),
+            (8, "byte order"),
+            (12, "layout version"),
+            (16, "slots in a line"),
+            (20, "lines in a set"),
+            (24, "bits of a fingerprint"),
+            (28, "checksum"),
+            (4000, "checksum"),
+            (4090, "checksum"),
+        ] {
+            let mut page = header().encode();
+            page[at] ^= 0x40;
+            assert_eq!(Header::decode(&page, BYTES, 8192).unwrap_err().field, field);
+        }
+    }
+}

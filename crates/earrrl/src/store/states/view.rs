@@ -1,0 +1,85 @@
+//! The map of larger states, as one rule sees it.
+
+use core::ops::Deref;
+use std::sync::Arc;
+
+use super::{MIN_SHARDS, States, Under};
+use crate::algorithm::Limit;
+use crate::clock::Nanos;
+use crate::rule::Rule;
+use crate::store::table::half_of_what_is_left;
+
+/// The map of a rule's larger states, which the rule may share with other rules.
+pub(crate) struct View {
+    states: Arc<States>,
+    /// The rule's limit if the map is shared; `None` if the rule has the map for itself.
+    shared_under: Option<Arc<Limit>>,
+}
+
+/// The bounds of a shared map: those of the rule that needs the most.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Bounds {
+    capacity: usize,
+    state_bytes: usize,
+    max_bytes: Option<usize>,
+}
+
+impl View {
+    /// Returns a map of the rule's own.
+    pub(crate) fn own(states: States) -> Self {
+        Self { states: Arc::new(states), shared_under: None }
+    }
+
+    /// Returns the view of a rule with this limit on a shared map.
+    pub(crate) fn shared(states: Arc<States>, limit: &Limit) -> Self {
+        Self { states, shared_under: Some(Arc::new(*limit)) }
+    }
+
+    /// Returns true if the rule shares the map.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared_under.is_some()
+    }
+
+    /// Returns the limit of a request under this rule, whose limit is `limit`.
+    pub(crate) fn under<'a>(&'a self, limit: &'a Limit) -> Under<'a> {
+        self.shared_under.as_ref().map_or(Under::Only(limit), Under::OneOf)
+    }
+}
+
+impl Deref for View {
+    type Target = States;
+
+    fn deref(&self) -> &States {
+        &self.states
+    }
+}
+
+impl Bounds {
+    /// Extends the bounds to what a rule with this capacity needs.
+    pub(crate) fn extend(&mut self, rule: &Rule, capacity: usize) {
+        self.capacity = self.capacity.max(capacity);
+        self.state_bytes = self.state_bytes.max(rule.limit().state_bytes());
+        self.max_bytes = self.max_bytes.max(rule.max_bytes());
+    }
+
+    /// Returns the most bytes of the map.
+    fn bytes(&self) -> usize {
+        let busy = || States::bytes_of(self.capacity, self.state_bytes).unwrap_or(usize::MAX);
+        self.max_bytes.unwrap_or_else(|| busy().min(half_of_what_is_left()))
+    }
+}
+
+impl States {
+    /// Returns an empty map that several rules share. It has many shards even if it is small, since
+    /// the number of shards is fixed and the bounds may grow.
+    pub(crate) fn shared(bounds: &Bounds) -> Self {
+        let states = Self::new(bounds.capacity.max(MIN_SHARDS), 0);
+        states.bound(bounds, Nanos::ZERO);
+        states
+    }
+
+    /// Sets the bounds of a shared map, and evicts clients while it is over them.
+    pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
+        self.set_bounds(bounds.capacity, bounds.bytes(), now);
+    }
+}

@@ -1,0 +1,102 @@
+//! Damaged files: each gives an error that names a field, or a table that works.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use super::{BUCKET, Scratch, field, open};
+
+const PAGE: u64 = 4096;
+
+/// Returns a file with states of a hundred clients, 5 requests each.
+fn used() -> Scratch {
+    let scratch = Scratch::new();
+    let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+    for client in 0..500 {
+        assert!(limiter.check(&(client % 100)).is_allowed());
+    }
+    scratch
+}
+
+fn write(scratch: &Scratch, at: u64, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    file.write_all_at(bytes, at).unwrap();
+}
+
+/// Opens the file, and returns true if clients from `first` on, which are new, are admitted five
+/// times.
+fn works(scratch: &Scratch, first: u64) -> bool {
+    let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+    (first..first + 20)
+        .all(|client| (0..9).filter(|_| limiter.check(&client).is_allowed()).count() == 5)
+}
+
+#[test]
+fn a_truncated_or_extended_file_is_refused() {
+    let scratch = used();
+    let whole = fs::metadata(scratch.file()).unwrap().len();
+    let file = OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    let content = fs::read(scratch.file()).unwrap();
+    let lengths = (0..whole).step_by(PAGE as usize).chain([1, whole - 1, whole + 1, 1 << 40]);
+    for length in lengths {
+        file.write_all_at(&content, 0).unwrap();
+        file.set_len(length).unwrap();
+        assert_eq!(field(open(BUCKET, &scratch.path(), 1000)).0, "length", "{length}");
+    }
+}
+
+#[test]
+fn every_flipped_byte_of_the_header_is_refused() {
+    let scratch = used();
+    let page = fs::read(scratch.file()).unwrap();
+    for at in 0..PAGE {
+        write(&scratch, at, &[!page[at as usize]]);
+        let (field, text) = field(open(BUCKET, &scratch.path(), 1000));
+        assert!(!field.is_empty() && field != "accepted", "byte {at}: {text}");
+        write(&scratch, at, &page[at as usize..][..1]);
+    }
+    assert!(works(&scratch, 1000));
+}
+
+#[test]
+fn a_file_with_a_damaged_second_page_works_or_is_refused() {
+    let scratch = used();
+    let page = fs::read(scratch.file()).unwrap();
+    for at in PAGE..2 * PAGE {
+        write(&scratch, at, &[!page[at as usize]]);
+        match &*field(open(BUCKET, &scratch.path(), 1000)).0 {
+            "accepted" => assert!(works(&scratch, at * 100), "byte {at}"),
+            // The high bytes of the latest instant.
+            other => assert_eq!((other, at / 8), ("time", (PAGE + 64) / 8), "byte {at}"),
+        }
+        write(&scratch, PAGE, &page[PAGE as usize..2 * PAGE as usize]);
+    }
+}
+
+/// Random bits are mostly states of the far future, which the sweep removes.
+#[test]
+fn random_slots_lock_nobody_out_for_ever() {
+    let scratch = used();
+    let whole = fs::metadata(scratch.file()).unwrap().len();
+    let mut random = 1_u64;
+    let mut next = || {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (random >> 24) as u8
+    };
+    for nth in 1..=20 {
+        let bytes: Vec<u8> = (0..whole - 2 * PAGE).map(|_| next()).collect();
+        write(&scratch, 2 * PAGE, &bytes);
+        let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+        let swept = limiter.swept().unwrap();
+        assert!(swept.ahead > 100 && swept.claims > 0, "{swept:?}");
+        drop(limiter);
+        assert!(works(&scratch, nth * 1000));
+    }
+}
+
+#[test]
+fn a_file_that_does_not_fit_its_disk_is_an_error() {
+    let scratch = Scratch::new();
+    let (_, text) = field(open(BUCKET, &scratch.path(), 1 << 44));
+    assert!(text.contains("allocate"), "{text}");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+}

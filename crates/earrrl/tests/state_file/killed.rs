@@ -1,0 +1,95 @@
+//! Several processes on one file, some of them killed or stopped at random moments. Every
+//! acknowledged request is charged once, and no client is admitted more often than its limit permits.
+
+use earrrl::Cost;
+use rustix::process::Signal;
+
+use super::process::{Process, Work, wait_until};
+use super::{AVERAGE, BUCKET, CAPACITY, Scratch, open};
+
+/// A bucket and a recent average whose charges can be counted: units that are left when all
+/// requests of the tests, which take seconds, are charged.
+const COUNTED: [(&str, u64); 2] = [
+    ("token-bucket 10000 refill=1/d", 10_000),
+    ("recent-average 1000000/365d period=365d leaky", 1_000_001),
+];
+
+fn times(short: usize, long: usize) -> usize {
+    if std::env::var_os("EARRRL_LONG").is_some() { long } else { short }
+}
+
+/// Adds up the acknowledged requests of several processes.
+fn sum(processes: impl IntoIterator<Item = Process>, clients: u64) -> Vec<u64> {
+    let mut sum = vec![0; clients as usize];
+    for process in processes {
+        let admitted = process.admitted(clients);
+        sum.iter_mut().zip(admitted).for_each(|(sum, one)| *sum += one);
+    }
+    sum
+}
+
+#[test]
+fn eight_processes_admit_five_requests_of_each_client() {
+    let clients = times(1 << 10, 1 << 13) as u64;
+    for rule in [BUCKET, AVERAGE] {
+        let scratch = Scratch::new();
+        let work = |seed| Work { rule, clients, requests: 2, seed };
+        let mut processes: Vec<_> =
+            (0..8).map(|seed| Process::start(&scratch, work(seed))).collect();
+        processes.iter_mut().for_each(Process::go);
+        let admitted = sum(processes, clients);
+        assert!(admitted.iter().all(|count| *count == 5), "{rule}: {admitted:?}");
+        let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
+        assert_eq!((limiter.displaced(), limiter.swept()), (0, Some(Default::default())));
+    }
+}
+
+/// Four processes decide. Now and then one is killed and replaced, and another one is stopped for a
+/// while.
+fn episode(rule: &str, quota: u64, episode: usize, kills: usize) {
+    let (scratch, clients) = (Scratch::new(), 1 << 14);
+    let start = |seed: usize| {
+        let work = Work { rule, clients, requests: 1 << 40, seed: seed as u64 };
+        let mut process = Process::start(&scratch, work);
+        process.go();
+        process
+    };
+    let mut running: Vec<_> = (0..4).map(start).collect();
+    let mut ended = Vec::new();
+    for kill in 0..kills {
+        let moment = (episode * 7919 + kill * 104_729) as u64 % 4001;
+        let victim = running.remove(kill % 4);
+        let stopped = &running[kill % 3];
+        stopped.signal(Signal::STOP);
+        let until = victim.acknowledged() + moment;
+        wait_until(|| victim.acknowledged() >= until);
+        victim.signal(Signal::KILL);
+        stopped.signal(Signal::CONT);
+        ended.push(victim);
+        running.push(start(4 + kill));
+    }
+    running.iter().for_each(|process| process.signal(Signal::KILL));
+    ended.append(&mut running);
+    let killed = ended.len() as u64;
+    let admitted = sum(ended, clients);
+    let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
+    let mut unacknowledged = 0;
+    for client in 0..clients {
+        let charged = quota - limiter.peek(&client, Cost::ONE).unwrap().remaining();
+        let acknowledged = admitted[client as usize];
+        assert!(charged >= acknowledged, "{rule}: {client}: {charged} of {acknowledged}");
+        unacknowledged += charged - acknowledged;
+    }
+    // Each process may have died between a charge and its entry in the ledger.
+    assert!(unacknowledged <= killed, "{rule}: {unacknowledged} of {killed}");
+    assert_eq!(limiter.displaced(), 0);
+}
+
+#[test]
+fn every_acknowledged_request_of_killed_processes_is_charged_once() {
+    for (rule, quota) in COUNTED {
+        for nth in 0..times(1, 10) {
+            episode(rule, quota, nth, times(10, 20));
+        }
+    }
+}

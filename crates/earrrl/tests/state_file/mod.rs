@@ -1,0 +1,71 @@
+//! State files: limits that several processes share, and that outlive them.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod damage;
+mod engine;
+mod killed;
+mod opening;
+mod process;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use earrrl::{BuildError, Limiter, Rule, StateError};
+
+/// A bucket that refills too slowly to matter within a test.
+const BUCKET: &str = "token-bucket 5 refill=1/d";
+/// A recent average that admits 5 requests and decays too slowly to matter within a test.
+const AVERAGE: &str = "recent-average 4/30d period=30d leaky";
+
+/// The capacity of files that several processes share.
+const CAPACITY: usize = 1 << 15;
+
+/// A directory that is removed at the end of a test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("earrrl-state-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        assert!(!path.exists());
+        Self(path)
+    }
+
+    /// Returns the path that a limiter is given.
+    fn path(&self) -> PathBuf {
+        self.0.join("login.earrrl")
+    }
+
+    /// Returns the path of the first generation.
+    fn file(&self) -> PathBuf {
+        self.0.join("login.1.earrrl")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(rule: &str, path: &Path, capacity: usize) -> Result<Limiter<u64>, BuildError> {
+    let rule: Rule = rule.parse().unwrap();
+    Limiter::builder(rule).capacity(capacity).state_file(path).build()
+}
+
+/// Returns the field that an error names, and the error's text.
+fn field(result: Result<Limiter<u64>, BuildError>) -> (String, String) {
+    match result {
+        Err(BuildError::State(error)) => {
+            let text = error.to_string();
+            match error {
+                StateError::Refused { field, .. } => (field.to_string(), text),
+                _ => (String::new(), text),
+            }
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => ("accepted".to_string(), String::new()),
+    }
+}

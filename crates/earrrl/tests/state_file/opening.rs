@@ -1,0 +1,127 @@
+//! Opening files: restarts, security, and files of other rules.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use earrrl::table::KeyHasher;
+use earrrl::{Limiter, Rule};
+
+use super::{AVERAGE, BUCKET, CAPACITY, Scratch, field, open};
+
+#[test]
+fn a_file_keeps_clients_and_has_one_owner() {
+    let scratch = Scratch::new();
+    let first = open(BUCKET, &scratch.path(), 100).unwrap();
+    assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
+    drop(first);
+    let second = open(BUCKET, &scratch.path(), 100).unwrap();
+    assert!(!second.check(&7).is_allowed());
+    assert!(second.check(&8).is_allowed());
+    assert_eq!(second.len(), 2);
+    let mode = |path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!((mode(scratch.0.clone()), mode(scratch.file())), (0o700, 0o600));
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+}
+
+#[test]
+fn two_limiters_of_one_file_have_one_clock() {
+    let scratch = Scratch::new();
+    let one = open("gcra 1/s burst=1", &scratch.path(), CAPACITY).unwrap();
+    let two = open("gcra 1/s burst=1", &scratch.path(), CAPACITY).unwrap();
+    let first = one.check(&1).decided_at();
+    let between = two.check(&1).decided_at();
+    let last = one.check(&1).decided_at();
+    assert!(between.since(first).as_secs() < 1 && last.since(between).as_secs() < 1);
+}
+
+#[test]
+fn a_file_that_others_could_change_is_refused() {
+    let scratch = Scratch::new();
+    let again = || field(open(BUCKET, &scratch.path(), CAPACITY)).0;
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    let (file, mode) = (scratch.file(), |mode| Permissions::from_mode(mode));
+    for wrong in [0o660, 0o606, 0o604, 0o640] {
+        fs::set_permissions(&file, mode(wrong)).unwrap();
+        assert_eq!(again(), "mode");
+    }
+    fs::set_permissions(&file, mode(0o600)).unwrap();
+    fs::set_permissions(&scratch.0, mode(0o770)).unwrap();
+    assert_eq!(again(), "mode");
+    fs::set_permissions(&scratch.0, mode(0o700)).unwrap();
+    fs::hard_link(&file, scratch.0.join("other")).unwrap();
+    assert_eq!(again(), "link count");
+    fs::rename(scratch.0.join("other"), scratch.0.join("moved")).unwrap();
+    fs::remove_file(&file).unwrap();
+    symlink(scratch.0.join("moved"), &file).unwrap();
+    assert_eq!(again(), "");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(again(), "");
+    fs::remove_dir(&file).unwrap();
+    fs::rename(scratch.0.join("moved"), &file).unwrap();
+    assert_eq!(again(), "accepted");
+}
+
+#[test]
+fn a_symbolic_link_to_a_directory_is_not_followed() {
+    let scratch = Scratch::new();
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    let link = Scratch::new();
+    symlink(&scratch.0, &link.0).unwrap();
+    let (_, text) = field(open(BUCKET, &link.path(), CAPACITY));
+    fs::remove_file(&link.0).unwrap();
+    assert!(text.contains("open the directory"), "{text}");
+}
+
+#[test]
+fn a_file_of_another_owner_is_refused() {
+    let scratch = Scratch::new();
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(scratch.file(), Some(12_345), None).is_ok() {
+        assert_eq!(field(open(BUCKET, &scratch.path(), CAPACITY)).0, "owner");
+    }
+}
+
+#[test]
+fn a_file_of_another_rule_is_refused() {
+    let scratch = Scratch::new();
+    let used = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
+    let other = |rule, capacity| field(open(rule, &scratch.path(), capacity)).0;
+    assert_eq!(other(AVERAGE, CAPACITY), "rule family");
+    assert_eq!(other("token-bucket 5 refill=2/d", CAPACITY), "rule");
+    assert_eq!(other(BUCKET, 2 * CAPACITY), "capacity");
+    let text: Rule = BUCKET.parse().unwrap();
+    let text = || Limiter::<str>::builder(text.clone()).capacity(CAPACITY);
+    let error = text().state_file(scratch.path()).build().unwrap_err().to_string();
+    assert!(error.contains("hash of a known key"), "{error}");
+    let hasher = KeyHasher::with_key(&[1; 16]);
+    let error = text().hasher(hasher).state_file(scratch.path()).build().unwrap_err().to_string();
+    assert!(error.contains("hasher: set; expected none"), "{error}");
+    drop(used);
+}
+
+#[test]
+fn a_changed_limit_of_a_recent_average_keeps_its_file() {
+    let scratch = Scratch::new();
+    let first = open("recent-average 4/30d period=30d leaky", &scratch.path(), 100).unwrap();
+    assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
+    let mut second = open("recent-average 6/30d period=30d leaky", &scratch.path(), 100).unwrap();
+    assert_eq!((0..9).filter(|_| second.check(&7).is_allowed()).count(), 2);
+    second.change("recent-average 7/30d period=30d strict".parse().unwrap()).unwrap();
+    assert!(second.check(&7).is_allowed());
+    let longer = "recent-average 7/30d period=60d leaky".parse().unwrap();
+    let error = second.change(longer).unwrap_err().to_string();
+    assert!(error.contains(": rule: "), "{error}");
+}
+
+#[test]
+fn algorithms_with_larger_states_are_refused() {
+    let scratch = Scratch::new();
+    for rule in ["exponential 20/10s", "sliding-log 20/10s", "sliding-window 20/10s"] {
+        let (_, text) = field(open(rule, &scratch.path(), CAPACITY));
+        assert!(text.contains("keeps its states in memory only"), "{text}");
+    }
+    assert!(!scratch.0.exists());
+    assert!(open(BUCKET, &scratch.path(), 0).is_err());
+}

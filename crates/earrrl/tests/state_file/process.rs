@@ -1,0 +1,121 @@
+//! Processes that decide requests on a state file: the test binary, started again.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{CAPACITY, Scratch, open};
+
+const ROLE: &str = "EARRRL_STATE_PROCESS";
+
+/// The work of one process: requests of all clients, in an order of this process's own.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub(super) rule: &'a str,
+    /// The number of clients, a power of two.
+    pub(super) clients: u64,
+    /// The number of requests of each client.
+    pub(super) requests: u64,
+    pub(super) seed: u64,
+}
+
+/// A process that decides requests, and writes the client of each admitted request to a ledger.
+pub(super) struct Process {
+    child: Child,
+    ledger: PathBuf,
+}
+
+impl Process {
+    /// Starts a process, and waits until it has opened the state file.
+    pub(super) fn start(scratch: &Scratch, work: Work<'_>) -> Self {
+        let Work { rule, clients, requests, seed } = work;
+        let ledger = scratch.0.with_extension(format!("ledger-{seed}"));
+        let (path, file) = (scratch.path(), ledger.clone());
+        let role = format!(
+            "{}\n{}\n{rule}\n{clients}\n{requests}\n{seed}",
+            path.display(),
+            file.display()
+        );
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["state_file::process::decides_alone", "--exact", "--nocapture"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("open")), "the process ended early");
+        Self { child, ledger }
+    }
+
+    /// Lets the process begin.
+    pub(super) fn go(&mut self) {
+        self.child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Returns the number of requests that the process has acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        fs::metadata(&self.ledger).unwrap().len() / 8
+    }
+
+    /// Waits until the process ends, and counts its acknowledged requests of each client.
+    pub(super) fn admitted(mut self, clients: u64) -> Vec<u64> {
+        self.child.wait().unwrap();
+        let mut admitted = vec![0; clients as usize];
+        for client in fs::read(&self.ledger).unwrap().chunks_exact(8) {
+            admitted[u64::from_le_bytes(client.try_into().unwrap()) as usize] += 1;
+        }
+        fs::remove_file(&self.ledger).unwrap();
+        admitted
+    }
+}
+
+/// Decides requests as the environment says. Without instructions, starts one such process.
+#[test]
+fn decides_alone() {
+    let Ok(role) = std::env::var(ROLE) else { return a_process_admits_the_limit() };
+    let lines: Vec<&str> = role.lines().collect();
+    let [path, ledger, rule, clients, requests, seed] = lines[..] else { panic!("{role}") };
+    let [clients, requests, seed] = [clients, requests, seed].map(|n| n.parse::<u64>().unwrap());
+    let mut ledger = File::create_new(ledger).unwrap();
+    let limiter = open(rule, Path::new(path), CAPACITY).unwrap();
+    println!("open");
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    for nth in 0..clients * requests {
+        // Multiplication by an odd number visits every client once a round, in another order in
+        // each process.
+        let client = (nth * (2 * seed + 1) + seed * 977) % clients;
+        if limiter.check(&client).is_allowed() {
+            // One write for each, so that no acknowledged request is lost with the process.
+            ledger.write_all(&client.to_le_bytes()).unwrap();
+        }
+    }
+    drop(limiter);
+    // The harness would complain that nobody reads its standard output.
+    std::process::exit(0);
+}
+
+fn a_process_admits_the_limit() {
+    let scratch = Scratch::new();
+    let work = Work { rule: super::BUCKET, clients: 64, requests: 7, seed: 1 };
+    let mut process = Process::start(&scratch, work);
+    process.go();
+    assert_eq!(process.admitted(64), [5; 64]);
+}
+
+/// Waits until `ready` returns true, at most half a minute.
+pub(super) fn wait_until(mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < Duration::from_secs(30));
+        std::thread::yield_now();
+    }
+}
