@@ -6,11 +6,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
-<<<<<<< HEAD
-use super::{check, clients, condition, dashboard, envoy, openapi, top};
-=======
-use super::{check, clients, condition, envoy, openapi, reserve, top};
->>>>>>> main
+use super::{check, clients, condition, dashboard, envoy, openapi, reserve, top};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
