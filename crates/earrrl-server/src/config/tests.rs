@@ -472,7 +472,7 @@ fn every_mistake_says_what_would_be_right() {
         (limited("gcra 1/minut burst=5", ""), "3:17:", "did you mean `minute`?"),
         (rule("missing = \"dney\""), "4:11:", "none of share, skip, deny"),
         (limited("gcra 1/s", ""), "3:", "burst"),
-        (limited("gcra 1/w burst=5", ""), "3:17:", "such as 250ms"),
+        (limited("gcra 1/w burst=5", ""), "3:17:", "a unit such as s, m, h, d"),
         (limited("recent-average 1/s", ""), "3:", "half-life"),
         (limited("fixed-window 5", ""), "3:23:", "such as 60/1m"),
         (limited("gcra 1/s burst=5 strict", ""), "3:27:", "can't be strict"),
