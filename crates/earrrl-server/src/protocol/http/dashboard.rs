@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::request::{Shared, authorize};
 use super::top::{client, distribution, rule_of};
-use crate::config::access::Access;
+use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
@@ -61,8 +61,9 @@ pub(super) async fn live(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    authorize(&server, &headers, )?;
+    let access = authorize(&server, &headers, Scope::Top)?;
     let rule = rule_of(&uri)?;
+    access.permit_rule(&rule)?;
     // The first event is made now, so that an unknown rule is an error.
     let first = event(&server, &rule).await?;
     let place = Arc::clone(&server.watchers).try_acquire_owned().map_err(|_| {
