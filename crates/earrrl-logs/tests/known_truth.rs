@@ -134,6 +134,9 @@ fn a_file_given_twice_is_reported() {
     });
     assert!(matches!(&twice.doubts[..], [doubt] if doubt.contains("twice")), "{twice:?}");
     assert!(read_files(&[log, log], |paths| paths).doubts.is_empty());
+    let long = format!("{log}\n").repeat(20);
+    let copied = read_files(&[&long, &long], |paths| paths);
+    assert!(matches!(&copied.doubts[..], [doubt] if doubt.contains("same lines")), "{copied:?}");
 }
 
 #[test]
@@ -143,10 +146,19 @@ fn a_file_of_two_formats_is_reported() {
         "192.0.2.8 - - [01/Jan/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n";
     let doubts = read(&(json.repeat(60) + &other.repeat(50))).doubts;
     assert!(
-        matches!(&doubts[..], [doubt] if doubt.contains("50 of 110 lines are not json")),
+        matches!(&doubts[..], [doubt] if doubt.contains("50 of 110 lines are not json but combined")),
         "{doubts:?}"
     );
     assert!(read(&(json.repeat(60) + &other.repeat(3))).doubts.is_empty());
+    let ssh = "Jan  1 12:00:00 host sshd[7]: Failed password for root from 192.0.2.7 port 1 ssh2\n";
+    let mail = "Jan  1 12:00:00 host postfix/smtpd[7]: 4XyZ: client=mx.example.org[192.0.2.7]\n";
+    let cron = "Jan  1 12:00:00 host CRON[7]: (root) CMD (true)\n";
+    let doubts = read(&(ssh.repeat(60) + &mail.repeat(50))).doubts;
+    assert!(
+        matches!(&doubts[..], [doubt] if doubt.contains("50 of 110 lines are not sshd but postfix")),
+        "{doubts:?}"
+    );
+    assert!(read(&(ssh.repeat(60) + &cron.repeat(50))).doubts.is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::time::Duration;
+use tonic::IntoRequest;
 
 use crate::support::http::Response;
 use crate::support::process::BINARY;
@@ -439,7 +440,7 @@ pub(crate) fn check(
 /// Returns the answers to these questions, in order.
 pub(crate) fn checked(
     server: &TestServer,
-    asked: Vec<CheckRequest>,
+    asked: Vec<impl IntoRequest<CheckRequest>>,
 ) -> Vec<Result<CheckResponse, i32>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -447,7 +448,8 @@ pub(crate) fn checked(
         let mut answers = Vec::new();
         for question in asked {
             let method = "/envoy.service.auth.v3.Authorization/Check";
-            let answer = grpc::call(&channel, method, question).await;
+            let answer =
+                grpc::call::<CheckRequest, CheckResponse>(&channel, method, question).await;
             answers.push(answer.map_err(|status| status.code().into()));
         }
         answers

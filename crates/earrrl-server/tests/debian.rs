@@ -46,7 +46,7 @@ fn haproxy(limiter: &Limiter) -> Proxy {
 /// Returns Debian's `global` section with the script added, followed by the recipe's other
 /// sections.
 fn in_debians_haproxy(file: &Path, text: &str) -> String {
-    if file.extension().is_none_or(|extension| extension != "cfg") {
+    if !file.ends_with("haproxy.cfg") {
         return text.to_owned();
     }
     let debians = fs::read_to_string("/etc/haproxy/haproxy.cfg").unwrap();

@@ -180,3 +180,46 @@ fn the_rules_for_logins_stop_a_guesser() {
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(report.contains("86395 of 86400 not allowed"), "{report}{}", stderr(&output));
 }
+
+/// Returns the anchors of a page: its headings as GitHub and mdBook write them.
+fn anchors(page: &str) -> Vec<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let anchor = |heading: &str| {
+        let text: String = heading.trim_start_matches('#').trim().chars().filter(kept).collect();
+        text.to_lowercase().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_link_in_the_documentation_leads_to_a_file() {
+    const HERE: &str = "https://github.com/earrrl/earrrl/blob/main/";
+    let mut links = 0;
+    for (name, page) in pages() {
+        for target in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = match target.strip_prefix(HERE) {
+                Some(file) => root().join(file),
+                None if target.starts_with("http") => continue,
+                None if path.is_empty() => root().join("docs").join(&name),
+                None => root().join("docs").join(path),
+            };
+            assert!(file.exists(), "{name}: {target}");
+            if !anchor.is_empty() {
+                let found = anchors(&fs::read_to_string(file).unwrap());
+                assert!(found.iter().any(|known| known == anchor), "{name}: {target}");
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 50, "{links}");
+}
+
+#[test]
+fn the_site_has_every_page() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    for (name, _) in pages().iter().filter(|(name, _)| name != "SUMMARY.md") {
+        assert!(summary.contains(&format!("]({name})")), "{name}");
+    }
+}

@@ -249,7 +249,7 @@ fn a_control_plane_is_followed() {
     let address = free_address();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.spawn(plane.clone().serve(address));
-    let mut config = parse("");
+    let mut config = parse("[metrics]\nenvoy = true");
     config.envoy.control_plane = Some(ControlPlane::new(&address.to_string(), "node-7").unwrap());
     let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
     let limit = || {
@@ -276,6 +276,8 @@ fn a_control_plane_is_followed() {
     assert_eq!(requests[0].node.as_ref().unwrap().id, "node-7");
     let refusal = &requests[2].error_detail.as_ref().unwrap().message;
     assert_eq!(refusal, "xds c: config file cannot have empty domain");
+    let metrics = server.http().get("/metrics").body;
+    assert!(metrics.contains("\nratelimit_service_config_load_error 1\n"), "{metrics}");
 }
 
 /// Terminates TLS and forwards the plain bytes; reports whether each handshake succeeded.

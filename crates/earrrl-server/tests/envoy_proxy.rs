@@ -107,6 +107,34 @@ fn tokens_are_billed_to_the_last_one() {
     assert_eq!(small(&mut client, 60), 429);
 }
 
+/// Inserts the filter of the documentation before the filter that asks the service.
+#[test]
+fn a_local_limit_comes_before_the_global_one() {
+    let page = std::fs::read_to_string(testdata("../docs/envoy.md")).unwrap();
+    let (_, section) = page.split_once("\n## A local limit before the global one\n").unwrap();
+    let (_, filter) = section.split_once("```yaml\nhttp_filters:\n").unwrap();
+    let (filter, _) = filter.split_once("```").unwrap();
+    let bucket = "max_tokens: 10000, tokens_per_fill: 10000, fill_interval: 1s";
+    assert!(filter.contains(bucket), "{filter}");
+    let filter =
+        filter.replace(bucket, "max_tokens: 30, tokens_per_fill: 30, fill_interval: 3600s");
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start_with(server.grpc, |text| {
+        let global = "                  - name: envoy.filters.http.ratelimit\n";
+        text.replacen(global, &format!("{}{global}", indent(&filter, 16)), 1)
+    });
+    let mut client = envoy.client();
+    let mut get =
+        |user: &str| client.request("GET", "/", &format!("x-user: {user}\r\n"), b"").status;
+    let alice: Vec<_> = (0..25).map(|_| get("alice")).collect();
+    assert_eq!(alice, [[200; 20].as_slice(), &[429; 5]].concat());
+    assert_eq!([(); 5].map(|()| get("bob")), [200; 5]);
+    // Now Envoy refuses every client by itself, and does not ask the service.
+    assert_eq!([(); 5].map(|()| get("bob")), [429; 5]);
+    let metrics = server.http().get("/metrics").body;
+    assert!(metrics.contains("\nearrrl_grpc_responses_total{code=\"0\"} 30\n"), "{metrics}");
+}
+
 /// Inserts the patches of `contrib/envoy/istio.yaml` where Istio does.
 #[test]
 fn istios_patches_are_obeyed() {

@@ -2,7 +2,11 @@
 //! that fail or are too many.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::time::Duration;
+
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use tonic::IntoRequest as _;
 
 use crate::authz::{check, checked, codes};
 use crate::support::redis::Redis;
@@ -111,6 +115,33 @@ fn without_redis_a_rule_has_its_own_verdict_before_the_policys() {
         assert!(passed["rule_failed"].as_u64() >= Some(8), "{passed}");
         let metrics = server.http().get("/metrics").body;
         assert!(metrics.contains("earrrl_unjudged_total{reason=\"rule_failed\"}"), "{metrics}");
+    }
+}
+
+/// Redis does not answer, and Envoy's deadline passes before that of the engine.
+#[test]
+fn late_answers_follow_on_error_and_then_the_policy() {
+    for (policy, plain) in [("local", true), ("deny", false)] {
+        let redis = Redis::start();
+        let server = TestServer::start(&format!(
+            "[engine]\nredis = \"{}\"\npolicy = \"{policy}\"\ndeadline = \"10s\"\ncapacity = 1000\n{}",
+            redis.url(),
+            rules()
+        ));
+        let mode = || server.http().get("/readyz").json()["engine"]["mode"].clone();
+        until("Redis decides", || mode() == "redis");
+        redis.signal(Signal::STOP);
+        let late = |name: &str| {
+            let mut request = check("192.0.2.7", "GET", &format!("/{name}"), &[]).into_request();
+            request.set_timeout(Duration::from_secs(2));
+            codes(&checked(&server, vec![request])) == [0]
+        };
+        for (name, expected) in [("plain", plain), ("open", true), ("closed", false)] {
+            assert_eq!(late(name), expected, "policy {policy}, rule {name}");
+        }
+        let passed = server.http().get("/readyz").json()["passed_without_verdict"].clone();
+        let expected = if plain { 2 } else { 1 };
+        assert_eq!(passed, json!({"rule_failed": 0, "late": expected, "refused": 0}));
     }
 }
 

@@ -31,6 +31,13 @@ pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     Some((envelope, if common { Format::Common } else { format }))
 }
 
+/// Returns the format that fits at least half of the first lines, if there is one.
+pub(crate) fn mostly(start: &[u8], hints: &Hints) -> Option<Format> {
+    let found = detect(start, hints)?;
+    let half = fitting(start, found, hints, true) * 2 >= lines(start).count();
+    half.then_some(found.1)
+}
+
 /// Returns true if at least one of the first lines contains a user agent.
 fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
     let agent = Field::new("agent");

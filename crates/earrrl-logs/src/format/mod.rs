@@ -28,6 +28,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub(crate) use detect::mostly;
 pub use detect::{LINES, detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};

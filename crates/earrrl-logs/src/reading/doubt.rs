@@ -1,6 +1,10 @@
 //! Warnings about log files that were probably misread.
 
-use crate::format::Format;
+use std::hash::BuildHasher as _;
+
+use foldhash::fast::RandomState;
+
+use crate::format::{Format, Hints, mostly};
 
 /// Nanoseconds in a minute.
 const MINUTE: u64 = 60_000_000_000;
@@ -11,6 +15,15 @@ const MOST_STEPS: u64 = 2;
 
 /// The number of lines from which on the share of malformed lines is meaningful.
 const MANY: u64 = 20;
+
+/// The number of bytes of malformed lines that are kept of a file.
+const MALFORMED: usize = 64 * 1024;
+
+/// Returns a fingerprint of a log's first bytes if they have enough lines to identify it.
+pub(super) fn fingerprint(start: &[u8], hasher: &RandomState) -> Option<u64> {
+    let lines = memchr::memchr_iter(b'\n', start).count() as u64;
+    (lines >= MANY).then(|| hasher.hash_one(start))
+}
 
 /// Detects whether the times in a file go back by an hour, as at the end of summer time.
 #[derive(Debug, Default)]
@@ -57,11 +70,48 @@ impl HourWatch {
     }
 }
 
+/// The first malformed lines of a file, by which their format is found.
+#[derive(Debug, Default)]
+pub(super) struct MalformedLines(Vec<u8>);
+
+impl MalformedLines {
+    /// Adds a line, unless there are many.
+    #[cold]
+    pub(super) fn add(&mut self, line: &[u8]) {
+        if self.0.len() < MALFORMED {
+            self.0.extend_from_slice(line);
+            self.0.push(b'\n');
+        }
+    }
+
+    /// Returns the format of at least half of the lines, if they have one.
+    fn format(&self, hints: &Hints) -> Option<Format> {
+        mostly(&self.0, hints)
+    }
+}
+
 /// Returns a warning if at least a quarter of a file's lines are not in the format of the others.
-pub(super) fn mixed(format: &str, malformed: u64, lines: u64) -> Option<String> {
-    (lines >= MANY && malformed * 4 >= lines).then(|| {
-        format!("{malformed} of {lines} lines are not {format}: split the file by format, or name one with --format")
-    })
+///
+/// Where lines of other programs are normal, as in syslog, there is a warning only if `format` was
+/// detected, and the other lines are requests in another format.
+pub(super) fn mixed(
+    (format, is_detected): (Format, bool),
+    (malformed, lines): (u64, u64),
+    sample: &MalformedLines,
+    hints: &Hints,
+) -> Option<String> {
+    if lines < MANY || malformed * 4 < lines {
+        return None;
+    }
+    let other = sample.format(hints).filter(|&other| other != format);
+    if format.is_one_of_many() && (other.is_none() || !is_detected) {
+        return None;
+    }
+    let format = format.name();
+    let other = other.map_or(String::new(), |other| format!(" but {}", other.name()));
+    Some(format!(
+        "{malformed} of {lines} lines are not {format}{other}: split the file by format, or name one with --format"
+    ))
 }
 
 /// Returns a warning if the files of a directory or archive are in several formats, since the same
@@ -95,8 +145,13 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_lines() {
-        assert!(mixed("json", 25, 100).is_some());
-        assert_eq!(mixed("json", 24, 100), None);
-        assert_eq!(mixed("json", 5, 10), None);
+        let doubt = |format, malformed, lines| {
+            let sample = MalformedLines::default();
+            mixed((format, true), (malformed, lines), &sample, &Hints::default())
+        };
+        assert!(doubt(Format::Json, 25, 100).is_some());
+        assert_eq!(doubt(Format::Json, 24, 100), None);
+        assert_eq!(doubt(Format::Json, 5, 10), None);
+        assert_eq!(doubt(Format::Sshd, 25, 100), None);
     }
 }

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use super::batch::RequestBatch;
 use super::clients::Label;
 use super::cost::Costs;
-use super::doubt::HourWatch;
+use super::doubt::{HourWatch, MalformedLines};
 use super::filter::Filter;
 use super::key::KeyMaker;
 use super::lines::{LogLine, LogLines};
@@ -33,6 +33,7 @@ pub(super) struct Parsing<'a> {
     pub(super) skips: &'a mut Skips,
     pub(super) count: &'a mut u64,
     pub(super) hours: &'a mut HourWatch,
+    pub(super) malformed: &'a mut MalformedLines,
 }
 
 impl Parsing<'_> {
@@ -132,6 +133,9 @@ impl Parsing<'_> {
                 *self.count += 1;
                 let blank = text.trim_ascii().is_empty();
                 let skip = if blank { Skip::Blank } else { skip };
+                if skip == Skip::Malformed {
+                    self.malformed.add(text);
+                }
                 self.skips.add(skip, self.name, self.number, text);
             }
         }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use super::batch::RequestBatch;
 use super::clients::ClientNumbers;
 use super::cost::Costs;
-use super::doubt::{self, HourWatch};
+use super::doubt::{self, HourWatch, MalformedLines};
 use super::filter::Filter;
 use super::find_format::{FormatSearch, first_line};
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
-use super::lines::LogLines;
+use super::lines::{LogLines, MAX_LINE};
 use super::parsing::Parsing;
 use super::read_error::ReadError;
 use super::request::LoggedRequest;
@@ -59,6 +59,8 @@ pub struct LogReader {
     pub doubts: Vec<String>,
     /// The canonical paths of the files that were read.
     files: Vec<PathBuf>,
+    /// Fingerprints of the first bytes of the files.
+    starts: Vec<u64>,
     /// The formats of the files, each once, in the order in which they occurred.
     pub formats: Vec<Format>,
     /// The named fields of a file in which no line was usable, each with an example of its value.
@@ -83,6 +85,7 @@ impl LogReader {
             lines: 0,
             doubts: Vec::new(),
             files: Vec::new(),
+            starts: Vec::new(),
             formats: Vec::new(),
             fields: Vec::new(),
             missing: Vec::new(),
@@ -162,8 +165,8 @@ impl LogReader {
         Input { name, path, modified, source }: Input,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<Option<Format>, ReadError> {
-        self.note_file(&name, path);
         let mut lines = LogLines::new(source);
+        self.note_file(&name, path, lines.peek());
         let before = self.lines;
         let (envelope, format) = match self.format {
             Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
@@ -184,13 +187,12 @@ impl LogReader {
             parser = parser.following(last);
         }
         let (malformed, used) = (self.skips.lines_of(Skip::Malformed), self.used());
-        let result = self.read_lines(&name, number, &mut lines, &mut parser, take);
+        let mut others = MalformedLines::default();
+        let result = self.read_lines((&name, number), &mut lines, (&mut parser, &mut others), take);
         let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
-        // Lines in another form are normal in a syslog file, since other programs write to it, too.
-        if !format.is_one_of_many() {
-            let doubt = doubt::mixed(format.name(), malformed, self.lines - before);
-            self.doubts.extend(doubt.map(|doubt| format!("{name}: {doubt}")));
-        }
+        let counts = (malformed, self.lines - before);
+        let doubt = doubt::mixed((format, self.format.is_none()), counts, &others, &self.hints);
+        self.doubts.extend(doubt.map(|doubt| format!("{name}: {doubt}")));
         if self.used() == used && parser.takes_names() {
             self.fields = parser.named_fields(&first);
         }
@@ -198,13 +200,19 @@ impl LogReader {
         result.map(|()| Some(format))
     }
 
-    /// Remembers a file, and adds a warning if it was read before.
-    fn note_file(&mut self, name: &str, path: Option<PathBuf>) {
-        let Some(path) = path else { return };
-        if self.files.contains(&path) {
+    /// Remembers a file, and adds a warning if it was read before, from its path or as a copy.
+    fn note_file(&mut self, name: &str, path: Option<PathBuf>, start: &[u8]) {
+        let start = &start[..start.len().min(MAX_LINE)];
+        let start = doubt::fingerprint(start, &self.clients.hasher());
+        if path.as_ref().is_some_and(|path| self.files.contains(path)) {
             self.doubts.push(format!("{name} is given twice: its requests count twice"));
+        } else if start.is_some_and(|start| self.starts.contains(&start)) {
+            let doubt =
+                "starts with the same lines as a log before it: do its requests count twice?";
+            self.doubts.push(format!("{name} {doubt}"));
         }
-        self.files.push(path);
+        self.files.extend(path);
+        self.starts.extend(start);
     }
 
     /// Remembers a format, and the parts of the key that need fields which it does not have.
@@ -244,10 +252,9 @@ impl LogReader {
     /// Parses the lines, on a second core if there is one, and looks up the clients on this core.
     fn read_lines(
         &mut self,
-        name: &str,
-        number: u64,
+        (name, number): (&str, u64),
         lines: &mut LogLines<Box<dyn Read + Send>>,
-        parser: &mut Parser,
+        (parser, malformed): (&mut Parser, &mut MalformedLines),
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let mut hours = HourWatch::default();
@@ -264,6 +271,7 @@ impl LogReader {
             skips: &mut self.skips,
             count: &mut self.lines,
             hours: &mut hours,
+            malformed,
         };
         let mut crowded = 0;
         let mut resolve = |batch: &mut RequestBatch| {

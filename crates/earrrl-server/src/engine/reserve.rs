@@ -62,7 +62,7 @@ impl Engine {
             gauge("earrrl_reservations_max", "The bound on live reservations.", reservations.most),
             gauge("earrrl_reservations_bytes", "Memory of reservations.", reservations.bytes),
             Family::counter(
-                "earrrl_reservations_ended",
+                "earrrl_reservations_ended_total",
                 "Reservations that have ended, by reason.",
             )
             .labelled("reason", ended),

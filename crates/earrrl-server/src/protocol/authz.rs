@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use earrrl::{Mode, Outcome};
@@ -15,7 +16,6 @@ use smallvec::SmallVec;
 
 use super::response::problem::Problem;
 use super::response::{self, ACTION, Verdict};
-use crate::metrics::PassReason;
 use crate::server::Server;
 use crate::service::ask::{Answer, Manner};
 use crate::service::attributes::{Attributes, bytes};
@@ -44,17 +44,19 @@ pub(super) type Lines<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;
 
 /// Decides a proxied request under every rule that matches it, and calls `then` with the verdict
 /// and the decision behind it. `lines` returns the values of a header by its name in lower case; it
-/// is called only for headers that rules use and for `content-type`.
+/// is called only for headers that rules use and for `content-type`. Without a decision before
+/// `deadline`, the verdict is that of the rules' `on_error`, or of the engine's policy.
 pub(super) async fn decide<'a, T>(
     server: &Server,
     asked: ProxiedRequest<'a>,
     lines: impl Fn(&str) -> Lines<'a>,
+    deadline: Option<Instant>,
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
 ) -> T {
     let rules = server.service.rules();
     let attributes = attributes(&rules, asked, &lines);
     let manner = Manner { mode: Mode::Check, available: true };
-    let answer = server.service.ask_matching(&rules, &attributes, manner).await;
+    let answer = server.service.ask_matching_before(&rules, &attributes, manner, deadline).await;
     let mut verdict = verdict(server, rules.deny_status, &answer);
     let is_grpc = |kind: &Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
     if verdict.status() != StatusCode::OK && lines("content-type").first().is_some_and(is_grpc) {
@@ -96,8 +98,8 @@ fn verdict(server: &Server, deny_status: u16, answer: &Answer<'_>) -> Verdict {
             refuse(deny_status, &format!("rule {}: no verdict", unjudged.rule.name))
         }
         unjudged => {
-            if unjudged.is_some() && !answer.is_over() {
-                server.service.metrics.unjudged.count(PassReason::RuleFailed);
+            if let (Some(unjudged), false) = (unjudged, answer.is_over()) {
+                server.service.metrics.unjudged.count(unjudged.reason);
             }
             response::authorize(answer, status(deny_status), server.config.x_ratelimit_headers)
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::pending;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -298,27 +299,22 @@ fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Worker
 
 async fn serve_one(
     protocol: Protocol,
-    mut stream: Stream,
-    mut connection: Connection,
+    stream: Stream,
+    connection: Connection,
     server: Arc<Server>,
     routers: Routers,
 ) {
-    let mut peer = stream.peer();
-    if server.config.proxy_protocol.contains(&protocol) {
-        // The future is boxed, so that connections without such heads reserve no space for it.
-        let receiving = balanced::receive(protocol, &mut stream, &mut connection, &server);
-        peer = Box::pin(receiving).await;
-        if peer.is_none() {
-            return;
-        }
-    }
-    let Some(stream) = decrypted(protocol, stream, &connection, &server).await else { return };
+    // The future is boxed, so that an open connection reserves no space for its beginning.
+    let opening = Box::pin(open(protocol, stream, connection, Arc::clone(&server)));
+    let Some((stream, connection, peer)) = opening.await else { return };
     let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
             return Box::pin(serving).await;
         }
         (Protocol::Resp, _) => {
+            // An open connection needs no space for what the other protocols use.
+            drop(routers);
             let session = resp::session::Session::new(server, connection.id());
             return resp::serve::serve(stream, connection, session).await;
         }
@@ -331,26 +327,33 @@ async fn serve_one(
     Box::pin(http::serve::serve(stream, peer, connection, server, router, asks)).await;
 }
 
-/// Performs the TLS handshake if the protocol's listener uses TLS. Returns `None` if it fails.
-async fn decrypted(
+/// Reads the head that a load balancer sends first and performs the TLS handshake, as far as the
+/// protocol's listener has either. Returns the stream, the connection, and the address of the
+/// client's connection; `None` if one of them fails.
+async fn open(
     protocol: Protocol,
-    stream: Stream,
-    connection: &Connection,
-    server: &Server,
-) -> Option<Stream> {
-    match (stream, &server.tls) {
+    mut stream: Stream,
+    mut connection: Connection,
+    server: Arc<Server>,
+) -> Option<(Stream, Connection, Option<IpAddr>)> {
+    let mut peer = stream.peer();
+    if server.config.proxy_protocol.contains(&protocol) {
+        let head = balanced::receive(protocol, &mut stream, &mut connection, &server).await;
+        peer = Some(head?);
+    }
+    let stream = match (stream, &server.tls) {
         (Stream::Tcp(stream), Some(tls)) if tls.covers(protocol) => {
-            // The handshake is boxed, so that connections without TLS reserve no space for it.
-            match Box::pin(tls.accept(protocol, stream, connection)).await {
-                Ok(stream) => Some(Stream::Tls(Box::new(stream))),
+            match tls.accept(protocol, stream, &connection).await {
+                Ok(stream) => Stream::Tls(Box::new(stream)),
                 Err(error) => {
                     tracing::debug!(%error, "no TLS with a client");
-                    None
+                    return None;
                 }
             }
         }
-        (stream, _) => Some(stream),
-    }
+        (stream, _) => stream,
+    };
+    Some((stream, connection, peer))
 }
 
 async fn accept_all(

@@ -17,6 +17,7 @@ use super::key::{Key, bounded, bounded_owned};
 use super::limit::PreparedLimit;
 use super::rules::{ActiveRule, ActiveRules};
 use crate::config::rule::Missing;
+use crate::metrics::PassReason;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
@@ -96,10 +97,22 @@ pub(super) enum Application<'a> {
 /// A rule that could not be judged, and the error that prevented it.
 #[derive(Clone, Debug)]
 pub struct Unjudged<'a> {
-    /// The rule. Its `on_error` setting decides the request.
+    /// The rule.
     pub rule: &'a ActiveRule,
     /// The error that prevented the rule from being judged.
     pub error: AskError,
+    /// True if the request is denied for it.
+    pub denies: bool,
+    /// The reason that is counted if the request passes.
+    pub reason: PassReason,
+}
+
+impl<'a> Unjudged<'a> {
+    /// Reports a rule that the engine failed to judge, whose `on_error` decides the request.
+    fn failed(rule: &'a ActiveRule, error: EngineError) -> Self {
+        let denies = rule.denies_on_error();
+        Self { rule, error: error.into(), denies, reason: PassReason::RuleFailed }
+    }
 }
 
 impl<'a> Answer<'a> {
@@ -123,7 +136,7 @@ impl<'a> Answer<'a> {
 
     /// Returns true if the request is denied because a rule could not be judged.
     pub fn is_denied_by_error(&self) -> bool {
-        self.unjudged.as_ref().is_some_and(|unjudged| unjudged.rule.denies_on_error())
+        self.unjudged.as_ref().is_some_and(|unjudged| unjudged.denies)
     }
 
     /// Returns this answer, or the error of a rule that could not be judged. It is for callers
@@ -353,7 +366,7 @@ impl Service {
                 }
                 Ok(_) => {}
                 Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {
-                    all.unjudged = Some(Unjudged { rule, error: error.into() });
+                    all.unjudged = Some(Unjudged::failed(rule, error));
                 }
                 Err(_) => {}
             }

@@ -8,6 +8,7 @@ pub mod error;
 mod inline;
 pub mod key;
 mod known;
+mod late;
 pub mod limit;
 pub mod names;
 mod overrides;
@@ -168,8 +169,8 @@ impl Service {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
     }
 
-    /// Decides a request of Envoy. A request that cannot be decided before `deadline` passes or is
-    /// denied, depending on the engine's policy.
+    /// Decides a request of Envoy. A request that cannot be decided before `deadline` is denied if a
+    /// rule for one of its descriptors denies on errors, or if the engine's policy denies.
     ///
     /// # Errors
     /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
@@ -191,7 +192,8 @@ impl Service {
             Some(deadline) => {
                 let decided = descriptors::in_time(answer, deadline).await;
                 decided.unwrap_or_else(|_| {
-                    let passes = self.engine.passes_undecided();
+                    let passes = self.engine.passes_undecided()
+                        && !descriptors.denies_on_error(&self.engine, &rules, request);
                     if passes {
                         self.metrics.unjudged.count(PassReason::Late);
                     }

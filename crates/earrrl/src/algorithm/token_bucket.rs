@@ -323,7 +323,7 @@ impl Algorithm for TokenBucket {
     }
 
     /// Charges what exceeds the estimate at `now`, and gives back
-    /// [`unused_ticks`](TokenBucket::unused_ticks) of what the estimate exceeds.
+    /// `unused_ticks` of what the estimate exceeds.
     fn commit(
         &self,
         before: Option<Moment>,

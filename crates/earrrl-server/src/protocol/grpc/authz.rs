@@ -37,7 +37,7 @@ pub(super) async fn answer(
     request: Request<RecvStream>,
 ) -> Reply {
     let started = Instant::now();
-    let answered = check(server, all, request).await.map(|answer| frame(&answer));
+    let answered = check(server, all, request, started).await.map(|answer| frame(&answer));
     if answered.is_err() {
         server.service.metrics.unjudged.count(PassReason::Refused);
     }
@@ -49,8 +49,10 @@ async fn check(
     server: &Server,
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
+    started: Instant,
 ) -> Result<CheckResponse, Status> {
-    let deadline = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
+    let timeout = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
+    let deadline = timeout.map(|timeout| started + timeout);
     let request = call::message(server, all, request).await;
     if request.as_ref().is_err_and(|status| status.code() == Code::Unavailable) {
         // Memory is short. The call gets a denial, since Envoy passes a client's request on after
@@ -64,7 +66,7 @@ async fn check(
     let http = attributes.request.and_then(|request| request.http);
     let http = http.ok_or_else(|| Status::invalid_argument("attributes.request.http: expected"))?;
     let lines = |name: &str| lines(&http, name);
-    let deciding = decide(server, asked(&http, peer), lines, |verdict, answer| {
+    let deciding = decide(server, asked(&http, peer), lines, deadline, |verdict, answer| {
         let outcome = match &answer.decision {
             _ if answer.is_denied_by_error() => Outcome::Deny,
             Some(decision) => decision.outcome,
@@ -72,13 +74,7 @@ async fn check(
         };
         response(verdict, metadata(answer, outcome))
     });
-    let decided = match deadline {
-        None => deciding.await,
-        Some(deadline) => tokio::time::timeout(deadline, deciding)
-            .await
-            .map_err(|_| Status::deadline_exceeded("no decision in time"))?,
-    };
-    Ok(decided)
+    Ok(deciding.await)
 }
 
 fn asked<'a>(http: &'a HttpRequest, peer: Option<IpAddr>) -> ProxiedRequest<'a> {

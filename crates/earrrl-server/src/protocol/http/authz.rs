@@ -66,7 +66,7 @@ async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verd
     match asked(request, peer) {
         Ok(asked) => {
             let lines = |name: &str| lines(&request.headers, name);
-            decide(server, asked, lines, |verdict, _| verdict).await
+            decide(server, asked, lines, None, |verdict, _| verdict).await
         }
         Err(Contradiction(names)) => {
             let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();

@@ -40,7 +40,8 @@ impl Client {
                 return Ok(());
             }
             self.unfinished = Box::default();
-            let (mut buffers, answered) = self.answer(buffers).await?;
+            // The future is boxed, so that idle connections reserve no space for it.
+            let (mut buffers, answered) = Box::pin(self.answer(buffers)).await?;
             let Some(consumed) = answered else {
                 return self.say_last(buffers).await;
             };

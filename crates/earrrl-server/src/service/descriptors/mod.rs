@@ -70,6 +70,17 @@ impl Descriptors {
         Ok(answer::response(self, request, &shares, &verdicts))
     }
 
+    /// Returns true if a rule for a descriptor of the request denies what it cannot judge.
+    pub fn denies_on_error(
+        &self,
+        engine: &Engine,
+        rules: &ActiveRules,
+        request: &RateLimitRequest,
+    ) -> bool {
+        let asked = asked::asked(self, rules, request, engine);
+        asked.is_ok_and(|asked| asked.limits.iter().any(AskedLimit::denies_on_error))
+    }
+
     /// Returns the mode in which the engine decides the request. Usually a denied request is not
     /// charged. All charges are stored whatever the verdict if a descriptor sets its own number of
     /// hits, since these report work that is already done, or if the configuration charges denied

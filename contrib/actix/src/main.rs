@@ -1,0 +1,54 @@
+//! An actix-web service with a limit for each client. After `cargo run`, the sixth of these requests gets a 429:
+//! `for i in $(seq 6); do curl -si http://127.0.0.1:8000/ | head -1; done`
+
+use std::net::IpAddr;
+
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::header::RETRY_AFTER;
+use actix_web::middleware::{Next, from_fn};
+use actix_web::web::Data;
+use actix_web::{App, Error, HttpResponse, HttpServer, web};
+use earrrl::Limiter;
+use earrrl_tower::ClientAddress;
+
+/// The limit and the way to find a client's address, which all workers share.
+struct Limit {
+    limiter: Limiter<IpAddr>,
+    address: ClientAddress,
+}
+
+/// Answers a client over its limit with 429, and passes on the requests of all others.
+async fn limited(
+    limit: Data<Limit>,
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, Error> {
+    let peer = request.peer_addr().map(|peer| peer.ip());
+    let header = request.headers().get(limit.address.header());
+    let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    // A service on a Unix socket has no peer; all of its clients are one then.
+    let client = limit.address.resolve_value(peer, header).unwrap_or(IpAddr::from([0; 4]));
+    let denied = match limit.limiter.check(&client).ok() {
+        Ok(_) => return Ok(next.call(request).await?.map_into_boxed_body()),
+        Err(denied) => denied,
+    };
+    let mut response = HttpResponse::TooManyRequests();
+    if let Some(wait) = denied.decision().retry_after.duration() {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        response.insert_header((RETRY_AFTER, seconds));
+    }
+    Ok(request.into_response(response.finish()))
+}
+
+#[actix_web::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let limiter = Limiter::builder("gcra 1/s burst=5".parse::<earrrl::Rule>()?).build()?;
+    // Behind a proxy: `ClientAddress::default().trust("10.0.0.0/8".parse()?)`.
+    let limit = Data::new(Limit { limiter, address: ClientAddress::default() });
+    let app = move || {
+        let hello = web::get().to(|| async { "hello" });
+        App::new().app_data(limit.clone()).wrap(from_fn(limited)).route("/", hello)
+    };
+    Ok(HttpServer::new(app).bind("127.0.0.1:8000")?.run().await?)
+}
