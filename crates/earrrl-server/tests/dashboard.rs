@@ -1,7 +1,7 @@
 //! Tests of the dashboard: the page in Chromium, and its events.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::support::TestServer;
 use crate::support::http::Client;
@@ -16,27 +16,27 @@ admin_token = "admin-token-0123456789"
 name = "api"
 limit = "recent-average 0.05/s half-life=10m"
 key = "user"
+[[rule]]
+name = "search"
+limit = "recent-average 5/s half-life=1m"
+key = "client"
 "#;
 const ADMIN: &str = "admin-token-0123456789";
 const CHECK: &str = "check-token-0123456789";
 
-/// Returns the folder for screenshots: that of the documentation if `EARRRL_SCREENSHOTS` is set.
-fn pictures(temporary: &Path) -> PathBuf {
-    match std::env::var_os("EARRRL_SCREENSHOTS") {
-        Some(_) => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/figures"),
-        None => temporary.to_owned(),
-    }
-}
-
 #[test]
 fn the_page_works_in_a_browser() {
     let server = TestServer::start(CONFIG);
-    let folder = tempfile::tempdir().unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/dashboard.cjs");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut script = root.join("tests/clients/dashboard.cjs");
+    // With EARRRL_SCREENSHOTS the documentation's pictures are taken instead.
+    if std::env::var_os("EARRRL_SCREENSHOTS").is_some() {
+        script = root.join("tests/clients/dashboard-pictures.cjs");
+    }
     let mut command = tool("node");
     command.env("NODE_PATH", tools::folder().join("node_modules")).arg(script);
     command.args([format!("http://{}", server.admin.unwrap()), format!("http://{}", server.http)]);
-    command.args([ADMIN, CHECK]).arg(pictures(folder.path()));
+    command.args([ADMIN, CHECK]).arg(root.join("../../docs/figures"));
     let output = command.output().unwrap();
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -44,6 +44,11 @@ pub(super) async fn script() -> Response {
     asset("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))
 }
 
+/// `GET /charts.js` of the admin listener.
+pub(super) async fn charts() -> Response {
+    asset("text/javascript; charset=utf-8", include_str!("dashboard/charts.js"))
+}
+
 fn asset(kind: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
@@ -107,6 +112,7 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let allowed = known.outcomes.get(Outcome::Allow);
     let engine = server.service.engine();
     let (state, usage) = (engine.state(), engine.usage(known.own.id));
+    let over = report.clients.iter().filter(|client| client.figures.usage >= 1.0).count();
     let clients: Vec<Value> = report.clients.iter().take(CLIENTS).map(client).collect();
     // A report may be shown again, so its own time is not that of the counters.
     let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -119,6 +125,8 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
         "displaced": usage.map(|(_, displaced)| displaced),
         "reload_error": server.reload_error(),
         "rates": distribution(rule, known.own.rule.limit().per_second(), &report),
+        "over": over,
+        "names_are_keys": server.config.names.hmac_key.is_none(),
         "clients": clients,
     });
     Ok(format!("data: {data}\n\n").into())

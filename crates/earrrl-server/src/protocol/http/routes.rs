@@ -48,6 +48,7 @@ pub fn admin_router(server: Arc<Server>) -> Router {
         .route("/", get(dashboard::page))
         .route("/dashboard.css", get(dashboard::style))
         .route("/dashboard.js", get(dashboard::script))
+        .route("/charts.js", get(dashboard::charts))
         .route("/v1/live", get(dashboard::live))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no decisions on this listener"))
         .with_state(server)

@@ -1,35 +1,45 @@
-"use strict";
-// The page of the admin listener. The token is kept in this variable only, and every text from the server is
-// inserted as text, never as HTML.
+// The page of the admin listener. The token is kept in a variable of this module only, and every text from the server
+// is inserted as text, never as HTML.
+import { above, drawRates, drawTime, edgeOf, figure, rateOf, scaleOf, spark } from "/charts.js";
+
+const SECONDS = 120; // of the chart of requests
+const UPDATES = 60; // of the chart of a client
+const LONGEST_NAME = 80;
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
 
 let token = "";
-let stream = null;
+let stream = null; // aborts the events of the rule shown
 let rules = [];
 let rates = null;
-let chosen = null; // the edge of the bucket at which the line stands
-let last = null; // the counters of the update before
+let chosen = null; // the edge at which the line stands
+let last = null; // the event before
 const history = []; // {allowed, denied} a second
-const sparks = new Map(); // the usage of each client at the latest updates
-const MOST = 120;
+const usages = new Map(); // by fingerprint, the usage at the latest events
 
 const $ = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
 
 // Returns a name without characters that are invisible or change the direction of writing.
 function shown(text) {
-  const harmless = text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
-  return harmless.length > 80 ? harmless.slice(0, 80) + "…" : harmless;
+  const harmless = text.replace(INVISIBLE, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
+  return harmless.length > LONGEST_NAME ? harmless.slice(0, LONGEST_NAME) + "…" : harmless;
 }
 
-function figure(x) {
-  if (x === null || x === undefined) return "–";
-  return x >= 1000 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toPrecision(3);
+// Returns a string of TOML, in which invisible characters are escaped.
+function quoted(text) {
+  const escaped = text.replace(/["\\]/g, "\\$&");
+  return `"${escaped.replace(INVISIBLE, (c) => "\\U" + c.codePointAt(0).toString(16).padStart(8, "0"))}"`;
 }
 
-function wait(seconds) {
+function duration(seconds) {
   if (seconds === null) return "never";
   if (seconds <= 0) return "";
-  return seconds < 100 ? seconds.toFixed(1) + " s" : seconds < 6000 ? (seconds / 60).toFixed(0) + " min" : (seconds / 3600).toFixed(1) + " h";
+  if (seconds < 100) return seconds.toFixed(seconds < 10 ? 1 : 0) + " s";
+  return seconds < 6000 ? (seconds / 60).toFixed(0) + " min" : (seconds / 3600).toFixed(1) + " h";
+}
+
+function status(text, trouble) {
+  $("status").textContent = shown(text);
+  $("status").className = trouble ? "trouble" : "";
 }
 
 function ask(path, options = {}) {
@@ -37,52 +47,61 @@ function ask(path, options = {}) {
   return fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
 }
 
-async function begin() {
-  const answer = await ask("/v1/rules");
-  if (answer.status === 401 || answer.status === 403) {
-    $("login").hidden = false;
-    $("main").hidden = true;
-    $("status").textContent = "locked";
-    if (token) $("refused").textContent = "This token is not accepted.";
-    token = "";
-    $("token").focus();
-    return;
-  }
-  rules = (await answer.json()).rules;
-  $("rule").replaceChildren(...rules.map((rule) => new Option(rule.name, rule.name)));
-  if (!rules.length) { $("status").textContent = "no rules"; return; }
-  watch(rules[0].name);
+// Asks for a token if the answer demands one; returns true if it did.
+function locked(answer) {
+  if (answer.status !== 401 && answer.status !== 403) return false;
+  $("login").hidden = false;
+  $("main").hidden = true;
+  status("locked", true);
+  if (token) $("refused").textContent = "This token is not accepted.";
+  token = "";
+  $("token").focus();
+  return true;
 }
 
-// Follows the server-sent events of a rule.
-async function watch(rule) {
+async function begin() {
+  try {
+    const answer = await ask("/v1/rules");
+    if (locked(answer)) return;
+    rules = (await answer.json()).rules;
+  } catch (error) {
+    status("no connection: " + error.message, true);
+    setTimeout(begin, 2000);
+    return;
+  }
+  $("rule").replaceChildren(...rules.map((rule) => new Option(shown(rule.name), rule.name)));
+  if (rules.length) watch(rules[0].name);
+  else status("no rules", true);
+}
+
+const ruleShown = () => rules.find((rule) => rule.name === $("rule").value);
+
+// Follows the events of a rule until another one is watched.
+async function watch(name) {
   if (stream) stream.abort();
-  const mine = (stream = new AbortController());
+  const { signal } = (stream = new AbortController());
   [last, rates, chosen] = [null, null, null];
   history.length = 0;
-  sparks.clear();
-  while (!mine.signal.aborted) {
+  usages.clear();
+  $("current").textContent = ruleShown().limit;
+  while (!signal.aborted) {
     try {
-      const answer = await ask("/v1/live?rule=" + encodeURIComponent(rule), { signal: mine.signal });
-      if (answer.status === 401 || answer.status === 403) {
-        $("refused").textContent = "This token is not accepted.";
-        $("login").hidden = false;
-        $("main").hidden = true;
-        token = "";
-        return;
-      }
+      const answer = await ask("/v1/live?rule=" + encodeURIComponent(name), { signal });
+      if (locked(answer)) return;
       if (!answer.ok) throw new Error((await answer.json()).detail);
       $("login").hidden = true;
       $("main").hidden = false;
-      await read(answer.body.getReader(), mine.signal);
+      await read(answer.body.getReader(), signal);
+      status("no connection", true);
     } catch (error) {
-      if (mine.signal.aborted) return;
-      $("status").textContent = "no connection: " + error.message;
+      if (signal.aborted) return;
+      status("no connection: " + error.message, true);
     }
     await new Promise((wake) => setTimeout(wake, 1000));
   }
 }
 
+// Reads server-sent events. EventSource cannot send a token.
 async function read(reader, signal) {
   const decoder = new TextDecoder();
   let text = "";
@@ -93,167 +112,113 @@ async function read(reader, signal) {
     for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
       const data = text.slice(0, end).split("\n").filter((line) => line.startsWith("data: "));
       text = text.slice(end + 2);
-      if (data.length) update(JSON.parse(data.map((line) => line.slice(6)).join("\n")));
+      if (data.length) show(JSON.parse(data.map((line) => line.slice(6)).join("\n")));
     }
   }
 }
 
-function update(news) {
-  const parts = ["engine " + news.engine];
-  if (news.trouble) parts.push(news.trouble);
-  if (news.displaced) parts.push(news.displaced + " clients evicted");
-  if (news.reload_error) parts.push("reload failed: " + news.reload_error);
-  $("status").textContent = shown(parts.join(" · "));
-  if (last) {
-    const seconds = Math.max(news.at - last.at, 0.001);
-    const now = { allowed: (news.allowed - last.allowed) / seconds, denied: (news.denied - last.denied) / seconds };
-    history.push(now);
-    if (history.length > MOST) history.shift();
-    $("allowed").textContent = figure(now.allowed);
-    $("denied").textContent = figure(now.denied);
-    drawTime();
-  }
-  last = news;
-  rates = news.rates;
-  if (chosen === null) chosen = edgeOf(rates.limit);
-  drawRates();
-  drawClients(news.clients);
+function show(event) {
+  const parts = ["engine: " + event.engine];
+  if (event.trouble) parts.push(event.trouble);
+  if (event.displaced) parts.push(figure(event.displaced) + " clients evicted");
+  if (event.reload_error) parts.push("reload failed: " + event.reload_error);
+  status(parts.join(" · "), event.trouble || event.reload_error);
+  if (last) showRequests(event);
+  last = event;
+  rates = event.rates;
+  chosen ??= edgeOf(rates.limit);
+  for (const verdict of ["allowed", "denied"]) $(verdict + "-total").textContent = event[verdict].toLocaleString("en");
+  $("known").textContent = figure(rates.clients);
+  $("over").textContent = figure(event.over);
+  showRates();
+  showClients(event.clients, event.names_are_keys);
 }
 
-function path(values, most, className) {
-  const line = document.createElementNS(SVG, "path");
-  const x = (i) => (600 * i) / (MOST - 1);
-  line.setAttribute("d", values.map((v, i) => (i ? "L" : "M") + x(MOST - values.length + i) + " " + (117 - (114 * v) / most)).join(""));
-  line.setAttribute("class", className);
-  return line;
+function showRequests(event) {
+  const seconds = Math.max(event.at - last.at, 0.001);
+  // The counters begin anew when the server was restarted.
+  const perSecond = (verdict) => Math.max(0, event[verdict] - last[verdict]) / seconds;
+  const now = { allowed: perSecond("allowed"), denied: perSecond("denied") };
+  history.push(now);
+  if (history.length > SECONDS) history.shift();
+  $("allowed").textContent = figure(now.allowed);
+  $("denied").textContent = figure(now.denied);
+  drawTime($("time"), history, SECONDS);
 }
 
-function drawTime() {
-  const most = Math.max(1, ...history.map((one) => Math.max(one.allowed, one.denied)));
-  $("time").replaceChildren(path(history.map((one) => one.allowed), most, "allowed"), path(history.map((one) => one.denied), most, "denied"));
-}
-
-// The buckets of the server: 16 for each doubling of the rate.
-const edgeOf = (rate) => (rate > 0 ? Math.floor(Math.log2(rate) * 16 + 1e-9) : -640);
-const rateOf = (edge) => 2 ** (edge / 16);
-
-function scale() {
-  const edges = rates.buckets.map((bucket) => (bucket.from > 0 ? edgeOf(bucket.from) : -640)).filter((edge) => edge > -640);
-  const limit = edgeOf(rates.limit);
-  const [low, high] = [Math.min(limit, ...edges) - 16, Math.max(limit, ...edges) + 16];
-  return { low, high, place: (edge) => (edge - low) / (high - low) };
-}
-
-// Returns the clients at or above the line, and their share of requests: the numbers of /v1/rates.
-function above(edge) {
-  let [clients, rate] = [0, 0];
-  for (const bucket of rates.buckets) {
-    if (bucket.from > 0 ? edgeOf(bucket.from) >= edge : edge <= -640) {
-      clients += bucket.clients;
-      rate += bucket.rate;
-    }
-  }
-  return { clients, share: rates.rate > 0 ? Math.min(1, rate / rates.rate) : 0 };
-}
-
-function drawRates() {
-  const { low, high, place } = scale();
+function showRates() {
+  const { low, high } = scaleOf(rates);
   chosen = Math.min(Math.max(chosen, low), high);
-  const most = Math.log(1 + Math.max(1, ...rates.buckets.map((bucket) => bucket.clients)));
-  const width = 600 / (high - low);
-  $("rates").replaceChildren(...rates.buckets.filter((bucket) => bucket.from > 0).map((bucket) => {
-    const bar = document.createElementNS(SVG, "rect");
-    const edge = edgeOf(bucket.from);
-    const height = (150 * Math.log(1 + bucket.clients)) / most;
-    for (const [name, value] of [["x", 600 * place(edge)], ["y", 160 - height], ["width", Math.max(width * 0.9, 1)], ["height", height]]) {
-      bar.setAttribute(name, value);
-    }
-    if (edge >= chosen) bar.setAttribute("class", "above");
-    return bar;
-  }));
-  $("lowest").textContent = figure(rateOf(low));
-  $("highest").textContent = figure(rateOf(high));
-  drawLine(place);
-}
-
-function drawLine(place) {
+  const place = drawRates($("rates"), rates, chosen);
   const line = $("line");
-  const box = $("rates");
-  const [inner, outer] = [box.getBoundingClientRect(), box.parentElement.getBoundingClientRect()];
-  line.style.left = inner.left - outer.left + inner.width * place(chosen) + "px";
-  line.style.top = inner.top - outer.top + "px";
-  const { clients, share } = above(chosen);
-  const rate = figure(rateOf(chosen));
-  line.setAttribute("aria-valuenow", Math.round(100 * place(chosen)));
-  line.setAttribute("aria-valuetext", rate + " requests a second");
+  line.style.left = place(chosen) + "px";
+  line.setAttribute("aria-valuenow", Math.round((100 * (chosen - low)) / (high - low)));
+  line.setAttribute("aria-valuetext", figure(rateOf(chosen)) + " requests a second");
   line.dataset.rate = rateOf(chosen);
-  $("would").textContent = `would limit ${clients} of ${rates.clients} clients and ${Math.round(100 * share)} % of requests`;
-  $("text").textContent = ruleText(rateOf(chosen));
+  const { clients, share } = above(rates, chosen);
+  const count = (x) => x.toLocaleString("en");
+  $("would").textContent = `would limit ${count(clients)} of ${count(rates.clients)} clients and ${Math.round(100 * share)} % of requests`;
+  $("text").textContent = withRate(ruleShown().limit, rateOf(chosen));
 }
 
-// Returns the text of the rule with another rate.
-function ruleText(rate) {
-  const rule = rules.find((one) => one.name === $("rule").value);
-  const words = rule.limit.split(" ");
-  const perSecond = Number(rate.toPrecision(3)) + "/s";
-  if (["recent-average", "gcra"].includes(words[0])) words[1] = perSecond;
-  else if (["token-bucket", "credit-pool"].includes(words[0])) return rule.limit.replace(/refill=\S+/, "refill=" + perSecond);
-  else {
-    const [, span] = words[1].split("/");
-    const units = { ms: 0.001, s: 1, m: 60, h: 3600, d: 86400 };
-    let seconds = 0;
-    for (const [, count, unit] of span.matchAll(/([\d.]*)(ms|s|m|h|d)/g)) seconds += (count === "" ? 1 : Number(count)) * units[unit];
-    words[1] = Math.max(1, Math.round(rate * seconds)) + "/" + span;
+// Returns the text of a rule with another rate, in requests a second.
+function withRate(text, rate) {
+  const rounded = (x) => String(Number(x.toPrecision(3)));
+  if (/^(recent-average|gcra) /.test(text)) return text.replace(/ \S+/, ` ${rounded(rate)}/s`);
+  if (/ refill=/.test(text)) return text.replace(/ refill=\S+/, ` refill=${rounded(rate)}/s`);
+  return text.replace(/ \d+\/(\S+)/, (_, span) => ` ${Math.max(1, Math.round(rate * secondsOf(span)))}/${span}`);
+}
+
+function secondsOf(span) {
+  const units = { ns: 1e-9, us: 1e-6, ms: 0.001, s: 1, m: 60, h: 3600, d: 86400 };
+  const parts = [...span.matchAll(/([\d.]*)([a-z]+)/g)];
+  return parts.reduce((sum, [, count, unit]) => sum + (count === "" ? 1 : Number(count)) * units[unit], 0);
+}
+
+function showClients(clients, named) {
+  const focused = document.activeElement?.dataset?.action;
+  $("clients").replaceChildren(...clients.map((client) => rowOf(client, named)));
+  // The rows are new, so the button that had the focus is found again.
+  if (focused) [...$("clients").querySelectorAll("button")].find((button) => button.dataset.action === focused)?.focus();
+  const known = new Set(clients.map((client) => client.fingerprint));
+  for (const fingerprint of usages.keys()) if (!known.has(fingerprint)) usages.delete(fingerprint);
+}
+
+function rowOf(client, named) {
+  const past = usages.get(client.fingerprint) ?? [];
+  past.push(client.usage);
+  if (past.length > UPDATES) past.shift();
+  usages.set(client.fingerprint, past);
+  const row = document.createElement("tr");
+  const cell = (kind, text, label) => {
+    const made = row.insertCell();
+    made.className = kind;
+    made.textContent = text;
+    if (label) made.dataset.label = label;
+    return made;
+  };
+  const name = client.key ?? client.key_b64;
+  if (name) cell("client", shown(name) + (client.key_is_cut ? "…" : ""));
+  else cell("client unnamed", "#" + client.fingerprint);
+  cell("number", figure(client.rate), "rate");
+  cell(client.usage >= 1 ? "number over" : "number", Math.round(100 * client.usage) + " %");
+  cell("", "").append(spark(past, UPDATES));
+  cell("number", duration(client.retry_after), "forgiven in");
+  cell("number", client.denied ? figure(client.denied) : "", "denied");
+  const actions = cell("actions", "");
+  if (named && client.key !== null && !client.key_is_cut) {
+    actions.append(button("Reset", client, () => reset(client.key)));
+    if (ruleShown().key.length === 1) actions.append(" ", button("Exempt", client, () => exempt(client.key)));
   }
-  return words.join(" ");
+  return row;
 }
 
-function drawClients(clients) {
-  const known = new Set();
-  $("clients").replaceChildren(...clients.map((client) => {
-    known.add(client.fingerprint);
-    const past = sparks.get(client.fingerprint) || [];
-    past.push(client.usage);
-    if (past.length > 60) past.shift();
-    sparks.set(client.fingerprint, past);
-    const row = document.createElement("tr");
-    const cell = (text) => { const td = document.createElement("td"); td.textContent = text; row.append(td); return td; };
-    const name = client.key ?? client.key_b64 ?? "#" + client.fingerprint;
-    cell(shown(name) + (client.key_is_cut ? "…" : ""));
-    cell(figure(client.rate));
-    if (client.usage >= 1) cell(Math.round(100 * client.usage) + " %").className = "over";
-    else cell(Math.round(100 * client.usage) + " %");
-    cell("").append(spark(past));
-    cell(wait(client.retry_after));
-    cell(client.denied ?? "");
-    const actions = cell("");
-    if (client.key !== null && !client.key_is_cut) {
-      actions.append(button("Reset", name, () => reset(client.key)), " ", button("Exempt", name, () => exempt(client.key)));
-    }
-    return row;
-  }));
-  for (const fingerprint of sparks.keys()) if (!known.has(fingerprint)) sparks.delete(fingerprint);
-}
-
-function spark(past) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 60 20");
-  svg.setAttribute("class", "spark");
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
-  const most = Math.max(1, ...past);
-  const line = document.createElementNS(SVG, "path");
-  line.setAttribute("class", "spark");
-  line.setAttribute("d", past.map((v, i) => (i ? "L" : "M") + (60 - past.length + i) + " " + (19 - (18 * v) / most)).join(""));
-  svg.append(line);
-  return svg;
-}
-
-function button(text, name, act) {
+function button(text, client, act) {
   const made = document.createElement("button");
   made.type = "button";
   made.textContent = text;
-  made.setAttribute("aria-label", text + " " + shown(name));
+  made.dataset.action = text + client.fingerprint;
+  made.setAttribute("aria-label", text + " " + shown(client.key));
   made.addEventListener("click", act);
   return made;
 }
@@ -269,29 +234,27 @@ function confirmed(question, snippet, yes) {
 
 function reset(key) {
   const rule = $("rule").value;
-  confirmed(`Reset ${shown(key)} under ${rule}? Its history is forgotten.`, "", async () => {
+  confirmed(`Reset ${shown(key)} under ${shown(rule)}? Its history is deleted.`, "", async () => {
     const answer = await ask(`/v1/clients/${encodeURIComponent(rule)}/${encodeURIComponent(key)}`, { method: "DELETE" });
-    if (!answer.ok) $("status").textContent = "not reset: " + answer.status;
+    if (!answer.ok) status("not reset: " + (await answer.json()).detail, true);
   });
 }
 
 function exempt(key) {
-  const rule = rules.find((one) => one.name === $("rule").value);
-  const part = rule.key.length === 1 ? rule.key[0] : rule.key.join(" and ");
-  confirmed("To exempt this client, add to the rule and reload:", `exempt = { ${JSON.stringify(part)} = ${JSON.stringify(key)} }`, null);
+  const text = `exempt = { ${quoted(ruleShown().key[0])} = [${quoted(key)}] }`;
+  confirmed("To exempt this client, add this line to the rule and reload:", text, null);
 }
 
 function move(edge) {
   if (!rates) return;
   chosen = edge;
-  drawRates();
+  showRates();
 }
 
 function drag(event) {
   const box = $("rates").getBoundingClientRect();
-  const { low, high } = scale();
-  const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-  move(Math.round(low + share * (high - low)));
+  const { low, high } = scaleOf(rates);
+  move(Math.round(low + ((event.clientX - box.left) / box.width) * (high - low)));
 }
 
 $("line").addEventListener("pointerdown", (event) => {
@@ -300,11 +263,10 @@ $("line").addEventListener("pointerdown", (event) => {
 });
 $("line").addEventListener("pointerup", () => $("line").removeEventListener("pointermove", drag));
 $("line").addEventListener("keydown", (event) => {
-  const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -16, PageUp: 16 };
-  if (event.key in steps) {
-    event.preventDefault();
-    move(chosen + steps[event.key]);
-  }
+  const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -16, PageUp: 16, Home: -1e4, End: 1e4 };
+  if (!(event.key in steps)) return;
+  event.preventDefault();
+  move(chosen + steps[event.key]);
 });
 $("login").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -314,10 +276,15 @@ $("login").addEventListener("submit", (event) => {
   begin();
 });
 $("copy").addEventListener("click", async () => {
+  // Browsers offer the clipboard to pages of this machine and to those over TLS.
+  if (!navigator.clipboard) return getSelection().selectAllChildren($("text"));
   await navigator.clipboard.writeText($("text").textContent);
   $("copy").textContent = "Copied";
   setTimeout(() => { $("copy").textContent = "Copy"; }, 1500);
 });
 $("rule").addEventListener("change", () => watch($("rule").value));
-addEventListener("resize", () => { if (rates) drawRates(); });
+addEventListener("resize", () => {
+  if (rates) showRates();
+  if (history.length) drawTime($("time"), history, SECONDS);
+});
 begin();
