@@ -10,10 +10,10 @@ use crate::clients::check_near;
 use crate::clients::client::{Client, LocalTime};
 use crate::clocks::Clocks;
 use crate::connection::RedisConnection;
-use crate::node::Node;
+use crate::node::NodeIdentity;
 use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
-use crate::rules::{PreparedRule, Rules, Wanted};
+use crate::rules::{PreparedRule, RuleSpec, Rules};
 use crate::status::Status;
 
 pub(crate) struct Shared {
@@ -24,7 +24,7 @@ pub(crate) struct Shared {
     /// The engine that decides while Redis is not reachable.
     pub(crate) local: MemoryEngine<Arc<dyn Clock>>,
     pub(crate) backlog: Backlog,
-    pub(crate) node: Node,
+    pub(crate) node: NodeIdentity,
 }
 
 impl std::fmt::Debug for Shared {
@@ -47,7 +47,7 @@ impl Shared {
             rules: Rules::new(hasher, options.sync),
             local: local.map_err(|error| unavailable(&error))?,
             backlog: Backlog::new(options.local_capacity, groups),
-            node: Node::new(options.nodes),
+            node: NodeIdentity::new(options.nodes),
             options,
         })
     }
@@ -73,7 +73,7 @@ impl Shared {
             .iter()
             .map(|&(name, rule, capacity, consistency)| {
                 let near = (consistency == Consistency::Near).then_some(capacity);
-                Wanted { name, rule, near }
+                RuleSpec { name, rule, near }
             })
             .collect();
         let since = self.clocks.now(self.clocks.last_given());

@@ -230,10 +230,10 @@ impl Server {
     /// Returns the usage of the tables: one for each rule, and one for `CL.THROTTLE`.
     fn table_gauges(&self) -> [Family; 3] {
         let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
-        let mut add = |name: &str, of: (usize, u64), room: usize| {
+        let mut add = |name: &str, of: (usize, u64), places: usize| {
             clients.push((name.to_owned(), of.0 as f64));
             displaced.push((name.to_owned(), of.1 as f64));
-            capacity.push((name.to_owned(), room as f64));
+            capacity.push((name.to_owned(), places as f64));
         };
         let table = self.service.engine().throttle.table();
         add("CL.THROTTLE", (table.len(), table.displaced()), table.capacity());

@@ -22,6 +22,7 @@ mod missing;
 mod near;
 mod on_error;
 mod openapi;
+mod order;
 mod overrides;
 mod process;
 mod protobuf;

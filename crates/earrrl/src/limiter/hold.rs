@@ -12,7 +12,7 @@ use crate::cost::Cost;
 use crate::engine::RuleId;
 use crate::error::RuleError;
 use crate::held::{Held, OnExpiry};
-use crate::holds::Mark;
+use crate::holds::NetSnapshot;
 use crate::limiter::verdict::Denied;
 use crate::rules::atomic;
 use crate::rules::part::Part;
@@ -58,7 +58,7 @@ pub struct Hold<'a, K: ?Sized, C: Clock> {
     limiter: &'a Limiter<K, C>,
     key: KeyHash,
     held: Held,
-    mark: Option<Mark>,
+    mark: Option<NetSnapshot>,
     /// False if the rule let the request pass without storing it, as a leaky dry-run rule that is
     /// over its limit does.
     is_stored: bool,

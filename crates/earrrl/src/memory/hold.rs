@@ -6,7 +6,7 @@ use std::format;
 use std::vec::Vec;
 
 use super::MemoryEngine;
-use super::prepared::{Prepared, Rules};
+use super::prepared::{Prepared, RuleBlocks};
 use crate::algorithm::{Limit, Mode};
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
@@ -170,7 +170,7 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
-        let room = self.holds.room()?;
+        let permit = self.holds.permit()?;
         let mut each: Each<(&Prepared, Part<'_>)> = Each::new();
         for (_, charge) in &merged {
             let (known, mut part) = self.known_part(&rules, charge)?;
@@ -191,7 +191,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
         restore_places(&mut decision, &merged);
         let id = if decision.allowed {
-            Some(self.holds.insert(room, held, now, terms.ttl))
+            Some(self.holds.insert(permit, held, now, terms.ttl))
         } else {
             held.iter().for_each(|part| self.finish(part, Duration::ZERO));
             None
@@ -284,7 +284,7 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Corrects one rule's charge.
-    fn correct(&self, rules: &Rules, part: &HeldPart, actual: Cost, now: Nanos) {
+    fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: Cost, now: Nanos) {
         let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
         let Some((known, held)) = known.and_then(|known| self.held(known, part, actual, now))
         else {
@@ -335,7 +335,7 @@ fn grant(part: Part<'_>, now: Nanos) -> Cost {
 }
 
 /// Returns an error if a rule does not accept its actual cost, or is not part of the reservation.
-fn accepts(rules: &Rules, parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
+fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
     if let Actual::ByRule(costs) = actual {
         let missing = costs.iter().find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
         if let Some((rule, _)) = missing {

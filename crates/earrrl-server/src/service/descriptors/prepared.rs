@@ -8,7 +8,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::counts::CountsOf;
 pub use super::limit::{Current, DescriptorLimit, LimitKind};
-use super::overrides::Overrides;
+use super::overrides::RequestOverrides;
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
@@ -33,7 +33,7 @@ pub struct Descriptors {
     /// The metrics' counters of requests by descriptor.
     pub counts: Arc<CountsOf>,
     limits: Vec<DescriptorLimit>,
-    overrides: Arc<Overrides>,
+    overrides: Arc<RequestOverrides>,
 }
 
 /// The descriptors of a configuration, before their limits are prepared in the engine.
@@ -42,10 +42,10 @@ pub struct DescriptorsPlan {
     config: EnvoyConfig,
     /// The limits to prepare in the engine, one for each limit of the tree; `None` for a limit
     /// that counts nothing.
-    wanted: Vec<Option<WantedLimit>>,
+    wanted: Vec<Option<LimitSpec>>,
 }
 
-struct WantedLimit {
+struct LimitSpec {
     name: String,
     rule: Arc<Rule>,
     capacity: usize,
@@ -79,7 +79,7 @@ impl DescriptorsPlan {
         };
         let wanted = tree.limits().iter().map(|limit| {
             let capacity = |rule: &Rule| if is_open(limit) { share(rule) } else { 1 };
-            WantedLimit::new(limit, config.algorithm, capacity)
+            LimitSpec::new(limit, config.algorithm, capacity)
         });
         let wanted = wanted.collect::<Result<_, _>>()?;
         Ok(Self { tree, config: config.clone(), wanted })
@@ -89,7 +89,7 @@ impl DescriptorsPlan {
     /// size its table for.
     pub(in crate::service) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
         let limit = |wanted| {
-            let WantedLimit { name, rule, capacity }: &WantedLimit = wanted;
+            let LimitSpec { name, rule, capacity }: &LimitSpec = wanted;
             let (capacity, consistency) = (*capacity, Consistency::Exact);
             PlannedLimit { name, rule, capacity, consistency, store: None }
         };
@@ -103,7 +103,7 @@ impl DescriptorsPlan {
         self,
         ids: &mut impl Iterator<Item = RuleId>,
         counts: &Arc<CountsOf>,
-        overrides: &Arc<Overrides>,
+        overrides: &Arc<RequestOverrides>,
     ) -> Descriptors {
         let Self { tree, config, wanted } = self;
         let metrics = config.metrics.then_some(&**counts);
@@ -122,7 +122,7 @@ impl DescriptorsPlan {
     }
 }
 
-impl WantedLimit {
+impl LimitSpec {
     fn new(
         limit: &TreeLimit,
         algorithm: EnvoyAlgorithm,
