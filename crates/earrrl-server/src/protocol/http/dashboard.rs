@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
-use super::request::{Shared, authorize};
+use super::request::{ServerState, authorize};
 use super::top::{client, distribution, rule_of};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
@@ -62,7 +62,7 @@ fn asset(kind: &'static str, text: &'static str) -> Response {
 
 /// `GET /v1/live?rule=NAME`: sends the state of a rule every second, as server-sent events.
 pub(super) async fn live(
-    State(server): Shared,
+    State(server): ServerState,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
