@@ -80,7 +80,7 @@ fn starter_fields() -> Vec<(String, String)> {
 
 /// Returns true for a field that is a table with a heading of its own.
 fn is_a_section(field: &str) -> bool {
-    SECTIONS.iter().any(|(heading, _)| heading.trim_matches(&['`', '[', ']']).ends_with(field))
+    SECTIONS.iter().any(|(heading, _)| heading.trim_matches(['`', '[', ']']).ends_with(field))
 }
 
 #[test]
