@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use earrrl::{Clock, EngineError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
@@ -22,6 +22,9 @@ use crate::tls::Tls;
 
 /// The largest number of connections to the listener for health checks and metrics.
 const ADMIN_CONNECTIONS: usize = 64;
+
+/// The largest number of clients that watch a rule at the same time.
+const WATCHERS: usize = 16;
 
 /// The state that all connections of a server share.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub struct Server {
     /// True if the `Host` of a request must be this machine. This is required when every client
     /// that can connect is trusted, so that web pages cannot use a browser as such a client.
     pub guards_host: bool,
+    /// The places for clients that watch a rule.
+    pub watchers: Arc<Semaphore>,
     tokens: ArcSwap<Tokens>,
     started: Instant,
     stopping: AtomicBool,
@@ -90,6 +95,7 @@ impl Server {
             guards_host: !config.server.tokens.any()
                 && http.is_some_and(|address| address.ip().is_loopback()),
             tls,
+            watchers: Arc::new(Semaphore::new(WATCHERS)),
             tokens: ArcSwap::from_pointee(config.server.tokens.clone()),
             started: Instant::now(),
             stopping: AtomicBool::new(false),

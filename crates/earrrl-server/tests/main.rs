@@ -5,6 +5,7 @@ mod chaos;
 mod clients;
 mod command;
 mod conformance;
+mod dashboard;
 mod docs;
 mod envoy_config;
 mod envoy_live;
