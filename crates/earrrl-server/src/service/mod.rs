@@ -1,6 +1,7 @@
 //! The rate limit service that all protocols use: the active rules, and the decisions on requests
 //! ([`ask`]).
 
+pub mod answer;
 pub mod ask;
 pub mod attributes;
 pub mod descriptors;
@@ -10,11 +11,13 @@ pub mod key;
 mod known;
 mod late;
 pub mod limit;
+mod matching;
+pub mod memory_check;
 pub mod names;
 mod overrides;
 pub mod reports;
 pub mod reserve;
-pub mod room;
+pub mod rule;
 pub mod rules;
 mod survey;
 
@@ -38,7 +41,8 @@ use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
-use rules::{ActiveRule, ActiveRules};
+use rule::ActiveRule;
+use rules::ActiveRules;
 
 /// The active rules, and the engine that stores the state of their clients.
 #[derive(Debug)]
@@ -114,7 +118,8 @@ impl Service {
         let had_rules = !self.rules.load().is_empty();
         if had_rules && config.rules.is_empty() && !config.no_rules {
             return Err(
-                "the file has no [[rule]] any more; say rules = \"none\" if that is meant".into()
+                "the file has no [[rule]] any more; set rules = \"none\" if that is intended"
+                    .into(),
             );
         }
         self.engine.may_reload(&config.engine)?;

@@ -8,7 +8,7 @@ use earrrl::{Nanos, Rates, Survey, TopClient};
 use super::Service;
 use super::error::AskError;
 use super::reports::{LatestReport, MAX_TOP, Reported, SurveyReport};
-use super::rules::ActiveRule;
+use super::rule::ActiveRule;
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with

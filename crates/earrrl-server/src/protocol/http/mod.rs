@@ -5,6 +5,7 @@ mod body;
 mod check;
 mod clients;
 mod condition;
+mod dashboard;
 mod envoy;
 pub mod envoy_json;
 mod host;

@@ -182,8 +182,8 @@ async fn send_data(mut data: Bytes, stream: &mut SendStream<Bytes>) -> Result<()
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
         let capacity = poll_fn(|context| stream.poll_capacity(context)).await;
-        let room = capacity.ok_or(Unsent::Broken)??;
-        let part = data.split_to(room.min(data.len()));
+        let capacity = capacity.ok_or(Unsent::Broken)??;
+        let part = data.split_to(capacity.min(data.len()));
         stream.send_data(part, false)?;
     }
     Ok(())
