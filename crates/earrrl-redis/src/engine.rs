@@ -221,7 +221,7 @@ impl Drop for RedisEngine {
     }
 }
 
-/// Returns the outcome of a refund: an error if there was no room to note it.
+/// Returns the outcome of a refund: an error if the ledger is full and cannot record it.
 fn noted(is_noted: bool) -> Result<(), Fault> {
     let full = || Fault::Refused("too many counts wait to be handed over".to_owned());
     is_noted.then_some(()).ok_or_else(full)

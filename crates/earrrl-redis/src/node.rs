@@ -17,7 +17,7 @@ const STARTING: u32 = 8;
 
 /// The identity of this node, which is new at every start.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct NodeIdentity {
     /// The name under which the node claims shares and sends contributions of near rules.
     pub(crate) name: [u8; 8],
     next: AtomicU64,
@@ -32,7 +32,7 @@ pub(crate) struct Node {
     leaving: AtomicBool,
 }
 
-impl Node {
+impl NodeIdentity {
     pub(crate) fn new(nodes: Option<u32>) -> Self {
         Self {
             name: RandomState::new().hash_one(()).to_le_bytes(),

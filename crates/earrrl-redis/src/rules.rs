@@ -14,7 +14,7 @@ use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
 use crate::algorithm::{self, AlgorithmKind, KINDS};
 use crate::clients::claim_ttl;
 use crate::clients::client::LocalTime;
-use crate::clients::table::{NearRule, Table};
+use crate::clients::table::{ClientTable, NearRule};
 use crate::clients::tables::Tables;
 use crate::key::crc16;
 
@@ -41,7 +41,7 @@ pub(crate) struct PreparedRule {
     pub(crate) local: RuleId,
     /// True if this node decides without asking Redis.
     pub(crate) is_near: bool,
-    pub(crate) near: Option<Arc<Table>>,
+    pub(crate) near: Option<Arc<ClientTable>>,
     /// The time for which this node's claims hold.
     pub(crate) claim_ttl: Duration,
     /// The rule's verdict in an outage, in place of a policy that allows or denies all requests.
@@ -86,7 +86,7 @@ pub(crate) struct Rules {
 
 /// A rule to be prepared.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct RuleSpec<'a> {
     pub(crate) name: &'a str,
     pub(crate) rule: &'a Rule,
     /// The capacity of the table of a near rule; `None` for an exact rule.
@@ -118,11 +118,11 @@ impl Rules {
     /// in this node's own engine; nothing can fail after that.
     pub(crate) fn prepare(
         &self,
-        wanted: &[Wanted<'_>],
+        wanted: &[RuleSpec<'_>],
         since: Nanos,
         local: impl FnOnce() -> Result<Vec<RuleId>, EngineError>,
     ) -> Result<Vec<RuleId>, EngineError> {
-        for Wanted { name, rule, .. } in wanted {
+        for RuleSpec { name, rule, .. } in wanted {
             check_name(name)?;
             algorithm::check(rule)?;
         }
@@ -165,14 +165,14 @@ impl Rules {
         &self,
         rules: &mut Vec<Arc<PreparedRule>>,
         place: usize,
-        wanted: Wanted<'_>,
+        wanted: RuleSpec<'_>,
         since: Nanos,
         local: RuleId,
     ) -> RuleId {
         let id = RuleId(place as u32);
         let old = rules.get(place).map(|old| &**old);
         let near = self.near_clients(id, wanted, old, since);
-        let Wanted { name, rule, near: capacity } = wanted;
+        let RuleSpec { name, rule, near: capacity } = wanted;
         let (kind, tag) = (AlgorithmKind::of(rule.limit()), algorithm::tag(rule.limit()));
         let is_near = capacity.is_some();
         let prepared = PreparedRule {
@@ -205,12 +205,12 @@ impl Rules {
     fn near_clients(
         &self,
         id: RuleId,
-        Wanted { rule, near: capacity, .. }: Wanted<'_>,
+        RuleSpec { rule, near: capacity, .. }: RuleSpec<'_>,
         old: Option<&PreparedRule>,
         since: Nanos,
-    ) -> Option<Arc<Table>> {
+    ) -> Option<Arc<ClientTable>> {
         let table = match capacity {
-            Some(capacity) => self.tables.get_or(id, || Table::new(capacity, self.hasher)),
+            Some(capacity) => self.tables.get_or(id, || ClientTable::new(capacity, self.hasher)),
             None => old?.near.clone()?,
         };
         let is_near = capacity.is_some();

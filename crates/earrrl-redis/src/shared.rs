@@ -11,10 +11,10 @@ use crate::clients::check_near;
 use crate::clients::client::{Client, LocalTime};
 use crate::clocks::Clocks;
 use crate::connection::RedisConnection;
-use crate::node::Node;
+use crate::node::NodeIdentity;
 use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
-use crate::rules::{PreparedRule, Rules, Wanted};
+use crate::rules::{PreparedRule, RuleSpec, Rules};
 use crate::status::Status;
 
 pub(crate) struct Shared {
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     pub(crate) backlog: Backlog,
     /// The decisions that wait to be sent to Redis.
     pub(crate) batches: Batches,
-    pub(crate) node: Node,
+    pub(crate) node: NodeIdentity,
 }
 
 impl std::fmt::Debug for Shared {
@@ -51,7 +51,7 @@ impl Shared {
             local: local.map_err(|error| unavailable(&error))?,
             backlog: Backlog::new(options.local_capacity, groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
-            node: Node::new(options.nodes),
+            node: NodeIdentity::new(options.nodes),
             options,
         })
     }
@@ -77,7 +77,7 @@ impl Shared {
             .iter()
             .map(|&(name, rule, capacity, consistency)| {
                 let near = (consistency == Consistency::Near).then_some(capacity);
-                Wanted { name, rule, near }
+                RuleSpec { name, rule, near }
             })
             .collect();
         let since = self.clocks.now(self.clocks.last_given());

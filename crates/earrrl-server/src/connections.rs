@@ -14,7 +14,7 @@ use std::task::Context;
 
 use tokio::sync::Notify;
 
-use self::table::{Entry, Table};
+use self::table::{ConnectionEntry, ConnectionTable};
 use crate::config::server::Limits;
 use earrrl_tower::Prefixes;
 
@@ -41,7 +41,7 @@ pub struct Connections {
     held: AtomicUsize,
     /// The largest number of bytes in use since memory was last returned to the system.
     highest: AtomicUsize,
-    table: Mutex<Table>,
+    table: Mutex<ConnectionTable>,
     all_gone: Notify,
 }
 
@@ -49,7 +49,7 @@ pub struct Connections {
 #[derive(Debug)]
 pub struct Connection {
     all: Arc<Connections>,
-    entry: Arc<Entry>,
+    entry: Arc<ConnectionEntry>,
     index: usize,
     address: IpAddr,
     held: AtomicUsize,
@@ -118,7 +118,7 @@ impl Connections {
 
     fn connection(
         self: &Arc<Self>,
-        (index, entry): (usize, Arc<Entry>),
+        (index, entry): (usize, Arc<ConnectionEntry>),
         address: IpAddr,
         kind: PlaceKind,
     ) -> Connection {
@@ -200,7 +200,7 @@ impl Connections {
         self.now.load(Relaxed).saturating_add(seconds).saturating_add(1)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         // Every change is a single insert or remove, so a panic leaves nothing half done.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ mod spellings;
 
 use std::borrow::Cow;
 
-use readings::{Dots, MAX_LEN, Reading, is_ambiguous};
+use readings::{Dots, MAX_LEN, PathReading, is_ambiguous};
 
 /// The settings for comparing paths, in addition to the rules that always apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,8 +94,8 @@ impl Paths {
         if others.is_empty() { OtherReadings::None } else { OtherReadings::Some(others) }
     }
 
-    fn usual(self) -> Reading {
-        Reading {
+    fn usual(self) -> PathReading {
+        PathReading {
             slash: self.all_readings,
             backslash: self.all_readings,
             drops_parameters: self.ignore_parameters,
@@ -123,7 +123,7 @@ impl Paths {
         !(self.ignore_trailing_slash && previous == b'/' && path.len() > 1)
     }
 
-    fn read(self, path: &[u8], reading: Reading) -> Vec<u8> {
+    fn read(self, path: &[u8], reading: PathReading) -> Vec<u8> {
         let undecoded;
         let path = match reading.dots {
             Dots::Undecoded if path.starts_with(b"/") => {
@@ -144,7 +144,7 @@ impl Paths {
 
     /// Returns a path in which each character has one spelling: unreserved characters are
     /// unescaped, and characters that a path cannot contain are escaped.
-    fn unescape(self, path: &[u8], reading: Reading) -> Vec<u8> {
+    fn unescape(self, path: &[u8], reading: PathReading) -> Vec<u8> {
         let mut plain = Vec::with_capacity(path.len());
         let mut rest = path;
         let mut skipping = false;

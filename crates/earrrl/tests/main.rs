@@ -3,4 +3,5 @@
 mod algorithms;
 mod clock;
 mod conformance;
+mod order;
 mod state_file;

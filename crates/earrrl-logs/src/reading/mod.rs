@@ -34,7 +34,7 @@ pub use filter::{Filter, RecordCondition, RecordSink, parse_bound};
 pub use find_format::fields_hint;
 pub use held::HeldBack;
 pub use key::{KeyMaker, LogKey, RecordKey};
-pub use names::Names;
+pub use names::ClientNames;
 pub use read_error::ReadError;
 pub use reader::{LogReader, Selection};
 pub use request::{LoggedRequest, TOGETHER};

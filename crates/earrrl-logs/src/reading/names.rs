@@ -10,13 +10,13 @@ use crate::line::Escaped;
 const SHOWN: usize = 200;
 
 /// Names clients by their keys, or by pseudonyms if the output is to be anonymous.
-pub struct Names {
+pub struct ClientNames {
     /// The hash function of pseudonyms: SipHash with a random key that exists only during this run,
     /// so that nobody can find a pseudonym's address by trying all addresses.
     mask: Option<RandomState>,
 }
 
-impl Names {
+impl ClientNames {
     /// Creates the names of a run: pseudonyms if `anonymize` is true, otherwise keys.
     pub fn new(anonymize: bool) -> Self {
         Self { mask: anonymize.then(RandomState::new) }

@@ -10,8 +10,8 @@ mod measured;
 pub mod page;
 mod table;
 
+use crate::reading::ClientNames;
 use crate::reading::LogReader;
-use crate::reading::Names;
 use crate::replay::Replay;
 
 /// The number of clients that are named for each rule, the most denied first.
@@ -24,7 +24,7 @@ pub struct Summary<'a> {
     /// The rules, with the counts of their decisions.
     pub replay: &'a Replay,
     /// The names of the clients in the output.
-    pub names: &'a Names,
+    pub names: &'a ClientNames,
 }
 
 pub use axis::{over_time, per};

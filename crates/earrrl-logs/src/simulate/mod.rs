@@ -4,6 +4,6 @@ mod article;
 mod outcome;
 mod scenario;
 
-pub use article::{Name, draw};
+pub use article::{FigureName, draw};
 pub use outcome::{SimulatedOutcome, figure, write_csv, write_table};
 pub use scenario::Scenario;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Gap, JudgedAdvice, JudgedLimit, Peaks, Profiles, SeenClient, Sweep};
 use crate::line::time::written;
-use crate::reading::{LogReader, Names};
+use crate::reading::{ClientNames, LogReader};
 use crate::text::{counted, percent, write_rows};
 
 /// The quantiles of the clients' peak rates that are reported, and their names.
@@ -41,7 +41,7 @@ pub struct Advice<'a> {
     /// The reader of the log, with its counts of lines.
     pub reader: &'a LogReader,
     /// The names of the clients in the output.
-    pub names: &'a Names,
+    pub names: &'a ClientNames,
     /// The reason for which the limit may affect fewer clients than stand out, if there is one.
     pub most: Option<String>,
 }

@@ -321,12 +321,12 @@ mod tests {
     use earrrl::{Cost, Mode};
 
     use super::*;
-    use crate::rules::{Rules, Wanted};
+    use crate::rules::{RuleSpec, Rules};
 
     fn asked(rule: &str, client: &str) -> KeyedCharge {
         let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
         let (rule, local) = (rule.parse().unwrap(), || Ok(vec![RuleId(0)]));
-        let wanted = Wanted { name: "rule", rule: &rule, near: None };
+        let wanted = RuleSpec { name: "rule", rule: &rule, near: None };
         let id = rules.prepare(&[wanted], Nanos::ZERO, local).unwrap()[0];
         let (rule, client, key) = (rules.get(id).unwrap(), client.into(), Vec::new());
         KeyedCharge { rule, client, cost: Cost::ONE, place: 0, key, slot: 0, group: 0 }

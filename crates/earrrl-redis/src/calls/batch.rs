@@ -95,9 +95,15 @@ async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) 
         match reply {
             // The requester may have stopped waiting.
             Some(reply) => drop(call.answer.send(reply)),
-            None => Box::pin(send(shared, group, vec![vec![call]])).await,
+            None => send_alone(shared, group, call),
         }
     }
+}
+
+/// Sends a call by itself. Calls that come after it do not wait for its answer.
+fn send_alone(shared: &Arc<Shared>, group: usize, call: WaitingCall) {
+    let own = shared.clone();
+    shared.batches.runtime.spawn(async move { send(&own, group, vec![vec![call]]).await });
 }
 
 /// Reserves one receipt for all calls, and marks the calls as sent. Drops those whose requests no longer

@@ -81,7 +81,7 @@ impl Shard {
         self.find(place.hash).is_some()
     }
 
-    /// Decides a request; see [`Table::decide`](super::table::Table::decide).
+    /// Decides a request; see [`ClientTable::decide`](super::table::ClientTable::decide).
     #[inline]
     pub(super) fn decide<R>(
         &mut self,
@@ -148,7 +148,7 @@ impl Shard {
         }
     }
 
-    /// Replaces the rule; see [`Table::set_rule`](super::table::Table::set_rule).
+    /// Replaces the rule; see [`ClientTable::set_rule`](super::table::ClientTable::set_rule).
     pub(super) fn set_rule(
         &mut self,
         rule: Option<Arc<NearRule>>,

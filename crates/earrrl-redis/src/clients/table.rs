@@ -15,7 +15,7 @@ pub(crate) const SHARDS: usize = 64;
 const FIRST_LINES: usize = 16;
 
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct ClientTable {
     shards: Box<[Mutex<Shard>]>,
     hasher: KeyHasher,
     /// The most clients per shard.
@@ -26,7 +26,7 @@ pub(crate) struct Table {
     newest: Mutex<Option<Arc<LeaseLines>>>,
 }
 
-impl Table {
+impl ClientTable {
     pub(crate) fn new(capacity: usize, hasher: KeyHasher) -> Self {
         Self {
             shards: (0..SHARDS).map(|number| Mutex::new(Shard::new(number))).collect(),
@@ -136,8 +136,8 @@ mod tests {
     use crate::clients::client::{Authority, LocalTime, Snapshot};
     use earrrl::{Cost, Mode, Rule};
 
-    fn table(capacity: usize) -> Table {
-        Table::new(SHARDS * capacity, KeyHasher::with_key(&[7; 16]))
+    fn table(capacity: usize) -> ClientTable {
+        ClientTable::new(SHARDS * capacity, KeyHasher::with_key(&[7; 16]))
     }
 
     fn time(secs: u64) -> LocalTime {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// Gives a client a share of ten requests, which must be claimed again after 10 s.
-    fn learn(table: &Table, rule: &Rule, key: &str) {
+    fn learn(table: &ClientTable, rule: &Rule, key: &str) {
         let (share, others, missing, part) = (10.0 * 100_000.0, 0, 0.0, 1.0);
         let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
         let fresh = until;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Decides requests at a time, all of which are allowed.
-    fn decide(table: &Table, rule: &Rule, key: &str, at: u64, times: usize) {
+    fn decide(table: &ClientTable, rule: &Rule, key: &str, at: u64, times: usize) {
         table.with_new(key.as_bytes(), |client| {
             for _ in 0..times {
                 let decided =
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// Returns the keys of the clients that are due, in alphabetical order.
-    fn due(table: &Table, now: u64, early: usize) -> String {
+    fn due(table: &ClientTable, now: u64, early: usize) -> String {
         let queued = table.take_due(Nanos::from_secs(now), early);
         let mut keys: Vec<_> = queued.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
         keys.sort_unstable();

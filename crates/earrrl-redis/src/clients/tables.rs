@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use earrrl::RuleId;
 
-use super::table::Table;
+use super::table::ClientTable;
 
-type Block = Box<[OnceLock<Arc<Table>>]>;
+type Block = Box<[OnceLock<Arc<ClientTable>>]>;
 
 /// Blocks of 1, 2, 4, … tables, each allocated when its first table is added.
 #[derive(Debug)]
@@ -22,18 +22,22 @@ impl Default for Tables {
 
 impl Tables {
     #[inline]
-    pub(crate) fn get(&self, rule: RuleId) -> Option<&Table> {
+    pub(crate) fn get(&self, rule: RuleId) -> Option<&ClientTable> {
         let (block, place) = place(rule);
         self.0[block].get()?[place].get().map(|table| &**table)
     }
 
-    pub(crate) fn get_or(&self, rule: RuleId, table: impl FnOnce() -> Table) -> Arc<Table> {
+    pub(crate) fn get_or(
+        &self,
+        rule: RuleId,
+        table: impl FnOnce() -> ClientTable,
+    ) -> Arc<ClientTable> {
         let (block, place) = place(rule);
         let vacant = || (0..1usize << block).map(|_| OnceLock::new()).collect();
         self.0[block].get_or_init(vacant)[place].get_or_init(|| Arc::new(table())).clone()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Table>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ClientTable>> {
         let blocks = self.0.iter().filter_map(OnceLock::get);
         blocks.flat_map(|block| block.iter().filter_map(OnceLock::get))
     }
@@ -56,7 +60,7 @@ mod tests {
     fn every_rule_has_a_table_of_its_own() {
         let tables = Tables::default();
         assert!((0..200).all(|rule| tables.get(RuleId(rule)).is_none()));
-        let new = || Table::new(1, KeyHasher::with_key(&[7; 16]));
+        let new = || ClientTable::new(1, KeyHasher::with_key(&[7; 16]));
         let made: Vec<_> =
             (0..200).step_by(3).map(|rule| tables.get_or(RuleId(rule), new)).collect();
         for (table, rule) in made.iter().zip((0..200).step_by(3)) {

@@ -79,7 +79,7 @@ fn several(
     let find = |id| rules.iter().find(|rule| rule.id == id);
     let merged = merge_charges(charges, |id| find(id).map(|rule| &rule.rule)).ok()?;
     let parts = merged.iter().map(|(_, charge)| NearPart::new(find(charge.rule)?, *charge));
-    let mut locked = Locked::new(shared, parts.collect::<Option<_>>()?)?;
+    let mut locked = LockedCharges::new(shared, parts.collect::<Option<_>>()?)?;
     let judged = locked.judge(mode)?;
     let settled = locked.settle(mode, &judged)?;
     let (at, _) = settled.first()?;
@@ -93,14 +93,14 @@ fn several(
 }
 
 /// The charges of a request, with the locks of their clients' shards.
-struct Locked<'a> {
+struct LockedCharges<'a> {
     shared: &'a Shared,
     parts: Vec<NearPart<'a>>,
     locks: Vec<MutexGuard<'a, Shard>>,
     local: Nanos,
 }
 
-impl<'a> Locked<'a> {
+impl<'a> LockedCharges<'a> {
     fn new(shared: &'a Shared, mut parts: Vec<NearPart<'a>>) -> Option<Self> {
         let locks = lock(&mut parts)?;
         Some(Self { shared, parts, locks, local: shared.clocks.local() })

@@ -14,7 +14,7 @@ use crate::calls::contribute::{Arguments, Claim, arguments};
 use crate::calls::convert::{Called, converting};
 use crate::clients::client::{Snapshot, SyncCall};
 use crate::clients::snapshot_ttl;
-use crate::clients::table::Table;
+use crate::clients::table::ClientTable;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::reply::{self, Reply};
@@ -83,13 +83,13 @@ pub(super) async fn exchange(
 /// Counts a request among those that wait for an answer about its client, until this guard is
 /// dropped.
 struct Waiting<'a> {
-    table: &'a Table,
+    table: &'a ClientTable,
     charge: &'a KeyedCharge,
     cost: Cost,
 }
 
 impl<'a> Waiting<'a> {
-    fn new(table: &'a Table, charge: &'a KeyedCharge, cost: Cost) -> Self {
+    fn new(table: &'a ClientTable, charge: &'a KeyedCharge, cost: Cost) -> Self {
         let limit = charge.rule.rule.limit();
         table.with(&charge.client, |client| client.set_waiting(limit, cost, true));
         Self { table, charge, cost }
@@ -156,7 +156,7 @@ pub(super) fn finish(
     now: Option<Nanos>,
 ) -> Result<(), Unfinished> {
     let received = shared.clocks.now(now);
-    let Answer { at, body } = read(answer, now)?;
+    let TimedReply { at, body } = read(answer, now)?;
     if now.is_none() {
         shared.clocks.offsets[charge.group].learn(at, sent, received);
     }
@@ -178,12 +178,12 @@ pub(super) fn finish(
 
 /// The time and the body of an answer. A call without a body did nothing, since its time was too
 /// far from Redis's.
-struct Answer {
+struct TimedReply {
     at: Nanos,
     body: Option<Vec<u8>>,
 }
 
-fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfinished> {
+fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<TimedReply, Unfinished> {
     let bytes = match answer {
         Ok(Value::BulkString(bytes)) => bytes,
         Ok(_) => return Err(invalid_answer()),
@@ -196,10 +196,10 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<Answer, Unfini
     match reply::single(&bytes).ok_or_else(invalid_answer)? {
         Reply::Decided { time, observed } => {
             let observed = observed.into_iter().next().ok_or_else(invalid_answer)?;
-            Ok(Answer { at: time_of(time)?, body: Some(observed.state) })
+            Ok(TimedReply { at: time_of(time)?, body: Some(observed.state) })
         }
         Reply::Foreign { time, .. } => Err(Unfinished::Foreign(time_of(time)?)),
-        Reply::Expired { time } => Ok(Answer { at: time, body: None }),
+        Reply::Expired { time } => Ok(TimedReply { at: time, body: None }),
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::attribute::{KeyPart, attribute_name};
 use earrrl_server::config::envoy::explain::explain as explain_descriptor;
-use earrrl_server::config::rule::Missing;
+use earrrl_server::config::rule::OnMissing;
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
 use earrrl_server::service::attributes::Attributes;
-use earrrl_server::service::rules::ActiveRule;
+use earrrl_server::service::rule::ActiveRule;
 
 use super::CliFailure;
 
@@ -112,11 +112,11 @@ fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) 
 
 /// Returns the verdict on a request that lacks an attribute of the key; `None` if the request is
 /// judged nevertheless.
-fn verdict_without_attribute(missing: Missing) -> Option<&'static str> {
+fn verdict_without_attribute(missing: OnMissing) -> Option<&'static str> {
     match missing {
-        Missing::Share => None,
-        Missing::Skip => Some("does not apply"),
-        Missing::Deny => Some("denies the request"),
+        OnMissing::Share => None,
+        OnMissing::Skip => Some("does not apply"),
+        OnMissing::Deny => Some("denies the request"),
     }
 }
 

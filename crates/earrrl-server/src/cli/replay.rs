@@ -12,7 +12,7 @@ use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
 use earrrl_logs::format::Format;
-use earrrl_logs::reading::{ClientNumbers, HeldBack, LogReader, LoggedRequest, Names};
+use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader, LoggedRequest};
 use earrrl_logs::replay::Replay;
 use earrrl_logs::report::{self, Blocker, Summary};
 
@@ -210,7 +210,7 @@ impl ReplayArgs {
 /// The rules that are replayed, and the output for their decisions.
 struct Run<W> {
     replay: Replay,
-    names: Names,
+    names: ClientNames,
     output: ReplayOutput,
     expire: Duration,
     out: W,
@@ -220,7 +220,7 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
     fn new(args: &ReplayArgs) -> Self {
         Self {
             replay: args.replay(),
-            names: Names::new(args.log.anonymize),
+            names: ClientNames::new(args.log.anonymize),
             output: args.output,
             expire: args.expire,
             out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),

@@ -13,7 +13,9 @@ use super::replay::{ReplayArgs, ReplayOutput};
 use super::stop::Stop;
 use super::{CliFailure, log};
 use crate::configured::{Configured, page, report};
-use earrrl_logs::reading::{ClientNumbers, HeldBack, LogKey, LogReader, LoggedRequest, Names};
+use earrrl_logs::reading::{
+    ClientNames, ClientNumbers, HeldBack, LogKey, LogReader, LoggedRequest,
+};
 
 /// Runs `earrrl replay --config`.
 pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure> {
@@ -35,7 +37,7 @@ pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure
     selection.key = LogKey::computed(std::sync::Arc::new(configured.attributes()));
     selection.prefixes = config.client_address.client_prefixes();
     let mut reader = LogReader::new(selection);
-    let names = Names::new(args.log.anonymize);
+    let names = ClientNames::new(args.log.anonymize);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let whole = decide_all(args, &mut reader, &mut configured, (&mut out, &names))?;
     match args.output {
@@ -59,14 +61,14 @@ fn decide_all(
     args: &ReplayArgs,
     reader: &mut LogReader,
     configured: &mut Configured,
-    (out, names): (&mut impl Write, &Names),
+    (out, names): (&mut impl Write, &ClientNames),
 ) -> Result<bool, CliFailure> {
     let lines = args.output == ReplayOutput::Jsonl;
     let mut take_one = |clients: &ClientNumbers, request: LoggedRequest| -> io::Result<()> {
-        configured.decide(clients, request, |told| match lines {
+        configured.decide(clients, request, |logged| match lines {
             true => {
-                let client = told.client.as_ref().map(|client| names.of(client));
-                report::write_line(out, request.time, &told, json!(client))
+                let client = logged.client.as_ref().map(|client| names.of(client));
+                report::write_line(out, request.time, &logged, json!(client))
             }
             false => Ok(()),
         })

@@ -54,7 +54,7 @@ pub(crate) struct SimulateArgs {
     /// Draw a figure of the article that describes recent-average instead: tracking, tracking-short,
     /// windowed-vs-recent, doubled-window, credit-pool or exponential; needs --plot
     #[arg(long, value_name = "NAME", requires = "plot", conflicts_with_all = ["scenario", "rules", "clients"])]
-    figure: Option<earrrl_logs::simulate::Name>,
+    figure: Option<earrrl_logs::simulate::FigureName>,
 }
 
 const EXAMPLE: &str = concat!(

@@ -12,7 +12,7 @@ use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
 use crate::configured::fields;
-use earrrl_logs::reading::{HeldBack, LogReader, Names};
+use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
 use earrrl_logs::suggest::{
     Advice, ClientShare, HALF_LIVES, JudgedAdvice, Peaks, Profiles, Sweep, judge, most_touched,
     write_json, write_table, write_toml,
@@ -117,7 +117,7 @@ impl SuggestArgs {
             judged,
             profiles: &self.profiles(reader, judged),
             reader,
-            names: &Names::new(self.log.anonymize),
+            names: &ClientNames::new(self.log.anonymize),
             most: none,
         };
         let mut out = BufWriter::new(io::stdout().lock());
@@ -151,7 +151,7 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, C
     let sweep = Sweep::new(&half_lives, |clients| most_touched(None, clients), || held.requests())
         .map_err(wrong)?;
     let judged = judge(&sweep, std::iter::empty()).map_err(too_great)?;
-    let names = Names::new(true);
+    let names = ClientNames::new(true);
     let profiles = Profiles::default();
     let advice = Advice {
         sweep: &sweep,

@@ -23,7 +23,7 @@ use super::{file, value};
 use crate::path::Paths;
 use earrrl_tower::Prefixes;
 
-pub use self::action::{Missing, OnError, action_name};
+pub use self::action::{OnError, OnMissing, action_name};
 pub use self::cost::CostSource;
 pub use self::overrides::Override;
 
@@ -51,7 +51,7 @@ pub struct RuleConfig {
     /// the request if the engine has no policy.
     pub on_error: Option<OnError>,
     /// The treatment of a request that lacks an attribute of the key.
-    pub missing: Missing,
+    pub missing: OnMissing,
     /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt from the rule; one is enough.
@@ -74,7 +74,7 @@ impl RuleConfig {
             capacity: None,
             capacity_place: None,
             on_error: None,
-            missing: Missing::default(),
+            missing: OnMissing::default(),
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),

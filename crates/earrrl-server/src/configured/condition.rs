@@ -9,7 +9,7 @@ use earrrl_logs::line::last_of_list;
 use earrrl_logs::reading::RecordCondition;
 use earrrl_server::config::attribute::{Condition, attribute_name};
 use earrrl_server::path::Paths;
-use earrrl_server::service::attributes::{Attributes, Reading};
+use earrrl_server::service::attributes::{Attributes, ReadOptions};
 use earrrl_tower::Prefixes;
 
 use super::attributes::fields;
@@ -41,7 +41,7 @@ impl FromStr for LogCondition {
 }
 
 impl LogCondition {
-    fn holds(&self, record: &Record<'_>, reading: &Reading) -> bool {
+    fn holds(&self, record: &Record<'_>, reading: &ReadOptions) -> bool {
         let Some(value) = self.fields.iter().find_map(|field| record.get(field)) else {
             return false;
         };
@@ -64,13 +64,13 @@ impl LogCondition {
 #[derive(Debug)]
 pub(crate) struct LogConditions {
     conditions: Vec<LogCondition>,
-    reading: Reading,
+    reading: ReadOptions,
 }
 
 impl LogConditions {
     /// Creates the filter that requires all `conditions`.
     pub(crate) fn new(conditions: Vec<LogCondition>) -> Self {
-        let reading = Reading { paths: Paths::TOLERANT, ..Reading::default() };
+        let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };
         Self { conditions, reading }
     }
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use earrrl::{Decision, EngineError, ManualClock, Mode, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
-use earrrl_server::service::ask::Answer;
+use earrrl_server::service::answer::Answer;
 use earrrl_server::service::attributes::Attributes;
 use earrrl_server::service::key::split;
-use earrrl_server::service::rules::{ActiveRule, ActiveRules};
+use earrrl_server::service::rule::ActiveRule;
+use earrrl_server::service::rules::ActiveRules;
 use futures_util::FutureExt as _;
 
 use super::attributes::AttributeNames;

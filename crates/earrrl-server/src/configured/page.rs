@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::decisions::{Configured, RuleTally};
 use earrrl_logs::line::time;
 use earrrl_logs::plot::Figure;
-use earrrl_logs::reading::{LogReader, Names};
+use earrrl_logs::reading::{ClientNames, LogReader};
 use earrrl_logs::report::TOP;
 use earrrl_logs::report::axis::over_time;
 use earrrl_logs::report::page::{
@@ -23,7 +23,7 @@ pub(crate) fn figure(configured: &Configured, size: (u32, u32)) -> Option<Figure
 /// Writes the HTML page.
 pub(crate) fn write(
     out: &mut impl Write,
-    (reader, configured, names): (&LogReader, &Configured, &Names),
+    (reader, configured, names): (&LogReader, &Configured, &ClientNames),
 ) -> io::Result<()> {
     write_start(out, reader, configured.events, (configured.from, configured.until()))?;
     let header = ["rule", "action", "requests", "over", "share over", "clients", "clients over"];
@@ -59,7 +59,7 @@ fn write_rule(
     out: &mut impl Write,
     (place, tally): (usize, &RuleTally),
     configured: &Configured,
-    names: &Names,
+    names: &ClientNames,
 ) -> io::Result<()> {
     writeln!(out, "<h2>{}: {}</h2>", Html(tally.name.clone()), Html(tally.rule.clone()))?;
     if let Some(timeline) = &configured.timeline {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::decisions::{ClientTally, Configured, RequestFate, RuleTally};
-use earrrl_logs::reading::{LogReader, Names};
+use earrrl_logs::reading::{ClientNames, LogReader};
 use earrrl_logs::report::TOP;
 use earrrl_logs::report::jsonl::{Seconds, write_figures};
 use earrrl_logs::text::{percent, write_rows};
@@ -15,7 +15,7 @@ use earrrl_logs::text::{percent, write_rows};
 pub(crate) fn write_table(
     out: &mut impl Write,
     configured: &Configured,
-    names: &Names,
+    names: &ClientNames,
 ) -> io::Result<()> {
     let header = ["events", "clients", "over", "limited", "share over", "action", "rule"];
     let mut rows = vec![header.map(str::to_owned)];
@@ -40,7 +40,7 @@ pub(crate) fn write_table(
     configured.tallies.iter().try_for_each(|tally| write_worst(out, tally, names))
 }
 
-fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &Names) -> io::Result<()> {
+fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &ClientNames) -> io::Result<()> {
     let worst = tally.worst(TOP);
     if worst.is_empty() {
         return writeln!(out, "\n{}: nobody is over the limit", tally.name);
@@ -58,7 +58,7 @@ fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &Names) -> io::Re
 /// Writes the same report as one JSON object.
 pub(crate) fn write_json(
     out: &mut impl Write,
-    (reader, configured, names): (&LogReader, &Configured, &Names),
+    (reader, configured, names): (&LogReader, &Configured, &ClientNames),
 ) -> io::Result<()> {
     let rules: Vec<Value> = configured
         .tallies

@@ -36,18 +36,18 @@ pub enum PlaceKind {
 
 /// The open connections, and the number of them by address.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    entries: Slab<Arc<Entry>>,
+pub(super) struct ConnectionTable {
+    entries: Slab<Arc<ConnectionEntry>>,
     by_address: HashMap<IpAddr, usize>,
     /// The number of open connections beyond the limits.
     reserved: usize,
     /// The connections beyond the limits that were not asked to close, oldest first.
-    places: Vec<Arc<Entry>>,
+    places: Vec<Arc<ConnectionEntry>>,
 }
 
 /// The part of a connection's state that other tasks read or change.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ConnectionEntry {
     /// The second at which the connection must close.
     pub(super) deadline: AtomicU32,
     /// Wakes the task of the connection.
@@ -58,7 +58,7 @@ pub(super) struct Entry {
     pub(super) leaving: AtomicBool,
 }
 
-impl Table {
+impl ConnectionTable {
     /// Returns the number of all open connections.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -70,13 +70,13 @@ impl Table {
     }
 
     /// Returns all open connections.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &ConnectionEntry> {
         self.entries.iter().map(|(_, entry)| &**entry)
     }
 
     /// Adds a connection with this deadline. Returns its number and its entry.
-    pub(super) fn insert(&mut self, deadline: u32) -> (usize, Arc<Entry>) {
-        let entry = Arc::new(Entry {
+    pub(super) fn insert(&mut self, deadline: u32) -> (usize, Arc<ConnectionEntry>) {
+        let entry = Arc::new(ConnectionEntry {
             deadline: AtomicU32::new(deadline),
             waker: AtomicWaker::new(),
             busy: AtomicBool::new(false),
@@ -87,7 +87,10 @@ impl Table {
 
     /// Adds a connection beyond the limits, and asks another one to close if their places are
     /// taken. Returns `None` if too many that were asked to close are still open.
-    pub(super) fn insert_reserved(&mut self, deadline: u32) -> Option<(usize, Arc<Entry>)> {
+    pub(super) fn insert_reserved(
+        &mut self,
+        deadline: u32,
+    ) -> Option<(usize, Arc<ConnectionEntry>)> {
         if self.reserved >= MOST_RESERVED {
             return None;
         }

@@ -43,7 +43,7 @@ pub struct PlannedLimit<'a> {
 #[derive(Debug)]
 pub struct Engine {
     /// The engine that decides by rules.
-    rules: Rules,
+    rules: RuleEngine,
     /// The states of `CL.THROTTLE` keys in memory. An engine over Redis uses them only while Redis
     /// is unavailable.
     pub throttle: Throttle,
@@ -52,7 +52,7 @@ pub struct Engine {
 }
 
 /// The engine that decides by rules, by where it stores states.
-enum Rules {
+enum RuleEngine {
     /// States are stored in the memory of this process.
     Memory(MemoryEngine<Arc<dyn Clock>>),
     /// States are stored in Redis, which several servers share.
@@ -71,9 +71,9 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let throttle = Throttle::new(capacity, Arc::clone(&clock))?;
         let rules = match config {
-            EngineConfig::Memory => Rules::memory(clock)?,
-            EngineConfig::State(config) => Rules::files(config, clock)?,
-            EngineConfig::Redis(config) => Rules::Redis(Redis::new(config, clock)?),
+            EngineConfig::Memory => RuleEngine::memory(clock)?,
+            EngineConfig::State(config) => RuleEngine::files(config, clock)?,
+            EngineConfig::Redis(config) => RuleEngine::Redis(Redis::new(config, clock)?),
         };
         let state = match config {
             EngineConfig::State(state) => Some(state.clone()),
@@ -88,8 +88,8 @@ impl Engine {
     /// Returns an error if the rule is invalid or memory runs short.
     pub fn prepare(&self, name: &str, rule: &Rule, capacity: usize) -> Result<RuleId, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.prepare_with(name, rule, capacity),
-            Rules::Redis(redis) => redis.engine.prepare_with(name, rule, capacity),
+            RuleEngine::Memory(engine) => engine.prepare_with(name, rule, capacity),
+            RuleEngine::Redis(redis) => redis.engine.prepare_with(name, rule, capacity),
         }
     }
 
@@ -99,14 +99,14 @@ impl Engine {
     /// Returns an error if a limit is invalid or memory runs short.
     pub fn prepare_all(&self, limits: &[PlannedLimit<'_>]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => {
+            RuleEngine::Memory(engine) => {
                 let wanted =
                     limits.iter().map(|&PlannedLimit { name, rule, capacity, store, .. }| {
                         Preparation { name, rule, capacity, store }
                     });
                 engine.prepare_all(&wanted.collect::<Vec<_>>())
             }
-            Rules::Redis(redis) => {
+            RuleEngine::Redis(redis) => {
                 let wanted = limits.iter();
                 let wanted = wanted
                     .map(|limit| (limit.name, &**limit.rule, limit.capacity, limit.consistency));
@@ -118,7 +118,7 @@ impl Engine {
     /// Sets the verdicts of rules for requests that the engine cannot judge; these replace the
     /// engine's policy.
     pub fn set_on_error(&self, verdicts: &[(RuleId, Option<OnError>)]) {
-        let Rules::Redis(redis) = &self.rules else { return };
+        let RuleEngine::Redis(redis) = &self.rules else { return };
         let allows = |on_error: Option<OnError>| on_error.map(|verdict| verdict == OnError::Allow);
         let verdicts: Vec<_> =
             verdicts.iter().map(|(id, verdict)| (*id, allows(*verdict))).collect();
@@ -128,8 +128,8 @@ impl Engine {
     /// Returns the number of requests that passed although the engine could not judge them.
     pub fn unjudged(&self) -> u64 {
         match &self.rules {
-            Rules::Memory(_) => 0,
-            Rules::Redis(redis) => redis.engine.status().counts.unjudged,
+            RuleEngine::Memory(_) => 0,
+            RuleEngine::Redis(redis) => redis.engine.status().counts.unjudged,
         }
     }
 
@@ -137,20 +137,25 @@ impl Engine {
     /// requested at once.
     #[inline]
     pub fn waits(&self) -> bool {
-        !matches!(self.rules, Rules::Memory(_))
+        !matches!(self.rules, RuleEngine::Memory(_))
+    }
+
+    /// Returns true if limits can share a store; see [`PlannedLimit::store`].
+    pub fn shares_stores(&self) -> bool {
+        matches!(self.rules, RuleEngine::Memory(_)) && self.state.is_none()
     }
 
     /// Returns true if a request is allowed when its deadline passes before the decision.
     pub fn passes_undecided(&self) -> bool {
         match &self.rules {
-            Rules::Memory(_) => true,
-            Rules::Redis(redis) => redis.engine.options().when_gone != WhenGone::Deny,
+            RuleEngine::Memory(_) => true,
+            RuleEngine::Redis(redis) => redis.engine.options().when_gone != WhenGone::Deny,
         }
     }
 
     /// Waits until the engine is ready, for at most `patience`.
     pub async fn ready(&self, patience: Duration) {
-        if let Rules::Redis(redis) = &self.rules {
+        if let RuleEngine::Redis(redis) = &self.rules {
             redis.ready(patience).await;
         }
     }
@@ -158,7 +163,7 @@ impl Engine {
     /// Sends the counts that the engine has not stored yet, for at most `patience`. No decision may
     /// follow.
     pub async fn flush(&self, patience: Duration) {
-        if let Rules::Redis(redis) = &self.rules {
+        if let RuleEngine::Redis(redis) = &self.rules {
             redis.engine.flush(patience).await;
         }
     }
@@ -169,23 +174,23 @@ impl Engine {
     /// Returns the settings whose change needs a restart.
     pub fn may_reload(&self, config: &EngineConfig) -> Result<(), String> {
         match (&self.rules, config) {
-            (Rules::Memory(_), EngineConfig::Memory) if self.state.is_none() => Ok(()),
-            (Rules::Memory(_), EngineConfig::State(config))
+            (RuleEngine::Memory(_), EngineConfig::Memory) if self.state.is_none() => Ok(()),
+            (RuleEngine::Memory(_), EngineConfig::State(config))
                 if self.state.as_ref() == Some(config) =>
             {
                 Ok(())
             }
-            (Rules::Memory(_), EngineConfig::Memory | EngineConfig::State(_)) => {
+            (RuleEngine::Memory(_), EngineConfig::Memory | EngineConfig::State(_)) => {
                 Err("[engine] state or not_persisted has changed; that needs a restart".into())
             }
-            (Rules::Redis(redis), EngineConfig::Redis(config)) => redis.may_reload(config),
+            (RuleEngine::Redis(redis), EngineConfig::Redis(config)) => redis.may_reload(config),
             _ => Err("[engine] has changed between memory and redis; that needs a restart".into()),
         }
     }
 
     /// Applies the settings that [`Engine::may_reload`] accepted.
     pub fn reload(&self, config: &EngineConfig) {
-        if let (Rules::Redis(redis), EngineConfig::Redis(config)) = (&self.rules, config) {
+        if let (RuleEngine::Redis(redis), EngineConfig::Redis(config)) = (&self.rules, config) {
             redis.reload(config);
         }
     }
@@ -193,16 +198,16 @@ impl Engine {
     /// Returns how decisions are made at present.
     pub fn state(&self) -> EngineState {
         match &self.rules {
-            Rules::Memory(_) => EngineState { mode: "memory", trouble: None, owed: None },
-            Rules::Redis(redis) => redis.state(),
+            RuleEngine::Memory(_) => EngineState { mode: "memory", trouble: None, owed: None },
+            RuleEngine::Redis(redis) => redis.state(),
         }
     }
 
     /// Returns the engine's own metrics.
     pub fn metrics(&self) -> Vec<Family> {
         match &self.rules {
-            Rules::Memory(_) => Vec::new(),
-            Rules::Redis(redis) => redis.metrics(),
+            RuleEngine::Memory(_) => Vec::new(),
+            RuleEngine::Redis(redis) => redis.metrics(),
         }
     }
 
@@ -210,8 +215,8 @@ impl Engine {
     /// were evicted.
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         match &self.rules {
-            Rules::Memory(engine) => engine.usage(rule),
-            Rules::Redis(_) => None,
+            RuleEngine::Memory(engine) => engine.usage(rule),
+            RuleEngine::Redis(_) => None,
         }
     }
 
@@ -221,22 +226,22 @@ impl Engine {
     /// Returns an error if the rule is unknown.
     pub fn survey(&self, rule: RuleId, count: usize) -> Result<Option<Survey>, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.survey(rule, count).map(Some),
-            Rules::Redis(_) => Ok(None),
+            RuleEngine::Memory(engine) => engine.survey(rule, count).map(Some),
+            RuleEngine::Redis(_) => Ok(None),
         }
     }
 
     /// Returns the hash of a key, by which clients are named.
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.rules {
-            Rules::Memory(engine) => engine.hash(key),
-            Rules::Redis(_) => self.throttle.hash(key),
+            RuleEngine::Memory(engine) => engine.hash(key),
+            RuleEngine::Redis(_) => self.throttle.hash(key),
         }
     }
 
     /// Judges a charge and stores nothing; `None` if the engine would have to wait.
     pub fn peek_at_once(&self, charge: &Charge<'_>) -> Option<Decision> {
-        let Rules::Memory(engine) = &self.rules else { return None };
+        let RuleEngine::Memory(engine) = &self.rules else { return None };
         let hash = engine.hash(charge.key);
         engine.decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None).ok()
     }
@@ -244,7 +249,7 @@ impl Engine {
     /// Prefetches a client's state if it is in memory, and returns the hash of its key.
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: &[u8]) -> Option<KeyHash> {
-        let Rules::Memory(engine) = &self.rules else { return None };
+        let RuleEngine::Memory(engine) = &self.rules else { return None };
         let hash = engine.hash(key);
         engine.prefetch(rule, hash);
         Some(hash)
@@ -262,10 +267,10 @@ impl Engine {
         mode: Mode,
     ) -> Result<Decision, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => {
+            RuleEngine::Memory(engine) => {
                 engine.decide_hashed(charge.rule, hash, charge.cost, mode, None)
             }
-            Rules::Redis(_) => self.decide(std::slice::from_ref(charge), mode).await,
+            RuleEngine::Redis(_) => self.decide(std::slice::from_ref(charge), mode).await,
         }
     }
 
@@ -277,14 +282,14 @@ impl Engine {
         charge: &Charge<'_>,
         hash: Option<KeyHash>,
     ) -> Option<Result<Brief, EngineError>> {
-        let Rules::Memory(engine) = &self.rules else { return None };
+        let RuleEngine::Memory(engine) = &self.rules else { return None };
         let hash = hash.unwrap_or_else(|| engine.hash(charge.key));
         Some(engine.check_hashed(charge.rule, hash, charge.cost))
     }
 
     /// Logs the entries that were removed from state files when they were opened.
     pub fn log_swept(&self) {
-        let Rules::Memory(engine) = &self.rules else { return };
+        let RuleEngine::Memory(engine) = &self.rules else { return };
         for (rule, swept) in engine.swept() {
             let Swept { claims, ahead, duplicates, .. } = swept;
             tracing::warn!(rule, claims, ahead, duplicates, "removed entries from a state file");
@@ -293,7 +298,7 @@ impl Engine {
 
     /// Frees the tables that a reload has replaced, once they hold no clients.
     pub fn tidy(&self) {
-        if let Rules::Memory(engine) = &self.rules {
+        if let RuleEngine::Memory(engine) = &self.rules {
             engine.tidy();
         }
     }
@@ -310,8 +315,8 @@ impl Engine {
         mode: Mode,
     ) -> Result<Decision, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.decide(charges, mode, None).into_inner(),
-            Rules::Redis(redis) => redis.engine.decide(charges, mode, redis.now()).await,
+            RuleEngine::Memory(engine) => engine.decide(charges, mode, None).into_inner(),
+            RuleEngine::Redis(redis) => redis.engine.decide(charges, mode, redis.now()).await,
         }
     }
 
@@ -321,8 +326,8 @@ impl Engine {
     /// Returns an error if the call's parameters cannot be counted exactly.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, EngineError> {
         match &self.rules {
-            Rules::Memory(_) => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
-            Rules::Redis(redis) => redis.throttle(key, call, &self.throttle).await,
+            RuleEngine::Memory(_) => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
+            RuleEngine::Redis(redis) => redis.throttle(key, call, &self.throttle).await,
         }
     }
 
@@ -337,8 +342,8 @@ impl Engine {
         charged_at: Option<Nanos>,
     ) -> Result<(), EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.refund(charge, charged_at, None).into_inner(),
-            Rules::Redis(redis) => redis.engine.refund(charge, charged_at, redis.now()).await,
+            RuleEngine::Memory(engine) => engine.refund(charge, charged_at, None).into_inner(),
+            RuleEngine::Redis(redis) => redis.engine.refund(charge, charged_at, redis.now()).await,
         }
     }
 
@@ -348,13 +353,13 @@ impl Engine {
     /// Returns an error if the engine is unavailable.
     pub async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => engine.reset(rule, key).into_inner(),
-            Rules::Redis(redis) => redis.engine.reset(rule, key).await,
+            RuleEngine::Memory(engine) => engine.reset(rule, key).into_inner(),
+            RuleEngine::Redis(redis) => redis.engine.reset(rule, key).await,
         }
     }
 }
 
-impl Rules {
+impl RuleEngine {
     fn files(config: &StateConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let directory = StateDirectory::open(&config.directory)
             .map_err(|error| EngineError::Unavailable(error.to_string()))?;
@@ -371,7 +376,7 @@ impl Rules {
     }
 }
 
-impl std::fmt::Debug for Rules {
+impl std::fmt::Debug for RuleEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Memory(_) => "Memory",

@@ -7,7 +7,7 @@ use earrrl::{
     RuleError, RuleId,
 };
 
-use super::{Engine, Rules};
+use super::{Engine, RuleEngine};
 use crate::config::NEEDS_MEMORY;
 use crate::metrics::Family;
 
@@ -38,21 +38,21 @@ impl Engine {
 
     /// Sets the most reservations that are live at a time.
     pub fn set_max_reservations(&self, most: usize) {
-        if let Rules::Memory(engine) = &self.rules {
+        if let RuleEngine::Memory(engine) = &self.rules {
             engine.set_max_reservations(most);
         }
     }
 
     /// Ends the reservations that have expired.
     pub fn expire_reservations(&self) {
-        if let Rules::Memory(engine) = &self.rules {
+        if let RuleEngine::Memory(engine) = &self.rules {
             engine.expire();
         }
     }
 
     /// Returns the metrics of reservations; none if states are in Redis.
     pub fn reservation_metrics(&self) -> Vec<Family> {
-        let Rules::Memory(engine) = &self.rules else { return Vec::new() };
+        let RuleEngine::Memory(engine) = &self.rules else { return Vec::new() };
         let reservations = engine.reservations();
         let gauge = |name, help, value: usize| Family::gauge(name, help).value(value as f64);
         let ended = [("committed", reservations.committed), ("expired", reservations.expired)];
@@ -71,8 +71,8 @@ impl Engine {
 
     fn reserving(&self) -> Result<&MemoryEngine<Arc<dyn Clock>>, EngineError> {
         match &self.rules {
-            Rules::Memory(engine) => Ok(engine),
-            Rules::Redis(_) => Err(RuleError::new(NEEDS_MEMORY.to_owned()).into()),
+            RuleEngine::Memory(engine) => Ok(engine),
+            RuleEngine::Redis(_) => Err(RuleError::new(NEEDS_MEMORY.to_owned()).into()),
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) const MAX_LEN: usize = 8 * 1024;
 
 /// One way in which a server may interpret the separators and parameters of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct PathReading {
     /// True if `%2F` separates segments.
     pub(super) slash: bool,
     /// True if `\` and `%5C` separate segments.
@@ -108,11 +108,11 @@ fn mended(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns all combinations of the ways to read a path.
-pub(super) fn all() -> impl Iterator<Item = Reading> {
+pub(super) fn all() -> impl Iterator<Item = PathReading> {
     let booleans = [false, true];
     let dots = [Dots::Kept, Dots::Undecoded, Dots::Merged, Dots::Unmerged];
     dots.into_iter().flat_map(move |dots| {
-        (0..8).map(move |bits: usize| Reading {
+        (0..8).map(move |bits: usize| PathReading {
             slash: booleans[bits & 1],
             backslash: booleans[bits >> 1 & 1],
             drops_parameters: booleans[bits >> 2],

@@ -13,7 +13,7 @@ pub const MAX_ATTRIBUTES: usize = 64;
 
 /// The settings for reading the attributes of requests.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct ReadOptions {
     /// Finds a client's address in requests that come through proxies.
     pub client_address: ClientAddress,
     /// The settings for comparing paths.
@@ -35,7 +35,7 @@ pub struct Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     /// Creates the attributes of a request from pairs of name and value.
-    pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &Reading) -> Self {
+    pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &ReadOptions) -> Self {
         let mut attributes = Self { pairs: pairs.into_iter().collect(), ..Self::default() };
         for (name, value) in &mut attributes.pairs {
             match &**name {
@@ -168,7 +168,7 @@ mod tests {
         pairs: &[(&'a str, &'a str)],
         client_address: ClientAddress,
     ) -> Attributes<'a> {
-        let reading = Reading { client_address, paths: Paths::default() };
+        let reading = ReadOptions { client_address, paths: Paths::default() };
         let pairs = pairs.iter().map(|(name, value)| ((*name).into(), value.as_bytes().into()));
         Attributes::new(pairs, &reading)
     }
@@ -229,7 +229,7 @@ mod tests {
     /// `/x/..%2flogin` is `/login` to some servers, and a file below `/x` to others.
     #[test]
     fn an_ambiguous_path_meets_what_any_reading_meets_and_is_exempt_where_all_are() {
-        let reading = Reading { paths: Paths::TOLERANT, ..Reading::default() };
+        let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };
         let of = |path: &'static str| {
             Attributes::new([("path".into(), path.as_bytes().into())], &reading)
         };

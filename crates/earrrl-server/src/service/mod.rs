@@ -1,6 +1,7 @@
 //! The rate limit service that all protocols use: the active rules, and the decisions on requests
 //! ([`ask`]).
 
+pub mod answer;
 pub mod ask;
 pub mod attributes;
 pub mod descriptors;
@@ -10,11 +11,13 @@ pub mod key;
 mod known;
 mod late;
 pub mod limit;
+mod matching;
+pub mod memory_check;
 pub mod names;
 mod overrides;
 pub mod reports;
 pub mod reserve;
-pub mod room;
+pub mod rule;
 pub mod rules;
 mod survey;
 
@@ -33,12 +36,13 @@ use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
 use crate::metrics::{Family, Metrics, Outcomes, PassReason};
 use descriptors::counts::CountsOf;
-use descriptors::overrides::Overrides;
+use descriptors::overrides::RequestOverrides;
 use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
-use rules::{ActiveRule, ActiveRules};
+use rule::ActiveRule;
+use rules::ActiveRules;
 
 /// The active rules, and the engine that stores the state of their clients.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ pub struct Service {
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
     descriptor_counts: Arc<CountsOf>,
-    overrides: Arc<Overrides>,
+    overrides: Arc<RequestOverrides>,
     clock: TheClock,
     directories: names::Directories,
     reports: reports::Reports,
@@ -114,7 +118,8 @@ impl Service {
         let had_rules = !self.rules.load().is_empty();
         if had_rules && config.rules.is_empty() && !config.no_rules {
             return Err(
-                "the file has no [[rule]] any more; say rules = \"none\" if that is meant".into()
+                "the file has no [[rule]] any more; set rules = \"none\" if that is intended"
+                    .into(),
             );
         }
         self.engine.may_reload(&config.engine)?;
@@ -140,7 +145,8 @@ impl Service {
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
-        let plan = descriptors::prepared::DescriptorsPlan::new(config, Arc::new(tree), *capacity);
+        let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
+        let plan = descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
@@ -262,7 +268,7 @@ fn prepare(
     engine: &Engine,
     known: &Known,
     kept: (&Outcomes, &names::Directories),
-    (counts, overrides): (&Arc<CountsOf>, &Arc<Overrides>),
+    (counts, overrides): (&Arc<CountsOf>, &Arc<RequestOverrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;

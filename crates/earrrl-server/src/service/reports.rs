@@ -23,7 +23,7 @@ pub struct Reported {
 
 /// The highest clients of a rule and the distribution of all rates.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct SurveyReport {
     /// The instant that the figures refer to.
     pub at: Nanos,
     /// The clients with the highest usage of their limit, at most [`MAX_TOP`].
@@ -34,18 +34,18 @@ pub struct Report {
 
 /// The latest reports. Only one walk runs at a time.
 #[derive(Debug, Default)]
-pub struct Reports(pub(super) Mutex<HashMap<String, Latest>>);
+pub struct Reports(pub(super) Mutex<HashMap<String, LatestReport>>);
 
 /// The latest report on a rule.
 #[derive(Debug)]
-pub(super) struct Latest {
+pub(super) struct LatestReport {
     pub(super) ended: Instant,
     /// The time that the walk took.
     pub(super) took: Duration,
-    pub(super) report: Arc<Report>,
+    pub(super) report: Arc<SurveyReport>,
 }
 
-impl Latest {
+impl LatestReport {
     /// Returns true if the report is to be shown again instead of another walk.
     pub(super) fn is_fresh(&self) -> bool {
         self.took > SHORT && self.ended.elapsed() < 10 * self.took

@@ -6,12 +6,15 @@ use earrrl::{
 use smallvec::SmallVec;
 
 use super::Service;
-use super::ask::{Answer, Application, Ask, decided_quota};
+use super::answer::{Answer, decided_quota};
+use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::Key;
 use super::limit::PreparedLimit;
-use super::rules::{ActiveRule, ActiveRules};
+use super::matching::Application;
+use super::rule::ActiveRule;
+use super::rules::ActiveRules;
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
 
@@ -28,7 +31,7 @@ pub struct Reserved<'a> {
 
 /// The actual costs of a reserved request, by the names of rules.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Costs<'a> {
+pub enum ActualCosts<'a> {
     /// The same cost under every rule; `None` if it is the estimate.
     All(Option<Cost>),
     /// A cost for each of these rules. Other rules keep their estimates.
@@ -130,12 +133,12 @@ impl Service {
         &self,
         rules: &'a ActiveRules,
         id: HoldId,
-        costs: &Costs<'_>,
+        costs: &ActualCosts<'_>,
     ) -> Result<(Answer<'a>, bool), AskError> {
         let reserved = self.engine.reserved_rules(id)?;
         let by_rule = by_rule(rules, &reserved, costs)?;
         let actual = match costs {
-            Costs::All(Some(cost)) => Actual::All(*cost),
+            ActualCosts::All(Some(cost)) => Actual::All(*cost),
             _ => Actual::ByRule(&by_rule),
         };
         let committed = self.engine.commit(id, actual)?;
@@ -154,9 +157,9 @@ impl Service {
 fn by_rule(
     rules: &ActiveRules,
     reserved: &[RuleId],
-    costs: &Costs<'_>,
+    costs: &ActualCosts<'_>,
 ) -> Result<Vec<(RuleId, Cost)>, AskError> {
-    let Costs::ByRule(costs) = costs else { return Ok(Vec::new()) };
+    let ActualCosts::ByRule(costs) = costs else { return Ok(Vec::new()) };
     let mut all = Vec::with_capacity(costs.len());
     for (name, cost) in costs {
         let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;

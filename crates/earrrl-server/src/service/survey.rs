@@ -7,8 +7,8 @@ use earrrl::{Nanos, Rates, Survey, TopClient};
 
 use super::Service;
 use super::error::AskError;
-use super::reports::{Latest, MAX_TOP, Report, Reported};
-use super::rules::ActiveRule;
+use super::reports::{LatestReport, MAX_TOP, Reported, SurveyReport};
+use super::rule::ActiveRule;
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with
@@ -16,7 +16,7 @@ impl Service {
     ///
     /// # Errors
     /// Returns an error if there is no such rule, or the walk failed.
-    pub async fn report(self: &Arc<Self>, rule: &str) -> Result<Arc<Report>, AskError> {
+    pub async fn report(self: &Arc<Self>, rule: &str) -> Result<Arc<SurveyReport>, AskError> {
         let mut latest = self.reports.0.lock().await;
         if let Some(known) = latest.get(rule).filter(|known| known.is_fresh()) {
             return Ok(Arc::clone(&known.report));
@@ -27,11 +27,11 @@ impl Service {
         let report = Arc::new(walked.map_err(|error| unavailable(error.to_string()))??);
         latest.retain(|_, known| known.is_fresh());
         let (ended, took) = (Instant::now(), started.elapsed());
-        latest.insert(rule.to_owned(), Latest { ended, took, report: Arc::clone(&report) });
+        latest.insert(rule.to_owned(), LatestReport { ended, took, report: Arc::clone(&report) });
         Ok(report)
     }
 
-    fn walk(&self, name: &str) -> Result<Report, AskError> {
+    fn walk(&self, name: &str) -> Result<SurveyReport, AskError> {
         let rules = self.rules.load();
         let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
         let surveys = rule.ids().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
@@ -51,13 +51,13 @@ impl Service {
         top.truncate(MAX_TOP);
         let name = |fingerprint| rule.directory.names().and_then(|names| names.get(fingerprint));
         let named = |figures: TopClient| Reported { name: name(figures.fingerprint), figures };
-        Ok(Report { at, clients: top.into_iter().map(named).collect(), rates })
+        Ok(SurveyReport { at, clients: top.into_iter().map(named).collect(), rates })
     }
 }
 
 /// Returns the report of a node whose clients' states are in Redis: the clients that this node has
 /// named, with the figures of their latest decisions.
-fn seen_here(rule: &ActiveRule, at: Nanos) -> Report {
+fn seen_here(rule: &ActiveRule, at: Nanos) -> SurveyReport {
     let named = rule.directory.names().map(|names| names.top(MAX_TOP)).unwrap_or_default();
     let mut rates = Rates::default();
     let mut clients = Vec::with_capacity(named.len());
@@ -67,7 +67,7 @@ fn seen_here(rule: &ActiveRule, at: Nanos) -> Report {
         clients.push(Reported { figures, name: Some(name) });
     }
     clients.sort_by(|a, b| b.figures.usage.total_cmp(&a.figures.usage));
-    Report { at, clients, rates }
+    SurveyReport { at, clients, rates }
 }
 
 fn unavailable(why: String) -> AskError {

@@ -26,15 +26,15 @@ const CLOSE: u64 = 4_000;
 
 /// A counter in a cache line of its own, since all threads in loops read it.
 #[repr(align(128))]
-struct Latest(AtomicU64);
+struct LatestCounter(AtomicU64);
 
-static LATEST: Latest = Latest(AtomicU64::new(0));
+static LATEST: LatestCounter = LatestCounter(AtomicU64::new(0));
 /// True once any thread may have used [`LATEST`].
 static LOOPED: AtomicBool = AtomicBool::new(false);
 
 /// A thread's last reading. Each field has a cell of its own: a load that is wider than the store
 /// just before it would wait for that store, and so for the previous decision.
-struct Reading {
+struct ThreadReading {
     counter: Cell<u64>,
     /// The coarse clock before the counter was read.
     step: Cell<u64>,
@@ -44,8 +44,8 @@ struct Reading {
 }
 
 std::thread_local! {
-    static LAST: Reading = const {
-        Reading {
+    static LAST: ThreadReading = const {
+        ThreadReading {
             counter: Cell::new(0),
             step: Cell::new(0),
             uses: Cell::new(0),

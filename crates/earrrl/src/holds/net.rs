@@ -28,7 +28,7 @@ pub(crate) struct Nets([Mutex<Clients>; SHARDS]);
 
 impl Nets {
     /// Counts a reservation whose estimate refills in `time`.
-    pub(crate) fn reserve(&self, rule: RuleId, key: KeyHash, time: Duration) -> Mark {
+    pub(crate) fn reserve(&self, rule: RuleId, key: KeyHash, time: Duration) -> NetSnapshot {
         let mut clients = lock(self.shard(key));
         let (live, net) = clients.entry((rule, key)).or_default();
         *live += 1;
@@ -37,7 +37,12 @@ impl Nets {
 
     /// Returns the time that older reservations of the client have given back since the mark, at
     /// most.
-    pub(crate) fn given_back_since(&self, rule: RuleId, key: KeyHash, mark: Mark) -> Duration {
+    pub(crate) fn given_back_since(
+        &self,
+        rule: RuleId,
+        key: KeyHash,
+        mark: NetSnapshot,
+    ) -> Duration {
         let clients = lock(self.shard(key));
         let client = clients.get(&(rule, key));
         client.map_or(Duration::ZERO, |(_, net)| net.given_back_since(mark))
@@ -77,16 +82,16 @@ pub(crate) struct NetReserved {
 
 /// The net of a client at the time of a reservation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mark {
+pub(crate) struct NetSnapshot {
     commits: u64,
     net: i64,
 }
 
 impl NetReserved {
     /// Counts a reservation whose estimate refills in `time`.
-    pub(crate) fn reserve(&mut self, time: Duration) -> Mark {
+    pub(crate) fn reserve(&mut self, time: Duration) -> NetSnapshot {
         self.net = self.net.saturating_add(nanos(time));
-        Mark { commits: self.commits, net: self.net }
+        NetSnapshot { commits: self.commits, net: self.net }
     }
 
     /// Counts a commit that gives back what refills in `time`.
@@ -104,7 +109,7 @@ impl NetReserved {
     }
 
     /// Returns the time that older reservations have given back since the mark, at most.
-    pub(crate) fn given_back_since(&self, mark: Mark) -> Duration {
+    pub(crate) fn given_back_since(&self, mark: NetSnapshot) -> Duration {
         let first = self.minima.partition_point(|(commit, _)| *commit < mark.commits);
         let least = self.minima.get(first).map_or(mark.net, |(_, least)| *least);
         Duration::from_nanos(u64::try_from(mark.net.saturating_sub(least)).unwrap_or(0))

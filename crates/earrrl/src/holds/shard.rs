@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use smallvec::SmallVec;
 
-use super::net::Mark;
+use super::net::NetSnapshot;
 use crate::clock::Nanos;
 use crate::engine::RuleId;
 use crate::held::Held;
@@ -27,7 +27,7 @@ pub(crate) struct HeldPart {
     pub(crate) key: KeyHash,
     pub(crate) held: Held,
     /// The mark in the client's net if the rule is a bucket.
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<NetSnapshot>,
     /// False if the rule let the request pass without storing it, as a leaky dry-run rule that is
     /// over its limit does.
     pub(crate) is_stored: bool,
@@ -36,7 +36,7 @@ pub(crate) struct HeldPart {
 pub(crate) type HeldParts = SmallVec<[HeldPart; 1]>;
 
 /// A reservation.
-struct Slot {
+struct HoldSlot {
     /// The id; `None` in a free slot.
     id: Option<HoldId>,
     expires: Nanos,
@@ -46,7 +46,7 @@ struct Slot {
 
 #[derive(Default)]
 pub(super) struct Shard {
-    slots: Vec<Slot>,
+    slots: Vec<HoldSlot>,
     free: Vec<u32>,
     /// The live reservations by their expiry. An entry of a slot that was committed or renewed
     /// since is skipped.
@@ -68,7 +68,7 @@ impl Shard {
         self.forget(now, most);
         let place = self.free.pop().unwrap_or(self.slots.len() as u32);
         let id = id(place);
-        let slot = Slot { id: Some(id), expires, is_committed: false, parts };
+        let slot = HoldSlot { id: Some(id), expires, is_committed: false, parts };
         match self.slots.get_mut(place as usize) {
             Some(free) => *free = slot,
             None => self.slots.push(slot),
@@ -140,18 +140,18 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let boxed = |slot: &Slot| {
+        let boxed = |slot: &HoldSlot| {
             let spilled = slot.parts.spilled();
             if spilled { slot.parts.capacity() * size_of::<HeldPart>() } else { 0 }
         };
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<HoldSlot>()
             + self.free.capacity() * size_of::<u32>()
             + self.due.capacity() * size_of::<Reverse<(Nanos, u32, HoldId)>>()
             + self.committed.capacity() * size_of::<(Nanos, u32)>()
             + self.slots.iter().map(boxed).sum::<usize>()
     }
 
-    fn live(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<&mut Slot> {
+    fn live(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<&mut HoldSlot> {
         let slot = self.slots.get_mut(place as usize)?;
         let known = slot.id == Some(id) && (slot.is_committed || slot.expires > now);
         known.then_some(slot)

@@ -8,7 +8,7 @@ use crate::algorithm::Limit;
 use crate::clock::{Anchor, Clock, SystemClock, Time};
 use crate::cost::Cost;
 use crate::rule::Rule;
-use crate::store::file::Wanted;
+use crate::store::file::FileSpec;
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients, StateError};
 
@@ -170,18 +170,18 @@ impl StatePath {
         limit: &'a Limit,
         capacity: usize,
         has_hasher: bool,
-    ) -> Result<Wanted<'a>, StateError> {
+    ) -> Result<FileSpec<'a>, StateError> {
         if has_hasher {
             let (found, expected) = ("set", "none, since the file has a key of its own");
             return Err(StateError::refused(&self.path, "hasher", found, expected));
         }
-        Ok(Wanted { path: &self.path, limit, capacity, known: self.known, shared: None })
+        Ok(FileSpec { path: &self.path, limit, capacity, known: self.known, shared: None })
     }
 }
 
 /// Opens a state file with the clock of its anchor.
 fn open<C: Clock>(
-    wanted: &Wanted<'_>,
+    wanted: &FileSpec<'_>,
     clock: impl FnOnce(Option<Anchor>) -> C,
 ) -> Result<(Clients, KeyHasher, C), BuildError> {
     let mut made = None;

@@ -32,9 +32,9 @@ use crate::holds::Nets;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
-use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, Seen, Swept, Table, Word};
+use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, ReadEntry, Swept, Table, Word};
 use crate::store::{BuildError, Clients, Kept};
-use crate::survey::{Source, Survey, TopClient};
+use crate::survey::{Survey, SurveySource, TopClient};
 
 /// The number of keys of a batch whose states are prefetched together.
 const BATCH: usize = 16;
@@ -273,7 +273,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Walks over all clients; see [`MemoryEngine::survey`](crate::MemoryEngine::survey).
     pub fn survey(&self, count: usize) -> Survey {
         let limit = self.rule.limit();
-        Survey::take(&[Source { clients: &self.clients, limit }], limit, self.clock.now(), count)
+        Survey::take(
+            &[SurveySource { clients: &self.clients, limit }],
+            limit,
+            self.clock.now(),
+            count,
+        )
     }
 
     /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
@@ -375,7 +380,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     #[inline(always)]
     fn swap<A: Algorithm<State = Moment>>(
         &self,
-        mut seen: Seen<'_>,
+        mut seen: ReadEntry<'_>,
         limit: &A,
         now: Nanos,
         cost: Cost,

@@ -33,7 +33,7 @@ use crate::store::{BuildError, Clients, StateDirectory};
 use crate::survey::{Survey, TopClient};
 pub use hold::{Actual, Committed, HoldTerms, Holding};
 pub use prepare::Preparation;
-use prepared::{Names, Prepared, Rules};
+use prepared::{Prepared, Registry, RuleBlocks};
 
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
@@ -53,9 +53,9 @@ use prepared::{Names, Prepared, Rules};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct MemoryEngine<C = SystemClock> {
-    rules: ArcSwap<Rules>,
+    rules: ArcSwap<RuleBlocks>,
     /// The lock is held while rules are changed.
-    names: Mutex<Names>,
+    names: Mutex<Registry>,
     /// The lock that is held during a sweep.
     sweeping: Mutex<()>,
     /// Old stores without clients, which a running request may still use.
@@ -309,7 +309,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     fn run_distinct(
         &self,
-        rules: &Rules,
+        rules: &RuleBlocks,
         charges: &[Charge<'_>],
         mode: Mode,
         now: Option<Nanos>,
@@ -328,7 +328,7 @@ impl<C: Clock> MemoryEngine<C> {
     #[inline]
     fn known_part<'a>(
         &self,
-        rules: &'a Rules,
+        rules: &'a RuleBlocks,
         charge: &Charge<'_>,
     ) -> Result<(&'a Prepared, Part<'a>), EngineError> {
         known_part(rules, charge.rule, self.hash(charge.key), charge.cost)
@@ -352,7 +352,7 @@ impl<C: Clock> MemoryEngine<C> {
 /// see [`Prepared::settle`].
 #[inline]
 fn known_part(
-    rules: &Rules,
+    rules: &RuleBlocks,
     rule: RuleId,
     key: KeyHash,
     cost: Cost,

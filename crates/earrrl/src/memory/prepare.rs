@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::vec::Vec;
 
-use super::prepared::{Names, Place, Prepared, Rules};
+use super::prepared::{Prepared, Registry, RuleBlocks, StoreLocation};
 use super::{MemoryEngine, lock};
 use crate::clock::Clock;
 use crate::engine::{EngineError, RuleId};
@@ -37,7 +37,7 @@ pub struct Preparation<'a> {
 struct SharedStores<'w>(HashMap<&'w str, (Arc<States>, Bounds)>);
 
 impl<'w> SharedStores<'w> {
-    fn new(wanted: &[Preparation<'w>], names: &Names) -> Self {
+    fn new(wanted: &[Preparation<'w>], names: &Registry) -> Self {
         let mut bounds: HashMap<&str, Bounds> = HashMap::new();
         for Preparation { rule, capacity, store, .. } in wanted {
             if let Some(store) = store {
@@ -55,7 +55,7 @@ impl<'w> SharedStores<'w> {
     fn clients(
         &self,
         wanted: &Preparation<'_>,
-        place: Place<'_>,
+        place: StoreLocation<'_>,
     ) -> Result<Arc<Clients>, EngineError> {
         match wanted.store.and_then(|name| self.0.get(name)) {
             Some((states, _)) => {
@@ -67,8 +67,8 @@ impl<'w> SharedStores<'w> {
 }
 
 /// A change of the rules that was prepared and not published yet.
-struct Change {
-    next: Rules,
+struct RuleUpdate {
+    next: RuleBlocks,
     ids: Vec<RuleId>,
     /// The indices of new rules.
     added: HashMap<Arc<str>, usize>,
@@ -76,12 +76,12 @@ struct Change {
     moving: Vec<(Prepared, Prepared)>,
 }
 
-impl Change {
+impl RuleUpdate {
     fn add(
         &mut self,
         wanted: &Preparation<'_>,
-        names: &Names,
-        stores: (&SharedStores<'_>, Place<'_>),
+        names: &Registry,
+        stores: (&SharedStores<'_>, StoreLocation<'_>),
     ) -> Result<(), EngineError> {
         let known = names.places.get(wanted.name).or_else(|| self.added.get(wanted.name)).copied();
         let place = known.unwrap_or(names.places.len() + self.added.len());
@@ -135,13 +135,13 @@ impl<C: Clock> MemoryEngine<C> {
         let mut names = lock(&self.names);
         // Every step that can fail comes before the first change that a request can see.
         let stores = SharedStores::new(wanted, &names);
-        let place = Place { directory: self.directory.as_deref(), now: self.clock.now() };
-        let (next, added) = (Rules::clone(&self.rules.load_full()), HashMap::new());
-        let mut change = Change { next, ids: Vec::new(), added, moving: Vec::new() };
+        let place = StoreLocation { directory: self.directory.as_deref(), now: self.clock.now() };
+        let (next, added) = (RuleBlocks::clone(&self.rules.load_full()), HashMap::new());
+        let mut change = RuleUpdate { next, ids: Vec::new(), added, moving: Vec::new() };
         for wanted in wanted {
             change.add(wanted, &names, (&stores, place))?;
         }
-        let Change { next, ids, added, moving } = change;
+        let RuleUpdate { next, ids, added, moving } = change;
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
         self.rules.store(Arc::new(next));
         names.places.extend(added);
@@ -202,7 +202,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// Publishes a rule whose clients were moved by a sweep, unless the rule was changed meanwhile.
     fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
         let _names = lock(&self.names);
-        let mut next = Rules::clone(&self.rules.load_full());
+        let mut next = RuleBlocks::clone(&self.rules.load_full());
         if let Some(now) = next.get(place).filter(|now| now.has_the_store_of(known)) {
             let swept = Prepared { older: swept.older, ..now.clone() };
             next.set(place, swept);

@@ -11,7 +11,7 @@ use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::KeyHash;
 use crate::store::{Clients, Next, Older, StateDirectory, States};
-use crate::survey::{Source, Survey};
+use crate::survey::{Survey, SurveySource};
 
 /// The number of rules in a block.
 pub(super) const BLOCK: usize = 64;
@@ -19,11 +19,11 @@ pub(super) const BLOCK: usize = 64;
 /// The rules by their indices, in blocks, so that publishing a change copies one block instead of
 /// all rules.
 #[derive(Clone, Default)]
-pub(super) struct Rules(pub(super) Vec<Arc<Vec<Prepared>>>);
+pub(super) struct RuleBlocks(pub(super) Vec<Arc<Vec<Prepared>>>);
 
 /// The rules and the shared stores by their names.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct Registry {
     /// The indices of the rules.
     pub(super) places: HashMap<Arc<str>, usize>,
     pub(super) stores: HashMap<Box<str>, Arc<States>>,
@@ -46,7 +46,7 @@ pub(super) struct Prepared {
     pub(super) older: Option<Arc<Older>>,
 }
 
-impl Rules {
+impl RuleBlocks {
     #[inline]
     pub(super) fn get(&self, place: usize) -> Option<&Prepared> {
         self.0.get(place / BLOCK)?.get(place % BLOCK)
@@ -76,7 +76,7 @@ impl Rules {
 
 /// The place of new stores: memory, or the files of a directory, which are swept at `now`.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct StoreLocation<'a> {
     pub(super) directory: Option<&'a StateDirectory>,
     pub(super) now: Nanos,
 }
@@ -173,10 +173,11 @@ impl Prepared {
     /// Walks over the clients in this store and the older ones; see [`Survey::take`].
     pub(super) fn survey(&self, now: Nanos, count: usize) -> Survey {
         let older = std::iter::successors(self.older.as_deref(), |older| older.older.as_deref());
-        let older = older.map(|older| Source { clients: &older.clients, limit: &older.limit });
+        let older =
+            older.map(|older| SurveySource { clients: &older.clients, limit: &older.limit });
         let mut sources: Vec<_> = older.collect();
         sources.reverse();
-        sources.push(Source { clients: &self.clients, limit: self.rule.limit() });
+        sources.push(SurveySource { clients: &self.clients, limit: self.rule.limit() });
         Survey::take(&sources, self.rule.limit(), now, count)
     }
 
@@ -186,7 +187,7 @@ impl Prepared {
     }
 }
 
-impl Place<'_> {
+impl StoreLocation<'_> {
     /// Returns a store for `capacity` clients of a rule.
     pub(super) fn new_clients(
         &self,

@@ -11,13 +11,13 @@ use crate::rules::one_time::OneTime;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, outcome_of, wait_of};
 use crate::store::Kept;
-use crate::store::table::{Change, Place, Purpose, Seen};
+use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
 
 /// A client in one of its home lines, with the state that was read, and the request judged on that
 /// state.
 pub(crate) struct AtHome<'a> {
     part: &'a Part<'a>,
-    seen: Seen<'a>,
+    seen: ReadEntry<'a>,
     request: OneTime<'a>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> Part<'a> {
     /// Prefetches the home lines of the client and returns them; `None` if the rule's states are
     /// not words.
     #[inline]
-    pub(super) fn place(&self) -> Option<Place<'a>> {
+    pub(super) fn place(&self) -> Option<Lookup<'a>> {
         match &self.clients.kept {
             Kept::Words(table) => {
                 Some(table.place(self.key, Purpose::of(self.rule.limit().policy())))
@@ -87,7 +87,7 @@ impl<'a> Part<'a> {
     /// Returns the client, judged on the state that was read. That state may be torn, since its
     /// halves are read separately; the compare-and-swap then fails.
     #[inline(always)]
-    fn at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
+    fn at_home<'p>(&'p self, place: &Lookup<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let Kept::Words(table) = &self.clients.kept else { return None };
         let seen = table.at_home(place)?;
         let request = self.judge_seen(&seen, now)?;
@@ -96,14 +96,18 @@ impl<'a> Part<'a> {
 
     /// Returns the client, judged on a state that it certainly had at one instant.
     #[inline]
-    pub(super) fn judge_at_home<'p>(&'p self, place: &Place<'p>, now: Nanos) -> Option<AtHome<'p>> {
+    pub(super) fn judge_at_home<'p>(
+        &'p self,
+        place: &Lookup<'p>,
+        now: Nanos,
+    ) -> Option<AtHome<'p>> {
         let mut client = self.at_home(place, now)?;
         client.settle(|_| Mode::Peek)?;
         Some(client)
     }
 
     #[inline(always)]
-    fn judge_seen<'p>(&'p self, seen: &Seen<'_>, now: Nanos) -> Option<OneTime<'p>> {
+    fn judge_seen<'p>(&'p self, seen: &ReadEntry<'_>, now: Nanos) -> Option<OneTime<'p>> {
         OneTime::judge(self.rule, Moment(seen.word()?), now, self.cost)
     }
 }

@@ -23,7 +23,7 @@ use crate::held::Held;
 use crate::rules::at_home::AtHome;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine};
-use crate::store::table::Place;
+use crate::store::table::Lookup;
 use crate::store::{Kept, Next, Shard, States, Under};
 
 /// A list with one item for each rule, which needs no allocation for up to eight rules.
@@ -40,7 +40,7 @@ pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos
 /// Checks a request, and returns the time after which each rule's client is as good as new.
 pub(crate) fn check_with_resets(parts: &mut [Part<'_>], now: Nanos) -> (Decision, Each<Duration>) {
     let mut resets = Each::new();
-    let mut report = |answers: &[Answer<'_>]| {
+    let mut report = |answers: &[RuleVerdict<'_>]| {
         resets = answers.iter().map(|answer| answer.standing().2).collect();
     };
     let decision = decide_and_report(parts, Mode::Check, &|| now, &mut report);
@@ -55,7 +55,7 @@ fn decide_and_report(
     parts: &mut [Part<'_>],
     mode: Mode,
     now: &dyn Fn() -> Nanos,
-    report: &mut dyn FnMut(&[Answer<'_>]),
+    report: &mut dyn FnMut(&[RuleVerdict<'_>]),
 ) -> Decision {
     if let [part] = &*parts {
         let at_home = part.decide_at_home(mode, now);
@@ -65,17 +65,17 @@ fn decide_and_report(
         // A charge is stored under every rule unconditionally, so the rules need not be
         // coordinated.
         let now = now();
-        let answers: Each<Answer<'_>> =
+        let answers: Each<RuleVerdict<'_>> =
             parts.iter().map(|part| part.charge(mode, now).into()).collect();
         return together(parts, now, &answers);
     }
     // All lines are prefetched before the clock is read and before the first line is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
-    Request { parts, places: &places, now: now(), shards }.decide(mode, report)
+    AtomicRequest { parts, places: &places, now: now(), shards }.decide(mode, report)
 }
 
-fn together(parts: &[Part<'_>], now: Nanos, answers: &[Answer<'_>]) -> Decision {
+fn together(parts: &[Part<'_>], now: Nanos, answers: &[RuleVerdict<'_>]) -> Decision {
     let each = parts.iter().zip(answers);
     combine(now, each.map(|(part, answer)| (part.rule, answer.judgement(), answer)))
 }
@@ -272,24 +272,24 @@ impl<'a> Shards<'a> {
     }
 }
 
-struct Request<'r, 'a> {
+struct AtomicRequest<'r, 'a> {
     parts: &'r [Part<'a>],
     /// The home lines of the clients whose states are words.
-    places: &'r [Option<Place<'a>>],
+    places: &'r [Option<Lookup<'a>>],
     now: Nanos,
     shards: Shards<'a>,
 }
 
 /// The judgement of one rule, with the means to compute its figures.
-enum Answer<'a> {
+enum RuleVerdict<'a> {
     /// A client that was judged in one of its home lines.
     AtHome(AtHome<'a>),
     /// Any other client. Its figures are computed last and only once.
     Elsewhere(Judgement, Option<Figures>),
 }
 
-impl<'r> Request<'r, '_> {
-    fn decide(mut self, mode: Mode, report: &mut dyn FnMut(&[Answer<'_>])) -> Decision {
+impl<'r> AtomicRequest<'r, '_> {
+    fn decide(mut self, mode: Mode, report: &mut dyn FnMut(&[RuleVerdict<'_>])) -> Decision {
         let mut answers = self.judge_all();
         if mode == Mode::Check {
             self.charge_strict_words(&mut answers);
@@ -299,7 +299,7 @@ impl<'r> Request<'r, '_> {
             self.store_states(&mut answers);
         }
         for (part, answer) in self.parts.iter().zip(&mut answers) {
-            if let Answer::Elsewhere(_, figures @ None) = answer {
+            if let RuleVerdict::Elsewhere(_, figures @ None) = answer {
                 *figures = Some(self.figures(part));
             }
         }
@@ -307,13 +307,13 @@ impl<'r> Request<'r, '_> {
         together(self.parts, self.now, &answers)
     }
 
-    fn judge_all(&mut self) -> Each<Answer<'r>> {
+    fn judge_all(&mut self) -> Each<RuleVerdict<'r>> {
         let (mut answers, now) = (Each::new(), self.now);
         for (part, place) in self.parts.iter().zip(self.places) {
             let at_home = place.as_ref().and_then(|place| part.judge_at_home(place, now));
             answers.push(match at_home {
-                Some(client) => Answer::AtHome(client),
-                None => Answer::Elsewhere(self.judge(part), None),
+                Some(client) => RuleVerdict::AtHome(client),
+                None => RuleVerdict::Elsewhere(self.judge(part), None),
             });
         }
         answers
@@ -343,8 +343,8 @@ impl<'r> Request<'r, '_> {
         }
     }
 
-    fn charge_word(&self, part: &Part<'_>, answer: &mut Answer<'_>) {
-        if let Answer::AtHome(client) = answer
+    fn charge_word(&self, part: &Part<'_>, answer: &mut RuleVerdict<'_>) {
+        if let RuleVerdict::AtHome(client) = answer
             && client.settle(|judgement| judgement.settle(Mode::Check, true)).is_some()
         {
             return;
@@ -354,7 +354,7 @@ impl<'r> Request<'r, '_> {
 
     /// Charges the strict rules, which store every request and so need not wait for the other
     /// rules' judgements.
-    fn charge_strict_words(&self, answers: &mut [Answer<'_>]) {
+    fn charge_strict_words(&self, answers: &mut [RuleVerdict<'_>]) {
         for (part, answer) in self.parts.iter().zip(answers) {
             if part.is_word() && part.is_strict() {
                 self.charge_word(part, answer);
@@ -364,7 +364,7 @@ impl<'r> Request<'r, '_> {
 
     /// Charges the leaky rules in turn. If one of them now denies the request, because of a
     /// concurrent one, takes the charges back.
-    fn charge_leaky_words(&self, answers: &mut [Answer<'_>]) {
+    fn charge_leaky_words(&self, answers: &mut [RuleVerdict<'_>]) {
         for (nth, part) in self.parts.iter().enumerate() {
             if !part.is_word() || part.is_strict() {
                 continue;
@@ -377,25 +377,25 @@ impl<'r> Request<'r, '_> {
         }
     }
 
-    fn take_back(&self, answers: &mut [Answer<'_>]) {
+    fn take_back(&self, answers: &mut [RuleVerdict<'_>]) {
         for (part, answer) in self.parts.iter().zip(answers) {
             let judgement = *answer.judgement();
             let was_charged = judgement.settle(Mode::Check, true) == Mode::Charge;
             if part.is_word() && !part.is_strict() && was_charged {
                 part.refund(self.now, Some(self.now));
-                *answer = Answer::Elsewhere(judgement, None);
+                *answer = RuleVerdict::Elsewhere(judgement, None);
             }
         }
     }
 
     /// Stores the request in the larger states, which are locked and so are still in the state that
     /// was judged.
-    fn store_states(&mut self, answers: &mut [Answer<'_>]) {
+    fn store_states(&mut self, answers: &mut [RuleVerdict<'_>]) {
         let pass = all_pass(answers);
         for (part, answer) in self.parts.iter().zip(answers) {
             let (now, mode) = (self.now, answer.judgement().settle(Mode::Check, pass));
             if mode == Mode::Charge
-                && let Answer::Elsewhere(_, figures) = answer
+                && let RuleVerdict::Elsewhere(_, figures) = answer
                 && let Some(shard) = self.shards.of(part)
             {
                 let store = |state| part.store(state, now, mode);
@@ -405,11 +405,11 @@ impl<'r> Request<'r, '_> {
     }
 }
 
-fn all_pass(answers: &[Answer<'_>]) -> bool {
+fn all_pass(answers: &[RuleVerdict<'_>]) -> bool {
     answers.iter().all(|answer| answer.judgement().passes())
 }
 
-impl Answer<'_> {
+impl RuleVerdict<'_> {
     #[inline]
     fn judgement(&self) -> &Judgement {
         match self {
@@ -419,14 +419,14 @@ impl Answer<'_> {
     }
 }
 
-impl From<Judged> for Answer<'_> {
+impl From<Judged> for RuleVerdict<'_> {
     fn from((judgement, figures): Judged) -> Self {
         Self::Elsewhere(judgement, Some(figures))
     }
 }
 
 /// Every figure was computed before a report is requested.
-impl Report for Answer<'_> {
+impl Report for RuleVerdict<'_> {
     fn remaining(&self) -> u64 {
         match self {
             Self::AtHome(client) => client.remaining(),

@@ -27,7 +27,7 @@ fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
     parts[2].charge(Mode::Charge, NOW);
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(&mut parts, &|| NOW);
-    let mut request = Request { parts: &parts, places: &places, now: NOW, shards };
+    let mut request = AtomicRequest { parts: &parts, places: &places, now: NOW, shards };
     let mut answers = request.judge_all();
     assert!(all_pass(&answers));
     assert!(parts[2].charge(Mode::Check, NOW).0.allowed);

@@ -5,7 +5,7 @@ use std::string::String;
 use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
-use super::file::{self, Opened, StateError, StateFile, Wanted};
+use super::file::{self, FileSpec, Opened, StateError, StateFile};
 use super::states::{States, Under, View};
 use super::table::{
     Change, KeyHash, KeyHasher, Purpose, Table, TableError, fits, half_of_what_is_left,
@@ -115,7 +115,7 @@ impl Clients {
     /// Returns the store in a state file, and the hasher of its keys. `now` makes the clock of the
     /// given anchor and returns the present instant.
     pub(crate) fn open(
-        wanted: &Wanted<'_>,
+        wanted: &FileSpec<'_>,
         now: impl FnOnce(Anchor) -> Nanos,
     ) -> Result<(Self, KeyHasher), BuildError> {
         if wanted.capacity == 0 {

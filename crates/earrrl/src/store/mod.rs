@@ -14,7 +14,7 @@ pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
 pub(crate) use older::Older;
 pub(crate) use states::{Bounds, Shard, States, Under};
-pub(crate) use walk::{Held, Passed};
+pub(crate) use walk::{Passed, StateRef};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on

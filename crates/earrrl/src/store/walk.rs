@@ -19,12 +19,12 @@ pub(crate) struct Passed {
     pub(crate) fingerprint: u64,
     /// The client's usage relative to the limit, 1 at the limit.
     pub(crate) usage: f64,
-    pub(crate) held: Held,
+    pub(crate) held: StateRef,
 }
 
 /// The state of a client, or the key under which its store has it.
 #[derive(Clone, Copy)]
-pub(crate) enum Held {
+pub(crate) enum StateRef {
     Word(Word),
     Key(KeyHash),
 }
@@ -47,7 +47,7 @@ impl Clients {
                     visit(Passed {
                         fingerprint: client.fingerprint,
                         usage: limit.usage(&mut state, now),
-                        held: Held::Word(client.word),
+                        held: StateRef::Word(client.word),
                     });
                 }
             }
@@ -57,7 +57,7 @@ impl Clients {
                         visit(Passed {
                             fingerprint: key.fingerprint(),
                             usage,
-                            held: Held::Key(key),
+                            held: StateRef::Key(key),
                         });
                     });
                     drop(shard);
@@ -71,7 +71,7 @@ impl Clients {
     /// that request would be allowed. Returns `None` if the client has gone meanwhile.
     pub(crate) fn figures(
         &self,
-        held: Held,
+        held: StateRef,
         limit: &Limit,
         now: Nanos,
         convert: impl FnOnce(State) -> Option<State>,
@@ -82,8 +82,8 @@ impl Clients {
             (allowed, figures)
         };
         match held {
-            Held::Word(word) => Some(peek(convert(limit.state_of(word)?))),
-            Held::Key(key) => {
+            StateRef::Word(word) => Some(peek(convert(limit.state_of(word)?))),
+            StateRef::Key(key) => {
                 let copy = |state: Option<State>| (state.clone(), state);
                 Some(peek(convert(self.inspect(key, limit, now, copy)??)))
             }

@@ -67,7 +67,7 @@ impl TopClient {
 
 /// A store of clients to walk over, and the limit of its states.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'a> {
+pub(crate) struct SurveySource<'a> {
     pub(crate) clients: &'a Clients,
     pub(crate) limit: &'a Limit,
 }
@@ -76,7 +76,12 @@ impl Survey {
     /// Walks over the clients of `sources`, the oldest store first, and reports the `count` highest
     /// under the present limit. Clients move from older to newer stores, so in this order none is
     /// missed; a client that is met twice is reported once.
-    pub(crate) fn take(sources: &[Source<'_>], limit: &Limit, now: Nanos, count: usize) -> Self {
+    pub(crate) fn take(
+        sources: &[SurveySource<'_>],
+        limit: &Limit,
+        now: Nanos,
+        count: usize,
+    ) -> Self {
         let (mut highest, mut rates) = (Highest::new(count), Rates::default());
         for (nth, source) in sources.iter().enumerate() {
             let per_second = source.limit.per_second();
@@ -86,7 +91,7 @@ impl Survey {
             });
         }
         let figures = |nth: usize, held| {
-            let Source { clients, limit: old } = sources[nth];
+            let SurveySource { clients, limit: old } = sources[nth];
             let convert = |state: State| limit.convert(old, state, now);
             clients.figures(held, old, now, convert, limit)
         };

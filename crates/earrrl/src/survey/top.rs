@@ -4,13 +4,13 @@ use core::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::vec::Vec;
 
-use crate::store::{Held, Passed};
+use crate::store::{Passed, StateRef};
 
 /// A client among the highest so far.
 pub(super) struct Ranked {
     pub(super) fingerprint: u64,
     pub(super) usage: f64,
-    pub(super) held: Held,
+    pub(super) held: StateRef,
     /// The index of the store in which the client was met.
     pub(super) source: usize,
 }
@@ -55,8 +55,8 @@ impl Ranked {
     /// Returns the order of two clients whose usage is too high for a double.
     fn word(&self) -> i128 {
         match self.held {
-            Held::Word(word) => word,
-            Held::Key(_) => 0,
+            StateRef::Word(word) => word,
+            StateRef::Key(_) => 0,
         }
     }
 }

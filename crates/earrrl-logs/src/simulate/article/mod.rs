@@ -13,7 +13,7 @@ use crate::plot::Figure;
 
 /// The name of a figure of the articles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name {
+pub enum FigureName {
     /// The estimated rates of three clients that start, keep their rate and stop; half-life 10 s.
     Tracking,
     /// The same clients with a half-life of 1 s: the estimates adapt faster but fluctuate more.
@@ -29,7 +29,7 @@ pub enum Name {
     Exponential,
 }
 
-impl Name {
+impl FigureName {
     /// The command line name of every figure.
     const ALL: [(&str, Self); 6] = [
         ("tracking", Self::Tracking),
@@ -41,7 +41,7 @@ impl Name {
     ];
 }
 
-impl FromStr for Name {
+impl FromStr for FigureName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -56,14 +56,14 @@ impl FromStr for Name {
 /// # Errors
 /// Returns an error if a rule or client of the figure is invalid, which would be a bug in this
 /// module.
-pub fn draw(name: Name) -> Result<Figure, RuleError> {
+pub fn draw(name: FigureName) -> Result<Figure, RuleError> {
     match name {
-        Name::Tracking => tracking::figure(10),
-        Name::TrackingShort => tracking::figure(1),
-        Name::WindowedVsRecent => windows::windowed_vs_recent(),
-        Name::DoubledWindow => windows::doubled_window(),
-        Name::CreditPool => credit_pool::figure(),
-        Name::Exponential => exponential::figure(),
+        FigureName::Tracking => tracking::figure(10),
+        FigureName::TrackingShort => tracking::figure(1),
+        FigureName::WindowedVsRecent => windows::windowed_vs_recent(),
+        FigureName::DoubledWindow => windows::doubled_window(),
+        FigureName::CreditPool => credit_pool::figure(),
+        FigureName::Exponential => exponential::figure(),
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn every_figure_can_be_drawn() {
-        for (_, name) in Name::ALL {
+        for (_, name) in FigureName::ALL {
             let svg = crate::plot::svg(&draw(name).unwrap(), None).unwrap();
             assert!(svg.contains("seconds") || svg.contains("minutes"));
         }

@@ -96,13 +96,13 @@ struct Level(HashMap<Box<str>, Branch>);
 /// The nodes of one level that have the same key.
 #[derive(Debug, Default)]
 struct Branch {
-    exact: HashMap<Box<str>, Node>,
-    wildcards: Vec<(Wildcard, Node)>,
-    key_alone: Option<Box<Node>>,
+    exact: HashMap<Box<str>, TreeNode>,
+    wildcards: Vec<(Wildcard, TreeNode)>,
+    key_alone: Option<Box<TreeNode>>,
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct TreeNode {
     next: Level,
     limit: Option<usize>,
     share: bool,
@@ -220,7 +220,7 @@ impl Tree {
                 share: descriptor.share_threshold,
                 value_to_metric: descriptor.value_to_metric,
             });
-            let mut node = Node {
+            let mut node = TreeNode {
                 limit: self.add_limit(file, descriptor, path),
                 share: descriptor.share_threshold,
                 next: Level::default(),
@@ -279,7 +279,7 @@ impl Tree {
 
 impl Level {
     /// Adds the node of a descriptor; returns false if an equal descriptor is already present.
-    fn insert(&mut self, descriptor: &DescriptorConfig, node: Node) -> bool {
+    fn insert(&mut self, descriptor: &DescriptorConfig, node: TreeNode) -> bool {
         let branch = self.0.entry(descriptor.key.as_str().into()).or_default();
         let value = descriptor.value.as_str();
         if value.is_empty() {
@@ -293,7 +293,7 @@ impl Level {
         fresh
     }
 
-    fn find(&self, key: &str, value: &str) -> Option<(&Node, Matched<'_>)> {
+    fn find(&self, key: &str, value: &str) -> Option<(&TreeNode, Matched<'_>)> {
         let branch = self.0.get(key)?;
         if let Some(node) = branch.exact.get(value) {
             return Some((node, Matched::Exact));

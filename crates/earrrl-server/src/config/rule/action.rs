@@ -22,7 +22,7 @@ pub enum OnError {
 /// The treatment of a request that lacks an attribute of a rule's key, or whose value of it is
 /// empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Missing {
+pub enum OnMissing {
     /// All such requests count as one client, so that no client evades the limit by leaving the
     /// attribute out.
     #[default]
@@ -46,16 +46,16 @@ pub(super) fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Optio
     }
 }
 
-pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> Missing {
-    let Some(field) = &file.missing else { return Missing::default() };
+pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> OnMissing {
+    let Some(field) = &file.missing else { return OnMissing::default() };
     match field.get_ref().as_str() {
-        "share" => Missing::Share,
-        "skip" => Missing::Skip,
-        "deny" => Missing::Deny,
+        "share" => OnMissing::Share,
+        "skip" => OnMissing::Skip,
+        "deny" => OnMissing::Deny,
         other => {
             let shown = other.escape_debug();
             problems.add(field.span(), format!("missing: `{shown}` is none of share, skip, deny"));
-            Missing::default()
+            OnMissing::default()
         }
     }
 }

@@ -11,29 +11,40 @@ use earrrl::Mode;
 use futures_util::future::join_all;
 
 use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
-use super::request::{Shared, parse, read};
+use super::request::{ServerState, parse, read};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::server::Server;
-use crate::service::ask::{Answer, Ask, Manner};
+use crate::service::answer::Answer;
+use crate::service::ask::{Ask, Manner};
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::rules::{ActiveRule, ActiveRules};
+use crate::service::rule::ActiveRule;
+use crate::service::rules::ActiveRules;
 
 /// The maximum number of checks of one batch that are in flight at the same time, if the engine
 /// waits for Redis. Checks are sent in order, so checks of the same key are also decided in order.
 const AT_ONCE: usize = 32;
 
-pub(super) async fn check(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn check(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     ask(&server, request, Mode::Check, AnswerStatus::ByVerdict).await
 }
 
-pub(super) async fn peek(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn peek(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     ask(&server, request, Mode::Peek, AnswerStatus::Ok).await
 }
 
-pub(super) async fn charge(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn charge(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     ask(&server, request, Mode::Charge, AnswerStatus::ByVerdict).await
 }
 
@@ -152,7 +163,10 @@ pub(super) fn find_named<'a>(
     Ok(rule)
 }
 
-pub(super) async fn batch(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn batch(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     let (access, body) = read(&server, request, Scope::Check).await?;
     let batch: BatchBody<'_> = parse(&server, &body)?;
     if batch.checks.len() > MAX_BATCH {
@@ -198,7 +212,10 @@ async fn decide_apart(server: &Server, access: &Access, check: Check<'_>) -> Vec
     out
 }
 
-pub(super) async fn refund(State(server): Shared, request: Request) -> Result<StatusCode, Problem> {
+pub(super) async fn refund(
+    State(server): ServerState,
+    request: Request,
+) -> Result<StatusCode, Problem> {
     let (access, body) = read(&server, request, Scope::Refund).await?;
     let refund: Refund<'_> = parse(&server, &body)?;
     let charged_at = refund.charged_at()?;

@@ -8,20 +8,20 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode;
 use serde_json::{Value, json};
 
-use super::request::{Shared, authorize};
+use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
 use crate::config::attribute::KeyPart;
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::service::ask::{Ask, Manner};
 use crate::service::error::AskError;
-use crate::service::rules::ActiveRule;
+use crate::service::rule::ActiveRule;
 use earrrl::Mode;
 
 /// `GET /v1/clients/{rule}/{key}`: returns the decision that a request of this client would get
 /// now, without charging it.
 pub(super) async fn explain(
-    State(server): Shared,
+    State(server): ServerState,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
@@ -37,7 +37,7 @@ pub(super) async fn explain(
 
 /// `DELETE /v1/clients/{rule}/{key}`: deletes the stored state of this client under the rule.
 pub(super) async fn reset(
-    State(server): Shared,
+    State(server): ServerState,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<StatusCode, Problem> {
@@ -61,7 +61,7 @@ fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
 }
 
 /// `GET /v1/rules`: returns the list of the rules that the request's token permits.
-pub(super) async fn rules(server: Shared, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) async fn rules(server: ServerState, headers: HeaderMap) -> Result<Response, Problem> {
     let access = authorize(&server, &headers, Scope::Peek)?;
     let rules = server.service.rules();
     let permitted = rules.iter().filter(|rule| access.permit_rule(&rule.name).is_ok());

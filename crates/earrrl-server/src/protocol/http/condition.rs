@@ -5,7 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::request::Shared;
+use super::request::ServerState;
 
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
@@ -15,7 +15,7 @@ pub(super) async fn healthz() -> &'static str {
 /// is stopping. A rejected reload is only reported in the body, since the previous rules remain in
 /// force. An unreachable Redis is only reported too, since it would otherwise take every server out
 /// of service at once.
-pub(super) async fn readyz(server: Shared) -> Response {
+pub(super) async fn readyz(server: ServerState) -> Response {
     let stopping = server.is_stopping();
     let (status, word) = match (stopping, server.is_configured()) {
         (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
@@ -35,7 +35,7 @@ pub(super) async fn readyz(server: Shared) -> Response {
     (status, Json(body)).into_response()
 }
 
-pub(super) async fn metrics(server: Shared) -> Response {
+pub(super) async fn metrics(server: ServerState) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
 }

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
 use super::envoy_json;
-use super::request::{Shared, authorize};
+use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::Code;
 use crate::protocol::response::problem::Problem;
@@ -17,7 +17,10 @@ use earrrl::Mode;
 
 /// Decides a request for descriptors. As in envoyproxy/ratelimit, the status is 200 if the request
 /// is within the limits, 429 if not, 400 for an invalid request, and 500 if the server failed.
-pub(super) async fn json(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn json(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     authorize(&server, request.headers(), Scope::Check)?.permit_all_rules()?;
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
     let body = to_bytes(request.into_body(), server.config.max_body).await;
@@ -37,7 +40,7 @@ pub(super) async fn json(State(server): Shared, request: Request) -> Result<Resp
 }
 
 /// Returns 200 and `OK`, or 500 while the server is stopping.
-pub(super) async fn healthcheck(server: Shared) -> Response {
+pub(super) async fn healthcheck(server: ServerState) -> Response {
     let going = server.is_stopping();
     let status = if going { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };
     (status, if going { "" } else { "OK" }).into_response()

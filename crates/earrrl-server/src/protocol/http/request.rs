@@ -19,7 +19,7 @@ use crate::server::Server;
 /// The most bytes that are allocated for a body before any of it has arrived.
 const FIRST_ROOM: usize = 4 * 1024;
 
-pub(super) type Shared = State<Arc<Server>>;
+pub(super) type ServerState = State<Arc<Server>>;
 
 /// Returns the body of a request whose token permits the operation, and the access that the token
 /// grants. A body that is announced as too long is refused before any of it is read. The request must have the content type of JSON,

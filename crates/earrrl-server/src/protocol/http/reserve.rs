@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::body::{ChargeBody, KeyText, amount};
 use super::body::{Check, CostPairs, JsonObject, JsonText, NamedCharge, Pairs, WantedDecision};
 use super::check::find_named;
-use super::request::{Shared, parse, read};
+use super::request::{ServerState, parse, read};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response;
 use crate::protocol::response::problem::Problem;
@@ -20,7 +20,7 @@ use crate::server::Server;
 use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::reserve::{Costs, Reserved};
+use crate::service::reserve::{ActualCosts, Reserved};
 
 /// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
 #[derive(Debug, Deserialize)]
@@ -75,7 +75,10 @@ struct CommitBody<'a> {
     costs: Option<CostPairs<'a>>,
 }
 
-pub(super) async fn reserve(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn reserve(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     let (access, body) = read(&server, request, Scope::Check).await?;
     let started = Instant::now();
     let (wanted, terms) = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
@@ -114,7 +117,10 @@ async fn decide(
     Ok(respond(&reserved, several))
 }
 
-pub(super) async fn commit(State(server): Shared, request: Request) -> Result<Response, Problem> {
+pub(super) async fn commit(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
     // The id cannot be guessed, so it permits the commit under the rules of the reservation.
     let (_, body) = read(&server, request, Scope::Check).await?;
     let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
@@ -123,9 +129,9 @@ pub(super) async fn commit(State(server): Shared, request: Request) -> Result<Re
     let costs = match (cost, costs) {
         (None, Some(costs)) => {
             by_rule = costs.0;
-            Costs::ByRule(by_rule.iter().map(|(name, cost)| (&**name, *cost)).collect())
+            ActualCosts::ByRule(by_rule.iter().map(|(name, cost)| (&**name, *cost)).collect())
         }
-        (cost, None) => Costs::All(cost.map(|cost| amount("cost", cost)).transpose()?),
+        (cost, None) => ActualCosts::All(cost.map(|cost| amount("cost", cost)).transpose()?),
         (Some(_), Some(_)) => {
             return Err(AskError::Invalid("expected one of: cost, costs".to_owned()).into());
         }

@@ -12,18 +12,18 @@ use earrrl::{Nanos, Wait};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
-use super::request::{Shared, authorize};
+use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
-use crate::service::reports::{MAX_TOP, Report, Reported};
+use crate::service::reports::{MAX_TOP, Reported, SurveyReport};
 
 /// The number of clients that are listed unless the request names another.
 const USUAL: usize = 100;
 
 /// `GET /v1/top?rule=NAME&limit=N`: returns the clients with the highest rates.
 pub(super) async fn top(
-    State(server): Shared,
+    State(server): ServerState,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
@@ -42,7 +42,7 @@ pub(super) async fn top(
 /// `GET /v1/rates?rule=NAME&above=X`: returns the distribution of clients' rates, and how many
 /// clients and which share of requests are above a rate.
 pub(super) async fn rates(
-    State(server): Shared,
+    State(server): ServerState,
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
@@ -63,7 +63,7 @@ pub(super) async fn rates(
 }
 
 /// Returns the distribution of rates as JSON.
-pub(super) fn distribution(rule: &str, limit: f64, report: &Report) -> Value {
+pub(super) fn distribution(rule: &str, limit: f64, report: &SurveyReport) -> Value {
     let rates = &report.rates;
     let bucket = |one: earrrl::RateBucket| json!({ "from": one.from, "to": one.to, "clients": one.clients, "rate": one.rate });
     json!({

@@ -2,7 +2,7 @@
 //! does no I/O and bounds all sizes.
 //!
 //! The decoder stores offsets into a buffer that its caller owns, so decoding copies nothing and
-//! seldom allocates. When a request arrives in pieces, decoding continues where it stopped, so no
+//! rarely allocates. When a request arrives in pieces, decoding continues where it stopped, so no
 //! byte is examined twice. Sizes are checked when they are announced, before memory is allocated
 //! for them.
 
@@ -221,9 +221,9 @@ impl Decoder {
                     break true;
                 }
                 _ => match self.array_step(input)? {
-                    Step::More => {}
-                    Step::Starved => return self.starved(),
-                    Step::Done => break false,
+                    ParseStep::More => {}
+                    ParseStep::Starved => return self.starved(),
+                    ParseStep::Done => break false,
                 },
             }
         };
@@ -261,11 +261,11 @@ impl Decoder {
     }
 
     #[inline]
-    fn array_step(&mut self, input: &[u8]) -> Result<Step, Malformed> {
+    fn array_step(&mut self, input: &[u8]) -> Result<ParseStep, Malformed> {
         match self.phase {
             Phase::Count => {
                 let Some(count) = self.number(input, Malformed::WordCount)? else {
-                    return Ok(Step::Starved);
+                    return Ok(ParseStep::Starved);
                 };
                 if count as usize > MAX_WORDS {
                     return Err(Malformed::WordCount);
@@ -274,17 +274,17 @@ impl Decoder {
                 self.next_word()
             }
             Phase::Dollar => match input.get(self.seen) {
-                None => Ok(Step::Starved),
+                None => Ok(ParseStep::Starved),
                 Some(b'$') => {
                     self.seen += 1;
                     self.phase = Phase::Length;
-                    Ok(Step::More)
+                    Ok(ParseStep::More)
                 }
                 Some(_) => Err(Malformed::NotABulkString),
             },
             Phase::Length => {
                 let Some(length) = self.number(input, Malformed::WordLength)? else {
-                    return Ok(Step::Starved);
+                    return Ok(ParseStep::Starved);
                 };
                 if length as usize > MAX_WORD_LEN {
                     return Err(Malformed::WordLength);
@@ -292,20 +292,20 @@ impl Decoder {
                 // The sum does not overflow, since `seen` is at most the length of a request and a
                 // word.
                 self.phase = Phase::Body(self.seen as u32 + length);
-                Ok(Step::More)
+                Ok(ParseStep::More)
             }
             Phase::Body(end) => self.body(input, end),
-            Phase::Start | Phase::Inline => Ok(Step::More),
+            Phase::Start | Phase::Inline => Ok(ParseStep::More),
         }
     }
 
     #[inline]
-    fn body(&mut self, input: &[u8], end: u32) -> Result<Step, Malformed> {
+    fn body(&mut self, input: &[u8], end: u32) -> Result<ParseStep, Malformed> {
         let after = end as usize + 2;
         if after > MAX_REQUEST_LEN {
             return Err(Malformed::TooLong);
         }
-        let Some(line_end) = input.get(end as usize..after) else { return Ok(Step::Starved) };
+        let Some(line_end) = input.get(end as usize..after) else { return Ok(ParseStep::Starved) };
         if line_end != b"\r\n" {
             return Err(Malformed::LineEnd);
         }
@@ -316,12 +316,12 @@ impl Decoder {
     }
 
     #[inline]
-    fn next_word(&mut self) -> Result<Step, Malformed> {
+    fn next_word(&mut self) -> Result<ParseStep, Malformed> {
         if self.missing == 0 {
-            return Ok(Step::Done);
+            return Ok(ParseStep::Done);
         }
         self.phase = Phase::Dollar;
-        Ok(Step::More)
+        Ok(ParseStep::More)
     }
 
     /// Continues to read a header line. Returns its number, or `None` if the end of the line has
@@ -399,7 +399,7 @@ impl Decoder {
     }
 }
 
-enum Step {
+enum ParseStep {
     More,
     Starved,
     Done,

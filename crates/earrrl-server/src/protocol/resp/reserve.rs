@@ -13,7 +13,7 @@ use super::session::Session;
 use crate::config::access::{Access, Scope};
 use crate::service::ask::Ask;
 use crate::service::error::AskError;
-use crate::service::reserve::Costs;
+use crate::service::reserve::ActualCosts;
 use crate::service::rules::ActiveRules;
 
 /// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [AND rule key [COST c] …]`. The terms
@@ -92,7 +92,7 @@ pub(super) fn commit(
     };
     let id = request.word(1).and_then(|id| std::str::from_utf8(id).ok());
     let id: HoldId = id.unwrap_or_default().parse().map_err(AskError::from)?;
-    let (answer, repeated) = session.server.service.commit(rules, id, &Costs::All(actual))?;
+    let (answer, repeated) = session.server.service.commit(rules, id, &ActualCosts::All(actual))?;
     write_committed(&answer, repeated, reply);
     Ok(())
 }

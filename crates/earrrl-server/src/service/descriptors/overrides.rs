@@ -19,7 +19,7 @@ const CLIENTS: usize = 10_000;
 
 /// The limits that requests brought, and that are still kept. A reload of the configuration keeps
 /// them.
-pub struct Overrides(Mutex<LruCache<OverrideKey, PlacedLimit, foldhash::fast::RandomState>>);
+pub struct RequestOverrides(Mutex<LruCache<OverrideKey, PlacedLimit, foldhash::fast::RandomState>>);
 
 /// The algorithm of a limit, its number of requests, and its unit of time.
 type OverrideKey = (EnvoyAlgorithm, u32, Unit);
@@ -27,7 +27,7 @@ type OverrideKey = (EnvoyAlgorithm, u32, Unit);
 /// A limit, and the number of its table, which is below [`MAX_OVERRIDES`].
 type PlacedLimit = (usize, Arc<DescriptorLimit>);
 
-impl Default for Overrides {
+impl Default for RequestOverrides {
     fn default() -> Self {
         Self(Mutex::new(LruCache::with_hasher(
             MAX_OVERRIDES,
@@ -36,13 +36,13 @@ impl Default for Overrides {
     }
 }
 
-impl fmt::Debug for Overrides {
+impl fmt::Debug for RequestOverrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Overrides")
+        f.write_str("RequestOverrides")
     }
 }
 
-impl Overrides {
+impl RequestOverrides {
     /// Returns the limit for this key, and creates it on first use. A new limit evicts the least
     /// recently used one if `MAX_OVERRIDES` are kept.
     ///
@@ -87,5 +87,5 @@ fn new_limit(
     };
     let current = Current { name: String::new(), requests, unit: unit.number() };
     let (shadow_mode, quota_mode) = (false, false);
-    Ok(DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None })
+    Ok(DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None })
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::StateError;
-use super::state_file::{Opened, Shared, Wanted};
+use super::state_file::{FileSpec, KeyAndClock, Opened};
 use crate::TokenBucket;
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
@@ -34,7 +34,7 @@ impl StateDirectory {
         let path = path.into();
         let file = path.join(ROOT);
         let limit = limit().ok_or_else(|| StateError::refused(&path, "rule", "none", "one"))?;
-        let wanted = Wanted { path: &file, limit: &limit, capacity: 1, known, shared: None };
+        let wanted = FileSpec { path: &file, limit: &limit, capacity: 1, known, shared: None };
         let root = super::open(&wanted, |anchor| anchor.wall)?;
         Ok(Self { path, root, accepts_other_rules: false })
     }
@@ -77,10 +77,10 @@ impl StateDirectory {
         name: &str,
         limit: &Limit,
         capacity: usize,
-        open: impl FnOnce(&Wanted<'_>) -> T,
+        open: impl FnOnce(&FileSpec<'_>) -> T,
     ) -> T {
-        let shared: Option<&Shared> = Some(&self.root.file.shared);
-        open(&Wanted { path: &self.path.join(name), limit, capacity, known, shared })
+        let shared: Option<&KeyAndClock> = Some(&self.root.file.shared);
+        open(&FileSpec { path: &self.path.join(name), limit, capacity, known, shared })
     }
 }
 

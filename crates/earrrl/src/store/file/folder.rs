@@ -45,9 +45,9 @@ pub(super) struct Folder {
 }
 
 /// The lock of a directory. It is released when this value is dropped.
-pub(super) struct Locked<'a>(&'a Folder);
+pub(super) struct FolderLock<'a>(&'a Folder);
 
-impl Drop for Locked<'_> {
+impl Drop for FolderLock<'_> {
     fn drop(&mut self) {
         let _ = flock(&self.0.file, FlockOperation::Unlock);
     }
@@ -117,11 +117,11 @@ impl Folder {
     }
 
     /// Waits for the directory's lock.
-    pub(super) fn lock(&self) -> Result<Locked<'_>, StateError> {
+    pub(super) fn lock(&self) -> Result<FolderLock<'_>, StateError> {
         let start = Instant::now();
         loop {
             match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked(self)),
+                Ok(()) => return Ok(FolderLock(self)),
                 Err(Errno::WOULDBLOCK | Errno::INTR) if start.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(1));
                 }

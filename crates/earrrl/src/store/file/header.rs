@@ -36,7 +36,7 @@ const CHECKSUM: usize = FIXED - 8;
 
 /// The fixed part of a state file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FileHeader {
     /// The number of the hash function.
     pub(super) hash: u32,
     pub(super) key: [u8; 16],
@@ -51,13 +51,13 @@ pub(super) struct Header {
 
 /// A field of the header with an unexpected value.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct HeaderFault {
     pub(super) field: &'static str,
     pub(super) found: String,
     pub(super) expected: String,
 }
 
-impl Header {
+impl FileHeader {
     pub(super) fn encode(&self) -> [u8; FIXED] {
         let mut page = [0; FIXED];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -91,7 +91,7 @@ impl Header {
         page: &[u8; FIXED],
         bytes: u64,
         before_sets: usize,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, HeaderFault> {
         let header = Self::read(page)?;
         let wanted = header.sets.checked_mul(SET_BYTES as u64);
         let wanted = wanted.and_then(|sets| sets.checked_add(before_sets as u64));
@@ -102,7 +102,7 @@ impl Header {
         Ok(header)
     }
 
-    fn read(page: &[u8; FIXED]) -> Result<Self, Fault> {
+    fn read(page: &[u8; FIXED]) -> Result<Self, HeaderFault> {
         if page[..8] != MAGIC {
             let expected = "the first bytes of a state file".into();
             return Err(fault("magic", format!("{:02x?}", &page[..8]), expected));
@@ -141,15 +141,15 @@ fn eight(page: &[u8; FIXED], at: usize) -> u64 {
     u64::from_ne_bytes(page[at..at + 8].try_into().unwrap_or_default())
 }
 
-fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), Fault> {
+fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), HeaderFault> {
     if found == expected {
         return Ok(());
     }
     Err(fault(field, format!("{found:#x}"), format!("{expected:#x}")))
 }
 
-fn fault(field: &'static str, found: String, expected: String) -> Fault {
-    Fault { field, found, expected }
+fn fault(field: &'static str, found: String, expected: String) -> HeaderFault {
+    HeaderFault { field, found, expected }
 }
 
 /// Returns a checksum that detects accidents. Whoever may write the file can also compute it.
@@ -163,9 +163,9 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn header() -> Header {
+    fn header() -> FileHeader {
         let rule = "token-bucket 5 refill=1/s".into();
-        Header { hash: 1, key: [7; 16], known: 3, sets: 4, capacity: 40, generation: 1, rule }
+        FileHeader { hash: 1, key: [7; 16], known: 3, sets: 4, capacity: 40, generation: 1, rule }
     }
 
     const BYTES: u64 = 8192 + 4 * SET_BYTES as u64;
@@ -173,13 +173,13 @@ mod tests {
     #[test]
     fn a_header_is_read_as_it_was_written() {
         let page = header().encode();
-        assert_eq!(Header::decode(&page, BYTES, 8192), Ok(header()));
+        assert_eq!(FileHeader::decode(&page, BYTES, 8192), Ok(header()));
         for bytes in [0, BYTES - 1, BYTES + 1, u64::MAX] {
-            assert_eq!(Header::decode(&page, bytes, 8192).unwrap_err().field, "length");
+            assert_eq!(FileHeader::decode(&page, bytes, 8192).unwrap_err().field, "length");
         }
         for sets in [0, 1, u64::MAX / 2] {
-            let page = Header { sets, ..header() }.encode();
-            assert_eq!(Header::decode(&page, BYTES, 8192).unwrap_err().field, "length");
+            let page = FileHeader { sets, ..header() }.encode();
+            assert_eq!(FileHeader::decode(&page, BYTES, 8192).unwrap_err().field, "length");
         }
     }
 
@@ -190,7 +190,10 @@ mod tests {
             for bit in 0..8 {
                 let mut flipped = page;
                 flipped[at] ^= 1 << bit;
-                assert!(Header::decode(&flipped, BYTES, 8192).is_err(), "bit {bit} of byte {at}");
+                assert!(
+                    FileHeader::decode(&flipped, BYTES, 8192).is_err(),
+                    "bit {bit} of byte {at}"
+                );
             }
         }
     }
@@ -210,7 +213,7 @@ mod tests {
         ] {
             let mut page = header().encode();
             page[at] ^= 0x40;
-            assert_eq!(Header::decode(&page, BYTES, 8192).unwrap_err().field, field);
+            assert_eq!(FileHeader::decode(&page, BYTES, 8192).unwrap_err().field, field);
         }
     }
 }

@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::format;
 use std::vec::Vec;
 
-use super::header::{Fault, checksum};
+use super::header::{HeaderFault, checksum};
 use crate::clock::{Anchor, Nanos};
 use crate::store::table::region::Region;
 
@@ -64,12 +64,12 @@ fn boot_offset(offsets: &str) -> i64 {
 impl Live {
     /// Returns the anchor for a process that is the first to use the file, and writes it if the
     /// stored one is damaged or of another boot.
-    pub(super) fn renew(&self, present: &Present) -> Result<Anchor, Fault> {
+    pub(super) fn renew(&self, present: &Present) -> Result<Anchor, HeaderFault> {
         let latest = self.0[LATEST].load(Relaxed);
         if latest > present.wall.saturating_add(AHEAD) {
             let expected =
                 format!("at most ten years after the wall clock, {:?}", Nanos::new(present.wall));
-            return Err(Fault {
+            return Err(HeaderFault {
                 field: "time",
                 found: format!("{:?}", Nanos::new(latest)),
                 expected,
@@ -95,10 +95,10 @@ impl Live {
     }
 
     /// Returns the anchor that the other users of the file have.
-    pub(super) fn anchor(&self, present: &Present) -> Result<Anchor, Fault> {
+    pub(super) fn anchor(&self, present: &Present) -> Result<Anchor, HeaderFault> {
         let checksum = self.0[ANCHOR].load(Acquire);
         let stored: [u64; ANCHOR] = core::array::from_fn(|nth| self.0[nth].load(Relaxed));
-        let fault = |field, found, expected| Err(Fault { field, found, expected });
+        let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
         if sum(&stored) != checksum {
             let expected = format!("{:016x}: the clock is damaged", sum(&stored));
             return fault("checksum of the clock", format!("{checksum:016x}"), expected);

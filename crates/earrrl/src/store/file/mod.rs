@@ -30,14 +30,14 @@ pub use directory::StateDirectory;
 pub use error::StateError;
 #[cfg(target_os = "linux")]
 pub(crate) use open::open;
-pub(crate) use state_file::{Opened, StateFile, Wanted};
+pub(crate) use state_file::{FileSpec, Opened, StateFile};
 #[cfg(target_os = "linux")]
 pub use tools::StateSummary;
 
 /// Returns an error, since only Linux has the locks and clocks that state files need.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn open(
-    wanted: &Wanted<'_>,
+    wanted: &FileSpec<'_>,
     _now: impl FnOnce(crate::clock::Anchor) -> crate::clock::Nanos,
 ) -> Result<Opened, StateError> {
     Err(StateError::refused(wanted.path, "system", std::env::consts::OS, "linux"))

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use super::error::StateError;
 use super::folder::{Folder, Stem};
-use super::header::{FIXED, Fault, Header};
+use super::header::{FIXED, FileHeader, HeaderFault};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
-use super::state_file::{Opened, Shared, StateFile, Wanted};
+use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::rule::Rule;
@@ -36,7 +36,7 @@ const FURTHEST: u32 = 1000;
 /// Opens the latest generation of a state file, or creates the first one. `now` makes the clock of
 /// the given anchor and returns the present instant.
 pub(crate) fn open(
-    wanted: &Wanted<'_>,
+    wanted: &FileSpec<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
     let (path, limit) = (wanted.path, wanted.limit);
@@ -58,13 +58,13 @@ pub(crate) fn open(
 fn use_file(
     file: File,
     path: &Path,
-    wanted: &Wanted<'_>,
+    wanted: &FileSpec<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
     let is_alone = lock(&file, path)?;
     let users = || holders(&file);
-    let refuse = |fault: Fault| {
-        let Fault { field, found, expected } = fault;
+    let refuse = |fault: HeaderFault| {
+        let HeaderFault { field, found, expected } = fault;
         StateError::refused(path, field, found, expected).held_by(users())
     };
     let header = read_header(&file, path)?.map_err(refuse)?;
@@ -94,12 +94,12 @@ fn clock(
     own: Live,
     is_alone: bool,
     present: &Present,
-    header: &Header,
-    wanted: &Wanted<'_>,
-) -> Result<Shared, Fault> {
+    header: &FileHeader,
+    wanted: &FileSpec<'_>,
+) -> Result<KeyAndClock, HeaderFault> {
     let Some(shared) = wanted.shared else {
         let anchor = if is_alone { own.renew(present) } else { own.anchor(present) }?;
-        return Ok(Shared { key: header.key, anchor, live: Arc::new(own) });
+        return Ok(KeyAndClock { key: header.key, anchor, live: Arc::new(own) });
     };
     if is_alone {
         own.write(&shared.anchor, present);
@@ -109,7 +109,7 @@ fn clock(
         return Ok(shared.clone());
     }
     let (found, expected) = (format!("{anchor:?}"), format!("{:?}", shared.anchor));
-    Err(Fault { field: "clock", found, expected })
+    Err(HeaderFault { field: "clock", found, expected })
 }
 
 /// Locks a file: exclusively if no other process uses it, and then returns true.
@@ -129,21 +129,24 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
     }
 }
 
-pub(super) fn read_header(file: &File, path: &Path) -> Result<Result<Header, Fault>, StateError> {
+pub(super) fn read_header(
+    file: &File,
+    path: &Path,
+) -> Result<Result<FileHeader, HeaderFault>, StateError> {
     let io = |error| StateError::io(path, "read", error);
     let bytes = file.metadata().map_err(io)?.len();
     let mut page = [0; FIXED];
     if bytes < SETS_AT as u64 {
         let (found, expected) = (format!("{bytes} bytes"), format!("at least {SETS_AT}"));
-        return Ok(Err(Fault { field: "length", found, expected }));
+        return Ok(Err(HeaderFault { field: "length", found, expected }));
     }
     file.read_exact_at(&mut page, 0).map_err(io)?;
-    Ok(Header::decode(&page, bytes, SETS_AT))
+    Ok(FileHeader::decode(&page, bytes, SETS_AT))
 }
 
 /// Compares a header with the wanted table. Returns the hasher of the file's keys.
-fn check(header: &Header, wanted: &Wanted<'_>) -> Result<KeyHasher, Fault> {
-    let fault = |field, found, expected| Err(Fault { field, found, expected });
+fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<KeyHasher, HeaderFault> {
+    let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
     let hasher = KeyHasher::with_key(&header.key);
     let known = (wanted.known)(&hasher);
     if header.hash != hasher.algorithm() as u32 {
@@ -175,7 +178,7 @@ fn check(header: &Header, wanted: &Wanted<'_>) -> Result<KeyHasher, Fault> {
 }
 
 /// Creates the first generation of a file, and returns its number.
-fn create(folder: &Folder, stem: &Stem, wanted: &Wanted<'_>) -> Result<u64, StateError> {
+fn create(folder: &Folder, stem: &Stem, wanted: &FileSpec<'_>) -> Result<u64, StateError> {
     let (sets, generation) = (sets_for(wanted.capacity), 1);
     folder.create_file(stem, generation, |file, path| {
         let io = |error: std::io::Error| StateError::io(path, "write", error);
@@ -185,7 +188,7 @@ fn create(folder: &Folder, stem: &Stem, wanted: &Wanted<'_>) -> Result<u64, Stat
                 .map_err(|error| StateError::io(path, "read random bytes", error))?;
         }
         let hasher = KeyHasher::with_key(&key);
-        let header = Header {
+        let header = FileHeader {
             hash: hasher.algorithm() as u32,
             key,
             known: (wanted.known)(&hasher),

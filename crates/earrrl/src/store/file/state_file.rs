@@ -12,19 +12,19 @@ use crate::clock::{Anchor, Nanos};
 use crate::store::table::{KeyHasher, Swept, Table};
 
 /// The properties that a state file must have.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct FileSpec<'a> {
     pub(crate) path: &'a Path,
     pub(crate) limit: &'a Limit,
     pub(crate) capacity: usize,
     /// Hashes a known key of the type of the limiter's keys.
     pub(crate) known: fn(&KeyHasher) -> u64,
     /// The hash key and the clock of the file's directory, if all files in it share them.
-    pub(crate) shared: Option<&'a Shared>,
+    pub(crate) shared: Option<&'a KeyAndClock>,
 }
 
 /// The hash key and the clock of a file, which other files can share.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct KeyAndClock {
     pub(super) key: [u8; 16],
     pub(super) anchor: Anchor,
     #[cfg(target_os = "linux")]
@@ -41,7 +41,7 @@ pub(crate) struct Opened {
 
 /// The parts of an open state file besides its table.
 pub(crate) struct StateFile {
-    pub(super) shared: Shared,
+    pub(super) shared: KeyAndClock,
     /// The entries that were removed when the file was opened.
     pub(crate) swept: Swept,
     pub(crate) path: PathBuf,

@@ -11,7 +11,7 @@ use std::vec::Vec;
 use super::directory::StateDirectory;
 use super::error::StateError;
 use super::folder::{Folder, Stem, TEMPORARY};
-use super::header::Header;
+use super::header::FileHeader;
 use super::holders::holders;
 use super::open::{SETS_AT, allocate, lock, read_header};
 use crate::store::table::census;
@@ -103,7 +103,7 @@ fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, Stat
 }
 
 /// Opens a file and reads its header.
-fn open(folder: &Folder, stem: &Stem, generation: u64) -> Result<(File, Header), StateError> {
+fn open(folder: &Folder, stem: &Stem, generation: u64) -> Result<(File, FileHeader), StateError> {
     let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
     let header = read_header(&file, &path)?.map_err(|fault| {
         let error = StateError::refused(&path, fault.field, fault.found, fault.expected);

@@ -30,7 +30,7 @@ use super::entry::{Entry, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::{ENOUGH, Rank, Seen, rank, victim};
+use super::victim::{Candidate, ENOUGH, Rank, rank, victim};
 
 /// A claim is stale once this many later ones were made in its shard: its owner is long dead, or so
 /// slow that starting over costs it nothing.
@@ -38,7 +38,7 @@ pub(super) const STALE: u64 = 1 << 16;
 
 /// The most slots in the two sets of a key.
 const MAX_CANDIDATES: usize = 32;
-const UNSEEN: Seen = Seen { place: 0, entry: Entry::EMPTY, rank: 0 };
+const UNSEEN: Candidate = Candidate { place: 0, entry: Entry::EMPTY, rank: 0 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Stores the first word of an absent key. Returns false if another thread interfered; the
@@ -48,7 +48,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Rescans and commits the claim, which are steps 2 and 3.
-    pub(super) fn finish(&self, key: KeyHash, word: Word, claim: &Seen) -> bool {
+    pub(super) fn finish(&self, key: KeyHash, word: Word, claim: &Candidate) -> bool {
         if S::RESCANS && !self.rescan(key, claim) {
             return false;
         }
@@ -59,7 +59,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Claims a slot, which is step 1. Takes over a claim of the key that is there already.
-    pub(super) fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Seen> {
+    pub(super) fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Candidate> {
         if let Some(home) = self.empty_home(key) {
             return self.claim_slot(key.fingerprint(), home, rank(Entry::EMPTY));
         }
@@ -82,7 +82,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Returns the first empty slot of a newcomer's first home line if [`victim`] would choose that: if enough
     /// slots of the home's set are empty, and the key has no claim yet. Looks at whole lines, several times
     /// faster than at each slot.
-    fn empty_home(&self, key: KeyHash) -> Option<Seen> {
+    fn empty_home(&self, key: KeyHash) -> Option<Candidate> {
         let lines = self.lines.candidate_lines(key).map(|line| (line, self.lines.line(line)));
         if lines.clone().any(|(_, line)| S::matches(line, key.fingerprint()) != 0) {
             return None;
@@ -90,13 +90,13 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let empty = lines.clone().take(LINES).map(|(_, line)| S::matches(line, 0).count_ones());
         let (home, slots) = lines.clone().next().filter(|_| empty.sum::<u32>() >= ENOUGH as u32)?;
         let nth = slots.iter().position(|slot| slot.high() == Entry::EMPTY.high)?;
-        Some(Seen { place: home * LINE + nth, entry: Entry::EMPTY, rank: 0 })
+        Some(Candidate { place: home * LINE + nth, entry: Entry::EMPTY, rank: 0 })
     }
 
-    fn look(&self, place: usize) -> Seen {
+    fn look(&self, place: usize) -> Candidate {
         let entry = self.lines.slot(place).load();
         let rank = if self.is_stale_claim(entry) { 0 } else { rank(entry) };
-        Seen { place, entry, rank }
+        Candidate { place, entry, rank }
     }
 
     fn is_stale_claim(&self, entry: Entry) -> bool {
@@ -104,15 +104,15 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         entry.is_claim() && made().wrapping_sub(entry.low) > STALE
     }
 
-    fn claim_slot(&self, fingerprint: u64, victim: Seen, idle: Rank) -> Option<Seen> {
+    fn claim_slot(&self, fingerprint: u64, victim: Candidate, idle: Rank) -> Option<Candidate> {
         let shard = self.shard(fingerprint);
         let entry = Entry::claim(fingerprint, shard.claims.fetch_add(1, Relaxed));
         self.lines.slot(victim.place).swap(victim.entry, entry).ok()?;
         self.count_displaced(fingerprint, &victim, idle);
-        Some(Seen { entry, ..victim })
+        Some(Candidate { entry, ..victim })
     }
 
-    fn count_displaced(&self, by: u64, victim: &Seen, idle: Rank) {
+    fn count_displaced(&self, by: u64, victim: &Candidate, idle: Rank) {
         if victim.rank > idle && !victim.entry.is_claim() {
             self.shard(by).displaced.fetch_add(1, Relaxed);
         }
@@ -139,7 +139,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Rescans, which is step 2. Returns true if the claim is the only entry of its key.
-    fn rescan(&self, key: KeyHash, claim: &Seen) -> bool {
+    fn rescan(&self, key: KeyHash, claim: &Candidate) -> bool {
         let may_hold = |line: &usize| S::matches(self.lines.line(*line), key.fingerprint()) != 0;
         let lines = self.lines.candidate_lines(key).filter(may_hold);
         let places = lines.flat_map(|line| line * LINE..(line + 1) * LINE);

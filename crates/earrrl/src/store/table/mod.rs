@@ -113,10 +113,10 @@ pub struct Table {
 }
 
 /// A key and its two home lines.
-pub(crate) struct Place<'a>(raw::Place<'a, AtomicSlot, LINE>);
+pub(crate) struct Lookup<'a>(raw::RawLookup<'a, AtomicSlot, LINE>);
 
 /// A client's entry as it was last read.
-pub(crate) struct Seen<'a>(raw::Seen<'a, AtomicSlot>);
+pub(crate) struct ReadEntry<'a>(raw::RawReadEntry<'a, AtomicSlot>);
 
 /// A client in the table, as [`Table::iter`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,14 +251,14 @@ impl Table {
     /// Prefetches the home lines of a key and returns them, so that the caller can do other work
     /// before they arrive.
     #[inline(always)]
-    pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_> {
-        Place(self.raw.place(key, to))
+    pub(crate) fn place(&self, key: KeyHash, to: Purpose) -> Lookup<'_> {
+        Lookup(self.raw.place(key, to))
     }
 
     /// Returns the key's entry if it is in one of the home lines. Nearly all entries are.
     #[inline(always)]
-    pub(crate) fn at_home<'a>(&self, place: &Place<'a>) -> Option<Seen<'a>> {
-        self.raw.at_home(&place.0).map(Seen)
+    pub(crate) fn at_home<'a>(&self, place: &Lookup<'a>) -> Option<ReadEntry<'a>> {
+        self.raw.at_home(&place.0).map(ReadEntry)
     }
 
     /// Returns a client's state, or `None` if the client is absent.
@@ -372,7 +372,7 @@ impl Table {
     }
 }
 
-impl Seen<'_> {
+impl ReadEntry<'_> {
     /// Returns the client's state; `None` if the slot does not hold it at the moment.
     #[inline(always)]
     pub(crate) fn word(&self) -> Option<Word> {

@@ -10,7 +10,7 @@ use super::entry::{Entry, MIN_WORD, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::Seen;
+use super::victim::Candidate;
 
 /// A slot whose accesses the model checker sees. Each half is read by a separate step.
 struct ModelSlot<const RESCANS: bool, const HEEDS_SEALS: bool = true>(Mutex<Entry>);
@@ -177,10 +177,11 @@ fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
     table.lines.slot(0).swap(Entry::EMPTY, second).unwrap();
     let state = Entry::new(key.fingerprint(), 1);
     let commit = move |table: &Model<true>| table.lines.slot(1).swap(first, state).is_ok();
-    let finish =
-        move |table: &Model<true>| table.finish(key, 1, &Seen { place: 0, entry: second, rank: 0 });
+    let finish = move |table: &Model<true>| {
+        table.finish(key, 1, &Candidate { place: 0, entry: second, rank: 0 })
+    };
     let claim = move |table: &Model<true>| {
-        let seen = Seen { place: 1, entry: third, rank: 0 };
+        let seen = Candidate { place: 1, entry: third, rank: 0 };
         table.lines.slot(1).swap(Entry::EMPTY, third).is_ok() && table.finish(key, 1, &seen)
     };
     race(&table, vec![Box::new(commit), Box::new(finish), Box::new(claim)]);

@@ -40,13 +40,13 @@ const SMALL: usize = 16;
 const PAUSES: usize = 32;
 
 /// A key and its home lines.
-pub(super) struct Place<'a, S, const LINE: usize> {
+pub(super) struct RawLookup<'a, S, const LINE: usize> {
     key: KeyHash,
     homes: [&'a [S; LINE]; 2],
 }
 
 /// The entry of a key as it was last read. A change is made only if the entry is still the same.
-pub(super) struct Seen<'a, S> {
+pub(super) struct RawReadEntry<'a, S> {
     key: KeyHash,
     slot: &'a S,
     /// The entry. Its halves are read separately, so it may be torn; the swap then fails.
@@ -111,9 +111,12 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Finds a key in its home lines; see [`Table::at_home`](super::Table::at_home).
     #[inline(always)]
-    pub(super) fn at_home<'a>(&self, place: &Place<'a, S, LINE>) -> Option<Seen<'a, S>> {
-        let Place { key, homes } = *place;
-        Some(Seen::read(key, find_at_home(homes, key)?))
+    pub(super) fn at_home<'a>(
+        &self,
+        place: &RawLookup<'a, S, LINE>,
+    ) -> Option<RawReadEntry<'a, S>> {
+        let RawLookup { key, homes } = *place;
+        Some(RawReadEntry::read(key, find_at_home(homes, key)?))
     }
 
     /// Updates a client wherever its entry is; see
@@ -126,7 +129,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     ) -> R {
         loop {
             if let Some(slot) = self.find(key)
-                && let Some(answer) = Seen::read(key, slot).update(&decide)
+                && let Some(answer) = RawReadEntry::read(key, slot).update(&decide)
             {
                 return answer;
             }
@@ -150,11 +153,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Prefetches the two home lines of a key at once, and returns them.
     #[inline(always)]
-    pub(super) fn place(&self, key: KeyHash, to: Purpose) -> Place<'_, S, LINE> {
+    pub(super) fn place(&self, key: KeyHash, to: Purpose) -> RawLookup<'_, S, LINE> {
         let homes = self.lines.homes(key).map(|line| self.lines.line(line));
         prefetch(homes[0], to);
         prefetch(homes[1], to);
-        Place { key, homes }
+        RawLookup { key, homes }
     }
 
     /// Replaces every committed entry by the one that `convert` returns.
@@ -182,7 +185,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 }
 
-impl<'a, S: Slot> Seen<'a, S> {
+impl<'a, S: Slot> RawReadEntry<'a, S> {
     #[inline(always)]
     fn read(key: KeyHash, slot: &'a S) -> Self {
         let high = slot.high();

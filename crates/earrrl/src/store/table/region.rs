@@ -34,11 +34,11 @@ pub(crate) unsafe trait Memory: Send + Sync {
 pub(crate) struct Region<T> {
     start: NonNull<T>,
     len: usize,
-    source: Source,
+    source: Backing,
 }
 
 /// The origin of a region's memory.
-enum Source {
+enum Backing {
     /// A vector with this capacity.
     Allocated(usize),
     /// Memory that is unmapped with the last region in it.
@@ -55,7 +55,7 @@ impl<T> Region<T> {
     pub(crate) fn allocated(items: Vec<T>) -> Self {
         let mut items = core::mem::ManuallyDrop::new(items);
         let (start, len) = (NonNull::from(&mut **items).cast(), items.len());
-        Self { start, len, source: Source::Allocated(items.capacity()) }
+        Self { start, len, source: Backing::Allocated(items.capacity()) }
     }
 
     /// Returns the `len` items that begin `offset` bytes after the start of mapped memory. Returns
@@ -72,7 +72,7 @@ impl<T> Region<T> {
         }
         // SAFETY: `offset` is at most `bytes`, as was checked.
         let start = unsafe { start.add(offset) }.cast();
-        Some(Self { start, len, source: Source::Mapped { _owner: Arc::clone(owner) } })
+        Some(Self { start, len, source: Backing::Mapped { _owner: Arc::clone(owner) } })
     }
 }
 
@@ -90,7 +90,7 @@ impl<T> Deref for Region<T> {
 
 impl<T> Drop for Region<T> {
     fn drop(&mut self) {
-        if let Source::Allocated(capacity) = self.source {
+        if let Backing::Allocated(capacity) = self.source {
             // SAFETY: these are the parts of the vector that `allocated` took apart.
             drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, capacity) });
         }

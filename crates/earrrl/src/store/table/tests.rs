@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::entry::{Entry, FINGERPRINT_MASK};
 use super::insert::STALE;
 use super::slot::Slot;
-use super::victim::Seen as Claim;
+use super::victim::Candidate as Claim;
 use super::*;
 
 /// A word that is lower than every word the tests store.

@@ -21,7 +21,7 @@ pub(super) fn rank(entry: Entry) -> Rank {
 
 /// A slot's place, the entry that was read in it, and that entry's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct Candidate {
     pub(super) place: usize,
     pub(super) entry: Entry,
     pub(super) rank: Rank,
@@ -32,7 +32,12 @@ pub(super) struct Seen {
 ///
 /// An empty slot is preferred; if there is none, that of an idle client; if there is none, that of
 /// a client with a lower rate than the new one's; and otherwise the slot with the lowest rank.
-pub(super) fn victim(sets: [&[Seen]; 2], line: usize, newcomer: Rank, idle: Rank) -> Option<Seen> {
+pub(super) fn victim(
+    sets: [&[Candidate]; 2],
+    line: usize,
+    newcomer: Rank,
+    idle: Rank,
+) -> Option<Candidate> {
     let at_home = |bar| sets.into_iter().find_map(|set| free_at_home(set, line, bar));
     [0, idle]
         .into_iter()
@@ -43,24 +48,24 @@ pub(super) fn victim(sets: [&[Seen]; 2], line: usize, newcomer: Rank, idle: Rank
 
 /// Returns the slot of the home line with the lowest rank, if that rank is at most `bar` and enough
 /// slots of the set have such a rank.
-fn free_at_home(set: &[Seen], line: usize, bar: Rank) -> Option<Seen> {
+fn free_at_home(set: &[Candidate], line: usize, bar: Rank) -> Option<Candidate> {
     let home = lowest(set.get(..line)?).filter(|slot| slot.rank <= bar)?;
     (free(set, bar) >= ENOUGH).then_some(home)
 }
 
 /// Returns the number of slots whose rank is at most `bar`.
-fn free(slots: &[Seen], bar: Rank) -> usize {
+fn free(slots: &[Candidate], bar: Rank) -> usize {
     slots.iter().filter(|slot| slot.rank <= bar).count()
 }
 
 /// Returns the slot with the lowest rank on the side where more slots have a rank of at most `bar`;
 /// `None` if no slot has. Choosing the emptier of two sides fills both evenly.
-fn freest(sides: [&[Seen]; 2], bar: Rank) -> Option<Seen> {
+fn freest(sides: [&[Candidate]; 2], bar: Rank) -> Option<Candidate> {
     let [first, second] = sides.map(|side| free(side, bar));
     lowest(sides[usize::from(second > first)]).filter(|slot| slot.rank <= bar)
 }
 
-fn lowest<'a>(slots: impl IntoIterator<Item = &'a Seen>) -> Option<Seen> {
+fn lowest<'a>(slots: impl IntoIterator<Item = &'a Candidate>) -> Option<Candidate> {
     slots.into_iter().min_by_key(|slot| slot.rank).copied()
 }
 
@@ -73,11 +78,11 @@ mod tests {
     const EMPTY: i128 = i128::MIN;
 
     /// Slots of one word, but for some; the first two of eight are the home line.
-    fn set(base: usize, word: i128, but: &[(usize, i128)]) -> Vec<Seen> {
+    fn set(base: usize, word: i128, but: &[(usize, i128)]) -> Vec<Candidate> {
         let slot = |nth| {
             let word = but.iter().find(|(place, _)| *place == nth).map_or(word, |(_, word)| *word);
             let entry = if word == EMPTY { Entry::EMPTY } else { Entry::new(7, word) };
-            Seen { place: base + nth, entry, rank: rank(entry) }
+            Candidate { place: base + nth, entry, rank: rank(entry) }
         };
         (0..8).map(slot).collect()
     }
