@@ -109,7 +109,7 @@ impl Ticket {
         }
     }
 
-    /// Prevents that a waiting call is sent. Returns the receipt of a call that was.
+    /// Prevents a waiting call from being sent. Returns the receipt of a call that was.
     pub(crate) fn give_up(&self) -> Option<ReceiptPlace> {
         match std::mem::replace(&mut *self.lock(), Progress::GivenUp) {
             Progress::Sent(place) => place,

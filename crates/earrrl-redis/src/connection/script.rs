@@ -5,6 +5,8 @@
 //! requests, a request under several rules, and an exchange with a node.
 
 use std::fmt::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::algorithm::{AlgorithmKind, KINDS};
 
@@ -13,12 +15,24 @@ use crate::algorithm::{AlgorithmKind, KINDS};
 pub(crate) struct Script {
     pub(crate) code: String,
     pub(crate) hash: String,
+    /// True if Redis was sent the text over the present connection.
+    is_sent: AtomicBool,
 }
 
 impl Script {
     fn new(code: &str) -> Self {
         let hash = redis::Script::new(code).get_hash().to_owned();
-        Self { code: code.to_owned(), hash }
+        Self { code: code.to_owned(), hash, is_sent: AtomicBool::new(false) }
+    }
+
+    /// Notes that Redis is sent the text. Returns false if it was sent before.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.is_sent.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that there is a new connection, perhaps to another server.
+    fn forget(&self) {
+        self.is_sent.store(false, Ordering::Relaxed);
     }
 }
 
@@ -46,9 +60,9 @@ pub(crate) struct Scripts {
     near: Vec<Script>,
     /// The scripts for several rules, by the set of their algorithms (one bit each). Each is
     /// composed when it is first used.
-    several: Vec<std::sync::OnceLock<Script>>,
+    several: Vec<OnceLock<Script>>,
     /// The scripts for several requests under one rule each, by the set of their algorithms.
-    batch: Vec<std::sync::OnceLock<Script>>,
+    batch: Vec<OnceLock<Script>>,
     /// Replaces a record by its converted form.
     pub(crate) swap: Script,
     /// Advances the time of a throttle's key.
@@ -78,6 +92,12 @@ impl Scripts {
         let batches = KINDS.iter().map(|kind| self.batch([*kind].into_iter()));
         let of_limits = self.single.iter().chain(&self.near).chain(batches);
         of_limits.chain([&self.swap, &self.throttle, &self.nodes])
+    }
+
+    /// Notes that there is a new connection, perhaps to a server without the scripts.
+    pub(crate) fn forget(&self) {
+        self.common().for_each(Script::forget);
+        self.several.iter().chain(&self.batch).filter_map(OnceLock::get).for_each(Script::forget);
     }
 
     /// Returns the script that decides a request under one rule.
