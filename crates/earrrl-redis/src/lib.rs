@@ -45,6 +45,7 @@ mod status;
 mod supervisor;
 mod throttle;
 
+pub use algorithm::max_exact_units;
 pub use clients::check_near;
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;

@@ -145,7 +145,8 @@ impl Service {
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
-        let plan = descriptors::prepared::DescriptorsPlan::new(config, Arc::new(tree), *capacity);
+        let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
+        let plan = descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);

@@ -10,9 +10,9 @@ use super::attributes::ReadOptions;
 use super::limit::PreparedLimit;
 use super::names::Directories;
 use super::rule::{ActiveRule, PlannedRule};
+use crate::config::Config;
 use crate::config::attribute::PLAIN;
 use crate::config::rule::{OnError, RuleConfig};
-use crate::config::{Config, EngineConfig};
 use crate::engine::PlannedLimit;
 use crate::metrics::Outcomes;
 
@@ -60,7 +60,7 @@ impl<'a> RulesPlan<'a> {
     /// Plans the limits of a configuration's rules.
     pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        let is_shared = matches!(config.engine, EngineConfig::Memory);
+        let is_shared = config.engine.shares_stores();
         let rules = config.rules.iter();
         let rules = rules.map(|rule| PlannedRule::new(rule, config.capacity, is_shared, &names));
         Self { config, rules: rules.collect() }

@@ -61,7 +61,7 @@ pub(super) fn overrides(
         if entry.key.get_ref().is_empty() {
             problems.add(
                 entry.key.span(),
-                "override: key must name the clients, as in { user = \"alice\" }",
+                "override: key must name the clients, such as { user = \"alice\" }",
             );
         } else if is_covered(&valid, &index, &conditions) {
             let why =

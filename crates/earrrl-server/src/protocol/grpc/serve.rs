@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use h2::RecvStream;
 use h2::server::SendResponse;
 use hyper::body::Bytes;
 
@@ -15,8 +16,8 @@ use super::reply::{Reply, send};
 use super::services::{CallKind, Services, kind_of};
 use super::{authz, others, reserve};
 use crate::connections::Connection;
-use crate::protocol::http2;
-use crate::protocol::http2::held::HeldBytes;
+use crate::protocol::http2::held::{HeldBytes, HeldShare};
+use crate::protocol::http2::{self, exchange, unread};
 use crate::server::Server;
 use crate::stream::Stream;
 
@@ -42,7 +43,7 @@ fn answer(
     context: &mut Context<'_>,
 ) {
     if !is_grpc(request.headers()) {
-        return refuse_type(server, respond);
+        return refuse_type(server, held, request.into_body(), respond);
     }
     let held = Arc::clone(held);
     match kind_of(&request) {
@@ -87,12 +88,18 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// Refuses a request whose content type is not that of gRPC, with status 415.
-fn refuse_type(server: &Server, mut respond: SendResponse<Bytes>) {
+fn refuse_type(
+    server: &Server,
+    held: &Arc<HeldBytes>,
+    body: RecvStream,
+    mut respond: SendResponse<Bytes>,
+) {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     server.service.metrics.count_status(response.status().as_u16());
     // The sending fails only if the client has disconnected or cancelled the request.
     let _ = respond.send_response(response, true);
+    unread::discard(body, HeldShare::new(held), exchange::patience(server));
 }
 
 /// Starts a task that waits for `answer` and sends it, unless the client cancels the call before.

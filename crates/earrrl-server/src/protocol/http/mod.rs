@@ -9,7 +9,7 @@ mod dashboard;
 mod envoy;
 pub mod envoy_json;
 mod host;
-mod lines;
+pub mod lines;
 mod openapi;
 mod refusal;
 mod request;

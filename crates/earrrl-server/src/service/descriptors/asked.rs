@@ -212,7 +212,12 @@ fn limit_of<'a>(
     Ok(known.map(|(limit, of_tree)| {
         let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
         let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| &*entry.value).collect();
-        (LimitRef::Tree(limit, of_tree), join(values.into_iter()))
+        let client = join(values.into_iter());
+        let key = match limit.path {
+            Some(path) => path.iter().chain(&client).copied().collect(),
+            None => client,
+        };
+        (LimitRef::Tree(limit, of_tree), key)
     }))
 }
 
@@ -249,7 +254,8 @@ fn rules_of<'a>(
         };
         let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
         let quota_mode = false;
-        let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
+        let limit =
+            DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
         limits.push((limit, applied.stored_key(key)));
     }
