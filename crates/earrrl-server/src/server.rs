@@ -23,7 +23,7 @@ use crate::tls::Tls;
 /// The largest number of connections to the listener for health checks and metrics.
 const ADMIN_CONNECTIONS: usize = 64;
 
-/// The largest number of clients that watch a rule at the same time.
+/// The largest number of streams of events that are open at the same time.
 const WATCHERS: usize = 16;
 
 /// The state that all connections of a server share.
@@ -43,7 +43,7 @@ pub struct Server {
     /// True if the `Host` of a request must be this machine. This is required when every client
     /// that can connect is trusted, so that web pages cannot use a browser as such a client.
     pub guards_host: bool,
-    /// The places for clients that watch a rule.
+    /// The places for streams of events.
     pub watchers: Arc<Semaphore>,
     tokens: ArcSwap<Tokens>,
     started: Instant,

@@ -201,8 +201,14 @@ impl Service {
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
         self.engine.reset(charge.rule, charge.key).await?;
-        ask.rule.directory.forget(self.engine.hash(charge.key));
+        let hash = self.engine.hash(charge.key);
+        ask.rule.directory.forget(hash);
         self.reports.clear();
+        if self.resets.receiver_count() > 0 {
+            let reset = ask.rule.directory.reset_client(&ask.rule.name, hash, charge.key);
+            // A receiver that has left needs no events.
+            let _ = self.resets.send(reset);
+        }
         Ok(())
     }
 

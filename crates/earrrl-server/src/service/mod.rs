@@ -4,6 +4,7 @@
 pub mod answer;
 pub mod ask;
 pub mod attributes;
+pub mod changes;
 pub mod descriptors;
 pub mod error;
 mod inline;
@@ -28,7 +29,8 @@ use std::time::Instant;
 
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode};
+use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos};
+use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
@@ -41,8 +43,12 @@ use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
+use names::ResetClient;
 use rule::ActiveRule;
 use rules::ActiveRules;
+
+/// The number of resets that a stream of events may lag behind.
+const MAX_RESETS: usize = 1024;
 
 /// The active rules, and the engine that stores the state of their clients.
 #[derive(Debug)]
@@ -60,6 +66,7 @@ pub struct Service {
     clock: TheClock,
     directories: names::Directories,
     reports: reports::Reports,
+    resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
     /// tables are sized for.
     envoy: (EnvoyConfig, usize),
@@ -103,9 +110,20 @@ impl Service {
             clock: TheClock(clock),
             directories,
             reports: reports::Reports::default(),
+            resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })
+    }
+
+    /// Returns the present instant of the clock that decides.
+    pub fn now(&self) -> Nanos {
+        self.clock.0.now()
+    }
+
+    /// Returns a receiver of the clients that are reset from now on.
+    pub fn resets(&self) -> broadcast::Receiver<ResetClient> {
+        self.resets.subscribe()
     }
 
     /// Replaces the rules by those of a validated configuration. Rules that keep their name keep

@@ -1,28 +1,23 @@
 //! The dashboard: one page of the admin listener, and the events that keep it current.
 
-use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Response};
 use earrrl::Outcome;
 use futures_util::stream;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::sleep;
 
 use super::request::{ServerState, authorize};
+use super::stream::{Subscription, respond};
 use super::top::{client, distribution, rule_of};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
 
-/// The time between two events.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// The number of clients in an event.
 const CLIENTS: usize = 20;
 /// The page may load its own files and connect to its own server, and nothing else.
@@ -71,38 +66,23 @@ pub(super) async fn live(
     access.permit_rule(&rule)?;
     // The first event is made now, so that an unknown rule is an error.
     let first = event(&server, &rule).await?;
-    let place = Arc::clone(&server.watchers).try_acquire_owned().map_err(|_| {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many clients watch already")
-    })?;
-    let watcher = Watcher { server, rule, _place: place };
-    let events = stream::unfold((Some(first), watcher), next);
-    let mut response = Body::from_stream(events).into_response();
-    let kind = HeaderValue::from_static("text/event-stream");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    let subscription = Subscription::open(server, headers)?;
+    let events = stream::unfold((Some(first), subscription, rule), next);
+    Ok(respond("text/event-stream", events))
 }
 
-/// A client that watches a rule, and its place among the clients that may watch.
-struct Watcher {
-    server: Arc<Server>,
-    rule: String,
-    _place: OwnedSemaphorePermit,
-}
+type LiveState = (Option<Bytes>, Subscription, String);
 
-type Next = (Result<Bytes, Infallible>, (Option<Bytes>, Watcher));
-
-/// Returns the next event; the events end when the server stops or the rule is gone.
-async fn next((ready, watcher): (Option<Bytes>, Watcher)) -> Option<Next> {
-    if let Some(event) = ready {
-        return Some((Ok(event), (None, watcher)));
-    }
-    sleep(INTERVAL).await;
-    if watcher.server.is_stopping() || watcher.server.connections.are_stopping() {
-        return None;
-    }
-    let event = event(&watcher.server, &watcher.rule).await.ok()?;
-    Some((Ok(event), (None, watcher)))
+/// Returns the next event; the events end with the subscription, or when the rule is gone.
+async fn next((ready, subscription, rule): LiveState) -> Option<(Bytes, LiveState)> {
+    let event = match ready {
+        Some(event) => event,
+        None => {
+            subscription.step().await?.permit_rule(&rule).ok()?;
+            event(&subscription.server, &rule).await.ok()?
+        }
+    };
+    Some((event, (None, subscription, rule)))
 }
 
 async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {

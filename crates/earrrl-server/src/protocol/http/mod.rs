@@ -8,6 +8,7 @@ mod condition;
 mod dashboard;
 mod envoy;
 pub mod envoy_json;
+mod events;
 mod host;
 pub mod lines;
 mod openapi;
@@ -17,6 +18,7 @@ mod reserve;
 mod routes;
 pub mod serve;
 mod socket;
+mod stream;
 mod top;
 
 pub use routes::{admin_router, reserved_router, router};

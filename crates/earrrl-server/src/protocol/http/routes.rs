@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
-use super::{check, clients, condition, dashboard, envoy, openapi, reserve, top};
+use super::{check, clients, condition, dashboard, envoy, events, openapi, reserve, top};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
@@ -72,6 +72,7 @@ fn visibility() -> Router<Arc<Server>> {
         .route("/v1/rules", get(clients::rules))
         .route("/v1/top", get(top::top))
         .route("/v1/rates", get(top::rates))
+        .route("/v1/events", get(events::events))
 }
 
 fn health() -> Router<Arc<Server>> {
