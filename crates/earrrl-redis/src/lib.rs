@@ -23,7 +23,8 @@
 //!   [`Options::deadline`] at most, and is then made by [`Options::when_gone`]; after a few failures
 //!   Redis is no longer asked, probed in the background, and given what was counted meanwhile.
 //!
-//! `docs/distributed.md` has sizing, failure modes, clocks and eviction.
+//! `docs/distributed.md` has the use with several servers, `docs/near.md` near decisions,
+//! `docs/redis.md` failure modes and eviction, and `docs/sizing.md` the costs.
 
 mod algorithm;
 mod backlog;

@@ -1,11 +1,13 @@
-//! Tests in which Redis's clock is set back and forward, and the clocks of a Cluster's shards
-//! differ.
+//! Tests in which the clocks of Redis and of servers are set back and forward, and the clocks of a
+//! Cluster's shards differ.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use earrrl::{Charge, Clock, Cost, Decision, Engine, Mode, RuleId, SystemClock, Wait};
-use earrrl_redis::{Consistency, Options, RedisEngine, Shift};
+use earrrl::{Charge, Clock, Cost, Decision, Engine, Mode, Nanos, Rule, RuleId, SystemClock, Wait};
+use earrrl_redis::{Consistency, Options, RedisEngine, Shift, check_near};
 
 use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server, until};
@@ -180,4 +182,138 @@ async fn near_clients_are_not_denied_when_the_clock_is_set() {
         denied.len(),
         &denied[..denied.len().min(5)]
     );
+}
+
+/// A server's clock, which can be set.
+struct SetClock {
+    clock: SystemClock,
+    ahead: AtomicI64,
+}
+
+impl SetClock {
+    fn new(ahead_secs: i64) -> Arc<Self> {
+        Arc::new(Self { clock: SystemClock::new(), ahead: (ahead_secs * 1_000_000_000).into() })
+    }
+
+    fn set(&self, ahead_secs: i64) {
+        self.ahead.store(ahead_secs * 1_000_000_000, Ordering::Relaxed);
+    }
+}
+
+impl Clock for SetClock {
+    fn now(&self) -> Nanos {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        Nanos::new(self.clock.now().get().saturating_add_signed(ahead))
+    }
+}
+
+/// The rules of polite clients that send 10 requests a second. Each is prepared as an exact rule,
+/// and as a near rule if possible.
+const POLITE: [&str; 7] = [
+    "gcra 25/s burst=25",
+    "recent-average 25/s half-life=5s",
+    "fixed-window 100/4s",
+    "sliding-log 100/4s",
+    "sliding-window 100/4s sub-windows=4",
+    "sliding-counter 100/4s",
+    "exponential 100/4s",
+];
+
+/// A server of the test.
+struct Node {
+    engine: RedisEngine,
+    clock: Arc<SetClock>,
+    rules: Vec<(RuleId, String)>,
+}
+
+impl Node {
+    async fn start(url: &str, ahead_secs: i64) -> Self {
+        let clock = SetClock::new(ahead_secs);
+        let mut options = Options::new(url);
+        options.deadline = PATIENCE;
+        let engine = RedisEngine::with_clock(options, clock.clone()).unwrap();
+        assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+        let mut rules = Vec::new();
+        for text in POLITE {
+            let (algorithm, rule): (_, Rule) =
+                (text.split(' ').next().unwrap(), text.parse().unwrap());
+            for (kind, consistency) in [("exact", Consistency::Exact), ("near", Consistency::Near)]
+            {
+                if kind == "near" && check_near(&rule).is_err() {
+                    continue;
+                }
+                let name = format!("{kind}-{algorithm}");
+                rules.push((engine.prepare_as(&name, &rule, 100, consistency).unwrap(), name));
+            }
+        }
+        Self { engine, clock, rules }
+    }
+
+    /// Sends a client's request under each rule. Returns the rules that deny it.
+    async fn denials(&self, key: &[u8]) -> Vec<String> {
+        let mut denied = Vec::new();
+        for (rule, name) in &self.rules {
+            if !ask(&self.engine, Mode::Check, &[charge(*rule, key)]).await.allowed {
+                denied.push(name.clone());
+            }
+        }
+        denied
+    }
+}
+
+/// Sets the clocks of Redis, of servers, or both, by a number of seconds. Returns the denials of
+/// polite clients from four seconds later. A server's clock never goes back while it runs, so that is
+/// a restart on a machine whose clock was set.
+async fn denials_after_a_step(seconds: i64, of_redis: bool, of_servers: bool) -> Vec<String> {
+    const BASE: i64 = 100_000;
+    let behind = |seconds: i64| Duration::from_secs((BASE - seconds).unsigned_abs());
+    let server = Server::start_with_a_clock(&[]).await;
+    server.put_behind(behind(0));
+    let url = server.url();
+    let mut nodes = [Node::start(&url, -BASE).await, Node::start(&url, -BASE).await];
+    let mut denied = Vec::new();
+    for turn in 0..80 {
+        if turn == 20 && of_redis {
+            server.put_behind(behind(seconds));
+        }
+        if turn == 20 && of_servers {
+            nodes[1].engine.flush(PATIENCE).await;
+            nodes[1] = Node::start(&url, seconds - BASE).await;
+            if seconds > 0 {
+                nodes[0].clock.set(seconds - BASE);
+            }
+        }
+        for key in [&b"a"[..], b"b"] {
+            let node = &nodes[(turn + usize::from(key == b"b")) % 2];
+            for rule in node.denials(key).await {
+                if !(20..60).contains(&turn) {
+                    denied.push(format!("{seconds:+} s, turn {turn}: {rule}"));
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    denied
+}
+
+async fn steps_deny_nobody(of_redis: bool, of_servers: bool) {
+    const STEPS: [i64; 6] = [-60, 60, -3600, 3600, -86_400, 86_400];
+    let steps = STEPS.map(|seconds| denials_after_a_step(seconds, of_redis, of_servers));
+    let denied = futures_util::future::join_all(steps).await.concat();
+    assert!(denied.is_empty(), "{} denials: {:?}", denied.len(), &denied[..denied.len().min(9)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_of_redis_s_clock_deny_no_polite_client() {
+    steps_deny_nobody(true, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_of_servers_clocks_deny_no_polite_client() {
+    steps_deny_nobody(false, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_of_both_clocks_deny_no_polite_client() {
+    steps_deny_nobody(true, true).await;
 }
