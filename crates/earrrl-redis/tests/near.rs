@@ -195,8 +195,7 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
     }
 }
 
-/// Under strict rules, requests on other nodes are seen one `sync` late, as `docs/distributed.md`
-/// states.
+/// Under strict rules, requests on other nodes are seen one `sync` late, as `docs/near.md` states.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
     let server = Server::start(&[]).await;
