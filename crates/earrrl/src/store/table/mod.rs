@@ -372,6 +372,14 @@ impl Table {
     }
 }
 
+impl Lookup<'_> {
+    /// Returns the hash of the key.
+    #[inline(always)]
+    pub(crate) fn key(&self) -> KeyHash {
+        self.0.key
+    }
+}
+
 impl ReadEntry<'_> {
     /// Returns the client's state; `None` if the slot does not hold it at the moment.
     #[inline(always)]

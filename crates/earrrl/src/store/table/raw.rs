@@ -41,7 +41,7 @@ const PAUSES: usize = 32;
 
 /// A key and its home lines.
 pub(super) struct RawLookup<'a, S, const LINE: usize> {
-    key: KeyHash,
+    pub(super) key: KeyHash,
     homes: [&'a [S; LINE]; 2],
 }
 
