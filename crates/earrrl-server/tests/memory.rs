@@ -4,11 +4,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::certificates::{Authority, Tls, shake};
 use crate::support::http2::{self, RST_STREAM};
-use crate::support::process::Process;
+use crate::support::process::{BINARY, Process};
+use crate::support::resp::{Client, Reply};
 use crate::support::{connect, grpc, testdata, until};
 use earrrl_server::protobuf::ratelimit::{
     DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -280,4 +282,18 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
         until("memory is given back", || target.resident(kind.over) <= most);
         println!("    then {} KiB", target.resident(kind.over));
     }
+}
+
+/// The table for ten million clients would take 213 MB.
+#[test]
+fn the_table_of_cl_throttle_takes_memory_as_clients_come() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"rules = \"none\"\n[engine]\ncapacity = 10_000_000\n").unwrap();
+    let server = Process::spawn(Command::new(BINARY).args(["serve", "--config"]).arg(file.path()));
+    let mut client = Client::connect(server.resp);
+    for (remaining, limited) in [(1, 0), (0, 0), (0, 1)] {
+        let Reply::Array(answer) = client.line("CL.THROTTLE alice 1 1 3600") else { panic!() };
+        assert_eq!(answer[..3], [limited, 2, remaining].map(Reply::Integer));
+    }
+    assert!(server.resident_kib() < 60 * MIB, "{} KiB", server.resident_kib());
 }
