@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::calls::decide::ask;
 use crate::calls::deliver::take_back;
-use crate::calls::reply;
+use crate::calls::figures;
 use crate::calls::reset::reset;
 use crate::connection::fault::Fault;
 use crate::options::{Consistency, Options};
@@ -221,7 +221,7 @@ impl Drop for RedisEngine {
     }
 }
 
-/// Returns the outcome of a refund: an error if there was no room to note it.
+/// Returns the outcome of a refund: an error if the ledger is full and cannot record it.
 fn noted(is_noted: bool) -> Result<(), Fault> {
     let full = || Fault::Refused("too many counts wait to be handed over".to_owned());
     is_noted.then_some(()).ok_or_else(full)
@@ -237,7 +237,7 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
     let mut decision = match answer {
         Ok(observed) => {
             count(&shared.connection.counters.shared);
-            let (decision, states) = reply::decide(&request.rules(), &observed, request.mode);
+            let (decision, states) = figures::decide(&request.rules(), &observed, request.mode);
             policy::adopt(&shared, &request, &observed, states);
             decision
         }

@@ -27,6 +27,7 @@
 
 mod algorithm;
 mod backlog;
+mod batches;
 mod calls;
 mod clients;
 mod clocks;
@@ -38,6 +39,7 @@ mod node;
 mod options;
 mod outage;
 mod pending;
+mod reply;
 mod request;
 mod rules;
 mod shared;
@@ -45,6 +47,7 @@ mod status;
 mod supervisor;
 mod throttle;
 
+pub use algorithm::max_exact_units;
 pub use clients::check_near;
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;

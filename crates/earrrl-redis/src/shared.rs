@@ -6,6 +6,7 @@ use earrrl::table::KeyHasher;
 use earrrl::{Charge, Clock, EngineError, MemoryEngine, Nanos, Preparation, Rule, RuleId};
 
 use crate::backlog::Backlog;
+use crate::batches::Batches;
 use crate::clients::check_near;
 use crate::clients::client::{Client, LocalTime};
 use crate::clocks::Clocks;
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     /// The engine that decides while Redis is not reachable.
     pub(crate) local: MemoryEngine<Arc<dyn Clock>>,
     pub(crate) backlog: Backlog,
+    /// The decisions that wait to be sent to Redis.
+    pub(crate) batches: Batches,
     pub(crate) node: NodeIdentity,
 }
 
@@ -47,6 +50,7 @@ impl Shared {
             rules: Rules::new(hasher, options.sync),
             local: local.map_err(|error| unavailable(&error))?,
             backlog: Backlog::new(options.local_capacity, groups),
+            batches: Batches::new(groups, options.cluster, options.deadline),
             node: NodeIdentity::new(options.nodes),
             options,
         })

@@ -71,7 +71,7 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
         let options = Options { urls: shared.connection.urls(), ..shared.options.clone() };
         let connected = async {
             let mut link = Link::connect(&options).await?;
-            link.load(shared.connection.scripts.common()).await;
+            link.load(&shared.connection.scripts).await;
             Ok::<_, redis::RedisError>(link)
         };
         let link = timeout(CONNECT_TIMEOUT, connected).await;

@@ -7,9 +7,9 @@ use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
 use crate::algorithm::{FARTHEST, micros};
-use crate::calls::reply::split_time;
 use crate::connection::fault::Fault;
 use crate::engine::RedisEngine;
+use crate::reply::split_time;
 use crate::shared::Shared;
 use crate::status::count;
 

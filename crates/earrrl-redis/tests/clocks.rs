@@ -151,15 +151,16 @@ async fn near_clients_are_not_denied_when_the_clock_is_set() {
     };
     let rules: Vec<_> = nodes.iter().map(prepare).collect();
     let mut denied = Vec::new();
-    for turn in 0..120usize {
+    for turn in 0..160usize {
         match turn {
             20 => server.put_behind(Duration::from_secs(3600)),
-            60 => server.put_behind(Duration::from_secs(3660)),
-            100 => server.put_behind(Duration::ZERO),
+            80 => server.put_behind(Duration::from_secs(3660)),
+            140 => server.put_behind(Duration::ZERO),
             _ => {}
         }
-        // A bucket counts as empty when the clock is set back, and fills within a second.
-        let may_fill = (20..50).contains(&turn) || (60..90).contains(&turn);
+        // A bucket counts as empty when the clock is set back, and fills within a second after both
+        // nodes have noticed it.
+        let may_fill = (20..70).contains(&turn) || (80..130).contains(&turn);
         for client in 0..10usize {
             let node = (turn + client) % 2;
             for (rule, text) in rules[node].iter().zip(RULES) {

@@ -65,9 +65,73 @@ async fn what_a_task_asks_at_once_is_decided_in_order() {
     let server = Server::start(&[]).await;
     let engine = connect(patient(&server.url())).await;
     let rule = engine.prepare("shared", &"gcra 1/1h burst=1000".parse().unwrap()).unwrap();
-    let requests = (0..1000).map(|_| ask(&engine, rule, b"one key", None));
+    // Scripts that Redis does not have yet are called for some requests.
+    let prepare = |(text, _): &(&str, usize)| {
+        engine.prepare(text.split(' ').next().unwrap(), &text.parse().unwrap()).unwrap()
+    };
+    let others: Vec<_> = BURSTS.iter().map(prepare).collect();
+    let rules = (0..1000).flat_map(|place| {
+        let other = (place % 32 < 7).then(|| others[place / 32 % others.len()]);
+        [Some(rule), other].into_iter().flatten()
+    });
+    let rules: Vec<_> = rules.collect();
+    let requests = rules.iter().map(|rule| ask(&engine, *rule, b"one key", None));
     let decisions = futures_util::future::join_all(requests).await;
-    assert!(decisions.iter().map(|decision| decision.remaining).eq((0..1000).rev()));
+    let remaining = rules.iter().zip(&decisions).filter(|(of, _)| **of == rule);
+    let remaining: Vec<_> = remaining.map(|(_, decision)| decision.remaining).collect();
+    assert_eq!(remaining, (0..1000).rev().collect::<Vec<_>>());
+}
+
+/// Requests that arrive together are decided by few calls of a script, each as if it had come alone.
+#[tokio::test]
+async fn what_arrives_together_is_sent_together() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let prepare = |(place, (text, _)): (usize, &(&str, usize))| {
+        engine
+            .prepare(&format!("rule-{place}"), &text.replace("300", "3").parse().unwrap())
+            .unwrap()
+    };
+    let rules: Vec<_> = BURSTS.iter().enumerate().skip(1).map(prepare).collect();
+    server.command::<i64>(&["LPUSH", "earrrl1:{other}:rule-1:e", "a list"]).unwrap();
+    let now = Some(Nanos::from_secs(1_700_000_000));
+    let calls = || support::called(&server, "evalsha");
+    let before = calls();
+    // Five requests of two clients under each of six rules, some with several charges, and one client
+    // whose key has another type.
+    let charges = |rule, key| vec![Charge { rule, key, cost: Cost::ONE }];
+    let mut requests = Vec::new();
+    for _ in 0..5 {
+        for key in [&b"a"[..], b"b"] {
+            requests.extend(rules.iter().map(|rule| charges(*rule, key)));
+        }
+    }
+    requests.insert(30, charges(rules[0], b"other"));
+    let all = rules.iter().map(|rule| Charge { rule: *rule, key: b"c", cost: Cost::ONE });
+    requests.insert(20, all.collect());
+    let decisions = requests.iter().map(|charges| engine.decide(charges, Mode::Check, now));
+    let decisions = futures_util::future::join_all(decisions).await;
+    let allowed = |rule: RuleId, key: &[u8]| {
+        let of = |charges: &Vec<Charge<'_>>| {
+            charges.len() == 1 && charges[0].rule == rule && charges[0].key == key
+        };
+        let decisions = requests.iter().zip(&decisions).filter(|(charges, _)| of(charges));
+        decisions.map(|(_, decision)| decision.as_ref().unwrap().allowed).collect::<Vec<_>>()
+    };
+    for &rule in &rules {
+        for key in [&b"a"[..], b"b"] {
+            assert_eq!(allowed(rule, key), [true, true, true, false, false], "{rule:?}");
+        }
+    }
+    assert!(decisions[20].as_ref().unwrap().allowed);
+    let counts = engine.status().counts;
+    assert_eq!(
+        (counts.shared, counts.alone, counts.unusable),
+        (61, 1, 1),
+        "the list is left alone"
+    );
+    let calls = calls() - before;
+    assert!(calls <= 8, "{calls} calls");
 }
 
 #[tokio::test]

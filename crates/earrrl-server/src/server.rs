@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use earrrl::{Clock, EngineError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
@@ -22,6 +22,9 @@ use crate::tls::Tls;
 
 /// The largest number of connections to the listener for health checks and metrics.
 const ADMIN_CONNECTIONS: usize = 64;
+
+/// The largest number of streams of events that are open at the same time.
+const WATCHERS: usize = 16;
 
 /// The state that all connections of a server share.
 #[derive(Debug)]
@@ -40,6 +43,8 @@ pub struct Server {
     /// True if the `Host` of a request must be this machine. This is required when every client
     /// that can connect is trusted, so that web pages cannot use a browser as such a client.
     pub guards_host: bool,
+    /// The places for streams of events.
+    pub watchers: Arc<Semaphore>,
     tokens: ArcSwap<Tokens>,
     started: Instant,
     stopping: AtomicBool,
@@ -90,6 +95,7 @@ impl Server {
             guards_host: !config.server.tokens.any()
                 && http.is_some_and(|address| address.ip().is_loopback()),
             tls,
+            watchers: Arc::new(Semaphore::new(WATCHERS)),
             tokens: ArcSwap::from_pointee(config.server.tokens.clone()),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
@@ -224,10 +230,10 @@ impl Server {
     /// Returns the usage of the tables: one for each rule, and one for `CL.THROTTLE`.
     fn table_gauges(&self) -> [Family; 3] {
         let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
-        let mut add = |name: &str, of: (usize, u64), room: usize| {
+        let mut add = |name: &str, of: (usize, u64), places: usize| {
             clients.push((name.to_owned(), of.0 as f64));
             displaced.push((name.to_owned(), of.1 as f64));
-            capacity.push((name.to_owned(), room as f64));
+            capacity.push((name.to_owned(), places as f64));
         };
         let table = self.service.engine().throttle.table();
         add("CL.THROTTLE", (table.len(), table.displaced()), table.capacity());

@@ -43,36 +43,40 @@ fn files_are_reloaded_whole_or_not_at_all() {
     let path = |name: &str| folder.path().join(name);
     let write = |version: &str, limit: &str| {
         std::fs::create_dir_all(path(version)).unwrap();
-        let text = format!(
-            "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n"
-        );
+        let limit = format!("    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n");
+        let levels = ["k", "plan\n    value: free", "plan\n    value: paid"]
+            .map(|level| format!("  - key: {level}\n{limit}"));
+        let text = format!("domain: d\ndescriptors:\n{}", levels.concat());
         std::fs::write(path(version).join("d.yaml"), text).unwrap();
     };
     write("one", "5");
     write("two", "50");
     symlink(path("one"), path("current")).unwrap();
     let mut server = Process::start(&["--envoy-config", path("current").to_str().unwrap()]);
-    let status =
-        |server: &Process| ask(server.http, ("d", "k", "x"), &json!({}))["statuses"][0].clone();
-    let shown = |status: &Value| {
-        (status["currentLimit"]["requestsPerUnit"].as_u64(), status["limitRemaining"].as_u64())
+    // Three limits with the same text: each has clients of its own.
+    let shown = |server: &Process| {
+        [("d", "k", "x"), ("d", "plan", "free"), ("d", "plan", "paid")].map(|entry| {
+            let status = ask(server.http, entry, &json!({}))["statuses"][0].clone();
+            let limit = status["currentLimit"]["requestsPerUnit"].as_u64().unwrap();
+            (limit, limit - status["limitRemaining"].as_u64().unwrap())
+        })
     };
-    assert_eq!(shown(&status(&server)), (Some(5), Some(4)));
+    assert_eq!(shown(&server), [(5, 1); 3]);
 
-    // Swaps a symbolic link, as Kubernetes does; the client keeps its history.
+    // Swaps a symbolic link, as Kubernetes does; the clients keep their history.
     symlink(path("two"), path("next")).unwrap();
     std::fs::rename(path("next"), path("current")).unwrap();
     server.until_logged("reloaded");
-    assert_eq!(shown(&status(&server)), (Some(50), Some(48)));
+    assert_eq!(shown(&server), [(50, 2); 3]);
 
     write("two", "many");
     let refused = server.until_logged("not reloaded");
     let error = refused["fields"]["error"].as_str().unwrap();
     assert!(error.contains("d.yaml:4:49: requests_per_unit: expected a whole number"), "{error}");
-    assert_eq!(shown(&status(&server)), (Some(50), Some(47)));
+    assert_eq!(shown(&server), [(50, 3); 3]);
     write("two", "60");
     server.until_logged("reloaded");
-    assert_eq!(shown(&status(&server)), (Some(60), Some(56)));
+    assert_eq!(shown(&server), [(60, 4); 3]);
 }
 
 /// Stream resets by one client must not end the connection that Envoy shares among all clients.

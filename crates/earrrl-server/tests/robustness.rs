@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::support;
 use crate::support::resp::{Client, Reply, encode};
-use crate::support::{TestServer, connect, http2};
+use crate::support::{TestServer, connect, connect_narrow, http2};
 
 const QUICK: &str = "[server]\nrequest_timeout = \"1s\"\nidle_timeout = \"2s\"\n";
 const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=5\"\n";
@@ -845,11 +845,8 @@ fn memory_held_for_lists_that_nobody_reads_is_bounded_together() {
         );
     }
     let server = TestServer::start(&config);
-    let crowd: Vec<TcpStream> = (0..150).map(|_| connect(server.resp)).collect();
-    for stream in &crowd {
-        socket2::SockRef::from(stream).set_recv_buffer_size(4096).unwrap();
-        stream.set_nonblocking(true).unwrap();
-    }
+    let crowd: Vec<TcpStream> = (0..150).map(|_| connect_narrow(server.resp)).collect();
+    crowd.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
     support::until("many are shed", || {
         for mut stream in &crowd {
             let _ = stream.write(b"EARRRL.RULES\r\n");
@@ -1040,6 +1037,25 @@ fn grpc_refuses_other_content_types() {
     let path = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let output = curl.arg(format!("http://{}/{path}", server.grpc)).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "415");
+}
+
+/// A client may still send its body when the response arrives. Upon a reset, curl 7.88 would discard the response.
+#[test]
+fn a_response_before_the_end_of_a_body_resets_nothing() {
+    let server = TestServer::start("");
+    for address in [server.grpc, server.http] {
+        let mut stream = connect(address);
+        let request = http2::post(1, "/unknown");
+        stream.write_all(&[http2::greeting(65_535), request].concat()).unwrap();
+        let mut seen = Vec::new();
+        until_frame(&mut stream, &mut seen, (http2::HEADERS, 1), &[]);
+        let body = http2::frame(http2::DATA, http2::END_STREAM, 1, b"{}");
+        let ping = http2::frame(http2::PING, 0, 0, &[0; 8]);
+        stream.write_all(&[body, ping].concat()).unwrap();
+        until_frame(&mut stream, &mut seen, (http2::PING, 0), &[]);
+        assert!(!http2::kinds(&seen).contains(&(http2::RST_STREAM, 1)));
+        support::until("it is free", || server.server.connections.held() <= 512);
+    }
 }
 
 #[test]

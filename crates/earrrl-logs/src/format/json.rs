@@ -154,7 +154,7 @@ fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
 }
 
 /// The greatest number of fields that are listed, and the greatest depth of nested fields.
-const LISTED: usize = 40;
+const MAX_FIELDS: usize = 40;
 const DEPTH: usize = 3;
 
 /// Returns the names and values of a line's fields, with dotted names for nested ones; `None` if
@@ -170,7 +170,7 @@ pub(super) fn fields(line: &[u8]) -> Option<Vec<(String, String)>> {
             let name = format!("{prefix}{name}");
             match serde_json::from_str::<JsonMembers<'_>>(value.get()) {
                 Ok(inner) if depth > 1 => list(&inner, &format!("{name}."), depth - 1, found),
-                _ if found.len() < LISTED => {
+                _ if found.len() < MAX_FIELDS => {
                     found.push((name, text(value).unwrap_or_default().into_owned()));
                 }
                 _ => {}

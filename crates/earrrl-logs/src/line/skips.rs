@@ -75,7 +75,7 @@ impl Skip {
             Self::OtherTime => "outside of --since and --until",
             Self::Filtered => "not asked for by --where",
             Self::NoClient => "without a client address",
-            Self::TooManyClients => "of more clients than there is room for",
+            Self::TooManyClients => "of clients above the limit on their number",
         }
     }
 }

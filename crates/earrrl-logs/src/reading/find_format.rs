@@ -129,7 +129,7 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     let first = Escaped(&line[..line.len().min(80)]);
     let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
     let hint = match &hints.time_field {
-        Some(field) => format!("--time-field says that a field `{field}` has the time"),
+        Some(field) => format!("--time-field names the field `{field}` for the time"),
         None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
         None => {
             format!("known are {}; --pattern or --log-format describes any other", Format::names())

@@ -38,28 +38,28 @@ pub fn write_blocklist(
     summary: &Summary<'_>,
     (now, expiry): (u64, Duration),
 ) -> io::Result<usize> {
-    let (listed, left_out) = Listed::of(summary);
+    let (blocklist, left_out) = Blocklist::of(summary);
     let expires = time::written(end_of_block(now, expiry));
     writeln!(out, "# Clients that `earrrl replay` would have limited; expires {expires} UTC")?;
     let seconds = expiry.as_secs().max(1);
     match blocker {
-        Blocker::Nginx => write_nginx(out, &listed)?,
+        Blocker::Nginx => write_nginx(out, &blocklist)?,
         Blocker::Ipset => {
-            write_ipset(out, ("earrrl4", "inet"), &listed.v4, seconds)?;
-            write_ipset(out, ("earrrl6", "inet6"), &listed.v6, seconds)?;
+            write_ipset(out, ("earrrl4", "inet"), &blocklist.v4, seconds)?;
+            write_ipset(out, ("earrrl6", "inet6"), &blocklist.v6, seconds)?;
         }
-        Blocker::Nft => write_nft(out, &listed, seconds)?,
+        Blocker::Nft => write_nft(out, &blocklist, seconds)?,
     }
     Ok(left_out)
 }
 
 /// The addresses and networks of a list, each once and in order.
-struct Listed {
+struct Blocklist {
     v4: Vec<Network>,
     v6: Vec<Network>,
 }
 
-impl Listed {
+impl Blocklist {
     /// Returns the addresses of all clients that any rule has limited, and the number of limited
     /// clients that are not addresses.
     fn of(summary: &Summary<'_>) -> (Self, usize) {
@@ -78,8 +78,8 @@ fn end_of_block(now: u64, expiry: Duration) -> u64 {
     now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn write_nginx(out: &mut impl Write, listed: &Listed) -> io::Result<()> {
-    for network in listed.v4.iter().chain(&listed.v6) {
+fn write_nginx(out: &mut impl Write, blocklist: &Blocklist) -> io::Result<()> {
+    for network in blocklist.v4.iter().chain(&blocklist.v6) {
         writeln!(out, "deny {};", text(network))?;
     }
     Ok(())
@@ -111,10 +111,10 @@ const NFT_CHAIN: &str = "    chain input {
 }
 ";
 
-fn write_nft(out: &mut impl Write, listed: &Listed, seconds: u64) -> io::Result<()> {
+fn write_nft(out: &mut impl Write, blocklist: &Blocklist, seconds: u64) -> io::Result<()> {
     writeln!(out, "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{")?;
-    write_nft_set(out, ("limited4", "ipv4_addr"), &listed.v4, seconds)?;
-    write_nft_set(out, ("limited6", "ipv6_addr"), &listed.v6, seconds)?;
+    write_nft_set(out, ("limited4", "ipv4_addr"), &blocklist.v4, seconds)?;
+    write_nft_set(out, ("limited6", "ipv6_addr"), &blocklist.v6, seconds)?;
     out.write_all(NFT_CHAIN.as_bytes())
 }
 

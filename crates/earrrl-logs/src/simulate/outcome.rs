@@ -9,13 +9,14 @@ use super::Scenario;
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
 use crate::text::{percent, write_rows};
 
-/// The counts of one client under one rule.
-#[derive(Debug, Clone, Default)]
-struct ClientRun {
-    asked: u64,
-    permitted: u64,
-    first_denied: Option<f64>,
-    last_denied: Option<f64>,
+/// The counts of one client, or of all clients, under one rule, and the times of the first and the
+/// last denial in seconds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ClientRun {
+    pub(super) asked: u64,
+    pub(super) permitted: u64,
+    pub(super) first_denied: Option<f64>,
+    pub(super) last_denied: Option<f64>,
 }
 
 /// The results of all clients under one rule.
@@ -53,14 +54,16 @@ impl SimulatedOutcome {
         Ok(Self { rule: rule.clone(), tallies, attempts })
     }
 
-    /// Returns the totals of all clients: requests asked and permitted, and the times of the first
-    /// and last denial in seconds.
-    pub(super) fn totals(&self) -> (u64, u64, Option<f64>, Option<f64>) {
+    /// Returns the totals of all clients.
+    pub(super) fn totals(&self) -> ClientRun {
         let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
-        let first = denied().filter_map(|tally| tally.first_denied).reduce(f64::min);
-        let last = denied().filter_map(|tally| tally.last_denied).reduce(f64::max);
         let sum = |count: fn(&ClientRun) -> u64| self.tallies.iter().map(count).sum();
-        (sum(|tally| tally.asked), sum(|tally| tally.permitted), first, last)
+        ClientRun {
+            asked: sum(|tally| tally.asked),
+            permitted: sum(|tally| tally.permitted),
+            first_denied: denied().filter_map(|tally| tally.first_denied).reduce(f64::min),
+            last_denied: denied().filter_map(|tally| tally.last_denied).reduce(f64::max),
+        }
     }
 
     /// Returns a step curve of the number of requests up to each second: of all, or of the

@@ -151,7 +151,7 @@ impl Profiles {
             return Some(format!("{quoted}: your monitor?"));
         }
         if CRAWLERS.iter().any(has) {
-            return Some(format!("{quoted}: a crawler, if its reverse DNS name says so, too"));
+            return Some(format!("{quoted}: a crawler, if its reverse DNS name confirms it"));
         }
         (agents.counts.len() >= CROWD).then(|| {
             format!("{} user agents: one address for many, or forged ones?", at_least(agents))

@@ -54,6 +54,10 @@ impl OnRedis for Exponential {
         false
     }
 
+    fn max_exact_units(&self) -> Option<u64> {
+        None
+    }
+
     fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
         None
     }

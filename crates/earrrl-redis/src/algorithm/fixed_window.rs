@@ -7,7 +7,7 @@ use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
-use super::{Adjustment, OnRedis, Terms};
+use super::{Adjustment, MAX_EXACT_UNITS, OnRedis, Terms};
 
 impl OnRedis for FixedWindow {
     fn meaning(&self) -> [u64; 4] {
@@ -49,6 +49,10 @@ impl OnRedis for FixedWindow {
 
     fn adds(&self) -> bool {
         true
+    }
+
+    fn max_exact_units(&self) -> Option<u64> {
+        Some(MAX_EXACT_UNITS)
     }
 
     fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {

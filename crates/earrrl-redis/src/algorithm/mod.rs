@@ -23,6 +23,9 @@ mod token_bucket;
 
 pub(crate) use fields::{FARTHEST, Fields, Packed, micros, nanos};
 
+/// The largest count in units that a double holds exactly in billionths: 2^53 billionths.
+const MAX_EXACT_UNITS: u64 = 9_007_199;
+
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
 const ENFORCES: u8 = 4;
@@ -85,6 +88,10 @@ pub(crate) trait OnRedis {
 
     /// Returns true if the counts of several nodes can be added up.
     fn adds(&self) -> bool;
+
+    /// Returns the largest count in units that a record holds exactly; `None` if a record holds no
+    /// count, but a measured rate or an instant.
+    fn max_exact_units(&self) -> Option<u64>;
 
     /// Returns the single instant that the state consists of, or `None` if it is more. Such a state
     /// can be leased to the index of near clients, so that most decisions read only the index.
@@ -248,6 +255,12 @@ pub(crate) fn of(limit: &Limit) -> &dyn OnRedis {
 /// Returns an error if Redis cannot count a rule exactly.
 pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
     of(rule.limit()).check(hold(rule).unwrap_or_default())
+}
+
+/// Returns the largest count of a limit in units that Redis stores exactly; `None` if the limit
+/// counts no units.
+pub fn max_exact_units(limit: &Limit) -> Option<u64> {
+    of(limit).max_exact_units()
 }
 
 /// Returns the tag of a limit's records: a hash of the algorithm and of the parameters without

@@ -91,6 +91,10 @@ impl OnRedis for RecentAverage {
         true
     }
 
+    fn max_exact_units(&self) -> Option<u64> {
+        None
+    }
+
     fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
         match state {
             State::RecentAverage(moment) => Some(moment),

@@ -8,7 +8,7 @@ use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
 use super::fields::{Fields, Packed, moved_slot};
 use super::fixed_window::{check_window, start, window_parameters};
-use super::{Adjustment, OnRedis, Terms};
+use super::{Adjustment, MAX_EXACT_UNITS, OnRedis, Terms};
 
 impl OnRedis for SlidingCounter {
     fn meaning(&self) -> [u64; 4] {
@@ -51,6 +51,10 @@ impl OnRedis for SlidingCounter {
 
     fn adds(&self) -> bool {
         true
+    }
+
+    fn max_exact_units(&self) -> Option<u64> {
+        Some(MAX_EXACT_UNITS)
     }
 
     fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {

@@ -8,7 +8,7 @@ use earrrl::{Cost, Nanos, RuleError, SlidingLog, State};
 
 use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
 use super::fixed_window::check_window;
-use super::{Adjustment, Answers, OnRedis, Terms, tally};
+use super::{Adjustment, Answers, MAX_EXACT_UNITS, OnRedis, Terms, tally};
 
 /// The nanoseconds per slot.
 const SLOT: u64 = 1000;
@@ -62,6 +62,10 @@ impl OnRedis for SlidingLog {
 
     fn adds(&self) -> bool {
         true
+    }
+
+    fn max_exact_units(&self) -> Option<u64> {
+        Some(MAX_EXACT_UNITS)
     }
 
     fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {

@@ -9,7 +9,7 @@ use earrrl::{Cost, Nanos, RuleError, SlidingWindow, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
 use super::fixed_window::check_window;
-use super::{Adjustment, Answers, OnRedis, Terms, tally};
+use super::{Adjustment, Answers, MAX_EXACT_UNITS, OnRedis, Terms, tally};
 
 const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -72,6 +72,10 @@ impl OnRedis for SlidingWindow {
 
     fn adds(&self) -> bool {
         true
+    }
+
+    fn max_exact_units(&self) -> Option<u64> {
+        Some(MAX_EXACT_UNITS)
     }
 
     fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {

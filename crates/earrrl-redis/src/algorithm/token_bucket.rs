@@ -78,6 +78,10 @@ impl OnRedis for TokenBucket {
         true
     }
 
+    fn max_exact_units(&self) -> Option<u64> {
+        None
+    }
+
     fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
         match state {
             State::TokenBucket(moment) => Some(moment),

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use crate::backlog::ledger::NotedAt;
-use crate::connection::receipt::Receipt;
+use crate::batches::ReceiptPlace;
 use crate::request::{KeyedCharge, Request};
 
 /// A call that was not answered in time, or whose connection broke.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
-    pub(crate) receipt: Receipt,
+    pub(crate) place: ReceiptPlace,
     /// The call's charges, by their places in the request.
     pub(crate) places: Vec<usize>,
     /// The instant after which Redis no longer executes the call.

@@ -9,10 +9,10 @@ use redis::Value;
 
 use crate::algorithm::{self, Adjustment, Packed, micros};
 use crate::calls::convert::{Called, converting, done_or_foreign};
-use crate::calls::reply::{self, Reply};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::pending::Contribution;
+use crate::reply::{self, Reply};
 use crate::request::KeyedCharge;
 use crate::shared::Shared;
 

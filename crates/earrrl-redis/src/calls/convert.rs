@@ -15,9 +15,9 @@ use redis::Value;
 use tokio::time::timeout;
 
 use crate::algorithm::{self, AlgorithmKind};
-use crate::calls::reply::FOREIGN;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
+use crate::reply::FOREIGN;
 use crate::request::KeyedCharge;
 use crate::shared::Shared;
 use crate::status::count;

@@ -8,26 +8,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Mode, Nanos};
-use redis::{RedisResult, Value};
+use earrrl::Mode;
 use tokio::time::Instant;
 
-use crate::algorithm::{flags, micros};
+use crate::algorithm::flags;
 use crate::backlog::unsettled::Unanswered;
+use crate::batches::{Call, PackedCharge, ReceiptPlace, Ticket};
+use crate::calls::batch::{self, GRACE};
 use crate::calls::convert::{Called, converting};
 use crate::calls::deliver::take_back;
-use crate::calls::reply::{self, Observation, Reply, ScriptVerdict};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
-use crate::connection::receipt::Receipt;
-use crate::connection::redirect::is_moving;
-use crate::request::{Request, time_argument};
+use crate::reply::{Observation, Reply, ScriptVerdict};
+use crate::request::Request;
 use crate::shared::Shared;
-use crate::status::count;
 
-/// The time after its deadline during which Redis may still execute a call. A call that arrives
-/// later, because the server or the network was stopped, does nothing.
-const GRACE: Duration = Duration::from_secs(1);
 /// The greatest error in measuring [`GRACE`].
 const SLACK: Duration = Duration::from_millis(500);
 
@@ -68,26 +63,31 @@ async fn ask_slot(
     request: &Request,
     places: Vec<usize>,
 ) -> Result<Vec<Observation>, Failure> {
-    let (group, slot) = request.group_and_slot(&places);
+    let (group, _) = request.group_and_slot(&places);
     let link = shared.connection.link(group).map_err(Failure::all)?;
-    let stores = request.may_store(&places);
-    let receipt = stores.then(|| shared.connection.receipts.take(slot)).flatten();
-    if stores && receipt.is_none() {
-        count(&shared.connection.counters.without_receipt);
-    }
-    let deadline = shared.options.deadline;
+    let (deadline, ticket) = (shared.options.deadline, Arc::new(Ticket::default()));
     let ends = Instant::now() + 3 * deadline + GRACE + SLACK;
-    let call = exchange(shared, link, request, &places, receipt.as_ref());
+    let call = exchange(shared, link, request, &places, &ticket);
     let answer = shared.connection.within(deadline, group, call).await;
-    if let (Ok(observed), Some(receipt)) = (&answer, &receipt) {
-        let verdict = |place| Some(observed[places.iter().position(|at| *at == place)?].verdict);
-        receipt.answered(!stored(request, &places, verdict).is_empty());
+    match answer {
+        Ok(observed) => {
+            if let Some(ReceiptPlace { receipt, .. }) = ticket.receipt() {
+                let verdict =
+                    |place| Some(observed[places.iter().position(|at| *at == place)?].verdict);
+                receipt.answered(!stored(request, &places, verdict).is_empty());
+            }
+            Ok(observed)
+        }
+        Err(fault) => {
+            let place = ticket.give_up().filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
+            let unanswered = place.filter(|_| request.may_store(&places)).map(|place| Unanswered {
+                place,
+                places,
+                ends,
+            });
+            Err(Failure { unanswered: unanswered.into_iter().collect(), ..Failure::all(fault) })
+        }
     }
-    answer.map_err(|fault| {
-        let receipt = receipt.filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
-        let unanswered = receipt.map(|receipt| Unanswered { receipt, places, ends });
-        Failure { unanswered: unanswered.into_iter().collect(), ..Failure::all(fault) }
-    })
 }
 
 /// Decides the charges of several slots; stores all of them or none.
@@ -190,11 +190,11 @@ async fn exchange(
     link: Link,
     request: &Request,
     places: &[usize],
-    receipt: Option<&Receipt>,
+    ticket: &Arc<Ticket>,
 ) -> Result<Vec<Observation>, Fault> {
     let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-    converting(shared, link, |mut link| async move {
-        match in_time(shared, &mut link, request, places, receipt).await?.ok_or_else(nonsense)? {
+    converting(shared, link, |link| async move {
+        match in_time(shared, link, request, places, ticket).await?.ok_or_else(nonsense)? {
             Reply::Decided { time, mut observed } if observed.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(nonsense)?;
                 observed.iter_mut().for_each(|observed| observed.at = at);
@@ -213,73 +213,28 @@ async fn exchange(
 
 /// Calls the script, a second time if Redis's clock was set since this node last saw its time.
 async fn in_time(
-    shared: &Shared,
-    link: &mut Link,
+    shared: &Arc<Shared>,
+    link: Link,
     request: &Request,
     places: &[usize],
-    receipt: Option<&Receipt>,
+    ticket: &Arc<Ticket>,
 ) -> Result<Option<Reply>, Fault> {
     let (group, slot) = request.group_and_slot(places);
-    let offset = &shared.clocks.offsets[group];
+    let charge = |place: &usize| {
+        let charge = &request.charges[*place];
+        PackedCharge {
+            kind: charge.rule.kind,
+            flags: flags(&charge.rule.rule, charge.cost, request.mode),
+            key: charge.key.clone(),
+            parameters: charge.parameters(shared.options.linger),
+        }
+    };
+    let call = Call { now: request.now, slot, charges: places.iter().map(charge).collect() };
     for _ in 0..2 {
-        let sent = shared.clocks.local();
-        let latest = shared.clocks.redis(group, sent) + shared.options.deadline + GRACE;
-        let reply = match call(shared, link, request, places, (latest, receipt)).await {
-            Err(error) if receipt.is_some() && is_moving(&error) => {
-                shared.connection.receipts.moves(slot);
-                count(&shared.connection.counters.without_receipt);
-                call(shared, link, request, places, (latest, None)).await
-            }
-            reply => reply,
-        };
-        let reply = reply?;
-        let (Some(Reply::Decided { time: Some(at), .. }) | Some(Reply::Expired { time: at })) =
-            &reply
-        else {
-            return Ok(reply);
-        };
-        offset.learn(*at, sent, shared.clocks.local());
-        if let Some(Reply::Decided { .. }) = reply {
+        let reply = batch::call(shared, group, link.clone(), call.clone(), ticket).await?;
+        if !matches!(reply, Some(Reply::Expired { .. })) {
             return Ok(reply);
         }
     }
     Err(Fault::Refused("its clock is set all the time".to_owned()))
-}
-
-async fn call(
-    shared: &Shared,
-    link: &mut Link,
-    request: &Request,
-    places: &[usize],
-    (latest, receipt): (Nanos, Option<&Receipt>),
-) -> RedisResult<Option<Reply>> {
-    let keyed = || places.iter().map(|place| &request.charges[*place]);
-    let flags = |place: usize| {
-        let charge = &request.charges[place];
-        flags(&charge.rule.rule, charge.cost, request.mode)
-    };
-    let parameters = |place: usize| request.charges[place].parameters(shared.options.linger);
-    let (time, latest) = (time_argument(request.now), micros(latest).to_le_bytes());
-    let mut keys: Vec<Vec<u8>> = keyed().map(|charge| charge.key.clone()).collect();
-    // The receipt's key is declared, although only a Cluster that moves slots and some
-    // Redis-compatible servers require it.
-    keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
-    let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
-    let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
-    let (script, args) = match places {
-        [one] => {
-            let argument = [head(flags(*one)), parameters(*one)].concat();
-            (shared.connection.scripts.single(request.charges[*one].rule.kind), vec![argument])
-        }
-        _ => {
-            let charge = |place: &usize| {
-                let head = [request.charges[*place].rule.kind as u8, flags(*place)];
-                [&head[..], &parameters(*place)].concat()
-            };
-            let args = [head(0)].into_iter().chain(places.iter().map(charge)).collect();
-            (shared.connection.scripts.several(keyed().map(|charge| charge.rule.kind)), args)
-        }
-    };
-    let Value::BulkString(bytes) = link.call(script, &keys, &args).await? else { return Ok(None) };
-    Ok(if places.len() == 1 { reply::single(&bytes) } else { reply::several(&bytes) })
 }

@@ -20,7 +20,7 @@ use crate::status::count;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Takes back a charge that Redis has stored, exactly once. Waits for that within the deadline;
-/// afterwards, the change is delivered in the background. Returns false if the ledger has no room
+/// afterwards, the change is delivered in the background. Returns false if the ledger is too full
 /// to note the change.
 pub(crate) async fn take_back(
     shared: &Arc<Shared>,

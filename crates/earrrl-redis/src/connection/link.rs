@@ -16,7 +16,7 @@ use redis::{
 use tokio::task::coop::unconstrained;
 
 use crate::connection::redirect::Cluster;
-use crate::connection::script::Script;
+use crate::connection::script::{Script, Scripts};
 use crate::options::Options;
 
 /// The timeout of establishing a connection.
@@ -64,11 +64,11 @@ impl Link {
         Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 
-    /// Loads scripts into Redis with one write, since Redis may be far away. Otherwise the first
-    /// call of each script would be sent twice, and be decided after calls that came later. Scripts
-    /// that cannot be loaded now are loaded by their first call. So are all scripts on a Cluster,
-    /// where a shard that does not answer would delay the other shards.
-    pub(crate) async fn load(&mut self, scripts: impl Iterator<Item = &Script>) {
+    /// Loads scripts into Redis with one write, since Redis may be far away. Scripts that cannot be
+    /// loaded now are loaded by their first call. So are all scripts on a Cluster, where a shard
+    /// that does not answer would delay the other shards.
+    pub(crate) async fn load(&mut self, scripts: &Scripts) {
+        scripts.forget();
         if let Self::Cluster(_) = self {
             return;
         }
@@ -77,7 +77,11 @@ impl Link {
             command.arg("LOAD").arg(&script.code);
             command
         };
-        self.send_all(scripts.map(load).collect()).await;
+        let answers = self.send_all(scripts.common().map(load).collect()).await;
+        let loaded = scripts.common().zip(answers).filter(|(_, answer)| answer.is_ok());
+        loaded.for_each(|(script, _)| {
+            script.is_first();
+        });
     }
 
     /// Sends a command. Commands are written in the order in which they are first polled. The
@@ -93,13 +97,18 @@ impl Link {
         answer?.extract_error()
     }
 
-    /// Calls a script by its hash, or by its text if Redis does not have it.
+    /// Calls a script by its hash, or by its text if Redis does not have it. A call that Redis
+    /// rejects for want of the text would be decided after calls that came later, so the first call
+    /// over a connection contains the text. Each shard of a Cluster has scripts of its own.
     pub(crate) async fn call(
         &mut self,
         script: &Script,
         keys: &[Vec<u8>],
         args: &[Vec<u8>],
     ) -> RedisResult<Value> {
+        if matches!(self, Self::Single(_)) && script.is_first() {
+            return self.send(&Self::command("EVAL", &script.code, keys, args)).await;
+        }
         match self.send(&Self::command("EVALSHA", &script.hash, keys, args)).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.send(&Self::command("EVAL", &script.code, keys, args)).await

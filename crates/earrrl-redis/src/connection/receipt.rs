@@ -153,7 +153,7 @@ impl Receipt {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
         let (number, charges, at) = (entry.whole(2)?, entry.whole(2)?, nanos(entry.number()?));
-        (number == self.number.into()).then_some(StoredCharges { charges: charges as u16, at })
+        (number == u64::from(self.number)).then_some(StoredCharges { charges: charges as u16, at })
     }
 }
 

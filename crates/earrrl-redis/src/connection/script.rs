@@ -1,10 +1,12 @@
 //! The Lua scripts, composed of the parts in the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into three
-//! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), a request
-//! under several rules, and an exchange with a node.
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into four
+//! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), several such
+//! requests, a request under several rules, and an exchange with a node.
 
 use std::fmt::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::algorithm::{AlgorithmKind, KINDS};
 
@@ -13,12 +15,24 @@ use crate::algorithm::{AlgorithmKind, KINDS};
 pub(crate) struct Script {
     pub(crate) code: String,
     pub(crate) hash: String,
+    /// True if Redis was sent the text over the present connection.
+    is_sent: AtomicBool,
 }
 
 impl Script {
     fn new(code: &str) -> Self {
         let hash = redis::Script::new(code).get_hash().to_owned();
-        Self { code: code.to_owned(), hash }
+        Self { code: code.to_owned(), hash, is_sent: AtomicBool::new(false) }
+    }
+
+    /// Notes that Redis is sent the text. Returns false if it was sent before.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.is_sent.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that there is a new connection, perhaps to another server.
+    fn forget(&self) {
+        self.is_sent.store(false, Ordering::Relaxed);
     }
 }
 
@@ -46,7 +60,9 @@ pub(crate) struct Scripts {
     near: Vec<Script>,
     /// The scripts for several rules, by the set of their algorithms (one bit each). Each is
     /// composed when it is first used.
-    several: Vec<std::sync::OnceLock<Script>>,
+    several: Vec<OnceLock<Script>>,
+    /// The scripts for several requests under one rule each, by the set of their algorithms.
+    batch: Vec<OnceLock<Script>>,
     /// Replaces a record by its converted form.
     pub(crate) swap: Script,
     /// Advances the time of a throttle's key.
@@ -64,16 +80,24 @@ impl Scripts {
             single: each(single),
             near: each(|kind| in_frame(include_str!("../scripts/near.lua"), kind)),
             several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
+            batch: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
             swap: Script::new(include_str!("../scripts/swap.lua")),
             throttle: Script::new(&strip(include_str!("../scripts/throttle.lua"))),
             nodes: Script::new(&strip(include_str!("../scripts/nodes.lua"))),
         }
     }
 
-    /// Returns the scripts that every engine calls, which are all but those for several rules.
+    /// Returns the scripts that every engine calls, which are all but those for several algorithms.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
-        let of_limits = self.single.iter().chain(&self.near);
+        let batches = KINDS.iter().map(|kind| self.batch([*kind].into_iter()));
+        let of_limits = self.single.iter().chain(&self.near).chain(batches);
         of_limits.chain([&self.swap, &self.throttle, &self.nodes])
+    }
+
+    /// Notes that there is a new connection, perhaps to a server without the scripts.
+    pub(crate) fn forget(&self) {
+        self.common().for_each(Script::forget);
+        self.several.iter().chain(&self.batch).filter_map(OnceLock::get).for_each(Script::forget);
     }
 
     /// Returns the script that decides a request under one rule.
@@ -88,9 +112,25 @@ impl Scripts {
 
     /// Returns the script that decides a request under several rules with these algorithms.
     pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
-        let set = kinds.fold(0, |set, kind| set | 1 << kind as usize);
+        let set = set_of(kinds);
         self.several[set].get_or_init(|| Script::new(&several(set)))
     }
+
+    /// Returns the script that decides several requests, each under one rule, with these algorithms.
+    pub(crate) fn batch(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
+        let set = set_of(kinds);
+        self.batch[set].get_or_init(|| Script::new(&batch(set)))
+    }
+}
+
+/// Returns a set of algorithms, one bit each.
+fn set_of(kinds: impl Iterator<Item = AlgorithmKind>) -> usize {
+    kinds.fold(0, |set, kind| set | 1 << kind as usize)
+}
+
+/// Returns the algorithms of a set.
+fn kinds_of(set: usize) -> impl Iterator<Item = AlgorithmKind> + Clone {
+    KINDS.iter().copied().filter(move |kind| set >> *kind as usize & 1 == 1)
 }
 
 fn prelude(tally: bool) -> String {
@@ -117,7 +157,7 @@ fn single(kind: AlgorithmKind) -> String {
 }
 
 fn several(set: usize) -> String {
-    let kinds = KINDS.iter().copied().filter(|kind| set >> *kind as usize & 1 == 1);
+    let kinds = kinds_of(set);
     let mut algorithms = String::new();
     for kind in kinds.clone() {
         let [parameters, judge, charge, answer, ..] = PARTS.map(|part| strip(kind.part(part)));
@@ -130,6 +170,33 @@ fn several(set: usize) -> String {
     }
     let frame = strip(include_str!("../scripts/several.lua"));
     prelude(kinds.clone().any(AlgorithmKind::is_tally))
+        + &frame.replace("--[[ algorithms ]]", &algorithms)
+}
+
+/// The command with which a script reads a record.
+const GET: &str = "call('GET', key)";
+/// Finds a record among those that were read together, or reads it.
+const GET_FROM_BATCH: &str = "(records[done - first] or call('GET', key))";
+/// Reads the records of the requests after `first` up to `last`.
+const GET_ALL: &str = "redis.pcall('MGET', values(KEYS, first + 1, last))";
+
+fn batch(set: usize) -> String {
+    let kinds = kinds_of(set);
+    let algorithm = |kind: AlgorithmKind| {
+        let mut text = strip(include_str!("../scripts/batch_algorithm.lua"));
+        for part in PARTS {
+            text = text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)));
+        }
+        let reads_whole = text.contains(GET);
+        text.replace("--[[ number ]]", &(kind as u8).to_string())
+            .replace(GET, GET_FROM_BATCH)
+            .replace("--[[ records ]]", if reads_whole { GET_ALL } else { "{}" })
+    };
+    let algorithms: String = kinds.clone().map(algorithm).collect();
+    let frame = strip(include_str!("../scripts/batch.lua"));
+    // The prelude uses the name `unpack` for another function.
+    "local values = table.unpack or unpack\n".to_owned()
+        + &prelude(kinds.clone().any(AlgorithmKind::is_tally))
         + &frame.replace("--[[ algorithms ]]", &algorithms)
 }
 
@@ -162,7 +229,7 @@ mod tests {
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
         let near = KINDS.iter().map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
-        for text in texts.chain(near).chain([several(1), several(127)]) {
+        for text in texts.chain(near).chain([several(1), several(127), batch(1), batch(127)]) {
             assert!(!text.contains("--"), "{text}");
         }
     }

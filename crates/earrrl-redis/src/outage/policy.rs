@@ -11,9 +11,9 @@ use earrrl::{
 use crate::algorithm;
 use crate::backlog::unsettled::{Noted, Unsettled};
 use crate::calls::decide::Failure;
-use crate::calls::reply::Observation;
 use crate::connection::fault::Fault;
 use crate::options::WhenGone;
+use crate::reply::Observation;
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
 use crate::status::count;

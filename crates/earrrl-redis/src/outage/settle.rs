@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     let mut by_key = BTreeMap::<Arc<str>, Vec<Unsettled>>::new();
     for unsettled in shared.backlog.unsettled.take_ended(group) {
-        by_key.entry(unsettled.call.receipt.key.clone()).or_default().push(unsettled);
+        by_key.entry(unsettled.call.place.receipt.key.clone()).or_default().push(unsettled);
     }
     let mut failed = None;
     for (key, calls) in by_key {
@@ -62,9 +62,9 @@ impl Unsettled {
     /// take back: those that are no longer in the ledger, and charges to leaky rules of a request
     /// that this node denied. Returns true if nothing is left to do.
     fn conclude(&mut self, shared: &Shared, receipts: &[u8]) -> bool {
-        let receipt = self.call.receipt.stored(receipts);
+        let receipt = self.call.place.receipt.stored(receipts);
         let mut is_all = true;
-        for (bit, &place) in self.call.places.iter().enumerate() {
+        for (bit, &place) in (self.call.place.bit..).zip(&self.call.places) {
             if self.done >> place & 1 == 1 {
                 continue;
             }

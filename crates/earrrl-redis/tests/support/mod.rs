@@ -181,3 +181,11 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// Returns how often Redis has executed a command.
+pub fn called(server: &Server, command: &str) -> u64 {
+    let stats: String = server.command(&["INFO", "commandstats"]).unwrap();
+    let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+    let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}

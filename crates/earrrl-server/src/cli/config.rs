@@ -9,7 +9,7 @@ use clap::Subcommand;
 use earrrl::{Action, Quota};
 use earrrl_server::config::rule::RuleConfig;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
-use earrrl_server::service::room::{self, Lacking};
+use earrrl_server::service::memory_check::{self, OverMemory};
 use earrrl_server::tls::Tls;
 
 use super::{CliFailure, explain, failure};
@@ -69,7 +69,7 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
     if let Some(why) = config.server.exposed() {
         return Err(CliFailure::new(why));
     }
-    if let Some(Lacking { message, place }) = room::lacking(&config) {
+    if let Some(OverMemory { message, place }) = memory_check::over_memory(&config) {
         return Err(mistake(file, place, message));
     }
     if let Some(tls) = &config.server.tls {

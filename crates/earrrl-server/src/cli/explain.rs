@@ -13,7 +13,7 @@ use earrrl_server::config::rule::OnMissing;
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
 use earrrl_server::service::attributes::Attributes;
-use earrrl_server::service::rules::ActiveRule;
+use earrrl_server::service::rule::ActiveRule;
 
 use super::CliFailure;
 

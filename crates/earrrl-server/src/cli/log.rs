@@ -297,7 +297,9 @@ pub(crate) fn warn_of_doubts(reader: &LogReader, args: &LogArgs) {
         ),
         _ => format!("each of {requests} requests has a {key} of its own"),
     };
-    warn(&format!("{problem}: is it the client? --key, --format or --log-format may say better"));
+    warn(&format!(
+        "{problem}: check that it is the client; --key, --format or --log-format may name another"
+    ));
 }
 
 /// Returns the exit status of a command that has read logs, and warns if the logs were probably

@@ -17,6 +17,7 @@ mod simulate;
 mod state;
 mod stop;
 mod suggest;
+mod top;
 
 use std::process::ExitCode;
 
@@ -26,7 +27,7 @@ pub(crate) use failure::CliFailure;
 
 /// Estimated average recent request rate limiter: stops clients that abuse an API, and only those.
 #[derive(Debug, Parser)]
-#[command(name = "earrrl", version, arg_required_else_help = true)]
+#[command(name = "earrrl", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -41,6 +42,7 @@ enum Command {
     Replay(Box<replay::ReplayArgs>),
     Simulate(Box<simulate::SimulateArgs>),
     State(state::StateArgs),
+    Top(Box<top::TopArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -62,6 +64,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Man(args) => man::run(&args, environment::with_variables(Cli::command())),
         Command::Suggest(args) => suggest::run(*args),
         Command::Simulate(args) => simulate::run(*args),
+        Command::Top(args) => top::run(*args),
     };
     match result {
         Ok(code) => code,

@@ -65,10 +65,10 @@ fn decide_all(
 ) -> Result<bool, CliFailure> {
     let lines = args.output == ReplayOutput::Jsonl;
     let mut take_one = |clients: &ClientNumbers, request: LoggedRequest| -> io::Result<()> {
-        configured.decide(clients, request, |told| match lines {
+        configured.decide(clients, request, |logged| match lines {
             true => {
-                let client = told.client.as_ref().map(|client| names.of(client));
-                report::write_line(out, request.time, &told, json!(client))
+                let client = logged.client.as_ref().map(|client| names.of(client));
+                report::write_line(out, request.time, &logged, json!(client))
             }
             false => Ok(()),
         })

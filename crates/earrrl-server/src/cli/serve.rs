@@ -177,8 +177,8 @@ impl ServeArgs {
 
 /// Replaces an address of the configuration by one from the command line, if that is given.
 fn put(address: &mut Option<ListenAddress>, place: Option<&ListenAt>) {
-    if let Some(ListenAt(said)) = place {
-        address.clone_from(said);
+    if let Some(ListenAt(given)) = place {
+        address.clone_from(given);
     }
 }
 

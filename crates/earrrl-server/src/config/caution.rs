@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use earrrl::{Limit, Quota, Rule};
-use earrrl_redis::Consistency;
+use earrrl_redis::{Consistency, max_exact_units};
 
 use super::rule::RuleConfig;
 use super::{Config, EngineConfig};
@@ -12,8 +12,6 @@ use super::{Config, EngineConfig};
 const LONG_SYNC: Duration = Duration::from_secs(10);
 /// The number of `sync` intervals that a near rule's window should have at least.
 const SYNCS: f64 = 5.0;
-/// The largest count in units that Redis stores exactly: 2^53 billionths.
-const MAX_EXACT_UNITS: u64 = 9_007_199;
 
 impl Config {
     /// Returns warnings about near rules whose counts are exchanged too rarely, and about limits
@@ -55,15 +53,7 @@ fn short_window(rule: &Rule, sync: Duration) -> Option<String> {
 
 /// Returns a warning if Redis stores a limit's larger counts rounded.
 fn rounded(limit: &Limit) -> Option<String> {
-    let counts_units = matches!(
-        limit,
-        Limit::FixedWindow(_)
-            | Limit::SlidingLog(_)
-            | Limit::SlidingWindow(_)
-            | Limit::SlidingCounter(_)
-    );
-    let units = Quota::of(limit).units;
-    (counts_units && units > MAX_EXACT_UNITS).then(|| {
-        format!("Redis stores counts above {MAX_EXACT_UNITS} units rounded; this limit has {units}")
-    })
+    let (exact, units) = (max_exact_units(limit)?, Quota::of(limit).units);
+    (units > exact)
+        .then(|| format!("Redis stores counts above {exact} units rounded; this limit has {units}"))
 }

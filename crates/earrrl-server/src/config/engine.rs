@@ -31,6 +31,14 @@ pub enum EngineConfig {
     Redis(Box<RedisConfig>),
 }
 
+impl EngineConfig {
+    /// Returns true if limits can share a store; see
+    /// [`PlannedLimit::store`](crate::engine::PlannedLimit::store).
+    pub fn shares_stores(&self) -> bool {
+        matches!(self, Self::Memory)
+    }
+}
+
 /// The directory of state files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateConfig {

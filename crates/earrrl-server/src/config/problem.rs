@@ -77,12 +77,12 @@ fn doubled_table(text: &str, span: &Range<usize>) -> Option<String> {
 
 /// Rewrites serde's message `invalid type: GOT, expected EXPECTED`, so that it names the field.
 fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> {
-    let told = message.strip_prefix("invalid type: ");
-    let told = told.or_else(|| message.strip_prefix("invalid value: "))?;
+    let mismatch = message.strip_prefix("invalid type: ");
+    let mismatch = mismatch.or_else(|| message.strip_prefix("invalid value: "))?;
     if let Some(table) = doubled_table(text, span) {
         return Some(table);
     }
-    let (got, expected) = told.rsplit_once(", expected ")?;
+    let (got, expected) = mismatch.rsplit_once(", expected ")?;
     let expected = match expected {
         "u64" | "u32" | "usize" => "a whole number, 0 or more",
         "a boolean" => "true or false",

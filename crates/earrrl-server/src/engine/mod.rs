@@ -140,6 +140,11 @@ impl Engine {
         !matches!(self.rules, RuleEngine::Memory(_))
     }
 
+    /// Returns true if limits can share a store; see [`PlannedLimit::store`].
+    pub fn shares_stores(&self) -> bool {
+        matches!(self.rules, RuleEngine::Memory(_)) && self.state.is_none()
+    }
+
     /// Returns true if a request is allowed when its deadline passes before the decision.
     pub fn passes_undecided(&self) -> bool {
         match &self.rules {

@@ -18,7 +18,8 @@ use smallvec::SmallVec;
 use super::response::problem::Problem;
 use super::response::{self, ACTION, Verdict};
 use crate::server::Server;
-use crate::service::ask::{Answer, Manner};
+use crate::service::answer::Answer;
+use crate::service::ask::Manner;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::rules::ActiveRules;
 

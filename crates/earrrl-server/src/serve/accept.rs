@@ -29,7 +29,7 @@ pub async fn accept(
     }
 }
 
-/// Returns the reply that tells a client why its connection is refused.
+/// Returns the reply that reports to a client why its connection is refused.
 pub(super) fn refusal(protocol: Protocol, refused: Refused) -> &'static str {
     match (protocol, refused) {
         (Protocol::Resp, Refused::Full) => "-ERR max number of clients reached\r\n",

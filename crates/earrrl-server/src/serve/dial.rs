@@ -14,34 +14,39 @@ use crate::config::envoy::PlaneTls;
 use crate::tls::{certificates, private_key};
 
 /// The address of a peer, and the TLS settings of connections to it.
-pub(super) struct Dial {
+pub struct Dial {
     address: String,
     name: ServerName<'static>,
     connector: TlsConnector,
 }
 
 impl Dial {
-    /// Prepares connections to `host:port`. The peer's certificate must be valid for that host.
+    /// Prepares connections to `host:port` that speak the protocol `alpn`. The peer's certificate
+    /// must be valid for that host.
     ///
     /// # Errors
     /// Returns an error if the host name is invalid or a TLS file cannot be used.
-    pub(super) fn new(address: &str, tls: &PlaneTls) -> Result<Self, String> {
+    pub fn new(address: &str, tls: &PlaneTls, alpn: &[u8]) -> Result<Self, String> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name =
             ServerName::try_from(host.to_owned()).map_err(|error| format!("{host}: {error}"))?;
-        let connector = TlsConnector::from(Arc::new(config(tls)?));
+        let connector = TlsConnector::from(Arc::new(config(tls, alpn)?));
         Ok(Self { address: address.to_owned(), name, connector })
     }
 
-    pub(super) async fn connect(&self) -> io::Result<TlsStream<TcpStream>> {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// Returns an error if the peer cannot be reached or its certificate is not valid.
+    pub async fn connect(&self) -> io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
         self.connector.connect(self.name.clone(), stream).await
     }
 }
 
-fn config(tls: &PlaneTls) -> Result<ClientConfig, String> {
+fn config(tls: &PlaneTls, alpn: &[u8]) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     match &tls.ca {
         Some(file) => {
@@ -63,6 +68,6 @@ fn config(tls: &PlaneTls) -> Result<ClientConfig, String> {
             .with_client_auth_cert(certificates(cert)?, private_key(key)?)
             .map_err(|error| format!("{} and {}: {error}", cert.display(), key.display()))?,
     };
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![alpn.to_vec()];
     Ok(config)
 }

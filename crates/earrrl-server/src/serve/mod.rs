@@ -5,7 +5,7 @@ mod again;
 pub mod allocator;
 mod balanced;
 pub mod descriptors;
-mod dial;
+pub mod dial;
 pub mod handover;
 pub mod reload;
 pub mod run;

@@ -105,7 +105,7 @@ pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
     let Some(tls) = &server.tls else { return pending().await };
     let files = tls.files();
     let (mut stamps, mut again) = (Stamps::new(&files), Again::default());
-    let (mut seconds, mut said) = (each_second(), None);
+    let (mut seconds, mut logged) = (each_second(), None);
     loop {
         seconds.tick().await;
         let due = again.is_due();
@@ -124,11 +124,11 @@ pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
         again.attempted(error.is_none());
         match &error {
             None => tracing::info!("certificates reloaded"),
-            Some(error) if changed || said.as_ref() != Some(error) => {
+            Some(error) if changed || logged.as_ref() != Some(error) => {
                 tracing::error!(%error, "certificates not reloaded; those before stay in force");
             }
             Some(_) => {}
         }
-        said = error;
+        logged = error;
     }
 }

@@ -10,7 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// The properties of a file that change when the file, or a symbolic link on the way to it, does.
-type Stamp = (PathBuf, SystemTime, u64, u64);
+#[derive(Clone, Debug, PartialEq)]
+struct Stamp {
+    path: PathBuf,
+    modified: SystemTime,
+    len: u64,
+    inode: u64,
+}
 
 /// The stamps of a set of files, in the order of the files.
 #[derive(Debug)]
@@ -49,5 +55,6 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
 fn stamp(file: &Path) -> Option<Stamp> {
     let metadata = std::fs::metadata(file).ok()?;
     let path = std::fs::canonicalize(file).ok()?;
-    Some((path, metadata.modified().ok()?, metadata.len(), metadata.ino()))
+    let modified = metadata.modified().ok()?;
+    Some(Stamp { path, modified, len: metadata.len(), inode: metadata.ino() })
 }

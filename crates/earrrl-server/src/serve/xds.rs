@@ -77,7 +77,7 @@ async fn connect(
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_while_idle(true);
     let Some(tls) = &plane.tls else { return Ok(endpoint.connect().await?) };
-    let dial = Arc::new(Dial::new(&plane.address, tls)?);
+    let dial = Arc::new(Dial::new(&plane.address, tls, b"h2")?);
     let connector = service_fn(move |_: Uri| {
         let dial = Arc::clone(&dial);
         async move { Ok::<_, io::Error>(TokioIo::new(dial.connect().await?)) }

@@ -5,19 +5,16 @@ use std::borrow::Cow;
 use earrrl::table::KeyHash;
 use earrrl::{
     Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, Places,
-    Rule, Wait,
 };
 use earrrl_tower::headers::{Available, peek_cost};
 use smallvec::SmallVec;
 
 use super::Service;
-use super::attributes::Attributes;
+use super::answer::{Answer, decided_quota};
 use super::error::AskError;
-use super::key::{Key, bounded, bounded_owned};
+use super::key::bounded;
 use super::limit::PreparedLimit;
-use super::rules::{ActiveRule, ActiveRules};
-use crate::config::rule::OnMissing;
-use crate::metrics::PassReason;
+use super::rule::ActiveRule;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
@@ -66,90 +63,6 @@ pub struct Manner {
 impl From<Mode> for Manner {
     fn from(mode: Mode) -> Self {
         Self { mode, available: false }
-    }
-}
-
-/// The answer to a request under one rule or several rules.
-#[derive(Clone, Debug, Default)]
-pub struct Answer<'a> {
-    /// The decision on the request; `None` if no rule applies or no rule could be judged.
-    pub decision: Option<Decision>,
-    /// The rules under which the request was charged, in the order of the charges.
-    pub charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
-    /// The quota that the client has left under each of the `charged` rules; empty unless
-    /// [`Manner::available`] is set.
-    pub available: SmallVec<[Available; 2]>,
-    /// A rule that could not be judged. If several rules could not be judged, this is one that
-    /// denies on errors, if there is any.
-    pub unjudged: Option<Unjudged<'a>>,
-}
-
-/// The effect of a rule on a request that it matches.
-pub(super) enum Application<'a> {
-    /// The request is charged to the client that is stored under this key, under this limit.
-    Charge(&'a PreparedLimit, Key),
-    /// The rule does not count the request.
-    None,
-    /// The rule denies the request, since it lacks an attribute of the rule's key.
-    Denial(Box<Answer<'a>>),
-}
-
-/// A rule that could not be judged, and the error that prevented it.
-#[derive(Clone, Debug)]
-pub struct Unjudged<'a> {
-    /// The rule.
-    pub rule: &'a ActiveRule,
-    /// The error that prevented the rule from being judged.
-    pub error: AskError,
-    /// True if the request is denied for it.
-    pub denies: bool,
-    /// The reason that is counted if the request passes.
-    pub reason: PassReason,
-}
-
-impl<'a> Unjudged<'a> {
-    /// Reports a rule that the engine failed to judge, whose `on_error` decides the request.
-    fn failed(rule: &'a ActiveRule, error: EngineError) -> Self {
-        let denies = rule.denies_on_error();
-        Self { rule, error: error.into(), denies, reason: PassReason::RuleFailed }
-    }
-}
-
-impl<'a> Answer<'a> {
-    /// Returns the answer to a request that one rule denies without a charge.
-    fn refusal(rule: &'a ActiveRule, limit: &'a PreparedLimit, refusal: Decision) -> Self {
-        let charged = SmallVec::from_slice(&[(rule, limit)]);
-        let available = decided_quota(&refusal, &charged).unwrap_or_default();
-        Self { decision: Some(refusal), charged, available, unjudged: None }
-    }
-
-    /// Returns the rule and the limit that the figures in the decision belong to; `None` without a
-    /// decision.
-    pub fn rule(&self) -> Option<(&'a ActiveRule, &'a PreparedLimit)> {
-        self.charged.get(self.decision.as_ref()?.rule).copied()
-    }
-
-    /// Returns true if a limit denies the request.
-    pub fn is_over(&self) -> bool {
-        self.decision.as_ref().is_some_and(|decision| !decision.allowed)
-    }
-
-    /// Returns true if the request is denied because a rule could not be judged.
-    pub fn is_denied_by_error(&self) -> bool {
-        self.unjudged.as_ref().is_some_and(|unjudged| unjudged.denies)
-    }
-
-    /// Returns this answer, or the error of a rule that could not be judged. It is for callers
-    /// that handle errors themselves, unlike a proxy, which needs a verdict for its client.
-    ///
-    /// # Errors
-    /// Returns the [`AskError`] of a rule that could not be judged, unless a limit denies the
-    /// request.
-    pub fn judged(mut self) -> Result<Self, AskError> {
-        match self.unjudged.take() {
-            Some(unjudged) if !self.is_over() => Err(unjudged.error),
-            _ => Ok(self),
-        }
     }
 }
 
@@ -272,111 +185,6 @@ impl Service {
         Ok(self.charge(charged, &charges, None, manner.into()).await?)
     }
 
-    /// Decides a request under every rule that matches it. A rule that cannot be judged is
-    /// reported in [`Answer::unjudged`], and the other rules are judged all the same, so this
-    /// never fails.
-    pub async fn ask_matching<'a>(
-        &self,
-        rules: &'a ActiveRules,
-        request: &Attributes<'_>,
-        manner: Manner,
-    ) -> Answer<'a> {
-        let mut charged = SmallVec::new();
-        let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
-        let mut unmatched = true;
-        for rule in rules.iter().filter(|rule| rule.matches(request)) {
-            unmatched = false;
-            match self.application(rule, request, manner) {
-                Application::Charge(limit, key) => {
-                    charged.push((rule, limit));
-                    keyed.push((key, rule.cost(request)));
-                }
-                Application::None => {}
-                Application::Denial(answer) => return *answer,
-            }
-        }
-        if unmatched && manner.mode != Mode::Peek {
-            self.metrics.unmatched.increment();
-        }
-        let limits = charged.iter().map(|(_, limit): &(_, &PreparedLimit)| limit.id);
-        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
-        let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
-        match self.charge(charged, &charges, None, manner).await {
-            Ok(answer) => answer,
-            // The future is boxed, so that it takes no space when no rule fails.
-            Err(_) => Box::pin(self.ask_each(rules, request, manner)).await,
-        }
-    }
-
-    /// Finds out how a rule that matches a request applies to it, and counts the request if it
-    /// lacks an attribute of the rule's key.
-    pub(super) fn application<'a>(
-        &self,
-        rule: &'a ActiveRule,
-        request: &Attributes<'_>,
-        manner: Manner,
-    ) -> Application<'a> {
-        let Some(applied) = rule.applied_to(request) else { return Application::None };
-        let (limit, key) = (applied.limit, rule.key(request));
-        let stored = |key| applied.stored_key(bounded_owned(key));
-        if rule.lacks(request, &key).is_none() {
-            return Application::Charge(limit, stored(key));
-        }
-        let counted = manner.mode != Mode::Peek;
-        if counted {
-            rule.outcomes.missing.increment();
-        }
-        match (rule.missing, limit.rule.action()) {
-            (OnMissing::Share, _) => return Application::Charge(limit, stored(key)),
-            (OnMissing::Skip, _) => return Application::None,
-            (OnMissing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
-            (OnMissing::Deny, Action::Observe) => {}
-            (OnMissing::Deny, _) => {
-                if counted {
-                    rule.count(Outcome::Deny, &key);
-                }
-                let refusal = refusal(&limit.rule, self.clock.0.now());
-                return Application::Denial(Box::new(Answer::refusal(rule, limit, refusal)));
-            }
-        }
-        Application::None
-    }
-
-    /// Judges the rules that match a request one by one, until one denies it, after the engine
-    /// failed to judge them together. A request that one rule denies stays charged under the rules
-    /// before it.
-    async fn ask_each<'a>(
-        &self,
-        rules: &'a ActiveRules,
-        request: &Attributes<'_>,
-        manner: Manner,
-    ) -> Answer<'a> {
-        let mut all = Answer::default();
-        let peek = Manner::from(Mode::Peek);
-        for rule in rules.iter().filter(|rule| rule.matches(request)) {
-            // `ask_matching` has already returned every denial for a missing attribute.
-            let Application::Charge(limit, key) = self.application(rule, request, peek) else {
-                continue;
-            };
-            let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
-            let charged = SmallVec::from_slice(&[(rule, limit)]);
-            match self.charge(charged, &[charge], None, manner).await {
-                Ok(answer) if all.decision.is_none() || answer.is_over() => {
-                    all = Answer { unjudged: all.unjudged, ..answer };
-                }
-                Ok(_) => {}
-                Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {
-                    all.unjudged = Some(Unjudged::failed(rule, error));
-                }
-                Err(_) => {}
-            }
-            if all.is_over() || all.is_denied_by_error() {
-                break;
-            }
-        }
-        all
-    }
-
     /// Refunds the charge of an earlier request.
     ///
     /// # Errors
@@ -393,8 +201,14 @@ impl Service {
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
         self.engine.reset(charge.rule, charge.key).await?;
-        ask.rule.directory.forget(self.engine.hash(charge.key));
+        let hash = self.engine.hash(charge.key);
+        ask.rule.directory.forget(hash);
         self.reports.clear();
+        if self.resets.receiver_count() > 0 {
+            let reset = ask.rule.directory.reset_client(&ask.rule.name, hash, charge.key);
+            // A receiver that has left needs no events.
+            let _ = self.resets.send(reset);
+        }
         Ok(())
     }
 
@@ -436,8 +250,9 @@ impl Service {
         }
     }
 
+    /// Decides a request by these charges, with the available quota if `manner` asks for it.
     #[inline]
-    async fn charge<'a>(
+    pub(super) async fn charge<'a>(
         &self,
         charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
         charges: &[Charge<'_>],
@@ -494,33 +309,9 @@ impl Service {
     }
 }
 
-/// Returns the quota available to the client under each rule, if the decision includes the quota
-/// for all of them.
-pub(super) fn decided_quota(
-    decision: &Decision,
-    charged: &[(&ActiveRule, &PreparedLimit)],
-) -> Option<SmallVec<[Available; 2]>> {
-    let rules = charged.iter().enumerate();
-    rules
-        .map(|(place, (_, limit))| Available::from_decision(&limit.rule, decision, place))
-        .collect()
-}
-
 /// Returns the places of a decision under one rule.
 fn over(is_over: bool) -> Places {
     is_over.then_some(0).into_iter().collect()
-}
-
-/// Returns the denial of a request that is refused for another reason than the use of its quota, so
-/// that no wait helps. The figures are those of a new client.
-fn refusal(rule: &Rule, now: Nanos) -> Decision {
-    let (_, mut refusal) = rule.limit().decide(None, now, Cost::ONE, Mode::Peek);
-    refusal.allowed = false;
-    refusal.outcome = Outcome::Deny;
-    refusal.remaining = 0;
-    refusal.retry_after = Wait::Never;
-    refusal.over = [0].into_iter().collect();
-    refusal
 }
 
 /// Returns the outcome that one of the charged rules alone has for the request.

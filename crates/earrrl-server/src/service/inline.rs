@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use earrrl::Rule;
 
 use super::error::AskError;
-use super::rules::ActiveRule;
+use super::rule::ActiveRule;
 use crate::engine::Engine;
 use crate::metrics::Outcomes;
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 use earrrl::EngineError;
 
 use super::Service;
-use super::ask::{Answer, Manner, Unjudged};
+use super::answer::{Answer, Unjudged};
+use super::ask::Manner;
 use super::attributes::Attributes;
 use super::descriptors::in_time;
 use super::rules::ActiveRules;

@@ -1,8 +1,10 @@
 //! The rate limit service that all protocols use: the active rules, and the decisions on requests
 //! ([`ask`]).
 
+pub mod answer;
 pub mod ask;
 pub mod attributes;
+pub mod changes;
 pub mod descriptors;
 pub mod error;
 mod inline;
@@ -10,11 +12,13 @@ pub mod key;
 mod known;
 mod late;
 pub mod limit;
+mod matching;
+pub mod memory_check;
 pub mod names;
 mod overrides;
 pub mod reports;
 pub mod reserve;
-pub mod room;
+pub mod rule;
 pub mod rules;
 mod survey;
 
@@ -25,7 +29,8 @@ use std::time::Instant;
 
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode};
+use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos};
+use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
@@ -38,7 +43,12 @@ use descriptors::prepared::Descriptors;
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
-use rules::{ActiveRule, ActiveRules};
+use names::ResetClient;
+use rule::ActiveRule;
+use rules::ActiveRules;
+
+/// The number of resets that a stream of events may lag behind.
+const MAX_RESETS: usize = 1024;
 
 /// The active rules, and the engine that stores the state of their clients.
 #[derive(Debug)]
@@ -56,6 +66,7 @@ pub struct Service {
     clock: TheClock,
     directories: names::Directories,
     reports: reports::Reports,
+    resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
     /// tables are sized for.
     envoy: (EnvoyConfig, usize),
@@ -99,9 +110,20 @@ impl Service {
             clock: TheClock(clock),
             directories,
             reports: reports::Reports::default(),
+            resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
             inline: InlineRules::new(config.server.allow_inline_rules, config.capacity),
         })
+    }
+
+    /// Returns the present instant of the clock that decides.
+    pub fn now(&self) -> Nanos {
+        self.clock.0.now()
+    }
+
+    /// Returns a receiver of the clients that are reset from now on.
+    pub fn resets(&self) -> broadcast::Receiver<ResetClient> {
+        self.resets.subscribe()
     }
 
     /// Replaces the rules by those of a validated configuration. Rules that keep their name keep
@@ -114,7 +136,8 @@ impl Service {
         let had_rules = !self.rules.load().is_empty();
         if had_rules && config.rules.is_empty() && !config.no_rules {
             return Err(
-                "the file has no [[rule]] any more; say rules = \"none\" if that is meant".into()
+                "the file has no [[rule]] any more; set rules = \"none\" if that is intended"
+                    .into(),
             );
         }
         self.engine.may_reload(&config.engine)?;
@@ -140,7 +163,8 @@ impl Service {
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
-        let plan = descriptors::prepared::DescriptorsPlan::new(config, Arc::new(tree), *capacity);
+        let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
+        let plan = descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);

@@ -27,6 +27,19 @@ pub struct Directory {
     config: NamesConfig,
 }
 
+/// A client that was reset.
+#[derive(Clone, Debug)]
+pub struct ResetClient {
+    /// The name of the rule under which the client was reset.
+    pub rule: String,
+    /// The part of the client's hash that the table stores.
+    pub fingerprint: u64,
+    /// The client's name, as the directory of names would have it.
+    pub name: Vec<u8>,
+    /// True if the name was cut off.
+    pub is_cut: bool,
+}
+
 impl Directories {
     /// Returns directories with these settings.
     pub fn new(config: &NamesConfig) -> Self {
@@ -69,6 +82,14 @@ impl Directory {
         if let Some(names) = &self.names {
             names.forget(client);
         }
+    }
+
+    /// Describes a client that was reset under the rule of this name.
+    pub fn reset_client(&self, rule: &str, client: KeyHash, key: &[u8]) -> ResetClient {
+        let mut name = self.name_of(key);
+        let is_cut = name.len() > self.config.options.max_bytes;
+        name.truncate(self.config.options.max_bytes);
+        ResetClient { rule: rule.to_owned(), fingerprint: client.fingerprint(), name, is_cut }
     }
 
     /// Returns the name of a client: its key, or the key's HMAC.

@@ -12,9 +12,9 @@ pub const MAX_TOP: usize = 1000;
 /// A walk that takes longer than this is repeated only after ten times as long.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// A client with the highest rates, and its name if it is known.
+/// A client of a report, and its name if it is known.
 #[derive(Clone, Debug)]
-pub struct Reported {
+pub struct SurveyedClient {
     /// The figures.
     pub figures: TopClient,
     /// The name and the counts since the client was named.
@@ -27,7 +27,7 @@ pub struct SurveyReport {
     /// The instant that the figures refer to.
     pub at: Nanos,
     /// The clients with the highest usage of their limit, at most [`MAX_TOP`].
-    pub clients: Vec<Reported>,
+    pub clients: Vec<SurveyedClient>,
     /// The distribution of the rates of all clients.
     pub rates: Rates,
 }

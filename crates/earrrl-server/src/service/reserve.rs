@@ -6,12 +6,15 @@ use earrrl::{
 use smallvec::SmallVec;
 
 use super::Service;
-use super::ask::{Answer, Application, Ask, decided_quota};
+use super::answer::{Answer, decided_quota};
+use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::Key;
 use super::limit::PreparedLimit;
-use super::rules::{ActiveRule, ActiveRules};
+use super::matching::Application;
+use super::rule::ActiveRule;
+use super::rules::ActiveRules;
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
 

@@ -3,19 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
+use earrrl::RuleId;
 use earrrl_tower::ClientAddress;
 
-use super::attributes::{Attributes, ReadOptions};
-use super::key::{Key, join, split};
-use super::limit::{PreparedLimit, hidden_name};
-use super::names::{Directories, Directory};
-use super::overrides::{Applied, Overrides, OverridesPlan};
-use crate::config::attribute::{Condition, KeyPart, PLAIN};
-use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
-use crate::config::{Config, EngineConfig};
-use crate::engine::{Engine, PlannedLimit};
-use crate::metrics::{Outcomes, RuleOutcomes};
+use super::attributes::ReadOptions;
+use super::limit::PreparedLimit;
+use super::names::Directories;
+use super::rule::{ActiveRule, PlannedRule};
+use crate::config::Config;
+use crate::config::attribute::PLAIN;
+use crate::config::rule::{OnError, RuleConfig};
+use crate::engine::PlannedLimit;
+use crate::metrics::Outcomes;
 
 /// The largest number of names of attributes that are logged because no rule uses them.
 const MAX_UNREAD: usize = 32;
@@ -51,61 +50,6 @@ fn headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
     headers
 }
 
-/// One active rule.
-#[derive(Debug)]
-pub struct ActiveRule {
-    /// The name of the rule.
-    pub name: String,
-    /// The limit of the rule for clients without an override.
-    pub own: PreparedLimit,
-    /// The number of active clients that the rule's table is sized for.
-    pub capacity: usize,
-    /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
-    /// applies, which allows them by default.
-    pub on_error: Option<OnError>,
-    /// The treatment of a request that lacks an attribute of the key.
-    pub missing: OnMissing,
-    /// The metrics' counters of the rule's outcomes.
-    pub outcomes: Arc<RuleOutcomes>,
-    /// The names of the rule's clients that are limited or close to it.
-    pub directory: Directory,
-    serves_descriptors: bool,
-    key: Vec<KeyPart>,
-    conditions: Vec<Condition>,
-    cost: CostSource,
-    min_cost: Cost,
-    exempt: Vec<Condition>,
-    overrides: Overrides,
-}
-
-/// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
-/// own limit, then those of its overrides.
-struct PlannedRule<'a> {
-    config: &'a RuleConfig,
-    own: Arc<Rule>,
-    capacity: usize,
-    overrides: OverridesPlan<'a>,
-}
-
-impl<'a> PlannedRule<'a> {
-    fn new(config: &'a RuleConfig, usual: usize, is_shared: bool, names: &HashSet<&str>) -> Self {
-        let capacity = config.capacity.unwrap_or(usual);
-        let overrides = OverridesPlan::new(config, capacity, is_shared, names);
-        Self { config, own: Arc::new(config.rule.clone()), capacity, overrides }
-    }
-
-    fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        let own = PlannedLimit {
-            name: &self.config.name,
-            rule: &self.own,
-            capacity: self.capacity,
-            consistency: self.config.consistency,
-            store: None,
-        };
-        std::iter::once(own).chain(self.overrides.limits())
-    }
-}
-
 /// The rules of a configuration, before their limits are prepared in the engine.
 pub struct RulesPlan<'a> {
     config: &'a Config,
@@ -116,7 +60,7 @@ impl<'a> RulesPlan<'a> {
     /// Plans the limits of a configuration's rules.
     pub fn new(config: &'a Config) -> Self {
         let names: HashSet<&str> = config.rules.iter().map(|rule| rule.name.as_str()).collect();
-        let is_shared = matches!(config.engine, EngineConfig::Memory);
+        let is_shared = config.engine.shares_stores();
         let rules = config.rules.iter();
         let rules = rules.map(|rule| PlannedRule::new(rule, config.capacity, is_shared, &names));
         Self { config, rules: rules.collect() }
@@ -230,248 +174,5 @@ impl ActiveRules {
     /// Returns the rule of this name.
     pub fn get(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.rules.get(self.position(name)?).map(Arc::as_ref)
-    }
-}
-
-impl ActiveRule {
-    /// Creates the rule with the ids of its limits; returns `None` if `ids` is empty.
-    fn new(
-        wanted: &PlannedRule<'_>,
-        ids: &mut impl Iterator<Item = RuleId>,
-        (outcomes, directories): (&Outcomes, &Directories),
-    ) -> Option<Self> {
-        let PlannedRule { config, own, capacity, overrides } = wanted;
-        let directory = directories.of_rule(&config.name, config.rule.limit());
-        let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
-        Some(Self {
-            name: config.name.clone(),
-            own: PreparedLimit::new(ids.next()?, own, named_below(own)),
-            overrides: overrides.finish(ids, named_below),
-            outcomes: outcomes.of_rule(&config.name),
-            directory,
-            capacity: *capacity,
-            on_error: config.on_error,
-            missing: config.missing,
-            serves_descriptors: config.serves_descriptors(),
-            key: config.key.clone(),
-            conditions: config.conditions.clone(),
-            cost: config.cost.clone(),
-            min_cost: config.min_cost,
-            exempt: config.exempt.clone(),
-        })
-    }
-
-    /// Counts the outcome of a request under this rule. An outcome that is only observed is also
-    /// logged.
-    #[inline]
-    pub fn count(&self, outcome: Outcome, key: &[u8]) {
-        self.outcomes.count(outcome);
-        if outcome == Outcome::Observe {
-            self.outcomes.log_observed(&self.name, key);
-        }
-    }
-
-    /// Returns the names of the attributes that the rule uses. A name may occur several times.
-    pub fn attributes(&self) -> impl Iterator<Item = &str> {
-        let key = self.key.iter().filter_map(KeyPart::attribute);
-        let cost = match &self.cost {
-            CostSource::Attribute(name) => Some(name.as_str()),
-            CostSource::Fixed(_) | CostSource::ByPath(_) => None,
-        };
-        let conditions = self.conditions.iter().chain(&self.exempt);
-        let conditions = conditions.map(|condition| condition.attribute.as_str());
-        key.chain(cost).chain(conditions).chain(self.overrides.attributes())
-    }
-
-    /// Creates a rule that a request contains as text.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Engine::prepare`].
-    pub fn inline(
-        rule: &Rule,
-        capacity: usize,
-        engine: &Engine,
-        outcomes: &Outcomes,
-    ) -> Result<Self, EngineError> {
-        let text = rule.to_string();
-        let name = hidden_name(&HashSet::new(), &text);
-        Ok(Self {
-            own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
-            name: text,
-            outcomes: outcomes.of_rule("inline"),
-            directory: Directory::default(),
-            capacity,
-            on_error: None,
-            missing: OnMissing::Share,
-            serves_descriptors: false,
-            key: vec![KeyPart::Attribute("client".to_owned())],
-            conditions: Vec::new(),
-            cost: CostSource::Fixed(Cost::ONE),
-            min_cost: Cost::ONE,
-            exempt: Vec::new(),
-            overrides: Overrides::default(),
-        })
-    }
-
-    /// Returns true if the rule applies to Envoy's descriptors.
-    pub fn serves_descriptors(&self) -> bool {
-        self.serves_descriptors
-    }
-
-    /// Returns true if requests are denied when the rule cannot be judged.
-    pub fn denies_on_error(&self) -> bool {
-        self.on_error == Some(OnError::Deny)
-    }
-
-    /// Returns the ids of the rule's limits in the engine.
-    pub(super) fn ids(&self) -> impl Iterator<Item = RuleId> {
-        self.limits().map(|limit| limit.id)
-    }
-
-    fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
-        [&self.own].into_iter().chain(self.overrides.limits())
-    }
-
-    /// Returns true if the engine knows a limit of this rule by the id.
-    pub fn has_limit(&self, id: RuleId) -> bool {
-        self.ids().any(|own| own == id)
-    }
-
-    /// Returns the parts of the rule's key, which identifies a client.
-    pub fn key_parts(&self) -> &[KeyPart] {
-        &self.key
-    }
-
-    /// Returns the configuration's name for the rule's action on requests over the limit.
-    pub fn action_name(&self) -> &'static str {
-        action_name(self.own.rule.action())
-    }
-
-    /// Returns true if the rule applies to this request.
-    pub fn matches(&self, request: &Attributes<'_>) -> bool {
-        self.unmet(request).is_none()
-    }
-
-    /// Returns the first condition of the rule that the request does not meet.
-    pub fn unmet(&self, request: &Attributes<'_>) -> Option<&Condition> {
-        self.conditions.iter().find(|condition| !request.meet(condition))
-    }
-
-    /// Returns the request's key under this rule. The key may be longer than the engine can store.
-    pub fn key(&self, request: &Attributes<'_>) -> Key {
-        join(self.key.iter().map(|part| request.part(part)))
-    }
-
-    /// Returns the name of an attribute of the rule's key that the request lacks or whose value is
-    /// empty. `key` is the request's key under the rule.
-    pub fn lacks(&self, request: &Attributes<'_>, key: &[u8]) -> Option<&str> {
-        // A key of one part is that part's value, and a key of several parts is never empty.
-        if self.key.len() == 1 && !key.is_empty() {
-            return None;
-        }
-        let empty = self.key.iter().filter(|part| request.part(part).is_empty());
-        empty.filter_map(KeyPart::attribute).next()
-    }
-
-    /// Returns the request's cost under this rule, from `min_cost` to `max_cost`. A value of the
-    /// cost attribute that is not a valid cost counts as `max_cost`: clients may choose the value,
-    /// and an error would let their requests pass. If the attribute has several values, the
-    /// largest counts.
-    pub fn cost(&self, request: &Attributes<'_>) -> Cost {
-        match &self.cost {
-            CostSource::Fixed(cost) => *cost,
-            CostSource::ByPath(costs) => {
-                let cost = |path: &[u8]| {
-                    let found = costs.iter().find(|(condition, _)| condition.holds(path));
-                    found.map_or(Cost::ONE, |(_, cost)| *cost)
-                };
-                // If the path can be read in several ways, the reading with the highest cost
-                // counts.
-                let most = match request.paths() {
-                    Some(paths) => paths.map(cost).max(),
-                    None => costs.iter().map(|(_, cost)| *cost).max(),
-                };
-                most.unwrap_or(Cost::ONE)
-            }
-            CostSource::Attribute(name) => {
-                let max = self.own.rule.max_cost();
-                let cost = |value| str::from_utf8(value).ok()?.parse::<Cost>().ok();
-                let named = request.values(name).map(|value| cost(value).unwrap_or(max)).max();
-                named.unwrap_or(Cost::ONE).max(self.min_cost).min(max)
-            }
-        }
-    }
-
-    /// Returns the cost of a request that names the rule but does not name a cost.
-    pub fn plain_cost(&self) -> Cost {
-        if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
-    }
-
-    /// Returns the limit that applies to this request; `None` if the rule exempts it.
-    pub fn limit_for(&self, request: &Attributes<'_>) -> Option<&PreparedLimit> {
-        self.applied_to(request).map(|applied| applied.limit)
-    }
-
-    /// Returns the limit that applies to this request, with the form of its clients' keys; `None` if
-    /// the rule exempts the request.
-    pub(super) fn applied_to(&self, request: &Attributes<'_>) -> Option<Applied<'_>> {
-        if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
-            return None;
-        }
-        let meets = |condition: &Condition| request.surely_meet(condition);
-        let special = self.overrides.find(|name| request.get(name), meets);
-        Some(special.unwrap_or(Applied::own(&self.own)))
-    }
-
-    /// Returns the limit for a client of which only the key is known; `None` if the rule exempts
-    /// it.
-    #[inline]
-    pub fn limit_for_key(&self, key: &[u8]) -> Option<&PreparedLimit> {
-        if self.exempt.is_empty() && self.overrides.is_empty() {
-            return Some(&self.own);
-        }
-        self.special_limit(key)
-    }
-
-    fn special_limit(&self, key: &[u8]) -> Option<&PreparedLimit> {
-        let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
-        let value = |attribute: &str| {
-            let named = |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == attribute);
-            self.key.iter().position(named).map(|place| values[place])
-        };
-        let meets = |one: &Condition| value(&one.attribute).is_some_and(|value| one.holds(value));
-        if self.exempt.iter().any(meets) {
-            return None;
-        }
-        // An override that depends on the key alone has no salt, and the others do not apply.
-        let special = self.overrides.find(value, meets);
-        Some(special.map_or(&self.own, |applied| applied.limit))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Servers of other versions use these names in the same Redis.
-    #[test]
-    fn hidden_names_never_change() {
-        let text = r#"
-            [[rule]]
-            name = "login"
-            limit = "gcra 1/s burst=2"
-            [[rule.override]]
-            key = { client = ["10.0.0.0/8", "::1"], "attribute:plan" = "pro*" }
-            limit = "gcra 9/s burst=9"
-        "#;
-        let config = Config::parse(text, "f").unwrap();
-        let conditions = &config.rules[0].overrides[0].conditions;
-        let canonical: String = conditions.iter().map(Condition::canonical).collect();
-        assert_eq!(canonical, "4:plan,4:pro*,;6:client,10:10.0.0.0/8,7:::1/128,;");
-        let none = HashSet::new();
-        let inline: Rule = "gcra 1/s burst=2".parse().unwrap();
-        let names =
-            [format!("login\n{canonical}"), inline.to_string()].map(|t| hidden_name(&none, &t));
-        assert_eq!(names, ["hidden-4434add2e5438930", "hidden-bf2f302bfb306c5b"]);
     }
 }

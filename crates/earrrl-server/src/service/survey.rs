@@ -7,8 +7,8 @@ use earrrl::{Nanos, Rates, Survey, TopClient};
 
 use super::Service;
 use super::error::AskError;
-use super::reports::{LatestReport, MAX_TOP, Reported, SurveyReport};
-use super::rules::ActiveRule;
+use super::reports::{LatestReport, MAX_TOP, SurveyReport, SurveyedClient};
+use super::rule::ActiveRule;
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with
@@ -23,7 +23,7 @@ impl Service {
         }
         let started = Instant::now();
         let (service, name) = (Arc::clone(self), rule.to_owned());
-        let walked = tokio::task::spawn_blocking(move || service.walk(&name)).await;
+        let walked = tokio::task::spawn_blocking(move || service.survey(&name)).await;
         let report = Arc::new(walked.map_err(|error| unavailable(error.to_string()))??);
         latest.retain(|_, known| known.is_fresh());
         let (ended, took) = (Instant::now(), started.elapsed());
@@ -31,7 +31,11 @@ impl Service {
         Ok(report)
     }
 
-    fn walk(&self, name: &str) -> Result<SurveyReport, AskError> {
+    /// Walks over the clients of the rule of this name, and reports on them.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such rule, or the walk failed.
+    pub fn survey(&self, name: &str) -> Result<SurveyReport, AskError> {
         let rules = self.rules.load();
         let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
         let surveys = rule.ids().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
@@ -50,7 +54,8 @@ impl Service {
         top.sort_by(|a, b| b.usage.total_cmp(&a.usage));
         top.truncate(MAX_TOP);
         let name = |fingerprint| rule.directory.names().and_then(|names| names.get(fingerprint));
-        let named = |figures: TopClient| Reported { name: name(figures.fingerprint), figures };
+        let named =
+            |figures: TopClient| SurveyedClient { name: name(figures.fingerprint), figures };
         Ok(SurveyReport { at, clients: top.into_iter().map(named).collect(), rates })
     }
 }
@@ -64,7 +69,7 @@ fn seen_here(rule: &ActiveRule, at: Nanos) -> SurveyReport {
     for (fingerprint, name) in named {
         let figures = name.as_top(fingerprint, at);
         rates.add(figures.usage * figures.limit);
-        clients.push(Reported { figures, name: Some(name) });
+        clients.push(SurveyedClient { figures, name: Some(name) });
     }
     clients.sort_by(|a, b| b.figures.usage.total_cmp(&a.figures.usage));
     SurveyReport { at, clients, rates }

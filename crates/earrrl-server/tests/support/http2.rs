@@ -38,6 +38,11 @@ pub fn call(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &block(&[0x83, 0x86], path, kind))
 }
 
+/// Returns the headers of a `POST path` request, which its body has to follow.
+pub fn post(stream: u32, path: &str) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS, stream, &block(&[0x83, 0x86], path, b""))
+}
+
 /// Returns the frame of a `GET path` request with an additional header.
 pub fn get_with(stream: u32, path: &str, name: &str, value: &str) -> Vec<u8> {
     let header = [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()];

@@ -149,6 +149,16 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Connects with small segments and a small receive buffer. With the 64 KiB segments of the loopback
+/// interface, the kernel would take more than 2 MB from a server whose client does not read.
+pub fn connect_narrow(address: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.set_tcp_mss(536).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.into()
+}
+
 pub fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 pub const BINARY: &str = env!("CARGO_BIN_EXE_earrrl");
 
@@ -72,6 +72,14 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Suspends the process by SIGSTOP, and waits until all of its threads have stopped. The thread that
+    /// receives the signal may have to wait for a processor while the others continue.
+    pub fn suspend(&self) {
+        self.signal(Signal::STOP);
+        let stopped = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED);
+        assert!(stopped.unwrap().is_some_and(|(_, status)| status.stopped()), "the process ended");
     }
 
     pub fn resident_kib(&self) -> u64 {

@@ -72,8 +72,13 @@ impl Limiter {
         self.process = None;
     }
 
-    pub fn signal(&self, signal: Signal) {
-        self.process.as_ref().unwrap().signal(signal);
+    /// Suspends the limiter until [`Limiter::resume`] is called.
+    pub fn suspend(&self) {
+        self.process.as_ref().unwrap().suspend();
+    }
+
+    pub fn resume(&self) {
+        self.process.as_ref().unwrap().signal(Signal::CONT);
     }
 }
 
@@ -452,7 +457,7 @@ pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
 /// hangs.
 pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
     until("limits are enforced", || proxy.login(HAMMERING, "").status == 429);
-    limiter.signal(Signal::STOP);
+    limiter.suspend();
     for _ in 0..5 {
         let stream = proxy.connect(HAMMERING);
         // This is much longer than the recipes wait, and shorter than the proxies' defaults.
@@ -460,7 +465,7 @@ pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
         let answer = Client::over(stream).request("POST", "/login", "", b"");
         assert_eq!((answer.status, &*answer.body), (200, "POST /login none "));
     }
-    limiter.signal(Signal::CONT);
+    limiter.resume();
     limits_are_back(proxy);
 }
 

@@ -76,6 +76,10 @@ impl Algorithm for FixedWindow {
 
     windowed_terms!();
 
+    fn last_charge(&self, _state: &Count) -> Option<Nanos> {
+        None
+    }
+
     fn replenishment(&self) -> Replenishment {
         Replenishment::AtWindowEnd
     }

@@ -142,21 +142,15 @@ impl Limit {
         each!(self, limit => commit(limit, state, now, held, actual))
     }
 
-    /// Returns the time in which a bucket refills `cost`; zero for other algorithms.
-    pub fn refill_time(&self, cost: Cost) -> Duration {
-        match self {
-            Self::TokenBucket(limit) => limit.refill_time(cost),
-            _ => Duration::ZERO,
-        }
+    /// Returns the time in which a bucket refills `cost`; `None` for other algorithms.
+    pub fn refill_time(&self, cost: Cost) -> Option<Duration> {
+        each!(self, limit => limit.refill_time(cost))
     }
 
     /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;
     /// zero for other algorithms.
     pub fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
-        match self {
-            Self::TokenBucket(limit) => limit.given_back(now, held, actual),
-            _ => Duration::ZERO,
-        }
+        each!(self, limit => limit.given_back(now, held, actual))
     }
 
     /// Returns the policy, which decides if denied requests are stored.
@@ -195,10 +189,8 @@ impl Limit {
     /// Returns the time of the client's last stored request if a refund must name this time to find
     /// the request; `None` if a refund finds it under the present time too.
     pub fn last_charge(&self, state: Option<&State>) -> Option<Nanos> {
-        match state? {
-            State::SlidingLog(tally) => tally.newest().map(Nanos::new),
-            _ => None,
-        }
+        let state = state?;
+        each!(self, limit => last_charge(limit, state))
     }
 
     /// Returns true if a request can be held back until it is allowed; see [`Algorithm::CAN_DELAY`].
@@ -324,6 +316,10 @@ fn commit<A: Stored<State>>(
     actual: Cost,
 ) -> Option<State> {
     limit.commit(state.and_then(A::open), now, held, actual).map(A::wrap)
+}
+
+fn last_charge<A: Stored<State>>(limit: &A, state: &State) -> Option<Nanos> {
+    limit.last_charge(A::open_ref(state)?)
 }
 
 fn can_delay<A: Algorithm>(_limit: &A) -> bool {

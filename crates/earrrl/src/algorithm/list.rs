@@ -43,6 +43,13 @@ macro_rules! algorithms {
                         _ => None,
                     }
                 }
+
+                fn open_ref(state: &State) -> Option<&Self::State> {
+                    match state {
+                        State::$Algorithm(state) => Some(state),
+                        _ => None,
+                    }
+                }
             }
         )*
 
@@ -166,4 +173,7 @@ pub(super) trait Stored<S>: Algorithm {
 
     /// Returns the state of this algorithm; `None` for a state of another one.
     fn open(state: S) -> Option<Self::State>;
+
+    /// Returns the state of this algorithm, as [`open`](Self::open) does, by reference.
+    fn open_ref(state: &S) -> Option<&Self::State>;
 }

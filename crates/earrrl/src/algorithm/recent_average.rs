@@ -26,6 +26,7 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
+use crate::held::Held;
 use crate::parameter::{self, Rate};
 
 /// Ticks per nanosecond. Whole nanoseconds would be too coarse: a request moves the state by about
@@ -255,6 +256,18 @@ impl Algorithm for RecentAverage {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
+    }
+
+    fn refill_time(&self, _cost: Cost) -> Option<Duration> {
+        None
+    }
+
+    fn given_back(&self, _now: Nanos, _held: &Held, _actual: Cost) -> Duration {
+        Duration::ZERO
+    }
+
+    fn last_charge(&self, _state: &Moment) -> Option<Nanos> {
+        None
     }
 
     /// Keeps the present rate; returns `None` if it has decayed to nothing.

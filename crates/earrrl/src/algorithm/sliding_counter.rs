@@ -111,6 +111,10 @@ impl Algorithm for SlidingCounter {
 
     windowed_terms!();
 
+    fn last_charge(&self, _state: &WindowCounts) -> Option<Nanos> {
+        None
+    }
+
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
     }

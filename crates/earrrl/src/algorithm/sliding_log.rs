@@ -125,6 +125,10 @@ impl Algorithm for SlidingLog {
 
     windowed_terms!();
 
+    fn last_charge(&self, state: &Tally) -> Option<Nanos> {
+        state.newest().map(Nanos::new)
+    }
+
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
     }

@@ -157,6 +157,10 @@ impl Algorithm for SlidingWindow {
 
     windowed_terms!();
 
+    fn last_charge(&self, _state: &Tally) -> Option<Nanos> {
+        None
+    }
+
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
     }

@@ -161,16 +161,6 @@ impl TokenBucket {
         (unused - lost).max(0)
     }
 
-    /// Returns the time that refills `cost`, rounded down.
-    pub(super) fn refill_time(&self, cost: Cost) -> Duration {
-        duration_from_nanos(div_floor(self.price(cost), self.ticks_per_nano.into()))
-    }
-
-    /// Returns the time that refills what a commit of `actual` gives back, rounded up.
-    pub(super) fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
-        duration_from_nanos(self.wait(self.unused_ticks(now, held, actual)))
-    }
-
     /// Converts ticks to nanoseconds, rounded up; returns 0 for negative ticks.
     fn wait(&self, ticks: i128) -> i128 {
         div_ceil(ticks.max(0), self.ticks_per_nano.into())
@@ -263,6 +253,18 @@ impl Algorithm for TokenBucket {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
+    }
+
+    fn refill_time(&self, cost: Cost) -> Option<Duration> {
+        Some(duration_from_nanos(div_floor(self.price(cost), self.ticks_per_nano.into())))
+    }
+
+    fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
+        duration_from_nanos(self.wait(self.unused_ticks(now, held, actual)))
+    }
+
+    fn last_charge(&self, _state: &Moment) -> Option<Nanos> {
+        None
     }
 
     /// Keeps the present balance, rounded down.

@@ -127,6 +127,14 @@ macro_rules! windowed_terms {
         fn allowance(&self) -> (f64, f64) {
             self.terms.allowance()
         }
+
+        fn refill_time(&self, _cost: Cost) -> Option<Duration> {
+            None
+        }
+
+        fn given_back(&self, _now: Nanos, _held: &crate::Held, _actual: Cost) -> Duration {
+            Duration::ZERO
+        }
     };
 }
 

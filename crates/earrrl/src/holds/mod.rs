@@ -56,10 +56,10 @@ pub(crate) struct Holds {
     ids: KeyHasher,
 }
 
-/// The room for one reservation, which is freed when this is dropped.
-pub(crate) struct Room<'a>(&'a Holds);
+/// The permit for one reservation, which is returned when this is dropped.
+pub(crate) struct Permit<'a>(&'a Holds);
 
-impl Drop for Room<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.live.fetch_sub(1, Relaxed);
     }
@@ -104,21 +104,21 @@ impl Holds {
         shard.rules(place, id, now).ok_or(EngineError::UnknownReservation(id))
     }
 
-    /// Takes the room for one more reservation.
-    pub(crate) fn room(&self) -> Result<Room<'_>, EngineError> {
+    /// Takes a permit for one more reservation; returns an error if `most` are live.
+    pub(crate) fn permit(&self) -> Result<Permit<'_>, EngineError> {
         let most = self.most();
-        let room = Room(self);
+        let permit = Permit(self);
         if self.live.fetch_add(1, Relaxed) < most {
-            return Ok(room);
+            return Ok(permit);
         }
-        drop(room);
+        drop(permit);
         Err(EngineError::Reservations { most })
     }
 
     /// Stores a reservation, and returns its id.
     pub(crate) fn insert(
         &self,
-        room: Room<'_>,
+        permit: Permit<'_>,
         parts: HeldParts,
         now: Nanos,
         ttl: Duration,
@@ -129,7 +129,7 @@ impl Holds {
         let id = |place: u32| self.id(count, place * SHARDS as u32 + nth as u32);
         let id = lock(&self.shards[nth]).insert(id, parts, (now, now + ttl), most);
         self.earliest.fetch_min((now + ttl).get(), Relaxed);
-        std::mem::forget(room);
+        std::mem::forget(permit);
         id
     }
 
@@ -158,7 +158,7 @@ impl Holds {
         let found = shard.commit(place, id, now, accepts)?;
         let (parts, repeated) = found.ok_or(EngineError::UnknownReservation(id))?;
         if !repeated {
-            drop(Room(self));
+            drop(Permit(self));
             self.committed.fetch_add(1, Relaxed);
         }
         Ok((parts, repeated))
@@ -182,7 +182,7 @@ impl Holds {
             let next = lock(shard).expire(now, |parts| expired.push(parts));
             self.earliest.fetch_min(next.map_or(u64::MAX, Nanos::get), Relaxed);
         }
-        expired.iter().for_each(|_| drop(Room(self)));
+        expired.iter().for_each(|_| drop(Permit(self)));
         self.expired.fetch_add(expired.len() as u64, Relaxed);
         expired
     }

@@ -6,7 +6,6 @@ use core::hash::Hash;
 use core::time::Duration;
 
 use super::Limiter;
-use crate::algorithm::Limit;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::engine::RuleId;
@@ -76,7 +75,7 @@ impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
         self.held.at
     }
 
-    /// Corrects the charge to the actual cost; see [`Limit::commit`]. A cost above the estimate is
+    /// Corrects the charge to the actual cost; see [`Limit::commit`](crate::Limit::commit). A cost above the estimate is
     /// always charged.
     ///
     /// # Errors
@@ -153,8 +152,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
         let (key, limit, now) = (self.hasher.hash(key), self.rule.limit(), self.clock.now());
-        let mark = matches!(limit, Limit::TokenBucket(_))
-            .then(|| self.nets.reserve(ONLY, key, limit.refill_time(estimate)));
+        let refill = limit.refill_time(estimate);
+        let mark = refill.map(|time| self.nets.reserve(ONLY, key, time));
         let part = self.part(key, estimate);
         let (decision, resets) = atomic::check_with_resets(&mut [part], now);
         if !decision.allowed {

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::MemoryEngine;
 use super::prepared::{Prepared, RuleBlocks};
-use crate::algorithm::{Limit, Mode};
+use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -170,7 +170,7 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
-        let room = self.holds.room()?;
+        let permit = self.holds.permit()?;
         let mut each: Each<(&Prepared, Part<'_>)> = Each::new();
         for (_, charge) in &merged {
             let (known, mut part) = self.known_part(&rules, charge)?;
@@ -191,7 +191,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
         restore_places(&mut decision, &merged);
         let id = if decision.allowed {
-            Some(self.holds.insert(room, held, now, terms.ttl))
+            Some(self.holds.insert(permit, held, now, terms.ttl))
         } else {
             held.iter().for_each(|part| self.finish(part, Duration::ZERO));
             None
@@ -201,7 +201,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
     /// changes nothing, whatever its cost. A cost above the estimate is always charged. A commit of
-    /// 0 releases the reservation. The corrections are those of [`Limit::commit`].
+    /// 0 releases the reservation. The corrections are those of [`Limit::commit`](crate::Limit::commit).
     ///
     /// # Errors
     /// Returns an error if the reservation is unknown or expired, or a cost is above its rule's
@@ -273,9 +273,8 @@ impl<C: Clock> MemoryEngine<C> {
         charges
             .map(|((_, Charge { rule, .. }), (known, part))| {
                 let limit = part.rule.limit();
-                let mark = matches!(limit, Limit::TokenBucket(_)).then(|| {
-                    self.holds.nets.reserve(*rule, part.key, limit.refill_time(part.cost))
-                });
+                let refill = limit.refill_time(part.cost);
+                let mark = refill.map(|time| self.holds.nets.reserve(*rule, part.key, time));
                 let held = Held { at: now, cost: part.cost, full_at: now };
                 let (version, key) = (known.version, part.key);
                 HeldPart { rule: *rule, version, key, held, mark, is_stored: false }

@@ -298,7 +298,7 @@ impl Name {
 }
 
 impl Shard {
-    /// Makes room for a client of this rank. Returns false if all clients in a full shard have a
+    /// Evicts a client of a lower rank than this if the shard is full. Returns false if all clients in a full shard have a
     /// higher rank.
     fn has_room_for(&mut self, rank: f64, capacity: usize) -> bool {
         if self.entries.len() < capacity {

@@ -6,6 +6,7 @@ use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use crate::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
+use crate::simulate::outcome::ClientRun;
 use crate::simulate::{Scenario, SimulatedOutcome};
 
 /// Returns a scenario with a client that sends 5/3 requests a second for 150 s, and then exactly
@@ -29,7 +30,7 @@ fn greedy() -> Result<Scenario, RuleError> {
 pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let scenario = greedy()?;
     let outcomes = SimulatedOutcome::of(&scenario)?;
-    let (_, _, first, last) = outcomes[0].totals();
+    let ClientRun { first_denied: first, last_denied: last, .. } = outcomes[0].totals();
     let mut figure = crate::simulate::figure(&scenario, &outcomes);
     figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
     let denied = |at: Option<f64>, height, text| Some(Mark::new(at?, height, text));
@@ -122,8 +123,10 @@ mod tests {
     fn windows_forgive_and_recent_average_waits() {
         let scenario = greedy().unwrap();
         let outcomes = SimulatedOutcome::of(&scenario).unwrap();
-        assert_eq!(outcomes[0].totals(), (400, 89, Some(27.0), Some(255.0)));
-        let (asked, permitted, ..) = outcomes[1].totals();
+        let (first_denied, last_denied) = (Some(27.0), Some(255.0));
+        let expected = ClientRun { asked: 400, permitted: 89, first_denied, last_denied };
+        assert_eq!(outcomes[0].totals(), expected);
+        let ClientRun { asked, permitted, .. } = outcomes[1].totals();
         assert_eq!((asked, permitted), (400, 300));
         let figure = windowed_vs_recent().unwrap();
         let notes: Vec<_> = figure.panels[0].notes.iter().map(|note| note.text.as_str()).collect();

@@ -72,13 +72,9 @@ impl Client {
         (self.urgency, self.queued) = (Urgency::None, Urgency::None);
         if self.in_flight.is_none() {
             self.measure_pace(limit, time.local, claim_ttl / 2);
+            self.send_pending(&mut number);
         }
         let algorithm = algorithm::of(limit);
-        if self.in_flight.is_none() && !self.unsent.is_empty() {
-            let (number, pending) = (number(), std::mem::take(&mut self.unsent));
-            let take_backs = Vec::new();
-            self.in_flight = Some(Box::new(Contribution { number, pending, take_backs }));
-        }
         let spent = self.spent(limit);
         let left = (self.share - spent).max(0.0) / 2.0;
         // This node spends no more than it has requested until the answer arrives.
@@ -96,6 +92,15 @@ impl Client {
             wanted: self.wanted.max(many * algorithm.takes(Cost::ONE)),
             // Half of it is used when the claim is renewed.
             expected: self.pace * claim_ttl.as_secs_f64() * 1.25,
+        }
+    }
+
+    /// Moves the charges that Redis lacks into a contribution, if there are any.
+    fn send_pending(&mut self, number: impl FnOnce() -> u64) {
+        if !self.unsent.is_empty() {
+            let (number, pending) = (number(), std::mem::take(&mut self.unsent));
+            let take_backs = Vec::new();
+            self.in_flight = Some(Box::new(Contribution { number, pending, take_backs }));
         }
     }
 
@@ -154,7 +159,7 @@ impl Client {
         let (allowed, figures) = self.step(limit, now, Cost::ONE, Mode::Peek);
         let is_over = !allowed;
         if let (true, Wait::For(wait)) = (is_over, figures.retry_after) {
-            // While the client stays over its limit by far, no other node's news can change that.
+            // While the client stays over its limit by far, no other node's snapshot can change that.
             self.fresh = self.fresh.max(time.local + (wait / 2).min(LONGEST_FRESH));
         }
         let was_over = std::mem::replace(&mut self.over, is_over);

@@ -190,7 +190,7 @@ impl NodeBuilder {
             Event::Alias(anchor) => {
                 let unknown = || place.problem("an alias of what is not finished");
                 let (count, depth) = self.anchors.get(&anchor).ok_or_else(unknown)?.size();
-                self.fits(place, count, depth)?;
+                self.reserve(place, count, depth)?;
                 let copy = self.anchors.get(&anchor).ok_or_else(unknown)?.clone();
                 self.put(copy, 0)
             }
@@ -199,7 +199,7 @@ impl NodeBuilder {
     }
 
     fn open(&mut self, place: Position, value: Value, anchor: usize) -> Result<(), ConfigProblem> {
-        self.fits(place, 1, 1)?;
+        self.reserve(place, 1, 1)?;
         let node = YamlNode { place, value };
         self.open.push(Open { node, anchor, key: None, merged: Vec::new() });
         Ok(())
@@ -218,7 +218,12 @@ impl NodeBuilder {
 
     /// Adds `count` nodes at `depth` below the open lists and maps; returns an error above the
     /// limits on nodes or nesting.
-    fn fits(&mut self, place: Position, count: usize, depth: usize) -> Result<(), ConfigProblem> {
+    fn reserve(
+        &mut self,
+        place: Position,
+        count: usize,
+        depth: usize,
+    ) -> Result<(), ConfigProblem> {
         self.nodes = self.nodes.saturating_add(count);
         if self.nodes > MAX_NODES {
             return Err(place.problem(format!("more than {MAX_NODES} values")));
@@ -230,9 +235,9 @@ impl NodeBuilder {
     }
 
     fn put(&mut self, node: YamlNode, anchor: usize) -> Result<(), ConfigProblem> {
-        self.fits(node.place, 1, 0)?;
+        self.reserve(node.place, 1, 0)?;
         if anchor > 0 {
-            self.fits(node.place, node.size().0, 0)?;
+            self.reserve(node.place, node.size().0, 0)?;
             self.anchors.insert(anchor, node.clone());
         }
         let Some(open) = self.open.last_mut() else {

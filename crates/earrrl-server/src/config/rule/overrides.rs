@@ -59,7 +59,10 @@ pub(super) fn overrides(
     for entry in file.overrides.iter().take(MAX_OVERRIDES) {
         let conditions = conditions("override", entry.key.get_ref(), paths, problems);
         if entry.key.get_ref().is_empty() {
-            problems.add(entry.key.span(), "override: key says for whom, as { user = \"alice\" }");
+            problems.add(
+                entry.key.span(),
+                "override: key must name the clients, such as { user = \"alice\" }",
+            );
         } else if is_covered(&valid, &index, &conditions) {
             let why =
                 "override: one before it is for all of these, and the first counts; put it first";

@@ -58,7 +58,7 @@ async fn check(
         // Memory is short. The call gets a denial, since Envoy passes a client's request on after
         // an error.
         let verdict = refuse(server.service.rules().deny_status, NO_MEMORY);
-        return Ok(response(verdict, metadata(&service::ask::Answer::default(), Outcome::Deny)));
+        return Ok(response(verdict, metadata(&service::answer::Answer::default(), Outcome::Deny)));
     }
     let request: CheckRequest = request?;
     let attributes = request.attributes.unwrap_or_default();
@@ -162,7 +162,7 @@ fn code(status: StatusCode) -> Code {
 
 /// Returns the decision as dynamic metadata, which Envoy's later filters and access logs can read.
 /// Durations are in seconds; `retry_after` is absent if the request can never be allowed.
-fn metadata(answer: &service::ask::Answer<'_>, outcome: Outcome) -> Struct {
+fn metadata(answer: &service::answer::Answer<'_>, outcome: Outcome) -> Struct {
     let number = |number: f64| Some(Kind::NumberValue(number));
     let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];
     if let (Some(decision), Some((rule, _))) = (&answer.decision, answer.rule()) {

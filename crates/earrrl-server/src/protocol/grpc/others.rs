@@ -41,10 +41,11 @@ pub(super) fn answer(
         }
     };
     let (server, services) = (Arc::clone(server), services.others());
+    let of_body = Arc::clone(held);
     tokio::spawn(async move {
         let _watch = watch;
         let patience = exchange::patience(&server);
-        let request = exchange::receive(request, Some(share_of_body), patience);
+        let request = exchange::receive(request, &of_body, Some(share_of_body), patience);
         let answered = counted(&server, services, request);
         exchange::send_answer(&server, answered, respond, share).await;
     });

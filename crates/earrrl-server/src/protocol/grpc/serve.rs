@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use h2::RecvStream;
 use h2::server::SendResponse;
 use hyper::body::Bytes;
 
@@ -15,8 +16,8 @@ use super::reply::{Reply, send};
 use super::services::{CallKind, Services, kind_of};
 use super::{authz, others, reserve};
 use crate::connections::Connection;
-use crate::protocol::http2;
-use crate::protocol::http2::held::HeldBytes;
+use crate::protocol::http2::held::{HeldBytes, HeldShare};
+use crate::protocol::http2::{self, exchange, unread};
 use crate::server::Server;
 use crate::stream::Stream;
 
@@ -42,40 +43,41 @@ fn answer(
     context: &mut Context<'_>,
 ) {
     if !is_grpc(request.headers()) {
-        return refuse_type(server, respond);
+        return refuse_type(server, held, request.into_body(), respond);
     }
-    let mode = match kind_of(&request) {
-        CallKind::RateLimit(mode) => mode,
-        CallKind::Reserve => {
-            let of_message = Arc::clone(held);
-            return wait(server, held, respond, |server| async move {
-                reserve::reserve(&server, &of_message, request).await
-            });
+    let held = Arc::clone(held);
+    match kind_of(&request) {
+        CallKind::RateLimit(mode) => {
+            let call = RateLimitCall::new(server, mode, request);
+            answer_rate_limit(server, &held, call, respond, context);
         }
-        CallKind::Commit => {
-            let of_message = Arc::clone(held);
-            return wait(server, held, respond, |server| async move {
-                reserve::commit(&server, &of_message, request).await
-            });
-        }
-        CallKind::Authorization => {
-            let of_message = Arc::clone(held);
-            return wait(server, held, respond, |server| async move {
-                authz::answer(&server, &of_message, request).await
-            });
-        }
-        CallKind::Other => {
-            return others::answer(server, services, held, request, respond);
-        }
-    };
-    let mut call = RateLimitCall::new(server, mode, request);
-    match call.at_once(server, context) {
-        Some(answer) => send(server, held, answer, respond),
-        None => {
-            call.hold(held);
-            wait(server, held, respond, |server| async move { call.answer(&server).await });
-        }
+        CallKind::Reserve => wait(server, held, respond, |server, held| async move {
+            reserve::reserve(&server, &held, request).await
+        }),
+        CallKind::Commit => wait(server, held, respond, |server, held| async move {
+            reserve::commit(&server, &held, request).await
+        }),
+        CallKind::Authorization => wait(server, held, respond, |server, held| async move {
+            authz::answer(&server, &held, request).await
+        }),
+        CallKind::Other => others::answer(server, services, &held, request, respond),
     }
+}
+
+/// Answers a call of Envoy's rate limit service, at once unless its message is incomplete or the
+/// engine must wait.
+fn answer_rate_limit(
+    server: &Arc<Server>,
+    held: &Arc<HeldBytes>,
+    mut call: RateLimitCall,
+    respond: SendResponse<Bytes>,
+    context: &mut Context<'_>,
+) {
+    if let Some(answer) = call.at_once(server, context) {
+        return send(server, held, answer, respond);
+    }
+    call.hold(held);
+    wait(server, Arc::clone(held), respond, |server, _| async move { call.answer(&server).await });
 }
 
 /// Returns true if the content type is `application/grpc`, with or without a format such as
@@ -86,25 +88,31 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// Refuses a request whose content type is not that of gRPC, with status 415.
-fn refuse_type(server: &Server, mut respond: SendResponse<Bytes>) {
+fn refuse_type(
+    server: &Server,
+    held: &Arc<HeldBytes>,
+    body: RecvStream,
+    mut respond: SendResponse<Bytes>,
+) {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     server.service.metrics.count_status(response.status().as_u16());
     // The sending fails only if the client has disconnected or cancelled the request.
     let _ = respond.send_response(response, true);
+    unread::discard(body, HeldShare::new(held), exchange::patience(server));
 }
 
 /// Starts a task that waits for `answer` and sends it, unless the client cancels the call before.
 fn wait<F>(
     server: &Arc<Server>,
-    held: &Arc<HeldBytes>,
+    held: Arc<HeldBytes>,
     mut respond: SendResponse<Bytes>,
-    answer: impl FnOnce(Arc<Server>) -> F,
+    answer: impl FnOnce(Arc<Server>, Arc<HeldBytes>) -> F,
 ) where
     F: Future<Output = Reply> + Send + 'static,
 {
-    let (server, held) = (Arc::clone(server), Arc::clone(held));
-    let answer = answer(Arc::clone(&server));
+    let server = Arc::clone(server);
+    let answer = answer(Arc::clone(&server), Arc::clone(&held));
     tokio::spawn(async move {
         let mut answer = pin!(answer);
         let first = poll_fn(|context| match answer.as_mut().poll(context) {

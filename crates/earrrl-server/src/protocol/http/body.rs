@@ -17,7 +17,7 @@ use crate::service::ask::Ask;
 use crate::service::attributes::MAX_ATTRIBUTES;
 use crate::service::error::AskError;
 use crate::service::key::{Key, join};
-use crate::service::rules::ActiveRule;
+use crate::service::rule::ActiveRule;
 
 /// The maximum number of checks in one batch.
 pub(super) const MAX_BATCH: usize = 1000;

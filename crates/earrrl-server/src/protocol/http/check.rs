@@ -16,10 +16,12 @@ use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::server::Server;
-use crate::service::ask::{Answer, Ask, Manner};
+use crate::service::answer::Answer;
+use crate::service::ask::{Ask, Manner};
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::rules::{ActiveRule, ActiveRules};
+use crate::service::rule::ActiveRule;
+use crate::service::rules::ActiveRules;
 
 /// The maximum number of checks of one batch that are in flight at the same time, if the engine
 /// waits for Redis. Checks are sent in order, so checks of the same key are also decided in order.

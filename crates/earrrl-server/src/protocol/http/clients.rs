@@ -15,7 +15,7 @@ use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::service::ask::{Ask, Manner};
 use crate::service::error::AskError;
-use crate::service::rules::ActiveRule;
+use crate::service::rule::ActiveRule;
 use earrrl::Mode;
 
 /// `GET /v1/clients/{rule}/{key}`: returns the decision that a request of this client would get

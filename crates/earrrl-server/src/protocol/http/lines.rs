@@ -27,7 +27,7 @@ const MAX_OWN_HEAD_LEN: usize = 16 * 1024;
 
 /// The state of reading a client's bytes line by line, over successive requests.
 #[derive(Debug, Default)]
-pub(super) struct HeadLines {
+pub struct HeadLines {
     expected: Expected,
     /// The number of bytes of the present request's body that have not arrived and are skipped.
     skip: u64,
@@ -59,7 +59,7 @@ enum Expected {
 
 /// The reason why a request's head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadHead {
+pub enum BadHead {
     /// A line ends in LF alone.
     BareLf,
     /// The head has too many bytes or header fields.
@@ -78,7 +78,10 @@ impl HeadLines {
 
     /// Checks bytes that have arrived, and replaces control characters in the head of an
     /// authorization request.
-    pub(super) fn follow(&mut self, mut bytes: &mut [u8]) -> Result<(), BadHead> {
+    ///
+    /// # Errors
+    /// Returns the reason why the request must be refused. Nothing may be read after it.
+    pub fn follow(&mut self, mut bytes: &mut [u8]) -> Result<(), BadHead> {
         let odd = has_control(bytes);
         while !bytes.is_empty() && self.expected != Expected::Nothing {
             let skipped = usize::try_from(self.skip).map_or(bytes.len(), |n| n.min(bytes.len()));

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
-use super::{check, clients, condition, envoy, openapi, reserve, top};
+use super::{check, clients, condition, dashboard, envoy, events, openapi, reserve, top};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
@@ -39,11 +39,17 @@ pub fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Returns the routes of the admin listener: health, metrics, and the routes that show clients.
+/// Returns the routes of the admin listener: health, metrics, the dashboard, and the routes
+/// that show clients.
 pub fn admin_router(server: Arc<Server>) -> Router {
     health()
         .route("/metrics", get(condition::metrics))
         .merge(visibility())
+        .route("/", get(dashboard::page))
+        .route("/dashboard.css", get(dashboard::style))
+        .route("/dashboard.js", get(dashboard::script))
+        .route("/charts.js", get(dashboard::charts))
+        .route("/v1/live", get(dashboard::live))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no decisions on this listener"))
         .with_state(server)
 }
@@ -66,6 +72,7 @@ fn visibility() -> Router<Arc<Server>> {
         .route("/v1/rules", get(clients::rules))
         .route("/v1/top", get(top::top))
         .route("/v1/rates", get(top::rates))
+        .route("/v1/events", get(events::events))
 }
 
 fn health() -> Router<Arc<Server>> {

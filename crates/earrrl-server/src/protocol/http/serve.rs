@@ -163,7 +163,7 @@ fn answer_http2(
     }
     // The body's memory is already counted, by `held_by`. Its deadline is twice that of `in_time`,
     // so that a client that is late gets a 408 response before its stream is reset.
-    let request = exchange::receive(request, None, 2 * exchange::patience(&server));
+    let request = exchange::receive(request, held, None, 2 * exchange::patience(&server));
     let answered = routes.answer(request, held.connection());
     let mut answering = Box::pin(async move {
         let answered = async { Ok(in_time(&server, answered).await) };

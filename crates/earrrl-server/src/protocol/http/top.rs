@@ -16,7 +16,7 @@ use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
-use crate::service::reports::{MAX_TOP, Reported, SurveyReport};
+use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};
 
 /// The number of clients that are listed unless the request names another.
 const USUAL: usize = 100;
@@ -78,8 +78,8 @@ pub(super) fn distribution(rule: &str, limit: f64, report: &SurveyReport) -> Val
 
 /// Returns a client as JSON. A key that is not UTF-8 is in `key_b64`, and a client without a name
 /// has only its fingerprint.
-pub(super) fn client(reported: &Reported) -> Value {
-    let Reported { figures, name } = reported;
+pub(super) fn client(reported: &SurveyedClient) -> Value {
+    let SurveyedClient { figures, name } = reported;
     let wait = match figures.retry_after {
         Wait::For(wait) => json!(wait.as_secs_f64()),
         Wait::Never => Value::Null,
@@ -95,10 +95,7 @@ pub(super) fn client(reported: &Reported) -> Value {
         "reset_after": figures.reset_after.as_secs_f64(),
     });
     let Some(name) = name else { return client };
-    match std::str::from_utf8(&name.name) {
-        Ok(key) => client["key"] = key.into(),
-        Err(_) => client["key_b64"] = STANDARD.encode(&name.name).into(),
-    }
+    insert_key(&mut client, &name.name);
     client["key_is_cut"] = name.is_cut.into();
     client["allowed"] = name.allowed.into();
     client["denied"] = name.denied.into();
@@ -106,6 +103,14 @@ pub(super) fn client(reported: &Reported) -> Value {
     client["first_denied"] = name.first_denied.map(seconds_since_epoch).into();
     client["last_denied"] = name.last_denied.map(seconds_since_epoch).into();
     client
+}
+
+/// Sets `key`, or `key_b64` if the key is not UTF-8.
+pub(super) fn insert_key(client: &mut Value, key: &[u8]) {
+    match std::str::from_utf8(key) {
+        Ok(key) => client["key"] = key.into(),
+        Err(_) => client["key_b64"] = STANDARD.encode(key).into(),
+    }
 }
 
 pub(super) fn seconds_since_epoch(at: Nanos) -> f64 {
@@ -126,12 +131,13 @@ fn number(uri: &Uri, name: &str) -> Result<Option<f64>, Problem> {
     number.map(Some).ok_or_else(expected)
 }
 
-fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+/// Returns a parameter of the query.
+pub(super) fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
     let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
     Some(percent_decode_str(value).decode_utf8_lossy())
 }
 
-fn invalid(detail: &str) -> Problem {
+pub(super) fn invalid(detail: &str) -> Problem {
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
 }

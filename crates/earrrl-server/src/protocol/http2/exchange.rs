@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use h2::{Reason, RecvStream, SendStream};
 use hyper::body::{Body as _, Bytes, Frame, SizeHint};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::date;
-use super::held::{self, HeldShare};
+use super::held::{self, HeldBytes, HeldShare};
+use super::{date, unread};
 use crate::server::Server;
 
 /// The reason why a response was not sent completely.
@@ -35,16 +36,19 @@ impl From<h2::Error> for Unsent {
 
 /// Returns the request with a body of the type that services read. The whole body must arrive
 /// within `patience`. If a `share` is passed, the bytes of the body count as held in it, since the
-/// service may keep them.
+/// service may keep them. The part of the body that the service does not read is discarded.
 pub(in crate::protocol) fn receive(
     request: Request<RecvStream>,
+    held: &Arc<HeldBytes>,
     share: Option<HeldShare>,
     patience: Duration,
 ) -> Request<Body> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
+    let held = Arc::clone(held);
     request.map(|body| {
-        Body::new(Received { body, share, arrived: 0, left: announced, patience, late: None })
+        let (body, left) = (Some(body), announced);
+        Body::new(Received { body, held, share, arrived: 0, left, patience, late: None })
     })
 }
 
@@ -178,8 +182,8 @@ async fn send_data(mut data: Bytes, stream: &mut SendStream<Bytes>) -> Result<()
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
         let capacity = poll_fn(|context| stream.poll_capacity(context)).await;
-        let room = capacity.ok_or(Unsent::Broken)??;
-        let part = data.split_to(room.min(data.len()));
+        let capacity = capacity.ok_or(Unsent::Broken)??;
+        let part = data.split_to(capacity.min(data.len()));
         stream.send_data(part, false)?;
     }
     Ok(())
@@ -187,7 +191,9 @@ async fn send_data(mut data: Bytes, stream: &mut SendStream<Bytes>) -> Result<()
 
 /// The body of an HTTP/2 request, as services read it.
 struct Received {
-    body: RecvStream,
+    /// The rest of the stream; `None` if it must not be read any more.
+    body: Option<RecvStream>,
+    held: Arc<HeldBytes>,
     share: Option<HeldShare>,
     arrived: usize,
     /// The number of bytes that have not arrived yet, according to the request's `content-length`.
@@ -203,6 +209,21 @@ impl Received {
         let patience = self.patience;
         self.late.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(context)
     }
+
+    /// Stops reading, and returns the reason as an error.
+    fn break_off(&mut self, reason: Reason) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        self.body = None;
+        Poll::Ready(Some(Err(reason.into())))
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        // A client that was waited for in vain gets no more time.
+        if let (Some(body), None) = (self.body.take(), &self.late) {
+            unread::discard(body, HeldShare::new(&self.held), self.patience);
+        }
+    }
 }
 
 impl hyper::body::Body for Received {
@@ -213,24 +234,25 @@ impl hyper::body::Body for Received {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        let Poll::Ready(data) = self.body.poll_data(context)? else {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let Poll::Ready(data) = body.poll_data(context)? else {
             ready!(self.poll_late(context));
-            return Poll::Ready(Some(Err(Reason::CANCEL.into())));
+            return self.break_off(Reason::CANCEL);
         };
         let Some(data) = data else { return Poll::Ready(None) };
         // These bytes have been read, so the client may send as many more.
-        let _ = self.body.flow_control().release_capacity(data.len());
+        let _ = body.flow_control().release_capacity(data.len());
         self.arrived += data.len();
         self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
         let arrived = self.arrived;
         if self.share.as_mut().is_some_and(|share| !share.set(arrived)) {
-            return Poll::Ready(Some(Err(Reason::ENHANCE_YOUR_CALM.into())));
+            return self.break_off(Reason::ENHANCE_YOUR_CALM);
         }
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(RecvStream::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

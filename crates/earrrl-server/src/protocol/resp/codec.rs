@@ -2,7 +2,7 @@
 //! does no I/O and bounds all sizes.
 //!
 //! The decoder stores offsets into a buffer that its caller owns, so decoding copies nothing and
-//! seldom allocates. When a request arrives in pieces, decoding continues where it stopped, so no
+//! rarely allocates. When a request arrives in pieces, decoding continues where it stopped, so no
 //! byte is examined twice. Sizes are checked when they are announced, before memory is allocated
 //! for them.
 

@@ -15,7 +15,8 @@ use crate::engine::throttle::{Call, Throttled};
 use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
 use crate::service::error::AskError;
-use crate::service::rules::{ActiveRule, ActiveRules};
+use crate::service::rule::ActiveRule;
+use crate::service::rules::ActiveRules;
 
 /// Decides a question, and writes the reply to `out`.
 #[inline]

@@ -7,7 +7,7 @@ use earrrl::{Brief, Decision, Outcome, Places, Wait};
 use super::reply::Writer;
 use crate::engine::throttle::Throttled;
 use crate::protocol::seconds::SecondsText;
-use crate::service::ask::Answer;
+use crate::service::answer::Answer;
 use crate::service::reserve::Reserved;
 
 /// Writes the reply to `CL.THROTTLE`: the five integers that the Redis module redis-cell defines.

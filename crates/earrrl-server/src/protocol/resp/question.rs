@@ -14,7 +14,8 @@ use crate::engine::throttle::Call;
 use crate::service::Service;
 use crate::service::ask::Ask;
 use crate::service::error::AskError;
-use crate::service::rules::{ActiveRule, ActiveRules};
+use crate::service::rule::ActiveRule;
+use crate::service::rules::ActiveRules;
 
 /// A command that requests a decision. It changes nothing but the state of the client that it
 /// names.

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
 use crate::config::access::Scope;
-use crate::service::reports::{MAX_TOP, Reported};
+use crate::service::reports::{MAX_TOP, SurveyedClient};
 
 /// Answers `EARRRL.TOP rule n` with an array of maps.
 pub(super) async fn top(
@@ -34,8 +34,8 @@ pub(super) async fn top(
     Ok(())
 }
 
-fn write_client(client: &Reported, reply: &mut Writer<'_>) {
-    let Reported { figures, name } = client;
+fn write_client(client: &SurveyedClient, reply: &mut Writer<'_>) {
+    let SurveyedClient { figures, name } = client;
     reply.map(13);
     reply.bulk(b"key");
     match name {

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, header};
 use earrrl::Action;
 use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
-use crate::service::ask::Answer;
+use crate::service::answer::Answer;
 use crate::service::limit::PreparedLimit;
 
 /// Writes the headers `RateLimit-Policy` and `RateLimit`, with an item for each charged rule for
@@ -31,7 +31,9 @@ pub(super) fn write(
     if let Some(policies) = current::policies(charged.map(|(r, limit)| (&*r.name, limit.quota))) {
         headers.insert(current::POLICY, policies);
     }
-    if let Some(limits) = current::limits(items.clone().map(|(name, _, told)| (name, told))) {
+    if let Some(limits) =
+        current::limits(items.clone().map(|(name, _, available)| (name, available)))
+    {
         headers.insert(current::LIMIT, limits);
     }
     if let (true, Some(wait)) = (refused, retry_after(decision)) {

@@ -13,12 +13,12 @@ use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
 use crate::protocol::seconds::SecondsText;
-use crate::service::ask::Answer;
+use crate::service::answer::Answer;
 use crate::service::limit::PreparedLimit;
 use crate::service::reserve::Reserved;
 
 /// The initial capacity of a response's body, in bytes. Nearly all bodies are shorter.
-const ROOM: usize = 512;
+const BODY_CAPACITY: usize = 512;
 
 /// The HTTP status of a response that reports a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn respond_with(
 ) -> Response {
     let denied = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
     let refused = denied && status == AnswerStatus::ByVerdict;
-    let mut body = Vec::with_capacity(ROOM);
+    let mut body = Vec::with_capacity(BODY_CAPACITY);
     body.push(b'{');
     if refused {
         write_problem(answer, StatusCode::TOO_MANY_REQUESTS, &mut body);
@@ -116,7 +116,7 @@ pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: boo
     let mut response = Verdict::default();
     if refused {
         let body = response.body_mut();
-        body.reserve(ROOM);
+        body.reserve(BODY_CAPACITY);
         body.push(b'{');
         write_problem(answer, deny_status, body);
         write_members(answer, true, body);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::asked::{AskedLimit, Hits, LimitRef};
 use super::counts::Became;
 use super::prepared::{Descriptors, LimitKind};
-use super::verdict::{ShareVerdict, Verdicts};
+use super::verdict::{LimitVerdict, Verdicts};
 use super::{headers, metadata};
 use crate::protobuf::Duration as ProtoDuration;
 use crate::protobuf::ratelimit::{
@@ -34,7 +34,7 @@ pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) ->
 pub(super) fn response(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
-    shares: &[AskedLimit<'_>],
+    limits: &[AskedLimit<'_>],
     verdicts: &Verdicts,
 ) -> RateLimitResponse {
     let mut response = RateLimitResponse {
@@ -44,22 +44,22 @@ pub(super) fn response(
     let nothing = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     response.statuses = vec![nothing; request.descriptors.len()];
     let mut shown = SmallVec::<[bool; 8]>::from_elem(false, request.descriptors.len());
-    for (share, verdict) in shares.iter().zip(&verdicts.each) {
-        count(descriptors, request, share, verdict, verdicts.over());
-        let status = &mut response.statuses[share.descriptor];
+    for (asked, verdict) in limits.iter().zip(&verdicts.each) {
+        count(descriptors, request, asked, verdict, verdicts.over());
+        let status = &mut response.statuses[asked.descriptor];
         // A status shows one limit, so if several limits apply to a descriptor, the tightest is
         // shown.
-        let tighter = !std::mem::replace(&mut shown[share.descriptor], true)
+        let tighter = !std::mem::replace(&mut shown[asked.descriptor], true)
             || verdict.enforced
             || (status.code != i32::from(Code::OverLimit)
                 && verdict.remaining < u64::from(status.limit_remaining));
         if tighter {
-            *status = status_of(share, verdict);
+            *status = status_of(asked, verdict);
         }
     }
-    headers::add(descriptors, shares, verdicts, &mut response);
+    headers::add(descriptors, limits, verdicts, &mut response);
     if descriptors.config.dynamic_metadata {
-        response.dynamic_metadata = Some(metadata::of(request, shares, verdicts));
+        response.dynamic_metadata = Some(metadata::of(request, limits, verdicts));
     }
     response
 }
@@ -68,8 +68,8 @@ fn code(over: bool) -> Code {
     if over { Code::OverLimit } else { Code::Ok }
 }
 
-fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus {
-    let current = &share.limit.current;
+fn status_of(asked: &AskedLimit<'_>, verdict: &LimitVerdict) -> DescriptorStatus {
+    let current = &asked.limit.current;
     let limit = RateLimit {
         name: current.name.clone(),
         requests_per_unit: current.requests,
@@ -77,7 +77,7 @@ fn status_of(share: &AskedLimit<'_>, verdict: &ShareVerdict) -> DescriptorStatus
     };
     DescriptorStatus {
         code: code(verdict.enforced).into(),
-        current_limit: (!matches!(share.limit.kind, LimitKind::Unlimited)).then_some(limit),
+        current_limit: (!matches!(asked.limit.kind, LimitKind::Unlimited)).then_some(limit),
         limit_remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
         duration_until_reset: verdict.reset.map(whole_seconds),
     }
@@ -92,27 +92,27 @@ fn whole_seconds(duration: Duration) -> ProtoDuration {
 fn count(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
-    share: &AskedLimit<'_>,
-    verdict: &ShareVerdict,
+    asked: &AskedLimit<'_>,
+    verdict: &LimitVerdict,
     is_denied: bool,
 ) {
-    if let LimitRef::Rule(rule) = &share.limit {
+    if let LimitRef::Rule(rule) = &asked.limit {
         // A request that one limit denies is not charged under the rules that allow it.
         if verdict.over || !is_denied || descriptors.config.drain_denied {
             rule.rule.outcomes.count(verdict.outcome);
         }
         return;
     }
-    let Hits::Charged(hits) = share.hits else { return };
-    if !descriptors.config.metrics || matches!(share.limit.kind, LimitKind::Unlimited) {
+    let Hits::Charged(hits) = asked.hits else { return };
+    if !descriptors.config.metrics || matches!(asked.limit.kind, LimitKind::Unlimited) {
         return;
     }
-    if let Some(counts) = share.counts(descriptors, request) {
+    if let Some(counts) = asked.counts(descriptors, request) {
         counts.count(Became {
             hits,
             over: verdict.over,
-            shadow: share.limit.shadow_mode,
-            limit: share.limit.current.requests.into(),
+            shadow: asked.limit.shadow_mode,
+            limit: asked.limit.current.requests.into(),
             remaining: verdict.remaining,
         });
     }

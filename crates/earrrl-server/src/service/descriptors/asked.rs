@@ -18,7 +18,8 @@ use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned, join};
-use crate::service::rules::{ActiveRule, ActiveRules};
+use crate::service::rule::ActiveRule;
+use crate::service::rules::ActiveRules;
 
 /// The greatest number of descriptors in one request.
 const MAX_DESCRIPTORS: usize = 64;
@@ -150,12 +151,12 @@ pub(super) fn asked<'a>(
         let count = request.descriptors.len();
         return Err(AskError::invalid(format!("{count} descriptors; at most {MAX_DESCRIPTORS}")));
     }
-    let (mut shares, mut failed) = (SmallVec::new(), None);
+    let (mut limits, mut failed) = (SmallVec::new(), None);
     for (place, descriptor) in request.descriptors.iter().enumerate() {
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
             let key = bounded_owned(key);
-            shares.push(AskedLimit { descriptor: place, limit, key, hits, place: None });
+            limits.push(AskedLimit { descriptor: place, limit, key, hits, place: None });
         };
         match limit_of(descriptors, &request.domain, descriptor, engine) {
             Ok(Some((limit, key))) => add(limit, key),
@@ -166,8 +167,8 @@ pub(super) fn asked<'a>(
             add(limit, key);
         }
     }
-    drop_replaced(&mut shares);
-    Ok(Asked { limits: shares, failed })
+    drop_replaced(&mut limits);
+    Ok(Asked { limits, failed })
 }
 
 /// Returns the hits of a descriptor: its own number if it has one, otherwise the request's number,
@@ -211,7 +212,12 @@ fn limit_of<'a>(
     Ok(known.map(|(limit, of_tree)| {
         let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
         let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| &*entry.value).collect();
-        (LimitRef::Tree(limit, of_tree), join(values.into_iter()))
+        let client = join(values.into_iter());
+        let key = match limit.path {
+            Some(path) => path.iter().chain(&client).copied().collect(),
+            None => client,
+        };
+        (LimitRef::Tree(limit, of_tree), key)
     }))
 }
 
@@ -248,7 +254,8 @@ fn rules_of<'a>(
         };
         let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
         let quota_mode = false;
-        let limit = DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None };
+        let limit =
+            DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
         limits.push((limit, applied.stored_key(key)));
     }
@@ -256,61 +263,61 @@ fn rules_of<'a>(
 }
 
 /// Drops the limits that are replaced by the limit of another descriptor in the same request.
-fn drop_replaced(shares: &mut SmallVec<[AskedLimit<'_>; 2]>) {
+fn drop_replaced(limits: &mut SmallVec<[AskedLimit<'_>; 2]>) {
     let mut replaced: HashSet<&str> = HashSet::new();
-    for share in &*shares {
-        if let LimitRef::Tree(_, limit) = &share.limit {
+    for asked in &*limits {
+        if let LimitRef::Tree(_, limit) = &asked.limit {
             replaced.extend(limit.config.replaces.iter().map(String::as_str));
         }
     }
     if replaced.is_empty() {
         return;
     }
-    let dropped: SmallVec<[bool; 4]> = shares
+    let dropped: SmallVec<[bool; 4]> = limits
         .iter()
-        .map(|share| match &share.limit {
+        .map(|asked| match &asked.limit {
             LimitRef::Tree(_, limit) => {
-                !matches!(share.limit.kind, LimitKind::Unlimited)
+                !matches!(asked.limit.kind, LimitKind::Unlimited)
                     && replaced.contains(limit.config.name.as_str())
             }
             _ => false,
         })
         .collect();
     let mut dropped = dropped.into_iter();
-    shares.retain(|_| !dropped.next().unwrap_or(false));
+    limits.retain(|_| !dropped.next().unwrap_or(false));
 }
 
 /// Assigns each limit that the engine counts the index of its charge. Descriptors with the same
 /// limit and the same client share one charge.
-pub(super) fn place(shares: &mut [AskedLimit<'_>]) {
+pub(super) fn place(limits: &mut [AskedLimit<'_>]) {
     let mut count = 0;
-    for index in 0..shares.len() {
-        let (before, rest) = shares.split_at_mut(index);
-        let Some(share) = rest.first_mut() else { break };
-        if share.counted().is_none() || matches!(share.hits, Hits::Refunded(_)) {
+    for index in 0..limits.len() {
+        let (before, rest) = limits.split_at_mut(index);
+        let Some(asked) = rest.first_mut() else { break };
+        if asked.counted().is_none() || matches!(asked.hits, Hits::Refunded(_)) {
             continue;
         }
         let same = |other: &&AskedLimit<'_>| {
-            other.place.is_some() && other.counted() == share.counted() && other.key == share.key
+            other.place.is_some() && other.counted() == asked.counted() && other.key == asked.key
         };
-        share.place = before.iter().find(same).map_or(Some(count), |other| other.place);
-        count += usize::from(share.place == Some(count));
+        asked.place = before.iter().find(same).map_or(Some(count), |other| other.place);
+        count += usize::from(asked.place == Some(count));
     }
 }
 
 /// Returns the charges of a request, in the order of their indexes.
-pub(super) fn charges<'s>(shares: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
+pub(super) fn charges<'s>(limits: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
     let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
-    for share in shares {
+    for asked in limits {
         let (Some(rule), Hits::Charged(hits), Some(place)) =
-            (share.counted(), share.hits, share.place)
+            (asked.counted(), asked.hits, asked.place)
         else {
             continue;
         };
-        let cost = share.cost(hits);
+        let cost = asked.cost(hits);
         match charges.get_mut(place) {
-            Some(charge) => charge.cost = share.bounded(charge.cost + cost),
-            None => charges.push(Charge { rule, key: &share.key, cost }),
+            Some(charge) => charge.cost = asked.bounded(charge.cost + cost),
+            None => charges.push(Charge { rule, key: &asked.key, cost }),
         }
     }
     charges

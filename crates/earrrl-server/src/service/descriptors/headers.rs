@@ -18,7 +18,7 @@ const TYPICAL: usize = 48;
 /// Adds the configured headers, and the body of a denial, to a response.
 pub(super) fn add(
     descriptors: &Descriptors,
-    shares: &[AskedLimit<'_>],
+    limits: &[AskedLimit<'_>],
     verdicts: &Verdicts,
     response: &mut RateLimitResponse,
 ) {
@@ -36,7 +36,7 @@ pub(super) fn add(
         response.raw_body = PROBLEM.into();
     }
     response.response_headers_to_add = to_client;
-    let flagged = shares.iter().zip(&verdicts.each).map(|(_, verdict)| verdict.outcome);
+    let flagged = limits.iter().zip(&verdicts.each).map(|(_, verdict)| verdict.outcome);
     let mut flagged = flagged.filter(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan));
     if let (Some(outcome), false) = (flagged.next(), verdicts.over()) {
         response.request_headers_to_add.push(header("x-earrrl-action", outcome.name().into()));

@@ -7,11 +7,16 @@ use earrrl::{Rule, RuleId};
 use super::counts::DescriptorCounts;
 use crate::config::envoy::unit::Unit;
 
+/// The hash of a limit's path in the tree of descriptors.
+pub type PathHash = [u8; 16];
+
 /// A prepared rate limit that descriptors match.
 #[derive(Debug)]
 pub struct DescriptorLimit {
     /// The way in which requests are decided under the limit.
     pub kind: LimitKind,
+    /// The start of the keys of the limit's clients, if the limit shares its store with others.
+    pub path: Option<PathHash>,
     /// The limit in the form in which responses report it.
     pub current: Current,
     /// True if requests over the limit are counted but never denied.

@@ -15,7 +15,7 @@ type Object = serde_json::Map<String, Json>;
 /// hitsAddend?, metadata?}`.
 pub(super) fn of(
     request: &RateLimitRequest,
-    shares: &[AskedLimit<'_>],
+    limits: &[AskedLimit<'_>],
     verdicts: &Verdicts,
 ) -> Struct {
     let mut object = Object::new();
@@ -34,8 +34,8 @@ pub(super) fn of(
         object.insert("hitsAddend".into(), request.hits_addend.into());
     }
     let mut carried = Object::new();
-    for (share, verdict) in shares.iter().zip(&verdicts.each) {
-        if let (LimitRef::Tree(_, limit), false) = (&share.limit, verdict.enforced) {
+    for (asked, verdict) in limits.iter().zip(&verdicts.each) {
+        if let (LimitRef::Tree(_, limit), false) = (&asked.limit, verdict.enforced) {
             limit.metadata.iter().for_each(|metadata| merge(&mut carried, metadata));
         }
     }

@@ -46,28 +46,28 @@ impl Descriptors {
         request: &RateLimitRequest,
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
-        let Asked { limits: mut shares, mut failed } = asked::asked(self, rules, request, engine)?;
-        asked::place(&mut shares);
+        let Asked { mut limits, mut failed } = asked::asked(self, rules, request, engine)?;
+        asked::place(&mut limits);
         if mode != Mode::Peek {
-            failed = failed.or(refund(engine, &shares).await);
+            failed = failed.or(refund(engine, &limits).await);
         }
-        let charges = asked::charges(&shares);
+        let charges = asked::charges(&limits);
         let mode = match mode {
-            Mode::Check => self.mode(&shares, request),
+            Mode::Check => self.mode(&limits, request),
             mode => mode,
         };
         let judged = JudgedRequest::new(engine, &charges, mode).await;
-        let figures = figures(engine, &shares, &judged).await;
-        let verdicts = Verdicts::new(&shares, figures, &judged, clock.now());
+        let figures = figures(engine, &limits, &judged).await;
+        let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
         if verdicts.over() && mode == Mode::Check {
-            give_back(engine, &shares, &verdicts, &judged).await;
+            give_back(engine, &limits, &verdicts, &judged).await;
         }
-        let errors = shares.iter().filter_map(|share| judged.error(share.place?).cloned());
+        let errors = limits.iter().filter_map(|asked| judged.error(asked.place?).cloned());
         let failed = failed.or_else(|| errors.map(AskError::from).next());
         if let (Some(error), false) = (failed, verdicts.over()) {
             return Err(error);
         }
-        Ok(answer::response(self, request, &shares, &verdicts))
+        Ok(answer::response(self, request, &limits, &verdicts))
     }
 
     /// Returns true if a rule for a descriptor of the request denies what it cannot judge.
@@ -85,20 +85,20 @@ impl Descriptors {
     /// charged. All charges are stored whatever the verdict if a descriptor sets its own number of
     /// hits, since these report work that is already done, or if the configuration charges denied
     /// requests as envoyproxy/ratelimit does.
-    fn mode(&self, shares: &[AskedLimit<'_>], request: &RateLimitRequest) -> Mode {
-        let bills = |share: &AskedLimit<'_>| {
-            let own = &request.descriptors[share.descriptor].hits_addend;
+    fn mode(&self, limits: &[AskedLimit<'_>], request: &RateLimitRequest) -> Mode {
+        let bills = |asked: &AskedLimit<'_>| {
+            let own = &request.descriptors[asked.descriptor].hits_addend;
             own.is_some_and(|hits| hits > 0)
         };
-        let denies = |share: &AskedLimit<'_>| {
-            matches!(share.limit.kind, LimitKind::Zero(_))
-                && !share.limit.shadow_mode
-                && !share.limit.quota_mode
-                && share.hits != Hits::Charged(0)
+        let denies = |asked: &AskedLimit<'_>| {
+            matches!(asked.limit.kind, LimitKind::Zero(_))
+                && !asked.limit.shadow_mode
+                && !asked.limit.quota_mode
+                && asked.hits != Hits::Charged(0)
         };
-        if self.config.drain_denied || shares.iter().any(bills) {
+        if self.config.drain_denied || limits.iter().any(bills) {
             Mode::Charge
-        } else if shares.iter().any(denies) {
+        } else if limits.iter().any(denies) {
             Mode::Peek
         } else {
             Mode::Check
@@ -108,11 +108,11 @@ impl Descriptors {
 
 /// Makes the refunds that descriptors ask for, and returns the first error. A failed refund does
 /// not prevent the other descriptors from being judged.
-async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Option<AskError> {
+async fn refund(engine: &Engine, limits: &[AskedLimit<'_>]) -> Option<AskError> {
     let mut failed = None;
-    for share in shares {
-        if let (Hits::Refunded(hits), Some(rule)) = (share.hits, share.counted()) {
-            let charge = Charge { rule, key: &share.key, cost: share.cost(hits) };
+    for asked in limits {
+        if let (Hits::Refunded(hits), Some(rule)) = (asked.hits, asked.counted()) {
+            let charge = Charge { rule, key: &asked.key, cost: asked.cost(hits) };
             let refunded = engine.refund(&charge, None).await;
             failed = failed.or(refunded.err());
         }
@@ -124,16 +124,16 @@ async fn refund(engine: &Engine, shares: &[AskedLimit<'_>]) -> Option<AskError> 
 /// all limits in quota mode are exceeded, or because a later batch of charges was denied.
 async fn give_back(
     engine: &Engine,
-    shares: &[AskedLimit<'_>],
+    limits: &[AskedLimit<'_>],
     verdicts: &Verdicts,
     judged: &JudgedRequest,
 ) {
-    for (share, verdict) in shares.iter().zip(&verdicts.each) {
-        let stored = share.place.is_some_and(|place| judged.is_stored(place));
+    for (asked, verdict) in limits.iter().zip(&verdicts.each) {
+        let stored = asked.place.is_some_and(|place| judged.is_stored(place));
         if let (Hits::Charged(hits), Some(rule), true, false) =
-            (share.hits, share.counted(), stored, verdict.over)
+            (asked.hits, asked.counted(), stored, verdict.over)
         {
-            let charge = Charge { rule, key: &share.key, cost: share.cost(hits) };
+            let charge = Charge { rule, key: &asked.key, cost: asked.cost(hits) };
             // An error of the engine is ignored, since the request is denied in any case.
             let _ = engine.refund(&charge, None).await;
         }
@@ -145,17 +145,17 @@ async fn give_back(
 /// that the engine does not count or cannot judge.
 async fn figures(
     engine: &Engine,
-    shares: &[AskedLimit<'_>],
+    limits: &[AskedLimit<'_>],
     judged: &JudgedRequest,
 ) -> SmallVec<[Option<Decision>; 2]> {
-    let counted = shares.iter().filter(|share| share.counted().is_some()).count();
+    let counted = limits.iter().filter(|asked| asked.counted().is_some()).count();
     if let (1, Some(decision)) = (counted, judged.only()) {
-        let told = |share: &AskedLimit<'_>| share.counted().map(|_| *decision);
-        return shares.iter().map(told).collect();
+        let figures = |asked: &AskedLimit<'_>| asked.counted().map(|_| *decision);
+        return limits.iter().map(figures).collect();
     }
-    let peeked = shares.iter().map(|share| async move {
-        let hits = if let Hits::Charged(hits) = share.hits { hits } else { 0 };
-        let charge = Charge { rule: share.counted()?, key: &share.key, cost: share.cost(hits) };
+    let peeked = limits.iter().map(|asked| async move {
+        let hits = if let Hits::Charged(hits) = asked.hits { hits } else { 0 };
+        let charge = Charge { rule: asked.counted()?, key: &asked.key, cost: asked.cost(hits) };
         engine.decide(&[charge], Mode::Peek).await.ok()
     });
     futures_util::future::join_all(peeked).await.into()

@@ -87,5 +87,5 @@ fn new_limit(
     };
     let current = Current { name: String::new(), requests, unit: unit.number() };
     let (shadow_mode, quota_mode) = (false, false);
-    Ok(DescriptorLimit { kind, current, shadow_mode, quota_mode, counts: None })
+    Ok(DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None })
 }

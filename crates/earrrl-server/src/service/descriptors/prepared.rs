@@ -1,5 +1,6 @@
 //! The limits of a configuration's descriptors, prepared in the engine.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use earrrl::{Action, EngineError, FixedWindow, Quota, Rule, RuleError, RuleId};
@@ -7,6 +8,7 @@ use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::counts::CountsOf;
+use super::limit::PathHash;
 pub use super::limit::{Current, DescriptorLimit, LimitKind};
 use super::overrides::RequestOverrides;
 use crate::config::envoy::file::Amount;
@@ -36,19 +38,72 @@ pub struct Descriptors {
     overrides: Arc<RequestOverrides>,
 }
 
+/// The name of the store that the limits without wildcards share. No rule can have this name.
+const CLOSED: &str = "envoy descriptors";
+/// The name of the store that the limits with wildcards share if there are many of them. It is
+/// another one, so that requests with ever new values cannot evict the clients of other limits.
+const OPEN: &str = "envoy descriptors with wildcards";
+
 /// The descriptors of a configuration, before their limits are prepared in the engine.
 pub struct DescriptorsPlan {
     tree: Arc<Tree>,
     config: EnvoyConfig,
-    /// The limits to prepare in the engine, one for each limit of the tree; `None` for a limit
-    /// that counts nothing.
-    wanted: Vec<Option<LimitSpec>>,
+    /// The limits to prepare in the engine.
+    limits: Vec<LimitSpec>,
+    /// The way in which each limit of the tree is counted; `None` for a limit that counts nothing.
+    counted: Vec<Option<Counting>>,
 }
 
+/// A limit to prepare in the engine.
 struct LimitSpec {
     name: String,
     rule: Arc<Rule>,
     capacity: usize,
+    /// The name of the store, if it is shared.
+    store: Option<&'static str>,
+}
+
+/// The way in which a limit of the tree is counted.
+struct Counting {
+    /// The index of the limit among those to prepare.
+    limit: usize,
+    /// The start of the keys of the limit's clients, if the store is shared.
+    path: Option<PathHash>,
+}
+
+/// Collects the limits of a plan.
+#[derive(Default)]
+struct LimitSpecs {
+    specs: Vec<LimitSpec>,
+    /// The indices of the limits in shared stores, by their stores, actions and texts.
+    shared: HashMap<String, usize>,
+}
+
+impl LimitSpecs {
+    /// Adds a limit with a store of its own, which is named by its path.
+    fn add_own(&mut self, path: PathHash, rule: Rule, capacity: usize) -> Counting {
+        let (name, rule) = (engine_name(path), Arc::new(rule));
+        self.specs.push(LimitSpec { name, rule, capacity, store: None });
+        Counting { limit: self.specs.len() - 1, path: None }
+    }
+
+    /// Adds a limit to a shared store, unless another descriptor there has the same limit.
+    fn add_shared(
+        &mut self,
+        path: PathHash,
+        rule: Rule,
+        (store, capacity): (&'static str, usize),
+    ) -> Counting {
+        let text = format!("{store} {:?} {rule}", rule.action());
+        let specs = &mut self.specs;
+        let limit = *self.shared.entry(text).or_insert_with_key(|text| {
+            let hash = SipHasher13::new().hash(text.as_bytes()).as_u128();
+            let (name, rule) = (format!("envoy-limit-{hash:032x}"), Arc::new(rule));
+            specs.push(LimitSpec { name, rule, capacity, store: Some(store) });
+            specs.len() - 1
+        });
+        Counting { limit, path: Some(path) }
+    }
 }
 
 impl DescriptorsPlan {
@@ -64,36 +119,55 @@ impl DescriptorsPlan {
             None if rules() => Arc::default(),
             None => return Ok(None),
         };
-        Self::new(&config.envoy, tree, config.capacity).map(Some)
+        Self::new(&config.envoy, tree, config.capacity, config.engine.shares_stores()).map(Some)
     }
 
-    /// Plans the limits of a tree of descriptors.
+    /// Plans the limits of a tree of descriptors. If `shares` is true, limits may share stores: those
+    /// without wildcards, which have one client each, and those with wildcards if they are too many
+    /// for a part of the capacity each.
     ///
     /// # Errors
     /// Returns a [`RuleError`] if the tree has an invalid limit.
-    pub fn new(config: &EnvoyConfig, tree: Arc<Tree>, capacity: usize) -> Result<Self, RuleError> {
-        let open = tree.limits().iter().filter(|limit| is_open(limit)).count().max(1);
-        let share = |rule: &Rule| {
+    pub fn new(
+        config: &EnvoyConfig,
+        tree: Arc<Tree>,
+        capacity: usize,
+        shares: bool,
+    ) -> Result<Self, RuleError> {
+        let open = tree.limits().iter().filter(|limit| is_open(limit)).count();
+        let closed = tree.limits().len() - open;
+        let part = capacity / open.max(1);
+        let is_crowded = shares && part < LEAST_CAPACITY.min(capacity);
+        let own = |rule: &Rule| {
             let least = if rule.limit().is_one_time() { LEAST_TABLE } else { LEAST_CAPACITY };
-            (capacity / open).max(least.min(capacity))
+            part.max(least.min(capacity))
         };
-        let wanted = tree.limits().iter().map(|limit| {
-            let capacity = |rule: &Rule| if is_open(limit) { share(rule) } else { 1 };
-            LimitSpec::new(limit, config.algorithm, capacity)
+        let mut limits = LimitSpecs::default();
+        let counted = tree.limits().iter().map(|limit| {
+            let Some(rule) = rule_of(limit, config.algorithm)? else { return Ok(None) };
+            let (path, own) = (path_hash(limit), own(&rule));
+            Ok(Some(match is_open(limit) {
+                true if is_crowded => limits.add_shared(path, rule, (OPEN, capacity)),
+                true => limits.add_own(path, rule, own),
+                false if shares => limits.add_shared(path, rule, (CLOSED, closed)),
+                false => limits.add_own(path, rule, 1),
+            }))
         });
-        let wanted = wanted.collect::<Result<_, _>>()?;
-        Ok(Self { tree, config: config.clone(), wanted })
+        let counted = counted.collect::<Result<_, RuleError>>()?;
+        let (config, limits) = (config.clone(), limits.specs);
+        Ok(Self { tree, config, limits, counted })
     }
 
     /// Returns the planned limits, each with its name in the engine and the number of clients to
     /// size its table for.
     pub(in crate::service) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        let limit = |wanted| {
-            let LimitSpec { name, rule, capacity }: &LimitSpec = wanted;
-            let (capacity, consistency) = (*capacity, Consistency::Exact);
-            PlannedLimit { name, rule, capacity, consistency, store: None }
-        };
-        self.wanted.iter().flatten().map(limit)
+        self.limits.iter().map(|LimitSpec { name, rule, capacity, store }| PlannedLimit {
+            name,
+            rule,
+            capacity: *capacity,
+            consistency: Consistency::Exact,
+            store: *store,
+        })
     }
 
     /// Returns the descriptors with their prepared limits. `ids` holds the engine's ids for
@@ -105,10 +179,14 @@ impl DescriptorsPlan {
         counts: &Arc<CountsOf>,
         overrides: &Arc<RequestOverrides>,
     ) -> Descriptors {
-        let Self { tree, config, wanted } = self;
+        let Self { tree, config, limits, counted } = self;
         let metrics = config.metrics.then_some(&**counts);
-        let limits = tree.limits().iter().zip(wanted).map(|(limit, wanted)| {
-            let counted = wanted.and_then(|wanted| Some((ids.next()?, wanted.rule)));
+        let prepared: Vec<_> = limits.into_iter().map(|limit| limit.rule).zip(ids).collect();
+        let limits = tree.limits().iter().zip(counted).map(|(limit, counted)| {
+            let counted = counted.and_then(|counted| {
+                let (rule, id) = prepared.get(counted.limit)?;
+                Some((*id, Arc::clone(rule), counted.path))
+            });
             DescriptorLimit::new(limit, counted, metrics)
         });
         let limits = limits.collect();
@@ -122,20 +200,13 @@ impl DescriptorsPlan {
     }
 }
 
-impl LimitSpec {
-    fn new(
-        limit: &TreeLimit,
-        algorithm: EnvoyAlgorithm,
-        capacity: impl Fn(&Rule) -> usize,
-    ) -> Result<Option<Self>, RuleError> {
-        let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
-        // Shadow and quota mode depend on all descriptors of a request, so the engine must not
-        // deny by itself.
-        let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
-        let rule = if counts_only { rule.with_action(Action::Observe)? } else { rule };
-        let capacity = capacity(&rule);
-        Ok(Some(Self { name: engine_name(limit), rule: Arc::new(rule), capacity }))
-    }
+/// Returns the rule that enforces a limit; `None` if the limit counts nothing.
+fn rule_of(limit: &TreeLimit, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
+    let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
+    // Shadow and quota mode depend on all descriptors of a request, so the engine must not deny by
+    // itself.
+    let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
+    if counts_only { rule.with_action(Action::Observe).map(Some) } else { Ok(Some(rule)) }
 }
 
 impl Descriptors {
@@ -161,18 +232,20 @@ impl Descriptors {
 impl DescriptorLimit {
     fn new(
         limit: &TreeLimit,
-        counted: Option<(RuleId, Arc<Rule>)>,
+        counted: Option<(RuleId, Arc<Rule>, Option<PathHash>)>,
         counts: Option<&CountsOf>,
     ) -> Self {
         let config = &limit.config;
+        let path = counted.as_ref().and_then(|(_, _, path)| *path);
         let kind = match (counted, config.amount) {
-            (Some((id, rule)), _) => LimitKind::Counted(id, rule),
+            (Some((id, rule, _)), _) => LimitKind::Counted(id, rule),
             (None, Amount::PerUnit(_, unit)) => LimitKind::Zero(unit),
             (None, Amount::Unlimited | Amount::Own) => LimitKind::Unlimited,
         };
         Self {
             current: Current::new(limit, &kind),
             kind,
+            path,
             shadow_mode: config.shadow_mode,
             quota_mode: config.quota_mode,
             counts: counts
@@ -217,9 +290,9 @@ fn is_open(limit: &TreeLimit) -> bool {
     limit.path.iter().any(PathPart::is_open)
 }
 
-/// Returns the name of a limit in the engine. It depends on the limit's path in the tree only: a
-/// limit whose settings change keeps its clients, and servers that use one Redis share them.
-fn engine_name(limit: &TreeLimit) -> String {
+/// Returns the hash of a limit's path in the tree. A limit whose settings change has the same path,
+/// and so keeps its clients.
+fn path_hash(limit: &TreeLimit) -> PathHash {
     let mut hasher = SipHasher13::new();
     let mut add = |text: &str| {
         std::hash::Hasher::write(&mut hasher, &(text.len() as u64).to_le_bytes());
@@ -230,7 +303,13 @@ fn engine_name(limit: &TreeLimit) -> String {
         add(&part.key);
         add(&part.value);
     }
-    format!("envoy-{:032x}", hasher.finish128().as_u128())
+    hasher.finish128().as_u128().to_be_bytes()
+}
+
+/// Returns the name in the engine of the limit at a path. Servers that use one Redis have the same
+/// names, and so share its clients.
+fn engine_name(path: PathHash) -> String {
+    format!("envoy-{:032x}", u128::from_be_bytes(path))
 }
 
 /// Returns the window of a rule whose windows end at fixed times, or `None` for other rules.

@@ -24,16 +24,16 @@ impl Descriptors {
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
         terms.check()?;
-        let Asked { limits: mut shares, failed } = asked::asked(self, rules, request, engine)?;
+        let Asked { mut limits, failed } = asked::asked(self, rules, request, engine)?;
         if let Some(error) = failed {
             return Err(error);
         }
-        asked::place(&mut shares);
-        let denied = shares.iter().any(|share| {
-            let is_zero = matches!(share.limit.kind, LimitKind::Zero(_));
-            is_zero && !share.limit.shadow_mode && share.hits != Hits::Charged(0)
+        asked::place(&mut limits);
+        let denied = limits.iter().any(|asked| {
+            let is_zero = matches!(asked.limit.kind, LimitKind::Zero(_));
+            is_zero && !asked.limit.shadow_mode && asked.hits != Hits::Charged(0)
         });
-        let charges = asked::charges(&shares);
+        let charges = asked::charges(&limits);
         if denied || charges.is_empty() {
             return Ok((!denied, None));
         }

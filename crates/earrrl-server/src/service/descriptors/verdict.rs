@@ -12,13 +12,13 @@ use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 /// The verdicts of all limits that a request matches, in the order of the limits.
 #[derive(Debug)]
 pub(super) struct Verdicts {
-    pub(super) each: SmallVec<[ShareVerdict; 2]>,
+    pub(super) each: SmallVec<[LimitVerdict; 2]>,
     over: bool,
 }
 
 /// The verdict of one limit on a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ShareVerdict {
+pub(super) struct LimitVerdict {
     /// True if the request exceeds the limit.
     pub(super) over: bool,
     /// True if the request exceeds the limit and the limit is enforced.
@@ -34,21 +34,21 @@ pub(super) struct ShareVerdict {
 
 impl Verdicts {
     pub(super) fn new(
-        shares: &[AskedLimit<'_>],
+        limits: &[AskedLimit<'_>],
         figures: SmallVec<[Option<Decision>; 2]>,
         judged: &JudgedRequest,
         now: Nanos,
     ) -> Self {
-        let verdict = |(share, figures): (&AskedLimit<'_>, Option<Decision>)| {
-            ShareVerdict::new(share, figures.as_ref(), judged, now)
+        let verdict = |(asked, figures): (&AskedLimit<'_>, Option<Decision>)| {
+            LimitVerdict::new(asked, figures.as_ref(), judged, now)
         };
-        let each: SmallVec<[ShareVerdict; 2]> = shares.iter().zip(figures).map(verdict).collect();
-        let quotas = || shares.iter().zip(&each).filter(|(share, _)| share.limit.quota_mode);
-        let denied = |(share, verdict): (&AskedLimit<'_>, &ShareVerdict)| {
-            verdict.enforced && !share.limit.quota_mode
+        let each: SmallVec<[LimitVerdict; 2]> = limits.iter().zip(figures).map(verdict).collect();
+        let quotas = || limits.iter().zip(&each).filter(|(asked, _)| asked.limit.quota_mode);
+        let denied = |(asked, verdict): (&AskedLimit<'_>, &LimitVerdict)| {
+            verdict.enforced && !asked.limit.quota_mode
         };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
-        let over = all_quotas || shares.iter().zip(&each).any(denied);
+        let over = all_quotas || limits.iter().zip(&each).any(denied);
         Self { each, over }
     }
 
@@ -58,22 +58,22 @@ impl Verdicts {
     }
 }
 
-impl ShareVerdict {
+impl LimitVerdict {
     fn new(
-        share: &AskedLimit<'_>,
+        asked: &AskedLimit<'_>,
         figures: Option<&Decision>,
         judged: &JudgedRequest,
         now: Nanos,
     ) -> Self {
         let counts_over = |place| {
-            judged.is_over(place) || (judged.error(place).is_some() && share.denies_on_error())
+            judged.is_over(place) || (judged.error(place).is_some() && asked.denies_on_error())
         };
-        let over = share.place.is_some_and(counts_over);
-        let (over, remaining, reset) = match (&share.limit.kind, figures) {
+        let over = asked.place.is_some_and(counts_over);
+        let (over, remaining, reset) = match (&asked.limit.kind, figures) {
             (LimitKind::Unlimited, _) => (false, u64::MAX, None),
             (LimitKind::Zero(unit), _) => {
                 let length = unit.duration().as_nanos() as u64;
-                let over = matches!(share.hits, Hits::Charged(hits) if hits > 0);
+                let over = matches!(asked.hits, Hits::Charged(hits) if hits > 0);
                 (over, 0, Some(until_window_ends(now, length)))
             }
             (LimitKind::Counted(_, rule), Some(figures)) => {
@@ -87,7 +87,7 @@ impl ShareVerdict {
             }
             (LimitKind::Counted(..), None) => (over, 0, None),
         };
-        let outcome = share.limit.outcome(over);
+        let outcome = asked.limit.outcome(over);
         Self { over, enforced: outcome == Outcome::Deny, outcome, remaining, reset }
     }
 }

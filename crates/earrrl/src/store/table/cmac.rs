@@ -87,10 +87,10 @@ impl CmacHasher<'_> {
     /// more bytes follow, since the last block of a key is masked first.
     #[inline(always)]
     fn overflow(&mut self, bytes: u128, count: usize) {
-        let room = 8 * (BLOCK - self.filled) as u32;
-        let fits = bytes.checked_shl(128 - room).unwrap_or(0);
-        self.encrypt(xor(self.block, wide(fits)));
-        self.block = wide(bytes >> room);
+        let free_bits = 8 * (BLOCK - self.filled) as u32;
+        let first = bytes.checked_shl(128 - free_bits).unwrap_or(0);
+        self.encrypt(xor(self.block, wide(first)));
+        self.block = wide(bytes >> free_bits);
         self.filled = self.filled + count - BLOCK;
     }
 

@@ -26,10 +26,10 @@ pub fn room_for<T>(count: usize) -> Option<Vec<T>> {
     if !available::fits(count.checked_mul(size_of::<T>())?) {
         return None;
     }
-    let mut room = Vec::new();
-    room.try_reserve_exact(count).ok()?;
-    prefer_huge_pages(room.spare_capacity_mut());
-    Some(room)
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(count).ok()?;
+    prefer_huge_pages(memory.spare_capacity_mut());
+    Some(memory)
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {

@@ -1,13 +1,10 @@
-//! The answers of scripts, and the decisions that are computed from them.
+//! The answers of scripts.
 //!
 //! A script reports only what it saw: the verdicts, the time, and each record as it was before the
 //! request. Rates, waits and the remaining quota are computed from that by the pure functions that
 //! every engine uses, so that there is no second implementation in Lua.
 
-use earrrl::internal::{Judgement, combine};
-use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
-
-use crate::algorithm::{self, Answers};
+use earrrl::Nanos;
 
 /// A script's verdict on one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +21,8 @@ pub(crate) enum ScriptVerdict {
 pub(crate) const FOREIGN: u8 = b'3';
 /// The verdict byte of a script that changed nothing, since the call came too late.
 const EXPIRED: u8 = b'4';
+/// The verdict byte of a request in a batch that was not decided, since an error occurred.
+const FAILED: u8 = b'5';
 
 /// The result of one charge in a script.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +86,29 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     rest.is_empty().then_some(Reply::Decided { time, observed })
 }
 
+/// Reads an answer of `batch.lua` to `count` requests: the time, a space, then the verdict, length and
+/// state of each request. `None` stands for a request that must be sent again by itself.
+pub(crate) fn batch(bytes: &[u8], count: usize) -> Option<Vec<Option<Reply>>> {
+    let (time, mut rest) = split_time(bytes)?;
+    if rest == [EXPIRED] {
+        return Some(vec![Some(Reply::Expired { time: time? }); count]);
+    }
+    let mut replies = Vec::with_capacity(count);
+    while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
+        let (state, more) = more.split_at_checked(length.into())?;
+        replies.push(match verdict {
+            FAILED => None,
+            FOREIGN => Some(Reply::Foreign { time, place: 0 }),
+            _ => {
+                let observed = vec![Observation::new(read(verdict)?, state)];
+                Some(Reply::Decided { time, observed })
+            }
+        });
+        rest = more;
+    }
+    (rest.is_empty() && replies.len() == count).then_some(replies)
+}
+
 fn read(verdict: u8) -> Option<ScriptVerdict> {
     match verdict {
         b'0' => Some(ScriptVerdict::Allowed),
@@ -108,60 +130,6 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     let (secs, micros): (u64, u64) = (secs.parse().ok()?, micros.parse().ok()?);
     let nanos = secs.checked_mul(1_000_000)?.checked_add(micros)?.checked_mul(1000)?;
     Some((Some(Nanos::new(nanos)), rest))
-}
-
-/// Computes the decision from the observations, and each client's state after it.
-pub(crate) fn decide(
-    charges: &[(&Rule, Cost)],
-    observed: &[Observation],
-    mode: Mode,
-) -> (Decision, Vec<Option<State>>) {
-    let each: Vec<ObservedCharge<'_>> = charges
-        .iter()
-        .zip(observed)
-        .map(|(&(rule, cost), observed)| ObservedCharge::new(rule, cost, observed))
-        .collect();
-    let all_pass = each.iter().all(|charged| charged.judgement.passes());
-    let after = each.iter().map(|charged| charged.after(mode, all_pass));
-    let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
-    let judged = each.iter().zip(&figures);
-    let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
-    let at = observed.first().map_or(Nanos::ZERO, |observed| observed.at);
-    (combine(at, judged), states)
-}
-
-struct ObservedCharge<'a> {
-    rule: &'a Rule,
-    cost: Cost,
-    now: Nanos,
-    judgement: Judgement,
-    state: Option<State>,
-    /// True if the state already includes the request.
-    after: bool,
-}
-
-impl<'a> ObservedCharge<'a> {
-    fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
-        let (limit, now) = (rule.limit(), observed.at);
-        let after = algorithm::of(limit).answers() == Answers::After;
-        let state = match after {
-            true if observed.undone => algorithm::decode_summary(limit, &observed.state)
-                .and_then(|state| limit.refund(Some(state), now, now, cost)),
-            true => algorithm::decode_summary(limit, &observed.state),
-            false => algorithm::decode(limit, &observed.state, now),
-        };
-        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
-        let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);
-        Self { rule, cost, now, judgement, state, after }
-    }
-
-    /// Returns the state and the figures after the decision.
-    fn after(&self, mode: Mode, all_pass: bool) -> (Option<State>, Figures) {
-        let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
-        let (state, _, figures) =
-            self.rule.limit().step(self.state.clone(), self.now, self.cost, mode);
-        (state, figures)
-    }
 }
 
 #[cfg(test)]
@@ -194,6 +162,18 @@ mod tests {
         let past = Some(Reply::Expired { time: Nanos::new(1_700_000_000_000_007_000) });
         assert_eq!(single(b"41700000000.7 "), past);
         assert_eq!(several(b"1700000000.7 4\x00"), past);
+        assert_eq!(batch(b"1700000000.7 4", 2), Some(vec![past.clone(), past]));
+        let decided =
+            |verdict, state| Reply::Decided { time, observed: vec![observed(verdict, state)] };
+        assert_eq!(
+            batch(b"1700000000.7 0\x02ab3\x005\x002\x00", 4),
+            Some(vec![
+                Some(decided(ScriptVerdict::Allowed, b"ab")),
+                Some(Reply::Foreign { time, place: 0 }),
+                None,
+                Some(decided(ScriptVerdict::Over, b"")),
+            ])
+        );
     }
 
     #[test]
@@ -205,6 +185,11 @@ mod tests {
         }
         for bytes in [&b""[..], b" 0\x05ab", b" 7\x00", b" 0"] {
             assert_eq!(several(bytes), None, "{bytes:?}");
+        }
+        for bytes in
+            [&b""[..], b" 4", b" 0\x00", b" 0\x000\x000\x00", b" 0\x000\x05ab", b" 7\x000\x00"]
+        {
+            assert_eq!(batch(bytes, 2), None, "{bytes:?}");
         }
     }
 }

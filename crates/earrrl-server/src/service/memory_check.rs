@@ -12,7 +12,7 @@ use crate::engine::PlannedLimit;
 
 /// The error for tables that together exceed the memory of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lacking {
+pub struct OverMemory {
     /// A message that names the largest table, the memory it needs, and the memory of the machine.
     pub message: String,
     /// The position of the largest capacity in the configuration's text; `None` if no rule sets
@@ -21,11 +21,11 @@ pub struct Lacking {
 }
 
 /// Returns an error if a configuration's tables exceed this machine's memory.
-pub fn lacking(config: &Config) -> Option<Lacking> {
-    memory_in_all().and_then(|memory| lacking_of(config, memory))
+pub fn over_memory(config: &Config) -> Option<OverMemory> {
+    memory_in_all().and_then(|memory| over_memory_of(config, memory))
 }
 
-fn lacking_of(config: &Config, memory: u64) -> Option<Lacking> {
+fn over_memory_of(config: &Config, memory: u64) -> Option<OverMemory> {
     let tables = tables(config);
     let all: u64 = tables.iter().fold(0, |sum, table| sum.saturating_add(table.bytes));
     let most = tables.into_iter().max_by_key(|table| table.bytes).filter(|_| all > memory)?;
@@ -39,7 +39,7 @@ fn lacking_of(config: &Config, memory: u64) -> Option<Lacking> {
          this machine has {memory} GiB: want fewer",
         most.clients
     );
-    Some(Lacking { message, place })
+    Some(OverMemory { message, place })
 }
 
 struct TableSize {
@@ -65,7 +65,7 @@ fn tables(config: &Config) -> Vec<TableSize> {
         EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
     };
     let limits = limits.filter(|_| kept_here);
-    // A shared store takes memory as clients come.
+    // A shared store allocates memory only as clients arrive.
     let limits = limits.filter(|limit| limit.store.is_none());
     let of_rules = limits.map(|PlannedLimit { name, rule, capacity, .. }| {
         TableSize::new(name, capacity, table_bytes(rule.limit(), capacity))
@@ -88,17 +88,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_beyond_memory_are_told_with_their_place() {
+    fn tables_beyond_memory_are_reported_with_their_place() {
         let rule = |capacity: &str| {
             format!("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=1\"\n{capacity}\n")
         };
         let found =
-            |text: &str, gib: u64| lacking_of(&Config::parse(text, "f").unwrap(), gib << 30);
+            |text: &str, gib: u64| over_memory_of(&Config::parse(text, "f").unwrap(), gib << 30);
         assert_eq!(found(&rule(""), 1), None);
         let text = rule("capacity = 1_000_000_000");
-        let lacking = found(&text, 16).unwrap();
-        assert_eq!(&text[lacking.place.unwrap()], "1_000_000_000");
-        assert!(lacking.message.contains("the 1000000000 clients of rule a need 20 GiB"));
+        let over = found(&text, 16).unwrap();
+        assert_eq!(&text[over.place.unwrap()], "1_000_000_000");
+        assert!(over.message.contains("the 1000000000 clients of rule a need 20 GiB"));
         assert_eq!(found(&text, 32), None);
         let windows = text.replace("gcra 1/s burst=1", "fixed-window 5/1m");
         assert_eq!(found(&windows, 1), None, "they take memory as they come");

@@ -1,0 +1,296 @@
+//! The calls that wait to be sent to Redis, in one queue for each breaker's group.
+//!
+//! A call is sent at once if no other call is in flight. Calls that arrive meanwhile wait for its
+//! answer, and are then sent together, in one call of a script; a full batch does not wait. Calls do
+//! not wait for a Redis that is far away, nor on a Cluster, where a script's keys must be in one slot.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use earrrl::Nanos;
+use redis::RedisResult;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::algorithm::AlgorithmKind;
+use crate::connection::link::Link;
+use crate::connection::receipt::Receipt;
+use crate::reply::Reply;
+
+/// The most calls that are sent together. A receipt has a bit for each of them.
+pub(crate) const MAX_BATCH: usize = 16;
+/// The most waiting calls among which those of one slot are searched.
+const MAX_SEARCHED: usize = 64;
+/// The longest round trip, and the part of the deadline, during which other calls wait.
+const MAX_WAIT: Duration = Duration::from_millis(2);
+const WAIT_PER_DEADLINE: u32 = 4;
+
+/// A charge, as scripts read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PackedCharge {
+    pub(crate) kind: AlgorithmKind,
+    pub(crate) flags: u8,
+    pub(crate) key: Vec<u8>,
+    pub(crate) parameters: Vec<u8>,
+}
+
+impl PackedCharge {
+    /// Returns true if both charges are made under the same rule, at the same cost.
+    fn is_alike(&self, other: &Self) -> bool {
+        (self.kind, self.flags, &self.parameters) == (other.kind, other.flags, &other.parameters)
+    }
+}
+
+/// A call of a script that decides charges of one slot, which are stored all or none.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// The time that the caller gave, if any.
+    pub(crate) now: Option<Nanos>,
+    pub(crate) slot: u16,
+    pub(crate) charges: Vec<PackedCharge>,
+}
+
+impl Call {
+    /// Returns true if both calls can be decided by one script.
+    fn joins(&self, other: &Self) -> bool {
+        self.charges.len() == 1 && other.charges.len() == 1 && self.now == other.now
+    }
+}
+
+/// A call that waits to be sent, and for its answer.
+pub(crate) struct WaitingCall {
+    pub(crate) call: Call,
+    pub(crate) link: Link,
+    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) answer: oneshot::Sender<RedisResult<Option<Reply>>>,
+}
+
+/// The receipt of a call, and the bit of the request's first charge.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiptPlace {
+    pub(crate) receipt: Arc<Receipt>,
+    pub(crate) bit: usize,
+}
+
+/// Shows if a request's last call was sent.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Mutex<Progress>);
+
+#[derive(Debug, Default)]
+enum Progress {
+    #[default]
+    Waiting,
+    Sent(Option<ReceiptPlace>),
+    GivenUp,
+}
+
+impl Ticket {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the call is sent now. Returns false if the request no longer waits for it; the call
+    /// must then not be sent.
+    pub(crate) fn send(&self, place: Option<ReceiptPlace>) -> bool {
+        let mut progress = self.lock();
+        let waits = !matches!(*progress, Progress::GivenUp);
+        if waits {
+            *progress = Progress::Sent(place);
+        }
+        waits
+    }
+
+    /// Returns the receipt of the last call, if it was sent with one.
+    pub(crate) fn receipt(&self) -> Option<ReceiptPlace> {
+        match &*self.lock() {
+            Progress::Sent(place) => place.clone(),
+            _ => None,
+        }
+    }
+
+    /// Prevents a waiting call from being sent. Returns the receipt of a call that was.
+    pub(crate) fn give_up(&self) -> Option<ReceiptPlace> {
+        match std::mem::replace(&mut *self.lock(), Progress::GivenUp) {
+            Progress::Sent(place) => place,
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<WaitingCall>,
+    in_flight: usize,
+    /// True while a task sends what may be sent.
+    is_sending: bool,
+    /// True if the last answer took so long that calls do not wait for each other.
+    is_far: bool,
+}
+
+/// The queues of all groups.
+pub(crate) struct Batches {
+    queues: Vec<Mutex<Queue>>,
+    /// True if calls may wait for another call's answer.
+    may_wait: bool,
+    longest_wait: Duration,
+    /// The runtime of the connection's tasks.
+    pub(crate) runtime: Handle,
+}
+
+impl Batches {
+    pub(crate) fn new(groups: usize, cluster: bool, deadline: Duration) -> Self {
+        Self {
+            queues: (0..groups).map(|_| Mutex::default()).collect(),
+            may_wait: !cluster,
+            longest_wait: (deadline / WAIT_PER_DEADLINE).min(MAX_WAIT),
+            runtime: Handle::current(),
+        }
+    }
+
+    fn lock(&self, group: usize) -> MutexGuard<'_, Queue> {
+        self.queues[group].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a call. Returns true if the caller must start a task that sends batches.
+    pub(crate) fn add(&self, group: usize, call: WaitingCall) -> bool {
+        let mut queue = self.lock(group);
+        queue.waiting.push_back(call);
+        self.begins(&mut queue)
+    }
+
+    /// Notes that a batch was answered. Returns true if the caller must start a task that sends
+    /// batches.
+    pub(crate) fn answered(&self, group: usize, took: Duration) -> bool {
+        let mut queue = self.lock(group);
+        queue.in_flight -= 1;
+        queue.is_far = took > self.longest_wait;
+        self.begins(&mut queue)
+    }
+
+    fn begins(&self, queue: &mut Queue) -> bool {
+        let begins = !queue.is_sending && self.may_send(queue);
+        queue.is_sending |= begins;
+        begins
+    }
+
+    fn may_send(&self, queue: &Queue) -> bool {
+        let waits = self.may_wait && queue.in_flight > 0 && !queue.is_far;
+        let is_full = queue.waiting.len() >= MAX_BATCH;
+        // A call that cannot be joined with others has nothing to wait for.
+        let is_joined = |call: &WaitingCall| call.call.charges.len() == 1;
+        !queue.waiting.is_empty() && (!waits || is_full || !queue.waiting.iter().all(is_joined))
+    }
+
+    /// Returns the calls to send now, in groups of charges that are alike. If it returns none, the
+    /// task that sends batches must end.
+    pub(crate) fn next(&self, group: usize) -> Option<Vec<Vec<WaitingCall>>> {
+        let mut queue = self.lock(group);
+        if !self.may_send(&queue) {
+            queue.is_sending = false;
+            return None;
+        }
+        queue.in_flight += 1;
+        let batch = take(&mut queue.waiting, |call| &call.call);
+        Some(grouped(batch, |call| call.call.charges.first()))
+    }
+}
+
+/// Removes and returns the first call and the calls of its slot that it can be joined with.
+fn take<T>(waiting: &mut VecDeque<T>, call: impl Fn(&T) -> &Call) -> Vec<T> {
+    let mut batch: Vec<T> = waiting.pop_front().into_iter().collect();
+    let mut place = 0;
+    while let (Some(first), Some(next)) = (batch.first(), waiting.get(place)) {
+        let (first, next) = (call(first), call(next));
+        let is_same_slot = first.slot == next.slot;
+        if batch.len() == MAX_BATCH || place == MAX_SEARCHED || is_same_slot && !first.joins(next) {
+            break;
+        }
+        match is_same_slot {
+            true => batch.extend(waiting.remove(place)),
+            false => place += 1,
+        }
+    }
+    batch
+}
+
+/// Groups calls whose charges are alike. The calls on one record stay in their order.
+fn grouped<T>(calls: Vec<T>, charge: impl Fn(&T) -> Option<&PackedCharge>) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for call in calls {
+        let is_alike = |group: &Vec<T>| match (group.first().and_then(&charge), charge(&call)) {
+            (Some(one), Some(other)) => one.is_alike(other),
+            _ => false,
+        };
+        let has_key = |group: &Vec<T>| {
+            let key = |call: &T| charge(call).map(|charge| charge.key.clone());
+            group.iter().any(|other| key(other) == key(&call))
+        };
+        let place = groups.iter().rposition(|group| is_alike(group) || has_key(group));
+        match place.filter(|place| is_alike(&groups[*place])) {
+            Some(place) => groups[place].push(call),
+            None => groups.push(vec![call]),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> Call {
+        let charge = PackedCharge {
+            kind: AlgorithmKind::TokenBucket,
+            flags: 0,
+            key: vec![key],
+            parameters: vec![rule],
+        };
+        Call { now: None, slot, charges: vec![charge; charges] }
+    }
+
+    #[test]
+    fn calls_of_a_slot_are_taken_in_order() {
+        let slots = [1, 2, 1, 1, 2, 1];
+        let mut waiting: VecDeque<_> = (0..)
+            .zip(slots)
+            .map(|(key, slot)| call(0, key, slot, if key == 3 { 2 } else { 1 }))
+            .collect();
+        let mut batches = Vec::new();
+        while !waiting.is_empty() {
+            let batch = take(&mut waiting, |call| call);
+            batches.push(batch.iter().map(|call| call.charges[0].key[0]).collect::<Vec<_>>());
+        }
+        assert_eq!(batches, [vec![0, 2], vec![1, 4], vec![3], vec![5]]);
+        let mut many: VecDeque<_> = (0..40).map(|key| call(0, key, 0, 1)).collect();
+        assert_eq!(take(&mut many, |call| call).len(), MAX_BATCH);
+        let mut other = call(0, 9, 0, 1);
+        other.now = Some(Nanos::ZERO);
+        let mut times = VecDeque::from([call(0, 8, 0, 1), other]);
+        assert_eq!(take(&mut times, |call| call).len(), 1);
+    }
+
+    #[test]
+    fn groups_keep_the_order_of_a_client_s_calls() {
+        let calls = [(1, 1), (2, 2), (1, 3), (2, 1), (1, 1), (1, 4), (2, 5)];
+        let calls = calls.map(|(rule, key)| call(rule, key, 0, 1)).to_vec();
+        let groups = grouped(calls, |call| call.charges.first());
+        let groups: Vec<Vec<_>> = groups
+            .iter()
+            .map(|group| {
+                group.iter().map(|call| (call.charges[0].parameters[0], call.charges[0].key[0]))
+            })
+            .map(Iterator::collect)
+            .collect();
+        let expected = [vec![(1, 1), (1, 3)], vec![(2, 2), (2, 1), (2, 5)], vec![(1, 1), (1, 4)]];
+        assert_eq!(groups, expected);
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_is_not_sent() {
+        let ticket = Ticket::default();
+        assert!(ticket.send(None) && ticket.send(None), "a second time after a conversion");
+        assert!(ticket.give_up().is_none());
+        assert!(!ticket.send(None));
+    }
+}

@@ -1,0 +1,221 @@
+//! Calls of the scripts that decide requests, alone or together.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use earrrl::Nanos;
+use redis::{RedisResult, Value};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use crate::algorithm::micros;
+use crate::batches::{Call, PackedCharge, ReceiptPlace, Ticket, WaitingCall};
+use crate::connection::fault::Fault;
+use crate::connection::link::Link;
+use crate::connection::receipt::Receipt;
+use crate::connection::redirect::is_moving;
+use crate::connection::script::Script;
+use crate::reply::{self, Reply};
+use crate::request::time_argument;
+use crate::shared::Shared;
+use crate::status::count;
+
+/// The time after its deadline during which Redis may still execute a call. A call that arrives
+/// later, because the server or the network was stopped, does nothing.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+/// The flag of a group of requests whose keys differ.
+const DISTINCT: u8 = 16;
+
+/// Calls a script, together with other calls if there are any.
+pub(crate) async fn call(
+    shared: &Arc<Shared>,
+    group: usize,
+    link: Link,
+    call: Call,
+    ticket: &Arc<Ticket>,
+) -> Result<Option<Reply>, Fault> {
+    let (answer, answered) = oneshot::channel();
+    let call = WaitingCall { call, link, ticket: ticket.clone(), answer };
+    if shared.batches.add(group, call) {
+        start(shared, group);
+    }
+    // If the sender was dropped, the deadline has passed.
+    Ok(answered.await.map_err(|_| Fault::Late)??)
+}
+
+/// Starts to send the batches of a group.
+fn start(shared: &Arc<Shared>, group: usize) {
+    shared.batches.runtime.spawn(send_batches(shared.clone(), group));
+}
+
+/// Sends batches as long as there is one that need not wait.
+async fn send_batches(shared: Arc<Shared>, group: usize) {
+    while let Some(calls) = shared.batches.next(group) {
+        let mut sent = Box::pin(send_batch(shared.clone(), group, calls));
+        // Calls are written in the order of their first polls, so this one is here.
+        if poll_fn(|context| Poll::Ready(sent.as_mut().poll(context))).await.is_pending() {
+            shared.batches.runtime.spawn(sent);
+        }
+    }
+}
+
+async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) {
+    let begun = Instant::now();
+    send(&shared, group, calls).await;
+    if shared.batches.answered(group, begun.elapsed()) {
+        start(&shared, group);
+    }
+}
+
+/// Sends calls in groups of charges that are alike, and passes on their answers. Calls of a batch that
+/// Redis could not execute together are sent one by one.
+async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) {
+    let (receipt, calls) = with_receipt(shared, calls);
+    let Some(first) = calls.first().and_then(|calls| calls.first()) else { return };
+    let (mut link, slot) = (first.link.clone(), first.call.slot);
+    let sent = shared.clocks.local();
+    let latest = shared.clocks.redis(group, sent) + shared.options.deadline + GRACE;
+    let ScriptCall { script, keys, args } = script_call(shared, &calls, receipt.as_deref(), latest);
+    let answer = link.call(script, &keys, &args);
+    let Ok(answer) = timeout(shared.options.deadline, answer).await else { return };
+    let calls: Vec<_> = calls.into_iter().flatten().collect();
+    let replies = match answer {
+        Err(error) if is_moving(&error) && (receipt.is_some() || calls.len() > 1) => {
+            shared.connection.receipts.moves(slot);
+            vec![None; calls.len()]
+        }
+        answer => read(answer, &calls),
+    };
+    if let Some(at) = replies.iter().flatten().find_map(time) {
+        shared.clocks.offsets[group].learn(at, sent, shared.clocks.local());
+    }
+    for (call, reply) in calls.into_iter().zip(replies) {
+        match reply {
+            // The requester may have stopped waiting.
+            Some(reply) => drop(call.answer.send(reply)),
+            None => send_alone(shared, group, call),
+        }
+    }
+}
+
+/// Sends a call by itself. Calls that come after it do not wait for its answer.
+fn send_alone(shared: &Arc<Shared>, group: usize, call: WaitingCall) {
+    let own = shared.clone();
+    shared.batches.runtime.spawn(async move { send(&own, group, vec![vec![call]]).await });
+}
+
+/// Reserves one receipt for all calls, and marks the calls as sent. Drops those whose requests no longer
+/// wait.
+fn with_receipt(
+    shared: &Shared,
+    mut calls: Vec<Vec<WaitingCall>>,
+) -> (Option<Arc<Receipt>>, Vec<Vec<WaitingCall>>) {
+    let stores = |call: &WaitingCall| call.call.charges.iter().any(|charge| charge.flags % 2 == 1);
+    let storing = calls.iter().flatten().filter(|call| stores(call)).count();
+    let slot = calls.iter().flatten().next().map_or(0, |call| call.call.slot);
+    let receipt = (storing > 0).then(|| shared.connection.receipts.take(slot)).flatten();
+    if receipt.is_none() {
+        (0..storing).for_each(|_| count(&shared.connection.counters.without_receipt));
+    }
+    let (receipt, mut bit) = (receipt.map(Arc::new), 0);
+    for group in &mut calls {
+        group.retain(|call| {
+            let place = receipt.clone().map(|receipt| ReceiptPlace { receipt, bit });
+            let is_sent = !call.answer.is_closed() && call.ticket.send(place);
+            bit += usize::from(is_sent);
+            is_sent
+        });
+    }
+    calls.retain(|group| !group.is_empty());
+    (receipt, calls)
+}
+
+/// A script with its keys and arguments.
+struct ScriptCall<'a> {
+    script: &'a Script,
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+}
+
+fn script_call<'a>(
+    shared: &'a Shared,
+    calls: &[Vec<WaitingCall>],
+    receipt: Option<&Receipt>,
+    latest: Nanos,
+) -> ScriptCall<'a> {
+    let scripts = &shared.connection.scripts;
+    let count = calls.iter().flatten().count();
+    let charges: Vec<_> = calls.iter().flatten().flat_map(|call| &call.call.charges).collect();
+    let kinds = charges.iter().map(|charge| charge.kind);
+    // The receipt's key is declared, although only a Cluster that moves slots and some
+    // Redis-compatible servers require it.
+    let receipts = receipt.map(|receipt| receipt.key.as_bytes().to_vec());
+    let keys = charges.iter().map(|charge| charge.key.clone()).chain(receipts).collect();
+    let now = calls.iter().flatten().next().and_then(|call| call.call.now);
+    let (time, latest) = (time_argument(now), micros(latest).to_le_bytes());
+    let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
+    let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
+    let after_head = |rest: Vec<Vec<u8>>| [head(0)].into_iter().chain(rest).collect();
+    let (script, args) = match (count, &charges[..]) {
+        (1, [charge]) => {
+            let argument = [&head(charge.flags)[..], &charge.parameters].concat();
+            (scripts.single(charge.kind), vec![argument])
+        }
+        (1, charges) => {
+            let kind_and_flags = |charge: &PackedCharge| [charge.kind as u8, charge.flags];
+            let argument =
+                |charge: &&PackedCharge| [&kind_and_flags(charge)[..], &charge.parameters].concat();
+            (scripts.several(kinds), after_head(charges.iter().map(argument).collect()))
+        }
+        _ => {
+            let each = calls.iter().map(|group| group_argument(group));
+            (scripts.batch(kinds), after_head(each.collect()))
+        }
+    };
+    ScriptCall { script, keys, args }
+}
+
+/// Returns the argument of a group of requests whose charges are alike.
+fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
+    let charges: Vec<&PackedCharge> = group.iter().flat_map(|call| &call.call.charges).collect();
+    let Some(first) = charges.first() else { return Vec::new() };
+    let repeats = |(place, charge): (usize, &&PackedCharge)| {
+        charges[..place].iter().any(|other| other.key == charge.key)
+    };
+    let is_distinct = charges.len() > 1 && !charges.iter().enumerate().any(repeats);
+    let flags = first.flags | if is_distinct { DISTINCT } else { 0 };
+    [&[first.kind as u8, flags, charges.len() as u8][..], &first.parameters].concat()
+}
+
+/// Reads the answer to these calls. `None` stands for a call that must be sent again by itself.
+fn read(
+    answer: RedisResult<Value>,
+    calls: &[WaitingCall],
+) -> Vec<Option<RedisResult<Option<Reply>>>> {
+    let same = |reply| vec![Some(reply); calls.len()];
+    match (answer, calls) {
+        (Err(error), _) => same(Err(error)),
+        (Ok(Value::BulkString(bytes)), [call]) => same(Ok(match call.call.charges.len() {
+            1 => reply::single(&bytes),
+            _ => reply::several(&bytes),
+        })),
+        (Ok(Value::BulkString(bytes)), _) => match reply::batch(&bytes, calls.len()) {
+            Some(replies) => {
+                replies.into_iter().map(|reply| reply.map(|reply| Ok(Some(reply)))).collect()
+            }
+            None => same(Ok(None)),
+        },
+        (Ok(_), _) => same(Ok(None)),
+    }
+}
+
+/// Returns the time by Redis's clock that an answer contains.
+fn time(reply: &RedisResult<Option<Reply>>) -> Option<Nanos> {
+    match reply {
+        Ok(Some(Reply::Decided { time, .. })) => *time,
+        Ok(Some(Reply::Expired { time })) => Some(*time),
+        _ => None,
+    }
+}

@@ -1,0 +1,61 @@
+//! The decisions that are computed from scripts' answers.
+
+use earrrl::internal::{Judgement, combine};
+use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
+
+use crate::algorithm::{self, Answers};
+use crate::reply::{Observation, ScriptVerdict};
+
+/// Computes the decision from the observations, and each client's state after it.
+pub(crate) fn decide(
+    charges: &[(&Rule, Cost)],
+    observed: &[Observation],
+    mode: Mode,
+) -> (Decision, Vec<Option<State>>) {
+    let each: Vec<ObservedCharge<'_>> = charges
+        .iter()
+        .zip(observed)
+        .map(|(&(rule, cost), observed)| ObservedCharge::new(rule, cost, observed))
+        .collect();
+    let all_pass = each.iter().all(|charged| charged.judgement.passes());
+    let after = each.iter().map(|charged| charged.after(mode, all_pass));
+    let (states, figures): (Vec<_>, Vec<_>) = after.unzip();
+    let judged = each.iter().zip(&figures);
+    let judged = judged.map(|(charged, figures)| (charged.rule, &charged.judgement, figures));
+    let at = observed.first().map_or(Nanos::ZERO, |observed| observed.at);
+    (combine(at, judged), states)
+}
+
+struct ObservedCharge<'a> {
+    rule: &'a Rule,
+    cost: Cost,
+    now: Nanos,
+    judgement: Judgement,
+    state: Option<State>,
+    /// True if the state already includes the request.
+    after: bool,
+}
+
+impl<'a> ObservedCharge<'a> {
+    fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
+        let (limit, now) = (rule.limit(), observed.at);
+        let after = algorithm::of(limit).answers() == Answers::After;
+        let state = match after {
+            true if observed.undone => algorithm::decode_summary(limit, &observed.state)
+                .and_then(|state| limit.refund(Some(state), now, now, cost)),
+            true => algorithm::decode_summary(limit, &observed.state),
+            false => algorithm::decode(limit, &observed.state, now),
+        };
+        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
+        let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);
+        Self { rule, cost, now, judgement, state, after }
+    }
+
+    /// Returns the state and the figures after the decision.
+    fn after(&self, mode: Mode, all_pass: bool) -> (Option<State>, Figures) {
+        let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
+        let (state, _, figures) =
+            self.rule.limit().step(self.state.clone(), self.now, self.cost, mode);
+        (state, figures)
+    }
+}

@@ -1,0 +1,268 @@
+//! The state of the screen, and the effect of keys on it.
+
+use std::time::Instant;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::widgets::TableState;
+
+use super::snapshot::{Client, RuleCounts, Snapshot};
+use super::source::{Request, Update};
+
+/// The figure by which clients are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The usage of the limit.
+    #[default]
+    Usage,
+    /// The number of denied requests.
+    Denied,
+    /// The name.
+    Name,
+}
+
+/// The input that the next key belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Prompt {
+    /// A command.
+    #[default]
+    Nothing,
+    /// A character of the filter.
+    Filter,
+    /// The answer whether this client shall be reset.
+    Reset(Vec<u8>),
+}
+
+/// The effect of a key beyond the screen.
+pub(super) enum Step {
+    /// None.
+    Stay,
+    /// The program ends.
+    Quit,
+    /// The source gets a request.
+    Request(Request),
+}
+
+/// The state of the screen.
+#[derive(Default)]
+pub(super) struct Screen {
+    pub(super) snapshot: Snapshot,
+    /// Requests and denials a second by rule, in the order of the snapshot's rules.
+    pub(super) rates: Vec<(f64, f64)>,
+    pub(super) error: Option<String>,
+    /// The reason why a client was not reset, until the next key.
+    pub(super) not_reset: Option<String>,
+    pub(super) order: Order,
+    pub(super) filter: String,
+    pub(super) paused: bool,
+    pub(super) prompt: Prompt,
+    pub(super) selected: TableState,
+    updated: Option<Instant>,
+}
+
+impl Screen {
+    /// Shows an update; a paused screen keeps its snapshot.
+    pub(super) fn update(&mut self, update: Update, now: Instant) {
+        match update {
+            Update::NotReset(reason) => self.not_reset = Some(reason),
+            Update::State(_) if self.paused => {}
+            Update::State(Err(error)) => self.error = Some(error),
+            Update::State(Ok(snapshot)) => {
+                let seconds = self.updated.map(|at| now.duration_since(at).as_secs_f64());
+                self.rates = rates(&self.snapshot, &snapshot, seconds);
+                (self.snapshot, self.error, self.updated) = (snapshot, None, Some(now));
+            }
+        }
+    }
+
+    /// Returns the clients that the filter admits, in the chosen order.
+    pub(super) fn clients(&self) -> Vec<&Client> {
+        let each = self.snapshot.clients.iter();
+        let mut clients: Vec<_> = each.filter(|one| one.name().contains(&self.filter)).collect();
+        match self.order {
+            Order::Usage => clients.sort_by(|a, b| b.usage.total_cmp(&a.usage)),
+            Order::Denied => clients.sort_by_key(|one| std::cmp::Reverse(one.denied)),
+            Order::Name => clients.sort_by_key(|one| one.name()),
+        }
+        clients
+    }
+
+    /// Handles a key.
+    pub(super) fn press(&mut self, key: KeyEvent) -> Step {
+        if key.kind == KeyEventKind::Release {
+            return Step::Stay;
+        }
+        if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
+            return Step::Quit;
+        }
+        self.not_reset = None;
+        match std::mem::take(&mut self.prompt) {
+            Prompt::Nothing => self.command(key.code),
+            Prompt::Filter => self.edit(key.code),
+            Prompt::Reset(client) => match key.code {
+                KeyCode::Char('y') => {
+                    Step::Request(Request::Reset(self.snapshot.rule.clone(), client))
+                }
+                _ => Step::Stay,
+            },
+        }
+    }
+
+    fn command(&mut self, code: KeyCode) -> Step {
+        match code {
+            KeyCode::Char('q') | KeyCode::Esc => return Step::Quit,
+            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('/') => self.prompt = Prompt::Filter,
+            KeyCode::Down | KeyCode::Char('j') => self.selected.select_next(),
+            KeyCode::Up | KeyCode::Char('k') => self.selected.select_previous(),
+            KeyCode::Tab => return self.next_rule(),
+            KeyCode::Char('s') => {
+                self.order = match self.order {
+                    Order::Usage => Order::Denied,
+                    Order::Denied => Order::Name,
+                    Order::Name => Order::Usage,
+                };
+            }
+            KeyCode::Char('r') => {
+                let clients = self.clients();
+                let place = self.selected.selected().unwrap_or(0);
+                let key = clients.get(place).and_then(|client| client.key.clone());
+                self.prompt = key.map_or(Prompt::Nothing, Prompt::Reset);
+            }
+            _ => {}
+        }
+        Step::Stay
+    }
+
+    fn edit(&mut self, code: KeyCode) -> Step {
+        self.prompt = Prompt::Filter;
+        match code {
+            KeyCode::Enter => self.prompt = Prompt::Nothing,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.prompt = Prompt::Nothing;
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(character) if self.filter.len() < 64 => self.filter.push(character),
+            _ => {}
+        }
+        Step::Stay
+    }
+
+    fn next_rule(&mut self) -> Step {
+        let rules = &self.snapshot.rules;
+        let place = rules.iter().position(|rule| rule.name == self.snapshot.rule);
+        let next = place.map_or(0, |place| place + 1) % rules.len().max(1);
+        match rules.get(next) {
+            Some(rule) => Step::Request(Request::Show(rule.name.clone())),
+            None => Step::Stay,
+        }
+    }
+}
+
+/// Returns the requests and the denials a second between two snapshots, by rule.
+fn rates(before: &Snapshot, after: &Snapshot, seconds: Option<f64>) -> Vec<(f64, f64)> {
+    let Some(seconds) = seconds.filter(|seconds| *seconds > 0.0) else {
+        return vec![(0.0, 0.0); after.rules.len()];
+    };
+    let rate = |rule: &RuleCounts| {
+        let Some(old) = before.rules.iter().find(|old| old.name == rule.name) else {
+            return (0.0, 0.0);
+        };
+        let denied = (rule.denied - old.denied).max(0.0) / seconds;
+        ((rule.allowed - old.allowed).max(0.0) / seconds + denied, denied)
+    };
+    after.rules.iter().map(rate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn press(screen: &mut Screen, code: KeyCode) -> Step {
+        screen.press(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn snapshot(allowed: f64, denied: f64) -> Snapshot {
+        let rule = |name: &str| RuleCounts {
+            name: name.to_owned(),
+            limit: String::new(),
+            allowed,
+            denied,
+        };
+        let client = |key: &str, usage, denied| Client {
+            key: Some(key.as_bytes().to_vec()),
+            usage,
+            denied,
+            ..Client::default()
+        };
+        Snapshot {
+            rule: "api".to_owned(),
+            rules: vec![rule("api"), rule("login")],
+            clients: vec![client("bob", 2.0, 1), client("alice", 1.0, 9), client("carol", 0.5, 0)],
+            status: String::new(),
+        }
+    }
+
+    fn state(snapshot: Snapshot) -> Update {
+        Update::State(Ok(snapshot))
+    }
+
+    fn names(screen: &Screen) -> Vec<String> {
+        screen.clients().iter().map(|client| client.name()).collect()
+    }
+
+    #[test]
+    fn keys_sort_filter_and_pause() {
+        let mut screen = Screen::default();
+        let start = Instant::now();
+        screen.update(state(snapshot(10.0, 0.0)), start);
+        assert_eq!(names(&screen), ["bob", "alice", "carol"]);
+        press(&mut screen, KeyCode::Char('s'));
+        assert_eq!(names(&screen), ["alice", "bob", "carol"]);
+        press(&mut screen, KeyCode::Char('s'));
+        assert_eq!(names(&screen), ["alice", "bob", "carol"]);
+        for key in "/arq".chars() {
+            press(&mut screen, KeyCode::Char(key));
+        }
+        press(&mut screen, KeyCode::Backspace);
+        press(&mut screen, KeyCode::Enter);
+        assert_eq!(names(&screen), ["carol"]);
+        press(&mut screen, KeyCode::Char('p'));
+        screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
+        assert_eq!(screen.snapshot.rules[0].allowed, 10.0);
+        assert!(matches!(press(&mut screen, KeyCode::Char('q')), Step::Quit));
+    }
+
+    #[test]
+    fn a_reset_needs_a_confirmation() {
+        let mut screen = Screen::default();
+        screen.update(state(snapshot(0.0, 0.0)), Instant::now());
+        press(&mut screen, KeyCode::Down);
+        press(&mut screen, KeyCode::Down);
+        press(&mut screen, KeyCode::Char('r'));
+        assert!(matches!(press(&mut screen, KeyCode::Char('n')), Step::Stay));
+        press(&mut screen, KeyCode::Char('r'));
+        let Step::Request(Request::Reset(rule, key)) = press(&mut screen, KeyCode::Char('y'))
+        else {
+            panic!("no reset");
+        };
+        assert_eq!((&*rule, &*key), ("api", &b"alice"[..]));
+        let Step::Request(Request::Show(next)) = press(&mut screen, KeyCode::Tab) else {
+            panic!("no other rule");
+        };
+        assert_eq!(next, "login");
+    }
+
+    #[test]
+    fn rates_are_differences_of_counters() {
+        let mut screen = Screen::default();
+        let start = Instant::now();
+        screen.update(state(snapshot(100.0, 10.0)), start);
+        screen.update(state(snapshot(180.0, 30.0)), start + Duration::from_secs(2));
+        assert_eq!(screen.rates, [(50.0, 10.0); 2]);
+        screen.update(Update::State(Err("gone".to_owned())), start);
+        assert_eq!(screen.error.as_deref(), Some("gone"));
+    }
+}

@@ -1,0 +1,119 @@
+//! The command `earrrl top`: the clients of a running server, or of a log, by rate.
+
+mod address;
+mod args;
+mod config_trial;
+mod keys;
+mod logged;
+mod remote;
+mod rule_trial;
+mod snapshot;
+mod source;
+mod trial;
+mod view;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event};
+
+use super::CliFailure;
+pub(super) use args::TopArgs;
+use args::TopOutput;
+use keys::{Screen, Step};
+use source::{Request, Source, Update};
+
+/// The longest time until an update is drawn while no key is pressed.
+const KEY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Runs `earrrl top`.
+pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
+    if args.once {
+        return once(args);
+    }
+    if !io::stdout().is_terminal() {
+        return Err(CliFailure::new("standard output is no terminal; --once prints one table"));
+    }
+    let (limit, interval) = (usize::from(args.limit), Duration::from_secs(args.interval.into()));
+    let rule = args.name();
+    let source = source(args)?;
+    let (request, requests) = channel();
+    let (update, updates) = channel();
+    thread::spawn(move || watch(source, rule, (limit, interval), &requests, &update));
+    let mut terminal = ratatui::try_init()?;
+    let ended = interact(&mut terminal, &request, &updates);
+    ratatui::restore();
+    ended.map(|()| ExitCode::SUCCESS).map_err(CliFailure::from)
+}
+
+fn source(args: TopArgs) -> Result<Box<dyn Source>, CliFailure> {
+    if args.is_log() {
+        return Ok(Box::new(logged::LogSource::open(args)?));
+    }
+    let remote = remote::Remote::new(args.server, args.token, args.ca.as_deref());
+    Ok(Box::new(remote.map_err(CliFailure::new)?))
+}
+
+fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {
+    let (limit, output, rule) = (usize::from(args.limit), args.output, args.name());
+    let mut source = source(args)?;
+    let snapshot = source.snapshot(rule.as_deref(), limit).map_err(CliFailure::new)?;
+    let text = match output {
+        TopOutput::Table => snapshot.table(),
+        TopOutput::Json => format!("{}\n", snapshot.json()),
+    };
+    io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the source at intervals and after each request of the screen, until the screen is closed.
+fn watch(
+    mut source: Box<dyn Source>,
+    mut rule: Option<String>,
+    (limit, interval): (usize, Duration),
+    requests: &Receiver<Request>,
+    updates: &Sender<Update>,
+) {
+    loop {
+        if updates.send(Update::State(source.snapshot(rule.as_deref(), limit))).is_err() {
+            return;
+        }
+        match requests.recv_timeout(interval) {
+            Ok(Request::Show(name)) => rule = Some(name),
+            Ok(Request::Reset(name, key)) => {
+                let failed = source.reset(&name, &key).err().map(Update::NotReset);
+                // If the screen is closed, the next update ends the loop.
+                let _ = failed.map(|failed| updates.send(failed));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Draws the screen and reads keys until the user quits.
+fn interact(
+    terminal: &mut ratatui::DefaultTerminal,
+    requests: &Sender<Request>,
+    updates: &Receiver<Update>,
+) -> io::Result<()> {
+    let mut screen = Screen::default();
+    loop {
+        for update in updates.try_iter() {
+            screen.update(update, Instant::now());
+        }
+        terminal.draw(|frame| view::draw(frame, &mut screen))?;
+        if !event::poll(KEY_INTERVAL)? {
+            continue;
+        }
+        let Event::Key(key) = event::read()? else { continue };
+        match screen.press(key) {
+            Step::Quit => return Ok(()),
+            Step::Request(request) => drop(requests.send(request)),
+            Step::Stay => {}
+        }
+    }
+}

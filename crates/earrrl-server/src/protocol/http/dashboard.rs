@@ -1,0 +1,113 @@
+//! The dashboard: one page of the admin listener, and the events that keep it current.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{IntoResponse, Response};
+use earrrl::Outcome;
+use futures_util::stream;
+use serde_json::{Value, json};
+
+use super::request::{ServerState, authorize};
+use super::stream::{Subscription, respond};
+use super::top::{client, distribution, rule_of};
+use crate::config::access::Scope;
+use crate::protocol::response::problem::Problem;
+use crate::server::Server;
+use crate::service::error::AskError;
+
+/// The number of clients in an event.
+const CLIENTS: usize = 20;
+/// The page may load its own files and connect to its own server, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// `GET /` of the admin listener.
+pub(super) async fn page() -> Response {
+    asset("text/html; charset=utf-8", include_str!("dashboard/index.html"))
+}
+
+/// `GET /dashboard.css` of the admin listener.
+pub(super) async fn style() -> Response {
+    asset("text/css; charset=utf-8", include_str!("dashboard/dashboard.css"))
+}
+
+/// `GET /dashboard.js` of the admin listener.
+pub(super) async fn script() -> Response {
+    asset("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))
+}
+
+/// `GET /charts.js` of the admin listener.
+pub(super) async fn charts() -> Response {
+    asset("text/javascript; charset=utf-8", include_str!("dashboard/charts.js"))
+}
+
+fn asset(kind: &'static str, text: &'static str) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, text).into_response()
+}
+
+/// `GET /v1/live?rule=NAME`: sends the state of a rule every second, as server-sent events.
+pub(super) async fn live(
+    State(server): ServerState,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let access = authorize(&server, &headers, Scope::Top)?;
+    let rule = rule_of(&uri)?;
+    access.permit_rule(&rule)?;
+    // The first event is made now, so that an unknown rule is an error.
+    let first = event(&server, &rule).await?;
+    let subscription = Subscription::open(server, headers)?;
+    let events = stream::unfold((Some(first), subscription, rule), next);
+    Ok(respond("text/event-stream", events))
+}
+
+type LiveState = (Option<Bytes>, Subscription, String);
+
+/// Returns the next event; the events end with the subscription, or when the rule is gone.
+async fn next((ready, subscription, rule): LiveState) -> Option<(Bytes, LiveState)> {
+    let event = match ready {
+        Some(event) => event,
+        None => {
+            subscription.step().await?.permit_rule(&rule).ok()?;
+            event(&subscription.server, &rule).await.ok()?
+        }
+    };
+    Some((event, (None, subscription, rule)))
+}
+
+async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
+    let report = server.service.report(rule).await?;
+    let rules = server.service.rules();
+    let known = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let allowed = known.outcomes.get(Outcome::Allow);
+    let engine = server.service.engine();
+    let (state, usage) = (engine.state(), engine.usage(known.own.id));
+    let over = report.clients.iter().filter(|client| client.figures.usage >= 1.0).count();
+    let clients: Vec<Value> = report.clients.iter().take(CLIENTS).map(client).collect();
+    // A report may be shown again, so its own time is not that of the counters.
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let data = json!({
+        "at": at.as_secs_f64(),
+        "allowed": allowed,
+        "denied": known.outcomes.total() - allowed,
+        "engine": state.mode,
+        "trouble": state.trouble,
+        "displaced": usage.map(|(_, displaced)| displaced),
+        "reload_error": server.reload_error(),
+        "rates": distribution(rule, known.own.rule.limit().per_second(), &report),
+        "over": over,
+        "names_are_keys": server.config.names.hmac_key.is_none(),
+        "clients": clients,
+    });
+    Ok(format!("data: {data}\n\n").into())
+}

@@ -1,0 +1,204 @@
+//! `GET /v1/events`: the clients that cross their limit, are forgiven or are reset, as a stream for other tools.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use earrrl::Nanos;
+use futures_util::stream;
+use serde_json::{Value, json};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+
+use super::request::{ServerState, authorize};
+use super::stream::{Subscription, respond};
+use super::top::{client, insert_key, invalid, parameter, seconds_since_epoch};
+use crate::config::access::{Access, Scope};
+use crate::protocol::response::problem::Problem;
+use crate::service::changes::{Budget, ClientEvent, LimitedClients};
+use crate::service::error::AskError;
+use crate::service::names::ResetClient;
+use crate::service::reports::SurveyedClient;
+
+/// The greatest number of events that a subscriber gets in a second; the others follow.
+const MAX_EVENTS: usize = 1_000;
+/// The greatest number of limited clients for which a subscriber gets events.
+const MAX_CLIENTS: usize = 20_000;
+/// The number of steps without an event after which a stream shows that it is alive.
+const SILENT_STEPS: u32 = 15;
+
+/// The form of a stream.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Server-sent events.
+    Sse,
+    /// One JSON object a line.
+    JsonLines,
+}
+
+/// A client that reads the stream, and what it knows.
+struct Subscriber {
+    subscription: Subscription,
+    /// The only rule whose events are wanted.
+    only: Option<String>,
+    form: Form,
+    limited: HashMap<String, LimitedClients>,
+    resets: Receiver<ResetClient>,
+    silent: u32,
+}
+
+/// `GET /v1/events?rule=NAME&format=jsonl`: sends events of a rule, or of all permitted rules.
+pub(super) async fn events(
+    State(server): ServerState,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let access = authorize(&server, &headers, Scope::Top)?;
+    let only = parameter(&uri, "rule").map(Cow::into_owned);
+    if let Some(rule) = &only {
+        server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+        access.permit_rule(rule)?;
+    }
+    let form = Form::of(&uri)?;
+    if server.config.names.options.capacity == 0 {
+        return Err(invalid("[server.names] capacity is 0, and events are about named clients"));
+    }
+    let resets = server.service.resets();
+    let subscription = Subscription::open(server, headers)?;
+    let limited = HashMap::new();
+    let mut subscriber = Subscriber { subscription, only, form, limited, resets, silent: 0 };
+    let first = subscriber.changes(&access);
+    let first = Some(first).filter(|first| !first.is_empty());
+    Ok(respond(form.content_type(), stream::unfold((first, subscriber), next)))
+}
+
+type Next = (Bytes, (Option<Bytes>, Subscriber));
+
+async fn next((ready, mut subscriber): (Option<Bytes>, Subscriber)) -> Option<Next> {
+    if let Some(events) = ready {
+        return Some((events, (None, subscriber)));
+    }
+    loop {
+        let access = subscriber.subscription.step().await?;
+        let mut events = subscriber.changes(&access);
+        subscriber.silent += 1;
+        if events.is_empty() && subscriber.silent >= SILENT_STEPS {
+            events = Bytes::from_static(subscriber.form.sign_of_life().as_bytes());
+        }
+        if !events.is_empty() {
+            subscriber.silent = 0;
+            return Some((events, (None, subscriber)));
+        }
+    }
+}
+
+impl Subscriber {
+    /// Returns the events since the step before.
+    fn changes(&mut self, access: &Access) -> Bytes {
+        let server = &self.subscription.server;
+        let (rules, now) = (server.service.rules(), server.service.now());
+        let permitted = |rule: &str| {
+            self.only.as_ref().is_none_or(|only| only == rule) && access.permit_rule(rule).is_ok()
+        };
+        let mut events = Vec::new();
+        loop {
+            match self.resets.try_recv() {
+                Ok(reset) if permitted(&reset.rule) => {
+                    if let Some(limited) = self.limited.get_mut(&reset.rule) {
+                        limited.reset(reset.fingerprint);
+                    }
+                    events.push(reset_event(&reset, now));
+                }
+                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            }
+        }
+        self.limited.retain(|rule, _| rules.get(rule.as_bytes()).is_some());
+        let known: usize = self.limited.values().map(LimitedClients::len).sum();
+        let mut budget = Budget { events: MAX_EVENTS, clients: MAX_CLIENTS.saturating_sub(known) };
+        for rule in rules.iter().filter(|rule| permitted(&rule.name)) {
+            let Some(names) = rule.directory.names() else { continue };
+            let limited = self.limited.entry(rule.name.clone()).or_default();
+            let changes = limited.step(names.top(usize::MAX), now, &mut budget);
+            events.extend(changes.into_iter().map(|change| event(&rule.name, change, now)));
+        }
+        let mut text = String::new();
+        events.iter().for_each(|event| self.form.write(&mut text, event));
+        text.into()
+    }
+}
+
+fn event(rule: &str, event: ClientEvent, now: Nanos) -> Value {
+    let figures = event.name.as_top(event.fingerprint, now);
+    let mut value = client(&SurveyedClient { figures, name: Some(event.name) });
+    value["event"] = event.change.name().into();
+    value["rule"] = rule.into();
+    value["at"] = seconds_since_epoch(now).into();
+    value
+}
+
+fn reset_event(reset: &ResetClient, now: Nanos) -> Value {
+    let mut value = json!({
+        "event": "reset",
+        "rule": reset.rule,
+        "at": seconds_since_epoch(now),
+        "fingerprint": format!("{:010x}", reset.fingerprint),
+        "key_is_cut": reset.is_cut,
+    });
+    insert_key(&mut value, &reset.name);
+    value
+}
+
+impl Form {
+    fn of(uri: &Uri) -> Result<Self, Problem> {
+        match parameter(uri, "format").as_deref() {
+            None | Some("sse") => Ok(Self::Sse),
+            Some("jsonl") => Ok(Self::JsonLines),
+            Some(_) => Err(invalid("format: expected sse or jsonl")),
+        }
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream",
+            Self::JsonLines => "application/x-ndjson",
+        }
+    }
+
+    /// Returns what a reader ignores, but a connection that is broken does not carry.
+    fn sign_of_life(self) -> &'static str {
+        match self {
+            Self::Sse => ":\n\n",
+            Self::JsonLines => "\n",
+        }
+    }
+
+    fn write(self, out: &mut String, event: &Value) {
+        let json = ascii(&event.to_string());
+        // Writing to a string does not fail.
+        let _ = match (self, event["event"].as_str()) {
+            (Self::Sse, Some(name)) => write!(out, "event: {name}\ndata: {json}\n\n"),
+            _ => writeln!(out, "{json}"),
+        };
+    }
+}
+
+/// Escapes all characters of a JSON text that are not visible ASCII, since events are shown in terminals and written to
+/// logs.
+fn ascii(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        if matches!(character, ' '..='~') {
+            out.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out
+}

@@ -1,0 +1,143 @@
+//! Decides requests under all rules that match their attributes.
+
+use earrrl::{Action, Charge, Cost, Decision, Mode, Nanos, Outcome, Rule, Wait};
+use smallvec::SmallVec;
+
+use super::Service;
+use super::answer::{Answer, Unjudged};
+use super::ask::Manner;
+use super::attributes::Attributes;
+use super::key::{Key, bounded_owned};
+use super::limit::PreparedLimit;
+use super::rule::ActiveRule;
+use super::rules::ActiveRules;
+use crate::config::rule::OnMissing;
+
+/// The effect of a rule on a request that it matches.
+pub(super) enum Application<'a> {
+    /// The request is charged to the client that is stored under this key, under this limit.
+    Charge(&'a PreparedLimit, Key),
+    /// The rule does not count the request.
+    None,
+    /// The rule denies the request, since it lacks an attribute of the rule's key.
+    Denial(Box<Answer<'a>>),
+}
+
+impl Service {
+    /// Decides a request under every rule that matches it. A rule that cannot be judged is
+    /// reported in [`Answer::unjudged`], and the other rules are judged all the same, so this
+    /// never fails.
+    pub async fn ask_matching<'a>(
+        &self,
+        rules: &'a ActiveRules,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Answer<'a> {
+        let mut charged = SmallVec::new();
+        let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
+        let mut unmatched = true;
+        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+            unmatched = false;
+            match self.application(rule, request, manner) {
+                Application::Charge(limit, key) => {
+                    charged.push((rule, limit));
+                    keyed.push((key, rule.cost(request)));
+                }
+                Application::None => {}
+                Application::Denial(answer) => return *answer,
+            }
+        }
+        if unmatched && manner.mode != Mode::Peek {
+            self.metrics.unmatched.increment();
+        }
+        let limits = charged.iter().map(|(_, limit): &(_, &PreparedLimit)| limit.id);
+        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
+        let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
+        match self.charge(charged, &charges, None, manner).await {
+            Ok(answer) => answer,
+            // The future is boxed, so that it takes no space when no rule fails.
+            Err(_) => Box::pin(self.ask_each(rules, request, manner)).await,
+        }
+    }
+
+    /// Finds out how a rule that matches a request applies to it, and counts the request if it
+    /// lacks an attribute of the rule's key.
+    pub(super) fn application<'a>(
+        &self,
+        rule: &'a ActiveRule,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Application<'a> {
+        let Some(applied) = rule.applied_to(request) else { return Application::None };
+        let (limit, key) = (applied.limit, rule.key(request));
+        let stored = |key| applied.stored_key(bounded_owned(key));
+        if rule.lacks(request, &key).is_none() {
+            return Application::Charge(limit, stored(key));
+        }
+        let counted = manner.mode != Mode::Peek;
+        if counted {
+            rule.outcomes.missing.increment();
+        }
+        match (rule.missing, limit.rule.action()) {
+            (OnMissing::Share, _) => return Application::Charge(limit, stored(key)),
+            (OnMissing::Skip, _) => return Application::None,
+            (OnMissing::Deny, Action::Observe) if counted => rule.count(Outcome::Observe, &key),
+            (OnMissing::Deny, Action::Observe) => {}
+            (OnMissing::Deny, _) => {
+                if counted {
+                    rule.count(Outcome::Deny, &key);
+                }
+                let refusal = refusal(&limit.rule, self.clock.0.now());
+                return Application::Denial(Box::new(Answer::refusal(rule, limit, refusal)));
+            }
+        }
+        Application::None
+    }
+
+    /// Judges the rules that match a request one by one, until one denies it, after the engine
+    /// failed to judge them together. A request that one rule denies stays charged under the rules
+    /// before it.
+    async fn ask_each<'a>(
+        &self,
+        rules: &'a ActiveRules,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Answer<'a> {
+        let mut all = Answer::default();
+        let peek = Manner::from(Mode::Peek);
+        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+            // `ask_matching` has already returned every denial for a missing attribute.
+            let Application::Charge(limit, key) = self.application(rule, request, peek) else {
+                continue;
+            };
+            let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
+            let charged = SmallVec::from_slice(&[(rule, limit)]);
+            match self.charge(charged, &[charge], None, manner).await {
+                Ok(answer) if all.decision.is_none() || answer.is_over() => {
+                    all = Answer { unjudged: all.unjudged, ..answer };
+                }
+                Ok(_) => {}
+                Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {
+                    all.unjudged = Some(Unjudged::failed(rule, error));
+                }
+                Err(_) => {}
+            }
+            if all.is_over() || all.is_denied_by_error() {
+                break;
+            }
+        }
+        all
+    }
+}
+
+/// Returns the denial of a request that is refused for another reason than the use of its quota, so
+/// that no wait helps. The figures are those of a new client.
+fn refusal(rule: &Rule, now: Nanos) -> Decision {
+    let (_, mut refusal) = rule.limit().decide(None, now, Cost::ONE, Mode::Peek);
+    refusal.allowed = false;
+    refusal.outcome = Outcome::Deny;
+    refusal.remaining = 0;
+    refusal.retry_after = Wait::Never;
+    refusal.over = [0].into_iter().collect();
+    refusal
+}

@@ -1,0 +1,126 @@
+"""Drives `earrrl top` in a pseudo-terminal, whose screen pyte keeps. Prints "good".
+
+usage: terminal.py server|log BINARY ARGUMENT…
+"""
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from fcntl import ioctl
+
+import pyte
+
+COLUMNS, LINES = 120, 24
+TIMEOUT = 60
+CLIENT_LINE = '198.51.100.9 - - [14/Nov/2023:22:20:59 +0000] "GET /login HTTP/1.1" 200 1\n'
+
+
+class Terminal:
+    """A program in a terminal."""
+
+    def __init__(self, arguments):
+        self.screen = pyte.Screen(COLUMNS, LINES)
+        self.stream = pyte.ByteStream(self.screen)
+        self.received = b""
+        self.process, self.file = pty.fork()
+        if self.process == 0:
+            os.environ["TERM"] = "xterm-256color"
+            os.execv(arguments[0], arguments)
+        ioctl(self.file, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+
+    def read(self):
+        """Shows what the program has written; returns False once it has ended."""
+        if not select.select([self.file], [], [], 0.05)[0]:
+            return True
+        try:
+            data = os.read(self.file, 65536)
+        except OSError:
+            return False
+        self.received += data
+        self.stream.feed(data)
+        return data != b""
+
+    def text(self):
+        return "\n".join(self.screen.display)
+
+    def press(self, keys):
+        os.write(self.file, keys.encode())
+
+    def until(self, reason, holds):
+        end = time.monotonic() + TIMEOUT
+        while not holds(self.text()):
+            assert time.monotonic() < end, f"{reason} is not shown:\n{self.text()}"
+            assert self.read(), f"the program ended before {reason}:\n{self.text()}"
+
+    def until_it_ends(self):
+        end = time.monotonic() + TIMEOUT
+        while self.read():
+            assert time.monotonic() < end, "the program does not end"
+        _, status = os.waitpid(self.process, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, status
+        # It leaves the alternate screen and shows the cursor again.
+        assert b"\x1b[?1049l" in self.received and b"\x1b[?25h" in self.received
+
+
+def contains(*texts):
+    return lambda screen: all(text in screen for text in texts)
+
+
+def lacks(text):
+    return lambda screen: text not in screen
+
+
+def order(screen):
+    """Returns the order in which the clients are shown."""
+    return sorted((name for name in ("alice", "bob", "eve") if name in screen), key=screen.index)
+
+
+def show_a_server(terminal):
+    # The hostile name is escaped, so that neither its escape sequence nor its bell reaches the terminal.
+    terminal.until("the clients", contains("alice", "bob", "> api", "engine memory", "100%", r"eve\x1b[2J\x07\x202e"))
+    assert b"\x07" not in terminal.received
+    assert "\u202e".encode() not in terminal.received
+    terminal.press("ss")
+    terminal.until("the order by name", lambda screen: "sort (name)" in screen and order(screen) == ["alice", "bob", "eve"])
+    terminal.press("/bob\r")
+    terminal.until("the filter", lambda screen: order(screen) == ["bob"])
+    terminal.press("rn")
+    terminal.until("the filter after a reset was declined", contains("bob", "s sort"))
+    terminal.press("r")
+    terminal.until("the confirmation of a reset", contains("reset bob? y/n"))
+    terminal.press("y")
+    terminal.until("the table without the client", lambda screen: order(screen) == [])
+    terminal.press("/\x1b")
+    terminal.until("the table without the filter", contains("alice", "eve"))
+    terminal.press("\t")
+    terminal.until("the next rule", contains("> login"))
+    terminal.press("p")
+    terminal.until("the pause", contains("PAUSED"))
+
+
+def show_a_log(terminal, path):
+    terminal.until("the clients of the log", contains("192.0.2.7", "192.0.2.8", "reading the log"))
+    with open(path, "a") as log:
+        log.write(CLIENT_LINE)
+    terminal.until("a client of a new line", contains("198.51.100.9"))
+    os.rename(path, path + ".1")
+    with open(path, "w") as log:
+        log.write(CLIENT_LINE.replace(".9 ", ".10 "))
+    terminal.until("a client of the log after rotation", contains("198.51.100.10"))
+
+
+def main(part, binary, *arguments):
+    terminal = Terminal([binary, "top", *arguments])
+    if part == "server":
+        show_a_server(terminal)
+    else:
+        show_a_log(terminal, arguments[1])
+    terminal.press("q")
+    terminal.until_it_ends()
+    print("good")
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,155 @@
+//! Tests of `earrrl top`: on a running server, on a log, and in a real terminal.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::{earrrl, earrrl_fed};
+use crate::support::TestServer;
+use crate::support::process::BINARY;
+use crate::support::resp::encode;
+use crate::support::tools::{self, tool};
+
+const CONFIG: &str = r#"
+[server]
+admin_token = "admin-token-0123456789"
+[[rule]]
+name = "api"
+limit = "gcra 1/1h burst=10"
+key = "user"
+[[rule]]
+name = "login"
+limit = "fixed-window 5/1h"
+key = "user"
+"#;
+const ADMIN: &str = "admin-token-0123456789";
+/// A name with control characters, an escape sequence and a mark that turns the direction of text.
+const HOSTILE: &str = "eve\x1b[2J\x07\u{202e}";
+
+fn server() -> TestServer {
+    let server = TestServer::start(CONFIG);
+    let mut resp = server.resp();
+    resp.line(&format!("AUTH {ADMIN}"));
+    for (key, count) in [("alice", 14), (HOSTILE, 12), ("bob", 8)] {
+        for _ in 0..count {
+            resp.send(&encode(&[b"EARRRL.CHECK", b"api", key.as_bytes()]));
+            resp.reply();
+        }
+    }
+    server
+}
+
+#[test]
+fn once_prints_a_table_or_json() {
+    let server = server();
+    let address = server.http.to_string();
+    let once = ["top", "--once", "--server", &address, "--token", ADMIN];
+    let table = earrrl(&once);
+    assert_eq!((table.code, &*table.err), (Some(0), ""));
+    assert!(table.out.contains("api  gcra 1/1h burst=10  28 allowed, 6 denied"), "{}", table.out);
+    let rows: Vec<_> = table.out.lines().skip_while(|line| !line.contains("CLIENT")).collect();
+    assert_eq!(rows.len(), 4, "{}", table.out);
+    assert!(rows[1].ends_with("alice") || rows[2].ends_with("alice"), "{}", table.out);
+    assert!(rows[3].ends_with("bob") && rows[3].contains("80%"), "{}", table.out);
+    assert!(table.out.contains(r"eve\x1b[2J\x07\x202e"), "{}", table.out);
+    let json = earrrl(&[&once[..], &["--output", "json", "--limit", "1"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((&json["rule"], json["clients"].as_array().unwrap().len()), (&"api".into(), 1));
+    let other = earrrl(&[&once[..], &["--rule", "login"]].concat());
+    assert!(!other.out.contains("alice"), "{}", other.out);
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let server = server();
+    let address = server.http.to_string();
+    for (arguments, error) in [
+        (vec!["--server", &address, "--token", "wrong-token-0123456789"], "token"),
+        (vec!["--server", &address, "--token", ADMIN, "--rule", "no"], "rule"),
+        (vec!["--server", "unix:/nowhere"], "No such file"),
+        (vec!["--server", "host"], "expected HOST:PORT"),
+        (vec!["--rule", "gcra x"], "--rule"),
+        (vec!["access.log"], "--config"),
+    ] {
+        let outcome = earrrl(&[&["top", "--once"], &arguments[..]].concat());
+        assert_eq!(outcome.code, Some(2), "{arguments:?}");
+        assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.err);
+        assert!(outcome.err.contains(error), "{arguments:?}: {}", outcome.err);
+    }
+    let piped = earrrl(&["top", "--server", &address]);
+    assert!(piped.err.contains("--once"), "{}", piped.err);
+}
+
+/// Returns a log in which one client sends a request each second, and another every two.
+fn log() -> String {
+    let line = |client: &str, second: u32| {
+        let time = format!("14/Nov/2023:22:20:{second:02} +0000");
+        format!("{client} - - [{time}] \"GET /login HTTP/1.1\" 200 1\n")
+    };
+    let second = |second| match second % 2 {
+        0 => line("192.0.2.7", second) + &line("192.0.2.8", second),
+        _ => line("192.0.2.7", second),
+    };
+    (0..40).map(second).collect()
+}
+
+/// Checks the JSON of a log of which both clients are known, and the first is over its limit.
+fn assert_tried(json: &str) {
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    let clients = json["clients"].as_array().unwrap();
+    assert_eq!(clients.len(), 2, "{json}");
+    assert_eq!(clients[0]["key"], "192.0.2.7");
+    assert!(clients[0]["usage"].as_f64().unwrap() > 1.0, "{json}");
+    let counts = &json["rules"][0];
+    let total = counts["allowed"].as_f64().unwrap() + counts["denied"].as_f64().unwrap();
+    assert_eq!(total, log().lines().count() as f64);
+    assert!(counts["denied"].as_f64().unwrap() > 0.0, "{json}");
+}
+
+#[test]
+fn a_log_is_tried_under_a_rule() {
+    let arguments =
+        ["top", "--once", "--output", "json", "--rule", "recent-average 0.1/s half-life=1m"];
+    assert_tried(&earrrl_fed(&arguments, log().as_bytes()).out);
+}
+
+#[test]
+fn a_log_is_tried_under_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let [config, access] = ["limits.toml", "access.log"].map(|name| folder.path().join(name));
+    let text = "[[rule]]\nname = \"login\"\nlimit = \"recent-average 0.1/s half-life=1m\"\n\
+                key = \"client\"\nmatch = { path = \"/login\" }\n";
+    fs::write(&config, text).unwrap();
+    fs::write(&access, log()).unwrap();
+    let [config, access] = [&config, &access].map(|path| path.to_str().unwrap());
+    let arguments = ["top", "--once", "--output", "json", "--config", config, access];
+    assert_tried(&earrrl(&arguments).out);
+}
+
+/// Runs the script that drives `earrrl top` in a terminal, with these arguments after its own.
+fn in_a_terminal(part: &str, arguments: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/terminal.py");
+    let mut command = tool("python3");
+    command.env("PYTHONPATH", tools::folder().join("python"));
+    let output = command.arg(script).args([part, BINARY]).args(arguments).output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(out.trim(), "good", "{err}");
+}
+
+#[test]
+fn the_view_of_a_server_works_in_a_terminal() {
+    let server = server();
+    in_a_terminal("server", &["--server", &server.http.to_string(), "--token", ADMIN]);
+    let left = earrrl(&["top", "--once", "--server", &server.http.to_string(), "--token", ADMIN]);
+    assert!(!left.out.contains("bob") && left.out.contains("alice"), "{}", left.out);
+}
+
+#[test]
+fn the_view_of_a_growing_log_works_in_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let access = folder.path().join("access.log");
+    let access = access.to_str().unwrap();
+    fs::write(access, log()).unwrap();
+    in_a_terminal("log", &["--follow", access, "--rule", "recent-average 0.1/s half-life=1m"]);
+}
