@@ -1,9 +1,12 @@
 //! The format of keys: `prefix:{client}:rule:a`, in which the last letter stands for the algorithm.
 //!
-//! The braces are Cluster's hash tag, so all records of a client are in the same slot. The prefix
-//! ends with the version of the record format. A client's name may contain any bytes, so braces,
-//! `%` and non-printing bytes are escaped, like `%7B`. If names must not be stored in Redis, a
-//! keyed hash replaces them.
+//! On a Cluster a tag of its own comes first, as in `prefix:{17}{client}:rule:a`. Redis chooses the
+//! slot by the first braces, so all records of a client are in the same slot, and clients share 1024
+//! slots. Each node's receipts are a key in every slot that it uses; fewer slots are fewer keys.
+//!
+//! The prefix ends with the version of the record format. A client's name may contain any bytes, so
+//! braces, `%` and non-printing bytes are escaped, like `%7B`. If names must not be stored in Redis,
+//! a keyed hash replaces them.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -11,6 +14,11 @@ use sha2::Sha256;
 /// The version of the record format. It is changed whenever an older version would misinterpret a
 /// new record.
 const VERSION: &str = "1";
+/// The number of slots of a Cluster, and the number of tags. Each tag stands for 16 slots in a row,
+/// of which it uses one.
+const SLOTS: u16 = 16_384;
+const TAGS: usize = 1024;
+const SLOTS_A_TAG: u16 = SLOTS / TAGS as u16;
 
 /// The form of clients' names in keys.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -39,11 +47,19 @@ impl std::fmt::Debug for ClientKeys {
 pub(crate) struct Keys {
     prefix: String,
     clients: ClientKeys,
+    /// The tags of a Cluster's keys; empty without a Cluster.
+    tags: Vec<u32>,
 }
 
 impl Keys {
-    pub(crate) fn new(prefix: &str, clients: ClientKeys) -> Self {
-        Self { prefix: format!("{prefix}{VERSION}:"), clients }
+    pub(crate) fn new(prefix: &str, clients: ClientKeys, cluster: bool) -> Self {
+        let tags = if cluster { tags() } else { Vec::new() };
+        Self { prefix: format!("{prefix}{VERSION}:"), clients, tags }
+    }
+
+    /// Returns the tags of receipts, one for each slot in which there are records.
+    pub(crate) fn receipt_tags(&self) -> &[u32] {
+        if self.tags.is_empty() { &[0] } else { &self.tags }
     }
 
     /// Returns the key of a client's record. `name` consists of the rule's name and the algorithm's
@@ -51,12 +67,18 @@ impl Keys {
     pub(crate) fn record(&self, client: &[u8], name: &str) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.prefix.len() + client.len() + name.len() + 3);
         key.extend(self.prefix.as_bytes());
+        let begin = key.len();
         key.push(b'{');
         match &self.clients {
             ClientKeys::Escaped => escape(client, &mut key),
             ClientKeys::Hashed(secret) => hash(secret, client, &mut key),
         }
-        key.extend(b"}:");
+        key.extend(b"}");
+        if !self.tags.is_empty() {
+            let tag = self.tags[place_of(slot(&key[begin..]))];
+            key.splice(begin..begin, format!("{{{tag}}}").into_bytes());
+        }
+        key.push(b':');
         key.extend(name.as_bytes());
         key
     }
@@ -85,6 +107,27 @@ impl Keys {
     pub(crate) fn probe(&self, number: u32) -> String {
         format!("{}probe:{{{number}}}", self.prefix)
     }
+}
+
+/// Returns the place of a slot's tag in the list of tags.
+pub(crate) fn place_of(slot: u16) -> usize {
+    usize::from(slot / SLOTS_A_TAG)
+}
+
+/// Returns the tags: for each of the slots' ranges the smallest number that is in the range if it is
+/// used as a hash tag.
+fn tags() -> Vec<u32> {
+    let (mut tags, mut left) = (vec![None; TAGS], TAGS);
+    for number in 0u32.. {
+        let tag = &mut tags[place_of(slot(number.to_string().as_bytes()))];
+        if tag.is_none() {
+            (*tag, left) = (Some(number), left - 1);
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    tags.into_iter().flatten().collect()
 }
 
 /// Writes an escaped name. The empty name becomes `%`, since Redis ignores an empty hash tag and
@@ -138,7 +181,8 @@ mod tests {
     use super::*;
 
     fn key(client: &[u8]) -> String {
-        String::from_utf8(Keys::new("earrrl", ClientKeys::Escaped).record(client, "login")).unwrap()
+        String::from_utf8(Keys::new("earrrl", ClientKeys::Escaped, false).record(client, "login"))
+            .unwrap()
     }
 
     #[test]
@@ -151,11 +195,24 @@ mod tests {
 
     #[test]
     fn hashed_clients_don_t_show() {
-        let keys = Keys::new("earrrl", ClientKeys::Hashed(b"secret".to_vec()));
+        let keys = Keys::new("earrrl", ClientKeys::Hashed(b"secret".to_vec()), false);
         let key = String::from_utf8(keys.record(b"alice", "login")).unwrap();
         assert!(!key.contains("alice") && key.len() == "earrrl1:{}:login".len() + 32);
-        let other = Keys::new("earrrl", ClientKeys::Hashed(b"other".to_vec()));
+        let other = Keys::new("earrrl", ClientKeys::Hashed(b"other".to_vec()), false);
         assert_ne!(key.as_bytes(), other.record(b"alice", "login"));
+    }
+
+    #[test]
+    fn a_cluster_has_keys_in_few_slots() {
+        let keys = Keys::new("earrrl", ClientKeys::Escaped, true);
+        let key = |client: u32| keys.record(client.to_string().as_bytes(), "login");
+        let slots: std::collections::HashSet<_> =
+            (0..100_000).map(|client| slot(&key(client))).collect();
+        let places: std::collections::HashSet<_> =
+            slots.iter().map(|slot| place_of(*slot)).collect();
+        assert_eq!((slots.len(), places.len()), (TAGS, TAGS), "spread evenly");
+        let name = String::from_utf8(key(7)).unwrap();
+        assert!(name.starts_with("earrrl1:{") && name.ends_with("}{7}:login"), "{name}");
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub use key::ClientKeys;
 #[cfg(feature = "tls")]
 pub use options::Certificates;
 pub use options::{
-    Consistency, Options, WhenGone, check_prefix, check_rule, check_sync, check_url,
+    Consistency, Options, WhenGone, check_node, check_prefix, check_rule, check_sync, check_url,
     without_credentials,
 };
 pub use status::{Counts, EngineMode, Status};

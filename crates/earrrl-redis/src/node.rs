@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use earrrl::Nanos;
+use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -15,10 +16,15 @@ pub(crate) const SETTLING: Duration = Duration::from_secs(3);
 /// during that time, a smaller one costs denials.
 const STARTING: u32 = 8;
 
+/// The length of the part of a node's name that is the same at every start, if it is configured.
+const LASTING: usize = 5;
+
 /// The identity of this node, which is new at every start.
 #[derive(Debug)]
 pub(crate) struct NodeIdentity {
-    /// The name under which the node claims shares and sends contributions of near rules.
+    /// The name under which the node claims shares and sends contributions of near rules. If a name
+    /// is configured, the name begins with a hash of that, by which `near.lua` finds the claims of
+    /// earlier processes.
     pub(crate) name: [u8; 8],
     next: AtomicU64,
     /// The number of nodes that are alive; 0 before this node is announced.
@@ -33,9 +39,13 @@ pub(crate) struct NodeIdentity {
 }
 
 impl NodeIdentity {
-    pub(crate) fn new(nodes: Option<u32>) -> Self {
+    pub(crate) fn new(nodes: Option<u32>, configured: Option<&str>) -> Self {
+        let mut name = RandomState::new().hash_one(()).to_le_bytes();
+        if let Some(configured) = configured {
+            name[..LASTING].copy_from_slice(&Sha256::digest(configured)[..LASTING]);
+        }
         Self {
-            name: RandomState::new().hash_one(()).to_le_bytes(),
+            name,
             next: AtomicU64::new(1),
             nodes: watch::Sender::new(nodes.unwrap_or(0)),
             announced: OnceLock::new(),

@@ -8,7 +8,7 @@ use redis::IntoConnectionInfo;
 use crate::algorithm;
 use crate::key::ClientKeys;
 
-/// The longest prefix of keys, in bytes.
+/// The longest prefix of keys, and the longest name of a node, in bytes.
 const MAX_PREFIX_LEN: usize = 64;
 /// The longest deadline of a decision.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
@@ -130,6 +130,9 @@ pub struct Options {
     pub sync: Duration,
     /// The number of nodes; `None` to count the nodes' heartbeats.
     pub nodes: Option<u32>,
+    /// The name of this node, which no other running process may have; `None` for a random name. A
+    /// node with a name uses its keys in Redis again after a restart.
+    pub node: Option<String>,
 }
 
 impl Options {
@@ -153,6 +156,7 @@ impl Options {
             longest_backoff: Duration::from_secs(1),
             sync: Duration::from_millis(100),
             nodes: None,
+            node: None,
         }
     }
 
@@ -196,6 +200,7 @@ impl Options {
             return wrong("longest_backoff", "0s is not above 0".to_owned());
         }
         check_sync(self.sync)?;
+        self.node.as_deref().map_or(Ok(()), check_node)?;
         if self.nodes == Some(0) {
             return wrong("nodes", "0 is not above 0".to_owned());
         }
@@ -272,6 +277,21 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
     let problem =
         format!("`{shown}` is not at most {MAX_PREFIX_LEN} printing characters without braces");
     Err(RuleError::new(problem).of("prefix"))
+}
+
+/// Checks the name of a node: 1 to 64 printing ASCII characters without braces.
+///
+/// # Errors
+/// Returns an error if the name is another.
+pub fn check_node(node: &str) -> Result<(), RuleError> {
+    let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
+    if (1..=MAX_PREFIX_LEN).contains(&node.len()) && node.bytes().all(plain) {
+        return Ok(());
+    }
+    let shown: String = node.chars().take(70).flat_map(char::escape_debug).collect();
+    let problem =
+        format!("`{shown}` is not 1 to {MAX_PREFIX_LEN} printing characters without braces");
+    Err(RuleError::new(problem).of("node"))
 }
 
 /// Checks that Redis can count a rule exactly.

@@ -51,7 +51,7 @@ impl Shared {
             local: local.map_err(|error| unavailable(&error))?,
             backlog: Backlog::new(options.local_capacity, groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
-            node: NodeIdentity::new(options.nodes),
+            node: NodeIdentity::new(options.nodes, options.node.as_deref()),
             options,
         })
     }

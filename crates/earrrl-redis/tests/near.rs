@@ -542,3 +542,30 @@ async fn polite_clients_pass_while_a_rule_changes() {
     let good = worst.iter().all(|(.., denied)| denied.iter().all(|denied| *denied <= 1));
     assert!(good, "of 100 requests each: {worst:#?}");
 }
+
+/// Three processes run one after another, two minutes apart by Redis's clock. Each has a near and an
+/// exact rule.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_named_node_uses_its_keys_again() {
+    for (name, claims, receipts) in [(Some("edge-1"), 1, 1), (None, 3, 3)] {
+        let server = Server::start_with_a_clock(&[]).await;
+        for behind in [360, 240, 120] {
+            server.put_behind(Duration::from_secs(behind));
+            let mut options = Options::new(&server.url());
+            options.deadline = PATIENCE;
+            options.node = name.map(str::to_owned);
+            let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+            assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+            let limit = "recent-average 100/h half-life=1h".parse().unwrap();
+            let near = prepare(&node, "recent-average 100/h half-life=1h");
+            let exact = node.prepare("exact", &limit).unwrap();
+            for rule in [near, exact] {
+                assert!(ask(&node, rule, "k", Mode::Check).await.allowed);
+            }
+            node.flush(PATIENCE).await;
+        }
+        let bytes: i64 = server.command(&["STRLEN", "earrrl1:{k}:rule:a:near"]).unwrap();
+        let keys: Vec<String> = server.command(&["KEYS", "earrrl1:receipts:*"]).unwrap();
+        assert_eq!((bytes, keys.len()), (32 * claims, receipts), "{name:?}");
+    }
+}

@@ -50,11 +50,11 @@ pub(crate) struct RedisConnection {
 
 impl RedisConnection {
     pub(crate) fn new(options: &Options) -> Result<Self, EngineError> {
-        let keys = Keys::new(&options.prefix, options.clients.clone());
+        let keys = Keys::new(&options.prefix, options.clients.clone(), options.cluster);
         let breakers = Breakers::new(options.cluster, options.failures);
         Ok(Self {
             scripts: Scripts::new(),
-            receipts: Arc::new(Receipts::new(&keys, options.cluster)),
+            receipts: Arc::new(Receipts::new(&keys, options.node.as_deref())),
             probe: Probe::new(probe_keys(&keys, &breakers, options.cluster))?,
             counters: Counters::default(),
             attention: breakers.groups().map(|_| Notify::new()).collect(),
@@ -205,7 +205,7 @@ impl RedisConnection {
 fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
     let group = |key: &[u8]| breakers.group(if cluster { slot(key) } else { 0 });
     let key_in = |wanted| {
-        let mut keys = (0u32..).map(|number| keys.probe(number).into_bytes());
+        let mut keys = keys.receipt_tags().iter().map(|tag| keys.probe(*tag).into_bytes());
         keys.find(|key| group(key) == wanted)
     };
     breakers.groups().filter_map(key_in).collect()

@@ -6,7 +6,9 @@
 //! calls were. Free places are reused, so the string has twelve bytes for each call that was ever
 //! in flight at the same time.
 //!
-//! On a Cluster, a node has such a string in every slot that it uses.
+//! On a Cluster, a node has such a string in each slot that it uses, at most 1024. A node with a
+//! configured name uses the strings of its earlier processes again. Their entries have other numbers,
+//! since every process begins with numbers of its own.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 use earrrl::Nanos;
 
 use crate::algorithm::{Fields, nanos};
-use crate::key::{Keys, slot};
+use crate::key::{Keys, place_of};
 
 /// The most calls of a slot that have a receipt at the same time; further calls have none.
 const MAX_RECEIPTS: usize = 4096;
@@ -30,7 +32,6 @@ const HEAD: usize = 4;
 const PROLONGED: Duration = Duration::from_secs(600);
 /// The flag that makes a script renew the expiry.
 const PROLONGS: u8 = 8;
-const SLOTS: usize = 16_384;
 /// The time for which calls have no receipts after their slot was found to be moving between
 /// shards.
 const MOVING: Duration = Duration::from_secs(1);
@@ -64,9 +65,10 @@ pub(crate) struct Receipt {
 }
 
 impl Receipts {
-    pub(crate) fn new(keys: &Keys, cluster: bool) -> Self {
-        let node = format!("{:016x}", RandomState::new().hash_one(()));
-        let tags = if cluster { tags() } else { vec![0] };
+    /// Returns the receipts of the node with this name, or of a node with a random name.
+    pub(crate) fn new(keys: &Keys, node: Option<&str>) -> Self {
+        let random = || format!("{:016x}", RandomState::new().hash_one(()));
+        let node = node.map_or_else(random, str::to_owned);
         let places = |tag: &u32| {
             Mutex::new(SlotPlaces {
                 key: keys.receipts(&tag.to_string(), &node).into(),
@@ -76,7 +78,7 @@ impl Receipts {
                 moving: None,
             })
         };
-        Self { slots: tags.iter().map(places).collect() }
+        Self { slots: keys.receipt_tags().iter().map(places).collect() }
     }
 
     /// Reserves a place for a call. Returns `None` if too many are in use, or if the slot is
@@ -107,15 +109,15 @@ impl Receipts {
     }
 
     fn lock(&self, slot: u16) -> MutexGuard<'_, SlotPlaces> {
-        let place = usize::from(slot) % self.slots.len();
-        self.slots[place].lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots[place_of(slot) % self.slots.len()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SlotPlaces {
     fn new_place(&mut self) -> Option<u16> {
         let place = self.numbers.len();
-        (place < MAX_RECEIPTS).then(|| self.numbers.push(0))?;
+        let first = RandomState::new().hash_one(place) as u16;
+        (place < MAX_RECEIPTS).then(|| self.numbers.push(first))?;
         u16::try_from(place).ok()
     }
 }
@@ -170,28 +172,13 @@ impl Drop for Receipt {
     }
 }
 
-/// Returns for each slot the smallest number that is in the slot if it is used as a hash tag.
-fn tags() -> Vec<u32> {
-    let (mut tags, mut left) = (vec![None; SLOTS], SLOTS);
-    for number in 0u32.. {
-        let tag = &mut tags[usize::from(slot(number.to_string().as_bytes()))];
-        if tag.is_none() {
-            (*tag, left) = (Some(number), left - 1);
-        }
-        if left == 0 {
-            break;
-        }
-    }
-    tags.into_iter().flatten().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::ClientKeys;
+    use crate::key::{ClientKeys, slot};
 
-    fn receipts(cluster: bool) -> Arc<Receipts> {
-        Arc::new(Receipts::new(&Keys::new("earrrl", ClientKeys::Escaped), cluster))
+    fn receipts() -> Arc<Receipts> {
+        Arc::new(Receipts::new(&Keys::new("earrrl", ClientKeys::Escaped, false), None))
     }
 
     /// Writes an entry in the way that scripts do.
@@ -207,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_number_at_a_place_tells_of_one_call() {
-        let (receipts, mut string) = (receipts(false), Vec::new());
+        let (receipts, mut string) = (receipts(), Vec::new());
         let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
         executed(&three, &mut string);
         executed(&one, &mut string);
@@ -223,7 +210,7 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_return() {
-        let receipts = receipts(false);
+        let receipts = receipts();
         let mut taken: Vec<_> = (0..MAX_RECEIPTS).map(|_| receipts.take(0).unwrap()).collect();
         assert!(receipts.take(0).is_none());
         taken.pop();
@@ -231,11 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_has_receipts_in_every_slot() {
-        let receipts = receipts(true);
-        for wanted in [0, 1, 5000, 16_383] {
-            let receipt = receipts.take(wanted).unwrap();
-            assert_eq!(slot(receipt.key.as_bytes()), wanted, "{}", receipt.key);
+    fn a_cluster_has_receipts_in_the_slot_of_each_record() {
+        let keys = Keys::new("earrrl", ClientKeys::Escaped, true);
+        let receipts = Arc::new(Receipts::new(&keys, Some("edge-1")));
+        for client in 0..5000u32 {
+            let record = keys.record(&client.to_le_bytes(), "login");
+            let receipt = receipts.take(slot(&record)).unwrap();
+            assert_eq!(slot(receipt.key.as_bytes()), slot(&record), "{}", receipt.key);
+            assert!(receipt.key.ends_with(":edge-1"), "{}", receipt.key);
         }
     }
 }

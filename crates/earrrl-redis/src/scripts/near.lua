@@ -19,7 +19,9 @@
 --
 -- Claims, the oldest first: the node's name, the number of its last changes that were applied, the tag
 -- of its rule, its share, the headroom that it expects to use (below zero if it makes no claim), and the
--- millisecond of the claim modulo 2^32. Claims that are an hour old are dropped. Changes with a number that was applied already are
+-- millisecond of the claim modulo 2^32. Claims that are an hour old are dropped, and those of an earlier
+-- process of the same node, whose name begins alike, after a minute: by then it has sent its changes for
+-- the last time. Changes with a number that was applied already are
 -- not applied again, so a node may send them until it gets an answer. A share under another version of
 -- the rule is in another unit and is not counted: while a rule changes, each version admits up to its
 -- own limit.
@@ -53,7 +55,7 @@ local function see(args, at, add)
   return verdict, state, spare
 end
 
-local others, active, claimed, wishes, last = '', 0, 0, 0, 0
+local others, active, claimed, wishes, last, own_name = '', 0, 0, 0, 0, string.sub(node, 1, 5)
 local claims, turn = call('GET', KEYS[2]) or '', 4294967296
 local at_ms = math.floor(now / 1000) % turn
 for at = 1, #claims - 31, 32 do
@@ -62,7 +64,7 @@ for at = 1, #claims - 31, 32 do
   age = math.min(age, turn - age) * 1000
   if holder == node then
     last = added
-  elseif age < math.max(3600000000, lease) then
+  elseif age < math.max(string.sub(holder, 1, 5) == own_name and 60000000 or 3600000000, lease) then
     others = others .. string.sub(claims, at, at + 31)
     if wished >= 0 and age < lease then
       active = active + 1

@@ -110,9 +110,11 @@ impl Cluster {
         self.nodes.iter().position(|node| serves(node, slot)).unwrap()
     }
 
-    /// Returns the slot of a client's key.
+    /// Returns the slot of a client's records: that of the smallest number whose slot is among the
+    /// same 16 as that of the client's name.
     pub fn slot_of(&self, client: &str) -> u16 {
-        self.nodes[0].command(&["CLUSTER", "KEYSLOT", client]).unwrap()
+        let wanted = slot(client) / 16;
+        (0u32..).map(|tag| slot(&tag.to_string())).find(|slot| slot / 16 == wanted).unwrap()
     }
 
     /// Makes a replica replace a master, after it has received all data.
@@ -184,4 +186,11 @@ fn serves(node: &Server, slot: u16) -> bool {
 fn range(text: &str) -> Option<(u16, u16)> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     Some((low.parse().ok()?, high.parse().ok()?))
+}
+
+/// Returns the slot of a hash tag: its CRC-16/XMODEM checksum modulo the number of slots.
+fn slot(tag: &str) -> u16 {
+    let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+    let add = |crc: u16, byte: u8| (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| shift(crc));
+    tag.bytes().fold(0, add) % 16_384
 }

@@ -187,6 +187,7 @@ fn only_with_redis(file: &file::EngineTable, problems: &mut Problems) {
         ("deadline", &file.deadline),
         ("sentinel", &file.sentinel),
         ("sync", &file.sync),
+        ("node", &file.node),
         ("hmac_key", &file.hmac_key),
         ("hmac_key_file", &file.hmac_key_file),
         ("ca_file", &file.ca_file),

@@ -146,6 +146,7 @@ pub(super) struct EngineTable {
     pub(super) redis_file: Placed<String>,
     pub(super) cluster: Placed<bool>,
     pub(super) sentinel: Placed<String>,
+    pub(super) node: Placed<String>,
     pub(super) sync: Placed<String>,
     pub(super) nodes: Placed<u64>,
     pub(super) prefix: Placed<String>,

@@ -61,6 +61,12 @@ pub(super) fn validate(
         options.local_capacity = *field.get_ref() as usize;
     }
     options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
+    if let Some(node) = &file.node {
+        match earrrl_redis::check_node(node.get_ref()) {
+            Ok(()) => options.node = Some(node.get_ref().clone()),
+            Err(error) => problems.add(node.span(), error),
+        }
+    }
     options.clients = client_keys(file, problems);
     options.certificates = certificates(file, problems);
     RedisConfig { options, own_clock: false }

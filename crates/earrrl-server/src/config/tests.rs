@@ -158,13 +158,16 @@ mod redis {
     #[test]
     fn sentinels_and_near_rules() {
         let text = "[engine]\nredis = [\"redis://a\", \"redis://b\"]\nsentinel = \"main\"\nsync = \"5s\"\n\
-                    nodes = 4\n[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\nconsistency = \"near\"";
+                    nodes = 4\nnode = \"edge-1\"\n[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\nconsistency = \"near\"";
         let config = Config::parse(text, "f").unwrap();
         assert_eq!(config.rules[0].consistency, earrrl_redis::Consistency::Near);
         let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
         let options = redis.options;
         assert_eq!((options.sentinel.as_deref(), options.cluster), (Some("main"), false));
         assert_eq!((options.sync, options.nodes), (Duration::from_secs(5), Some(4)));
+        assert_eq!(options.node.as_deref(), Some("edge-1"));
+        let error = Config::parse(&text.replace("edge-1", ""), "f").unwrap_err().to_string();
+        assert!(error.contains("node: `` is not 1 to 64 printing characters"), "{error}");
     }
 
     #[test]
