@@ -40,7 +40,7 @@ impl<K: Key, C: Clock> Contender<K> for Ours<K, C> {
     }
 
     fn decide_batch(&self, keys: &[K]) -> usize {
-        self.limiter.check_batch(keys).filter(|verdict| verdict.is_allowed()).count()
+        self.limiter.admit_batch(keys).filter(|allowed| *allowed).count()
     }
 
     fn room(&self) -> Option<usize> {

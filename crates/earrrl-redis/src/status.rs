@@ -11,7 +11,8 @@ pub enum EngineMode {
     Connecting,
     /// Redis decides.
     Shared,
-    /// Redis decides, except for some shards of the Cluster that are not used.
+    /// Redis decides, but some shards of the Cluster cannot be reached: the policy for outages
+    /// decides about their clients.
     Partly,
     /// Redis is not used, so the policy for outages decides.
     Alone,

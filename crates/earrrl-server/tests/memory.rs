@@ -4,11 +4,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::certificates::{Authority, Tls, shake};
 use crate::support::http2::{self, RST_STREAM};
-use crate::support::process::Process;
+use crate::support::process::{BINARY, Process};
+use crate::support::resp::{Client, Reply};
 use crate::support::{connect, grpc, testdata, until};
 use earrrl_server::protobuf::ratelimit::{
     DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
@@ -249,9 +251,10 @@ fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
 fn a_descriptor_takes_little_memory() {
     for algorithm in ["fixed-window", "gcra"] {
         for kind in &KINDS {
-            let few = with_descriptors(algorithm, kind, 1);
-            let many = with_descriptors(algorithm, kind, DESCRIPTORS);
-            let each = |at: usize| (many[at] - few[at]) * 1024 / DESCRIPTORS as u64;
+            // A few descriptors for any value have a table each, and many of them share one.
+            let half = with_descriptors(algorithm, kind, DESCRIPTORS / 2);
+            let all = with_descriptors(algorithm, kind, DESCRIPTORS);
+            let each = |at: usize| (all[at] - half[at]) * 1024 / (DESCRIPTORS as u64 / 2);
             let (started, used) = (each(0), each(1));
             println!("{algorithm}: {started} bytes a descriptor, {used} in use");
             assert!(used <= MOST, "{algorithm}: {used} bytes");
@@ -278,4 +281,18 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
         until("memory is given back", || target.resident(kind.over) <= most);
         println!("    then {} KiB", target.resident(kind.over));
     }
+}
+
+/// The table for ten million clients would take 213 MB.
+#[test]
+fn the_table_of_cl_throttle_takes_memory_as_clients_come() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"rules = \"none\"\n[engine]\ncapacity = 10_000_000\n").unwrap();
+    let server = Process::spawn(Command::new(BINARY).args(["serve", "--config"]).arg(file.path()));
+    let mut client = Client::connect(server.resp);
+    for (remaining, limited) in [(1, 0), (0, 0), (0, 1)] {
+        let Reply::Array(answer) = client.line("CL.THROTTLE alice 1 1 3600") else { panic!() };
+        assert_eq!(answer[..3], [limited, 2, remaining].map(Reply::Integer));
+    }
+    assert!(server.resident_kib() < 60 * MIB, "{} KiB", server.resident_kib());
 }

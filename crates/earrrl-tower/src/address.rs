@@ -35,7 +35,7 @@ impl Prefixes {
     }
 
     /// Returns true if every IPv4 address is a client of its own.
-    pub(crate) const fn keeps_ipv4(self) -> bool {
+    pub const fn keeps_ipv4(self) -> bool {
         self.ipv4 == 32
     }
 
@@ -147,6 +147,20 @@ impl Prefixes {
 
 fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
     if length == whole { Ok(()) } else { write!(out, "/{length}") }
+}
+
+/// Returns the text of an address, as its [`Display`](std::fmt::Display) does, several times as fast for IPv4.
+///
+/// ```
+/// use earrrl_tower::address::text;
+/// assert_eq!(text("192.0.2.70".parse()?), "192.0.2.70");
+/// assert_eq!(text("2001:db8::1".parse()?), "2001:db8::1");
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn text(address: IpAddr) -> String {
+    let IpAddr::V4(v4) = address else { return address.to_string() };
+    let (text, len) = ipv4_text(v4);
+    String::from_utf8_lossy(&text[..len]).into_owned()
 }
 
 /// Returns the text of an IPv4 address, and its length. Every request needs this text, so it is

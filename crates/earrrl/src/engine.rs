@@ -187,6 +187,9 @@ pub fn check_name(name: &str) -> Result<(), RuleError> {
 /// key.
 #[cfg(feature = "std")]
 pub(crate) fn are_distinct(charges: &[Charge<'_>]) -> bool {
+    if charges.is_sorted_by(|a, b| a.rule.0 < b.rule.0) {
+        return (1..=MAX_CHARGES).contains(&charges.len());
+    }
     let same = |a: &Charge<'_>, b: &Charge<'_>| a.rule == b.rule && a.key == b.key;
     let comes_again = |(nth, charge)| charges[..nth].iter().any(|before| same(before, charge));
     (1..=MAX_CHARGES).contains(&charges.len()) && !charges.iter().enumerate().any(comes_again)

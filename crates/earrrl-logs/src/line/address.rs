@@ -5,12 +5,48 @@ use std::net::{IpAddr, SocketAddr};
 /// Returns true if the text is an address, with or without a port, or a host name.
 #[inline]
 pub fn is_client(text: &[u8]) -> bool {
-    // Almost every client is an IPv4 address, which is checked first because it is cheap.
-    let plain = text.iter().all(|b| b.is_ascii_digit() || *b == b'.');
-    if plain && text.len() <= 15 && text.iter().filter(|&&b| b == b'.').count() == 3 {
-        return true;
+    is_dotted(text) || is_host_or_address(text)
+}
+
+/// Returns true if the text has the form of an IPv4 address: 7 to 15 bytes, all of them digits except
+/// three dots. Nearly every client of a log has this form, so all bytes are compared at once.
+#[inline]
+pub fn is_dotted(text: &[u8]) -> bool {
+    let Some(bytes) = padded(text) else { return false };
+    let (not_dot, not_digit) = (above(bytes ^ splat(b'.'), 0), above(bytes ^ splat(b'0'), 9));
+    let mut dots = !not_dot & HIGH;
+    // Each step removes one dot; then exactly one must be left.
+    dots &= dots.wrapping_sub(1);
+    dots &= dots.wrapping_sub(1);
+    let three_dots = dots != 0 && dots & (dots - 1) == 0;
+    three_dots && not_dot & not_digit & HIGH == HIGH << (8 * text.len())
+}
+
+/// The highest bit of each byte.
+const HIGH: u128 = splat(0x80);
+
+const fn splat(byte: u8) -> u128 {
+    u128::from_ne_bytes([byte; 16])
+}
+
+/// Sets the highest bit of each byte that is above `bound`, and clears that of the others.
+#[inline]
+const fn above(bytes: u128, bound: u8) -> u128 {
+    ((bytes & !HIGH) + splat(0x7f - bound)) | bytes
+}
+
+/// Returns a text of 7 to 15 bytes as a number, the first byte lowest; `None` if its length differs.
+#[inline]
+fn padded(text: &[u8]) -> Option<u128> {
+    if let &[a, b, c, d, e, f, g] = text {
+        return Some(u64::from_le_bytes([a, b, c, d, e, f, g, 0]).into());
     }
-    is_host_or_address(text)
+    let overlap = 16usize.checked_sub(text.len()).filter(|overlap| *overlap > 0)? as u32;
+    let (first, last) = (text.first_chunk::<8>()?, text.last_chunk::<8>()?);
+    let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+    // The bytes of `last` that are in `first` too are its lowest ones, which the shift drops.
+    let last = last.checked_shr(8 * overlap).unwrap_or(0);
+    Some(u128::from(first) | u128::from(last) << 64)
 }
 
 #[cold]
@@ -65,6 +101,28 @@ pub fn is_private(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_and_three_dots_have_the_form_of_an_address() {
+        for text in ["1.2.3.4", "10.1.2.3", "192.0.2.70", "203.0.113.199", "999.1.1.1", "1..2..3"] {
+            let is_dotted = is_dotted(text.as_bytes());
+            assert_eq!(is_dotted, text.matches('.').count() == 3, "{text}");
+        }
+        for text in [
+            "",
+            "1.2.3",
+            "1.2.3.",
+            "1.2.3.4.5",
+            "12345678",
+            "1.2.3.4\0",
+            "1.2.3.a",
+            "1.2.3:4",
+            "1.2.3.4,5.6.7.8",
+            "1.2.3.\u{b0}",
+        ] {
+            assert!(!is_dotted(text.as_bytes()), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_and_hosts() {

@@ -7,7 +7,7 @@ mod skips;
 pub mod time;
 mod years;
 
-pub use address::{is_address, is_client, is_private, last_of_list};
+pub use address::{is_address, is_client, is_dotted, is_private, last_of_list};
 pub use escape::Escaped;
 pub use skips::{Example, Skip, Skips};
 pub use years::Years;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::format::{Field, Record};
 use crate::line::Skip;
-use crate::line::{is_client, last_of_list};
+use crate::line::{is_client, is_dotted, last_of_list};
 use earrrl_tower::Prefixes;
 
 /// A way to compute the key from a whole record instead of from named fields.
@@ -145,6 +145,9 @@ fn client<'a>(
     strict: bool,
     buffer: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], Skip> {
+    if is_dotted(text) && prefixes.keeps_ipv4() {
+        return Ok(text);
+    }
     let last = last_of_list(text);
     // Host names contain no colon, so a text with one must be an IPv6 address. Parsing it here
     // avoids parsing it twice.

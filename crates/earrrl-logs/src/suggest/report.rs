@@ -42,7 +42,8 @@ pub struct Advice<'a> {
     pub reader: &'a LogReader,
     /// The names of the clients in the output.
     pub names: &'a ClientNames,
-    /// The reason for which the limit may affect fewer clients than stand out, if there is one.
+    /// A warning that the number of clients above the limit is a lower bound, with the reason; `None`
+    /// if the number is exact.
     pub most: Option<String>,
 }
 

@@ -105,7 +105,8 @@ pub(crate) trait OnRedis {
     /// A state of another algorithm stays as it is.
     fn merged(&self, state: State, counted: &State, sum: Cost) -> State;
 
-    /// Returns the headroom that a request uses up, in the unit of the script's part `spare`.
+    /// Returns the headroom that a request uses up, in the unit in which the Lua function `spare`
+    /// computes a client's headroom.
     fn takes(&self, cost: Cost) -> f64 {
         cost.billionths() as f64
     }

@@ -24,7 +24,7 @@ pub(super) struct ByteMap {
 struct Entry {
     /// The end of the string in `bytes`, which begins where the string before it ends.
     end: usize,
-    /// The first position.
+    /// The first of the string's positions.
     place: u32,
 }
 

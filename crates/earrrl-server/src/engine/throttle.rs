@@ -186,14 +186,14 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Creates a table for `capacity` active keys.
+    /// Creates a table for `capacity` active keys. It takes memory only once the command is used.
     ///
     /// # Errors
     /// Returns an error if memory, or randomness for the hash function, is not available.
     pub fn new(capacity: usize, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let unavailable = |why: &dyn fmt::Display| EngineError::Unavailable(why.to_string());
         Ok(Self {
-            table: Table::new(capacity).map_err(|error| unavailable(&error))?,
+            table: Table::reserved(capacity).map_err(|error| unavailable(&error))?,
             hasher: KeyHasher::random().map_err(|error| unavailable(&error))?,
             clock,
         })

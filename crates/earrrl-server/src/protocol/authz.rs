@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use earrrl::{Mode, Outcome};
+use earrrl_tower::address;
 use earrrl_tower::problem::CONTENT_TYPE;
 use smallvec::SmallVec;
 
@@ -74,7 +75,7 @@ fn attributes<'r, 'a: 'r>(
     asked: ProxiedRequest<'a>,
     lines: impl Fn(&str) -> Lines<'a>,
 ) -> Attributes<'r> {
-    let peer = asked.peer.map(|peer| bytes(peer.to_string().into()));
+    let peer = asked.peer.map(|peer| bytes(address::text(peer).into()));
     let known = [
         ("method", Some(asked.method)),
         ("path", Some(asked.target)),

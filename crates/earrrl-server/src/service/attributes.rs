@@ -128,7 +128,7 @@ impl<'a> Attributes<'a> {
         let client = settings.resolve_value(Some(peer), &reported).unwrap_or(peer);
         self.client_key = Some(settings.client_prefixes().key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
-            *value = Cow::Owned(client.to_string().into_bytes());
+            *value = Cow::Owned(address::text(client).into_bytes());
         }
     }
 }

@@ -82,11 +82,11 @@ impl Generation {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Returns the resident memory of the process, in bytes.
+    /// Returns the resident memory of the process without the pages of its program, in bytes.
     pub(super) fn resident(&mut self) -> u64 {
         assert_eq!(self.child.try_wait().unwrap(), None, "it has ended: {:?}", self.lines.lock());
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 

@@ -87,10 +87,10 @@ impl Process {
     }
 }
 
-/// Returns the memory of a process in KiB.
+/// Returns the memory of a process in KiB, without the pages of its program: the kernel drops those at any time.
 pub fn resident_kib(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 

@@ -20,12 +20,12 @@ pub(crate) fn div_ceil(ticks: i128, ticks_per_nano: i128) -> i128 {
 }
 
 /// Returns `⌊a / b⌋` of numbers that are not negative. Uses the compiler's slow 128-bit division
-/// only if 64 bits are not enough.
+/// only if 64 bits are not enough. The signed division would be slower still.
 #[inline]
 pub(crate) fn div_floor(a: i128, b: i128) -> i128 {
     match (u64::try_from(a), u64::try_from(b)) {
         (Ok(a), Ok(b)) => (a / b).into(),
-        _ => a / b,
+        _ => (a.unsigned_abs() / b.unsigned_abs()) as i128,
     }
 }
 

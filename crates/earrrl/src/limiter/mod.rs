@@ -1,5 +1,6 @@
 //! The keyed limiter: one rule for many clients, shared by any number of threads.
 
+mod batch;
 mod builder;
 mod hold;
 mod stable;
@@ -36,8 +37,6 @@ use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, ReadEntry, Swept,
 use crate::store::{BuildError, Clients, Kept};
 use crate::survey::{Survey, SurveySource, TopClient};
 
-/// The number of keys of a batch whose states are prefetched together.
-const BATCH: usize = 16;
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
 /// last reading, and would still deny this much later, is denied without another reading.
 const SOON: Duration = Duration::from_secs(1);
@@ -164,49 +163,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         let cost = self.rule.accept(cost)?;
         Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Charge))
-    }
-
-    /// Decides one request of cost 1 for each key, in order. This is several times as fast as
-    /// single decisions if the clients' states do not fit the processor's cache. The states of
-    /// sixteen clients are prefetched together; each request is decided when its verdict is
-    /// consumed.
-    ///
-    /// ```
-    /// # let rule: earrrl::Rule = "gcra 1/s burst=2".parse()?;
-    /// let limiter: earrrl::Limiter<u64> = earrrl::Limiter::builder(rule).build()?;
-    /// let allowed = limiter.check_batch(&[7, 7, 8, 7]).filter(|verdict| verdict.is_allowed());
-    /// assert_eq!(allowed.count(), 3);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn check_batch<'a, Q, I>(&'a self, keys: I) -> impl Iterator<Item = Verdict<'a>> + 'a
-    where
-        K: Borrow<Q>,
-        Q: Hash + ?Sized + 'a,
-        I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
-    {
-        let mut keys = keys.into_iter().fuse();
-        let (mut hashes, mut next) = ([KeyHash::from_bits(0); BATCH], 0..0);
-        core::iter::from_fn(move || {
-            if next.is_empty() {
-                next = 0..self.fetch_some(&mut keys, &mut hashes);
-            }
-            Some(self.decide(hashes[next.next()?], Cost::ONE, None, Mode::Check))
-        })
-    }
-
-    /// Hashes as many keys as fit into the array, prefetches their states, and returns their number.
-    #[inline]
-    fn fetch_some<'k, Q: Hash + ?Sized + 'k>(
-        &self,
-        keys: &mut impl Iterator<Item = &'k Q>,
-        hashes: &mut [KeyHash; BATCH],
-    ) -> usize {
-        let fetch = |(hash, key): (&mut KeyHash, &'k Q)| {
-            *hash = self.hasher.hash(key);
-            self.clients.prefetch(*hash, self.rule.limit().policy());
-        };
-        hashes.iter_mut().zip(keys).map(fetch).count()
     }
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`

@@ -133,7 +133,20 @@ fn a_batch_decides_as_one_by_one() {
         let batch: Vec<Decision> = many.check_batch(&keys).map(|v| v.decision()).collect();
         let single: Vec<Decision> = keys.iter().map(|key| one.check(key).decision()).collect();
         assert_eq!(batch, single, "{text}");
+        let admitting = manual_for::<u64>(text).0;
+        let admitted: Vec<bool> = admitting.admit_batch(&keys).collect();
+        let allowed: Vec<bool> = single.iter().map(|decision| decision.allowed).collect();
+        assert_eq!(admitted, allowed, "{text}");
     }
+}
+
+#[test]
+fn sixteen_requests_are_admitted_when_the_first_answer_is_read() {
+    let (limiter, _clock) = manual("gcra 1/s burst=17");
+    let mut batch = limiter.admit_batch(["k"; 18]);
+    assert_eq!(batch.next(), Some(true));
+    assert!(limiter.check("k").is_allowed() && !limiter.check("k").is_allowed());
+    assert_eq!(batch.collect::<Vec<_>>()[14..], [true, false, false]);
 }
 
 /// A request of a batch is never judged earlier than a request that was decided before it.

@@ -315,8 +315,13 @@ impl<C: Clock> MemoryEngine<C> {
         now: Option<Nanos>,
     ) -> Result<Decision, EngineError> {
         let mut parts = Each::new();
+        let mut last: Option<(&[u8], KeyHash)> = None;
         for charge in charges {
-            let (known, part) = self.known_part(rules, charge)?;
+            // The charges of a request often share one key, which is then hashed once.
+            let same = last.filter(|(key, _)| core::ptr::eq(*key, charge.key));
+            let hash = same.map_or_else(|| self.hash(charge.key), |(_, hash)| hash);
+            last = Some((charge.key, hash));
+            let (known, part) = known_part(rules, charge.rule, hash, charge.cost)?;
             if known.older.is_some() {
                 known.settle(part.key, self.clock.at_or_now(now));
             }

@@ -38,7 +38,7 @@ pub(super) struct Prepared {
     pub(super) capacity: usize,
     /// The number of changes of the limit so far.
     pub(super) version: u32,
-    /// The version with which the algorithm was last changed, or 0.
+    /// The `version` at the last change to another algorithm; 0 if there was none.
     pub(super) algorithm_since: u32,
     /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
@@ -149,7 +149,7 @@ impl Prepared {
         Arc::ptr_eq(&self.clients, &other.clients)
     }
 
-    /// Moves a client to this rule's store, where it is decided.
+    /// Moves a client from an older store, if it is still there, to this rule's store.
     #[inline]
     pub(super) fn settle(&self, key: KeyHash, now: Nanos) {
         if let Some(older) = &self.older {

@@ -85,25 +85,13 @@ impl<'a> Part<'a> {
     }
 
     /// Returns the client, judged on the state that was read. That state may be torn, since its
-    /// halves are read separately; the compare-and-swap then fails.
+    /// halves are read separately; [`AtHome::settle`] detects that.
     #[inline(always)]
-    fn at_home<'p>(&'p self, place: &Lookup<'p>, now: Nanos) -> Option<AtHome<'p>> {
+    pub(super) fn at_home<'p>(&'p self, place: &Lookup<'p>, now: Nanos) -> Option<AtHome<'p>> {
         let Kept::Words(table) = &self.clients.kept else { return None };
         let seen = table.at_home(place)?;
         let request = self.judge_seen(&seen, now)?;
         Some(AtHome { part: self, seen, request })
-    }
-
-    /// Returns the client, judged on a state that it certainly had at one instant.
-    #[inline]
-    pub(super) fn judge_at_home<'p>(
-        &'p self,
-        place: &Lookup<'p>,
-        now: Nanos,
-    ) -> Option<AtHome<'p>> {
-        let mut client = self.at_home(place, now)?;
-        client.settle(|_| Mode::Peek)?;
-        Some(client)
     }
 
     #[inline(always)]

@@ -291,6 +291,10 @@ enum RuleVerdict<'a> {
 impl<'r> AtomicRequest<'r, '_> {
     fn decide(mut self, mode: Mode, report: &mut dyn FnMut(&[RuleVerdict<'_>])) -> Decision {
         let mut answers = self.judge_all();
+        // A charge verifies the state that was read, but a denied request charges no leaky rule.
+        if mode != Mode::Check || !all_pass(&answers) {
+            self.verify(&mut answers);
+        }
         if mode == Mode::Check {
             self.charge_strict_words(&mut answers);
             if all_pass(&answers) {
@@ -310,13 +314,24 @@ impl<'r> AtomicRequest<'r, '_> {
     fn judge_all(&mut self) -> Each<RuleVerdict<'r>> {
         let (mut answers, now) = (Each::new(), self.now);
         for (part, place) in self.parts.iter().zip(self.places) {
-            let at_home = place.as_ref().and_then(|place| part.judge_at_home(place, now));
+            let at_home = place.as_ref().and_then(|place| part.at_home(place, now));
             answers.push(match at_home {
                 Some(client) => RuleVerdict::AtHome(client),
                 None => RuleVerdict::Elsewhere(self.judge(part), None),
             });
         }
         answers
+    }
+
+    /// Judges clients in their home lines again if the state that was read was torn or changed.
+    fn verify(&mut self, answers: &mut [RuleVerdict<'_>]) {
+        for (part, answer) in self.parts.iter().zip(answers) {
+            if let RuleVerdict::AtHome(client) = answer
+                && client.settle(|_| Mode::Peek).is_none()
+            {
+                *answer = RuleVerdict::Elsewhere(self.judge(part), None);
+            }
+        }
     }
 
     fn judge(&mut self, part: &Part<'_>) -> Judgement {

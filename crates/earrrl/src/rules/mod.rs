@@ -153,6 +153,13 @@ pub fn combine<'a, R: Report + 'a>(
             continue;
         }
         let remaining = report.remaining();
+        if all_pass && judgement.allowed {
+            if deciding.is_none() || remaining < answer.remaining {
+                (answer.rule, answer.remaining) = (place, remaining);
+                deciding = Some((Wait::NONE, report));
+            }
+            continue;
+        }
         let wait = if all_pass { Wait::NONE } else { wait_of(rule, report) };
         let decides = match (all_pass, judgement.passes()) {
             (true, _) => deciding.is_none() || remaining < answer.remaining,

@@ -172,7 +172,7 @@ impl Names {
         let place = match shard.index.get(&fingerprint) {
             Some(place) => *place,
             None => {
-                if !shard.has_room_for(rank, self.shard_capacity()) {
+                if !shard.free_entry(rank, self.shard_capacity()) {
                     return;
                 }
                 let name = self.new_name(name(), decision, usage);
@@ -298,9 +298,9 @@ impl Name {
 }
 
 impl Shard {
-    /// Evicts a client of a lower rank than this if the shard is full. Returns false if all clients in a full shard have a
-    /// higher rank.
-    fn has_room_for(&mut self, rank: f64, capacity: usize) -> bool {
+    /// Evicts the client with the lowest rank if the shard is full. Returns false, and evicts none,
+    /// if all clients have a higher rank than `rank`.
+    fn free_entry(&mut self, rank: f64, capacity: usize) -> bool {
         if self.entries.len() < capacity {
             return true;
         }

@@ -106,7 +106,7 @@ pub(crate) struct Client {
     paced: Nanos,
     /// The headroom of the requests since then that were denied and not counted.
     turned_away: f64,
-    /// The time in which the limit refills what other nodes claim.
+    /// The time after which the headroom that other nodes claim now will be available again.
     refill_wait: Duration,
     /// The cost of the requests that wait for Redis.
     waiting: f64,

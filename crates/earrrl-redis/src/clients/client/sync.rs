@@ -90,7 +90,7 @@ impl Client {
             need: unsent + if cost.is_zero() { 0.0 } else { algorithm.needs(cost) },
             take: unsent + algorithm.takes(cost),
             wanted: self.wanted.max(many * algorithm.takes(Cost::ONE)),
-            // Half of it is used when the claim is renewed.
+            // A claim is renewed when half of its time has passed, so a quarter is added as a reserve.
             expected: self.pace * claim_ttl.as_secs_f64() * 1.25,
         }
     }

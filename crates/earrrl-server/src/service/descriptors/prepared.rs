@@ -112,7 +112,8 @@ impl DescriptorsPlan {
     /// # Errors
     /// Returns the errors of [`DescriptorsPlan::new`].
     pub fn of_config(config: &Config) -> Result<Option<Self>, RuleError> {
-        // Rules of the server's own configuration may apply to descriptors without any tree.
+        // Rules of the server's own configuration may apply to descriptors, even if there is no file in
+        // Envoy's format, which would make a tree.
         let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
         let tree = match &config.envoy.tree {
             Some(tree) => Arc::clone(tree),

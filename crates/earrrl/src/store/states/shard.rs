@@ -70,7 +70,7 @@ impl Entry {
     }
 }
 
-/// The hash of a key that is a hash already.
+/// A hasher that returns its input, for a map whose keys are hashes already.
 #[derive(Default)]
 pub(crate) struct Identity(u64);
 

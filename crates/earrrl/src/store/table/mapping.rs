@@ -1,6 +1,7 @@
-//! A file in memory, shared with the other processes that map it.
+//! Mapped memory: a file that is shared with the other processes that map it, or zeros of this process
+//! that take no memory until they are written to.
 //!
-//! This module has `unsafe` code because a mapping is only a pointer and a length to Rust. The file
+//! This module has `unsafe` code because a mapping is only a pointer and a length to Rust. A file
 //! must not be truncated while it is mapped; whoever may do that can also kill the process.
 #![allow(unsafe_code)]
 
@@ -9,16 +10,18 @@ use core::ptr::NonNull;
 use std::fs::File;
 use std::io;
 
+#[cfg(not(miri))]
+use rustix::mm::mmap_anonymous;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::region::Memory;
 
-/// A file that is mapped for reading and writing. The file stays open, since its locks would
+/// Memory that is mapped for reading and writing. A mapped file stays open, since its locks would
 /// otherwise be released.
 pub(crate) struct Mapping {
     start: NonNull<c_void>,
     len: usize,
-    _file: File,
+    _file: Option<File>,
 }
 
 // SAFETY: the memory is only handed out as values that may be shared; see `Region::mapped`.
@@ -34,6 +37,18 @@ unsafe impl Memory for Mapping {
 }
 
 impl Mapping {
+    /// Maps `len` bytes that are zero. The system provides memory for each page when it is first
+    /// written to.
+    #[cfg(not(miri))]
+    pub(crate) fn zeroed(len: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses the address, so no memory that is in use is replaced.
+        let start =
+            unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
+        let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { start, len, _file: None })
+    }
+
     /// Maps the first `len` bytes of a file. The whole file is made present now, so that later
     /// decisions do not wait for the disk.
     pub(crate) fn new(file: File, len: usize) -> io::Result<Self> {
@@ -41,7 +56,7 @@ impl Mapping {
         // SAFETY: the kernel chooses the address, so no memory that is in use is replaced.
         let start = unsafe { mmap(core::ptr::null_mut(), len, protection, flags, &file, 0) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let mapping = Self { start, len, _file: file };
+        let mapping = Self { start, len, _file: Some(file) };
         // Huge pages help only on a tmpfs that is mounted with `huge=advise`.
         for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateRead] {
             // The advice is an optimisation that older kernels do not know.

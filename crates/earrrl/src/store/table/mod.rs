@@ -21,7 +21,8 @@
 //!
 //! # Memory
 //! All memory is allocated and written when the table is built: 21⅓ bytes per client and one
-//! kilobyte. The table never grows.
+//! kilobyte. The table never grows. A table that may never be used
+//! ([`Table::reserved`]) is only mapped, and the system provides its pages as clients come.
 
 pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -178,6 +179,30 @@ impl Table {
         }
         let raw = RawTable::new(sets_for(capacity)).ok_or(TableError::TooLarge { capacity })?;
         Ok(Self { raw, capacity })
+    }
+
+    /// Returns an empty table as [`new`](Self::new) does, but the system provides its memory as clients
+    /// come. So a table that may never be used takes no memory. The first requests take some
+    /// microseconds longer, and the system may have no memory left when they come. Only Linux
+    /// supports this; elsewhere, the memory is provided now.
+    ///
+    /// # Errors
+    /// Returns the errors of [`new`](Self::new).
+    pub fn reserved(capacity: usize) -> Result<Self, TableError> {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        if capacity > 0 && slot::is_lock_free() {
+            return Self::zeroed(capacity).ok_or(TableError::TooLarge { capacity });
+        }
+        Self::new(capacity)
+    }
+
+    /// Returns a table in zeroed memory: the sets, and then the shards. Zeros are empty slots.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn zeroed(capacity: usize) -> Option<Self> {
+        let sets = Self::bytes_of(capacity)?;
+        let bytes = sets.checked_add(SHARDS_BYTES).filter(|bytes| fits(*bytes))?;
+        let memory: Arc<dyn Memory> = Arc::new(mapping::Mapping::zeroed(bytes).ok()?);
+        Self::mapped(&memory, sets, 0, sets_for(capacity), capacity)
     }
 
     /// Returns the table that other processes share in the same memory: its shards begin at
@@ -369,6 +394,14 @@ impl Table {
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.raw.bytes()
+    }
+}
+
+impl Lookup<'_> {
+    /// Returns the hash of the key.
+    #[inline(always)]
+    pub(crate) fn key(&self) -> KeyHash {
+        self.0.key
     }
 }
 

@@ -20,8 +20,8 @@ pub(super) struct Shard<S> {
     pub(super) claims: AtomicU64,
     /// The number of clients that were evicted although they were not idle.
     pub(super) displaced: AtomicU64,
-    /// In the first shard, an entry that is not empty once the table is sealed and takes no new
-    /// clients; see `transfer.rs`.
+    /// The seal of the table, which only the first shard has: an entry that is filled when the table
+    /// must take no more new clients; see `transfer.rs`.
     sealed: S,
 }
 
@@ -41,7 +41,7 @@ const PAUSES: usize = 32;
 
 /// A key and its home lines.
 pub(super) struct RawLookup<'a, S, const LINE: usize> {
-    key: KeyHash,
+    pub(super) key: KeyHash,
     homes: [&'a [S; LINE]; 2],
 }
 

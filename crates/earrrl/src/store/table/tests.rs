@@ -46,6 +46,9 @@ fn times(usual: usize) -> usize {
 
 #[test]
 fn impossible_capacities_are_refused() {
+    for capacity in [0, usize::MAX, 1 << 58, 1 << 40] {
+        assert_eq!(Table::reserved(capacity).unwrap_err(), Table::new(capacity).unwrap_err());
+    }
     let refused = |capacity| Table::new(capacity).unwrap_err();
     assert_eq!(refused(0), TableError::NoCapacity);
     assert_eq!(refused(usize::MAX), TableError::TooLarge { capacity: usize::MAX });
@@ -56,11 +59,16 @@ fn impossible_capacities_are_refused() {
 
 #[test]
 fn a_client_is_stored_changed_and_forgotten() {
-    let table = Table::new(1).unwrap();
+    for table in [Table::new(1).unwrap(), Table::reserved(1).unwrap()] {
+        store_change_and_forget(&table);
+    }
+}
+
+fn store_change_and_forget(table: &Table) {
     assert_eq!(table.get(key(1)), None);
     assert!(table.is_empty());
-    store(&table, 1, -5);
-    store(&table, 2, 7);
+    store(table, 1, -5);
+    store(table, 2, 7);
     assert_eq!((table.get(key(1)), table.get(key(2)), table.len()), (Some(-5), Some(7), 2));
     let mut words: Vec<_> = table.iter().map(|client| client.word).collect();
     words.sort_unstable();
