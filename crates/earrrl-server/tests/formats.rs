@@ -8,6 +8,9 @@ use std::fs;
 use crate::command::{earrrl, earrrl_fed, logs};
 use serde_json::Value;
 
+/// The number of columns at which help texts are wrapped.
+const HELP_WIDTH: usize = 100;
+
 const RULE: [&str; 2] = ["--rule", "recent-average 1/s half-life=10s strict"];
 
 fn replayed(text: &str, arguments: &[&str]) -> Value {
@@ -169,9 +172,23 @@ fn the_lines_of_the_documentation_are_read() {
     }
 }
 
+/// Joins the lines of a help text that were wrapped at its width, and leaves the others.
+fn unwrapped(help: &str) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let (mut joined, mut last): (String, &str) = Default::default();
+    for line in help.lines() {
+        let first_word = line.split_whitespace().next().map_or(0, str::len);
+        let is_wrapped = last.len() + 1 + first_word > HELP_WIDTH && indent(line) == indent(last);
+        joined += if is_wrapped { " " } else { "\n" };
+        joined += if is_wrapped { line.trim_start() } else { line };
+        last = line;
+    }
+    joined
+}
+
 #[test]
 fn the_lines_of_the_help_are_read() {
-    let help = earrrl(&["replay", "--help"]).out;
+    let help = unwrapped(&earrrl(&["replay", "--help"]).out);
     let formats = help.split("\nFormats, with a line of each").nth(1).unwrap();
     let mut found: Vec<(&str, String)> = Vec::new();
     for line in formats.lines() {

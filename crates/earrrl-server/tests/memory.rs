@@ -277,7 +277,8 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
         let highest = attack(&target, kind, CONNECTIONS, ROUNDS);
         println!("{}: idle {idle} KiB, highest {highest} KiB", kind.name);
         assert!(highest <= idle + 64 * MIB, "{}: {idle} KiB, then {highest}", kind.name);
-        let most = idle + idle / 10;
+        // An allocator keeps some pages for later, whatever the size of the server.
+        let most = idle + 4 * MIB;
         until("memory is given back", || target.resident(kind.over) <= most);
         println!("    then {} KiB", target.resident(kind.over));
     }
