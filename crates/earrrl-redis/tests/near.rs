@@ -568,3 +568,55 @@ async fn a_named_node_uses_its_keys_again() {
         assert_eq!((bytes, keys.len()), (32 * claims, receipts), "{name:?}");
     }
 }
+
+/// Two old and two new servers run while a rule changes its parameters or its algorithm. A client far
+/// above both limits is admitted at most what both admit together, and a polite one always.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abusers_get_at_most_both_limits_while_a_rule_changes() {
+    const LIMITS: [&str; 6] = [
+        "gcra 1/s burst=10",
+        "gcra 5/s burst=20",
+        "recent-average 1/s half-life=10s leaky",
+        "fixed-window 60/1m",
+        "sliding-counter 60/1m",
+        "sliding-log 60/1m",
+    ];
+    let start = Nanos::from_secs(1_800_000_000);
+    let times: Vec<_> = (0..600).map(|turn| start + Duration::from_millis(100 * turn)).collect();
+    for (place, old) in LIMITS.iter().enumerate() {
+        let new = LIMITS[(place + 1) % LIMITS.len()];
+        let mut most = 0;
+        for limit in [*old, new] {
+            let memory = earrrl::MemoryEngine::new(10).unwrap();
+            let rule = memory.prepare("rule", &limit.parse().unwrap()).unwrap();
+            let charge = Charge { rule, key: b"abuser", cost: Cost::ONE };
+            for now in &times {
+                let decision = memory.decide(&[charge], Mode::Check, Some(*now)).await.unwrap();
+                most += u32::from(decision.allowed);
+            }
+        }
+        for consistency in [Consistency::Near, Consistency::Exact] {
+            let server = Server::start(&[]).await;
+            let mut nodes = Vec::new();
+            for limit in [*old, *old, new, new] {
+                let node = node(&server.url(), Duration::from_secs(1), 4).await;
+                let limit = limit.parse().unwrap();
+                let rule = node.prepare_as("rule", &limit, 100, consistency).unwrap();
+                nodes.push((node, rule));
+            }
+            let (mut random, mut admitted, mut denied) = (Random::new(7), 0, 0);
+            for (turn, now) in times.iter().enumerate() {
+                let polite = (turn % 25 == 0).then_some("polite");
+                for key in [Some("abuser"), polite].into_iter().flatten() {
+                    let (node, rule) = random.pick(&nodes);
+                    let charge = Charge { rule: *rule, key: key.as_bytes(), cost: Cost::ONE };
+                    let decision = node.decide(&[charge], Mode::Check, Some(*now)).await.unwrap();
+                    admitted += u32::from(key == "abuser" && decision.allowed);
+                    denied += u32::from(key == "polite" && !decision.allowed);
+                }
+            }
+            let outcome = (admitted <= most, denied);
+            assert_eq!(outcome, (true, 0), "{consistency:?} {old} to {new}: {admitted} of {most}");
+        }
+    }
+}
