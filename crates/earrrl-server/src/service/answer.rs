@@ -17,7 +17,7 @@ pub struct Answer<'a> {
     /// The rules under which the request was charged, in the order of the charges.
     pub charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
     /// The quota that the client has left under each of the `charged` rules; empty unless
-    /// [`Manner::available`] is set.
+    /// [`Manner::available`](super::ask::Manner::available) is set.
     pub available: SmallVec<[Available; 2]>,
     /// A rule that could not be judged. If several rules could not be judged, this is one that
     /// denies on errors, if there is any.
