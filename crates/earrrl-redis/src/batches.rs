@@ -44,14 +44,14 @@ impl PackedCharge {
 
 /// A call of a script that decides charges of one slot, which are stored all or none.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct BatchCall {
     /// The time that the caller gave, if any.
     pub(crate) now: Option<Nanos>,
     pub(crate) slot: u16,
     pub(crate) charges: Vec<PackedCharge>,
 }
 
-impl Call {
+impl BatchCall {
     /// Returns true if both calls can be decided by one script.
     fn joins(&self, other: &Self) -> bool {
         self.charges.len() == 1 && other.charges.len() == 1 && self.now == other.now
@@ -60,7 +60,7 @@ impl Call {
 
 /// A call that waits to be sent, and for its answer.
 pub(crate) struct WaitingCall {
-    pub(crate) call: Call,
+    pub(crate) call: BatchCall,
     pub(crate) link: Link,
     pub(crate) ticket: Arc<Ticket>,
     pub(crate) answer: oneshot::Sender<RedisResult<Option<Reply>>>,
@@ -75,10 +75,10 @@ pub(crate) struct ReceiptPlace {
 
 /// Shows if a request's last call was sent.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket(Mutex<Progress>);
+pub(crate) struct Ticket(Mutex<BatchProgress>);
 
 #[derive(Debug, Default)]
-enum Progress {
+enum BatchProgress {
     #[default]
     Waiting,
     Sent(Option<ReceiptPlace>),
@@ -86,7 +86,7 @@ enum Progress {
 }
 
 impl Ticket {
-    fn lock(&self) -> MutexGuard<'_, Progress> {
+    fn lock(&self) -> MutexGuard<'_, BatchProgress> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -94,9 +94,9 @@ impl Ticket {
     /// must then not be sent.
     pub(crate) fn send(&self, place: Option<ReceiptPlace>) -> bool {
         let mut progress = self.lock();
-        let waits = !matches!(*progress, Progress::GivenUp);
+        let waits = !matches!(*progress, BatchProgress::GivenUp);
         if waits {
-            *progress = Progress::Sent(place);
+            *progress = BatchProgress::Sent(place);
         }
         waits
     }
@@ -104,15 +104,15 @@ impl Ticket {
     /// Returns the receipt of the last call, if it was sent with one.
     pub(crate) fn receipt(&self) -> Option<ReceiptPlace> {
         match &*self.lock() {
-            Progress::Sent(place) => place.clone(),
+            BatchProgress::Sent(place) => place.clone(),
             _ => None,
         }
     }
 
     /// Prevents a waiting call from being sent. Returns the receipt of a call that was.
     pub(crate) fn give_up(&self) -> Option<ReceiptPlace> {
-        match std::mem::replace(&mut *self.lock(), Progress::GivenUp) {
-            Progress::Sent(place) => place,
+        match std::mem::replace(&mut *self.lock(), BatchProgress::GivenUp) {
+            BatchProgress::Sent(place) => place,
             _ => None,
         }
     }
@@ -197,7 +197,7 @@ impl Batches {
 }
 
 /// Removes and returns the first call and the calls of its slot that it can be joined with.
-fn take<T>(waiting: &mut VecDeque<T>, call: impl Fn(&T) -> &Call) -> Vec<T> {
+fn take<T>(waiting: &mut VecDeque<T>, call: impl Fn(&T) -> &BatchCall) -> Vec<T> {
     let mut batch: Vec<T> = waiting.pop_front().into_iter().collect();
     let mut place = 0;
     while let (Some(first), Some(next)) = (batch.first(), waiting.get(place)) {
@@ -239,14 +239,14 @@ fn grouped<T>(calls: Vec<T>, charge: impl Fn(&T) -> Option<&PackedCharge>) -> Ve
 mod tests {
     use super::*;
 
-    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> Call {
+    fn call(rule: u8, key: u8, slot: u16, charges: usize) -> BatchCall {
         let charge = PackedCharge {
             kind: AlgorithmKind::TokenBucket,
             flags: 0,
             key: vec![key],
             parameters: vec![rule],
         };
-        Call { now: None, slot, charges: vec![charge; charges] }
+        BatchCall { now: None, slot, charges: vec![charge; charges] }
     }
 
     #[test]

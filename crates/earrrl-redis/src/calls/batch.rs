@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::algorithm::micros;
-use crate::batches::{Call, PackedCharge, ReceiptPlace, Ticket, WaitingCall};
+use crate::batches::{BatchCall, PackedCharge, ReceiptPlace, Ticket, WaitingCall};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
@@ -33,7 +33,7 @@ pub(crate) async fn call(
     shared: &Arc<Shared>,
     group: usize,
     link: Link,
-    call: Call,
+    call: BatchCall,
     ticket: &Arc<Ticket>,
 ) -> Result<Option<Reply>, Fault> {
     let (answer, answered) = oneshot::channel();

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::algorithm::flags;
 use crate::backlog::unsettled::Unanswered;
-use crate::batches::{Call, PackedCharge, ReceiptPlace, Ticket};
+use crate::batches::{BatchCall, PackedCharge, ReceiptPlace, Ticket};
 use crate::calls::batch::{self, GRACE};
 use crate::calls::convert::{Called, converting};
 use crate::calls::deliver::take_back;
@@ -229,7 +229,7 @@ async fn in_time(
             parameters: charge.parameters(shared.options.linger),
         }
     };
-    let call = Call { now: request.now, slot, charges: places.iter().map(charge).collect() };
+    let call = BatchCall { now: request.now, slot, charges: places.iter().map(charge).collect() };
     for _ in 0..2 {
         let reply = batch::call(shared, group, link.clone(), call.clone(), ticket).await?;
         if !matches!(reply, Some(Reply::Expired { .. })) {

@@ -61,15 +61,20 @@ pub(super) fn validate(
         options.local_capacity = *field.get_ref() as usize;
     }
     options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
-    if let Some(node) = &file.node {
-        match earrrl_redis::check_node(node.get_ref()) {
-            Ok(()) => options.node = Some(node.get_ref().clone()),
-            Err(error) => problems.add(node.span(), error),
-        }
-    }
+    options.node = node(file, problems);
     options.clients = client_keys(file, problems);
     options.certificates = certificates(file, problems);
     RedisConfig { options, own_clock: false }
+}
+
+/// Returns the name of this server among the nodes.
+fn node(file: &file::EngineTable, problems: &mut Problems) -> Option<String> {
+    let field = file.node.as_ref()?;
+    match earrrl_redis::check_node(field.get_ref()) {
+        Ok(()) => return Some(field.get_ref().clone()),
+        Err(error) => problems.add(field.span(), error),
+    }
+    None
 }
 
 /// Sets whether the URLs belong to Sentinels, to a Cluster or to a single server.

@@ -9,14 +9,14 @@ use earrrl::{Name, Nanos, Wait};
 
 /// A change in the state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ClientChange {
     /// The client crossed its limit.
     Limited,
     /// The client's next request is within its limit again.
     Forgiven,
 }
 
-impl Change {
+impl ClientChange {
     /// Returns the change's name in events.
     pub fn name(self) -> &'static str {
         match self {
@@ -30,7 +30,7 @@ impl Change {
 #[derive(Clone, Debug)]
 pub struct ClientEvent {
     /// The change.
-    pub change: Change,
+    pub change: ClientChange,
     /// The part of the client's hash that the table stores.
     pub fingerprint: u64,
     /// The name of the client, with its latest decision.
@@ -46,7 +46,7 @@ pub struct Budget {
     pub clients: usize,
 }
 
-/// The clients of a rule for which a subscriber was sent [`Change::Limited`] and nothing since.
+/// The clients of a rule for which a subscriber was sent [`ClientChange::Limited`] and nothing since.
 #[derive(Debug, Default)]
 pub struct LimitedClients {
     /// The ends of the clients' waits, and their names.
@@ -80,7 +80,7 @@ impl LimitedClients {
         budget.clients -= crossed.len();
         for (fingerprint, name) in crossed {
             self.clients.insert(fingerprint, (end_of(&name), name.clone()));
-            events.push(ClientEvent { change: Change::Limited, fingerprint, name });
+            events.push(ClientEvent { change: ClientChange::Limited, fingerprint, name });
         }
         events
     }
@@ -95,7 +95,7 @@ impl LimitedClients {
         budget.clients += passed.len();
         let remove = |fingerprint| {
             let (_, name) = self.clients.remove(&fingerprint)?;
-            Some(ClientEvent { change: Change::Forgiven, fingerprint, name })
+            Some(ClientEvent { change: ClientChange::Forgiven, fingerprint, name })
         };
         passed.into_iter().filter_map(remove).collect()
     }

@@ -169,18 +169,29 @@ pub fn combine<'a, R: Report + 'a>(
         if decides {
             (answer.rule, deciding) = (place, Some((wait, report)));
         }
-        answer.remaining = answer.remaining.min(remaining);
-        answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));
-        answer.delay = answer.delay.max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
-        if !all_pass && rule.action().enforces() {
-            answer.retry_after = answer.retry_after.max(wait);
-        }
+        add_outcome(&mut answer, (rule, judgement), (remaining, wait), all_pass);
     }
     if let Some((_, report)) = deciding {
         (answer.rate, answer.limit, answer.reset_after) = report.standing();
     }
     answer.allowed = answer.outcome != Outcome::Deny;
     answer
+}
+
+/// Adds the outcome of one rule to that of the rules before it.
+#[inline]
+fn add_outcome(
+    answer: &mut Decision,
+    (rule, judgement): (&Rule, &Judgement),
+    (remaining, wait): (u64, Wait),
+    all_pass: bool,
+) {
+    answer.remaining = answer.remaining.min(remaining);
+    answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));
+    answer.delay = answer.delay.max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
+    if !all_pass && rule.action().enforces() {
+        answer.retry_after = answer.retry_after.max(wait);
+    }
 }
 
 /// Returns the wait until the rule lets the request pass. A delaying rule lets it pass as soon as

@@ -9,8 +9,8 @@ use earrrl_logs::reading::{ClientNumbers, LogKey, LoggedRequest, Selection};
 use earrrl_server::config::Config;
 use earrrl_server::service::rule::ActiveRule;
 
-use super::snapshot::{Client, RuleCounts, Snapshot};
-use super::trial::Trial;
+use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
+use super::trial::LogTrial;
 use crate::cli::{CliFailure, failure};
 use crate::configured::Configured;
 
@@ -36,21 +36,21 @@ impl ConfigTrial {
     }
 }
 
-impl Trial for ConfigTrial {
+impl LogTrial for ConfigTrial {
     fn take(&mut self, clients: &ClientNumbers, request: LoggedRequest) {
         let decided = self.0.decide(clients, request, |_| Ok::<(), Infallible>(()));
         decided.unwrap_or_else(|never| match never {});
     }
 
-    fn snapshot(&self, rule: Option<&str>, limit: usize) -> Result<Snapshot, String> {
+    fn snapshot(&self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let service = self.0.service();
         let rules: Vec<_> = service.rules().iter().map(counts_of).collect();
         let first = || rules.first().map(|rule| rule.name.clone()).unwrap_or_default();
         let rule = rule.map_or_else(first, str::to_owned);
         let report = service.survey(&rule).map_err(|error| error.to_string())?;
         let clients = report.clients.into_iter().take(limit);
-        let clients = clients.map(|client| Client::of(client.figures, client.name)).collect();
-        Ok(Snapshot { rule, rules, clients, status: String::new() })
+        let clients = clients.map(|client| TopRow::of(client.figures, client.name)).collect();
+        Ok(TopSnapshot { rule, rules, clients, status: String::new() })
     }
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {

@@ -5,8 +5,8 @@ use std::time::Instant;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 
-use super::snapshot::{Client, RuleCounts, Snapshot};
-use super::source::{Request, Update};
+use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
+use super::source::{ScreenRequest, Update};
 
 /// The figure by which clients are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,19 +33,19 @@ pub(super) enum Prompt {
 }
 
 /// The effect of a key beyond the screen.
-pub(super) enum Step {
+pub(super) enum KeyEffect {
     /// None.
     Stay,
     /// The program ends.
     Quit,
     /// The source gets a request.
-    Request(Request),
+    Request(ScreenRequest),
 }
 
 /// The state of the screen.
 #[derive(Default)]
 pub(super) struct Screen {
-    pub(super) snapshot: Snapshot,
+    pub(super) snapshot: TopSnapshot,
     /// Requests and denials a second by rule, in the order of the snapshot's rules.
     pub(super) rates: Vec<(f64, f64)>,
     pub(super) error: Option<String>,
@@ -75,7 +75,7 @@ impl Screen {
     }
 
     /// Returns the clients that the filter admits, in the chosen order.
-    pub(super) fn clients(&self) -> Vec<&Client> {
+    pub(super) fn clients(&self) -> Vec<&TopRow> {
         let each = self.snapshot.clients.iter();
         let mut clients: Vec<_> = each.filter(|one| one.name().contains(&self.filter)).collect();
         match self.order {
@@ -87,12 +87,12 @@ impl Screen {
     }
 
     /// Handles a key.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Step {
+    pub(super) fn press(&mut self, key: KeyEvent) -> KeyEffect {
         if key.kind == KeyEventKind::Release {
-            return Step::Stay;
+            return KeyEffect::Stay;
         }
         if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
-            return Step::Quit;
+            return KeyEffect::Quit;
         }
         self.not_reset = None;
         match std::mem::take(&mut self.prompt) {
@@ -100,16 +100,16 @@ impl Screen {
             Prompt::Filter => self.edit(key.code),
             Prompt::Reset(client) => match key.code {
                 KeyCode::Char('y') => {
-                    Step::Request(Request::Reset(self.snapshot.rule.clone(), client))
+                    KeyEffect::Request(ScreenRequest::Reset(self.snapshot.rule.clone(), client))
                 }
-                _ => Step::Stay,
+                _ => KeyEffect::Stay,
             },
         }
     }
 
-    fn command(&mut self, code: KeyCode) -> Step {
+    fn command(&mut self, code: KeyCode) -> KeyEffect {
         match code {
-            KeyCode::Char('q') | KeyCode::Esc => return Step::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return KeyEffect::Quit,
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('/') => self.prompt = Prompt::Filter,
             KeyCode::Down | KeyCode::Char('j') => self.selected.select_next(),
@@ -130,10 +130,10 @@ impl Screen {
             }
             _ => {}
         }
-        Step::Stay
+        KeyEffect::Stay
     }
 
-    fn edit(&mut self, code: KeyCode) -> Step {
+    fn edit(&mut self, code: KeyCode) -> KeyEffect {
         self.prompt = Prompt::Filter;
         match code {
             KeyCode::Enter => self.prompt = Prompt::Nothing,
@@ -145,22 +145,22 @@ impl Screen {
             KeyCode::Char(character) if self.filter.len() < 64 => self.filter.push(character),
             _ => {}
         }
-        Step::Stay
+        KeyEffect::Stay
     }
 
-    fn next_rule(&mut self) -> Step {
+    fn next_rule(&mut self) -> KeyEffect {
         let rules = &self.snapshot.rules;
         let place = rules.iter().position(|rule| rule.name == self.snapshot.rule);
         let next = place.map_or(0, |place| place + 1) % rules.len().max(1);
         match rules.get(next) {
-            Some(rule) => Step::Request(Request::Show(rule.name.clone())),
-            None => Step::Stay,
+            Some(rule) => KeyEffect::Request(ScreenRequest::Show(rule.name.clone())),
+            None => KeyEffect::Stay,
         }
     }
 }
 
 /// Returns the requests and the denials a second between two snapshots, by rule.
-fn rates(before: &Snapshot, after: &Snapshot, seconds: Option<f64>) -> Vec<(f64, f64)> {
+fn rates(before: &TopSnapshot, after: &TopSnapshot, seconds: Option<f64>) -> Vec<(f64, f64)> {
     let Some(seconds) = seconds.filter(|seconds| *seconds > 0.0) else {
         return vec![(0.0, 0.0); after.rules.len()];
     };
@@ -180,24 +180,24 @@ mod tests {
 
     use super::*;
 
-    fn press(screen: &mut Screen, code: KeyCode) -> Step {
+    fn press(screen: &mut Screen, code: KeyCode) -> KeyEffect {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    fn snapshot(allowed: f64, denied: f64) -> Snapshot {
+    fn snapshot(allowed: f64, denied: f64) -> TopSnapshot {
         let rule = |name: &str| RuleCounts {
             name: name.to_owned(),
             limit: String::new(),
             allowed,
             denied,
         };
-        let client = |key: &str, usage, denied| Client {
+        let client = |key: &str, usage, denied| TopRow {
             key: Some(key.as_bytes().to_vec()),
             usage,
             denied,
-            ..Client::default()
+            ..TopRow::default()
         };
-        Snapshot {
+        TopSnapshot {
             rule: "api".to_owned(),
             rules: vec![rule("api"), rule("login")],
             clients: vec![client("bob", 2.0, 1), client("alice", 1.0, 9), client("carol", 0.5, 0)],
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    fn state(snapshot: Snapshot) -> Update {
+    fn state(snapshot: TopSnapshot) -> Update {
         Update::State(Ok(snapshot))
     }
 
@@ -232,7 +232,7 @@ mod tests {
         press(&mut screen, KeyCode::Char('p'));
         screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
         assert_eq!(screen.snapshot.rules[0].allowed, 10.0);
-        assert!(matches!(press(&mut screen, KeyCode::Char('q')), Step::Quit));
+        assert!(matches!(press(&mut screen, KeyCode::Char('q')), KeyEffect::Quit));
     }
 
     #[test]
@@ -242,14 +242,15 @@ mod tests {
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Char('r'));
-        assert!(matches!(press(&mut screen, KeyCode::Char('n')), Step::Stay));
+        assert!(matches!(press(&mut screen, KeyCode::Char('n')), KeyEffect::Stay));
         press(&mut screen, KeyCode::Char('r'));
-        let Step::Request(Request::Reset(rule, key)) = press(&mut screen, KeyCode::Char('y'))
+        let KeyEffect::Request(ScreenRequest::Reset(rule, key)) =
+            press(&mut screen, KeyCode::Char('y'))
         else {
             panic!("no reset");
         };
         assert_eq!((&*rule, &*key), ("api", &b"alice"[..]));
-        let Step::Request(Request::Show(next)) = press(&mut screen, KeyCode::Tab) else {
+        let KeyEffect::Request(ScreenRequest::Show(next)) = press(&mut screen, KeyCode::Tab) else {
             panic!("no other rule");
         };
         assert_eq!(next, "login");

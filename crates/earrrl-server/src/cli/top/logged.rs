@@ -9,19 +9,19 @@ use earrrl_logs::reading::{ClientNumbers, LogReader, LoggedRequest, ReadError, S
 use super::args::TopArgs;
 use super::config_trial::ConfigTrial;
 use super::rule_trial::RuleTrial;
-use super::snapshot::Snapshot;
-use super::source::Source;
-use super::trial::Trial;
+use super::snapshot::TopSnapshot;
+use super::source::ClientSource;
+use super::trial::LogTrial;
 use crate::cli::CliFailure;
 use crate::cli::log::{self, LogArgs};
 use crate::cli::progress::ReadProgress;
 use crate::cli::stop::Stop;
 
 /// The requests of a log so far.
-pub(super) struct LogSource(Arc<Mutex<Progress>>);
+pub(super) struct LogSource(Arc<Mutex<LogProgress>>);
 
-struct Progress {
-    trial: Box<dyn Trial>,
+struct LogProgress {
+    trial: Box<dyn LogTrial>,
     status: String,
 }
 
@@ -29,7 +29,7 @@ impl LogSource {
     /// Reads a log: on a thread of its own, or with `--once` to its end.
     pub(super) fn open(args: TopArgs) -> Result<Self, CliFailure> {
         let mut selection = args.log.selection();
-        let trial: Box<dyn Trial> = match (&args.config, args.rule) {
+        let trial: Box<dyn LogTrial> = match (&args.config, args.rule) {
             (Some(path), _) => Box::new(ConfigTrial::load(path, &mut selection)?),
             (None, Some(text)) => Box::new(RuleTrial::new(&text)?),
             (None, None) => {
@@ -37,7 +37,7 @@ impl LogSource {
             }
         };
         let status = "reading the log".to_owned();
-        let progress = Arc::new(Mutex::new(Progress { trial, status }));
+        let progress = Arc::new(Mutex::new(LogProgress { trial, status }));
         if args.once {
             read_whole(&args.log, selection, &progress)?;
         } else {
@@ -63,7 +63,7 @@ impl LogSource {
 fn read_whole(
     args: &LogArgs,
     selection: Selection,
-    progress: &Mutex<Progress>,
+    progress: &Mutex<LogProgress>,
 ) -> Result<(), CliFailure> {
     let mut reader = LogReader::new(selection);
     let bar = ReadProgress::of(&args.files);
@@ -78,7 +78,7 @@ fn read_whole(
 }
 
 fn take_all(
-    progress: &Mutex<Progress>,
+    progress: &Mutex<LogProgress>,
     clients: &ClientNumbers,
     requests: &[LoggedRequest],
 ) -> io::Result<()> {
@@ -96,11 +96,11 @@ fn status_after(ended: Result<(), ReadError>, reader: &LogReader) -> String {
     }
 }
 
-impl Source for LogSource {
-    fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<Snapshot, String> {
+impl ClientSource for LogSource {
+    fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let progress = lock(&self.0);
         let snapshot = progress.trial.snapshot(rule, limit)?;
-        Ok(Snapshot { status: progress.status.clone(), ..snapshot })
+        Ok(TopSnapshot { status: progress.status.clone(), ..snapshot })
     }
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {
@@ -108,6 +108,6 @@ impl Source for LogSource {
     }
 }
 
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+fn lock(progress: &Mutex<LogProgress>) -> MutexGuard<'_, LogProgress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,8 +23,8 @@ use ratatui::crossterm::event::{self, Event};
 use super::CliFailure;
 pub(super) use args::TopArgs;
 use args::TopOutput;
-use keys::{Screen, Step};
-use source::{Request, Source, Update};
+use keys::{KeyEffect, Screen};
+use source::{ClientSource, ScreenRequest, Update};
 
 /// The longest time until an update is drawn while no key is pressed.
 const KEY_INTERVAL: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
     ended.map(|()| ExitCode::SUCCESS).map_err(CliFailure::from)
 }
 
-fn source(args: TopArgs) -> Result<Box<dyn Source>, CliFailure> {
+fn source(args: TopArgs) -> Result<Box<dyn ClientSource>, CliFailure> {
     if args.is_log() {
         return Ok(Box::new(logged::LogSource::open(args)?));
     }
@@ -71,10 +71,10 @@ fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {
 
 /// Reads the source at intervals and after each request of the screen, until the screen is closed.
 fn watch(
-    mut source: Box<dyn Source>,
+    mut source: Box<dyn ClientSource>,
     mut rule: Option<String>,
     (limit, interval): (usize, Duration),
-    requests: &Receiver<Request>,
+    requests: &Receiver<ScreenRequest>,
     updates: &Sender<Update>,
 ) {
     loop {
@@ -82,8 +82,8 @@ fn watch(
             return;
         }
         match requests.recv_timeout(interval) {
-            Ok(Request::Show(name)) => rule = Some(name),
-            Ok(Request::Reset(name, key)) => {
+            Ok(ScreenRequest::Show(name)) => rule = Some(name),
+            Ok(ScreenRequest::Reset(name, key)) => {
                 let failed = source.reset(&name, &key).err().map(Update::NotReset);
                 // If the screen is closed, the next update ends the loop.
                 let _ = failed.map(|failed| updates.send(failed));
@@ -97,7 +97,7 @@ fn watch(
 /// Draws the screen and reads keys until the user quits.
 fn interact(
     terminal: &mut ratatui::DefaultTerminal,
-    requests: &Sender<Request>,
+    requests: &Sender<ScreenRequest>,
     updates: &Receiver<Update>,
 ) -> io::Result<()> {
     let mut screen = Screen::default();
@@ -111,9 +111,9 @@ fn interact(
         }
         let Event::Key(key) = event::read()? else { continue };
         match screen.press(key) {
-            Step::Quit => return Ok(()),
-            Step::Request(request) => drop(requests.send(request)),
-            Step::Stay => {}
+            KeyEffect::Quit => return Ok(()),
+            KeyEffect::Request(request) => drop(requests.send(request)),
+            KeyEffect::Stay => {}
         }
     }
 }

@@ -18,8 +18,8 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::address::ServerAddress;
-use super::snapshot::{Client, RuleCounts, Snapshot};
-use super::source::Source;
+use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
+use super::source::ClientSource;
 use earrrl_server::config::envoy::PlaneTls;
 use earrrl_server::serve::dial::Dial;
 
@@ -118,8 +118,8 @@ impl Remote {
     }
 }
 
-impl Source for Remote {
-    fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<Snapshot, String> {
+impl ClientSource for Remote {
+    fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let rules = self.json("/v1/rules")?;
         let mut rules: Vec<_> =
             rules["rules"].as_array().into_iter().flatten().map(counts_of).collect();
@@ -133,7 +133,12 @@ impl Source for Remote {
         let metrics = self.ask(Method::GET, "/metrics").unwrap_or_default();
         count(&metrics, &mut rules);
         let clients = top["clients"].as_array().into_iter().flatten().map(client_of);
-        Ok(Snapshot { rule, rules, clients: clients.collect(), status: status(&ready, &metrics) })
+        Ok(TopSnapshot {
+            rule,
+            rules,
+            clients: clients.collect(),
+            status: status(&ready, &metrics),
+        })
     }
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {
@@ -148,12 +153,12 @@ fn counts_of(rule: &Value) -> RuleCounts {
     RuleCounts { name: text("name").to_owned(), limit, ..RuleCounts::default() }
 }
 
-fn client_of(client: &Value) -> Client {
+fn client_of(client: &Value) -> TopRow {
     let text = |field: &str| client[field].as_str();
     let number = |field: &str| client[field].as_f64();
     let count = |field: &str| client[field].as_u64().unwrap_or_default();
     let decoded = text("key_b64").and_then(|key| STANDARD.decode(key).ok());
-    Client {
+    TopRow {
         key: text("key").map(|key| key.as_bytes().to_vec()).or(decoded),
         fingerprint: text("fingerprint").unwrap_or_default().to_owned(),
         rate: number("rate"),

@@ -5,8 +5,8 @@ use earrrl::{
 };
 use earrrl_logs::reading::{ClientNumbers, LoggedRequest};
 
-use super::snapshot::{Client, RuleCounts, Snapshot};
-use super::trial::Trial;
+use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
+use super::trial::LogTrial;
 use crate::cli::CliFailure;
 
 /// The number of clients that the table is sized for.
@@ -40,7 +40,7 @@ impl RuleTrial {
     }
 }
 
-impl Trial for RuleTrial {
+impl LogTrial for RuleTrial {
     fn take(&mut self, clients: &ClientNumbers, request: LoggedRequest) {
         let key = clients.key(request.client);
         let charge = Charge { rule: self.id, key, cost: request.cost };
@@ -55,11 +55,11 @@ impl Trial for RuleTrial {
         }
     }
 
-    fn snapshot(&self, _rule: Option<&str>, limit: usize) -> Result<Snapshot, String> {
+    fn snapshot(&self, _rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let top = self.engine.top(self.id, limit).map_err(|error| error.to_string())?;
         let named = |figures: earrrl::TopClient| {
             let name = self.names.get(figures.fingerprint);
-            Client::of(figures, name)
+            TopRow::of(figures, name)
         };
         let counts = RuleCounts {
             name: NAME.to_owned(),
@@ -68,7 +68,12 @@ impl Trial for RuleTrial {
             denied: self.denied as f64,
         };
         let clients = top.into_iter().map(named).collect();
-        Ok(Snapshot { rule: NAME.to_owned(), rules: vec![counts], clients, status: String::new() })
+        Ok(TopSnapshot {
+            rule: NAME.to_owned(),
+            rules: vec![counts],
+            clients,
+            status: String::new(),
+        })
     }
 
     fn reset(&mut self, _rule: &str, key: &[u8]) -> Result<(), String> {

@@ -11,11 +11,11 @@ const SHOWN: usize = 60;
 
 /// The state of a source at one instant.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Snapshot {
+pub(super) struct TopSnapshot {
     /// The rule whose clients are listed.
     pub(super) rule: String,
     pub(super) rules: Vec<RuleCounts>,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<TopRow>,
     /// The state of the source: the engine's mode and its memory, or the progress in the log.
     pub(super) status: String,
 }
@@ -31,7 +31,7 @@ pub(super) struct RuleCounts {
 
 /// A client with the highest rates.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Client {
+pub(super) struct TopRow {
     /// The key; `None` if only the fingerprint is known.
     pub(super) key: Option<Vec<u8>>,
     pub(super) fingerprint: String,
@@ -52,7 +52,7 @@ impl RuleCounts {
     }
 }
 
-impl Client {
+impl TopRow {
     /// Makes a client of its figures, and of its name if that is known.
     pub(super) fn of(figures: TopClient, name: Option<Name>) -> Self {
         let (allowed, denied) = name.as_ref().map_or((0, 0), |name| (name.allowed, name.denied));
@@ -110,7 +110,7 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-impl Snapshot {
+impl TopSnapshot {
     /// Returns the snapshot as a table with a header.
     pub(super) fn table(&self) -> String {
         let mut out = String::new();
@@ -145,7 +145,7 @@ impl Snapshot {
             json!({ "name": rule.name, "limit": rule.limit, "allowed": rule.allowed,
                     "denied": rule.denied })
         };
-        let client = |one: &Client| {
+        let client = |one: &TopRow| {
             let key = one.key.as_ref().map(|key| match str::from_utf8(key) {
                 Ok(key) => key.to_owned(),
                 Err(_) => Escaped(key).to_string(),

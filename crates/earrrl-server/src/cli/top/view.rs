@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::keys::{Order, Prompt, Screen};
-use super::snapshot::{Client, figure};
+use super::snapshot::{TopRow, figure};
 
 /// The width of the bar up to the limit.
 const BAR: usize = 12;
@@ -59,7 +59,7 @@ fn draw_clients(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     frame.render_stateful_widget(table, area, &mut screen.selected);
 }
 
-fn row(client: &Client) -> Row<'static> {
+fn row(client: &TopRow) -> Row<'static> {
     let colour = match client.usage {
         usage if usage >= 1.0 => Color::Red,
         usage if usage >= 0.5 => Color::Yellow,
@@ -89,7 +89,7 @@ fn foot_line(screen: &Screen) -> String {
     match &screen.prompt {
         Prompt::Filter => format!("filter: {}_", screen.filter),
         Prompt::Reset(key) => {
-            let client = Client { key: Some(key.clone()), ..Client::default() };
+            let client = TopRow { key: Some(key.clone()), ..TopRow::default() };
             format!("reset {}? y/n", client.name())
         }
         Prompt::Nothing => {

@@ -33,7 +33,7 @@ const SILENT_STEPS: u32 = 15;
 
 /// The form of a stream.
 #[derive(Clone, Copy)]
-enum Form {
+enum EventFormat {
     /// Server-sent events.
     Sse,
     /// One JSON object a line.
@@ -45,7 +45,7 @@ struct Subscriber {
     subscription: Subscription,
     /// The only rule whose events are wanted.
     only: Option<String>,
-    form: Form,
+    form: EventFormat,
     limited: HashMap<String, LimitedClients>,
     resets: Receiver<ResetClient>,
     silent: u32,
@@ -63,7 +63,7 @@ pub(super) async fn events(
         server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
         access.permit_rule(rule)?;
     }
-    let form = Form::of(&uri)?;
+    let form = EventFormat::of(&uri)?;
     if server.config.names.options.capacity == 0 {
         return Err(invalid("[server.names] capacity is 0, and events are about named clients"));
     }
@@ -153,7 +153,7 @@ fn reset_event(reset: &ResetClient, now: Nanos) -> Value {
     value
 }
 
-impl Form {
+impl EventFormat {
     fn of(uri: &Uri) -> Result<Self, Problem> {
         match parameter(uri, "format").as_deref() {
             None | Some("sse") => Ok(Self::Sse),

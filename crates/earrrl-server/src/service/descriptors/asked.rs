@@ -14,7 +14,7 @@ use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::config::rule::OnMissing;
 use crate::engine::Engine;
-use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitRequest};
+use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned, join};
@@ -179,6 +179,31 @@ fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
     if descriptor.is_negative_hits { Hits::Refunded(hits) } else { Hits::Charged(hits) }
 }
 
+/// Returns the limit that a descriptor brings itself, and the key of its client.
+fn own_limit_of<'a>(
+    descriptors: &'a Descriptors,
+    domain: &str,
+    (entries, own): (&[Entry], &RateLimitOverride),
+    engine: &Engine,
+) -> Result<(LimitRef<'a>, Key), AskError> {
+    let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
+    let Some(unit) = unit else {
+        let text = format!("limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)", own.unit);
+        return Err(AskError::invalid(text));
+    };
+    let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
+    // In memory, limits that requests bring reuse the tables of evicted ones, so the key
+    // includes the limit to keep their clients apart.
+    let own = format!("{} {}", own.requests_per_unit, unit.name());
+    let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
+    parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
+    if !engine.waits() {
+        parts.push(own.as_bytes());
+    }
+    Ok((LimitRef::Own(limit), join(parts.into_iter())))
+}
+
+/// Returns the limit that applies to a descriptor, and the key of its client.
 fn limit_of<'a>(
     descriptors: &'a Descriptors,
     domain: &str,
@@ -190,21 +215,7 @@ fn limit_of<'a>(
         if !descriptors.tree.has_domain(domain) {
             return Ok(None);
         }
-        let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
-        let Some(unit) = unit else {
-            let text = format!("limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)", own.unit);
-            return Err(AskError::invalid(text));
-        };
-        let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
-        // In memory, limits that requests bring reuse the tables of evicted ones, so the key
-        // includes the limit to keep their clients apart.
-        let own = format!("{} {}", own.requests_per_unit, unit.name());
-        let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
-        parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
-        if !engine.waits() {
-            parts.push(own.as_bytes());
-        }
-        return Ok(Some((LimitRef::Own(limit), join(parts.into_iter()))));
+        return own_limit_of(descriptors, domain, (entries, own), engine).map(Some);
     }
     let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.text()));
     let Some(index) = descriptors.tree.walk(domain, pairs).limit else { return Ok(None) };
