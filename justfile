@@ -26,6 +26,7 @@ long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all state_file::
     scripts/mutants
     scripts/miri
+    scripts/fuzz 120 0
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- soak:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- chaos:: --nocapture

@@ -132,7 +132,9 @@ impl Paths {
             }
             _ => path,
         };
-        let mut path = self.unescape(path, reading);
+        let unescaped = self.unescape(path, reading);
+        // A backslash that separates can complete an origin, as in `http:\\host/path`.
+        let mut path = without_origin(&unescaped).to_vec();
         if path.starts_with(b"/") {
             path = resolve(&path, reading.dots);
             if self.ignore_trailing_slash && path.len() > 1 && path.ends_with(b"/") {
@@ -262,6 +264,11 @@ mod tests {
             ("http://example.org/login", "/login", "/login"),
             ("http://example.org?x", "/", "/"),
             ("/?next=http://example.org/a", "/", "/"),
+            (
+                "http:\\\\example.org/login",
+                "http:\\\\example.org/login",
+                "http:\\\\example.org/login",
+            ),
             ("/Login", "/Login", "/login"),
             ("/%4Cogin", "/Login", "/login"),
             ("/login/", "/login/", "/login"),
@@ -376,6 +383,15 @@ mod tests {
     }
 
     #[test]
+    fn an_origin_written_with_backslashes_is_no_part_of_the_path() {
+        for target in
+            ["http:\\\\host\\login", "http:\\/host/login", "x:\\\\\\login", "a:/\\b//login"]
+        {
+            assert_eq!(Paths::TOLERANT.normalize_text(target), "/login", "{target}");
+        }
+    }
+
+    #[test]
     fn a_prefix_keeps_its_slash() {
         assert_eq!(ALL.normalize_prefix("//API/"), "/api/");
         assert_eq!(ALL.normalize_prefix("/ap"), "/ap");
@@ -383,7 +399,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_normal_stays(path in "[/%.;a-cA-C0-9?é ]{0,24}") {
+        fn what_is_normal_stays(path in "[/%.;:\\\\a-cA-C0-9?é ]{0,24}") {
             for paths in [PLAIN, ALL, Paths::TOLERANT] {
                 let once = paths.normalize_text(&path);
                 prop_assert_eq!(paths.normalize_text(&once), once);
