@@ -176,7 +176,7 @@ macro_rules! algorithms {
         const ALGORITHMS: &[&str] = &[$($text),*];
 
         /// Fails to compile if the list lacks an algorithm.
-        pub(crate) struct Listed;
+        struct Listed;
 
         impl<'a> Visitor<'a> for Listed {
             type Out = &'static str;

@@ -16,7 +16,6 @@ mod matching;
 pub mod memory_check;
 pub mod names;
 mod overrides;
-pub mod peaks;
 pub mod reports;
 pub mod reserve;
 pub mod rule;
@@ -37,7 +36,7 @@ use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
-use crate::metrics::{Family, Metrics, PassReason};
+use crate::metrics::{Family, Metrics, Outcomes, PassReason};
 use descriptors::counts::CountsOf;
 use descriptors::overrides::RequestOverrides;
 use descriptors::prepared::Descriptors;
@@ -45,7 +44,7 @@ use error::AskError;
 use inline::InlineRules;
 use known::Known;
 use names::ResetClient;
-use rule::{ActiveRule, Kept};
+use rule::ActiveRule;
 use rules::ActiveRules;
 
 /// The number of resets that a stream of events may lag behind.
@@ -66,7 +65,6 @@ pub struct Service {
     overrides: Arc<RequestOverrides>,
     clock: TheClock,
     directories: names::Directories,
-    peaks: peaks::PeaksByRule,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
@@ -96,8 +94,7 @@ impl Service {
         let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
-        let peaks = peaks::PeaksByRule::default();
-        let kept = Kept { outcomes: &metrics.outcomes, directories: &directories, peaks: &peaks };
+        let kept = (&metrics.outcomes, &directories);
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
         engine.log_swept();
@@ -112,7 +109,6 @@ impl Service {
             overrides,
             clock: TheClock(clock),
             directories,
-            peaks,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
@@ -146,8 +142,7 @@ impl Service {
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
-        let Self { metrics, directories, peaks, .. } = self;
-        let kept = Kept { outcomes: &metrics.outcomes, directories, peaks };
+        let kept = (&self.metrics.outcomes, &self.directories);
         let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
@@ -290,7 +285,7 @@ fn prepare(
     config: &Config,
     engine: &Engine,
     known: &Known,
-    kept: Kept<'_>,
+    kept: (&Outcomes, &names::Directories),
     (counts, overrides): (&Arc<CountsOf>, &Arc<RequestOverrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
