@@ -7,7 +7,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, SlidingCounter,
+    Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, Rule, SlidingCounter,
     SlidingLog, SlidingWindow, State, Mode, TokenBucket, Wait,
 };
 use libfuzzer_sys::fuzz_target;
@@ -129,7 +129,22 @@ fn ask(limit: &Limit, state: &mut Option<State>, now: Nanos, cost: Cost) {
     *state = after;
 }
 
-fuzz_target!(|input: Input| {
+/// Fails with the names of the algorithms that `Parameters::build` never makes.
+fn assert_every_algorithm() {
+    let made = |algorithm| {
+        let number = Number(1_000_000_000, 1);
+        let (quota, span, per) = (number, number, number);
+        let (sub_windows, strict, lenient) = (60, false, false);
+        Parameters { algorithm, quota, span, per, sub_windows, strict, lenient }.build()
+    };
+    let made: Vec<String> =
+        (0..=u8::MAX).filter_map(made).map(|limit| Rule::from(limit).to_string()).collect();
+    for name in earrrl::internal::algorithms() {
+        assert!(made.iter().any(|rule| rule.starts_with(name)), "`Parameters::build` makes no {name}");
+    }
+}
+
+fuzz_target!(init: assert_every_algorithm(), |input: Input| {
     let Some(mut limit) = input.limit.build() else { return };
     let (mut state, mut now) = (None, Nanos::new(input.start));
     for step in input.steps.iter().take(200) {

@@ -176,7 +176,7 @@ macro_rules! algorithms {
         const ALGORITHMS: &[&str] = &[$($text),*];
 
         /// Fails to compile if the list lacks an algorithm.
-        struct Listed;
+        pub(crate) struct Listed;
 
         impl<'a> Visitor<'a> for Listed {
             type Out = &'static str;

@@ -209,7 +209,7 @@ impl Clock for SetClock {
 
 /// The rules of polite clients that send 10 requests a second. Each is prepared as an exact rule,
 /// and as a near rule if possible.
-const POLITE: [&str; 7] = [
+pub(crate) const POLITE: [&str; 7] = [
     "gcra 25/s burst=25",
     "recent-average 25/s half-life=5s",
     "fixed-window 100/4s",

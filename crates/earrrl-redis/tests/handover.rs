@@ -11,7 +11,7 @@ use crate::support::{PATIENCE, Server, until};
 
 /// Rules, and the number of requests of cost 1 that each admits from idle. They are so slow that a
 /// test sees no refill.
-const RULES: [(&str, u64); 6] = [
+pub(crate) const RULES: [(&str, u64); 6] = [
     ("recent-average 1/s half-life=1h", 5194),
     ("gcra 1/1h burst=300", 300),
     ("fixed-window 300/3650d", 300),

@@ -7,6 +7,7 @@ mod conformance;
 mod cuts;
 mod faults;
 mod handover;
+mod lists;
 mod middleware;
 mod near;
 mod outage;

@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Server, until};
 
 /// Rules under which a client that has used its whole quota stays denied for longer than the test
 /// takes.
-const RULES: [&str; 9] = [
+pub(crate) const RULES: [&str; 9] = [
     "recent-average 0.001/s half-life=1h",
     "recent-average 0.001/s half-life=1h leaky",
     "exponential 5/1h strict",

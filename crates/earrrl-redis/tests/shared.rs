@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Server};
 
 const PROCESSES: usize = 8;
 /// Rules, and the number of requests of cost 1 that each admits at one instant from idle.
-const BURSTS: [(&str, usize); 7] = [
+pub(crate) const BURSTS: [(&str, usize); 7] = [
     ("recent-average 1/s half-life=1h leaky", 5194),
     ("exponential 300/1h", 300),
     ("gcra 1/1h burst=300", 300),

@@ -4,7 +4,6 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::support::certificates::{Authority, shake};
 use crate::support::process::{BINARY, Process};
 use crate::support::resp::{Client, Reply, encode};
-use crate::support::{connect, http, until};
+use crate::support::{connect, http, make_pipe, pipe_that_is_read, until};
 use earrrl_server::serve::descriptors;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
@@ -392,23 +391,6 @@ fn garbage_under_load_leaves_the_rules_in_force() {
 
 fn rule_file(burst: u32) -> String {
     format!("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/s burst={burst}\"\n")
-}
-
-/// Creates a named pipe, at which a reader blocks until it is opened for writing.
-fn make_pipe(file: &Path) {
-    assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
-}
-
-/// Returns the writing end of a named pipe, once a reader has opened it.
-fn pipe_that_is_read(file: &Path) -> File {
-    const O_NONBLOCK: i32 = 0o4000;
-    let mut pipe = None;
-    until("the pipe is read", || {
-        let opened = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(file);
-        pipe = opened.ok();
-        pipe.is_some()
-    });
-    pipe.unwrap()
 }
 
 #[test]

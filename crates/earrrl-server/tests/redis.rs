@@ -2,12 +2,14 @@
 //! load, or that never runs.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use crate::support;
+use crate::support::certificates::Authority;
 use crate::support::redis::{Redis, Sentinel, free_address};
 use crate::support::resp::{Reply, encode};
 use crate::support::{TestServer, until};
@@ -52,6 +54,38 @@ fn metric(server: &TestServer, name: &str) -> f64 {
     let text = server.http().get("/metrics").body;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+}
+
+/// Returns the names of the metrics that a text contains, of a histogram only the histogram's.
+fn metric_names(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names = words.filter(|w| w.starts_with("earrrl_") || w.starts_with("process_"));
+    names.map(|name| name.trim_end_matches("_bucket")).collect()
+}
+
+#[test]
+fn alerts_and_the_dashboard_use_metrics_that_exist() {
+    let redis = Redis::start();
+    let authority = Authority::new("ours");
+    authority.issue("server", &["localhost"]);
+    let server = start(&redis, &authority.table("listeners = [\"grpc\"]"));
+    server.http().get("/v1/rules");
+    let metrics = server.http().get("/metrics").body;
+    let existing = metric_names(&metrics);
+    for file in ["prometheus/alerts.yml", "grafana/earrrl.json"] {
+        let path = format!("{}/../../contrib/{file}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let used = metric_names(&text);
+        assert!(used.len() > 5, "{file}: {used:?}");
+        let unknown: Vec<_> = used.difference(&existing).collect();
+        assert!(unknown.is_empty(), "{file} uses {unknown:?}, which are not in {metrics}");
+        // Prometheus itself adds the label `instance`. Alerts use `$labels.NAME` in braces.
+        let braces = text.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+        let labels = braces.map(|(label, _)| label.trim().trim_start_matches("$labels."));
+        for label in labels.filter(|label| *label != "instance") {
+            assert!(metrics.contains(&format!("{label}=\"")), "{file}: no label {label}");
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::thread;
 use crate::support;
 use crate::support::certificates::{Authority, Tls, connect, shake, shown};
 use crate::support::http::Client;
-use crate::support::{TestServer, installed, resp, testdata, until};
+use crate::support::{TestServer, installed, make_pipe, pipe_that_is_read, resp, testdata, until};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 
@@ -191,6 +191,23 @@ fn files_that_change_are_read_and_broken_ones_are_not_taken() {
         until("it is mended", || metric(&server, "earrrl_tls_reload_failed 0"));
     }
     assert_eq!(kept.get("/healthz").status, 200, "a connection from before");
+}
+
+/// A read of a file on a network mount that hangs never returns, as at a pipe.
+#[test]
+fn a_certificate_that_cannot_be_read_holds_up_nothing() {
+    let authority = authority();
+    let server = serve(&authority, "");
+    let client = authority.client(None, &BOTH, &[]);
+    let first = shown_certificate(&client, server.http);
+    let [file, pipe] = ["server.pem", "pipe"].map(|name| authority.path(name));
+    make_pipe(&pipe);
+    fs::rename(&pipe, &file).unwrap();
+    let _pipe = pipe_that_is_read(&file);
+    for _ in 0..3 {
+        assert_eq!(shown_certificate(&client, server.http), first);
+        assert!(healthy(&client, server.http));
+    }
 }
 
 #[test]

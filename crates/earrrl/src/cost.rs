@@ -29,6 +29,12 @@ impl Cost {
     pub const MAX: Self = Self::from_units(1_000_000_000_000_000_000);
 
     /// Returns a cost of `units` whole units, at most [`Cost::MAX`].
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// assert_eq!(Cost::from_units(3), "3".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn from_units(units: u64) -> Self {
         const GREATEST: u64 = 1_000_000_000_000_000_000;
         let units = if units > GREATEST { GREATEST } else { units };
@@ -36,6 +42,12 @@ impl Cost {
     }
 
     /// Returns a cost of `billionths` billionths of a unit, at most [`Cost::MAX`].
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// assert_eq!(Cost::from_billionths(2_500_000_000), "2.5".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn from_billionths(billionths: u128) -> Self {
         if billionths > Self::MAX.0 { Self::MAX } else { Self(billionths) }
     }
@@ -47,12 +59,23 @@ impl Cost {
     }
 
     /// Returns the cost in units, rounded to the nearest double.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// assert_eq!("2.5".parse::<Cost>()?.as_f64(), 2.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn as_f64(self) -> f64 {
         if self.0 == Self::ONE.0 { 1.0 } else { count_as_f64(self.0) / 1e9 }
     }
 
     /// Returns this cost less `other`, and 0 if `other` is greater.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// assert_eq!(Cost::ONE.saturating_sub(Cost::from_units(2)), Cost::ZERO);
+    /// ```
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }

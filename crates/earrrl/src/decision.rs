@@ -25,6 +25,12 @@ impl Wait {
     pub const NONE: Self = Self::For(Duration::ZERO);
 
     /// Returns the duration of the wait, or `None` for [`Wait::Never`].
+    ///
+    /// ```
+    /// # use earrrl::Wait;
+    /// assert_eq!(Wait::NONE.duration(), Some(std::time::Duration::ZERO));
+    /// assert_eq!(Wait::Never.duration(), None);
+    /// ```
     pub const fn duration(self) -> Option<Duration> {
         match self {
             Self::For(duration) => Some(duration),
@@ -54,6 +60,14 @@ pub(crate) fn duration_from_nanos(nanos: i128) -> Duration {
 }
 
 /// The treatment of a request that a rule does not allow.
+///
+/// ```
+/// use earrrl::{Action, Rule};
+///
+/// let rule = "fixed-window 10/1m".parse::<Rule>()?.with_action(Action::Observe)?;
+/// assert_eq!(rule.action(), Action::Observe);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
@@ -78,12 +92,30 @@ pub enum Action {
 impl Action {
     /// Returns true if a request over the limit is stopped or held back. [`Action::Quarantine`] and
     /// [`Action::Observe`] only flag it.
+    ///
+    /// ```
+    /// # use earrrl::Action;
+    /// assert!(Action::ShadowBan.enforces());
+    /// assert!(!Action::Observe.enforces());
+    /// ```
     pub const fn enforces(self) -> bool {
         matches!(self, Self::Deny | Self::ShadowBan | Self::Delay { .. })
     }
 }
 
 /// The outcome of a request under all of its rules.
+///
+/// ```
+/// use earrrl::{Decision, Outcome};
+///
+/// fn serve(decision: &Decision) -> &'static str {
+///     match decision.outcome {
+///         Outcome::Deny => "429",
+///         Outcome::ShadowBan => "200, and drop the work",
+///         _ => "200",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -104,6 +136,11 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the outcome's name in configuration files and on the wire.
+    ///
+    /// ```
+    /// # use earrrl::Outcome;
+    /// assert_eq!(Outcome::ShadowBan.name(), "shadow-ban");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -181,6 +218,19 @@ impl core::fmt::Debug for Places {
 /// The answer to a request, as plain data.
 ///
 /// Rates are in cost units per second, waits in whole nanoseconds.
+///
+/// ```
+/// use earrrl::{Cost, Mode, Nanos, Rule, Wait};
+/// use std::time::Duration;
+///
+/// let rule: Rule = "fixed-window 2/1m".parse()?;
+/// let (now, twice) = (Nanos::from_secs(45), Cost::from_units(2));
+/// let (state, first) = rule.limit().decide(None, now, twice, Mode::Check);
+/// let (_, second) = rule.limit().decide(state, now, Cost::ONE, Mode::Check);
+/// assert_eq!((first.allowed, first.remaining), (true, 0));
+/// assert_eq!(second.retry_after, Wait::For(Duration::from_secs(15)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -217,6 +267,14 @@ pub struct Decision {
 
 impl Decision {
     /// Returns true if the charge at `place` is over its own rule's limit.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Mode, Nanos, Rule};
+    /// # let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::from_units(2), Mode::Peek);
+    /// assert!(decision.is_over(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn is_over(&self, place: usize) -> bool {
         self.over.contains(place)
@@ -242,6 +300,16 @@ impl Decision {
 
 /// The part of a decision under one rule that a client needs. Computing it takes several times less
 /// work than the whole [`Decision`].
+///
+/// ```
+/// use earrrl::{Brief, Cost, MemoryEngine, Outcome};
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let rule = engine.prepare_with("login", &"fixed-window 5/1d".parse()?, 1000)?;
+/// let brief: Brief = engine.check_hashed(rule, engine.hash(b"alice"), Cost::ONE)?;
+/// assert_eq!((brief.outcome, brief.remaining), (Outcome::Allow, 4));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Brief {

@@ -23,6 +23,16 @@ pub const MAX_CHARGES: usize = 64;
 pub struct RuleId(pub u32);
 
 /// The charge of a request to one client under one rule.
+///
+/// ```
+/// use earrrl::{Charge, Cost, Engine, MemoryEngine};
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let rule = engine.prepare("tokens", &"gcra 100/s burst=1000".parse()?)?;
+/// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(731) };
+/// # assert!(engine.admit_at_once(&charge) || charge.cost > Cost::ZERO);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
     /// The rule's id.
@@ -38,6 +48,21 @@ pub struct Charge<'a> {
 /// `now: None` stands for the time of the engine's own clock. Time never goes back: if `now` is
 /// earlier than the latest time that the engine used, the latest time is used instead. The
 /// conformance suite (feature `testing`) checks this contract.
+///
+/// ```
+/// use earrrl::{Charge, Cost, Engine, EngineError, Mode, RuleId};
+///
+/// /// Works with every engine: in memory, on Redis, or your own.
+/// async fn is_allowed(
+///     engine: &impl Engine,
+///     rule: RuleId,
+///     key: &[u8],
+/// ) -> Result<bool, EngineError> {
+///     let charge = Charge { rule, key, cost: Cost::ONE };
+///     Ok(engine.decide(&[charge], Mode::Check, None).await?.allowed)
+/// }
+/// # Ok::<(), EngineError>(())
+/// ```
 pub trait Engine {
     /// The future of a decision.
     type Decide: Future<Output = Result<Decision, EngineError>> + Send + 'static;
@@ -117,6 +142,15 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 }
 
 /// The reason why an engine could not answer.
+///
+/// ```
+/// use earrrl::{Engine, EngineError, MemoryEngine, Mode};
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let nothing = engine.decide(&[], Mode::Check, None).into_inner();
+/// assert_eq!(nothing, Err(EngineError::Charges(0)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
@@ -169,6 +203,11 @@ impl From<RuleError> for EngineError {
 }
 
 /// Checks that a rule's name matches `[a-z0-9][a-z0-9_-]{0,63}`.
+///
+/// ```
+/// assert!(earrrl::check_name("login-by_address").is_ok());
+/// assert!(earrrl::check_name("Login").is_err());
+/// ```
 ///
 /// # Errors
 /// Returns a [`RuleErrorKind::Name`] error if it does not.

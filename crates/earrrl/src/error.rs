@@ -19,6 +19,15 @@ pub struct RuleError {
 }
 
 /// The kind of a [`RuleError`], for programs that handle kinds differently.
+///
+/// ```
+/// use earrrl::{Cost, Rule, RuleErrorKind};
+///
+/// let rule = "gcra 1/s burst=9".parse::<Rule>()?.with_max_cost(Cost::from_units(5))?;
+/// let refused = rule.accept(Cost::from_units(6)).unwrap_err();
+/// assert_eq!(refused.kind(), RuleErrorKind::Cost);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RuleErrorKind {
@@ -70,6 +79,12 @@ impl RuleError {
     }
 
     /// Returns the column of the error in the rule's text: characters, counted from 1.
+    ///
+    /// ```
+    /// # use earrrl::Rule;
+    /// let error = "gcra 1/s burst=many".parse::<Rule>().unwrap_err();
+    /// assert_eq!(error.column(), Some(16));
+    /// ```
     pub fn column(&self) -> Option<usize> {
         self.column
     }

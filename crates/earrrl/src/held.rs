@@ -6,6 +6,16 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 
 /// The treatment of a reservation that is not committed before it expires.
+///
+/// ```
+/// use earrrl::{Cost, Limiter, OnExpiry, Rule};
+///
+/// let rule = "fixed-window 10/1d".parse::<Rule>()?.with_on_expiry(OnExpiry::Release);
+/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+/// drop(limiter.hold("alice", Cost::from_units(10))?);
+/// assert!(limiter.check("alice").is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnExpiry {
     /// The estimate stays charged.

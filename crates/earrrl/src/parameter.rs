@@ -32,6 +32,14 @@ pub struct Rate {
 impl Rate {
     /// Returns the rate of `amount` units in every `per`.
     ///
+    /// ```
+    /// # use earrrl::{Cost, Rate};
+    /// # use std::time::Duration;
+    /// let rate = Rate::new(Cost::from_units(5), Duration::from_secs(10))?;
+    /// assert_eq!(rate.per_second_f64(), 0.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if `per` is not from 1 ns to 3660 days, or the rate is not from one unit in
     /// ten years to 10^9 units per second.
@@ -54,6 +62,12 @@ impl Rate {
 
     /// Returns a rate of whole units per second.
     ///
+    /// ```
+    /// # use earrrl::Rate;
+    /// assert_eq!(Rate::per_second(60)?.to_string(), "60/s");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns the errors of [`Rate::new`].
     pub fn per_second(units: u64) -> Result<Self, RuleError> {
@@ -61,6 +75,12 @@ impl Rate {
     }
 
     /// Returns a rate of whole units per minute.
+    ///
+    /// ```
+    /// # use earrrl::Rate;
+    /// assert_eq!(Rate::per_minute(60)?, Rate::per_second(1)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns the errors of [`Rate::new`].
@@ -75,6 +95,13 @@ impl Rate {
     }
 
     /// Returns the amount and the time in which it is allowed, as they were given.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rate};
+    /// # use std::time::Duration;
+    /// assert_eq!(Rate::per_minute(60)?.parts(), (Cost::from_units(60), Duration::from_secs(60)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn parts(self) -> (Cost, Duration) {
         (self.amount, Duration::from_nanos(self.per))
     }

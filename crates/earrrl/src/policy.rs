@@ -1,6 +1,16 @@
 //! Rules for storing requests: policies and modes.
 
 /// The rule for denied requests: they are stored as well, or they are not.
+///
+/// ```
+/// use earrrl::{Policy, Rule};
+///
+/// let strict: Rule = "recent-average 1/s half-life=10s strict".parse()?;
+/// assert_eq!(strict.limit().policy(), Policy::Strict);
+/// let leaky: Rule = "recent-average 1/s half-life=10s leaky".parse()?;
+/// assert_eq!(leaky.limit().policy(), Policy::Leaky);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Every request is stored: a client that keeps sending above the limit stays denied.
@@ -20,6 +30,17 @@ impl Policy {
 }
 
 /// The kind of a decision.
+///
+/// ```
+/// use earrrl::{Cost, Mode, Nanos, Rule};
+///
+/// let rule: Rule = "fixed-window 1/1m".parse()?;
+/// let twice = Cost::from_units(2);
+/// let decide = |mode| rule.limit().decide(None, Nanos::ZERO, twice, mode).0;
+/// assert_eq!((decide(Mode::Check), decide(Mode::Peek)), (None, None));
+/// assert!(decide(Mode::Charge).is_some());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Judges, then stores the request as the limit's [`Policy`] requires: always if strict, only
@@ -34,6 +55,16 @@ pub enum Mode {
 }
 
 /// The way in which used quota comes back.
+///
+/// ```
+/// use earrrl::{Replenishment, Rule};
+///
+/// let bucket: Rule = "gcra 1/s burst=60".parse()?;
+/// assert_eq!(bucket.limit().replenishment(), Replenishment::Steady);
+/// let window: Rule = "fixed-window 60/1m".parse()?;
+/// assert_eq!(window.limit().replenishment(), Replenishment::AtWindowEnd);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replenishment {
     /// Continuously, at the allowed rate.

@@ -21,6 +21,13 @@ pub struct Quota {
 
 impl Quota {
     /// Returns the quota of a limit.
+    ///
+    /// ```
+    /// # use earrrl::{Quota, Rule};
+    /// let rule: Rule = "fixed-window 100/1h".parse()?;
+    /// assert_eq!(Quota::of(rule.limit()), Quota { units: 100, window: Some(3600) });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn of(limit: &Limit) -> Self {
         let (units, seconds) = limit.allowance();
         // A division may leave a whole number slightly below or above its exact value, so both

@@ -2,6 +2,14 @@
 //! for secrets.
 
 /// A stream of pseudo-random numbers. Equal seeds give equal streams on every machine.
+///
+/// ```
+/// use earrrl::random::Random;
+///
+/// let (mut one, mut other) = (Random::new(7), Random::new(7));
+/// assert_eq!(one.next_u64(), other.next_u64());
+/// assert!(one.below(6) < 6 && (0.0..1.0).contains(&one.unit()));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -37,6 +37,13 @@ pub struct Rule {
 
 impl Rule {
     /// Returns the limit.
+    ///
+    /// ```
+    /// # use earrrl::{Limit, Rule};
+    /// let rule: Rule = "gcra 1/s burst=60".parse()?;
+    /// assert!(matches!(rule.limit(), Limit::TokenBucket(_)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
@@ -53,6 +60,15 @@ impl Rule {
 
     /// Sets the action on requests over the limit.
     ///
+    /// ```
+    /// # use earrrl::{Action, Rule};
+    /// # use std::time::Duration;
+    /// let delay = Action::Delay { max: Duration::from_secs(5) };
+    /// assert!("gcra 1/s burst=60".parse::<Rule>()?.with_action(delay).is_ok());
+    /// assert!("fixed-window 1/1m".parse::<Rule>()?.with_action(delay).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the action is [`Action::Delay`] and the algorithm is not token-bucket,
     /// gcra or recent-average.
@@ -67,6 +83,13 @@ impl Rule {
 
     /// Sets the greatest cost of one request. This also bounds for how long one request can lock
     /// its client out.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// let rule = "gcra 1/s burst=60".parse::<Rule>()?.with_max_cost(Cost::from_units(10))?;
+    /// assert!(rule.accept(Cost::from_units(11)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the bound is 0.
@@ -84,6 +107,14 @@ impl Rule {
     }
 
     /// Sets the treatment of reservations that are not committed in time.
+    ///
+    /// ```
+    /// # use earrrl::{OnExpiry, Rule};
+    /// let rule: Rule = "token-bucket 10000 refill=100/s".parse()?;
+    /// let rule = rule.with_on_expiry(OnExpiry::Release);
+    /// assert_eq!(rule.on_expiry(), OnExpiry::Release);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with_on_expiry(self, on_expiry: OnExpiry) -> Self {
         Self { on_expiry, ..self }
@@ -117,6 +148,15 @@ impl Rule {
     }
 
     /// Returns `cost` if the rule accepts it.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// # let rule = "gcra 1/s burst=60".parse::<Rule>()?.with_max_cost(Cost::from_units(10))?;
+    /// assert_eq!(rule.accept(Cost::from_units(10))?, Cost::from_units(10));
+    /// let error = rule.accept(Cost::from_units(11)).unwrap_err();
+    /// assert_eq!(error.to_string(), "cost: 11 is above the rule's max_cost of 10");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns a [`RuleErrorKind::Cost`] error if the cost is above [`Rule::max_cost`].

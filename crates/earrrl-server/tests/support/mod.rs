@@ -23,8 +23,11 @@ pub mod spellings;
 #[path = "../../../earrrl-redis/tests/support/tools.rs"]
 pub mod tools;
 
+use std::fs::{File, OpenOptions};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -164,4 +167,21 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
+}
+
+/// Creates a named pipe, at which a reader blocks until it is opened for writing.
+pub fn make_pipe(file: &Path) {
+    assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
+}
+
+/// Returns the writing end of a named pipe, once a reader has opened it.
+pub fn pipe_that_is_read(file: &Path) -> File {
+    const O_NONBLOCK: i32 = 0o4000;
+    let mut pipe = None;
+    until("the pipe is read", || {
+        let opened = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(file);
+        pipe = opened.ok();
+        pipe.is_some()
+    });
+    pipe.unwrap()
 }

@@ -24,7 +24,13 @@ fn main() {
     let workloads: Vec<_> = workloads().into_iter().chain(store::workloads()).collect();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["names"] => workloads.iter().for_each(|workload| say(workload.name)),
+        ["names"] => {
+            for algorithm in earrrl::internal::algorithms() {
+                let is_run = workloads.iter().any(|workload| workload.name.starts_with(algorithm));
+                assert!(is_run, "no workload measures {algorithm}");
+            }
+            workloads.iter().for_each(|workload| say(workload.name));
+        }
         ["steps", name, steps] => {
             let workload = workloads.iter().find(|workload| workload.name == name);
             let steps = steps.parse().unwrap_or(0);

@@ -68,6 +68,15 @@ impl ClientState for Measured {}
 impl Exponential {
     /// Returns a limit of `limit` units (at most 10^9) in every `period` (1 ms to ten years).
     ///
+    /// ```
+    /// # use earrrl::{Cost, Exponential};
+    /// # use std::time::Duration;
+    /// let limit = Exponential::new(Cost::from_units(60), Duration::from_secs(60))?;
+    /// assert_eq!(limit.quota(), Cost::from_units(60));
+    /// assert_eq!(limit.period(), Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the limit is 0, or the limit or the period is out of these bounds.
     pub fn new(limit: Cost, period: Duration) -> Result<Self, RuleError> {

@@ -47,6 +47,14 @@ impl ClientState for Count {}
 impl FixedWindow {
     /// Returns a limit of `quota` in every `window` of 1 ms to ten years.
     ///
+    /// ```
+    /// # use earrrl::{Cost, FixedWindow};
+    /// # use std::time::Duration;
+    /// let limit = FixedWindow::new(Cost::from_units(10_000), Duration::from_secs(30 * 86_400))?;
+    /// assert_eq!(limit.quota(), Cost::from_units(10_000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {

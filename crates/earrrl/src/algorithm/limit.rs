@@ -54,6 +54,15 @@ impl Limit {
 
     /// Judges and stores a request as [`Limit::decide`] does, but updates the state in place and
     /// returns only if the request is allowed. This is several times as fast.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Mode, Nanos, Rule};
+    /// # let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// let mut state = None;
+    /// assert!(rule.limit().admit(&mut state, Nanos::ZERO, Cost::ONE, Mode::Check));
+    /// assert!(!rule.limit().admit(&mut state, Nanos::ZERO, Cost::ONE, Mode::Check));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn admit(&self, state: &mut Option<State>, now: Nanos, cost: Cost, mode: Mode) -> bool {
         each!(self, limit => admit(limit, state, now, cost, mode))
@@ -143,6 +152,14 @@ impl Limit {
     }
 
     /// Returns the time in which a bucket refills `cost`; `None` for other algorithms.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// # use std::time::Duration;
+    /// let rule: Rule = "gcra 2/s burst=60".parse()?;
+    /// assert_eq!(rule.limit().refill_time(Cost::ONE), Some(Duration::from_millis(500)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refill_time(&self, cost: Cost) -> Option<Duration> {
         each!(self, limit => limit.refill_time(cost))
     }
@@ -160,6 +177,13 @@ impl Limit {
     }
 
     /// Returns the allowed rate, in cost units per second.
+    ///
+    /// ```
+    /// # use earrrl::Rule;
+    /// let rule: Rule = "fixed-window 60/1m".parse()?;
+    /// assert_eq!(rule.limit().per_second(), 1.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn per_second(&self) -> f64 {
         each!(self, limit => limit.limit())
     }
@@ -194,11 +218,25 @@ impl Limit {
     }
 
     /// Returns true if a request can be held back until it is allowed; see [`Algorithm::CAN_DELAY`].
+    ///
+    /// ```
+    /// # use earrrl::Rule;
+    /// assert!("gcra 1/s burst=60".parse::<Rule>()?.limit().can_delay());
+    /// assert!(!"fixed-window 60/1m".parse::<Rule>()?.limit().can_delay());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn can_delay(&self) -> bool {
         each!(self, limit => can_delay(limit))
     }
 
     /// Returns true if a client's state is a single instant, and so fits the bounded table.
+    ///
+    /// ```
+    /// # use earrrl::Rule;
+    /// assert!("gcra 1/s burst=60".parse::<Rule>()?.limit().is_one_time());
+    /// assert!(!"fixed-window 60/1m".parse::<Rule>()?.limit().is_one_time());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn is_one_time(&self) -> bool {
         each!(self, limit => state_of(limit, 0)).is_some()

@@ -26,6 +26,11 @@ macro_rules! algorithms {
         }
 
         $(
+            const _: () = assert!(
+                !<$Algorithm as Algorithm>::EXAMPLES.is_empty(),
+                concat!(stringify!($Algorithm), " has no EXAMPLES, so that no engine is tested with it")
+            );
+
             impl From<$Algorithm> for Limit {
                 fn from(limit: $Algorithm) -> Self {
                     Self::$Algorithm(limit)

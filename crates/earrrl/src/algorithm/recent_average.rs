@@ -71,6 +71,16 @@ pub struct RecentAverage {
 }
 
 /// The averaging time in the form in which it was given; `period = half-life / ln 2`.
+///
+/// ```
+/// use earrrl::{Rate, RecentAverage, algorithm::recent_average::Averaging};
+/// use std::time::Duration;
+///
+/// let ten = Duration::from_secs(10);
+/// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, ten)?;
+/// assert_eq!(limit.averaging(), Averaging::HalfLife(ten));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
     /// The time after which a request counts half.
@@ -83,6 +93,14 @@ impl RecentAverage {
     /// Returns a limit of `rate` with a half-life of 1 ms to ten years, the time after which a
     /// request counts half. Strict by default.
     ///
+    /// ```
+    /// # use earrrl::{Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
+    /// assert!((limit.period_secs() - 14.427).abs() < 0.001); // 10 s / ln 2
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the half-life is out of these bounds.
     pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
@@ -94,6 +112,14 @@ impl RecentAverage {
 
     /// Returns a limit of `rate` with an averaging period (`half-life / ln 2`) of 1 ms to ten
     /// years. Strict by default.
+    ///
+    /// ```
+    /// # use earrrl::{Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// let limit = RecentAverage::with_period(Rate::per_second(1)?, Duration::from_secs(60))?;
+    /// assert_eq!(limit.period_secs(), 60.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the period is out of these bounds.
@@ -145,11 +171,31 @@ impl RecentAverage {
 
     /// Returns one less than the number of requests of cost 1 that an idle client can send at once:
     /// `B = L/λ`.
+    ///
+    /// ```
+    /// # use earrrl::{Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// let limit = RecentAverage::with_period(Rate::per_second(2)?, Duration::from_secs(30))?;
+    /// assert_eq!(limit.burst(), 60.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn burst(&self) -> f64 {
         self.rate.per_second_f64() * self.period_secs
     }
 
     /// Merges two states of one client into one. Counts of several nodes add up exactly.
+    ///
+    /// ```
+    /// # use earrrl::{Nanos, Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// # let limit = RecentAverage::with_period(Rate::per_second(2)?, Duration::from_secs(30))?;
+    /// let at = |count| limit.state_with_count(count, Nanos::ZERO);
+    /// if let (Some(one), Some(other)) = (at(10.0), at(20.0)) {
+    ///     let both = limit.merge(one, other);
+    ///     assert!((limit.count(Some(&both), Nanos::ZERO) - 30.0).abs() < 1e-6);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn merge(&self, a: Moment, b: Moment) -> Moment {
         let apart = ticks_as_f64(a.0 - b.0).abs() * self.cells;
@@ -172,6 +218,15 @@ impl RecentAverage {
 
     /// Returns the state of a client whose count is `count` at `now`. The count is capped at 1e30;
     /// a count of 0 or less has no state.
+    ///
+    /// ```
+    /// # use earrrl::{Nanos, Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// # let limit = RecentAverage::with_period(Rate::per_second(2)?, Duration::from_secs(30))?;
+    /// let state = limit.state_with_count(42.0, Nanos::ZERO);
+    /// assert!((limit.count(state.as_ref(), Nanos::ZERO) - 42.0).abs() < 1e-6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn state_with_count(&self, count: f64, now: Nanos) -> Option<Moment> {
         let age = || (ln(count.min(1e30)) * self.period_ticks) as i128;
         (count > 0.0).then(|| Moment(ticks(now) + age()))

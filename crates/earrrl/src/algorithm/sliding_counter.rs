@@ -54,6 +54,14 @@ impl ClientState for WindowCounts {}
 impl SlidingCounter {
     /// Returns a limit of about `quota` in any `window` of 1 ms to ten years.
     ///
+    /// ```
+    /// # use earrrl::{Cost, SlidingCounter};
+    /// # use std::time::Duration;
+    /// let limit = SlidingCounter::new(Cost::from_units(60), Duration::from_secs(60))?;
+    /// assert_eq!(limit.window(), Duration::from_secs(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {

@@ -51,6 +51,14 @@ windowed!(SlidingLog);
 impl SlidingLog {
     /// Returns a limit of `quota` in any `window` of 1 ms to ten years.
     ///
+    /// ```
+    /// # use earrrl::{Cost, SlidingLog};
+    /// # use std::time::Duration;
+    /// let limit = SlidingLog::new(Cost::from_units(60), Duration::from_secs(60))?;
+    /// assert_eq!(limit.quota(), Cost::from_units(60));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
@@ -60,6 +68,15 @@ impl SlidingLog {
     /// Sets the most entries per client (at least 1). In a log with more requests, requests are
     /// merged in cells of `2 / max_entries` of the window, and of at least 1 µs: more entries make
     /// finer cells.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, SlidingLog};
+    /// # use std::time::Duration;
+    /// # let limit = SlidingLog::new(Cost::from_units(60), Duration::from_secs(60))?;
+    /// let limit = limit.with_max_entries(1001);
+    /// assert_eq!((limit.max_entries(), limit.exact_entries()), (1001, 500));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_max_entries(self, max_entries: usize) -> Self {
         Self { max_entries: max_entries.max(1), ..self }
     }

@@ -25,6 +25,15 @@ const MOST: u64 = 10_000;
 const DEFAULT_MOST: u64 = 60;
 
 /// The sub-windows that count towards the quota.
+///
+/// ```
+/// use earrrl::{Cost, SlidingWindow, algorithm::sliding_window::Edge};
+/// use std::time::Duration;
+///
+/// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
+/// assert_eq!(limit.edge(), Edge::Harsh);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Edge {
     /// The present sub-window and the `k` before it: never over the quota in any window.
@@ -70,6 +79,14 @@ impl SlidingWindow {
     }
 
     /// Sets the number of sub-windows per window, 1 to 10 000.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, SlidingWindow};
+    /// # use std::time::Duration;
+    /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
+    /// assert_eq!(limit.with_sub_windows(60)?.sub_windows(), 60);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the number is out of these bounds.

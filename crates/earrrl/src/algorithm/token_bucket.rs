@@ -66,6 +66,14 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// Returns a pool of `capacity` credits that refills at the rate `refill`.
     ///
+    /// ```
+    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(1)?)?;
+    /// assert_eq!(bucket.capacity(), Cost::from_units(60));
+    /// assert_eq!(bucket.refill(), Rate::per_second(1)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the capacity is 0, or takes more than 2000 years to fill.
     pub fn new(capacity: Cost, refill: Rate) -> Result<Self, RuleError> {
@@ -107,6 +115,13 @@ impl TokenBucket {
     }
 
     /// Returns the time that fills the pool from empty, in seconds.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(2)?)?;
+    /// assert_eq!(bucket.fill_secs(), 30.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fill_secs(&self) -> f64 {
         self.capacity.as_f64() / self.refill.per_second_f64()
     }
@@ -145,6 +160,13 @@ impl TokenBucket {
 
     /// Returns the balance in units. It is below zero after a charge beyond the balance, or while
     /// delayed requests queue.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Nanos, Rate, TokenBucket};
+    /// # let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(2)?)?;
+    /// assert_eq!(bucket.balance(None, Nanos::ZERO), 60.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn balance(&self, state: Option<&Moment>, now: Nanos) -> f64 {
         let left = (self.full - self.missing(state, now)) as f64;
         left / self.unit as f64

@@ -50,6 +50,11 @@ impl Nanos {
     }
 
     /// Returns the instant `secs` seconds after the epoch, at most [`Nanos::MAX`].
+    ///
+    /// ```
+    /// # use earrrl::Nanos;
+    /// assert_eq!(Nanos::from_secs(2), Nanos::new(2_000_000_000));
+    /// ```
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
@@ -61,6 +66,13 @@ impl Nanos {
     }
 
     /// Returns the time from `earlier` to `self`, and zero if `earlier` is later.
+    ///
+    /// ```
+    /// # use earrrl::Nanos;
+    /// # use std::time::Duration;
+    /// assert_eq!(Nanos::new(300).since(Nanos::new(100)), Duration::from_nanos(200));
+    /// assert_eq!(Nanos::new(100).since(Nanos::new(300)), Duration::ZERO);
+    /// ```
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -81,6 +93,20 @@ impl fmt::Debug for Nanos {
 }
 
 /// A source of the present time. The time must never go back, also between threads.
+///
+/// ```
+/// use earrrl::{Clock, Nanos};
+/// use std::time::{Duration, Instant};
+///
+/// struct SinceStart(Instant);
+///
+/// impl Clock for SinceStart {
+///     fn now(&self) -> Nanos {
+///         Nanos::ZERO + self.0.elapsed()
+///     }
+/// }
+/// assert!(SinceStart(Instant::now()).now() < Nanos::from_secs(3600));
+/// ```
 pub trait Clock: Send + Sync {
     /// Returns the present instant.
     fn now(&self) -> Nanos;
@@ -113,6 +139,17 @@ impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
 }
 
 /// A clock that is set by its user, for tests and replays. It never goes back.
+///
+/// ```
+/// use earrrl::{Clock, ManualClock, Nanos};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new(Nanos::from_secs(10));
+/// clock.advance(Duration::from_secs(5));
+/// assert_eq!(clock.now(), Nanos::from_secs(15));
+/// clock.set(Nanos::from_secs(12)); // does nothing, since a clock never goes back
+/// assert_eq!(clock.now(), Nanos::from_secs(15));
+/// ```
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 

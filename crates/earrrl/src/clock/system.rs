@@ -24,6 +24,14 @@ use super::{Clock, Nanos, Sealed, counted, lately};
 ///
 /// If the process is forbidden to read the counter (`PR_SET_TSC`) when the clock is made, the clock
 /// only uses boot time.
+///
+/// ```
+/// use earrrl::{Clock, SystemClock};
+///
+/// let clock = SystemClock::new();
+/// let earlier = clock.now();
+/// assert!(clock.now() >= earlier);
+/// ```
 pub struct SystemClock {
     counted: Counted<Machine>,
     /// The step of the system's coarse clock; `None` if that clock is not used.

@@ -11,6 +11,17 @@ use super::{Clock, Nanos, SystemClock};
 ///
 /// It suits limits that are much coarser than the step, since the waits that are computed from it
 /// are exact only to a step. The thread ends when the last clone of the clock is dropped.
+///
+/// ```
+/// use earrrl::{Limiter, Rule, TickingClock};
+/// use std::time::Duration;
+///
+/// let rule: Rule = "recent-average 1/s half-life=10s".parse()?;
+/// let clock = TickingClock::new(Duration::from_millis(1))?;
+/// let limiter = Limiter::<str>::builder(rule).clock(clock).build()?;
+/// assert!(limiter.check("alice").is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TickingClock(Arc<AtomicU64>);
 

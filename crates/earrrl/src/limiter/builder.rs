@@ -17,6 +17,16 @@ use super::Limiter;
 const DEFAULT_CAPACITY: usize = 100_000;
 
 /// The settings of a limiter; see [`Limiter::builder`].
+///
+/// ```
+/// use earrrl::{Limiter, ManualClock, Nanos, Rule};
+///
+/// let rule: Rule = "recent-average 1/s half-life=10s".parse()?;
+/// let clock = ManualClock::new(Nanos::from_secs(1_800_000_000));
+/// let limiter = Limiter::<str>::builder(rule).capacity(1_000_000).clock(clock).build()?;
+/// assert!(limiter.check("alice").is_allowed());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Builder<K: ?Sized, F = fn(Option<Anchor>) -> SystemClock> {
     rule: Rule,
     capacity: usize,
@@ -36,6 +46,17 @@ struct StatePath {
 impl<K: ?Sized> Limiter<K> {
     /// Returns the settings of a limiter for a rule, or for one algorithm with its parameters. The
     /// default capacity is 100 000 clients, and the default clock is the system's.
+    ///
+    /// ```
+    /// use earrrl::{Limiter, Rate, RecentAverage, Rule};
+    /// use std::time::Duration;
+    ///
+    /// let parsed: Limiter<str> = Limiter::builder("gcra 1/s burst=9".parse::<Rule>()?).build()?;
+    /// let average = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
+    /// let typed: Limiter<u64> = Limiter::builder(average).build()?;
+    /// assert!(parsed.check("alice").is_allowed() && typed.check(&7).is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(rule: impl Into<Rule>) -> Builder<K> {
         let rule = rule.into();
         Builder {
@@ -62,6 +83,14 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// take; beyond it, clients that have been idle for longest are evicted. By default, the states
     /// may take as much as `capacity` busy clients need, but at most half of the memory that is
     /// available when the limiter is built.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// let rule: Rule = "sliding-log 60/1m".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).max_bytes(16 << 20).build()?;
+    /// # assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
         Self { most_bytes: Some(bytes), ..self }
@@ -69,6 +98,18 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
 
     /// Sets the clock. Limiters that share a state file must have clocks that agree; the default
     /// clocks do.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, ManualClock, Nanos, Rule};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+    /// let limiter = Limiter::<str>::builder(rule).clock(clock.clone()).build()?;
+    /// limiter.check("alice").ok()?;
+    /// clock.advance(Duration::from_secs(60));
+    /// limiter.check("alice").ok()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> Builder<K, impl FnOnce(Option<Anchor>) -> D> {
         Builder {
@@ -84,6 +125,15 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
 
     /// Sets a hasher with a known secret, for tests. By default the secret is random, so that no
     /// client can choose its place in the table.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule, table::KeyHasher};
+    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// let hasher = KeyHasher::with_key(&[7; 16]);
+    /// let limiter: Limiter<str> = Limiter::builder(rule).hasher(hasher).build()?;
+    /// assert_eq!(limiter.hash("alice"), hasher.hash("alice"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn hasher(self, hasher: KeyHasher) -> Self {
         Self { hasher: Some(hasher), ..self }

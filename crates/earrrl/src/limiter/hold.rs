@@ -21,6 +21,19 @@ use crate::store::table::KeyHash;
 const ONLY: RuleId = RuleId(0);
 
 /// The reason why nothing was reserved.
+///
+/// ```
+/// use earrrl::{Cost, HoldError, Limiter, Rule};
+///
+/// let rule: Rule = "fixed-window 100/1d".parse()?;
+/// let tokens: Limiter<str> = Limiter::builder(rule).build()?;
+/// match tokens.hold("alice", Cost::from_units(4096)) {
+///     Ok(hold) => hold.commit(Cost::from_units(731))?,
+///     Err(HoldError::Denied(denied)) => assert_eq!(denied.decision().remaining, 100),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum HoldError {
@@ -66,6 +79,16 @@ pub struct Hold<'a, K: ?Sized, C: Clock> {
 
 impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
     /// Returns the granted cost, which is the estimate.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 10/1d".parse()?;
+    /// # let tokens: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let hold = tokens.hold("alice", Cost::from_units(4))?;
+    /// assert_eq!(hold.granted(), Cost::from_units(4));
+    /// # hold.release();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn granted(&self) -> Cost {
         self.held.cost
     }
@@ -88,6 +111,15 @@ impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
     }
 
     /// Gives the estimate back, as a commit of 0.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 10/1d".parse()?;
+    /// # let tokens: Limiter<str> = Limiter::builder(rule).build()?;
+    /// tokens.hold("alice", Cost::from_units(4))?.release();
+    /// assert_eq!(tokens.peek("alice", Cost::ONE)?.remaining(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn release(mut self) {
         self.finish(Some(Cost::ZERO));
     }

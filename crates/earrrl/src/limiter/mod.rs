@@ -79,6 +79,15 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
 
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of cost 1.
+    ///
+    /// ```
+    /// # let rule: earrrl::Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: earrrl::Limiter<str> = earrrl::Limiter::builder(rule).build()?;
+    /// if limiter.check("alice").is_allowed() {
+    ///     println!("hello, alice");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline(always)]
     pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Verdict<'_>
     where
@@ -88,6 +97,15 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Decides a request of the given cost.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 10/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert_eq!(limiter.check_cost("alice", "2.5".parse()?)?.remaining(), 7);
+    /// assert!(!limiter.check_cost("alice", Cost::from_units(8))?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the cost is above the rule's `max_cost`.
@@ -108,6 +126,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// is later. An instant in the future therefore stops this limiter's time until its clock
     /// catches up, so clients must not be able to choose it.
     ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, ManualClock, Nanos, Rule};
+    /// # let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// let clock = ManualClock::new(Nanos::ZERO); // a replay gets every instant from its log
+    /// let limiter = Limiter::<str>::builder(rule).clock(clock).build()?;
+    /// assert!(limiter.check_at("alice", Cost::ONE, Nanos::from_secs(0))?.is_allowed());
+    /// assert!(!limiter.check_at("alice", Cost::ONE, Nanos::from_secs(59))?.is_allowed());
+    /// assert!(limiter.check_at("alice", Cost::ONE, Nanos::from_secs(60))?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the cost is above the rule's `max_cost`.
     #[inline]
@@ -126,6 +155,16 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.peek("alice", Cost::ONE)?.is_allowed());
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert!(!limiter.peek("alice", Cost::ONE)?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the cost is above the rule's `max_cost`.
@@ -167,6 +206,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
     /// stands for the latest charge.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let charged_at = limiter.check("alice").decided_at();
+    /// // The work failed, so that the request is not counted.
+    /// limiter.refund("alice", Cost::ONE, Some(charged_at));
+    /// assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn refund<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost, charged_at: Option<Nanos>)
     where
         K: Borrow<Q>,
@@ -175,6 +225,16 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Removes a client's state.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// limiter.reset("alice");
+    /// assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
     where
         K: Borrow<Q>,
@@ -187,6 +247,16 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// present rate or balance stays. Only a rule with another algorithm begins without history.
     ///
     /// In a state file, other processes use the states too, so only the limit can be changed.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let mut limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert_eq!(limiter.check("alice").remaining(), 0);
+    /// limiter.change("fixed-window 3/1d".parse()?)?;
+    /// assert_eq!(limiter.check("alice").remaining(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns the errors of [`Builder::build`]; the old rule then stays.
@@ -227,6 +297,18 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Walks over all clients; see [`MemoryEngine::survey`](crate::MemoryEngine::survey).
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// for client in ["alice", "bob", "bob"] {
+    ///     limiter.check(client).ok()?;
+    /// }
+    /// let survey = limiter.survey(1);
+    /// assert_eq!((survey.top.len(), survey.rates.clients()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn survey(&self, count: usize) -> Survey {
         let limit = self.rule.limit();
         Survey::take(
@@ -238,6 +320,15 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// limiter.check("alice").ok()?;
+    /// assert_eq!(limiter.top(1)[0].fingerprint, limiter.hash("alice").fingerprint());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash
     where
         K: Borrow<Q>,
@@ -246,6 +337,14 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Returns the limiter's rule.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule.clone()).build()?;
+    /// assert_eq!(limiter.rule(), &rule);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
@@ -262,6 +361,14 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     /// Returns the bytes that the clients' states occupy. The number is fixed under recent-average,
     /// token-bucket and gcra.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).capacity(100_000).build()?;
+    /// assert!(limiter.bytes() < 100_000 * 25);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn bytes(&self) -> usize {
         self.clients.bytes()
     }

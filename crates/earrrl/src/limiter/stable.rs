@@ -10,6 +10,19 @@ use crate::store::table::{KeyHash, KeyHasher};
 /// Rust does not promise that other types hash alike in every process and every version of the
 /// compiler. The file records the hash of a known key of its type; a process that computes another
 /// hash is refused.
+///
+/// ```
+/// use earrrl::{Limiter, Rule};
+/// # let directory = std::env::temp_dir().join(format!("earrrl-key-{}", std::process::id()));
+///
+/// let rule: Rule = "gcra 1/h burst=2".parse()?;
+/// // `u64` is a stable key; a type with a derived `Hash` is none.
+/// let limiter: Limiter<u64> =
+///     Limiter::builder(rule).capacity(100).state_file(directory.join("users.earrrl")).build()?;
+/// assert!(limiter.check(&7).is_allowed());
+/// # std::fs::remove_dir_all(directory)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait StableKey: sealed::Sealed {
     /// Returns the hash of a known key of this type.
     #[doc(hidden)]

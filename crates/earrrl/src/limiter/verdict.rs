@@ -8,6 +8,17 @@ use crate::decision::{Decision, Figures, Outcome, Wait};
 use crate::rule::Rule;
 
 /// The answer to a request. The verdict itself is computed at once, and all figures only on demand.
+///
+/// ```
+/// use earrrl::{Limiter, Rule, Wait};
+///
+/// let rule: Rule = "fixed-window 2/1d".parse()?;
+/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+/// let verdict = limiter.check("alice");
+/// assert!(verdict.is_allowed());
+/// assert_eq!((verdict.remaining(), verdict.retry_after()), (1, Wait::NONE));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct Verdict<'a> {
@@ -31,6 +42,15 @@ pub(super) enum Details {
 impl Verdict<'_> {
     /// Returns true if the request is answered as allowed, which is every outcome except
     /// [`Outcome::Deny`].
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert!(!limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
@@ -59,6 +79,15 @@ impl Verdict<'_> {
     }
 
     /// Returns the instant at which the request was decided. A refund names this instant.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, ManualClock, Nanos, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let clock = ManualClock::new(Nanos::from_secs(5));
+    /// let limiter = Limiter::<str>::builder(rule).clock(clock).build()?;
+    /// assert_eq!(limiter.check("alice").decided_at(), Nanos::from_secs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn decided_at(&self) -> Nanos {
         self.now
     }
@@ -69,12 +98,32 @@ impl Verdict<'_> {
     }
 
     /// Returns the outcome of the request.
+    ///
+    /// ```
+    /// # use earrrl::{Action, Limiter, Outcome, Rule};
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let rule = rule.with_action(Action::Quarantine)?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert_eq!(limiter.check("alice").outcome(), Outcome::Allow);
+    /// let second = limiter.check("alice");
+    /// assert!(second.is_allowed() && second.outcome() == Outcome::Quarantine);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn outcome(&self) -> Outcome {
         self.decision().outcome
     }
 
     /// Returns the client's measured rate, in cost units per second; `None` for token-bucket and
     /// gcra.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 86400/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// limiter.check("alice").ok()?;
+    /// assert!(limiter.check("alice").rate().is_some_and(|rate| rate < 0.001));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rate(&self) -> Option<f64> {
         self.decision().rate
     }
@@ -86,6 +135,18 @@ impl Verdict<'_> {
     }
 
     /// Returns the shortest wait after which the same request is allowed if nothing else is sent.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, ManualClock, Nanos, Rule};
+    /// # use std::time::Duration;
+    /// # let clock = ManualClock::new(Nanos::from_secs(10));
+    /// # let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// # let limiter = Limiter::<str>::builder(rule).clock(clock).build()?;
+    /// limiter.check("alice").ok()?;
+    /// let wait = limiter.check("alice").retry_after().duration();
+    /// assert_eq!(wait, Some(Duration::from_secs(50)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn retry_after(&self) -> Wait {
         self.decision().retry_after
     }
@@ -135,6 +196,17 @@ impl fmt::Debug for Verdict<'_> {
 }
 
 /// The error of [`Verdict::ok`]: the request was denied.
+///
+/// ```
+/// use earrrl::{Denied, Limiter, Rule};
+///
+/// # let rule: Rule = "fixed-window 1/1d".parse()?;
+/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+/// limiter.check("alice").ok()?;
+/// let denied: Denied = limiter.check("alice").ok().unwrap_err();
+/// assert!(denied.to_string().starts_with("over the limit; allowed again in "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Denied(pub(super) Decision);
 

@@ -22,6 +22,16 @@ use crate::store::Kept;
 use crate::store::table::Change;
 
 /// The bounds of a wait. By default the wait is at most a minute, without jitter.
+///
+/// ```
+/// use earrrl::Patience;
+/// use std::time::Duration;
+///
+/// let patience = Patience::default()
+///     .max_wait(Duration::from_secs(5))
+///     .jitter(Duration::from_millis(100));
+/// assert_eq!(patience.max_wait, Duration::from_secs(5));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Patience {
@@ -54,6 +64,17 @@ impl Patience {
 }
 
 /// The reason why a wait could not begin.
+///
+/// ```
+/// use earrrl::{Cost, Limiter, Patience, Rule, WaitError};
+///
+/// let rule: Rule = "gcra 1/h burst=1".parse()?;
+/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+/// limiter.check("alice").ok()?;
+/// let refused = limiter.reserve("alice", Cost::ONE, Patience::default());
+/// assert!(matches!(refused, Err(WaitError::TooLong(_)))); // an hour
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WaitError {
@@ -85,6 +106,18 @@ impl std::error::Error for WaitError {
 
 /// A request that was charged before it is due. It is refunded if it is dropped before
 /// [`keep`](Self::keep) is called.
+///
+/// ```
+/// use earrrl::{Cost, Limiter, Patience, Rule};
+///
+/// let rule: Rule = "gcra 10/s burst=1".parse()?;
+/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+/// limiter.check("alice").ok()?;
+/// let turn = limiter.reserve("alice", Cost::ONE, Patience::default())?;
+/// assert!(turn.wait().as_millis() <= 100);
+/// turn.keep(); // otherwise the drop refunds it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub struct Reservation<'a, C: Clock> {
     part: Part<'a>,
@@ -160,6 +193,20 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Waits until a request of the client is due, in the order of arrival, on any async runtime.
     /// `sleep` is the runtime's sleep function, such as `tokio::time::sleep`. The request is
     /// refunded if the future is dropped before.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, Patience, Rule};
+    ///
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let future = async {
+    /// let rule: Rule = "gcra 1/s burst=5".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// // With tokio, the last argument is `tokio::time::sleep`.
+    /// limiter.until_ready_with("alice", Cost::ONE, Patience::default(), async |_| {}).await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # };
+    /// # assert!(std::pin::pin!(future).poll(&mut context).is_ready());
+    /// ```
     ///
     /// # Errors
     /// Returns the errors of [`reserve`](Self::reserve), before any wait.

@@ -23,6 +23,14 @@ use crate::rules::part::Part;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// The terms of a reservation: live for at most five minutes by default, for the whole estimate.
+///
+/// ```
+/// use earrrl::HoldTerms;
+/// use std::time::Duration;
+///
+/// let terms = HoldTerms::default().ttl(Duration::from_secs(30)).at_most();
+/// assert!(terms.check().is_ok());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldTerms {
@@ -65,6 +73,18 @@ impl HoldTerms {
 }
 
 /// The answer to a reservation.
+///
+/// ```
+/// use earrrl::{Charge, Cost, HoldTerms, MemoryEngine};
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let rule = engine.prepare_with("tokens", &"fixed-window 1000/1d".parse()?, 1000)?;
+/// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(4096) };
+/// // The estimate is above the quota; the terms permit a grant of less.
+/// let holding = engine.hold(&[charge], HoldTerms::default().at_most(), None)?;
+/// assert_eq!(holding.granted, [Cost::from_units(1000)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Holding {
@@ -78,6 +98,15 @@ pub struct Holding {
 }
 
 /// The actual cost of a reserved request.
+///
+/// ```
+/// use earrrl::{Actual, Cost, RuleId};
+///
+/// let (requests, tokens) = (RuleId(0), RuleId(1));
+/// let same = Actual::All(Cost::ONE);
+/// let each = [(requests, Cost::ONE), (tokens, Cost::from_units(731))];
+/// let different = Actual::ByRule(&each);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Actual<'a> {
     /// The same cost under every rule.
@@ -118,6 +147,16 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Returns the numbers of reservations.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, HoldTerms, MemoryEngine};
+    /// # let engine = MemoryEngine::new(1000)?;
+    /// # let rule = engine.prepare_with("tokens", &"fixed-window 1000/1d".parse()?, 1000)?;
+    /// # let charge = Charge { rule, key: b"alice", cost: Cost::from_units(100) };
+    /// engine.hold(&[charge], HoldTerms::default(), None)?;
+    /// assert_eq!(engine.reservations().live, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reservations(&self) -> Reservations {
         self.holds.usage()
     }
@@ -231,6 +270,17 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Prolongs a live reservation: it then expires after `ttl` from now.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, HoldTerms, MemoryEngine};
+    /// # use std::time::Duration;
+    /// # let engine = MemoryEngine::new(1000)?;
+    /// # let rule = engine.prepare_with("tokens", &"fixed-window 1000/1d".parse()?, 1000)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(100) };
+    /// let id = engine.hold(&[charge], HoldTerms::default(), None)?.id.ok_or("denied")?;
+    /// engine.renew(id, Duration::from_secs(600), None)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the reservation is unknown, expired or committed, or `ttl` is out of its

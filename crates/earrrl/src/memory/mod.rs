@@ -73,6 +73,14 @@ impl MemoryEngine {
     /// Returns an engine with the system's clock and without rules. Each rule gets memory for
     /// `capacity` clients unless its own capacity is given.
     ///
+    /// ```
+    /// # use earrrl::{Engine, MemoryEngine};
+    /// let engine = MemoryEngine::new(10_000)?;
+    /// let rule = engine.prepare("login", &"gcra 1/s burst=5".parse()?)?;
+    /// assert_eq!(engine.usage(rule), Some((0, 0)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
     pub fn new(capacity: usize) -> Result<Self, BuildError> {
@@ -112,6 +120,15 @@ impl MemoryEngine {
 impl<C: Clock> MemoryEngine<C> {
     /// Returns an engine with the given clock and without rules. Each rule gets memory for
     /// `capacity` clients unless its own capacity is given.
+    ///
+    /// ```
+    /// # use earrrl::{ManualClock, MemoryEngine, Nanos};
+    /// # use std::sync::Arc;
+    /// let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    /// let engine = MemoryEngine::with_clock(10_000, clock.clone())?;
+    /// # assert!(engine.rules().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the operating system returns no random bytes for the hash.
@@ -164,6 +181,14 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Returns all rules with their names, in the order of their ids.
+    ///
+    /// ```
+    /// # use earrrl::{Engine, MemoryEngine};
+    /// # let engine = MemoryEngine::new(1000)?;
+    /// engine.prepare("login", &"gcra 1/s burst=5".parse()?)?;
+    /// assert_eq!(engine.rules()[0].0, "login");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rules(&self) -> Vec<(String, Rule)> {
         let rules = self.rules.load();
         rules.iter().map(|known| (String::from(&*known.name), known.rule.clone())).collect()
@@ -180,6 +205,16 @@ impl<C: Clock> MemoryEngine<C> {
     /// Returns the `count` clients of a rule with the highest rates, the highest first; see
     /// [`survey`](Self::survey).
     ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    /// # let engine = MemoryEngine::new(1000)?;
+    /// # let rule = engine.prepare("login", &"recent-average 1/s half-life=1m".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    /// engine.decide(&[charge], Mode::Check, None).into_inner()?;
+    /// assert_eq!(engine.top(rule, 10)?[0].fingerprint, engine.hash(b"alice").fingerprint());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the rule is unknown.
     pub fn top(&self, rule: RuleId, count: usize) -> Result<Vec<TopClient>, EngineError> {
@@ -193,6 +228,18 @@ impl<C: Clock> MemoryEngine<C> {
     /// clients are ordered by their usage of the limit. The walk takes about a second for ten
     /// million clients, so call this from a thread that serves no requests. Decisions go on
     /// meanwhile.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    /// # let engine = MemoryEngine::new(1000)?;
+    /// # let rule = engine.prepare("login", &"recent-average 1/s half-life=1m".parse()?)?;
+    /// for key in [&b"alice"[..], b"bob"] {
+    ///     let charge = Charge { rule, key, cost: Cost::ONE };
+    ///     engine.decide(&[charge], Mode::Check, None).into_inner()?;
+    /// }
+    /// assert_eq!(engine.survey(rule, 1)?.rates.clients(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the rule is unknown.

@@ -16,6 +16,19 @@ use crate::store::{Bounds, Clients, States};
 const PATIENCE: usize = 2000;
 
 /// A rule to prepare in a [`MemoryEngine`].
+///
+/// ```
+/// use earrrl::{MemoryEngine, Preparation};
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let (login, search) = ("gcra 1/s burst=5".parse()?, "fixed-window 60/1m".parse()?);
+/// let ids = engine.prepare_all(&[
+///     Preparation { name: "login", rule: &login, capacity: 1000, store: None },
+///     Preparation { name: "search", rule: &search, capacity: 1000, store: None },
+/// ])?;
+/// assert_eq!(ids.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Preparation<'a> {
     /// The rule's name.

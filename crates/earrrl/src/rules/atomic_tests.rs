@@ -1,5 +1,6 @@
 use super::*;
 use crate::cost::Cost;
+use crate::decision::Action;
 use crate::rule::Rule;
 use crate::store::Clients;
 use crate::store::table::KeyHash;

@@ -5,6 +5,8 @@
 //! one rule denies never uses up the quota of another.
 
 #[cfg(feature = "std")]
+mod alone;
+#[cfg(feature = "std")]
 mod at_home;
 #[cfg(feature = "std")]
 pub(crate) mod atomic;

@@ -37,6 +37,14 @@ pub struct Client {
 }
 
 /// The instants at which a client wants to send.
+///
+/// ```
+/// use earrrl::sim::{Client, Pattern};
+///
+/// let client: Client = "alice steady 10/s".parse()?;
+/// assert!(matches!(client.pattern, Pattern::Steady(rate) if rate.per_second_f64() == 10.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
     /// Evenly spaced requests: `steady 10/s`.
@@ -56,6 +64,14 @@ pub enum Pattern {
 }
 
 /// A client's reaction to a denied request.
+///
+/// ```
+/// use earrrl::sim::{Client, Reaction};
+///
+/// let client: Client = "alice steady 10/s obey".parse()?;
+/// assert_eq!(client.reaction, Reaction::Obey);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// The client goes on sending as planned.

@@ -7,6 +7,17 @@ use crate::cost::Cost;
 
 /// Returns the recent average of `requests` at `now`: `λ·Σ cᵢ·e^(-λ(now-tᵢ))`. Requests after `now`
 /// are left out.
+///
+/// ```
+/// use earrrl::sim::exact_rate;
+/// use earrrl::{Cost, Nanos, Rate, RecentAverage};
+/// use std::time::Duration;
+///
+/// let limit = RecentAverage::with_period(Rate::per_second(1)?, Duration::from_secs(60))?;
+/// let now = Nanos::from_secs(5);
+/// assert_eq!(exact_rate(&limit, [(now, Cost::from_units(30))], now), 0.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn exact_rate(
     limit: &RecentAverage,
     requests: impl IntoIterator<Item = (Nanos, Cost)>,

@@ -19,6 +19,24 @@ use crate::rule::Rule;
 pub const MAX_ATTEMPTS: u64 = 20_000_000;
 
 /// One request of a simulated client.
+///
+/// ```
+/// use earrrl::sim::{Attempt, Client, run};
+/// use earrrl::{Nanos, Rule};
+/// use std::time::Duration;
+///
+/// let rule: Rule = "gcra 1/s burst=1".parse()?;
+/// let clients: [Client; 1] = ["alice steady 2/s".parse()?];
+/// let mut denied = Vec::new();
+/// let note = |attempt: &Attempt<'_>| {
+///     if !attempt.decision.allowed {
+///         denied.push(attempt.time);
+///     }
+/// };
+/// run(&rule, &clients, 1, Duration::from_secs(2), note)?;
+/// assert_eq!(denied, [Nanos::new(500_000_000), Nanos::new(1_500_000_000)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
     /// The time of the request since the start of the simulation.

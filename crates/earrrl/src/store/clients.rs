@@ -39,6 +39,15 @@ pub(crate) struct Next {
 }
 
 /// The reason why a limiter cannot be built.
+///
+/// ```
+/// use earrrl::{BuildError, Limiter, Rule};
+///
+/// let rule: Rule = "gcra 1/s burst=9".parse()?;
+/// let built = Limiter::<str>::builder(rule).capacity(0).build();
+/// assert!(matches!(built, Err(BuildError::Table(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {

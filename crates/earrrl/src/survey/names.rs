@@ -21,6 +21,14 @@ const SHARD: usize = 512;
 const OVERHEAD: usize = size_of::<Entry>() + 32;
 
 /// The bounds of a directory of names; see [`Names`].
+///
+/// ```
+/// use earrrl::NameOptions;
+///
+/// let mut options = NameOptions::default();
+/// options.capacity = 1000;
+/// options.from = 0.5; // clients that use half of their limit
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct NameOptions {

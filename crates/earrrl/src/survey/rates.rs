@@ -13,6 +13,18 @@ const BUCKETS: usize = (OCTAVES * PER_OCTAVE) as usize;
 ///
 /// A rate is the usage times the limit: the measured rate, or for buckets, which measure none, the
 /// used share of the burst times the refill.
+///
+/// ```
+/// use earrrl::Rates;
+///
+/// let mut rates = Rates::default();
+/// for rate in [0.5, 1.0, 2.0, 100.0] {
+///     rates.add(rate);
+/// }
+/// let above = rates.above(50.0);
+/// assert_eq!(above.clients, 1);
+/// assert!(above.share > 0.96); // of all requests
+/// ```
 #[derive(Clone)]
 pub struct Rates {
     clients: u64,
@@ -64,6 +76,15 @@ impl Rates {
     }
 
     /// Adds the clients of another distribution.
+    ///
+    /// ```
+    /// # use earrrl::Rates;
+    /// let (mut here, mut there) = (Rates::default(), Rates::default());
+    /// here.add(1.0);
+    /// there.add(3.0);
+    /// here.merge(&there);
+    /// assert_eq!((here.clients(), here.total()), (2, 4.0));
+    /// ```
     pub fn merge(&mut self, other: &Self) {
         self.clients += other.clients;
         self.total += other.total;
@@ -86,6 +107,13 @@ impl Rates {
     }
 
     /// Returns the buckets that are not empty, the lowest rate first.
+    ///
+    /// ```
+    /// # use earrrl::Rates;
+    /// let mut rates = Rates::default();
+    /// rates.add(5.0);
+    /// assert!(rates.buckets().all(|bucket| bucket.from <= 5.0 && 5.0 < bucket.to));
+    /// ```
     pub fn buckets(&self) -> impl Iterator<Item = RateBucket> + '_ {
         let each = self.buckets.iter().enumerate().filter(|(_, (clients, _))| *clients > 0);
         each.map(|(nth, &(clients, rate))| RateBucket {

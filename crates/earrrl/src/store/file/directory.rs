@@ -18,6 +18,19 @@ const ROOT: &str = "_engine";
 ///
 /// The files share one hash key and one clock, which are in the file `_engine.1.earrrl`. See
 /// [`MemoryEngine::with_state`](crate::MemoryEngine::with_state).
+///
+/// ```
+/// use earrrl::{Engine, MemoryEngine, StateDirectory, SystemClock};
+/// # let path = std::env::temp_dir().join(format!("earrrl-states-{}", std::process::id()));
+///
+/// let directory = StateDirectory::open(&path)?.accept_rules_in_memory(true);
+/// let clock = SystemClock::with_anchor(directory.anchor());
+/// let engine = MemoryEngine::in_directory(1000, directory, clock)?;
+/// engine.prepare("login", &"gcra 1/s burst=5".parse()?)?; // in `login.1.earrrl`
+/// engine.prepare("quota", &"fixed-window 100/1d".parse()?)?; // in memory
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct StateDirectory {
     path: PathBuf,
     /// The file of the hash key and the clock. It stays open and locked.

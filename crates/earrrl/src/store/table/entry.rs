@@ -12,6 +12,16 @@
 pub type Word = i128;
 
 /// A change of a client's state.
+///
+/// ```
+/// use earrrl::table::{Change, KeyHasher, Table};
+///
+/// let (table, hasher) = (Table::new(100)?, KeyHasher::random()?);
+/// table.update(hasher.hash("alice"), || 0, |_| (Change::Store(7), ()));
+/// table.update(hasher.hash("alice"), || 0, |_| (Change::Keep, ()));
+/// assert_eq!(table.get(hasher.hash("alice")), Some(7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The state stays as it is; nothing is stored for an absent client.

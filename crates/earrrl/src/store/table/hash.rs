@@ -34,6 +34,11 @@ impl KeyHash {
 
     /// Returns the low 40 bits with the lowest bit set, which is all that a table stores of a key. A
     /// fingerprint is never 0, which marks an empty slot.
+    ///
+    /// ```
+    /// # use earrrl::table::KeyHash;
+    /// assert_eq!(KeyHash::from_bits(0xabcd_0000_0000_0010).fingerprint(), 0x11);
+    /// ```
     #[inline(always)]
     #[must_use]
     pub fn fingerprint(self) -> u64 {
@@ -62,6 +67,15 @@ fn scale(hash: u64, below: usize) -> usize {
 }
 
 /// Hashes keys of any type that implements [`Hash`], with a secret.
+///
+/// ```
+/// use earrrl::table::KeyHasher;
+///
+/// let hasher = KeyHasher::random()?;
+/// assert_eq!(hasher.hash("alice"), hasher.hash("alice"));
+/// assert_ne!(hasher.hash("alice"), hasher.hash("bob"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct KeyHasher(Keyed);
 

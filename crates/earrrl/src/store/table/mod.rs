@@ -287,12 +287,30 @@ impl Table {
     }
 
     /// Returns a client's state, or `None` if the client is absent.
+    ///
+    /// ```
+    /// # use earrrl::table::{Change, KeyHash, Table};
+    /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
+    /// assert_eq!(table.get(alice), None);
+    /// table.update(alice, || 0, |_| (Change::Store(42), ()));
+    /// assert_eq!(table.get(alice), Some(42));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn get(&self, key: KeyHash) -> Option<Word> {
         self.update(key, || MIN_WORD, |word| (Change::Keep, word))
     }
 
     /// Removes a client. Returns true if it was in the table.
+    ///
+    /// ```
+    /// # use earrrl::table::{Change, KeyHash, Table};
+    /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
+    /// table.update(alice, || 0, |_| (Change::Store(42), ()));
+    /// assert!(table.reset(alice));
+    /// assert!(!table.reset(alice));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reset(&self, key: KeyHash) -> bool {
         self.update(key, || MIN_WORD, |word| (Change::Remove, word.is_some()))
     }
@@ -347,6 +365,14 @@ impl Table {
 
     /// Returns all clients, in no particular order. Clients that are inserted or removed during the
     /// iteration may be missing.
+    ///
+    /// ```
+    /// # use earrrl::table::{Change, KeyHash, Table};
+    /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
+    /// table.update(alice, || 0, |_| (Change::Store(42), ()));
+    /// assert!(table.iter().any(|client| client.word == 42));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = Client> + '_ {
         self.raw.entries(0..self.raw.lines.slots()).map(Client::from)
     }

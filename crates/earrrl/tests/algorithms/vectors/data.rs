@@ -14,8 +14,17 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
+    /// Fails if there is no file of this name.
+    pub(crate) fn exists(name: &str) {
+        assert!(std::path::Path::new(&Self::path(name)).exists(), "{name}");
+    }
+
+    fn path(name: &str) -> String {
+        format!("{}/../../testdata/vectors/{name}.json", env!("CARGO_MANIFEST_DIR"))
+    }
+
     pub(crate) fn read(name: &'static str) -> Self {
-        let path = format!("{}/../../testdata/vectors/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        let path = Self::path(name);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         let json = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
         Self { name, json, reached: 0, passed_over: BTreeMap::new() }

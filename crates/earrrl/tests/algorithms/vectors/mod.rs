@@ -10,3 +10,24 @@ mod sliding;
 mod three_rates;
 mod weighted_credits;
 mod windowed;
+
+/// The file of `testdata/vectors` that has numbers for each algorithm.
+const FILES: [(&str, &str); 7] = [
+    ("recent-average", "derived"),
+    ("exponential", "exponential"),
+    ("token-bucket", "gcra"),
+    ("fixed-window", "windowed"),
+    ("sliding-log", "sliding"),
+    ("sliding-window", "sliding"),
+    ("sliding-counter", "sliding"),
+];
+
+#[test]
+fn every_algorithm_has_vectors() {
+    for algorithm in earrrl::internal::algorithms() {
+        let file = FILES.iter().find(|(name, _)| *name == algorithm);
+        let (_, file) =
+            file.unwrap_or_else(|| panic!("vectors/mod.rs names no file for {algorithm}"));
+        data::Vectors::exists(file);
+    }
+}

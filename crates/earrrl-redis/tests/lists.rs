@@ -1,0 +1,28 @@
+//! The check that the lists of rules in the other files have every algorithm.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use earrrl::Rule;
+
+use crate::agreement::Listed;
+use crate::{clocks, handover, near, outage, receipts, shared};
+
+#[test]
+fn every_algorithm_is_in_the_lists_of_rules() {
+    let texts = |list: &[(&'static str, u64)]| list.iter().map(|(text, _)| *text).collect();
+    let lists: [(&str, Vec<&str>, &[&str]); 6] = [
+        ("clocks.rs", clocks::POLITE.into(), &[]),
+        ("outage.rs", outage::RULES.into(), &[]),
+        ("shared.rs", shared::BURSTS.iter().map(|(text, _)| *text).collect(), &[]),
+        // Exponential rules have no near mode, and a lost count of theirs cannot be added later.
+        ("near.rs", near::LEAKY.into(), &["exponential"]),
+        ("handover.rs", texts(&handover::RULES), &["exponential"]),
+        ("receipts.rs", texts(&receipts::RULES), &["exponential"]),
+    ];
+    for (file, rules, except) in lists {
+        let algorithm = |text: &&str| text.parse::<Rule>().unwrap().limit().visit(Listed);
+        let tried: Vec<&str> = rules.iter().map(algorithm).collect();
+        for name in earrrl::internal::algorithms().filter(|name| !except.contains(name)) {
+            assert!(tried.contains(&name), "no rule of {file} is {name}");
+        }
+    }
+}
