@@ -86,6 +86,9 @@ impl EngineConfig {
             for field in rules.iter().filter_map(|rule| rule.get_ref().on_expiry.as_ref()) {
                 problems.add(field.span(), format!("on_expiry: {NEEDS_MEMORY}"));
             }
+            for field in rules.iter().filter_map(|rule| rule.get_ref().suggest.as_ref()) {
+                problems.add(field.span(), format!("suggest: {NEEDS_MEMORY}"));
+            }
             return;
         }
         if let Self::State(StateConfig { accepts_other_rules: false, .. }) = self {

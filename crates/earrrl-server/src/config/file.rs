@@ -198,6 +198,7 @@ pub(super) struct RuleTable {
     pub(super) on_error: Placed<String>,
     pub(super) missing: Placed<String>,
     pub(super) on_expiry: Placed<String>,
+    pub(super) suggest: Placed<toml::Value>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]

@@ -12,7 +12,7 @@ use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use self::action::{action, consistency, missing, on_error, on_expiry};
+use self::action::{action, consistency, missing, on_error, on_expiry, suggest};
 use self::cost::{cost_source, max_cost, min_cost};
 use self::limit::{SharedTerms, bounded, limit};
 use self::overrides::overrides;
@@ -52,6 +52,8 @@ pub struct RuleConfig {
     pub on_error: Option<OnError>,
     /// The treatment of a request that lacks an attribute of the key.
     pub missing: OnMissing,
+    /// The share of the clients that a suggested limit may touch; `None` if none is suggested.
+    pub suggest: Option<f64>,
     /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt from the rule; one is enough.
@@ -75,6 +77,7 @@ impl RuleConfig {
             capacity_place: None,
             on_error: None,
             missing: OnMissing::default(),
+            suggest: None,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -169,6 +172,7 @@ fn validate(
         capacity: value::capacity(file.capacity.as_ref(), problems),
         on_error: on_error(file, problems),
         missing: missing(file, problems),
+        suggest: suggest(file, problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: conditions("exempt", &file.exempt, paths, problems),

@@ -16,6 +16,7 @@ mod matching;
 pub mod memory_check;
 pub mod names;
 mod overrides;
+pub mod peaks;
 pub mod reports;
 pub mod reserve;
 pub mod rule;
@@ -36,7 +37,7 @@ use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
-use crate::metrics::{Family, Metrics, Outcomes, PassReason};
+use crate::metrics::{Family, Metrics, PassReason};
 use descriptors::counts::CountsOf;
 use descriptors::overrides::RequestOverrides;
 use descriptors::prepared::Descriptors;
@@ -44,7 +45,7 @@ use error::AskError;
 use inline::InlineRules;
 use known::Known;
 use names::ResetClient;
-use rule::ActiveRule;
+use rule::{ActiveRule, Kept};
 use rules::ActiveRules;
 
 /// The number of resets that a stream of events may lag behind.
@@ -65,6 +66,7 @@ pub struct Service {
     overrides: Arc<RequestOverrides>,
     clock: TheClock,
     directories: names::Directories,
+    peaks: peaks::PeaksByRule,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
@@ -94,7 +96,8 @@ impl Service {
         let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
-        let kept = (&metrics.outcomes, &directories);
+        let peaks = peaks::PeaksByRule::default();
+        let kept = Kept { outcomes: &metrics.outcomes, directories: &directories, peaks: &peaks };
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
         engine.log_swept();
@@ -109,6 +112,7 @@ impl Service {
             overrides,
             clock: TheClock(clock),
             directories,
+            peaks,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
@@ -142,7 +146,8 @@ impl Service {
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
-        let kept = (&self.metrics.outcomes, &self.directories);
+        let Self { metrics, directories, peaks, .. } = self;
+        let kept = Kept { outcomes: &metrics.outcomes, directories, peaks };
         let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
@@ -285,7 +290,7 @@ fn prepare(
     config: &Config,
     engine: &Engine,
     known: &Known,
-    kept: (&Outcomes, &names::Directories),
+    kept: Kept<'_>,
     (counts, overrides): (&Arc<CountsOf>, &Arc<RequestOverrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);

@@ -10,6 +10,7 @@ use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
+use super::peaks::{Peaks, PeaksByRule};
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
 use crate::engine::{Engine, PlannedLimit};
@@ -33,6 +34,8 @@ pub struct ActiveRule {
     pub outcomes: Arc<RuleOutcomes>,
     /// The names of the rule's clients that are limited or close to it.
     pub directory: Directory,
+    /// The peaks of the clients, by which another limit is suggested.
+    pub suggestion: Option<Suggestion>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -40,6 +43,26 @@ pub struct ActiveRule {
     min_cost: Cost,
     exempt: Vec<Condition>,
     overrides: Overrides,
+}
+
+/// The peaks of a rule's clients, and the share of the clients that a suggested limit may touch.
+#[derive(Debug)]
+pub struct Suggestion {
+    /// The share, from 0 to 1.
+    pub share: f64,
+    /// The peaks.
+    pub peaks: Arc<Peaks>,
+}
+
+/// The records of rules that stay across reloads.
+#[derive(Clone, Copy)]
+pub struct Kept<'a> {
+    /// The metrics' counters of outcomes.
+    pub outcomes: &'a Outcomes,
+    /// The names of clients.
+    pub directories: &'a Directories,
+    /// The peaks of clients' rates.
+    pub peaks: &'a PeaksByRule,
 }
 
 /// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
@@ -80,9 +103,10 @@ impl ActiveRule {
     pub(super) fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
-        (outcomes, directories): (&Outcomes, &Directories),
+        kept: Kept<'_>,
     ) -> Option<Self> {
         let PlannedRule { config, own, capacity, overrides } = wanted;
+        let Kept { outcomes, directories, peaks } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
@@ -91,6 +115,10 @@ impl ActiveRule {
             overrides: overrides.finish(ids, named_below),
             outcomes: outcomes.of_rule(&config.name),
             directory,
+            suggestion: config.suggest.map(|share| Suggestion {
+                share,
+                peaks: peaks.of_rule(&config.name, config.rule.limit()),
+            }),
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -142,6 +170,7 @@ impl ActiveRule {
             name: text,
             outcomes: outcomes.of_rule("inline"),
             directory: Directory::default(),
+            suggestion: None,
             capacity,
             on_error: None,
             missing: OnMissing::Share,

@@ -8,13 +8,11 @@ use earrrl_tower::ClientAddress;
 
 use super::attributes::ReadOptions;
 use super::limit::PreparedLimit;
-use super::names::Directories;
-use super::rule::{ActiveRule, PlannedRule};
+use super::rule::{ActiveRule, Kept, PlannedRule};
 use crate::config::Config;
 use crate::config::attribute::PLAIN;
 use crate::config::rule::{OnError, RuleConfig};
 use crate::engine::PlannedLimit;
-use crate::metrics::Outcomes;
 
 /// The largest number of names of attributes that are logged because no rule uses them.
 const MAX_UNREAD: usize = 32;
@@ -73,11 +71,7 @@ impl<'a> RulesPlan<'a> {
 
     /// Returns the active rules. `ids` holds the engine's ids for `RulesPlan::limits`, in the same
     /// order.
-    pub fn finish(
-        self,
-        ids: &mut impl Iterator<Item = RuleId>,
-        kept: (&Outcomes, &Directories),
-    ) -> ActiveRules {
+    pub fn finish(self, ids: &mut impl Iterator<Item = RuleId>, kept: Kept<'_>) -> ActiveRules {
         let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name =

@@ -7,8 +7,9 @@ use earrrl::{Nanos, Rates, Survey, TopClient};
 
 use super::Service;
 use super::error::AskError;
+use super::peaks::MAX_PEAKS;
 use super::reports::{LatestReport, MAX_TOP, SurveyReport, SurveyedClient};
-use super::rule::ActiveRule;
+use super::rule::{ActiveRule, Suggestion};
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with
@@ -57,6 +58,37 @@ impl Service {
         let named =
             |figures: TopClient| SurveyedClient { name: name(figures.fingerprint), figures };
         Ok(SurveyReport { at, clients: top.into_iter().map(named).collect(), rates })
+    }
+}
+
+impl Service {
+    /// Returns true if the peaks of any rule's clients are due to be noted.
+    pub fn peaks_are_due(&self) -> bool {
+        let now = self.clock.0.now();
+        let rules = self.rules.load();
+        rules.iter().filter_map(|rule| rule.suggestion.as_ref()).any(|s| s.peaks.is_due(now))
+    }
+
+    /// Walks over the clients of the rules whose peaks are due, and notes them. Clients with an override are not
+    /// included, since they have another limit. This may take a second, so call it from a thread that serves no
+    /// requests.
+    pub fn note_peaks(&self) {
+        for rule in self.rules.load().iter() {
+            let (Some(Suggestion { peaks, .. }), now) = (&rule.suggestion, self.clock.0.now())
+            else {
+                continue;
+            };
+            if !peaks.is_due(now) {
+                continue;
+            }
+            let started = Instant::now();
+            let survey = self.engine.survey(rule.own.id, MAX_PEAKS);
+            let took = started.elapsed();
+            if let Ok(Some(survey)) = survey {
+                let rate = |client: &TopClient| (client.fingerprint, client.usage * client.limit);
+                peaks.note(now, took, survey.rates.clients(), survey.top.iter().map(rate));
+            }
+        }
     }
 }
 

@@ -60,6 +60,24 @@ pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> OnMiss
     }
 }
 
+/// Returns the share of the clients that a suggested limit may touch.
+pub(super) fn suggest(file: &file::RuleTable, problems: &mut Problems) -> Option<f64> {
+    const USUAL: f64 = 0.01;
+    let field = file.suggest.as_ref()?;
+    let share = match field.get_ref() {
+        toml::Value::Boolean(suggests) => return suggests.then_some(USUAL),
+        toml::Value::Float(share) => *share,
+        toml::Value::Integer(share) => *share as f64,
+        _ => f64::NAN,
+    };
+    if !(0.0..1.0).contains(&share) {
+        let expected = "true, false or the share of the clients to touch, from 0 to below 1";
+        problems.add(field.span(), format!("suggest: expected {expected}"));
+        return None;
+    }
+    Some(share)
+}
+
 pub(super) fn on_expiry(file: &file::RuleTable, problems: &mut Problems) -> OnExpiry {
     let Some(field) = &file.on_expiry else { return OnExpiry::Keep };
     match field.get_ref().as_str() {

@@ -114,7 +114,7 @@ pub(super) fn frame(message: &impl prost::Message) -> Bytes {
     let mut framed = Vec::with_capacity(PREFIX + length);
     framed.push(0);
     framed.extend_from_slice(&(length as u32).to_be_bytes());
-    // Encoding fails only if the buffer is too small, and a vector grows.
-    let _ = message.encode(&mut framed);
+    // `encode` would compute the length again, to compare it with the space in the buffer; a vector grows.
+    message.encode_raw(&mut framed);
     framed.into()
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
 use super::stream::{Subscription, respond};
-use super::top::{client, distribution, rule_of};
+use super::top::{client, distribution, rule_of, suggested};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
@@ -105,6 +105,7 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
         "displaced": usage.map(|(_, displaced)| displaced),
         "reload_error": server.reload_error(),
         "rates": distribution(rule, known.own.rule.limit().per_second(), &report),
+        "suggested": known.suggestion.as_ref().map(suggested),
         "over": over,
         "names_are_keys": server.config.names.hmac_key.is_none(),
         "clients": clients,
