@@ -1,5 +1,6 @@
-//! Formats numbers, errors and tables for people to read.
+//! Formats numbers, errors, tables and markup for people to read.
 
+use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 /// Writes `part` of `whole` in percent, with more digits if the share is close to 0 or 100 %.
@@ -48,6 +49,22 @@ pub fn write_rows<const N: usize>(
     Ok(())
 }
 
+/// A text that is escaped when displayed, since clients can put markup into their names.
+pub struct Html(pub String);
+
+impl Display for Html {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            c => write!(f, "{c}"),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +89,11 @@ mod tests {
         let mut out = Vec::new();
         write_rows(&mut out, " ", &rows.map(|row| row.map(str::to_owned))).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "  a  ≤  x\n 10  2  yy\n  5\n");
+    }
+
+    #[test]
+    fn markup_is_text() {
+        let text = Html("<img src=x onerror='a'>&\"".into()).to_string();
+        assert_eq!(text, "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;");
     }
 }

@@ -105,7 +105,15 @@ fn a_doubtful_client_is_told() {
         warning.contains("load balancers") && warning.contains("--key forwarded_for"),
         "{warning}"
     );
-    assert!(!told(&(balancers + &line("192.0.2.7")), &[]).contains("load balancers"));
+    // Two load balancers beside public clients, such as monitors that ask the server itself.
+    let warning = told(&(balancers.clone() + &line("192.0.2.7")), &[]);
+    assert!(warning.contains("100 of 101 requests come from 2 private clients"), "{warning}");
+    let public: String = (1..100).map(|n| line(&format!("192.0.2.{n}"))).collect();
+    assert!(told(&(balancers.clone() + &public), &[]).contains("are they load balancers"));
+    // Many internal clients beside public ones, and two among many public ones.
+    let internal: String = (0..200).map(|n| line(&format!("10.0.1.{n}"))).collect();
+    assert!(!told(&(internal + &line("192.0.2.7")), &[]).contains("load balancers"));
+    assert!(!told(&(balancers + &public.repeat(2)), &[]).contains("load balancers"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod envoy_service;
 mod envoy_trouble;
 mod events;
 mod explain;
+mod figures;
 mod follow;
 mod foresight;
 mod formats;

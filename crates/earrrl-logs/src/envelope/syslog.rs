@@ -5,7 +5,7 @@
 //! - `journalctl -o short-unix`: `1065910455.003000 host program[7]: message`
 //! - files by rsyslog, systemd and others: `2003-10-11T22:14:15+02:00 host program[7]: message`
 //!
-//! Each may lack the host.
+//! Each may lack the host, and the first may lack the second blank before a day of one digit.
 
 use super::message::Message;
 use crate::line::Years;
@@ -19,7 +19,8 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
     }
     let (time, rest) = match line.split_first_chunk::<15>() {
         Some((stamp, rest)) if stamp[3] == b' ' => {
-            (years.place(time::parse_syslog(stamp)?), rest.strip_prefix(b" ")?)
+            let (stamp, rest) = padded(*stamp, line, rest);
+            (years.place(time::parse_syslog(&stamp)?), rest.strip_prefix(b" ")?)
         }
         _ => {
             let (stamp, rest) = word(line)?;
@@ -29,6 +30,18 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
     let (first, rest) = word(rest)?;
     let (program, text) = if first.ends_with(b":") { (first, rest) } else { word(rest)? };
     Some(Message { time, program: program.strip_suffix(b":")?, text })
+}
+
+/// Returns a time stamp whose day has two characters, and the text after it: some programs write
+/// `Oct 1` with one blank.
+fn padded<'a>(stamp: [u8; 15], line: &'a [u8], rest: &'a [u8]) -> ([u8; 15], &'a [u8]) {
+    if stamp[5] != b' ' {
+        return (stamp, rest);
+    }
+    let mut padded = stamp;
+    padded[4] = b' ';
+    padded[5..].copy_from_slice(&stamp[4..14]);
+    (padded, &line[14..])
 }
 
 /// Removes a priority such as `<34>`, and the frame length that a syslog stream has before it.
@@ -113,6 +126,8 @@ mod tests {
             ("<34>Oct 11 22:14:15 host su[7]: hi there", time, "su[7]"),
             ("Oct 11 22:14:15 host su: hi there", time, "su"),
             ("<34>Oct 11 22:14:15 su: hi there", time, "su"),
+            ("Oct  1 22:14:15 host su: hi there", Some(1_065_046_455), "su"),
+            ("Oct 1 22:14:15 host su: hi there", Some(1_065_046_455), "su"),
             ("<34>1 2003-10-11T22:14:15.003Z host su 7 ID47 - hi there", time, "su"),
             (r#"<34>1 2003-10-11T22:14:15Z h su - - [a b="]\"c"][d] hi there"#, time, "su"),
             ("<34>1 2003-10-11T22:14:15Z h su - - \u{feff}hi there", time, "su"),

@@ -19,7 +19,7 @@ pub(super) const EXIM: &str = concat!(
     r"|[\w-]+ authenticator failed for |(?:[\w-]{16,23} )?H=",
     r#"|SMTP protocol synchronization error \([^)]*\): rejected (?:connection from|"[^"\s]*") H="#,
     r#"|SMTP call from (?:H=)?|SMTP protocol error in ".*" H=)"#,
-    r"(?<host>[^\s(\[]+ )?(?:\([^)\s]*\) )?\[(?<client>[0-9A-Fa-f:.]+)\](?::\d+)?",
+    r"(?<host>[^\s(\[]+ )?(?:\([^)\s]*\) )?\[(?<client>[0-9A-Fa-f:.]+)\](?::\d+)?(?: I=\[[^\]]*\]:\d+)?(?: Ci=\d+)?",
     r"(?:: [45]\d\d | (?:.* )?(?:P=|rejected )| dropped: too many | (?:next )?input=",
     r"| [A-Z]+ (?:command used when not advertised|authentication mechanism not supported)$)",
 );
@@ -28,7 +28,7 @@ pub(super) const EXIM: &str = concat!(
 pub(super) const POSTFIX: &str = concat!(
     r"^(?:(?<queue>\w+): (?:client=|(?:milter-)?reject: \S+ from )|warning: |PREGREET \d+ after \S+ from )",
     r"(?<host>[^\s\[\]]*)\[(?<client>[0-9A-Fa-f:.]+)\]",
-    r"(?:$|, |(?::\d+)?: (?:[45]\d\d |[45]\.\d+\.\d+ |[A-Z]{4} ?|SASL (?<mechanism>\S+) authentication failed))",
+    r"(?:$|, |(?::\d+)?: (?:[45]\d\d |[45]\.\d+\.\d+ |[A-Z]{4} ?|\\|SASL (?<mechanism>\S+) authentication failed))",
 );
 
 #[cfg(test)]
@@ -49,6 +49,7 @@ mod tests {
             r#"SMTP call from h.example (9.9.9.9) [192.0.2.7] dropped: too many syntax or protocol errors (last command was "H=[9.9.9.9] rejected ")"#,
             r#"SMTP protocol error in "AUTH x" H=(y) [9.9.9.9] AUTH command used when not advertised" H=(z) [192.0.2.7] AUTH command used when not advertised"#,
             "plain authenticator failed for h.example ([9.9.9.9]) [192.0.2.7]:99: 535 Incorrect (set_id=a)",
+            "login authenticator failed for (User) [192.0.2.7]:99 I=[9.9.9.9]:465 Ci=7: 535 Incorrect (set_id=a)",
         ];
         for line in lines {
             for stamp in ["2024-01-01 12:00:00", "2024-01-01 13:00:00.000 +0100 [77]"] {
@@ -72,6 +73,7 @@ mod tests {
             "smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 <x>: Relay access denied; helo=<[9.9.9.9]>",
             "postscreen[7]: NOQUEUE: reject: RCPT from [192.0.2.7]:4711: 550 5.7.1 Service unavailable; helo=<x[9.9.9.9]: 550 >",
             "postscreen[7]: PREGREET 11 after 0.07 from [192.0.2.7]:4711: EHLO x[9.9.9.9]",
+            r"postscreen[7]: PREGREET 47 after 0 from [192.0.2.7]:4711: \003\000 from [9.9.9.9]:1: EHLO",
             "cleanup[7]: 4XyZ12: milter-reject: END-OF-MESSAGE from mx.example.org[192.0.2.7]: 5.7.1 spam; from=<a@b.example>",
             "submission/smtpd[7]: warning: unknown[192.0.2.7]: SASL LOGIN authentication failed: UGFz",
         ] {

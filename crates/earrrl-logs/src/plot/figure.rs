@@ -22,6 +22,16 @@ pub const GREY: usize = 6;
 /// points to whole pixels, which would be visible at the shown size.
 pub(super) const GRAIN: u32 = 4;
 
+/// The size of texts and of the title, in pixels of the shown picture.
+pub(super) const TEXT: u32 = 14;
+pub(super) const TITLE: u32 = 16;
+
+/// An upper bound of the average width of a character at the size [`TEXT`], in pixels.
+pub(super) const CHARACTER: u32 = 8;
+
+/// The ratio of the size of a font in the drawing library to the size that it writes to SVG.
+const FONT_UNIT: f64 = 1.24;
+
 /// A picture: panels with a common horizontal axis.
 pub struct Figure {
     /// The title above all panels; may be empty.
@@ -71,8 +81,6 @@ pub struct Panel {
 pub struct Mark {
     /// The position of the line on the horizontal axis.
     pub at: f64,
-    /// The height of the text, as a share of the height of the panel.
-    pub height: f64,
     /// The index in the palette of a dashed line; `None` for a dotted line in the colour of the
     /// axes.
     pub colour: Option<usize>,
@@ -82,8 +90,8 @@ pub struct Mark {
 
 impl Mark {
     /// Creates a mark with a dotted line in the colour of the axes.
-    pub fn new(at: f64, height: f64, text: impl Into<String>) -> Self {
-        Self { at, height, colour: None, text: text.into() }
+    pub fn new(at: f64, text: impl Into<String>) -> Self {
+        Self { at, colour: None, text: text.into() }
     }
 }
 
@@ -93,8 +101,6 @@ pub struct Note {
     pub at: (f64, f64),
     /// The text beside the point.
     pub text: String,
-    /// True if the text is drawn above and to the left of the point, false if to the right of it.
-    pub before: bool,
 }
 
 /// A line of a chart.
@@ -144,5 +150,5 @@ pub(super) fn shade(place: usize) -> RGBColor {
 
 /// Returns the font of all figures at `size` pixels.
 pub(super) fn font(size: u32) -> FontDesc<'static> {
-    ("sans-serif", size * GRAIN).into_font()
+    ("sans-serif", f64::from(size * GRAIN) * FONT_UNIT).into_font()
 }

@@ -6,20 +6,14 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::figure::{GRAIN, Series, Stroke, colour, font};
+use super::figure::{CHARACTER, GRAIN, Series, Stroke, TEXT, colour, font};
 
 /// The height of a row of the legend, in pixels.
-const HEIGHT: u32 = 20;
+const HEIGHT: u32 = 22;
 
 /// The width in pixels of the coloured line before a name, and of the gap after the name.
 const LINE: u32 = 22;
 const GAP: u32 = 6;
-
-/// The average width of two characters at the legend's font size, in pixels.
-const TWO_CHARACTERS: u32 = 13;
-
-/// The legend's font size, in pixels.
-const SIZE: u32 = 14;
 
 /// Draws the names of the series that have one, and returns the area below them.
 pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
@@ -46,7 +40,7 @@ fn places(lengths: impl Iterator<Item = usize>, left: u32, width: u32) -> Vec<(u
     let mut next = (left, 0);
     lengths
         .map(|length| {
-            let needed = LINE + GAP + length as u32 * TWO_CHARACTERS / 2;
+            let needed = LINE + GAP + length as u32 * CHARACTER;
             if next.0 > left && next.0 + needed > width {
                 next = (left, next.1 + 1);
             }
@@ -68,7 +62,7 @@ fn draw_name<DB: DrawingBackend<ErrorType: 'static>>(
     let half = LINE / 2;
     area.draw(&PathElement::new(vec![at(x), at(x + half - gap)], style))?;
     area.draw(&PathElement::new(vec![at(x + half + gap), at(x + LINE)], style))?;
-    let style = TextStyle::from(font(SIZE)).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = TextStyle::from(font(TEXT)).pos(Pos::new(HPos::Left, VPos::Center));
     area.draw(&Text::new(series.name.clone(), at(x + LINE + GAP), style))?;
     Ok(())
 }
@@ -82,7 +76,7 @@ mod tests {
         let names = [5, 9, 40, 100];
         let places = places(names.into_iter(), 70, 400);
         assert_eq!(places.iter().map(|&(_, row)| row).collect::<Vec<_>>(), [0, 0, 1, 2]);
-        assert!(places[1].0 > 70 + 2 * TWO_CHARACTERS + LINE);
+        assert!(places[1].0 > 70 + 4 * CHARACTER + LINE);
         assert_eq!((places[2].0, places[3].0), (70, 70));
     }
 }

@@ -3,6 +3,9 @@
 use std::hash::BuildHasher as _;
 
 use foldhash::fast::RandomState;
+use jiff::Timestamp;
+use jiff::civil::Weekday;
+use jiff::tz::Offset;
 
 use crate::format::{Format, Hints, mostly};
 
@@ -25,7 +28,13 @@ pub(super) fn fingerprint(start: &[u8], hasher: &RandomState) -> Option<u64> {
     (lines >= MANY).then(|| hasher.hash_one(start))
 }
 
-/// Detects whether the times in a file go back by an hour, as at the end of summer time.
+/// The least time by which two lines in a row are late in a night in which summer time ends, in
+/// nanoseconds. Servers that log the start of a request write its line when it ends.
+const LATE: u64 = 2 * MINUTE;
+
+/// Detects whether the times in a file go back by an hour, as at the end of summer time. If the log
+/// pauses around that hour, they go back by less, and only the night of the year tells it from lines
+/// out of order.
 #[derive(Debug, Default)]
 pub(super) struct HourWatch {
     /// The latest time so far in nanoseconds since the epoch, less the detected steps.
@@ -33,6 +42,10 @@ pub(super) struct HourWatch {
     steps: u64,
     /// The number of the line at which time first went back by an hour.
     line: u64,
+    /// The number of the last line that was late in a night in which summer time ends.
+    late: u64,
+    /// The number of the first line of two in a row that were late in such a night.
+    paused: Option<u64>,
 }
 
 impl HourWatch {
@@ -55,19 +68,35 @@ impl HourWatch {
             }
             // Later times are compared with the time after the step, so that each step counts once.
             self.latest -= back;
+        } else if (LATE..50 * MINUTE).contains(&back) && summer_time_may_end(self.latest) {
+            if line == self.late + 1 {
+                self.paused.get_or_insert(self.late);
+            }
+            self.late = line;
         }
     }
 
-    /// Returns a warning if local time went back by an hour in the file.
+    /// Returns a warning if local time probably went back by an hour in the file.
     pub(super) fn doubt(&self) -> Option<String> {
-        (1..=MOST_STEPS).contains(&self.steps).then(|| {
-            format!(
-                "time goes back by an hour at line {}, as local time does at the end of summer time: \
-                 what is before and after is mixed; log in UTC, or with the zone",
-                self.line
-            )
-        })
+        let (by, line) = match self.steps {
+            0 => ("", self.paused?),
+            1..=MOST_STEPS => (" by an hour", self.line),
+            _ => return None,
+        };
+        Some(format!(
+            "time goes back{by} at line {line}, as local time does at the end of summer time: what is before \
+             and after is mixed; log in UTC, or with the zone"
+        ))
     }
+}
+
+/// Returns true if summer time ends in the hours around a local time somewhere: in Europe on a
+/// Sunday of October, in America of November, in Australia and New Zealand of April, before 4
+/// o'clock.
+fn summer_time_may_end(time: u64) -> bool {
+    let time = Timestamp::from_nanosecond(i128::from(time)).unwrap_or_default();
+    let time = Offset::UTC.to_datetime(time);
+    matches!(time.month(), 4 | 10 | 11) && time.weekday() == Weekday::Sunday && time.hour() < 4
 }
 
 /// The first malformed lines of a file, by which their format is found.
@@ -133,7 +162,10 @@ mod tests {
         for (line, minute) in (1..).zip(minutes) {
             watch.see(minute * MINUTE, line);
         }
-        watch.doubt().map(|_| watch.line)
+        watch.doubt().map(|doubt| {
+            let (_, rest) = doubt.split_once("line ").unwrap();
+            rest.split(',').next().unwrap().parse().unwrap()
+        })
     }
 
     #[test]
@@ -141,6 +173,24 @@ mod tests {
         assert_eq!(watched(&[100, 159, 100, 101, 160, 170]), Some(3));
         assert_eq!(watched(&[100, 159, 158, 150, 160]), None, "lines out of order");
         assert_eq!(watched(&[100, 159, 100, 160, 100, 160, 100]), None, "two files in one");
+    }
+
+    #[test]
+    fn a_pause_over_the_repeated_hour_is_seen_in_the_nights_of_a_change() {
+        /// Midnight of Sunday, 29 October 2023, in minutes since the epoch.
+        const SUNDAY: u64 = 28_308_960;
+        let watched_on = |day: u64, minutes: &[u64]| {
+            let minutes: Vec<u64> =
+                minutes.iter().map(|minute| SUNDAY + day * 1440 + minute).collect();
+            watched(&minutes)
+        };
+        // From 2:50 to 2:30, as the second 2:30 of that night is 40 minutes later.
+        let night = [100, 140, 170, 150, 155, 160, 190];
+        assert_eq!(watched_on(0, &night), Some(4));
+        assert_eq!(watched_on(7, &night), Some(4), "in America");
+        assert_eq!(watched_on(1, &night), None, "on a Monday");
+        assert_eq!(watched_on(0, &[600, 620, 610, 612, 630]), None, "at 10 o'clock");
+        assert_eq!(watched_on(0, &[100, 170, 165, 171, 166, 172]), None, "lines out of order");
     }
 
     #[test]

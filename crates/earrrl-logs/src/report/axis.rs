@@ -31,7 +31,9 @@ fn rates(timeline: &Timeline, column: usize) -> Vec<(f64, f64)> {
 /// timeline's rows, and the index of its colour.
 pub type Column = (String, usize, usize);
 
-/// Draws the timeline's column `asked` as a filled area, and the other columns as lines over it.
+/// Draws the timeline's column `asked` as a filled area, and over it each of the other columns as a
+/// line in a panel of its own, since lines that coincide would hide each other. `size` is the size
+/// of a panel.
 pub fn over_time(
     timeline: &Timeline,
     asked: usize,
@@ -41,22 +43,26 @@ pub fn over_time(
     let asked = rates(timeline, asked);
     let (per, unit) = per(asked.iter().map(|point| point.1));
     let scaled = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (x, y * per)).collect();
-    let asked = Series::new("asked", GREY, scaled(asked)).with_stroke(Stroke::Filled);
-    let permitted = columns.iter().map(|(name, column, colour)| {
-        // Columns beyond the number of colours repeat a colour, and differ in their dashes.
-        let stroke = if *colour >= GREY { Stroke::Dashed } else { Stroke::Solid };
-        Series::new(name, colour % GREY, scaled(rates(timeline, *column))).with_stroke(stroke)
-    });
+    let asked: Vec<(f64, f64)> = scaled(asked);
+    let panels: Vec<Panel> = columns
+        .iter()
+        .map(|(name, column, colour)| {
+            let asked = Series::new("asked", GREY, asked.clone()).with_stroke(Stroke::Filled);
+            let line = Series::new(name, colour % GREY, scaled(rates(timeline, *column)));
+            Panel {
+                y_label: format!("requests {unit}"),
+                series: vec![asked, line],
+                ..Panel::default()
+            }
+        })
+        .collect();
+    let height = size.1 * panels.len().max(1) as u32;
     let end = timeline.start + timeline.counts.len() as u64 * timeline.width;
     Figure {
         title: String::new(),
         x: across((timeline.start, end)),
-        panels: vec![Panel {
-            y_label: format!("requests {unit}"),
-            series: std::iter::once(asked).chain(permitted).collect(),
-            ..Panel::default()
-        }],
-        size,
+        panels,
+        size: (size.0, height),
     }
 }
 

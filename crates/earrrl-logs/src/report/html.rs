@@ -6,13 +6,13 @@ use std::io::{self, Write};
 use super::axis::{over_time, three_digits, written_rate};
 use super::incident::{Incident, incidents};
 use super::measured::{MeasuredRule, distribution};
-use super::page::{HALF, Html, WIDE, share, write_end, write_figure, write_start, write_table};
+use super::page::{HALF, WIDE, share, write_end, write_figure, write_start, write_table};
 use super::{Summary, TOP};
 use crate::line::time;
 use crate::reading::HeldBack;
 use crate::replay::Offender;
 use crate::replay::Timeline;
-use crate::text::{counted, percent};
+use crate::text::{Html, counted, percent};
 
 /// Writes the HTML report. It iterates over the requests again, since the most denied clients are
 /// known only after the replay.
@@ -78,11 +78,11 @@ fn write_rule(
         return writeln!(out, "<p>Nobody is denied.</p>");
     }
     let clients: Vec<u32> = offenders.iter().map(|offender| offender.client).collect();
-    let incidents = incidents(&trial.rule, &clients, || held.requests());
-    let measure = if trial.measures() { "estimated rate" } else { "rate asked for" };
+    let incidents = incidents(&trial.rule, measured, &clients, || held.requests());
     writeln!(
         out,
-        "<p class=\"faint\">Below: the {measure} of the most denied, and the limit (dashes).</p>"
+        "<p class=\"faint\">Below: the rate of the most denied as the rule measures it if it stops \
+         nobody, and the limit (dashes).</p>"
     )?;
     writeln!(out, "<div class=\"offenders\">")?;
     for (offender, incident) in offenders.iter().zip(&incidents) {

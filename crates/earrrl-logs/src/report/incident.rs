@@ -1,8 +1,9 @@
-//! Measures the rates of the clients that a rule denied most, in the time around their denials.
+//! Measures the rates of the clients that a rule denied most, around their denials and their peak.
 
-use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
+use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule, State};
 
 use super::axis::{across, per};
+use super::measured::MeasuredRule;
 use crate::line::time::SECOND;
 use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 use crate::reading::LoggedRequest;
@@ -23,44 +24,49 @@ pub(super) struct Incident {
     pub denied: (u64, u64),
     /// The start and the end of the client's figure, in nanoseconds since the epoch.
     shown: (u64, u64),
-    /// The client's greatest rate a second in each step of the figure. If the rule measures no
-    /// rate, the rate at which the client sent requests.
+    /// The client's greatest rate a second in each step of the figure, as the rule measures it if
+    /// it denies nothing.
     rates: Vec<f64>,
+    /// The client's greatest rate a second.
+    peak: f64,
     /// The number of steps whose rates are final.
     closed: usize,
     /// The length of a step, in nanoseconds.
     step: u64,
 }
 
-/// Computes the incident of each of these clients under a rule. It iterates over the requests
-/// twice.
+/// Computes the incident of each of these clients under a rule, which includes the client's
+/// measured peak. It iterates over the requests twice.
 pub(super) fn incidents<I: Iterator<Item = LoggedRequest>>(
     rule: &Rule,
+    measured: &MeasuredRule,
     clients: &[u32],
     requests: impl Fn() -> I,
 ) -> Vec<Incident> {
-    let measures = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek).1.rate.is_some();
     let mut denials = vec![Vec::new(); clients.len()];
-    each(rule, clients, requests(), |place, request, _, decision| {
+    each((rule.limit(), Mode::Check), clients, requests(), |place, request, _, decision| {
         if !decision.allowed {
             denials[place].push(request.time);
         }
     });
+    let peaks = clients.iter().map(|&client| measured.client(client).peak);
     let mut incidents: Vec<Incident> =
-        denials.iter().map(|times| Incident::new(times, measures)).collect();
-    let states = each(rule, clients, requests(), |place, request, before, decision| {
-        incidents[place].add(rule, request, before, decision.rate);
-    });
+        denials.iter().zip(peaks).map(|(times, peak)| Incident::new(times, peak)).collect();
+    let limit = &measured.limit;
+    let states =
+        each((limit, Mode::Charge), clients, requests(), |place, request, before, decision| {
+            incidents[place].add(limit, request, before, decision.rate.unwrap_or(0.0));
+        });
     for (incident, state) in incidents.iter_mut().zip(&states) {
-        incident.close_until(incident.rates.len(), rule, state.as_ref());
+        incident.close_until(incident.rates.len(), limit, state.as_ref());
     }
     incidents
 }
 
-/// Judges all requests of these clients under the rule. Passes to `take` the client's index in
+/// Judges all requests of these clients under the limit. Passes to `take` the client's index in
 /// `clients`, the request, the state before it and the decision. Returns the clients' last states.
 fn each(
-    rule: &Rule,
+    (limit, mode): (&Limit, Mode),
     clients: &[u32],
     requests: impl Iterator<Item = LoggedRequest>,
     mut take: impl FnMut(usize, LoggedRequest, Option<&State>, Decision),
@@ -71,7 +77,7 @@ fn each(
             continue;
         };
         let (before, now) = (states[place].take(), Nanos::new(request.time));
-        let (after, decision) = rule.limit().decide(before.clone(), now, request.cost, Mode::Check);
+        let (after, decision) = limit.decide(before.clone(), now, request.cost, mode);
         take(place, request, before.as_ref(), decision);
         states[place] = after;
     }
@@ -80,45 +86,42 @@ fn each(
 
 impl Incident {
     /// Creates an incident with rates still to be added; `denials` are its times in ascending
-    /// order.
-    fn new(denials: &[u64], measures: bool) -> Self {
+    /// order, and `peak` is the client's greatest rate and the time of it.
+    fn new(denials: &[u64], peak: (f64, u64)) -> Self {
         let (from, to) = densest(denials);
+        let (from, to) = (from.min(peak.1), to.max(peak.1));
         let around = ((to - from) / 8).max(AROUND);
         let shown = (from.saturating_sub(around), to.saturating_add(around));
-        // Where requests are counted, steps of less than a second would not give a meaningful rate.
-        let least = if measures { SECOND / 100 } else { SECOND };
-        let step = ((shown.1 - shown.0) / POINTS).max(least);
+        let step = ((shown.1 - shown.0) / POINTS).max(SECOND / 100);
         let ends = |times: &[u64]| Some((*times.first()?, *times.last()?));
         let rates = vec![0.0; ((shown.1 - shown.0).div_ceil(step)) as usize];
-        Self { denied: ends(denials).unwrap_or_default(), shown, rates, closed: 0, step }
+        Self {
+            denied: ends(denials).unwrap_or_default(),
+            shown,
+            rates,
+            peak: peak.0,
+            closed: 0,
+            step,
+        }
     }
 
-    fn add(
-        &mut self,
-        rule: &Rule,
-        request: LoggedRequest,
-        before: Option<&State>,
-        rate: Option<f64>,
-    ) {
+    fn add(&mut self, limit: &Limit, request: LoggedRequest, before: Option<&State>, rate: f64) {
         let Some(since) = request.time.checked_sub(self.shown.0) else { return };
         let place = (since / self.step) as usize;
-        self.close_until(place, rule, before);
-        let step = self.step as f64 / SECOND as f64;
+        self.close_until(place, limit, before);
         if let Some(greatest) = self.rates.get_mut(place) {
-            match rate {
-                Some(rate) => *greatest = greatest.max(rate),
-                None => *greatest += request.cost.as_f64() / step,
-            }
+            *greatest = greatest.max(rate);
         }
     }
 
     /// Completes the steps before `place` with the rate at the end of each: without a request in
-    /// it, the decayed rate is the only one in the step.
-    fn close_until(&mut self, place: usize, rule: &Rule, state: Option<&State>) {
+    /// it, the decayed rate is the only one in the step. No step exceeds the client's peak, which is
+    /// measured at requests only.
+    fn close_until(&mut self, place: usize, limit: &Limit, state: Option<&State>) {
         for place in self.closed..place.min(self.rates.len()) {
             let end = Nanos::new(self.shown.0 + (place as u64 + 1) * self.step);
-            let (_, peek) = rule.limit().decide(state.cloned(), end, Cost::ZERO, Mode::Peek);
-            self.rates[place] = self.rates[place].max(peek.rate.unwrap_or(0.0));
+            let (_, peek) = limit.decide(state.cloned(), end, Cost::ZERO, Mode::Peek);
+            self.rates[place] = self.rates[place].max(peek.rate.unwrap_or(0.0).min(self.peak));
         }
         self.closed = self.closed.max(place);
     }
@@ -179,13 +182,39 @@ mod tests {
                 cost: Cost::ONE,
             })
             .collect();
-        let found = incidents(&rule, &[7], || requests.iter().copied());
+        let measured = MeasuredRule::of(&rule, requests.iter().copied());
+        let found = incidents(&rule, &measured, &[7], || requests.iter().copied());
         let (start, incident) = (1_700_000_000 * SECOND, &found[0]);
         assert_eq!(incident.denied, (start + 2 * SECOND, start + 172_819 * SECOND));
         let day = start + 172_800 * SECOND;
         assert!(incident.shown.0 <= day && incident.shown.0 > day - 10 * SECOND);
         assert!(incident.shown.1 > day + 17 * SECOND && incident.shown.1 < day + 30 * SECOND);
-        assert!(incident.rates.iter().any(|&rate| rate > 0.0));
+    }
+
+    #[test]
+    fn the_peak_of_the_figure_is_the_measured_one() {
+        // The peak of the burst is a day before most of the denials.
+        let burst = (0..30).map(|_| 0);
+        let times = burst.chain((0..900).map(|nth| 86_400 + nth));
+        let requests: Vec<LoggedRequest> = times
+            .map(|secs| LoggedRequest {
+                time: (1_700_000_000 + secs) * SECOND,
+                client: 0,
+                cost: Cost::ONE,
+            })
+            .collect();
+        for rule in [
+            "gcra 1/m burst=5",
+            "recent-average 1/m half-life=30s leaky",
+            "fixed-window 2/1m",
+            "token-bucket 3 refill=1/m",
+        ] {
+            let rule: Rule = rule.parse().unwrap();
+            let measured = MeasuredRule::of(&rule, requests.iter().copied());
+            let found = incidents(&rule, &measured, &[0], || requests.iter().copied());
+            let greatest = found[0].rates.iter().copied().fold(0.0, f64::max);
+            assert_eq!(greatest, measured.client(0).peak.0, "{rule}");
+        }
     }
 
     #[test]

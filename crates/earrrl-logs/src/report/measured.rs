@@ -15,7 +15,8 @@ const DEEPEST: f64 = 1e-3;
 
 /// The rates of all clients, as one rule measures them when it denies nothing.
 pub(super) struct MeasuredRule {
-    limit: Limit,
+    /// The limit that measures the rates: the rule's own, or an average that stands for it.
+    pub limit: Limit,
     /// The history of each client, indexed by client number.
     clients: Vec<History>,
 }
@@ -101,9 +102,6 @@ pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u3
         let above = trial.clients_limited();
         Mark {
             at: (limit * per).log10(),
-            // Each rule's text is lower than the one before, since rules with the same limit share
-            // a line.
-            height: 0.93 - 0.09 * (place % 9) as f64,
             colour: Some(place),
             text: format!("limit {place}: {above} above", place = place + 1),
         }
@@ -112,7 +110,7 @@ pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u3
         title: String::new(),
         x: Across { label: format!("peak rate, {unit}"), span, ticks: Ticks::Powers },
         panels: vec![Panel {
-            y_label: "clients with this peak or more".into(),
+            y_label: "clients that reach it".into(),
             marks: marks.collect(),
             series: series.collect(),
             log_from: Some(0.8),

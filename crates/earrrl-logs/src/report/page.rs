@@ -1,7 +1,6 @@
 //! The parts that all HTML reports share. A report is a single file without scripts or external
 //! resources, and suits small screens and dark mode.
 
-use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 use crate::line::time;
@@ -13,9 +12,9 @@ use crate::text::{counted, percent};
 const STYLE: &str = include_str!("../../assets/report.css");
 
 /// The size in pixels of figures that are as wide as the page.
-pub const WIDE: (u32, u32) = (1200, 330);
+pub const WIDE: (u32, u32) = (960, 300);
 /// The size in pixels of figures of which two fit side by side.
-pub const HALF: (u32, u32) = (590, 200);
+pub const HALF: (u32, u32) = (520, 200);
 
 /// Writes the beginning of the page: its head, the number of requests and the time that they span.
 ///
@@ -72,14 +71,12 @@ pub fn write_table(
     header: &[&str],
     rows: impl Iterator<Item = Vec<String>>,
 ) -> io::Result<()> {
-    let row = |cells: &mut dyn Iterator<Item = &str>, tag: &str| {
-        let cells: String = cells.map(|cell| format!("<{tag}>{cell}</{tag}>")).collect();
-        format!("<tr>{cells}</tr>")
-    };
-    let header = row(&mut header.iter().copied(), "th");
-    writeln!(out, "<div class=\"scroll\"><table><thead>{header}</thead><tbody>")?;
+    let header: String =
+        header.iter().map(|cell| format!("<th scope=\"col\">{cell}</th>")).collect();
+    writeln!(out, "<div class=\"scroll\"><table><thead><tr>{header}</tr></thead><tbody>")?;
     for cells in rows {
-        writeln!(out, "{}", row(&mut cells.iter().map(String::as_str), "td"))?;
+        let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        writeln!(out, "<tr>{cells}</tr>")?;
     }
     writeln!(out, "</tbody></table></div>")
 }
@@ -91,7 +88,8 @@ pub fn share(part: u64, whole: u64) -> String {
     format!("<span class=\"share\"><i style=\"width:{width:.1}%\"></i></span>{percent}")
 }
 
-/// Writes a figure into the page as SVG.
+/// Writes a figure into the page as SVG. On small screens a wide figure scrolls, so that its texts
+/// remain legible.
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.
@@ -99,32 +97,6 @@ pub fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
     let svg = plot::svg(figure, None).map_err(io::Error::other)?;
     // An SVG within a page must not have an XML declaration.
     let start = svg.find("<svg").unwrap_or(0);
-    writeln!(out, "{}", &svg[start..])
-}
-
-/// A text that is escaped when displayed, since clients can put markup into their names.
-pub struct Html(pub String);
-
-impl Display for Html {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            '\'' => f.write_str("&#39;"),
-            c => write!(f, "{c}"),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn markup_is_text() {
-        let text = Html("<img src=x onerror='a'>&\"".into()).to_string();
-        assert_eq!(text, "&lt;img src=x onerror=&#39;a&#39;&gt;&amp;&quot;");
-    }
+    let class = if figure.size.0 > HALF.0 { "scroll wide" } else { "scroll" };
+    writeln!(out, "<div class=\"{class}\">{}</div>", &svg[start..])
 }

@@ -178,9 +178,8 @@ pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
         series.push(Series::new(format!("permitted by {}", outcome.rule), place, permitted));
     }
     let last = series.iter().filter_map(|series| series.points.last().copied());
-    let mut notes: Vec<Note> =
-        last.map(|at| Note { at, text: at.1.to_string(), before: true }).collect();
+    let mut notes: Vec<Note> = last.map(|at| Note { at, text: at.1.to_string() }).collect();
     notes.dedup_by(|one, other| one.text == other.text);
     let panel = Panel { y_label: "requests so far".into(), series, notes, ..Panel::default() };
-    Figure { title: String::new(), x: Across::seconds(end), panels: vec![panel], size: (900, 480) }
+    Figure { title: String::new(), x: Across::seconds(end), panels: vec![panel], size: (640, 440) }
 }

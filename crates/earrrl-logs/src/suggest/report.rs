@@ -372,7 +372,7 @@ pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::p
             log_from: Some(floor),
             ..Panel::default()
         }],
-        size: (800, 420),
+        size: (640, 400),
     }
 }
 

@@ -12,6 +12,7 @@ use earrrl_logs::reading::{
     ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
     fields_hint, parse_bound,
 };
+use earrrl_logs::text::counted;
 use earrrl_tower::Prefixes;
 
 use super::CliFailure;
@@ -278,14 +279,15 @@ pub(crate) fn warn_of_disorder(back: u64, requests: u64) {
     }
 }
 
-/// Warns if the field that identifies the client probably does not.
-pub(crate) fn warn_of_doubts(reader: &LogReader, args: &LogArgs) {
+/// Warns if the field that identifies the client probably does not. `requests_of` returns the number
+/// of requests of the client with a number.
+pub(crate) fn warn_of_doubts(reader: &LogReader, args: &LogArgs, requests_of: impl Fn(u32) -> u64) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
     if requests < DOUBTFUL {
         return;
     }
-    warn_of_proxies(reader, args);
+    warn_of_proxies(reader, args, requests_of);
     if clients > 1 && clients < requests {
         return;
     }
@@ -313,17 +315,29 @@ pub(crate) fn exit_code(reader: &LogReader, whole: bool) -> ExitCode {
     }
 }
 
-/// Warns if all clients have private addresses, which are probably those of load balancers or other
-/// proxies.
-fn warn_of_proxies(reader: &LogReader, args: &LogArgs) {
-    let clients = reader.clients.len() as u32;
-    let private = |number| is_private(reader.clients.key(number));
-    if args.key_name() == "client" && clients > 0 && (0..clients).all(private) {
-        warn(
-            "all clients have private addresses: are they load balancers? --key forwarded_for counts the last \
-             address of X-Forwarded-For where the log has it, --key FIELD any other field",
-        );
-    }
+/// Warns if all clients have private addresses, or if a few that have send at least half of the
+/// requests: these are probably load balancers or other proxies. Many internal clients beside public
+/// ones are normal, and each sends a small share.
+fn warn_of_proxies(reader: &LogReader, args: &LogArgs, requests_of: impl Fn(u32) -> u64) {
+    /// The least share of the requests, in percent, that a load balancer passes on.
+    const LEAST: u64 = 1;
+
+    let (clients, all) = (reader.clients.len() as u32, reader.used());
+    let private = || (0..clients).filter(|&number| is_private(reader.clients.key(number)));
+    let sent = private().map(requests_of).filter(|count| count * 100 >= all * LEAST);
+    let (few, sent) = sent.fold((0, 0), |(few, sum), count| (few + 1, sum + count));
+    let found = match private().count() as u32 {
+        _ if args.key_name() != "client" || clients == 0 => return,
+        count if count == clients => "all clients have private addresses".to_owned(),
+        _ if sent * 2 >= all => {
+            format!("{sent} of {all} requests come from {}", counted(few, "private client"))
+        }
+        _ => return,
+    };
+    warn(&format!(
+        "{found}: are they load balancers? --key forwarded_for counts the last address of \
+         X-Forwarded-For where the log has it, --key FIELD any other field"
+    ));
 }
 
 /// Reports the number of skipped lines and the reasons, if any lines were skipped.

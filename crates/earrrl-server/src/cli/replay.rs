@@ -57,8 +57,8 @@ pub(crate) struct ReplayArgs {
     expire: Duration,
 }
 
-/// The size of a figure in a file.
-pub(super) const PLOT: (u32, u32) = (960, 480);
+/// The size of a panel of a figure in a file.
+pub(super) const PLOT: (u32, u32) = (640, 280);
 
 const EXAMPLE: &str = concat!(
     "\
@@ -133,7 +133,7 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
     log::warn_of_disorder(run.replay.back, run.replay.events);
-    log::warn_of_doubts(&reader, &args.log);
+    log::warn_of_doubts(&reader, &args.log, |client| run.replay.requests(client));
     log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }

@@ -8,10 +8,8 @@ use earrrl_logs::plot::Figure;
 use earrrl_logs::reading::{ClientNames, LogReader};
 use earrrl_logs::report::TOP;
 use earrrl_logs::report::axis::over_time;
-use earrrl_logs::report::page::{
-    Html, WIDE, share, write_end, write_figure, write_start, write_table,
-};
-use earrrl_logs::text::{counted, percent};
+use earrrl_logs::report::page::{WIDE, share, write_end, write_figure, write_start, write_table};
+use earrrl_logs::text::{Html, counted, percent};
 
 /// Draws a figure of two rates over time: all requests, and the requests that all rules together
 /// allowed.

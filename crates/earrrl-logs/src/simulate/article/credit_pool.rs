@@ -6,19 +6,19 @@ use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError, State};
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
 
 /// The end of the figure, in minutes.
-const END: u64 = 136;
+const END: u64 = 70;
 
 /// The requests: minute, cost, and the text beside the point. The article's table ends at 20
 /// minutes.
 const REQUESTS: [(u64, u64, &str); 8] = [
     (10, 20, ""),
     (10, 20, ""),
-    (10, 20, "three images"),
+    (10, 20, "3 images"),
     (20, 2, "a list"),
     (30, 20, ""),
-    (30, 20, "two images"),
-    (30, 20, "one more is denied"),
-    (32, 20, "after the 2 minutes told"),
+    (30, 20, "2 images"),
+    (30, 20, "1 more is denied"),
+    (32, 20, "after 2 minutes"),
 ];
 
 /// A request, the pool's balance before and after it, and whether it was allowed.
@@ -26,7 +26,6 @@ struct CreditStep {
     minute: u64,
     before: f64,
     after: f64,
-    allowed: bool,
     text: &'static str,
 }
 
@@ -41,15 +40,9 @@ fn steps(rule: &Rule) -> (Vec<CreditStep>, Option<State>) {
     let steps = REQUESTS.into_iter().map(|(minute, cost, text)| {
         let now = Nanos::from_secs(minute * 60);
         let before = balance(limit, &state, now);
-        let (next, decision) = limit.decide(state.take(), now, Cost::from_units(cost), Mode::Check);
+        let (next, _) = limit.decide(state.take(), now, Cost::from_units(cost), Mode::Check);
         state = next;
-        CreditStep {
-            minute,
-            before,
-            after: balance(limit, &state, now),
-            allowed: decision.allowed,
-            text,
-        }
+        CreditStep { minute, before, after: balance(limit, &state, now), text }
     });
     (steps.collect(), state)
 }
@@ -66,20 +59,12 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
         (minute as f64, balance(rule.limit(), &state, Nanos::from_secs(minute * 60)))
     }));
     let notes = steps.iter().filter(|step| !step.text.is_empty()).map(|step| {
-        // The first text goes right of its point and all others left, where no line crosses them.
-        let before = step.minute > REQUESTS[0].0;
-        let lower = match (before, step.allowed) {
-            (true, true) => 0.0,
-            (true, false) => 9.0,
-            (false, _) => 5.0,
-        };
         let text = format!("{}: {} left", step.text, step.after);
-        Note { at: (step.minute as f64, step.after - lower), text, before }
+        Note { at: (step.minute as f64, step.after), text }
     });
     let cap = Series::new("", GREY, vec![(0.0, 100.0), (END as f64, 100.0)]);
     Ok(Figure {
-        title: "A pool of 100 credits that regains one a minute: an image costs 20, a list 2"
-            .into(),
+        title: "A pool of 100 credits that regains one a minute".into(),
         x: Across { label: "minutes".into(), span: (0.0, END as f64), ticks: Ticks::Numbers },
         panels: vec![Panel {
             y_label: "credits left".into(),
@@ -90,7 +75,7 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
             ],
             ..Panel::default()
         }],
-        size: (900, 420),
+        size: (640, 400),
     })
 }
 

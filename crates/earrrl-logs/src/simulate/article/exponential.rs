@@ -45,11 +45,12 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
     for (place, (name, client)) in CLIENTS.into_iter().enumerate() {
         let points = estimates(&rule, client.parse()?, (END, SAMPLES))?;
         let by_minute = points.into_iter().map(|(at, rate)| (at, rate * 60.0));
-        series.push(Series::new(name, place, by_minute.collect()));
+        let mut name = name.to_owned();
         if let Some((sent, at)) = first_denied(&rule, client)? {
-            let height = 0.96 - 0.07 * place as f64;
-            marks.push(Mark::new(at, height, format!("over the limit with request {sent}")));
+            name += &format!(": over the limit with request {sent}");
+            marks.push(Mark::new(at, ""));
         }
+        series.push(Series::new(name, place, by_minute.collect()));
     }
     Ok(Figure {
         title: "First measured, then judged: exponential 60/1m".into(),
@@ -61,7 +62,7 @@ pub(super) fn figure() -> Result<Figure, RuleError> {
             log_from: Some(0.2),
             ..Panel::default()
         }],
-        size: (900, 480),
+        size: (640, 440),
     })
 }
 

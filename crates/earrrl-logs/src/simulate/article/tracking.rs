@@ -29,10 +29,7 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
         let estimate =
             Series::new(format!("sends {rate}"), place, estimates(&rule, client, (END, SAMPLES))?);
         let marks = match (place, half_life) {
-            (0, 10) => {
-                let half = |at, height| Mark::new(at, height, "half after 10 s");
-                vec![half(SENDS.0 + 10.0, 0.35), half(SENDS.1 + 10.0, 0.55)]
-            }
+            (0, 10) => [SENDS.0, SENDS.1].map(|at| Mark::new(at + 10.0, "half after 10 s")).into(),
             _ => Vec::new(),
         };
         panels.push(Panel {
@@ -46,7 +43,7 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
         title: format!("Estimated rate (line) and true rate (dashes), half-life {half_life} s"),
         x: Across::seconds(END),
         panels,
-        size: (900, 660),
+        size: (640, 660),
     })
 }
 

@@ -33,15 +33,12 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let ClientRun { first_denied: first, last_denied: last, .. } = outcomes[0].totals();
     let mut figure = crate::simulate::figure(&scenario, &outcomes);
     figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
-    let denied = |at: Option<f64>, height, text| Some(Mark::new(at?, height, text));
-    figure.panels[0].marks = [
-        denied(first, 0.35, "first denied"),
-        denied(Some(150.0), 0.12, "slows down"),
-        denied(last, 0.35, "last denied"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
+    figure.panels[0].marks =
+        [mark(first, "first denied"), mark(Some(150.0), "slows down"), mark(last, "last denied")]
+            .into_iter()
+            .flatten()
+            .collect();
     Ok(figure)
 }
 
@@ -91,7 +88,7 @@ pub(super) fn doubled_window() -> Result<Figure, RuleError> {
         let most =
             points.iter().fold((0.0, 0.0), |a: (f64, f64), b| if b.1 > a.1 { *b } else { a });
         let quota = Series::new("", GREY, vec![(0.0, 5.0), (END, 5.0)]).with_stroke(Stroke::Dashed);
-        let mut marks = [60.0, 120.0, 180.0].map(|at| Mark::new(at, 0.95, ""));
+        let mut marks = [60.0, 120.0, 180.0].map(|at| Mark::new(at, ""));
         if place == 0 {
             marks[1].text = "a new window".into();
         }
@@ -100,18 +97,16 @@ pub(super) fn doubled_window() -> Result<Figure, RuleError> {
             y_label: "in the last minute".into(),
             // The invisible last series makes all panels reach up to twice the quota.
             series: vec![quota, permitted, Series::new("", GREY, vec![(0.0, 10.0)])],
-            notes: vec![Note { at: most, text: most.1.to_string(), before: true }],
+            notes: vec![Note { at: most, text: most.1.to_string() }],
             marks: marks.into(),
             ..Panel::default()
         });
     }
     Ok(Figure {
-        title:
-            "Permitted of a client that asks for 5 each second from 59 s on (dashes: 5 a minute)"
-                .into(),
+        title: "Permitted of a client that asks for 5 a second from 59 s on".into(),
         x: Across::seconds(END),
         panels,
-        size: (900, 660),
+        size: (640, 660),
     })
 }
 
