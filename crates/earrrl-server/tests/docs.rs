@@ -172,6 +172,12 @@ fn every_block_of_the_documentation_is_checked() {
                     "blocks of commands that run"
                 }
                 "sh" | "console" => "blocks of commands that bash parses",
+                "json" => {
+                    for value in serde_json::Deserializer::from_str(&block).into_iter() {
+                        let _: serde_json::Value = value.unwrap();
+                    }
+                    "JSON that is parsed"
+                }
                 "yaml" => {
                     for event in granit_parser::Parser::new_from_str(&block) {
                         assert!(event.is_ok(), "{name}: {event:?}\n{block}");
