@@ -4,6 +4,11 @@ use std::fmt::{self, Display};
 use std::io::{self, Write};
 
 /// Writes `part` of `whole` in percent, with more digits if the share is close to 0 or 100 %.
+///
+/// ```
+/// # use earrrl_logs::text::percent;
+/// assert_eq!(percent(1, 4), "25.0 %");
+/// ```
 pub fn percent(part: u64, whole: u64) -> String {
     let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
     match share {
@@ -15,11 +20,22 @@ pub fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Writes a count with its noun, such as `1 client` and `2 clients`.
+///
+/// ```
+/// # use earrrl_logs::text::counted;
+/// assert_eq!((counted(1, "client"), counted(2, "client")), ("1 client".into(), "2 clients".into()));
+/// ```
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Returns the text of a system error without the error number.
+///
+/// ```
+/// # use earrrl_logs::text::plain;
+/// let error = std::fs::read("/does/not/exist").unwrap_err();
+/// assert_eq!(plain(&error), "no such file or directory");
+/// ```
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
@@ -27,6 +43,16 @@ pub fn plain(error: &io::Error) -> String {
 }
 
 /// Writes rows of columns that are aligned right, except the last, which is aligned left.
+///
+/// ```
+/// use earrrl_logs::text::write_rows;
+///
+/// let mut text = Vec::new();
+/// let rows = [["denied", "client"], ["7", "alice"]];
+/// write_rows(&mut text, "", &rows.map(|row| row.map(String::from)))?;
+/// assert_eq!(text, b"denied  client\n     7  alice\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.

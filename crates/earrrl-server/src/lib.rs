@@ -17,3 +17,9 @@ pub mod server;
 pub mod service;
 pub mod stream;
 pub mod tls;
+
+/// Compiles the Rust in the documentation as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/distributed.md")]
+#[doc = include_str!("../../../docs/state-files.md")]
+struct Documentation;

@@ -21,6 +21,7 @@ suggest = 0.25
 name = "search"
 limit = "recent-average 5/s half-life=1m"
 key = "client"
+suggest = true
 "#;
 const ADMIN: &str = "admin-token-0123456789";
 const CHECK: &str = "check-token-0123456789";

@@ -204,3 +204,21 @@ fn no_request_gets_past_haproxy() {
     let proxy = haproxy(&limiter);
     none_is_served("HAProxy", &proxy, &limiter);
 }
+
+/// Runs the client in Java from the documentation, which must print true.
+#[test]
+fn the_client_in_java_is_allowed() {
+    let config = "[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=9\"\n";
+    let server = support::TestServer::start(config);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/clients.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("```java\n").unwrap();
+    let (source, _) = rest.split_once("```").unwrap();
+    let source = source.replace("8080", &server.http.port().to_string()).replace("5000", "60000");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("Main.java");
+    fs::write(&file, source).unwrap();
+    let output = program("/usr/bin/java").arg(&file).output().unwrap();
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "true\n", "{problem}");
+}

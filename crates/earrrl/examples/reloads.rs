@@ -19,10 +19,13 @@ use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule, RuleId};
 type Change = fn(u32, usize) -> (String, usize);
 
 const NOTHING: &str = "no change";
+/// Walks over all clients, one after the other.
+const SURVEY: &str = "survey";
 
 /// Each over and over, for its share of the time.
-const CHANGES: [(&str, Option<Change>); 6] = [
+const CHANGES: [(&str, Option<Change>); 7] = [
     (NOTHING, None),
+    (SURVEY, None),
     ("limit", Some(|nth, clients| (average(1 + nth % 9, 10), clients))),
     ("half-life", Some(|nth, clients| (average(1, 10 + nth % 9), clients))),
     ("capacity", Some(|nth, clients| (average(1, 10), clients + clients / 4 * (nth as usize % 2)))),
@@ -58,6 +61,7 @@ fn main() {
             while began.elapsed() < span {
                 match (name, change) {
                     (NOTHING, _) => {}
+                    (SURVEY, _) => drop(engine.survey(id, 100).unwrap()),
                     (_, Some(change)) => {
                         let (rule, room) = change(count, clients);
                         prepare(&engine, "changing", &rule, room);

@@ -48,6 +48,19 @@ impl Envelope {
 }
 
 /// Removes the envelopes from the lines of one log.
+///
+/// ```
+/// use earrrl_logs::envelope::{Envelope, Opener};
+/// use earrrl_logs::line::Years;
+/// use std::time::SystemTime;
+///
+/// let mut opener = Opener::new(Envelope::Syslog);
+/// let mut years = Years::new(Some(2023), SystemTime::now());
+/// let line = b"Nov 14 22:13:20 host nginx[7]: the message";
+/// if let Ok(message) = opener.open(line, &mut years) {
+///     assert_eq!(message.text, b"the message");
+/// }
+/// ```
 pub struct Opener {
     envelope: Envelope,
     unescaped: Vec<u8>,

@@ -12,6 +12,15 @@ pub const LINES: usize = 200;
 
 /// Returns the envelope and the format that fit the most of the log's first lines; `None` if no
 /// format fits any line.
+///
+/// ```
+/// use earrrl_logs::envelope::Envelope;
+/// use earrrl_logs::format::{Format, Hints, detect};
+///
+/// let log = br#"192.0.2.7 - - [14/Nov/2023:22:13:20 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8""#;
+/// assert_eq!(detect(log, &Hints::default()), Some((Envelope::None, Format::Combined)));
+/// assert_eq!(detect(b"no log", &Hints::default()), None);
+/// ```
 pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     let first = lines(start).next()?;
     for &format in Format::ALL {

@@ -1,6 +1,12 @@
 //! The fields of a request, independent of their names in each log format.
 
 /// A field of a request that a key or a cost is made of.
+///
+/// ```
+/// use earrrl_logs::format::Field;
+///
+/// assert_eq!(Field::new("user").name(), "user");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     /// The client's address.

@@ -226,6 +226,13 @@ impl Format {
     }
 
     /// Returns the format with this name, or the format that the product with this name writes.
+    ///
+    /// ```
+    /// # use earrrl_logs::format::Format;
+    /// let combined = Format::named("combined").ok_or("no such format")?;
+    /// assert_eq!((combined, Format::named("nginx")), (Format::Combined, Some(Format::Combined)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn named(name: &str) -> Option<Self> {
         let stands_for = |entry: &Entry| entry.name == name || entry.products.contains(&name);
         Self::that_have_names().find(|format| stands_for(&format.entry()))

@@ -43,6 +43,20 @@ use crate::line::Skip;
 use crate::line::Years;
 
 /// Parses the lines of one log.
+///
+/// ```
+/// use earrrl_logs::envelope::Envelope;
+/// use earrrl_logs::format::{Field, Format, Hints, Parser};
+/// use std::time::SystemTime;
+///
+/// let settings = (Envelope::None, Format::Logfmt);
+/// let mut parser = Parser::new(settings, &Hints::default(), SystemTime::now());
+/// let line = b"time=2023-11-14T22:13:20Z client_ip=192.0.2.7 path=/a";
+/// if let Ok(Some(record)) = parser.parse(line) {
+///     assert_eq!(record.time(), 1_700_000_000_000_000_000);
+///     assert_eq!(record.get(&Field::new("path")).as_deref(), Some(&b"/a"[..]));
+/// }
+/// ```
 pub struct Parser {
     opener: Opener,
     years: Years,

@@ -22,6 +22,14 @@ const TEXT: &str = ".*?";
 
 /// Converts a notation to a pattern.
 ///
+/// ```
+/// use earrrl_logs::format::notation::pattern;
+///
+/// let nginx = pattern(r#"$remote_addr [$time_local] "$request" $status"#)?;
+/// assert!(nginx.fields().contains(&"status"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns a description of the problem, in one line, if the notation is invalid.
 pub fn pattern(notation: &str) -> Result<LinePattern, String> {

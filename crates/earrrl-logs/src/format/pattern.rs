@@ -20,6 +20,15 @@ const MAX_SIZE: usize = 4 << 20;
 const TWIN: &str = "twin";
 
 /// A regular expression for lines, and the names of its groups.
+///
+/// ```
+/// use earrrl_logs::format::LinePattern;
+///
+/// let pattern = LinePattern::given(r"^(?<time>\S+) (?<key>\S+) (?<path>\S+)$")?;
+/// assert!(pattern.fields().contains(&"path"));
+/// assert!(LinePattern::given(r"^(?<time>\S+)$").is_err()); // which client?
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct LinePattern {
     regex: Regex,

@@ -3,6 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// Returns true if the text is an address, with or without a port, or a host name.
+///
+/// ```
+/// # use earrrl_logs::line::is_client;
+/// assert!(is_client(b"192.0.2.7:4711") && is_client(b"mail.example.org"));
+/// assert!(!is_client(b"GET /"));
+/// ```
 #[inline]
 pub fn is_client(text: &[u8]) -> bool {
     is_dotted(text) || is_host_or_address(text)
@@ -68,6 +74,11 @@ fn is_host_or_address(text: &[u8]) -> bool {
 /// Returns the last address in a list with commas.
 ///
 /// Each proxy appends its peer's address, so the client can forge all addresses before the last.
+///
+/// ```
+/// # use earrrl_logs::line::last_of_list;
+/// assert_eq!(last_of_list(b"6.6.6.6, 203.0.113.9"), b"203.0.113.9");
+/// ```
 #[inline]
 pub fn last_of_list(text: &[u8]) -> &[u8] {
     match memchr::memrchr(b',', text) {
@@ -80,6 +91,12 @@ pub fn last_of_list(text: &[u8]) -> &[u8] {
 }
 
 /// Returns true if the text is an IP address, with or without a port.
+///
+/// ```
+/// # use earrrl_logs::line::is_address;
+/// assert!(is_address(b"192.0.2.7") && is_address(b"2001:db8::7"));
+/// assert!(!is_address(b"mail.example.org"));
+/// ```
 pub fn is_address(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or("");
     text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
@@ -87,6 +104,12 @@ pub fn is_address(text: &[u8]) -> bool {
 
 /// Returns true if the text is an address, or a prefix of addresses, that no client on the
 /// Internet has: private, loopback or link-local.
+///
+/// ```
+/// # use earrrl_logs::line::is_private;
+/// assert!(is_private(b"10.0.0.1") && is_private(b"127.0.0.1"));
+/// assert!(!is_private(b"203.0.113.9"));
+/// ```
 pub fn is_private(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or("");
     match text.split('/').next().unwrap_or("").parse() {

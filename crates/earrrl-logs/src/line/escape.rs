@@ -6,6 +6,12 @@ use std::fmt::{self, Display, Write as _};
 /// the direction of writing are printed as escapes such as `\x1b`.
 ///
 /// So the bytes cannot control a terminal or break a JSON string.
+///
+/// ```
+/// use earrrl_logs::line::Escaped;
+///
+/// assert_eq!(Escaped(b"\x1b[2J\xff").to_string(), "\\x1b[2J\\xff");
+/// ```
 pub struct Escaped<'a>(pub &'a [u8]);
 
 impl Display for Escaped<'_> {

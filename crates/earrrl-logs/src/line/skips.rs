@@ -97,6 +97,15 @@ struct SkipGroup {
 }
 
 /// The statistics of all skipped lines.
+///
+/// ```
+/// use earrrl_logs::line::{Skip, Skips};
+///
+/// let mut skips = Skips::default();
+/// skips.add(Skip::Cost, "access.log", 7, b"a line whose cost is no number");
+/// assert_eq!((skips.lines(), skips.lines_of(Skip::Cost)), (1, 1));
+/// assert!(skips.by_reason().all(|(skip, lines, _)| skip == Skip::Cost && lines == 1));
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Skips {
     groups: [SkipGroup; Skip::ALL.len()],

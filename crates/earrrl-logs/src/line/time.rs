@@ -22,6 +22,13 @@ const COMMON_LEN: usize = 26;
 
 /// Checks a time format in the notation of strptime.
 ///
+/// ```
+/// use earrrl_logs::line::time::check_notation;
+///
+/// assert!(check_notation("%Y-%m-%d %H:%M:%S").is_ok());
+/// assert!(check_notation("%!").is_err());
+/// ```
+///
 /// # Errors
 /// Returns a description of the problem if the format is invalid.
 pub fn check_notation(notation: &str) -> Result<(), String> {
@@ -31,6 +38,13 @@ pub fn check_notation(notation: &str) -> Result<(), String> {
 }
 
 /// Parses times in the common log format. It remembers the last one, since busy logs repeat it.
+///
+/// ```
+/// use earrrl_logs::line::time::CommonTime;
+///
+/// let mut times = CommonTime::new();
+/// assert_eq!(times.parse(b"14/Nov/2023:22:13:20 +0000] \"GET /"), Some(1_700_000_000_000_000_000));
+/// ```
 #[derive(Debug, Clone)]
 pub struct CommonTime {
     text: [u8; COMMON_LEN],
@@ -66,6 +80,11 @@ impl CommonTime {
 
 /// Parses a time such as `17/May/2015:10:05:03 +0000`. The seconds may have a fraction; without a
 /// zone, the time is in UTC.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_common;
+/// assert_eq!(parse_common(b"14/Nov/2023:22:13:20 +0000"), Some(1_700_000_000_000_000_000));
+/// ```
 pub fn parse_common(text: &[u8]) -> Option<u64> {
     let (time, rest) = text.split_first_chunk::<20>()?;
     let marks = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':')];
@@ -79,6 +98,11 @@ pub fn parse_common(text: &[u8]) -> Option<u64> {
 
 /// Parses a time such as `2015-05-17T10:05:03.25+02:00`. A blank may replace the `T`, and slashes
 /// the hyphens; without a zone, the time is in UTC.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_iso;
+/// assert_eq!(parse_iso(b"2023-11-14T23:13:20.5+01:00"), Some(1_700_000_000_500_000_000));
+/// ```
 pub fn parse_iso(text: &[u8]) -> Option<u64> {
     let (date, rest) = text.split_first_chunk::<10>()?;
     let (&separator, rest) = rest.split_first()?;
@@ -110,6 +134,11 @@ fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
 }
 
 /// Parses seconds since the epoch, exactly to the nanosecond; further digits are cut off.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_seconds;
+/// assert_eq!(parse_seconds(b"1700000000.25"), Some(1_700_000_000_250_000_000));
+/// ```
 pub fn parse_seconds(text: &[u8]) -> Option<u64> {
     let nanos = decimal::parse(text, 9)?;
     u64::try_from(nanos).ok().filter(|&t| t < END_SECONDS * SECOND)
@@ -117,6 +146,11 @@ pub fn parse_seconds(text: &[u8]) -> Option<u64> {
 
 /// Parses a number of seconds, milliseconds, microseconds or nanoseconds since the epoch. The size
 /// of the number determines the unit.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_epoch;
+/// assert_eq!(parse_epoch(b"1700000000"), parse_epoch(b"1700000000000"));
+/// ```
 pub fn parse_epoch(text: &[u8]) -> Option<u64> {
     let nanos = decimal::parse(text, 9)?;
     let unit = match nanos / i128::from(SECOND) {
@@ -129,6 +163,12 @@ pub fn parse_epoch(text: &[u8]) -> Option<u64> {
 }
 
 /// Parses a time in any of the notations that logs use.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_any;
+/// assert_eq!(parse_any(b"2023-11-14T22:13:20Z"), parse_any(b"1700000000"));
+/// assert_eq!(parse_any(b"yesterday"), None);
+/// ```
 pub fn parse_any(text: &[u8]) -> Option<u64> {
     let number_or_iso = parse_epoch(text).or_else(|| parse_iso(text));
     number_or_iso.or_else(|| parse_common(text)).or_else(|| parse_ctime(text))
@@ -145,12 +185,24 @@ fn parse_ctime(text: &[u8]) -> Option<u64> {
 
 /// Parses a time from a field that may also contain a duration: numbers that would be times before
 /// the year 2000 are rejected.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_recent;
+/// assert!(parse_recent(b"1700000000").is_some());
+/// assert_eq!(parse_recent(b"0.125"), None); // a duration
+/// ```
 pub fn parse_recent(text: &[u8]) -> Option<u64> {
     let number = parse_epoch(text).filter(|&time| time >= YEAR_2000);
     number.or_else(|| parse_iso(text)).or_else(|| parse_common(text))
 }
 
 /// Parses a time in a strptime format; a time without a zone is in UTC.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_as;
+/// let time = parse_as("%d.%m.%Y %H:%M:%S", b"14.11.2023 22:13:20");
+/// assert_eq!(time, Some(1_700_000_000_000_000_000));
+/// ```
 pub fn parse_as(format: &str, text: &[u8]) -> Option<u64> {
     let time = jiff::fmt::strtime::BrokenDownTime::parse(format, text).ok()?;
     let instant = time.to_timestamp().or_else(|_| Offset::UTC.to_timestamp(time.to_datetime()?));
@@ -159,6 +211,11 @@ pub fn parse_as(format: &str, text: &[u8]) -> Option<u64> {
 
 /// Parses the time of a syslog line, such as `Dec 10 06:55:46` or `Dec  1 06:55:46`. Returns the
 /// month, the day, and the second of the day.
+///
+/// ```
+/// # use earrrl_logs::line::time::parse_syslog;
+/// assert_eq!(parse_syslog(b"Dec  1 00:01:30"), Some((12, 1, 90)));
+/// ```
 pub fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
     if text[3] != b' ' || text[6] != b' ' {
         return None;
@@ -168,16 +225,31 @@ pub fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
 }
 
 /// Returns the time of a date and a second of that day, in UTC.
+///
+/// ```
+/// # use earrrl_logs::line::time::{at, written};
+/// assert_eq!(at(2023, 11, 14, 80_000).map(written).as_deref(), Some("2023-11-14 22:13:20"));
+/// ```
 pub fn at(year: u32, month: u32, day: u32, second: u32) -> Option<u64> {
     instant((year, month, day), second, 0, 0)
 }
 
 /// Returns the year of `time` in UTC.
+///
+/// ```
+/// # use earrrl_logs::line::time::year_of;
+/// assert_eq!(year_of(1_700_000_000_000_000_000), 2023);
+/// ```
 pub fn year_of(time: u64) -> u32 {
     utc(time).year().unsigned_abs().into()
 }
 
 /// Returns a time as text such as `2015-05-17 10:05:03`, in UTC.
+///
+/// ```
+/// # use earrrl_logs::line::time::written;
+/// assert_eq!(written(1_700_000_000_000_000_000), "2023-11-14 22:13:20");
+/// ```
 pub fn written(time: u64) -> String {
     utc(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }

@@ -42,6 +42,11 @@ pub const EXPECTED: &str =
     "expected a name that ends in .svg; for PNG, convert the SVG, with rsvg-convert for example";
 
 /// Returns true if a file name ends in `.svg`.
+///
+/// ```
+/// # use earrrl_logs::plot::is_svg;
+/// assert!(is_svg("rates.svg".as_ref()) && !is_svg("rates.png".as_ref()));
+/// ```
 pub fn is_svg(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "svg")
 }

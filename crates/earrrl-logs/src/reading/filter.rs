@@ -76,6 +76,14 @@ impl Filter {
 /// Parses the value of `--since` or `--until` into nanoseconds since the epoch. It is an age before
 /// `now` such as `2h`, a date, or a date and a time, which is in UTC unless it names a zone.
 ///
+/// ```
+/// # use earrrl_logs::reading::parse_bound;
+/// let now = 1_700_000_000_000_000_000;
+/// assert_eq!(parse_bound("20s", now)?, now - 20_000_000_000);
+/// assert_eq!(parse_bound("2023-11-14T22:13:20Z", now)?, now);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns a sentence about the expected forms if the text has none of them.
 pub fn parse_bound(text: &str, now: u64) -> Result<u64, String> {

@@ -9,6 +9,19 @@ use super::trial::Trial;
 use crate::reading::LoggedRequest;
 
 /// Several rules tried on one log, their common clock, and the counts of the log's requests.
+///
+/// ```
+/// use earrrl::{Cost, Rule};
+/// use earrrl_logs::reading::LoggedRequest;
+/// use earrrl_logs::replay::Replay;
+///
+/// let rules: [Rule; 2] = ["gcra 1/s burst=1".parse()?, "fixed-window 2/1d".parse()?];
+/// let mut replay = Replay::new(rules);
+/// let request = LoggedRequest { time: 1_700_000_000_000_000_000, client: 0, cost: Cost::ONE };
+/// replay.judge_all(&[request, request]);
+/// assert_eq!(replay.requests(0), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Replay {
     /// One trial for each rule, in the order in which the rules were given.
     pub trials: Vec<Trial>,

@@ -6,6 +6,13 @@ use crate::line::time::SECOND;
 const MOST: usize = 360;
 
 /// Counts of requests by interval. The intervals become wider as the log gets longer.
+///
+/// ```
+/// use earrrl_logs::replay::Timeline;
+///
+/// let mut timeline = Timeline::new(1);
+/// timeline.at(1_700_000_000_000_000_000)[0] += 1;
+/// ```
 pub struct Timeline {
     /// The start of the first interval, in nanoseconds since the epoch.
     pub start: u64,

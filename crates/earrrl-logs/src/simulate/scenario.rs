@@ -13,6 +13,16 @@ use earrrl::sim::Client;
 const DURATION: Duration = Duration::from_secs(300);
 
 /// Rules, and the clients that are simulated under each of them.
+///
+/// ```
+/// use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
+///
+/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
+/// let scenario: Scenario = text.parse()?;
+/// let outcomes = SimulatedOutcome::of(&scenario)?;
+/// assert_eq!(outcomes.len(), scenario.rules.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Scenario {
     /// The rules, each of which is tried separately.

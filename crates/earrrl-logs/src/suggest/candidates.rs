@@ -29,6 +29,12 @@ const USUAL: ClientShare = ClientShare(0.05);
 
 /// Returns the number of clients that a suggested limit may affect: within the given share, or else
 /// 5 % but at least one.
+///
+/// ```
+/// use earrrl_logs::suggest::most_touched;
+///
+/// assert_eq!(most_touched("1%".parse().ok(), 1000), 10);
+/// ```
 pub fn most_touched(given: Option<ClientShare>, clients: usize) -> usize {
     given.map_or_else(|| USUAL.of(clients).max(1), |share| share.of(clients))
 }

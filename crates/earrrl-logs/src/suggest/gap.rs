@@ -26,6 +26,16 @@ const ABOVE_MEDIAN: f64 = 5.0;
 const ABOVE_MOST: f64 = 3.0;
 
 /// A gap between two neighbouring peak rates.
+///
+/// ```
+/// use earrrl_logs::suggest::Gap;
+///
+/// let mut peaks = vec![20.0, 16.0];
+/// peaks.extend([1.0; 98]);
+/// let gap = Gap::parting(&peaks, 0.1, 5).ok_or("nobody stands out")?;
+/// assert_eq!((gap.clients, gap.ratio(), gap.middle()), (2, 16.0, 4.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gap {
     /// The number of clients whose peaks are above the gap.

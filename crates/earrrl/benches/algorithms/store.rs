@@ -108,7 +108,7 @@ fn decide(rules: &[&str], steps: u64) -> u64 {
         let mut charges = [Charge { rule: ids[0], key, cost: Cost::ONE }; 8];
         charges.iter_mut().zip(&ids).for_each(|(charge, id)| charge.rule = *id);
         let decision = engine.decide(&charges[..ids.len()], Mode::Check, None).into_inner();
-        decision.map_or(0, |decision| black_box(decision).remaining)
+        decision.map_or(0, |decision| black_box(&decision).remaining)
     };
     (0..steps).map(decide).fold(0, u64::wrapping_add)
 }
@@ -129,7 +129,7 @@ fn decide_and_name(steps: u64) -> u64 {
             if names.wants(&decision) {
                 names.note(engine.hash(key), parsed.limit(), &decision, || key.to_vec());
             }
-            black_box(decision).remaining
+            black_box(&decision).remaining
         })
     };
     (0..steps).map(decide).fold(0, u64::wrapping_add)

@@ -53,6 +53,14 @@ impl FromStr for FigureName {
 
 /// Draws a figure.
 ///
+/// ```
+/// use earrrl_logs::simulate::{FigureName, draw};
+///
+/// let figure = draw(FigureName::Tracking)?;
+/// assert!(!figure.panels.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns an error if a rule or client of the figure is invalid, which would be a bug in this
 /// module.
