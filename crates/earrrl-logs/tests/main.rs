@@ -3,3 +3,4 @@
 mod inputs;
 mod known_truth;
 mod reading;
+mod shapes;

@@ -1,0 +1,139 @@
+//! Logs in more than sixty shapes, each with a known client and a known time: 12:00 UTC on the first
+//! day of 2024. Nothing that a client sends may put another address in its place.
+
+use crate::reading::{Read, read};
+
+/// The lines of the shapes: `ADDR` is the client's address, and `FREE` a text that the client chooses
+/// and the program does not escape.
+const LINES: &[&str] = &[
+    // The combined log format and its relatives, with several stamps.
+    r#"ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"ADDR - ann [01/Jan/2024:13:00:00 +0100] "GET /FREE HTTP/1.1" 200 5"#,
+    r#"ADDR - - [01/Jan/2024:12:00:00.500 +0000] "POST /a HTTP/2.0" 429 - "https://example.org/" "FREE""#,
+    r#"ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8" 0.012 0.010"#,
+    r#"ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8" 7 "web@docker" "http://10.0.0.1:80" 3ms"#,
+    r#"example.org:443 ADDR - ann [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"example.org ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    // The same inside what collectors put around lines.
+    r#"Jan  1 12:00:00 web nginx: ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"<190>Jan  1 12:00:00 web nginx: ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"<190>1 2024-01-01T12:00:00Z web nginx 7 - - ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"2024-01-01T12:00:00.500000000Z stdout F ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"2024-01-01T12:00:00.500000000Z ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"web-1  | ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
+    r#"{"log":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\"\n","stream":"stdout","time":"2024-01-01T12:00:00.5Z"}"#,
+    r#"{"@timestamp":"2024-01-01T12:00:01Z","message":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\"","host":{"name":"web"}}"#,
+    r#"{"__REALTIME_TIMESTAMP":"1704110400500000","SYSLOG_IDENTIFIER":"nginx","MESSAGE":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\""}"#,
+    // JSON lines.
+    r#"{"ts":1704110400.5,"request":{"remote_ip":"ADDR","method":"GET","uri":"/a"},"status":200}"#,
+    r#"{"ts":1704110400.5,"request":{"remote_ip":"10.0.0.1","client_ip":"ADDR","uri":"/a","headers":{"X":["9.9.9.9"]}},"duration":0.01}"#,
+    r#"{"ClientAddr":"ADDR:5222","ClientHost":"ADDR","RequestPath":"/a","StartUTC":"2024-01-01T12:00:00.5Z","time":"2024-01-01T12:00:00Z","level":"info"}"#,
+    r#"{"@timestamp":"2024-01-01T12:00:00.000Z","time":0.012,"remote_addr":"ADDR","request_uri":"/a"}"#,
+    r#"{"time_iso8601":"2024-01-01T13:00:00+01:00","remote_addr":"ADDR","request_time":"0.012","status":"200"}"#,
+    r#"{"msec":"1704110400.500","remote_addr":"ADDR","request":"GET / HTTP/1.1"}"#,
+    r#"{"ClientIP":"ADDR","EdgeStartTimestamp":"2024-01-01T12:00:00Z","ClientRequestURI":"/a"}"#,
+    r#"{"httpRequest":{"requestMethod":"GET","requestUrl":"https://e.org/a","remoteIp":"ADDR"},"timestamp":"2024-01-01T12:00:00.5Z"}"#,
+    r#"{"started_at":1704110400500,"client_ip":"ADDR","request":{"uri":"/a"},"latencies":{"request":3}}"#,
+    r#"{"requestId":"c6af","ip":"ADDR","requestTime":"01/Jan/2024:12:00:00 +0000","httpMethod":"GET"}"#,
+    r#"{"timestamp":1704110400500,"formatVersion":1,"httpRequest":{"clientIp":"ADDR","uri":"/a"}}"#,
+    r#"{"timeStamp":"2024-01-01T12:00:00+00:00","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"ADDR","requestUri":"/a"}}"#,
+    r#"{"timestamp":"2024-01-01T12:00:00.500000+0000","event_type":"http","src_ip":"ADDR","dest_ip":"10.0.0.1"}"#,
+    r#"{"ts":1704110400.5,"uid":"C1","id.orig_h":"ADDR","id.resp_h":"10.0.0.1"}"#,
+    r#"{"start_time":"2024-01-01T12:00:00.500Z","downstream_remote_address":"ADDR:5222","path":"/a"}"#,
+    // Proxies and load balancers.
+    r#"ADDR:33317 [01/Jan/2024:12:00:00.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /FREE HTTP/1.1""#,
+    r#"ADDR:33317 [01/Jan/2024:12:00:00.655] fnt bck/srv1 0/0/5007 212 -- 0/0/0/0/3 0/0"#,
+    r#"Jan  1 12:00:00 lb haproxy[7]: ADDR:33317 [01/Jan/2024:12:00:00.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /FREE HTTP/1.1""#,
+    r#"[2024-01-01T12:00:00.310Z] "GET /FREE HTTP/2" 200 - 0 5 2 1 "ADDR" "curl/8" "cc21d9b0" "example.org" "10.0.2.1:80""#,
+    r#"[2024-01-01T12:00:00.310Z] "GET /a HTTP/2" 200 - 0 5 2 1 "ADDR" "FREE" "cc21d9b0" "example.org" "10.0.2.1:80""#,
+    r#"[2024-01-01T12:00:00.409Z] "GET /FREE HTTP/1.1" 200 - via_upstream - "-" 0 5 3 1 "-" "curl/8" "84961386" "httpbin:8000" "10.44.1.27:80" inbound 127.0.0.1:1 10.44.1.27:80 ADDR:37652 httpbin default"#,
+    r#"https 2024-01-01T12:00:00.186641Z app/my-lb/50dc ADDR:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/FREE HTTP/1.1" "curl/8" TLS arn"#,
+    r#"h2 2024-01-01T12:00:00.186641Z app/my-lb/50dc ADDR:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/a HTTP/2.0" "FREE" TLS arn"#,
+    r#"2024-01-01T12:00:00.945958Z my-lb ADDR:2817 10.0.0.1:80 0.000073 0.001048 0.000057 200 200 0 29 "GET http://example.org:80/FREE HTTP/1.1" "curl/8" - -"#,
+    "tls 2.0 2024-01-01T12:00:00 net/lb/c6e7 g3d4 ADDR:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - FREE - - -",
+    "2 123456789010 eni-1235b8ca ADDR 10.0.0.21 20641 22 6 20 4249 1704110400 1704110460 REJECT OK",
+    r#"79a59df9 bucket [01/Jan/2024:12:00:00 +0000] ADDR arn:ann 3E57427F REST.GET.OBJECT a.jpg "GET /bucket/FREE HTTP/1.1" 200 - 113 - 7 - "-" "-" -"#,
+    "1704110400.500\tADDR\t0.002\t200\t5\tGET\thttps\texample.org\tFREE\tagent",
+    "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 ADDR /a",
+    "#Fields: date time s-ip cs-method cs-uri-stem c-ip cs(User-Agent) sc-status\n2024-01-01 12:00:00 10.0.0.1 GET /a ADDR curl/8 200",
+    "#Version: 1.0\n#Fields: date\ttime\tx-edge-location\tsc-bytes\tc-ip\tcs-method\n2024-01-01\t12:00:00\tLHR1\t5\tADDR\tGET",
+    "#separator \\x09\n#fields\tts\tuid\tid.orig_h\tid.orig_p\tid.resp_h\n1704110400.500000\tC1\tADDR\t51341\t10.0.0.1",
+    "1704110400.500    120 ADDR TCP_MISS/200 5120 GET http://example.org/FREE ann HIER_DIRECT/198.51.100.1 text/html",
+    r#"2024-01-01T12:00:00+00:00 heroku[router]: at=info method=GET path="/a" host=e.org fwd="ADDR" dyno=web.1 status=200"#,
+    "time:[01/Jan/2024:12:00:00 +0000]\thost:ADDR\treq:GET /a HTTP/1.1\tstatus:200",
+    "time=2024-01-01T12:00:00Z level=info client_ip=ADDR path=/a status=200",
+    // Errors of web servers.
+    r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: ADDR, server: example.org, request: "GET /FREE HTTP/1.1""#,
+    r#"2024/01/01 12:00:00 [error] 31#31: *7 open() "/srv/FREE" failed (2: No such file or directory), client: ADDR, server: example.org, request: "GET /FREE HTTP/1.1""#,
+    "[Mon Jan 01 12:00:00.123456 2024] [core:error] [pid 7:tid 9] [client ADDR:4711] AH00126: FREE",
+    "[Mon Jan 01 12:00:00 2024] [error] [client ADDR] File does not exist: /srv/FREE",
+    // Mail servers.
+    "2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org [ADDR] P=esmtps S=1234",
+    "2024-01-01 12:00:00 H=(mx) [ADDR] F=<a@b.example> rejected RCPT <c@d.example>: FREE",
+    "2024-01-01 12:00:00 login authenticator failed for (User) [ADDR]:99 I=[10.0.0.1]:465: 535 Incorrect authentication data (set_id=FREE)",
+    "Jan  1 12:00:00 mx postfix/smtpd[7]: 4XyZ12: client=mx.example.org[ADDR]",
+    "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: reject: RCPT from unknown[ADDR]: 554 5.7.1 <FREE>: Relay access denied",
+    "Jan  1 12:00:00 mx postfix/postscreen[7]: PREGREET 11 after 0.07 from [ADDR]:4711: EHLO FREE",
+    "Jan 1 12:00:00 mx postfix/smtpd[7]: warning: unknown[ADDR]: SASL LOGIN authentication failed: FREE",
+    "Jan  1 12:00:00 mx dovecot: imap-login: Disconnected (auth failed, 1 attempts in 2 secs): user=<FREE>, method=PLAIN, rip=ADDR, lip=10.0.0.1",
+    // Logins, and applications.
+    "Jan  1 12:00:00 host sshd[7]: Failed password for root from ADDR port 4711 ssh2",
+    "2024-01-01T12:00:00.500000+00:00 host sshd[7]: Failed password for invalid user FREE from ADDR port 4711 ssh2",
+    "1704110400.500000 host sshd[7]: Invalid user FREE from ADDR port 4711",
+    r#"2024-01-01T12:00:00Z INFO:     ADDR:52436 - "GET /FREE HTTP/1.1" 200 OK"#,
+    r#"Started GET "/FREE" for ADDR at 2024-01-01 12:00:00 +0000"#,
+    r#"I, [2024-01-01T12:00:00.500000 #7]  INFO -- : Started GET "/FREE" for ADDR at 2024-01-01 12:00:00 +0000"#,
+];
+
+/// Texts with which a client may try to blame the address 9.9.9.9.
+const FORGED: &[&str] = &[
+    " 9.9.9.9 ",
+    "9.9.9.9, ",
+    "\" \"9.9.9.9\" \"",
+    "\", client: 9.9.9.9, server: s, request: \"GET / HTTP/1.1",
+    "x from 9.9.9.9 port 1 ssh2",
+    ">, method=PLAIN, rip=9.9.9.9, lip=10.0.0.1",
+    "[9.9.9.9]: 554 5.7.1 ",
+    " [client 9.9.9.9:1] ",
+    "\" for 9.9.9.9 at 2024-01-01 12:00:00 +0000",
+    "\t9.9.9.9\t0.002",
+    "9.9.9.9 - - [01/Jan/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5",
+];
+
+/// Returns the outcome of reading a line of each of two clients. A header is written once.
+fn read_two(line: &str, free: &str) -> Read {
+    let (header, line) = line.rsplit_once('\n').map_or(("", line), |(header, line)| (header, line));
+    let of = |client: &str, free: &str| line.replace("ADDR", client).replace("FREE", free);
+    let break_after = if header.is_empty() { "" } else { "\n" };
+    read(&format!("{header}{break_after}{}\n{}\n", of("192.0.2.7", "x"), of("192.0.2.8", free)))
+}
+
+#[test]
+fn every_shape_has_its_client_and_its_time() {
+    assert!(LINES.len() >= 60, "{}", LINES.len());
+    let mut wrong = Vec::new();
+    for line in LINES {
+        let found = read_two(line, "y");
+        let expected = ["192.0.2.7", "192.0.2.8"]
+            .map(|client| (client.to_owned(), "2024-01-01 12:00:00".to_owned()));
+        if found.requests != expected {
+            wrong.push(format!("{line}: {found:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_shape_blames_an_address_that_a_client_writes() {
+    let mut wrong = Vec::new();
+    for line in LINES.iter().filter(|line| line.contains("FREE")) {
+        for forged in FORGED {
+            let found = read_two(line, forged);
+            // A forged line may be skipped, which is counted, but never has another client.
+            if !found.requests.iter().all(|(client, _)| client.starts_with("192.0.2.")) {
+                wrong.push(format!("{line} with {forged}: {found:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
