@@ -125,6 +125,16 @@ fn hostile_names_are_ascii_and_server_sent_events_have_names() {
 }
 
 #[test]
+fn long_names_are_cut_in_events() {
+    let server = TestServer::start(CONFIG);
+    limit(&server, "login", &"x".repeat(4000));
+    let mut events = Events::open(&server, ADMIN, "format=jsonl&rule=login");
+    let event: Value = serde_json::from_str(&events.line()).unwrap();
+    assert_eq!(event["key"], "x".repeat(256));
+    assert_eq!(event["key_is_cut"], true);
+}
+
+#[test]
 fn a_token_shows_the_events_of_its_rules_only() {
     let server = TestServer::start(CONFIG);
     limit(&server, "api", "bob");

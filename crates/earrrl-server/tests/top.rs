@@ -241,6 +241,10 @@ fn hostile_names_are_data() {
         assert!(clients.iter().any(|client| client["key"] == name), "{name:?}");
     }
     assert!(clients.iter().any(|client| client["key_b64"] == "//4gbm90IFVURi04"));
+    // Metrics name rules only.
+    let metrics = server.http().get("/metrics").body;
+    assert!(metrics.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')), "{metrics}");
+    assert!(!metrics.contains("alert(1)") && !metrics.contains("txt.exe"), "{metrics}");
 }
 
 /// Over Redis each node knows the clients that it has denied, or seen close to their limit.

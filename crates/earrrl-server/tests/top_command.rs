@@ -30,7 +30,8 @@ fn server() -> TestServer {
     let server = TestServer::start(CONFIG);
     let mut resp = server.resp();
     resp.line(&format!("AUTH {ADMIN}"));
-    for (key, count) in [("alice", 14), (HOSTILE, 12), ("bob", 8)] {
+    let long = "x".repeat(4000);
+    for (key, count) in [("alice", 14), (HOSTILE, 12), ("bob", 8), (&*long, 7)] {
         for _ in 0..count {
             resp.send(&encode(&[b"EARRRL.CHECK", b"api", key.as_bytes()]));
             resp.reply();
@@ -46,11 +47,13 @@ fn once_prints_a_table_or_json() {
     let once = ["top", "--once", "--server", &address, "--token", ADMIN];
     let table = earrrl(&once);
     assert_eq!((table.code, &*table.err), (Some(0), ""));
-    assert!(table.out.contains("api  gcra 1/1h burst=10  28 allowed, 6 denied"), "{}", table.out);
+    assert!(table.out.contains("api  gcra 1/1h burst=10  35 allowed, 6 denied"), "{}", table.out);
     let rows: Vec<_> = table.out.lines().skip_while(|line| !line.contains("CLIENT")).collect();
-    assert_eq!(rows.len(), 4, "{}", table.out);
+    assert_eq!(rows.len(), 5, "{}", table.out);
     assert!(rows[1].ends_with("alice") || rows[2].ends_with("alice"), "{}", table.out);
     assert!(rows[3].ends_with("bob") && rows[3].contains("80%"), "{}", table.out);
+    let long = rows[4].matches('x').count();
+    assert!((16..=256).contains(&long), "{}", table.out);
     assert!(table.out.contains(r"eve\x1b[2J\x07\x202e"), "{}", table.out);
     let json = earrrl(&[&once[..], &["--output", "json", "--limit", "1"]].concat());
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();

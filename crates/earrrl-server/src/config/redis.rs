@@ -89,7 +89,10 @@ fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Prob
         }
         (None, Some(cluster)) => {
             if options.urls.len() > 1 && !cluster.get_ref() {
-                problems.add(cluster.span(), "cluster: several addresses are a Cluster's");
+                problems.add(
+                    cluster.span(),
+                    "cluster: false, but several addresses are always those of a Cluster",
+                );
             }
             options.cluster = *cluster.get_ref();
         }

@@ -200,7 +200,10 @@ mod redis {
             ("redis = \"redis://h\"\nprefix = \"a{b\"", "3:10: prefix: `a{b`"),
             ("redis = \"redis://h\"\nhmac_key = \"short\"", "3:12: hmac_key: 5 bytes"),
             ("redis = \"redis://h\"\nca_file = \"/nowhere\"", "3:11: ca_file: No such file"),
-            ("redis = [\"redis://a\", \"redis://b\"]\ncluster = false", "3:11: cluster: several"),
+            (
+                "redis = [\"redis://a\", \"redis://b\"]\ncluster = false",
+                "3:11: cluster: false, but several",
+            ),
             (
                 "redis = \"redis://h\"\n[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1500001ns\"",
                 "5:9: limit: window: 1500001ns is not whole microseconds",

@@ -40,7 +40,10 @@ impl TlsConfig {
         };
         let client_ca = file.client_ca.as_ref().map(|field| path(field, problems));
         if let (None, Some(name)) = (&client_ca, file.client_names.first()) {
-            problems.add(name.span(), "client_names: without client_ca no client is asked for one");
+            problems.add(
+                name.span(),
+                "client_names: only with client_ca, without which clients show no certificate",
+            );
         }
         for name in file.client_names.iter().filter(|name| name.get_ref().is_empty()) {
             problems.add(name.span(), "client_names: expected a DNS name or a URI");

@@ -121,7 +121,10 @@ pub(super) fn action(file: &file::RuleTable, problems: &mut Problems) -> Action 
             let max = file.max_delay.as_ref();
             let max = max.and_then(|field| value::duration("max_delay", field, problems));
             if let (None, Some(action)) = (&file.max_delay, &file.action) {
-                problems.add(action.span(), "action: delay needs max_delay, the longest hold");
+                problems.add(
+                    action.span(),
+                    "action: delay needs max_delay, the longest delay of a request",
+                );
             }
             Action::Delay { max: max.unwrap_or_default() }
         }
