@@ -84,7 +84,7 @@ fn a_limit_is_suggested_from_the_peaks_of_clients() {
     until("another survey", || suggested()["clients"] == 4);
     assert_eq!(suggested()["limit"], answer["limit"]);
     for (path, token, status) in [
-        ("/v1/suggest?rule=bucket", ADMIN, 422),
+        ("/v1/suggest?rule=bucket", ADMIN, 404),
         ("/v1/suggest?rule=api", CHECK, 403),
         ("/v1/suggest?rule=other", ADMIN, 404),
         ("/v1/suggest", ADMIN, 422),

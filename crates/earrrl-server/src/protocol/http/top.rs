@@ -75,8 +75,8 @@ pub(super) async fn suggest(
     let rules = server.service.rules();
     let known = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
     let suggestion = known.suggestion.as_ref();
-    let missing =
-        || invalid("rule: it suggests no limits; set suggest = true in the configuration");
+    let missing = "the rule suggests no limits; set suggest = true in the configuration";
+    let missing = || Problem::new(StatusCode::NOT_FOUND, missing);
     let mut body = suggested(suggestion.ok_or_else(missing)?);
     body["rule"] = rule.into();
     Ok(Json(body))
