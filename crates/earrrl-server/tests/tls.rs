@@ -193,7 +193,8 @@ fn files_that_change_are_read_and_broken_ones_are_not_taken() {
     assert_eq!(kept.get("/healthz").status, 200, "a connection from before");
 }
 
-/// A read of a file on a network mount that hangs never returns, as at a pipe.
+/// A read from a network mount that hangs does not return, and neither does one from a named pipe
+/// that nobody writes to.
 #[test]
 fn a_certificate_that_cannot_be_read_holds_up_nothing() {
     let authority = authority();

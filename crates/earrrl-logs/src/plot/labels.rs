@@ -119,7 +119,7 @@ impl Labels {
         self.place(text, spots)
     }
 
-    /// Returns the place of a label beside the vertical line at `x`, as high as possible.
+    /// Returns the highest free place for a label beside the vertical line at `x`.
     pub(super) fn beside_line(&mut self, text: &str, x: i32) -> Spot {
         let (gap, row) = (GAP * GRAIN as i32, ROW * GRAIN as i32);
         let Rectangle { top, bottom, .. } = self.bounds;

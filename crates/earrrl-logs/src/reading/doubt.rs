@@ -184,7 +184,8 @@ mod tests {
                 minutes.iter().map(|minute| SUNDAY + day * 1440 + minute).collect();
             watched(&minutes)
         };
-        // From 2:50 to 2:30, as the second 2:30 of that night is 40 minutes later.
+        // The log pauses after 2:50 and goes on at 2:30, which that night has twice: 40 minutes have
+        // passed.
         let night = [100, 140, 170, 150, 155, 160, 190];
         assert_eq!(watched_on(0, &night), Some(4));
         assert_eq!(watched_on(7, &night), Some(4), "in America");

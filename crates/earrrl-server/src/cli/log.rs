@@ -279,15 +279,19 @@ pub(crate) fn warn_of_disorder(back: u64, requests: u64) {
     }
 }
 
-/// Warns if the field that identifies the client probably does not. `requests_of` returns the number
-/// of requests of the client with a number.
-pub(crate) fn warn_of_doubts(reader: &LogReader, args: &LogArgs, requests_of: impl Fn(u32) -> u64) {
+/// Warns if the field that identifies the client probably does not. `counts` returns the number of
+/// requests of each client; it is called only if that matters.
+pub(crate) fn warn_of_doubts(
+    reader: &LogReader,
+    args: &LogArgs,
+    counts: impl FnOnce() -> Vec<u64>,
+) {
     let (requests, clients) = (reader.used(), reader.clients.len() as u64);
     let key = args.key_name();
     if requests < DOUBTFUL {
         return;
     }
-    warn_of_proxies(reader, args, requests_of);
+    warn_of_proxies(reader, args, counts);
     if clients > 1 && clients < requests {
         return;
     }
@@ -318,21 +322,31 @@ pub(crate) fn exit_code(reader: &LogReader, whole: bool) -> ExitCode {
 /// Warns if all clients have private addresses, or if a few that have send at least half of the
 /// requests: these are probably load balancers or other proxies. Many internal clients beside public
 /// ones are normal, and each sends a small share.
-fn warn_of_proxies(reader: &LogReader, args: &LogArgs, requests_of: impl Fn(u32) -> u64) {
-    /// The least share of the requests, in percent, that a load balancer passes on.
+fn warn_of_proxies(reader: &LogReader, args: &LogArgs, counts: impl FnOnce() -> Vec<u64>) {
+    /// A load balancer passes on at least this share of all requests, in percent.
     const LEAST: u64 = 1;
 
+    if args.key_name() != "client" {
+        return;
+    }
     let (clients, all) = (reader.clients.len() as u32, reader.used());
-    let private = || (0..clients).filter(|&number| is_private(reader.clients.key(number)));
-    let sent = private().map(requests_of).filter(|count| count * 100 >= all * LEAST);
-    let (few, sent) = sent.fold((0, 0), |(few, sum), count| (few + 1, sum + count));
-    let found = match private().count() as u32 {
-        _ if args.key_name() != "client" || clients == 0 => return,
-        count if count == clients => "all clients have private addresses".to_owned(),
-        _ if sent * 2 >= all => {
-            format!("{sent} of {all} requests come from {}", counted(few, "private client"))
+    let private = (0..clients).filter(|&number| is_private(reader.clients.key(number)));
+    let private: Vec<u32> = private.collect();
+    if private.is_empty() {
+        return;
+    }
+    let found = if private.len() == clients as usize {
+        "all clients have private addresses".to_owned()
+    } else {
+        let counts = counts();
+        let large = private.iter().map(|&number| counts[number as usize]);
+        let large: Vec<u64> = large.filter(|count| count * 100 >= all * LEAST).collect();
+        let sent: u64 = large.iter().sum();
+        if sent * 2 < all {
+            return;
         }
-        _ => return,
+        let few = counted(large.len() as u64, "private client");
+        format!("{sent} of {all} requests come from {few}")
     };
     warn(&format!(
         "{found}: are they load balancers? --key forwarded_for counts the last address of \

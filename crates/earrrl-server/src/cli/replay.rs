@@ -133,7 +133,9 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
     run.finish(&reader, &held)?;
     args.draw(&run.replay)?;
     log::warn_of_disorder(run.replay.back, run.replay.events);
-    log::warn_of_doubts(&reader, &args.log, |client| run.replay.requests(client));
+    let clients = 0..reader.clients.len() as u32;
+    let counts = || clients.map(|client| run.replay.requests(client)).collect();
+    log::warn_of_doubts(&reader, &args.log, counts);
     log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }

@@ -82,9 +82,12 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
-    let mut requests = vec![0; reader.clients.len()];
-    held.requests().for_each(|request| requests[request.client as usize] += 1);
-    log::warn_of_doubts(&reader, &args.log, |client| requests[client as usize]);
+    let counts = || {
+        let mut counts = vec![0; reader.clients.len()];
+        held.requests().for_each(|request| counts[request.client as usize] += 1);
+        counts
+    };
+    log::warn_of_doubts(&reader, &args.log, counts);
     log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }

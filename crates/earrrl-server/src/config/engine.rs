@@ -83,11 +83,12 @@ impl EngineConfig {
         if let Self::Redis(_) = self {
             redis::check_rules(rules, problems);
             redis::check_near(rules, valid, problems);
-            for field in rules.iter().filter_map(|rule| rule.get_ref().on_expiry.as_ref()) {
-                problems.add(field.span(), format!("on_expiry: {NEEDS_MEMORY}"));
-            }
-            for field in rules.iter().filter_map(|rule| rule.get_ref().suggest.as_ref()) {
-                problems.add(field.span(), format!("suggest: {NEEDS_MEMORY}"));
+            for rule in rules.iter().map(Spanned::get_ref) {
+                let on_expiry = rule.on_expiry.as_ref().map(|field| ("on_expiry", field.span()));
+                let suggest = rule.suggest.as_ref().map(|field| ("suggest", field.span()));
+                for (name, span) in on_expiry.into_iter().chain(suggest) {
+                    problems.add(span, format!("{name}: {NEEDS_MEMORY}"));
+                }
             }
             return;
         }

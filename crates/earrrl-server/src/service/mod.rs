@@ -45,7 +45,7 @@ use error::AskError;
 use inline::InlineRules;
 use known::Known;
 use names::ResetClient;
-use rule::{ActiveRule, Kept};
+use rule::{ActiveRule, RuleRecords};
 use rules::ActiveRules;
 
 /// The number of resets that a stream of events may lag behind.
@@ -97,7 +97,8 @@ impl Service {
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
         let peaks = peaks::PeaksByRule::default();
-        let kept = Kept { outcomes: &metrics.outcomes, directories: &directories, peaks: &peaks };
+        let kept =
+            RuleRecords { outcomes: &metrics.outcomes, directories: &directories, peaks: &peaks };
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
         engine.log_swept();
@@ -147,7 +148,7 @@ impl Service {
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
         let Self { metrics, directories, peaks, .. } = self;
-        let kept = Kept { outcomes: &metrics.outcomes, directories, peaks };
+        let kept = RuleRecords { outcomes: &metrics.outcomes, directories, peaks };
         let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
@@ -290,7 +291,7 @@ fn prepare(
     config: &Config,
     engine: &Engine,
     known: &Known,
-    kept: Kept<'_>,
+    kept: RuleRecords<'_>,
     (counts, overrides): (&Arc<CountsOf>, &Arc<RequestOverrides>),
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);

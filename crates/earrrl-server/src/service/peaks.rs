@@ -9,33 +9,33 @@ use std::time::Duration;
 
 use earrrl::{Limit, Nanos, Quota};
 
-/// The number of clients whose peaks are kept in each of the two spans, about 40 bytes each.
+/// The number of clients whose peaks are kept in each of the two halves, about 40 bytes each.
 pub const MAX_PEAKS: usize = 20_000;
-/// The length of a span. The last two are kept, so that the peaks are those of 12 to 24 hours.
-const SPAN: Duration = Duration::from_secs(12 * 3600);
+/// The time for which a record is added to. The last two records are kept, so that the peaks are those of 12 to 24 hours.
+const HALF_DAY: Duration = Duration::from_secs(12 * 3600);
 /// The shortest and the longest time between two surveys.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The peaks of one rule's clients.
 #[derive(Debug)]
-pub struct Peaks {
+pub struct ClientPeaks {
     /// The averaging time of the limit, in seconds. Rates that are measured over another time cannot be compared.
     period: u64,
-    spans: Mutex<Spans>,
+    half_days: Mutex<HalfDays>,
 }
 
 #[derive(Debug, Default)]
-struct Spans {
-    present: Span,
-    previous: Span,
+struct HalfDays {
+    present: HalfDay,
+    previous: HalfDay,
     /// The instant from which the next survey is due.
     next: Nanos,
 }
 
-/// The peaks within some hours.
+/// The peaks within half a day.
 #[derive(Debug, Default)]
-struct Span {
+struct HalfDay {
     /// The instant of the first survey; `None` before it.
     since: Option<Nanos>,
     /// The greatest number of clients of one survey.
@@ -59,27 +59,27 @@ pub struct SuggestedLimit {
 
 /// The peaks of all rules, which stay across reloads.
 #[derive(Debug, Default)]
-pub struct PeaksByRule(Mutex<BTreeMap<String, Arc<Peaks>>>);
+pub struct PeaksByRule(Mutex<BTreeMap<String, Arc<ClientPeaks>>>);
 
 impl PeaksByRule {
     /// Returns the peaks of the rule of this name. They begin anew if the limit has another averaging time.
-    pub fn of_rule(&self, name: &str, limit: &Limit) -> Arc<Peaks> {
+    pub fn of_rule(&self, name: &str, limit: &Limit) -> Arc<ClientPeaks> {
         let mut by_rule = lock(&self.0);
         let period = Quota::of(limit).window.unwrap_or(1);
         let known = by_rule.get(name).filter(|known| known.period == period);
         if let Some(known) = known {
             return Arc::clone(known);
         }
-        let new = Arc::new(Peaks { period, spans: Mutex::default() });
+        let new = Arc::new(ClientPeaks { period, half_days: Mutex::default() });
         by_rule.insert(name.to_owned(), Arc::clone(&new));
         new
     }
 }
 
-impl Peaks {
+impl ClientPeaks {
     /// Returns true if it is time for the next survey.
     pub fn is_due(&self, now: Nanos) -> bool {
-        lock(&self.spans).next <= now
+        lock(&self.half_days).next <= now
     }
 
     /// Notes the result of a survey that `took` some time: the number of all clients, and the rates of the fastest, each
@@ -91,13 +91,13 @@ impl Peaks {
         clients: u64,
         rates: impl Iterator<Item = (u64, f64)>,
     ) {
-        let mut spans = lock(&self.spans);
-        let since = spans.previous.since.or(spans.present.since).unwrap_or(now);
-        spans.next = now + self.pause(Duration::from_nanos(now.get() - since.get()), took);
-        if spans.present.since.is_some_and(|since| now >= since + SPAN) {
-            spans.previous = std::mem::take(&mut spans.present);
+        let mut half_days = lock(&self.half_days);
+        let since = half_days.previous.since.or(half_days.present.since).unwrap_or(now);
+        half_days.next = now + self.pause(Duration::from_nanos(now.get() - since.get()), took);
+        if half_days.present.since.is_some_and(|since| now >= since + HALF_DAY) {
+            half_days.previous = std::mem::take(&mut half_days.present);
         }
-        spans.present.add(now, clients, rates);
+        half_days.present.add(now, clients, rates);
     }
 
     /// Returns the time from one survey, which `took` some time, to the next. It is a quarter of the averaging time, in
@@ -111,25 +111,25 @@ impl Peaks {
     /// Returns the limit that at most this share of the clients exceeded, rounded up to two digits. Returns `None`
     /// before the first survey, and if no client has sent requests.
     pub fn suggest(&self, share: f64) -> Option<SuggestedLimit> {
-        let spans = lock(&self.spans);
-        let (present, previous) = (&spans.present, &spans.previous);
-        let mut peaks = present.peaks.clone();
-        for (fingerprint, rate) in &previous.peaks {
-            let peak = peaks.entry(*fingerprint).or_default();
-            *peak = peak.max(*rate);
-        }
+        let half_days = lock(&self.half_days);
+        let (present, previous) = (&half_days.present, &half_days.previous);
         let since = previous.since.or(present.since)?;
-        let clients = present.clients.max(previous.clients).max(peaks.len() as u64);
-        let mut rates: Vec<f64> = peaks.into_values().collect();
-        rates.sort_unstable_by(|a, b| b.total_cmp(a));
+        let newer = present.peaks.iter().map(|(fingerprint, rate)| {
+            previous.peaks.get(fingerprint).map_or(*rate, |earlier| rate.max(*earlier))
+        });
+        let older = previous.peaks.iter();
+        let older = older.filter(|(fingerprint, _)| !present.peaks.contains_key(fingerprint));
+        let mut rates: Vec<f64> = newer.chain(older.map(|(_, rate)| *rate)).collect();
+        let clients = present.clients.max(previous.clients).max(rates.len() as u64);
         let most = ((clients as f64 * share) as usize).min(rates.len().checked_sub(1)?);
-        let rate = rounded_up(rates[most]);
-        let touched = rates.iter().take_while(|peak| **peak > rate).count() as u64;
+        let (_, highest, _) = rates.select_nth_unstable_by(most, |a, b| b.total_cmp(a));
+        let rate = rounded_up(*highest);
+        let touched = rates.iter().filter(|peak| **peak > rate).count() as u64;
         Some(SuggestedLimit { since, clients, rate, touched })
     }
 }
 
-impl Span {
+impl HalfDay {
     fn add(&mut self, now: Nanos, clients: u64, rates: impl Iterator<Item = (u64, f64)>) {
         self.since.get_or_insert(now);
         self.clients = self.clients.max(clients);
@@ -166,17 +166,17 @@ mod tests {
 
     const HOUR: u64 = 3600;
 
-    fn peaks(rule: &str) -> Arc<Peaks> {
+    fn peaks(rule: &str) -> Arc<ClientPeaks> {
         let rule: Rule = rule.parse().unwrap();
         PeaksByRule::default().of_rule("api", rule.limit())
     }
 
-    fn note(peaks: &Peaks, second: u64, rates: &[(u64, f64)]) {
+    fn note(peaks: &ClientPeaks, second: u64, rates: &[(u64, f64)]) {
         let now = Nanos::from_secs(second);
         peaks.note(now, Duration::ZERO, 100, rates.iter().copied());
     }
 
-    fn suggested(peaks: &Peaks, share: f64) -> (f64, u64) {
+    fn suggested(peaks: &ClientPeaks, share: f64) -> (f64, u64) {
         let suggested = peaks.suggest(share).unwrap();
         (suggested.rate, suggested.touched)
     }
@@ -216,7 +216,7 @@ mod tests {
         let many = 3 * MAX_PEAKS as u64;
         let rates: Vec<_> = (1..=many).map(|client| (client, client as f64)).collect();
         note(&peaks, 0, &rates);
-        assert!(lock(&peaks.spans).present.peaks.len() <= MAX_PEAKS);
+        assert!(lock(&peaks.half_days).present.peaks.len() <= MAX_PEAKS);
         assert_eq!(suggested(&peaks, 0.0), (many as f64, 0));
     }
 

@@ -10,7 +10,7 @@ use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
-use super::peaks::{Peaks, PeaksByRule};
+use super::peaks::{ClientPeaks, PeaksByRule};
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
 use crate::engine::{Engine, PlannedLimit};
@@ -51,12 +51,12 @@ pub struct Suggestion {
     /// The share, from 0 to 1.
     pub share: f64,
     /// The peaks.
-    pub peaks: Arc<Peaks>,
+    pub peaks: Arc<ClientPeaks>,
 }
 
 /// The records of rules that stay across reloads.
 #[derive(Clone, Copy)]
-pub struct Kept<'a> {
+pub struct RuleRecords<'a> {
     /// The metrics' counters of outcomes.
     pub outcomes: &'a Outcomes,
     /// The names of clients.
@@ -103,10 +103,10 @@ impl ActiveRule {
     pub(super) fn new(
         wanted: &PlannedRule<'_>,
         ids: &mut impl Iterator<Item = RuleId>,
-        kept: Kept<'_>,
+        kept: RuleRecords<'_>,
     ) -> Option<Self> {
         let PlannedRule { config, own, capacity, overrides } = wanted;
-        let Kept { outcomes, directories, peaks } = kept;
+        let RuleRecords { outcomes, directories, peaks } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {

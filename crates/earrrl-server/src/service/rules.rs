@@ -8,7 +8,7 @@ use earrrl_tower::ClientAddress;
 
 use super::attributes::ReadOptions;
 use super::limit::PreparedLimit;
-use super::rule::{ActiveRule, Kept, PlannedRule};
+use super::rule::{ActiveRule, PlannedRule, RuleRecords};
 use crate::config::Config;
 use crate::config::attribute::PLAIN;
 use crate::config::rule::{OnError, RuleConfig};
@@ -71,7 +71,11 @@ impl<'a> RulesPlan<'a> {
 
     /// Returns the active rules. `ids` holds the engine's ids for `RulesPlan::limits`, in the same
     /// order.
-    pub fn finish(self, ids: &mut impl Iterator<Item = RuleId>, kept: Kept<'_>) -> ActiveRules {
+    pub fn finish(
+        self,
+        ids: &mut impl Iterator<Item = RuleId>,
+        kept: RuleRecords<'_>,
+    ) -> ActiveRules {
         let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
         let by_name =

@@ -59,14 +59,15 @@ impl Service {
             |figures: TopClient| SurveyedClient { name: name(figures.fingerprint), figures };
         Ok(SurveyReport { at, clients: top.into_iter().map(named).collect(), rates })
     }
-}
 
-impl Service {
     /// Returns true if the peaks of any rule's clients are due to be noted.
     pub fn peaks_are_due(&self) -> bool {
         let now = self.clock.0.now();
         let rules = self.rules.load();
-        rules.iter().filter_map(|rule| rule.suggestion.as_ref()).any(|s| s.peaks.is_due(now))
+        rules
+            .iter()
+            .filter_map(|rule| rule.suggestion.as_ref())
+            .any(|suggestion| suggestion.peaks.is_due(now))
     }
 
     /// Walks over the clients of the rules whose peaks are due, and notes them. Clients with an override are not
@@ -74,10 +75,8 @@ impl Service {
     /// requests.
     pub fn note_peaks(&self) {
         for rule in self.rules.load().iter() {
-            let (Some(Suggestion { peaks, .. }), now) = (&rule.suggestion, self.clock.0.now())
-            else {
-                continue;
-            };
+            let Some(Suggestion { peaks, .. }) = &rule.suggestion else { continue };
+            let now = self.clock.0.now();
             if !peaks.is_due(now) {
                 continue;
             }

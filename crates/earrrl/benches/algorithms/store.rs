@@ -48,7 +48,8 @@ pub(super) fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// A capacity with which all clients are in their first home line, whatever random key the engine has.
+/// A capacity with which all clients are in their first home line, whatever random key the engine or
+/// the state file has.
 const ROOMY: usize = 64 * CLIENTS as usize;
 
 fn clock() -> ManualClock {
@@ -71,9 +72,7 @@ fn check(text: &str, steps: u64) -> u64 {
 fn check_mapped(text: &str, steps: u64) -> u64 {
     let directory = std::env::temp_dir().join(format!("earrrl-bench-{}", std::process::id()));
     let Ok(rule) = text.parse::<Rule>() else { return 0 };
-    // The file has a random key. In a table this large, all clients are in their first home line,
-    // whatever the key is.
-    let limiter = Limiter::<u64>::builder(rule).capacity(64 * CLIENTS as usize);
+    let limiter = Limiter::<u64>::builder(rule).capacity(ROOMY);
     let limiter = limiter.clock(clock()).state_file(directory.join("bench.earrrl")).build();
     let Ok(limiter) = limiter else { return 0 };
     let allowed =

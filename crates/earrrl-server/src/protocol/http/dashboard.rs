@@ -10,10 +10,9 @@ use earrrl::Outcome;
 use futures_util::stream;
 use serde_json::{Value, json};
 
-use super::request::{ServerState, authorize};
+use super::request::ServerState;
 use super::stream::{Subscription, respond};
-use super::top::{client, distribution, rule_of, suggested};
-use crate::config::access::Scope;
+use super::top::{client, distribution, permitted_rule, suggested};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
@@ -61,9 +60,7 @@ pub(super) async fn live(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let access = authorize(&server, &headers, Scope::Top)?;
-    let rule = rule_of(&uri)?;
-    access.permit_rule(&rule)?;
+    let rule = permitted_rule(&server, &headers, &uri)?;
     // The first event is made now, so that an unknown rule is an error.
     let first = event(&server, &rule).await?;
     let subscription = Subscription::open(server, headers)?;

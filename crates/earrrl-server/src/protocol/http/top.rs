@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
+use crate::server::Server;
 use crate::service::error::AskError;
 use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};
 use crate::service::rule::Suggestion;
@@ -28,9 +29,7 @@ pub(super) async fn top(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
-    let access = authorize(&server, &headers, Scope::Top)?;
-    let rule = rule_of(&uri)?;
-    access.permit_rule(&rule)?;
+    let rule = permitted_rule(&server, &headers, &uri)?;
     let count = number(&uri, "limit")?.unwrap_or(USUAL as f64);
     if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
         return Err(invalid(&format!("limit: {count} is not a whole number from 1 to {MAX_TOP}")));
@@ -47,9 +46,7 @@ pub(super) async fn rates(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
-    let access = authorize(&server, &headers, Scope::Top)?;
-    let rule = rule_of(&uri)?;
-    access.permit_rule(&rule)?;
+    let rule = permitted_rule(&server, &headers, &uri)?;
     let above = number(&uri, "above")?;
     let report = server.service.report(&rule).await?;
     let rules = server.service.rules();
@@ -69,9 +66,7 @@ pub(super) async fn suggest(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
-    let access = authorize(&server, &headers, Scope::Top)?;
-    let rule = rule_of(&uri)?;
-    access.permit_rule(&rule)?;
+    let rule = permitted_rule(&server, &headers, &uri)?;
     let rules = server.service.rules();
     let known = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
     let suggestion = known.suggestion.as_ref();
@@ -149,9 +144,15 @@ pub(super) fn seconds_since_epoch(at: Nanos) -> f64 {
     Duration::from_nanos(at.get()).as_secs_f64()
 }
 
-/// Returns the rule that a request names.
-pub(super) fn rule_of(uri: &Uri) -> Result<String, Problem> {
+/// Returns the rule that a request names, if the request's token shows the clients of that rule.
+pub(super) fn permitted_rule(
+    server: &Server,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Result<String, Problem> {
+    let access = authorize(server, headers, Scope::Top)?;
     let rule = parameter(uri, "rule").ok_or_else(|| invalid("rule: expected ?rule=NAME"))?;
+    access.permit_rule(&rule)?;
     Ok(rule.into_owned())
 }
 
