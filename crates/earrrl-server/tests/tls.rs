@@ -294,7 +294,7 @@ fn a_stop_waits_for_answers_and_not_for_idle_clients() {
 fn tables_that_make_no_sense_are_refused() {
     let authority = authority();
     for (more, expected) in [
-        ("client_names = [\"a\"]", "client_names: without client_ca"),
+        ("client_names = [\"a\"]", "client_names: only with client_ca"),
         ("listeners = [\"https\"]", "listeners: expected http, resp, grpc or admin"),
         ("min_version = 1", "unknown field `min_version`"),
     ] {
