@@ -1,10 +1,12 @@
 //! Logs in more than sixty shapes, each with a known client and a known time: 12:00 UTC on the first
 //! day of 2024. Nothing that a client sends may put another address in its place.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests")]
+
 use crate::reading::{Read, read};
 
 /// The lines of the shapes: `ADDR` is the client's address, and `FREE` a text that the client chooses
-/// and the program does not escape.
+/// and the program does not escape, except in JSON.
 const LINES: &[&str] = &[
     // The combined log format and its relatives, with several stamps.
     r#"ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
@@ -21,28 +23,29 @@ const LINES: &[&str] = &[
     r#"2024-01-01T12:00:00.500000000Z stdout F ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
     r#"2024-01-01T12:00:00.500000000Z ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
     r#"web-1  | ADDR - - [01/Jan/2024:12:00:00 +0000] "GET /FREE HTTP/1.1" 200 5 "-" "curl/8""#,
-    r#"{"log":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\"\n","stream":"stdout","time":"2024-01-01T12:00:00.5Z"}"#,
-    r#"{"@timestamp":"2024-01-01T12:00:01Z","message":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\"","host":{"name":"web"}}"#,
-    r#"{"__REALTIME_TIMESTAMP":"1704110400500000","SYSLOG_IDENTIFIER":"nginx","MESSAGE":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\""}"#,
+    r#"{"log":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /FREE HTTP/1.1\" 200 5 \"-\" \"curl/8\"\n","stream":"stdout","time":"2024-01-01T12:00:00.5Z"}"#,
+    r#"{"@timestamp":"2024-01-01T12:00:01Z","message":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /FREE HTTP/1.1\" 200 5 \"-\" \"curl/8\"","host":{"name":"web"}}"#,
+    r#"{"__REALTIME_TIMESTAMP":"1704110400500000","SYSLOG_IDENTIFIER":"nginx","MESSAGE":"ADDR - - [01/Jan/2024:12:00:00 +0000] \"GET /FREE HTTP/1.1\" 200 5 \"-\" \"curl/8\""}"#,
     // JSON lines.
-    r#"{"ts":1704110400.5,"request":{"remote_ip":"ADDR","method":"GET","uri":"/a"},"status":200}"#,
-    r#"{"ts":1704110400.5,"request":{"remote_ip":"10.0.0.1","client_ip":"ADDR","uri":"/a","headers":{"X":["9.9.9.9"]}},"duration":0.01}"#,
-    r#"{"ClientAddr":"ADDR:5222","ClientHost":"ADDR","RequestPath":"/a","StartUTC":"2024-01-01T12:00:00.5Z","time":"2024-01-01T12:00:00Z","level":"info"}"#,
-    r#"{"@timestamp":"2024-01-01T12:00:00.000Z","time":0.012,"remote_addr":"ADDR","request_uri":"/a"}"#,
+    r#"{"ts":1704110400.5,"request":{"remote_ip":"ADDR","method":"GET","uri":"/FREE"},"status":200}"#,
+    r#"{"ts":1704110400.5,"request":{"remote_ip":"10.0.0.1","client_ip":"ADDR","uri":"/FREE","headers":{"X":["9.9.9.9"]}},"duration":0.01}"#,
+    r#"{"ClientAddr":"ADDR:5222","ClientHost":"ADDR","RequestPath":"/FREE","StartUTC":"2024-01-01T12:00:00.5Z","time":"2024-01-01T12:00:00Z","level":"info"}"#,
+    r#"{"@timestamp":"2024-01-01T12:00:00.000Z","time":0.012,"remote_addr":"ADDR","request_uri":"/FREE"}"#,
     r#"{"time_iso8601":"2024-01-01T13:00:00+01:00","remote_addr":"ADDR","request_time":"0.012","status":"200"}"#,
     r#"{"msec":"1704110400.500","remote_addr":"ADDR","request":"GET / HTTP/1.1"}"#,
-    r#"{"ClientIP":"ADDR","EdgeStartTimestamp":"2024-01-01T12:00:00Z","ClientRequestURI":"/a"}"#,
-    r#"{"httpRequest":{"requestMethod":"GET","requestUrl":"https://e.org/a","remoteIp":"ADDR"},"timestamp":"2024-01-01T12:00:00.5Z"}"#,
-    r#"{"started_at":1704110400500,"client_ip":"ADDR","request":{"uri":"/a"},"latencies":{"request":3}}"#,
+    r#"{"ClientIP":"ADDR","EdgeStartTimestamp":"2024-01-01T12:00:00Z","ClientRequestURI":"/FREE"}"#,
+    r#"{"httpRequest":{"requestMethod":"GET","requestUrl":"https://e.org/FREE","remoteIp":"ADDR"},"timestamp":"2024-01-01T12:00:00.5Z"}"#,
+    r#"{"started_at":1704110400500,"client_ip":"ADDR","request":{"uri":"/FREE"},"latencies":{"request":3}}"#,
     r#"{"requestId":"c6af","ip":"ADDR","requestTime":"01/Jan/2024:12:00:00 +0000","httpMethod":"GET"}"#,
-    r#"{"timestamp":1704110400500,"formatVersion":1,"httpRequest":{"clientIp":"ADDR","uri":"/a"}}"#,
-    r#"{"timeStamp":"2024-01-01T12:00:00+00:00","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"ADDR","requestUri":"/a"}}"#,
+    r#"{"timestamp":1704110400500,"formatVersion":1,"httpRequest":{"clientIp":"ADDR","uri":"/FREE"}}"#,
+    r#"{"timeStamp":"2024-01-01T12:00:00+00:00","category":"ApplicationGatewayAccessLog","properties":{"clientIP":"ADDR","requestUri":"/FREE"}}"#,
     r#"{"timestamp":"2024-01-01T12:00:00.500000+0000","event_type":"http","src_ip":"ADDR","dest_ip":"10.0.0.1"}"#,
     r#"{"ts":1704110400.5,"uid":"C1","id.orig_h":"ADDR","id.resp_h":"10.0.0.1"}"#,
-    r#"{"start_time":"2024-01-01T12:00:00.500Z","downstream_remote_address":"ADDR:5222","path":"/a"}"#,
+    r#"{"start_time":"2024-01-01T12:00:00.500Z","downstream_remote_address":"ADDR:5222","path":"/FREE"}"#,
     // Proxies and load balancers.
     r#"ADDR:33317 [01/Jan/2024:12:00:00.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /FREE HTTP/1.1""#,
     r#"ADDR:33317 [01/Jan/2024:12:00:00.655] fnt bck/srv1 0/0/5007 212 -- 0/0/0/0/3 0/0"#,
+    "Jan  1 12:00:00 lb haproxy[7]: ADDR:33317 [01/Jan/2024:12:00:00.655] https/1: SSL handshake failure",
     r#"Jan  1 12:00:00 lb haproxy[7]: ADDR:33317 [01/Jan/2024:12:00:00.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /FREE HTTP/1.1""#,
     r#"[2024-01-01T12:00:00.310Z] "GET /FREE HTTP/2" 200 - 0 5 2 1 "ADDR" "curl/8" "cc21d9b0" "example.org" "10.0.2.1:80""#,
     r#"[2024-01-01T12:00:00.310Z] "GET /a HTTP/2" 200 - 0 5 2 1 "ADDR" "FREE" "cc21d9b0" "example.org" "10.0.2.1:80""#,
@@ -66,6 +69,7 @@ const LINES: &[&str] = &[
     r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: ADDR, server: example.org, request: "GET /FREE HTTP/1.1""#,
     r#"2024/01/01 12:00:00 [error] 31#31: *7 open() "/srv/FREE" failed (2: No such file or directory), client: ADDR, server: example.org, request: "GET /FREE HTTP/1.1""#,
     "[Mon Jan 01 12:00:00.123456 2024] [core:error] [pid 7:tid 9] [client ADDR:4711] AH00126: FREE",
+    "[Mon Jan 01 12:00:00.123456 2024] [authz_core:error] [pid 7] [remote ADDR:4711] AH01630: client denied: /srv/FREE",
     "[Mon Jan 01 12:00:00 2024] [error] [client ADDR] File does not exist: /srv/FREE",
     // Mail servers.
     "2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org [ADDR] P=esmtps S=1234",
@@ -75,6 +79,10 @@ const LINES: &[&str] = &[
     "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: reject: RCPT from unknown[ADDR]: 554 5.7.1 <FREE>: Relay access denied",
     "Jan  1 12:00:00 mx postfix/postscreen[7]: PREGREET 11 after 0.07 from [ADDR]:4711: EHLO FREE",
     "Jan 1 12:00:00 mx postfix/smtpd[7]: warning: unknown[ADDR]: SASL LOGIN authentication failed: FREE",
+    "2024-01-01 12:00:00 H=(FREE) [ADDR]:4711 rejected connection in \"connect\" ACL: refused",
+    "2024-01-01 12:00:00 SMTP protocol error in \"AUTH LOGIN\" H=(FREE) [ADDR]:4711 LOGIN authentication mechanism not supported",
+    "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: milter-reject: RCPT from unknown[ADDR]: 4.7.1 FREE",
+    "Jan  1 12:00:00 mx dovecot: pop3-login: Aborted login (auth failed, 1 attempts): user=<FREE>, method=PLAIN, rip=ADDR, lip=10.0.0.1",
     "Jan  1 12:00:00 mx dovecot: imap-login: Disconnected (auth failed, 1 attempts in 2 secs): user=<FREE>, method=PLAIN, rip=ADDR, lip=10.0.0.1",
     // Logins, and applications.
     "Jan  1 12:00:00 host sshd[7]: Failed password for root from ADDR port 4711 ssh2",
@@ -98,11 +106,22 @@ const FORGED: &[&str] = &[
     "\" for 9.9.9.9 at 2024-01-01 12:00:00 +0000",
     "\t9.9.9.9\t0.002",
     "9.9.9.9 - - [01/Jan/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5",
+    "\",\"remote_addr\":\"9.9.9.9\",\"client_ip\":\"9.9.9.9",
+    "9.9.9.9): unknown user; rhost=9.9.9.9",
+    "x) [9.9.9.9]:1 I=[10.0.0.1]:25",
+];
+
+/// Texts with which a client may begin a line of its own inside a JSON string.
+const FORGED_IN_JSON: &[&str] = &[
+    "\n9.9.9.9 - - [01/Jan/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n",
+    "\u{0}\r9.9.9.9 - -",
 ];
 
 /// Returns the outcome of reading a line of each of two clients. A header is written once.
 fn read_two(line: &str, free: &str) -> Read {
     let (header, line) = line.rsplit_once('\n').map_or(("", line), |(header, line)| (header, line));
+    let escaped = serde_json::to_string(free).unwrap();
+    let free = if line.starts_with('{') { &escaped[1..escaped.len() - 1] } else { free };
     let of = |client: &str, free: &str| line.replace("ADDR", client).replace("FREE", free);
     let break_after = if header.is_empty() { "" } else { "\n" };
     read(&format!("{header}{break_after}{}\n{}\n", of("192.0.2.7", "x"), of("192.0.2.8", free)))
@@ -127,7 +146,8 @@ fn every_shape_has_its_client_and_its_time() {
 fn no_shape_blames_an_address_that_a_client_writes() {
     let mut wrong = Vec::new();
     for line in LINES.iter().filter(|line| line.contains("FREE")) {
-        for forged in FORGED {
+        let json = if line.starts_with('{') { FORGED_IN_JSON } else { &[] };
+        for forged in FORGED.iter().chain(json) {
             let found = read_two(line, forged);
             // A forged line may be skipped, which is counted, but never has another client.
             if !found.requests.iter().all(|(client, _)| client.starts_with("192.0.2.")) {

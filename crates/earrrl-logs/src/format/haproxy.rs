@@ -5,14 +5,18 @@
 //! ----
 //! 1/1/1/1/0 0/0 {example.org} {} "GET /index.html HTTP/1.1"`
 //!
+//! A connection that fails before a request is logged as
+//! `192.0.2.7:33317 [06/Feb/2009:12:14:14.655] https/1: SSL handshake failure`.
+//!
 //! HAProxy writes `#22` for a quote in the request. The port stands behind the last colon of the
 //! client, also if the client has an IPv6 address.
 
 /// The lines of both formats.
 pub(super) const LINE: &str = concat!(
     r"^(?<client>\S+):(?<client_port>\d+) \[(?<time>\d\d/[A-Z][a-z]{2}/[^\]]+)\]",
-    r" (?<frontend>\S+) (?<backend>\S+) (?<timers>[-+\d/]+)",
+    r" (?:(?<frontend>\S+) (?<backend>\S+) (?<timers>[-+\d/]+)",
     r#"(?: (?<status>-?\d+) (?<bytes>\+?\d+) \S+ \S+ \S{4} [-+\d/]+ [-+\d/]+[^"]*"(?<request>[^"]*))?"#,
+    r"|\S+/\S+: \w+ .*)",
 );
 
 #[cfg(test)]

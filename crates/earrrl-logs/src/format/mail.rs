@@ -10,7 +10,8 @@
 //!   LOGIN authentication failed: …`
 //!
 //! Every expression matches from the start of the line to the address that the server itself
-//! wrote, so that an address which the client sends in HELO or as a sender is never used.
+//! wrote, so that an address which the client sends in HELO or as a sender is never used. No other
+//! address may follow before the word that says what happened, except in the sender.
 
 /// The lines of Exim's main log.
 pub(super) const EXIM: &str = concat!(
@@ -20,7 +21,7 @@ pub(super) const EXIM: &str = concat!(
     r#"|SMTP protocol synchronization error \([^)]*\): rejected (?:connection from|"[^"\s]*") H="#,
     r#"|SMTP call from (?:H=)?|SMTP protocol error in ".*" H=)"#,
     r"(?<host>[^\s(\[]+ )?(?:\([^)\s]*\) )?\[(?<client>[0-9A-Fa-f:.]+)\](?::\d+)?(?: I=\[[^\]]*\]:\d+)?(?: Ci=\d+)?",
-    r"(?:: [45]\d\d | (?:.* )?(?:P=|rejected )| dropped: too many | (?:next )?input=",
+    r"(?:: [45]\d\d | (?:F=<[^>]*> |[^\s\[]+ )*(?:P=|rejected )| dropped: too many | (?:next )?input=",
     r"| [A-Z]+ (?:command used when not advertised|authentication mechanism not supported)$)",
 );
 
