@@ -7,6 +7,9 @@ usage: bench/suggest.py [EARRRL [FIRST]]    (target/release/earrrl and the first
 monitors. 48 of them hold abusers of six kinds. Prints, for the advice and for limits that are often advised,
 recall and precision over the abusers whose peak is more than ten times the median, and the honest clients touched.
 The constants of the advice were chosen on the seeds 0 to 59.
+
+In a second table some of the honest clients log in, abusers guess passwords more slowly than readers read, and the
+rules for single paths are judged.
 """
 import json
 import math
@@ -101,13 +104,60 @@ def peaks(requests, half_life):
     return found
 
 
-def advice(earrrl, requests):
-    """The clients that the advice touches."""
+def suggested(earrrl, header, rows):
+    """The advice for a log of these columns."""
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as log:
-        log.write("time,key\n" + "".join(f"{1_700_000_000 + time:.6f},{client}\n" for time, client in requests))
+        log.write(header + "\n")
+        log.writelines(f"{1_700_000_000 + time:.6f},{','.join(rest)}\n" for time, *rest in rows)
         log.flush()
         command = [earrrl, "suggest", log.name, "--output", "json"]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def with_paths(seed):
+    """The requests of a mix in order, with their paths: pages of a popularity that falls, a page that programs ask
+    for again and again, and a login at the start of some visits. Slow guessers of passwords ask for the login alone."""
+    draw = random.Random(seed)
+    weights = [1 / (page + 1) for page in range(60)]
+    requests = []
+    for n, client in enumerate(honest(draw)):
+        times, kind = list(client), draw.random()
+        pages = draw.choices(range(60), weights, k=len(times))
+        requests += [(time, f"honest-{n}", f"/page/{page}" if kind > 0.1 else "/api/status")
+                     for time, page in zip(times, pages)]
+        if times and draw.random() < 0.5:
+            requests += [(times[0] + draw.uniform(1, 20), f"honest-{n}", "/login") for _ in range(draw.choice([1, 1, 2, 3]))]
+    for n in range(0 if seed % MIXES < WITHOUT_ABUSERS else draw.randint(1, 3)):
+        start = draw.uniform(0, END / 2)
+        guesses = steady(draw, draw.uniform(0.3, 1), start, start + draw.uniform(600, 3600))
+        requests += [(time, f"abuser-{n}", "/login") for time in guesses]
+    return sorted(requests)
+
+
+def judge_paths(earrrl, first):
+    """Prints how many guessers of passwords the advice catches, by all rules and by those for all paths."""
+    abusers = honest = right = wrong = alone = usual = 0
+    for seed in range(first, first + MIXES):
+        requests = with_paths(seed)
+        clients = {client for _, client, _ in requests}
+        found = suggested(earrrl, "time,key,path", ((time, client, path) for time, client, path in requests))
+        rules = [rule for rule in (found["suggestion"], found["second"]) if rule]
+        touched = [{client["key"] for rule in some for client in rule["touched"]} for some in (rules, found["paths"])]
+        abusers += sum(client.startswith("abuser") for client in clients)
+        honest += sum(client.startswith("honest") for client in clients)
+        usual += sum(client.startswith("abuser") for client in touched[0])
+        right += sum(client.startswith("abuser") for client in touched[0] | touched[1])
+        more = sum(client.startswith("honest") for client in touched[1] - touched[0])
+        wrong += more
+        alone += more if seed % MIXES < WITHOUT_ABUSERS else 0
+    print(f"{MIXES} mixes with paths: {abusers} slow guessers of passwords, {honest} honest clients")
+    print(f"caught by rules for all paths {usual / abusers:.2f}, with those for single paths {right / abusers:.2f}; "
+          f"honest clients that only rules for single paths touch {wrong}, in logs without abusers {alone}")
+
+
+def advice(earrrl, requests):
+    """The clients that the advice touches."""
+    found = suggested(earrrl, "time,key", requests)
     touched = lambda rule: {client["key"] for client in found[rule]["touched"]} if found[rule] else set()
     return touched("suggestion"), touched("suggestion") | touched("second")
 
@@ -169,6 +219,7 @@ def main():
     for name, (right, wrong, alone, logs) in table.items():
         precision = right / max(1, right + wrong)
         print(f"{right / abusers:6.2f}  {precision:9.2f}  {wrong:14}  {alone:31}  {logs:16}  {name}")
+    judge_paths(earrrl, first)
 
 
 if __name__ == "__main__":

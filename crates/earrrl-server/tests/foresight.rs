@@ -296,3 +296,65 @@ fn clients_that_may_be_exempt_are_pointed_out() {
     let read = command::earrrl_fed(&["suggest", "-"], log.as_bytes());
     assert!(read.out.contains("198.51.100.1") && !read.out.contains("crawler"), "{read:?}");
 }
+
+#[test]
+fn a_path_and_a_user_get_rules_of_their_own() {
+    let line = |client: &str, user: &str, second: u32, path: &str| {
+        let (minute, second) = (second / 60, second % 60);
+        format!(
+            "{client} - {user} [17/May/2015:10:{minute:02}:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 5\n"
+        )
+    };
+    let mut log = String::new();
+    for second in 0..600 {
+        // Sixty readers read many pages, and log in once.
+        for reader in 0..60 {
+            let page = format!("/page/{}", (reader + second) % 50);
+            log += &line(&format!("192.0.2.{reader}"), &format!("user-{reader}"), second, &page);
+            if second == reader * 5 {
+                log += &line(&format!("192.0.2.{reader}"), "-", second, "/login");
+            }
+        }
+        // One client tries passwords as often as a reader reads, and one user uses many addresses.
+        log += &line("198.51.100.1", "-", second, "/login");
+        for nth in 0..20 {
+            let address = format!("203.0.113.{}", (second * 20 + nth) % 250);
+            log += &line(&address, "mallory", second, &format!("/page/{nth}"));
+        }
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), &log).unwrap();
+    let path = file.path().to_str().unwrap();
+    let found = suggested(path, &[]);
+    assert_eq!(found["suggestion"], serde_json::Value::Null, "{found:#}");
+    let paths = found["paths"].as_array().unwrap();
+    assert_eq!(paths.len(), 1, "{found:#}");
+    assert_eq!((&paths[0]["path"], &paths[0]["clients"]), (&"/login".into(), &1.into()));
+    assert_eq!(paths[0]["touched"][0]["key"], "198.51.100.1");
+    assert_eq!(found["user"]["touched"], serde_json::json!(["mallory"]));
+    let table = earrrl(&["suggest", path]).out;
+    for part in ["A rule for /login alone", "--where 'path=/login' --rule '", "--key user --rule '"]
+    {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    // The rules are those of a server's configuration, and deny what `suggest` counted.
+    let config = earrrl(&["suggest", path, "--config"]).out;
+    let folder = tempfile::tempdir().unwrap();
+    let limits = folder.path().join("limits.toml");
+    fs::write(&limits, &config).unwrap();
+    let replayed =
+        earrrl(&["replay", path, "--config", limits.to_str().unwrap(), "--output", "json"]);
+    let replayed: serde_json::Value = serde_json::from_str(&replayed.out)
+        .unwrap_or_else(|error| panic!("{error}: {replayed:?}: {config}"));
+    let rules = replayed["rules"].as_array().unwrap();
+    for (name, expected) in [("suggested-path-1", &paths[0]), ("suggested-user", &found["user"])] {
+        let rule = rules.iter().find(|rule| rule["name"] == name).unwrap();
+        assert_eq!(rule["over"], expected["requests"], "{replayed:#}");
+    }
+    // Nothing of this is found where a condition or another key was asked for.
+    let narrow = suggested(path, &["--where", "path=/login"]);
+    assert_eq!(
+        (&narrow["paths"], &narrow["user"]),
+        (&serde_json::json!([]), &serde_json::Value::Null)
+    );
+}

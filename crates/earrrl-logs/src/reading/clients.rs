@@ -29,6 +29,7 @@ const NOBODY: u32 = u32::MAX;
 /// The hash function has a random key on each run. It is weaker than a pseudo-random function, but
 /// the author of a log cannot measure how long a run takes, and so cannot construct keys that
 /// collide.
+#[derive(Debug)]
 pub struct ClientNumbers {
     /// The slots of an open-addressed hash table: each client is in the first slot that was free
     /// from its hash on. Less than three quarters of the slots are used.

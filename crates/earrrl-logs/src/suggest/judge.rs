@@ -140,7 +140,7 @@ impl JudgedAdvice {
     }
 
     /// Returns every client that the advice names.
-    fn named(&mut self) -> impl Iterator<Item = &mut SeenClient> {
+    pub(super) fn named(&mut self) -> impl Iterator<Item = &mut SeenClient> {
         let further = self.second.iter_mut().flat_map(|(_, further)| further);
         self.touched.iter_mut().chain(&mut self.below).chain(further)
     }

@@ -4,6 +4,7 @@
 mod candidates;
 mod gap;
 mod judge;
+mod parts;
 mod peaks;
 mod profile;
 mod report;
@@ -11,6 +12,7 @@ mod report;
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
 pub use gap::{Gap, HALF_LIVES, Sweep};
 pub use judge::{JudgedAdvice, SeenClient, judge};
+pub use parts::{PartRules, PathRule};
 pub use peaks::Peaks;
-pub use profile::Profiles;
+pub use profile::{Profiles, SecondReading};
 pub use report::{Advice, figure, write_json, write_table, write_toml};

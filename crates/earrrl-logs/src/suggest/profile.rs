@@ -4,13 +4,16 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use earrrl::RuleError;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use super::parts::{PartRequests, PartRules};
 use crate::format::{Field, Record};
 use crate::line::Escaped;
-use crate::reading::{KeyMaker, LogReader, RecordSink, Selection};
+use crate::reading::{ClientNumbers, KeyMaker, LogReader, RecordSink, Selection};
 use crate::text::percent;
 
 /// The most different values of a field that are counted for each client.
@@ -60,15 +63,32 @@ struct KeyProfile {
     users: ValueTally,
 }
 
-/// The profile of each client that the advice names, by the client's key.
+/// The findings of a second reading of the logs: the profile of each client that the advice names,
+/// by the client's number, and all requests by path and by user.
 #[derive(Debug, Default)]
-pub struct Profiles(HashMap<Vec<u8>, KeyProfile, RandomState>);
+pub struct Profiles {
+    clients: HashMap<u32, KeyProfile, RandomState>,
+    parts: PartRequests,
+}
+
+/// The settings of the second reading of the logs.
+pub struct SecondReading<'a> {
+    /// The files of the first reading.
+    pub files: &'a [PathBuf],
+    /// The selection of the first reading.
+    pub selection: Selection,
+    /// The fields that may contain the user agent.
+    pub agents: Vec<Field>,
+    /// True if rules for single paths and users are wanted, for which all requests are held.
+    pub parts: bool,
+}
 
 /// Adds the requests of the named clients to their profiles.
 #[derive(Debug)]
 struct Profiler {
     agents: Vec<Field>,
-    state: Mutex<(KeyMaker, Profiles)>,
+    parts: bool,
+    state: Mutex<(KeyMaker, ClientNumbers, Profiles)>,
 }
 
 impl ValueTally {
@@ -92,37 +112,40 @@ impl ValueTally {
 impl RecordSink for Profiler {
     fn take(&self, record: &Record<'_>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (keys, profiles) = &mut *state;
+        let (keys, clients, Profiles { clients: profiles, parts }) = &mut *state;
         // A record without a key was already reported as skipped when the log was first read.
-        let _ = keys.with(record, |key| {
-            let Some(profile) = profiles.0.get_mut(key) else { return };
-            let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
-                value.into_iter().for_each(|value| tally.add(&value, 1));
-            };
-            add(&mut profile.agents, self.agents.iter().find_map(|field| record.get(field)));
-            add(&mut profile.paths, record.get(&Field::Path));
-            add(&mut profile.users, record.get(&Field::User));
-        });
+        let Ok(Some(client)) = keys.with(record, |key| clients.number(key)) else { return };
+        if self.parts {
+            parts.add(record, client);
+        }
+        let Some(profile) = profiles.get_mut(&client) else { return };
+        let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
+            value.into_iter().for_each(|value| tally.add(&value, 1));
+        };
+        add(&mut profile.agents, self.agents.iter().find_map(|field| record.get(field)));
+        add(&mut profile.paths, record.get(&Field::Path));
+        add(&mut profile.users, record.get(&Field::User));
     }
 }
 
 impl Profiles {
-    /// Reads the logs again to profile the clients with these keys. `agents` are the fields that
-    /// may contain the user agent. The profiles are empty if standard input was among the logs,
-    /// since it cannot be read again.
+    /// Reads the logs again to profile the named clients, whose numbers are those of `clients`. The
+    /// profiles are empty if standard input was among the logs, since it cannot be read again.
     pub fn read(
-        files: &[PathBuf],
-        mut selection: Selection,
-        agents: Vec<Field>,
-        keys: impl Iterator<Item = Vec<u8>>,
+        reading: SecondReading<'_>,
+        clients: &mut ClientNumbers,
+        named: impl Iterator<Item = u32>,
     ) -> Self {
-        let empty = keys.map(|key| (key, KeyProfile::default())).collect();
+        let SecondReading { files, mut selection, agents, parts } = reading;
         if files.iter().any(|file| file == Path::new("-")) {
             return Self::default();
         }
+        let empty = named.map(|client| (client, KeyProfile::default())).collect();
+        let profiles = Self { clients: empty, parts: PartRequests::default() };
         let strict = selection.format.is_none();
         let maker = KeyMaker::new(selection.key.clone(), selection.prefixes, strict);
-        let profiler = Arc::new(Profiler { agents, state: Mutex::new((maker, Self(empty))) });
+        let state = Mutex::new((maker, std::mem::take(clients), profiles));
+        let profiler = Arc::new(Profiler { agents, parts, state });
         selection.filter.sink = Some(profiler.clone());
         let mut reader = LogReader::new(selection);
         for file in files {
@@ -130,13 +153,29 @@ impl Profiles {
             let _ = reader.read(file, |source| source, &mut |_, _| Ok(()));
         }
         let mut state = profiler.state.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut state.1)
+        *clients = std::mem::take(&mut state.1);
+        std::mem::take(&mut state.2)
+    }
+
+    /// Finds rules for single paths and for users, and forgets the requests. `most` returns the
+    /// number of clients, of so many, that a rule may affect; `known` are the clients that other
+    /// rules affect.
+    ///
+    /// # Errors
+    /// Returns an error if a computed limit is not valid in a rule.
+    pub fn part_rules(
+        &mut self,
+        half_lives: &[Duration],
+        most: &impl Fn(usize) -> usize,
+        known: impl Iterator<Item = u32>,
+    ) -> Result<PartRules, RuleError> {
+        std::mem::take(&mut self.parts).rules(half_lives, most, known)
     }
 
     /// Returns a remark on a client that may need an exemption. If `hidden` is true, the remark
     /// does not quote the client's user agent.
-    pub(super) fn remark(&self, key: &[u8], hidden: bool) -> Option<String> {
-        let KeyProfile { agents, users, .. } = self.0.get(key)?;
+    pub(super) fn remark(&self, client: u32, hidden: bool) -> Option<String> {
+        let KeyProfile { agents, users, .. } = self.clients.get(&client)?;
         if users.counts.len() >= CROWD {
             return Some(format!("{} users: one address for many?", at_least(users)));
         }
@@ -158,30 +197,20 @@ impl Profiles {
         })
     }
 
-    /// Returns sentences about the path that most requests of these clients are for, and about
-    /// their users.
-    pub(super) fn further_rules<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<String> {
-        let (mut paths, mut users) = (ValueTally::default(), ValueTally::default());
-        for profile in keys.filter_map(|key| self.0.get(key)) {
+    /// Returns a sentence about the path that most requests of these clients are for, if there is
+    /// one.
+    pub(super) fn usual_path(&self, clients: impl Iterator<Item = u32>) -> Option<String> {
+        let mut paths = ValueTally::default();
+        for profile in clients.filter_map(|client| self.clients.get(&client)) {
             profile.paths.counts.iter().for_each(|(path, &count)| paths.add(path, count));
-            profile.users.counts.iter().for_each(|(user, &count)| users.add(user, count));
         }
-        let mut sentences = Vec::new();
-        if let Some((path, count)) = paths.top()
-            && count as f64 >= MAIN * paths.all as f64
-        {
-            let (share, path) = (percent(count, paths.all), Escaped(path));
-            sentences.push(format!(
-                "{share} of their requests are for {path}: `--where path={path}` advises for that path alone."
-            ));
-        }
-        if !users.counts.is_empty() {
-            sentences.push(
-                "Their requests name users: `--key user` advises for each user, wherever from."
-                    .into(),
-            );
-        }
-        sentences
+        let (path, count) = paths.top()?;
+        let (share, name) = (percent(count, paths.all), Escaped(path));
+        (count as f64 >= MAIN * paths.all as f64).then(|| {
+            format!(
+                "{share} of their requests are for {name}: `--where path={name}` advises for that path alone."
+            )
+        })
     }
 }
 
@@ -201,13 +230,13 @@ mod tests {
         users.iter().for_each(|user| profile.users.add(user.as_bytes(), 1));
         profile.paths.add(b"/login", 3);
         profile.paths.add(b"/", 1);
-        Profiles([(b"key".to_vec(), profile)].into_iter().collect())
+        Profiles { clients: [(7, profile)].into_iter().collect(), ..Profiles::default() }
     }
 
     #[test]
     fn signs_of_clients_to_exempt() {
         let remark = |agents: &[&str], users: &[&str]| {
-            profile(agents, users).remark(b"key", false).unwrap_or_default()
+            profile(agents, users).remark(7, false).unwrap_or_default()
         };
         assert!(remark(&["Mozilla/5.0 (compatible; Googlebot/2.1)"], &[]).contains("crawler"));
         assert!(remark(&["UptimeRobot/2.0"], &[]).contains("monitor"));
@@ -216,19 +245,16 @@ mod tests {
         assert!(remark(&["a"], &agents).starts_with("6 users"));
         assert_eq!(remark(&agents[..5], &agents[..5]), "");
         assert_eq!(remark(&[], &[]), "");
-        let hidden = profile(&["Googlebot"], &[]).remark(b"key", true).unwrap();
+        let hidden = profile(&["Googlebot"], &[]).remark(7, true).unwrap();
         assert!(!hidden.contains("Google"));
-        assert_eq!(profile(&[], &[]).remark(b"other", false), None);
+        assert_eq!(profile(&[], &[]).remark(8, false), None);
     }
 
     #[test]
     fn the_usual_path() {
-        let sentences = profile(&[], &["ann"]).further_rules([&b"key"[..]].into_iter());
-        assert!(
-            sentences[0].starts_with("75.0 % of their requests are for /login:"),
-            "{sentences:?}"
-        );
-        assert!(sentences[1].contains("--key user"));
+        let sentence = profile(&[], &[]).usual_path([7].into_iter()).unwrap();
+        assert!(sentence.starts_with("75.0 % of their requests are for /login:"), "{sentence}");
+        assert_eq!(profile(&[], &[]).usual_path([8].into_iter()), None);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Gap, JudgedAdvice, JudgedLimit, Peaks, Profiles, SeenClient, Sweep};
+use super::{Gap, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, SeenClient, Sweep};
+use crate::line::Escaped;
 use crate::line::time::written;
 use crate::reading::{ClientNames, LogReader};
 use crate::text::{counted, percent, write_rows};
@@ -38,6 +39,8 @@ pub struct Advice<'a> {
     pub judged: &'a JudgedAdvice,
     /// The profiles of the clients that the advice names.
     pub profiles: &'a Profiles,
+    /// Rules for single paths, and for each user.
+    pub parts: &'a PartRules,
     /// The reader of the log, with its counts of lines.
     pub reader: &'a LogReader,
     /// The names of the clients in the output.
@@ -54,9 +57,8 @@ impl Advice<'_> {
     }
 
     /// Returns a remark on a client that may need an exemption.
-    fn remark(&self, client: &SeenClient) -> Option<String> {
-        let key = self.reader.clients.key(client.number);
-        self.profiles.remark(key, self.names.are_hidden())
+    fn remark(&self, client: u32) -> Option<String> {
+        self.profiles.remark(client, self.names.are_hidden())
     }
 
     /// Returns a sentence with the reason for the suggestion, or for making none.
@@ -108,7 +110,20 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
     write_quantiles(out, peaks)?;
     write_limits(out, advice)?;
     writeln!(out, "\n{}", advice.reason())?;
-    let Some(suggested) = advice.suggested() else { return Ok(()) };
+    if let Some(suggested) = advice.suggested() {
+        write_suggested(out, advice, suggested)?;
+    }
+    write_parts(out, advice)
+}
+
+/// Writes the suggested rule, the clients that it affects, and what is to be known about them.
+fn write_suggested(
+    out: &mut impl Write,
+    advice: &Advice<'_>,
+    suggested: &JudgedLimit,
+) -> io::Result<()> {
+    let peaks = advice.sweep.peaks();
+    let clients = peaks.clients() as u64;
     writeln!(
         out,
         "\nThis limit touches {} ({}) and denies {} of the requests:\n\n    --rule '{}'\n",
@@ -130,12 +145,30 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
         writeln!(out, "\nThe next below the limit:\n")?;
         write_clients(out, advice, &advice.judged.below)?;
     }
-    let touched = advice.judged.touched.iter();
-    let keys = touched.map(|client| advice.reader.clients.key(client.number));
-    for sentence in advice.profiles.further_rules(keys) {
-        writeln!(out, "\n{sentence}")?;
+    let touched = advice.judged.touched.iter().map(|client| client.number);
+    match advice.profiles.usual_path(touched) {
+        Some(sentence) => writeln!(out, "\n{sentence}"),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Writes the rules for single paths and for users, and the clients that they affect.
+fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
+    for rule in &advice.parts.paths {
+        let limit = &rule.judged.suggested;
+        let (path, count) = (Escaped(&rule.path), counted(limit.clients as u64, "client"));
+        writeln!(
+            out,
+            "\nA rule for {path} alone, which {} requested, touches {count}:\n\n    --where 'path={path}' --rule '{}'\n",
+            counted(rule.clients as u64, "client"),
+            limit.rule,
+        )?;
+        write_clients(out, advice, &rule.judged.touched)?;
+    }
+    let Some(judged) = &advice.parts.user else { return Ok(()) };
+    let (count, rule) = (counted(judged.suggested.clients as u64, "user"), &judged.suggested.rule);
+    writeln!(out, "\nA rule for each user touches {count}:\n\n    --key user --rule '{rule}'\n")?;
+    write_named(out, &judged.touched, |user| advice.names.printable(&advice.parts.users, user))
 }
 
 /// Writes the second suggested rule, if there is one, and the clients that only it affects.
@@ -212,21 +245,32 @@ fn write_clients(
     advice: &Advice<'_>,
     clients: &[SeenClient],
 ) -> io::Result<()> {
+    write_named(out, clients, |client| {
+        let shown = advice.names.printable(&advice.reader.clients, client);
+        match advice.remark(client) {
+            Some(remark) => format!("{shown}  ({remark})"),
+            None => shown,
+        }
+    })
+}
+
+/// Writes clients or users, whose names `shown` returns.
+fn write_named(
+    out: &mut impl Write,
+    clients: &[SeenClient],
+    shown: impl Fn(u32) -> String,
+) -> io::Result<()> {
     let (unit, name) = unit(clients.iter().map(|client| client.peak));
     let mut rows = vec![["peak", "requests", "first", "last", "client"].map(str::to_owned)];
-    for client in clients.iter().take(NAMED) {
-        let mut shown = advice.names.printable(&advice.reader.clients, client.number);
-        if let Some(remark) = advice.remark(client) {
-            shown += &format!("  ({remark})");
-        }
-        rows.push([
+    rows.extend(clients.iter().take(NAMED).map(|client| {
+        [
             number(client.peak * unit) + name,
             client.requests.to_string(),
             written(client.first),
             written(client.last),
-            shown,
-        ]);
-    }
+            shown(client.number),
+        ]
+    }));
     write_rows(out, "  ", &rows)?;
     if clients.len() > NAMED {
         writeln!(out, "  and {} more", clients.len() - NAMED)?;
@@ -249,6 +293,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         })
     });
     let JudgedAdvice { limits, suggested: _, touched, below, second } = advice.judged;
+    let PartRules { paths, user, users } = advice.parts;
     let with_touched = |judged: &JudgedLimit, touched: &[SeenClient]| {
         let mut object = judged_json(judged);
         object["touched"] = clients_json(advice, touched);
@@ -263,6 +308,17 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         "suggestion": advice.suggested().map(|judged| with_touched(judged, touched)),
         "second": second.as_ref().map(|(judged, further)| with_touched(judged, further)),
         "below": clients_json(advice, below),
+        "paths": paths.iter().map(|rule| {
+            let mut object = with_touched(&rule.judged.suggested, &rule.judged.touched);
+            object["path"] = String::from_utf8_lossy(&rule.path).into();
+            object
+        }).collect::<Vec<_>>(),
+        "user": user.as_ref().map(|judged| {
+            let mut object = judged_json(&judged.suggested);
+            let name = |user: &SeenClient| advice.names.exact(users, user.number);
+            object["touched"] = judged.touched.iter().map(name).collect();
+            object
+        }),
     });
     serde_json::to_writer_pretty(&mut *out, &object)?;
     writeln!(out)
@@ -286,7 +342,7 @@ fn clients_json(advice: &Advice<'_>, clients: &[SeenClient]) -> Value {
             "requests": client.requests,
             "first": client.first as f64 / 1e9,
             "last": client.last as f64 / 1e9,
-            "remark": advice.remark(client),
+            "remark": advice.remark(client.number),
         })
     };
     clients.iter().map(object).collect()
@@ -304,6 +360,18 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>, key: &[String]) -> 
     for (name, limit) in suggested.into_iter().chain(second) {
         let (limit, parts) = (json!(limit.rule.to_string()), parts.join(", "));
         writeln!(out, "[[rule]]\nname = \"{name}\"\nlimit = {limit}\nkey = [{parts}]")?;
+    }
+    for (number, rule) in (1..).zip(&advice.parts.paths) {
+        let limit = json!(rule.judged.suggested.rule.to_string());
+        let (path, parts) = (json!(String::from_utf8_lossy(&rule.path)), parts.join(", "));
+        writeln!(
+            out,
+            "[[rule]]\nname = \"suggested-path-{number}\"\nmatch = {{ path = {path} }}\nlimit = {limit}\nkey = [{parts}]"
+        )?;
+    }
+    if let Some(judged) = &advice.parts.user {
+        let limit = json!(judged.suggested.rule.to_string());
+        writeln!(out, "[[rule]]\nname = \"suggested-user\"\nlimit = {limit}\nkey = [\"user\"]")?;
     }
     Ok(())
 }

@@ -14,8 +14,8 @@ use super::{CliFailure, log};
 use crate::configured::fields;
 use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, JudgedAdvice, Peaks, Profiles, Sweep, judge, most_touched,
-    write_json, write_table, write_toml,
+    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, SecondReading,
+    Sweep, judge, most_touched, write_json, write_table, write_toml,
 };
 
 /// Find the limit that would affect only the worst clients
@@ -77,7 +77,7 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let most = |clients: usize| most_touched(args.touch, clients);
     let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
     let judged = judge(&sweep, held.requests()).map_err(too_great)?;
-    args.write(&reader, &sweep, &judged)?;
+    args.write((&mut reader, held.unit() == "requests"), &sweep, &judged)?;
     if let Some(path) = &args.plot {
         let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
@@ -106,10 +106,10 @@ impl SuggestArgs {
         Ok((held, whole))
     }
 
-    /// Writes the advice to standard output.
+    /// Writes the advice to standard output. `alike` is true if every request costs 1.
     fn write(
         &self,
-        reader: &LogReader,
+        (reader, alike): (&mut LogReader, bool),
         sweep: &Sweep,
         judged: &JudgedAdvice,
     ) -> Result<(), CliFailure> {
@@ -117,10 +117,12 @@ impl SuggestArgs {
         let none = self.touch.filter(|share| share.of(clients) == 0).map(|_| {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
+        let (profiles, parts) = self.read_again(reader, judged, alike)?;
         let advice = Advice {
             sweep,
             judged,
-            profiles: &self.profiles(reader, judged),
+            profiles: &profiles,
+            parts: &parts,
             reader,
             names: &ClientNames::new(self.log.anonymize),
             most: none,
@@ -134,13 +136,27 @@ impl SuggestArgs {
         Ok(out.flush()?)
     }
 
-    /// Reads the logs a second time, to describe the clients that the suggestion names.
-    fn profiles(&self, reader: &LogReader, judged: &JudgedAdvice) -> Profiles {
-        let further = judged.second.iter().flat_map(|(_, further)| further);
-        let clients = judged.touched.iter().chain(&judged.below).chain(further);
-        let keys = clients.map(|client| reader.clients.key(client.number).to_vec());
+    /// Reads the logs a second time, to describe the clients that the suggestion names, and to find
+    /// rules for single paths and users if all requests of the log count alike.
+    fn read_again(
+        &self,
+        reader: &mut LogReader,
+        judged: &JudgedAdvice,
+        alike: bool,
+    ) -> Result<(Profiles, PartRules), CliFailure> {
+        let selection = self.log.selection();
+        let narrow = self.log.key_parts().iter().any(|part| part == "path" || part == "user");
+        let parts = alike && selection.filter.condition.is_none() && !narrow;
         let agents = fields("header:user-agent");
-        Profiles::read(&self.log.files, self.log.selection(), agents, keys)
+        let reading = SecondReading { files: &self.log.files, selection, agents, parts };
+        let further = judged.second.iter().flat_map(|(_, further)| further);
+        let touched: Vec<u32> =
+            judged.touched.iter().chain(further).map(|client| client.number).collect();
+        let named = touched.iter().copied().chain(judged.below.iter().map(|client| client.number));
+        let mut profiles = Profiles::read(reading, &mut reader.clients, named);
+        let most = |clients: usize| most_touched(self.touch, clients);
+        let rules = profiles.part_rules(&self.half_lives(), &most, touched.into_iter());
+        Ok((profiles, rules.map_err(too_great)?))
     }
 
     fn half_lives(&self) -> Vec<Duration> {
@@ -157,11 +173,11 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, C
         .map_err(wrong)?;
     let judged = judge(&sweep, std::iter::empty()).map_err(too_great)?;
     let names = ClientNames::new(true);
-    let profiles = Profiles::default();
     let advice = Advice {
         sweep: &sweep,
         judged: &judged,
-        profiles: &profiles,
+        profiles: &Profiles::default(),
+        parts: &PartRules::default(),
         reader,
         names: &names,
         most: None,
