@@ -77,17 +77,20 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let most = |clients: usize| most_touched(args.touch, clients);
     let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
     let judged = judge(&sweep, held.requests()).map_err(too_great)?;
-    args.write((&mut reader, held.unit() == "requests"), &sweep, &judged)?;
-    if let Some(path) = &args.plot {
-        let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, held.unit());
-        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
-    }
     let counts = || {
         let mut counts = vec![0; reader.clients.len()];
         held.requests().for_each(|request| counts[request.client as usize] += 1);
         counts
     };
     log::warn_of_doubts(&reader, &args.log, counts);
+    let unit = held.unit();
+    // The second reading holds requests of its own.
+    drop(held);
+    args.write((&mut reader, unit == "requests"), &sweep, &judged)?;
+    if let Some(path) = &args.plot {
+        let figure = earrrl_logs::suggest::figure(sweep.peaks(), &judged.suggested, unit);
+        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
+    }
     log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
