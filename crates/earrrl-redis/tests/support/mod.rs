@@ -147,7 +147,7 @@ fn launch(
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
         .args(["--dir", &folder.display().to_string()])
         .args(["--unixsocket", &socket.display().to_string()])
-        .args(["--enable-debug-command", "local", "--loglevel", "warning"])
+        .args(["--loglevel", "warning"])
         .args(options)
         .envs(environment.iter().cloned())
         .stdout(Stdio::null())
