@@ -61,7 +61,7 @@ impl Drop for Sentinel {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover() {
     let mut master = Server::start(&[]).await;
-    let replica = Server::start(&["--replicaof", &format!("127.0.0.1 {}", master.port)]).await;
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]).await;
     until("the replica is in step", || {
         let info: String = replica.command(&["INFO", "replication"]).unwrap_or_default();
         info.contains("master_link_status:up")

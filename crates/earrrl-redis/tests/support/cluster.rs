@@ -91,7 +91,7 @@ impl Cluster {
             .args(["--cluster-replicas", "1", "--cluster-yes"])
             .output()
             .unwrap();
-        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
+        assert!(created.status.success(), "{created:?}");
     }
 
     /// Returns true if every node sees all slots served and every replica up to date.
