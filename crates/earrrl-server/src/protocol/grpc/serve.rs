@@ -2,7 +2,6 @@
 //! tasks.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -51,15 +50,17 @@ fn answer(
             let call = RateLimitCall::new(server, mode, request);
             answer_rate_limit(server, &held, call, respond, context);
         }
-        CallKind::Reserve => wait(server, held, respond, |server, held| async move {
+        CallKind::Reserve => wait(server, held, respond, context, |server, held| async move {
             reserve::reserve(&server, &held, request).await
         }),
-        CallKind::Commit => wait(server, held, respond, |server, held| async move {
+        CallKind::Commit => wait(server, held, respond, context, |server, held| async move {
             reserve::commit(&server, &held, request).await
         }),
-        CallKind::Authorization => wait(server, held, respond, |server, held| async move {
-            authz::answer(&server, &held, request).await
-        }),
+        CallKind::Authorization => {
+            wait(server, held, respond, context, |server, held| async move {
+                authz::answer(&server, &held, request).await
+            })
+        }
         CallKind::Other => others::answer(server, services, &held, request, respond),
     }
 }
@@ -77,7 +78,9 @@ fn answer_rate_limit(
         return send(server, held, answer, respond);
     }
     call.hold(held);
-    wait(server, Arc::clone(held), respond, |server, _| async move { call.answer(&server).await });
+    wait(server, Arc::clone(held), respond, context, |server, _| async move {
+        call.answer(&server).await
+    });
 }
 
 /// Returns true if the content type is `application/grpc`, with or without a format such as
@@ -102,19 +105,25 @@ fn refuse_type(
     unread::discard(body, HeldShare::new(held), exchange::patience(server));
 }
 
-/// Starts a task that waits for `answer` and sends it, unless the client cancels the call before.
+/// Sends `answer` at once if it is ready. Otherwise starts a task that waits for it, unless the
+/// client cancels the call before.
+///
+/// The future is boxed, since it takes several kilobytes, which the task would copy ten times.
 fn wait<F>(
     server: &Arc<Server>,
     held: Arc<HeldBytes>,
     mut respond: SendResponse<Bytes>,
+    context: &mut Context<'_>,
     answer: impl FnOnce(Arc<Server>, Arc<HeldBytes>) -> F,
 ) where
     F: Future<Output = Reply> + Send + 'static,
 {
     let server = Arc::clone(server);
-    let answer = answer(Arc::clone(&server), Arc::clone(&held));
+    let mut answer = Box::pin(answer(Arc::clone(&server), Arc::clone(&held)));
+    if let Poll::Ready(answer) = answer.as_mut().poll(context) {
+        return send(&server, &held, answer, respond);
+    }
     tokio::spawn(async move {
-        let mut answer = pin!(answer);
         let first = poll_fn(|context| match answer.as_mut().poll(context) {
             Poll::Ready(answer) => Poll::Ready(Some(answer)),
             Poll::Pending => respond.poll_reset(context).map(|_| None),
