@@ -4,7 +4,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -65,8 +66,8 @@ fn out_of_descriptors_is_survived() {
 }
 
 /// Returns the value of a metric of the server at `http`.
-fn metric(http: SocketAddr, name: &str) -> u64 {
-    let text = http::Client::connect(http).get("/metrics").body;
+fn metric<S: Read + Write>(mut client: http::Client<S>, name: &str) -> u64 {
+    let text = client.get("/metrics").body;
     let line = text.lines().find(|line| line.split(' ').next() == Some(name));
     line.unwrap_or_else(|| panic!("no {name} in {text}"))
         .rsplit(' ')
@@ -94,7 +95,9 @@ fn a_log_that_nobody_reads_ends_nothing() {
     process.close_log();
     exhaust_descriptors(process.resp);
     assert_eq!(Client::connect(process.resp).line("PING"), Reply::Simple("PONG".into()));
-    until("lines are lost", || metric(process.http, "earrrl_log_lines_lost_total") > 0);
+    until("lines are lost", || {
+        metric(http::Client::connect(process.http), "earrrl_log_lines_lost_total") > 0
+    });
     process.signal(Signal::TERM);
     assert!(process.child.wait().unwrap().success());
 }
@@ -149,10 +152,10 @@ fn serve_with(settings: &str) -> Process {
     Process::start(&["--config", file.path().to_str().unwrap()])
 }
 
-/// A server that logs to a file, and whose rule is changed by reloads.
+/// A server that logs to a file, and whose rule is changed by reloads. It listens on a Unix socket,
+/// since a port that is free now may belong to another test when the server starts.
 struct Reloading {
     process: Killed,
-    http: SocketAddr,
     folder: tempfile::TempDir,
     burst: u32,
 }
@@ -162,14 +165,22 @@ impl Reloading {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.toml");
         std::fs::write(&file, rule_file(5)).unwrap();
-        let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (http, resp) = (free(), free());
+        let http = format!("unix:{}", folder.path().join("http").display());
         let mut command = Command::new(BINARY);
         command.args(["serve", "--log-json", "--config", file.to_str().unwrap()]);
-        command.args(["--http", &http.to_string(), "--resp", &resp.to_string()]);
+        command.args(["--http", &http, "--resp", "127.0.0.1:0"]);
         let process = Killed(command.stderr(log).spawn().unwrap());
-        until("it serves", || TcpStream::connect(http).is_ok());
-        Self { process, http, folder, burst: 5 }
+        let server = Self { process, folder, burst: 5 };
+        until("it serves", || UnixStream::connect(server.socket()).is_ok());
+        server
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("http")
+    }
+
+    fn client(&self) -> http::Client<UnixStream> {
+        http::Client::over(UnixStream::connect(self.socket()).unwrap())
     }
 
     fn pid(&self) -> Pid {
@@ -182,13 +193,13 @@ impl Reloading {
         std::fs::write(self.folder.path().join("limits.toml"), rule_file(self.burst)).unwrap();
         kill_process(self.pid(), Signal::HUP).unwrap();
         until("it has reloaded", || {
-            let rules = http::Client::connect(self.http).get("/v1/rules").json();
+            let rules = self.client().get("/v1/rules").json();
             rules["rules"][0]["quota"] == self.burst
         });
     }
 
     fn lost(&self) -> u64 {
-        metric(self.http, "earrrl_log_lines_lost_total")
+        metric(self.client(), "earrrl_log_lines_lost_total")
     }
 }
 
