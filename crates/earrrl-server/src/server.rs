@@ -145,9 +145,7 @@ impl Server {
         if tokens.any() != self.tokens().any() {
             return Err("[server] has tokens now, or none any more; that needs a restart".into());
         }
-        self.service.reload(&config)?;
-        self.tokens.store(Arc::new(tokens));
-        Ok(())
+        self.service.reload(&config, || self.tokens.store(Arc::new(tokens)))
     }
 
     /// Returns the tokens in force, which determine the access of each client.

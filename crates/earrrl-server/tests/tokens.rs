@@ -1,12 +1,15 @@
 //! Tests tokens with names, scopes and rules: over HTTP, RESP and gRPC, and after reloads.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::thread;
+
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
 use crate::command::earrrl;
 use crate::support::resp::Reply;
 use crate::support::{TestServer, grpc, parse};
+use earrrl_server::config::access::Scope;
 use earrrl_server::protobuf::authorization::{CheckRequest, CheckResponse};
 use earrrl_server::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 
@@ -151,6 +154,39 @@ fn a_reload_narrows_and_revokes_tokens_of_open_connections() {
     let refused = Reply::Error("NOAUTH Authentication required.".into());
     assert_eq!(redis.line("EARRRL.CHECK login k"), refused);
     assert_eq!(http.get("/v1/clients/login/k").status, 401);
+}
+
+/// A client may learn from the rules that a reload is in force, and then use a token that came with it.
+#[test]
+fn the_tokens_of_a_reload_are_in_force_before_its_rules() {
+    let generation = |nth: u64| {
+        format!(
+            "[server]\ncheck_token = \"token-of-reload-{nth:08}\"\n\
+             [[rule]]\nname = \"r\"\nlimit = \"gcra 1/s burst={nth}\"\n"
+        )
+    };
+    let server = TestServer::start(&generation(1));
+    let server = &server.server;
+    let last = 500;
+    let in_force = || server.service.rules().get(b"r").unwrap().own.quota.units;
+    let permits = |nth: u64| {
+        let token = format!("token-of-reload-{nth:08}");
+        server.tokens().with(token.as_bytes()).permit(Scope::Check).is_ok()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for nth in 2..=last {
+                server.reload(Ok(parse(&generation(nth)))).unwrap();
+            }
+        });
+        let mut known = 1;
+        while known < last {
+            known = in_force();
+            let is_known = permits(known);
+            // The next reload may have replaced the token meanwhile.
+            assert!(is_known || permits(known + 1) || in_force() != known, "{known}");
+        }
+    });
 }
 
 #[test]

@@ -107,6 +107,7 @@ impl Service {
             let brief = brief?;
             ask.rule.count(brief.outcome, &ask.key);
             let is_over = brief.outcome != Outcome::Allow;
+            ask.rule.try_limit(&charge, Mode::Check, is_over);
             if (brief.remaining < limit.named_below) | is_over {
                 self.note_brief(ask.rule, limit, &charge, is_over);
             }
@@ -152,6 +153,7 @@ impl Service {
             if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
                 rule.count(outcome(decision, place, limit), charges[place].key);
                 let is_over = decision.is_over(place);
+                rule.try_limit(&charges[place], mode, is_over);
                 let is_close = place == decision.rule && decision.remaining < limit.named_below;
                 if is_close | is_over {
                     self.note(rule, limit, &charges[place], decision, place);
@@ -191,7 +193,9 @@ impl Service {
     /// Returns an [`AskError`] if the engine fails.
     pub async fn refund(&self, ask: &Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
-        Ok(self.engine.refund(&charge, charged_at).await?)
+        self.engine.refund(&charge, charged_at).await?;
+        ask.rule.trial.refund(&charge, charged_at);
+        Ok(())
     }
 
     /// Deletes the state of one client under one rule.
@@ -201,6 +205,7 @@ impl Service {
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
         let Some((_, charge)) = ask.charge() else { return Ok(()) };
         self.engine.reset(charge.rule, charge.key).await?;
+        ask.rule.trial.reset(charge.key);
         let hash = self.engine.hash(charge.key);
         ask.rule.directory.forget(hash);
         self.reports.clear();

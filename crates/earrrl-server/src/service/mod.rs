@@ -22,6 +22,7 @@ pub mod reserve;
 pub mod rule;
 pub mod rules;
 mod survey;
+pub mod trials;
 
 use std::fmt;
 use std::pin::pin;
@@ -30,7 +31,7 @@ use std::time::Instant;
 
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos};
+use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos, Rule};
 use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;
@@ -47,6 +48,7 @@ use known::Known;
 use names::ResetClient;
 use rule::{ActiveRule, RuleRecords};
 use rules::ActiveRules;
+use trials::TrialReport;
 
 /// The number of resets that a stream of events may lag behind.
 const MAX_RESETS: usize = 1024;
@@ -67,6 +69,7 @@ pub struct Service {
     clock: TheClock,
     directories: names::Directories,
     peaks: peaks::PeaksByRule,
+    trials: trials::Trials,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
@@ -97,8 +100,13 @@ impl Service {
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
         let peaks = peaks::PeaksByRule::default();
-        let kept =
-            RuleRecords { outcomes: &metrics.outcomes, directories: &directories, peaks: &peaks };
+        let trials = trials::Trials::default();
+        let kept = RuleRecords {
+            outcomes: &metrics.outcomes,
+            directories: &directories,
+            peaks: &peaks,
+            trials: &trials,
+        };
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
         engine.log_swept();
@@ -114,6 +122,7 @@ impl Service {
             clock: TheClock(clock),
             directories,
             peaks,
+            trials,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
@@ -132,12 +141,13 @@ impl Service {
     }
 
     /// Replaces the rules by those of a validated configuration. Rules that keep their name keep
-    /// their clients' state.
+    /// their clients' state. `before` is called once nothing can fail any more, before the rules are in
+    /// force, so that a client that sees the new rules sees its effects, too.
     ///
     /// # Errors
     /// Returns an error if a limit cannot be prepared, or if the configuration selects another
     /// engine. The active rules are unchanged then.
-    pub fn reload(&self, config: &Config) -> Result<(), String> {
+    pub fn reload(&self, config: &Config, before: impl FnOnce()) -> Result<(), String> {
         let had_rules = !self.rules.load().is_empty();
         if had_rules && config.rules.is_empty() && !config.no_rules {
             return Err(
@@ -147,12 +157,14 @@ impl Service {
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
-        let Self { metrics, directories, peaks, .. } = self;
-        let kept = RuleRecords { outcomes: &metrics.outcomes, directories, peaks };
+        let Self { metrics, directories, peaks, trials, .. } = self;
+        let kept = RuleRecords { outcomes: &metrics.outcomes, directories, peaks, trials };
         let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
+        before();
+        self.trials.retain(|name| rules.get(name.as_bytes()).is_some());
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {
@@ -177,6 +189,27 @@ impl Service {
         let mut ids = ids.map_err(|error| error.to_string())?.into_iter();
         let descriptors = plan.finish(&mut ids, &self.descriptor_counts, &self.overrides);
         self.descriptors.store(Some(Arc::new(descriptors)));
+        Ok(())
+    }
+
+    /// Begins the trial of a limit beside the one of this rule, and ends the trial of the rule before.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such rule, or not enough memory.
+    pub fn begin_trial(&self, rule: &str, limit: Rule) -> Result<TrialReport, AskError> {
+        let rules = self.rules.load();
+        let rule = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+        let begun = rule.trial.begin(limit, rule.capacity, Arc::clone(&self.clock.0));
+        begun.map_err(|error| AskError::invalid(format!("limit: {error}")))
+    }
+
+    /// Ends the trial of this rule, if there is one.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such rule.
+    pub fn end_trial(&self, rule: &str) -> Result<(), AskError> {
+        let rules = self.rules.load();
+        rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?.trial.end();
         Ok(())
     }
 

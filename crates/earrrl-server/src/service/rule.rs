@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
+use earrrl::{Charge, Cost, EngineError, Mode, Outcome, Rule, RuleId};
 
 use super::attributes::Attributes;
 use super::key::{Key, join, split};
@@ -11,6 +11,7 @@ use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
 use super::peaks::{ClientPeaks, PeaksByRule};
+use super::trials::{TrialOfRule, Trials};
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
 use crate::engine::{Engine, PlannedLimit};
@@ -36,6 +37,8 @@ pub struct ActiveRule {
     pub directory: Directory,
     /// The peaks of the clients, by which another limit is suggested.
     pub suggestion: Option<Suggestion>,
+    /// The limit on trial beside the limit in force.
+    pub trial: Arc<TrialOfRule>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -63,6 +66,8 @@ pub struct RuleRecords<'a> {
     pub directories: &'a Directories,
     /// The peaks of clients' rates.
     pub peaks: &'a PeaksByRule,
+    /// The limits on trial.
+    pub trials: &'a Trials,
 }
 
 /// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
@@ -106,7 +111,7 @@ impl ActiveRule {
         kept: RuleRecords<'_>,
     ) -> Option<Self> {
         let PlannedRule { config, own, capacity, overrides } = wanted;
-        let RuleRecords { outcomes, directories, peaks } = kept;
+        let RuleRecords { outcomes, directories, peaks, trials } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
@@ -119,6 +124,7 @@ impl ActiveRule {
                 share,
                 peaks: peaks.of_rule(&config.name, config.rule.limit()),
             }),
+            trial: trials.of_rule(&config.name),
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -138,6 +144,15 @@ impl ActiveRule {
         self.outcomes.count(outcome);
         if outcome == Outcome::Observe {
             self.outcomes.log_observed(&self.name, key);
+        }
+    }
+
+    /// Judges a request by the limit on trial, if there is one. Clients with an override have a limit of their own, so
+    /// their requests are left out.
+    #[inline]
+    pub(super) fn try_limit(&self, charge: &Charge<'_>, mode: Mode, is_over: bool) {
+        if charge.rule == self.own.id {
+            self.trial.judge(charge, mode, is_over);
         }
     }
 
@@ -171,6 +186,7 @@ impl ActiveRule {
             outcomes: outcomes.of_rule("inline"),
             directory: Directory::default(),
             suggestion: None,
+            trial: Arc::default(),
             capacity,
             on_error: None,
             missing: OnMissing::Share,

@@ -26,7 +26,9 @@ clients = [
         port=int(sys.argv[1]),
         credential_provider=tokens,
         protocol=protocol,
-        retry=Retry(ConstantBackoff(0.01), 1000),
+        retry=Retry(ConstantBackoff(0.01), 1000, supported_errors=(ConnectionError,)),
+        # A server that does not answer ends this script, instead of making it wait for ever.
+        socket_timeout=60,
         retry_on_error=[ConnectionError],
     )
     for protocol in (2, 3)

@@ -36,7 +36,7 @@ async function traffic(seconds) {
 
 async function main() {
   const browser = await launch();
-  const page = await (await browser.newContext({ viewport: { width: 1120, height: 760 } })).newPage();
+  const page = await (await browser.newContext({ viewport: { width: 1120, height: 800 } })).newPage();
   await fill();
   await page.goto(admin + '/');
   await page.fill('#token', adminToken);
@@ -45,12 +45,14 @@ async function main() {
   await page.selectOption('#rule', 'search');
   await traffic(Number(process.env.EARRRL_SCREENSHOTS) || 100);
   await page.locator('#line').focus();
-  for (let presses = 0; presses < 12; presses++) await page.keyboard.press('ArrowLeft');
+  for (let presses = 0; presses < 28; presses++) await page.keyboard.press('ArrowLeft');
   await page.locator('#line').blur();
+  await page.getByRole('button', { name: 'Try it' }).click();
+  await traffic(60);
   await page.screenshot({ path: pictures + '/dashboard.png' });
   await page.emulateMedia({ colorScheme: 'dark' });
   await page.screenshot({ path: pictures + '/dashboard-dark.png' });
-  await page.setViewportSize({ width: 400, height: 1180 });
+  await page.setViewportSize({ width: 400, height: 1300 });
   await page.waitForTimeout(1500);
   await page.screenshot({ path: pictures + '/dashboard-400.png' });
   await browser.close();

@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
-use crate::config::access::Scope;
+use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
@@ -150,7 +150,11 @@ pub(super) fn permitted_rule(
     headers: &HeaderMap,
     uri: &Uri,
 ) -> Result<String, Problem> {
-    let access = authorize(server, headers, Scope::Top)?;
+    named_rule(authorize(server, headers, Scope::Top)?, uri)
+}
+
+/// Returns the rule that a request names, if its token has access to that rule.
+pub(super) fn named_rule(access: Access, uri: &Uri) -> Result<String, Problem> {
     let rule = parameter(uri, "rule").ok_or_else(|| invalid("rule: expected ?rule=NAME"))?;
     access.permit_rule(&rule)?;
     Ok(rule.into_owned())

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use earrrl::{Charge, Mode};
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits, LimitRef};
@@ -100,6 +101,10 @@ fn count(
         // A request that one limit denies is not charged under the rules that allow it.
         if verdict.over || !is_denied || descriptors.config.drain_denied {
             rule.rule.outcomes.count(verdict.outcome);
+            if let (Some(id), Hits::Charged(hits @ 1..)) = (asked.counted(), asked.hits) {
+                let charge = Charge { rule: id, key: &asked.key, cost: asked.cost(hits) };
+                rule.rule.try_limit(&charge, Mode::Check, verdict.over);
+            }
         }
         return;
     }
