@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use earrrl::{Clock, EngineError};
+use prometheus::proto::MetricFamily;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::access::Tokens;
@@ -16,7 +17,7 @@ use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
 use crate::log;
-use crate::metrics::Family;
+use crate::metrics::{Family, Metrics};
 use crate::service::Service;
 use crate::tls::Tls;
 
@@ -205,6 +206,11 @@ impl Server {
 
     /// Returns the metrics in the Prometheus text format.
     pub fn metrics(&self) -> Vec<u8> {
+        Metrics::render(&self.metric_families())
+    }
+
+    /// Returns the metrics.
+    pub fn metric_families(&self) -> Vec<MetricFamily> {
         let failed = f64::from(self.reload_error().is_some());
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
@@ -223,7 +229,7 @@ impl Server {
         families.extend(self.suggested_limits());
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
-        self.service.metrics.render(families)
+        self.service.metrics.families(families)
     }
 
     /// Returns the suggested limits of the rules that have one.

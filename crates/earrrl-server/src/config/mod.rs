@@ -14,6 +14,7 @@ pub mod envoy;
 mod file;
 pub mod listen;
 pub mod names;
+pub mod otlp;
 mod problem;
 pub mod redis;
 pub mod rule;

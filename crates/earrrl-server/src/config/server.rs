@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::access::Tokens;
 use super::listen::{ListenAddress, Protocol};
 use super::names::NamesConfig;
+use super::otlp::OtlpConfig;
 use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{listeners, number, seconds};
@@ -57,6 +58,8 @@ pub struct ServerConfig {
     pub x_ratelimit_headers: bool,
     /// The `[server.names]` table.
     pub names: NamesConfig,
+    /// The `[server.otlp]` table.
+    pub otlp: Option<OtlpConfig>,
 }
 
 /// The limits on connections. Times are whole seconds.
@@ -119,6 +122,7 @@ impl Default for ServerConfig {
             allow_inline_rules: false,
             x_ratelimit_headers: false,
             names: NamesConfig::default(),
+            otlp: None,
         }
     }
 }
@@ -161,6 +165,7 @@ impl ServerConfig {
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
             names: NamesConfig::validate(&file.names, problems),
+            otlp: file.otlp.as_ref().and_then(|otlp| OtlpConfig::validate(otlp, problems)),
         }
     }
 

@@ -6,6 +6,7 @@ mod outcomes;
 mod passed;
 mod process;
 
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder as _, TextEncoder};
 
 pub use counter::{Counter, Histogram, SmallCounter};
@@ -89,18 +90,21 @@ impl Metrics {
         self.proxy_heads.count(&PROXY_HEADS, &result);
     }
 
-    /// Writes the counters and the given families in the Prometheus text format.
-    pub fn render(&self, families: Vec<Family>) -> Vec<u8> {
+    /// Returns the counters and the given families, as far as they have values.
+    pub fn families(&self, families: Vec<Family>) -> Vec<MetricFamily> {
         let counters = self.counters().into_iter();
         let counters = counters
             .map(|(name, help, counter)| Family::counter(name, help).value(counter.get() as f64));
         let own = counters.chain(self.by_label()).chain(self.times()).chain(families);
         let all = own.chain(process::families()).map(|family| family.0);
-        // The encoder fails on a family without values, so these are left out.
-        let all: Vec<_> = all.filter(|family| !family.get_metric().is_empty()).collect();
+        all.filter(|family| !family.get_metric().is_empty()).collect()
+    }
+
+    /// Writes families in the Prometheus text format. The encoder fails on a family without values.
+    pub fn render(families: &[MetricFamily]) -> Vec<u8> {
         let mut text = Vec::with_capacity(8192);
         // Writing to memory cannot fail.
-        let _ = TextEncoder::new().encode(&all, &mut text);
+        let _ = TextEncoder::new().encode(families, &mut text);
         text
     }
 
@@ -216,8 +220,8 @@ mod tests {
         metrics.count_status(599);
         metrics.count_error("NOAUTH");
         let text =
-            metrics.render(vec![Family::gauge("earrrl_connections", "Connections.").value(3.0)]);
-        let text = String::from_utf8(text).unwrap();
+            metrics.families(vec![Family::gauge("earrrl_connections", "Connections.").value(3.0)]);
+        let text = String::from_utf8(Metrics::render(&text)).unwrap();
         for line in [
             "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
             "earrrl_decisions_total{rule=\"login\",outcome=\"allow\"} 0",

@@ -1,14 +1,19 @@
-//! Outgoing connections over TLS, such as to a control plane.
+//! Outgoing connections, such as to a control plane: gRPC channels, and TLS.
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
 
 use crate::config::envoy::PlaneTls;
 use crate::tls::{certificates, private_key};
@@ -44,6 +49,36 @@ impl Dial {
         stream.set_nodelay(true)?;
         self.connector.connect(self.name.clone(), stream).await
     }
+}
+
+/// Connects to a peer that speaks gRPC at `host:port`, over TLS if there are settings for it.
+///
+/// # Errors
+/// Returns an error if the peer cannot be reached or its certificate is not valid.
+pub async fn channel(
+    address: &str,
+    tls: Option<&PlaneTls>,
+) -> Result<Channel, Box<dyn Error + Send + Sync>> {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    // The connector adds the encryption itself, so the library is given an `http` URL.
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .origin(format!("{scheme}://{address}").parse()?)
+        .connect_timeout(Duration::from_secs(5))
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_while_idle(true);
+    let Some(tls) = tls else { return Ok(endpoint.connect().await?) };
+    let dial = Arc::new(Dial::new(address, tls, b"h2")?);
+    let connector = service_fn(move |_: Uri| {
+        let dial = Arc::clone(&dial);
+        async move { Ok::<_, io::Error>(TokioIo::new(dial.connect().await?)) }
+    });
+    Ok(endpoint.connect_with_connector(connector).await?)
+}
+
+/// Returns the texts of an error and of its causes in one line.
+pub fn why(error: &(dyn Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn config(tls: &PlaneTls, alpn: &[u8]) -> Result<ClientConfig, String> {

@@ -7,6 +7,8 @@ mod balanced;
 pub mod descriptors;
 pub mod dial;
 pub mod handover;
+#[cfg(feature = "otlp")]
+mod otlp;
 pub mod reload;
 pub mod run;
 pub mod socket;

@@ -207,6 +207,10 @@ impl Running {
         if let Some(plane) = control_plane {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
         }
+        #[cfg(feature = "otlp")]
+        if let Some(collector) = server.config.otlp.clone() {
+            tasks.spawn(super::otlp::export_forever(Arc::clone(&server), collector));
+        }
         tasks.spawn(announce_readiness(Arc::clone(&server), services.clone()));
         server.service.engine().ready(ENGINE_PATIENCE).await;
         let mut ticking = JoinSet::new();

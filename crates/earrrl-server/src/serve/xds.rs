@@ -3,11 +3,9 @@
 //! Refused configurations are reported to the control plane, and the last valid one stays in force.
 //! If the stream ends, it is opened again after pauses that grow.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -15,12 +13,10 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, IntoStreamingRequest as _};
 use tonic_prost::ProstCodec;
-use tower::service_fn;
 
-use super::dial::Dial;
+use super::dial::{channel, why};
 use crate::config::ConfigError;
 use crate::config::envoy::ControlPlane;
 use crate::config::envoy::tree::Tree;
@@ -60,31 +56,6 @@ pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
     }
 }
 
-/// Returns the texts of an error and of its causes in one line.
-fn why(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-async fn connect(
-    plane: &ControlPlane,
-) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
-    let scheme = if plane.tls.is_some() { "https" } else { "http" };
-    // The connector adds the encryption itself, so the library is given an `http` URL.
-    let endpoint = Endpoint::from_shared(format!("http://{}", plane.address))?
-        .origin(format!("{scheme}://{}", plane.address).parse()?)
-        .connect_timeout(Duration::from_secs(5))
-        .http2_keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_while_idle(true);
-    let Some(tls) = &plane.tls else { return Ok(endpoint.connect().await?) };
-    let dial = Arc::new(Dial::new(&plane.address, tls, b"h2")?);
-    let connector = service_fn(move |_: Uri| {
-        let dial = Arc::clone(&dial);
-        async move { Ok::<_, io::Error>(TokioIo::new(dial.connect().await?)) }
-    });
-    Ok(endpoint.connect_with_connector(connector).await?)
-}
-
 /// Receives configurations over one stream until it ends, and acknowledges or refuses each.
 /// `version` is the version of the last valid configuration.
 async fn stream(
@@ -92,7 +63,8 @@ async fn stream(
     plane: &ControlPlane,
     version: &mut String,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let mut client = Grpc::new(connect(plane).await?).max_decoding_message_size(MAX_MESSAGE);
+    let mut client = Grpc::new(channel(&plane.address, plane.tls.as_ref()).await?)
+        .max_decoding_message_size(MAX_MESSAGE);
     client.ready().await?;
     let (requests, receiver) = mpsc::channel(4);
     requests.send(discovery_request(plane, version)).await?;

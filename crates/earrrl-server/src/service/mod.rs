@@ -7,6 +7,7 @@ pub mod attributes;
 pub mod changes;
 pub mod descriptors;
 pub mod error;
+pub mod event_source;
 mod inline;
 pub mod key;
 mod known;

@@ -74,6 +74,22 @@ pub struct PlaneTls {
     pub cert: Option<(PathBuf, PathBuf)>,
 }
 
+/// Returns the address `host:port` of a peer that speaks gRPC, and the TLS settings if its URL begins with `https://`.
+///
+/// # Errors
+/// Returns the forms that the text may have if it has none of them.
+pub fn peer(text: &str) -> Result<(String, Option<PlaneTls>), String> {
+    let encrypted = text.strip_prefix("https://");
+    let bare = encrypted.or(text.strip_prefix("http://")).unwrap_or(text);
+    let parts = bare.rsplit_once(':').filter(|(host, port)| {
+        !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
+    });
+    if parts.is_none() {
+        return Err("expected host:port, http://host:port or https://host:port".to_owned());
+    }
+    Ok((bare.to_owned(), encrypted.map(|_| PlaneTls::default())))
+}
+
 impl ControlPlane {
     /// Creates a control plane from `host:port`, `http://host:port` or, for TLS,
     /// `https://host:port`.
@@ -81,17 +97,9 @@ impl ControlPlane {
     /// # Errors
     /// Returns the forms that an address may have if `address` has none of them.
     pub fn new(address: &str, node: &str) -> Result<Self, String> {
-        let encrypted = address.strip_prefix("https://");
-        let bare = encrypted.or(address.strip_prefix("http://")).unwrap_or(address);
-        let parts = bare.rsplit_once(':').filter(|(host, port)| {
-            !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
-        });
-        if parts.is_none() {
-            return Err("expected host:port, http://host:port or https://host:port".to_owned());
-        }
+        let (address, tls) = peer(address)?;
         let node = if node.is_empty() { "ratelimit" } else { node };
-        let tls = encrypted.map(|_| PlaneTls::default());
-        Ok(Self { address: bare.to_owned(), node: node.to_owned(), tls })
+        Ok(Self { address, node: node.to_owned(), tls })
     }
 
     /// Sets the TLS files of the connection to the control plane.

@@ -1,7 +1,6 @@
 //! `GET /v1/events`: the clients that cross their limit, are forgiven or are reset, as a stream for other tools.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use axum::body::Bytes;
@@ -11,23 +10,18 @@ use axum::response::Response;
 use earrrl::Nanos;
 use futures_util::stream;
 use serde_json::{Value, json};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::TryRecvError;
 
 use super::request::{ServerState, authorize};
 use super::stream::{Subscription, respond};
 use super::top::{client, insert_key, invalid, parameter, seconds_since_epoch};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
-use crate::service::changes::{Budget, ClientEvent, LimitedClients};
+use crate::service::changes::ClientEvent;
 use crate::service::error::AskError;
+use crate::service::event_source::{EventSource, RuleEvent};
 use crate::service::names::ResetClient;
 use crate::service::reports::SurveyedClient;
 
-/// The greatest number of events that a subscriber gets in a second; the others follow.
-const MAX_EVENTS: usize = 1_000;
-/// The greatest number of limited clients for which a subscriber gets events.
-const MAX_CLIENTS: usize = 20_000;
 /// The number of steps without an event after which a stream shows that it is alive.
 const SILENT_STEPS: u32 = 15;
 
@@ -46,8 +40,7 @@ struct Subscriber {
     /// The only rule whose events are wanted.
     only: Option<String>,
     form: EventFormat,
-    limited: HashMap<String, LimitedClients>,
-    resets: Receiver<ResetClient>,
+    source: EventSource,
     silent: u32,
 }
 
@@ -67,10 +60,9 @@ pub(super) async fn events(
     if server.config.names.options.capacity == 0 {
         return Err(invalid("[server.names] capacity is 0, and events are about named clients"));
     }
-    let resets = server.service.resets();
+    let source = EventSource::new(&server.service);
     let subscription = Subscription::open(server, headers)?;
-    let limited = HashMap::new();
-    let mut subscriber = Subscriber { subscription, only, form, limited, resets, silent: 0 };
+    let mut subscriber = Subscriber { subscription, only, form, source, silent: 0 };
     let first = subscriber.changes(&access);
     let first = Some(first).filter(|first| !first.is_empty());
     Ok(respond(form.content_type(), stream::unfold((first, subscriber), next)))
@@ -100,39 +92,28 @@ impl Subscriber {
     /// Returns the events since the step before.
     fn changes(&mut self, access: &Access) -> Bytes {
         let server = &self.subscription.server;
-        let (rules, now) = (server.service.rules(), server.service.now());
         let permitted = |rule: &str| {
             self.only.as_ref().is_none_or(|only| only == rule) && access.permit_rule(rule).is_ok()
         };
-        let mut events = Vec::new();
-        loop {
-            match self.resets.try_recv() {
-                Ok(reset) if permitted(&reset.rule) => {
-                    if let Some(limited) = self.limited.get_mut(&reset.rule) {
-                        limited.reset(reset.fingerprint);
-                    }
-                    events.push(reset_event(&reset, now));
-                }
-                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
-                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
-            }
-        }
-        self.limited.retain(|rule, _| rules.get(rule.as_bytes()).is_some());
-        let known: usize = self.limited.values().map(LimitedClients::len).sum();
-        let mut budget = Budget { events: MAX_EVENTS, clients: MAX_CLIENTS.saturating_sub(known) };
-        for rule in rules.iter().filter(|rule| permitted(&rule.name)) {
-            let Some(names) = rule.directory.names() else { continue };
-            let limited = self.limited.entry(rule.name.clone()).or_default();
-            let changes = limited.step(names.top(usize::MAX), now, &mut budget);
-            events.extend(changes.into_iter().map(|change| event(&rule.name, change, now)));
-        }
+        let events = self.source.step(&server.service, permitted);
+        let now = server.service.now();
         let mut text = String::new();
-        events.iter().for_each(|event| self.form.write(&mut text, event));
+        for event in events {
+            self.form.write(&mut text, &described(event, now));
+        }
         text.into()
     }
 }
 
-fn event(rule: &str, event: ClientEvent, now: Nanos) -> Value {
+/// Returns an event as JSON.
+pub fn described(event: RuleEvent, now: Nanos) -> Value {
+    match event {
+        RuleEvent::Changed(rule, event) => changed(&rule, event, now),
+        RuleEvent::Reset(client) => reset_event(&client, now),
+    }
+}
+
+fn changed(rule: &str, event: ClientEvent, now: Nanos) -> Value {
     let figures = event.name.as_top(event.fingerprint, now);
     let mut value = client(&SurveyedClient { figures, name: Some(event.name) });
     value["event"] = event.change.name().into();

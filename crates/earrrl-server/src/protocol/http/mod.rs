@@ -8,7 +8,7 @@ mod condition;
 mod dashboard;
 mod envoy;
 pub mod envoy_json;
-mod events;
+pub mod events;
 mod host;
 pub mod lines;
 mod openapi;

@@ -1,0 +1,71 @@
+//! The changes of clients under all rules, step by step, for one subscriber.
+
+use std::collections::HashMap;
+
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+
+use super::Service;
+use super::changes::{Budget, ClientEvent, LimitedClients};
+use super::names::ResetClient;
+
+/// The greatest number of events that a subscriber gets in a step; the others follow.
+const MAX_EVENTS: usize = 1_000;
+/// The greatest number of limited clients for which a subscriber gets events.
+const MAX_CLIENTS: usize = 20_000;
+
+/// A change of a client under one rule.
+#[derive(Clone, Debug)]
+pub enum RuleEvent {
+    /// The client of the rule of this name crossed its limit, or was forgiven.
+    Changed(String, ClientEvent),
+    /// The client was reset.
+    Reset(ResetClient),
+}
+
+/// The state of one subscriber: what it was sent of each rule.
+#[derive(Debug)]
+pub struct EventSource {
+    limited: HashMap<String, LimitedClients>,
+    resets: Receiver<ResetClient>,
+}
+
+impl EventSource {
+    /// Returns the source for a new subscriber. Its first step has the clients that are over their limit already.
+    pub fn new(service: &Service) -> Self {
+        Self { limited: HashMap::new(), resets: service.resets() }
+    }
+
+    /// Returns the events since the step before under the rules that `permitted` names.
+    pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
+        let (rules, now) = (service.rules(), service.now());
+        let mut events = self.reset_clients(&permitted);
+        self.limited.retain(|rule, _| rules.get(rule.as_bytes()).is_some());
+        let known: usize = self.limited.values().map(LimitedClients::len).sum();
+        let mut budget = Budget { events: MAX_EVENTS, clients: MAX_CLIENTS.saturating_sub(known) };
+        for rule in rules.iter().filter(|rule| permitted(&rule.name)) {
+            let Some(names) = rule.directory.names() else { continue };
+            let limited = self.limited.entry(rule.name.clone()).or_default();
+            let changes = limited.step(names.top(usize::MAX), now, &mut budget);
+            events
+                .extend(changes.into_iter().map(|one| RuleEvent::Changed(rule.name.clone(), one)));
+        }
+        events
+    }
+
+    fn reset_clients(&mut self, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
+        let mut events = Vec::new();
+        loop {
+            match self.resets.try_recv() {
+                Ok(reset) if permitted(&reset.rule) => {
+                    if let Some(limited) = self.limited.get_mut(&reset.rule) {
+                        limited.reset(reset.fingerprint);
+                    }
+                    events.push(RuleEvent::Reset(reset));
+                }
+                Ok(_) | Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return events,
+            }
+        }
+    }
+}
