@@ -156,3 +156,9 @@ fn the_view_of_a_growing_log_works_in_a_terminal() {
     fs::write(access, log()).unwrap();
     in_a_terminal("log", &["--follow", access, "--rule", "recent-average 0.1/s half-life=1m"]);
 }
+
+#[test]
+fn the_view_ends_when_its_terminal_is_closed() {
+    let server = server();
+    in_a_terminal("close", &["--server", &server.http.to_string(), "--token", ADMIN]);
+}

@@ -1,10 +1,11 @@
 """Drives `earrrl top` in a pseudo-terminal, whose screen pyte keeps. Prints "good".
 
-usage: terminal.py server|log BINARY ARGUMENT…
+usage: terminal.py server|log|memory|close BINARY ARGUMENT…
 """
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -112,8 +113,39 @@ def show_a_log(terminal, path):
     terminal.until("a client of the log after rotation", contains("198.51.100.10"))
 
 
+def close(terminal):
+    """Closes the terminal of a program that ignores SIGHUP, as under nohup: the program must end."""
+    terminal.until("the clients", contains("alice"))
+    os.close(terminal.file)
+    end = time.monotonic() + TIMEOUT
+    while os.waitpid(terminal.process, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < end, "the program goes on without its terminal"
+        time.sleep(0.01)
+    print("good")
+
+
+def report_memory(terminal):
+    """For each line on standard input, prints the memory of the program in KiB without the pages of its code."""
+    while True:
+        ready, _, _ = select.select([terminal.file, sys.stdin], [], [])
+        if terminal.file in ready:
+            assert terminal.read(), f"the program ended:\n{terminal.text()}"
+            terminal.received = b""
+        if sys.stdin in ready:
+            if not sys.stdin.readline():
+                return
+            with open(f"/proc/{terminal.process}/status") as status:
+                print(next(line for line in status if line.startswith("RssAnon:")).split()[1], flush=True)
+
+
 def main(part, binary, *arguments):
+    if part == "close":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     terminal = Terminal([binary, "top", *arguments])
+    if part == "close":
+        return close(terminal)
+    if part == "memory":
+        return report_memory(terminal)
     if part == "server":
         show_a_server(terminal)
     else:

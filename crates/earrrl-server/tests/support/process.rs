@@ -14,6 +14,7 @@ pub struct Process {
     pub http: SocketAddr,
     pub resp: SocketAddr,
     pub grpc: SocketAddr,
+    pub admin: Option<SocketAddr>,
     log: BufReader<Box<dyn Read + Send>>,
 }
 
@@ -41,7 +42,7 @@ impl Process {
         let mut child = command.arg("--log-json").stderr(Stdio::piped()).spawn().unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
         let none = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { child, http: none, resp: none, grpc: none, log: BufReader::new(stderr) }
+        Self { child, http: none, resp: none, grpc: none, admin: None, log: BufReader::new(stderr) }
     }
 
     pub fn until_serving(&mut self) {
@@ -51,6 +52,7 @@ impl Process {
         // A disabled listener has no address in the log.
         let grpc = serving["fields"]["grpc"].as_str().unwrap().parse();
         self.grpc = grpc.unwrap_or(self.grpc);
+        self.admin = serving["fields"]["admin"].as_str().and_then(|address| address.parse().ok());
     }
 
     /// Closes the reading end of the log's pipe.

@@ -19,6 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::CliFailure;
 pub(super) use args::TopArgs;
@@ -27,7 +29,7 @@ use keys::{KeyEffect, Screen};
 use source::{ClientSource, ScreenRequest, Update};
 
 /// The longest time until an update is drawn while no key is pressed.
-const KEY_INTERVAL: Duration = Duration::from_millis(100);
+const KEY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Runs `earrrl top`.
 pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
@@ -94,7 +96,21 @@ fn watch(
     }
 }
 
-/// Draws the screen and reads keys until the user quits.
+/// Waits until a key is pressed, for a tenth of a second at most. Returns true if the terminal was closed. Usually
+/// SIGHUP ends the program then, but it is ignored under `nohup`, and `event::poll` would never return.
+fn terminal_is_gone() -> io::Result<bool> {
+    let output = io::stdout();
+    let mut terminal = [PollFd::new(&output, PollFlags::IN)];
+    match poll(&mut terminal, Some(&KEY_INTERVAL)) {
+        // The size of the terminal has changed, which `event::poll` reports.
+        Err(Errno::INTR) => Ok(false),
+        polled => {
+            polled.map(|_| terminal[0].revents().contains(PollFlags::HUP)).map_err(Into::into)
+        }
+    }
+}
+
+/// Draws the screen and reads keys until the user quits or the terminal is closed.
 fn interact(
     terminal: &mut ratatui::DefaultTerminal,
     requests: &Sender<ScreenRequest>,
@@ -106,7 +122,10 @@ fn interact(
             screen.update(update, Instant::now());
         }
         terminal.draw(|frame| view::draw(frame, &mut screen))?;
-        if !event::poll(KEY_INTERVAL)? {
+        if terminal_is_gone()? {
+            return Ok(());
+        }
+        if !event::poll(Duration::ZERO)? {
             continue;
         }
         let Event::Key(key) = event::read()? else { continue };
