@@ -1,12 +1,14 @@
 """Instructions a request that the server executes, counted by valgrind's callgrind.
 
-    bench/server/instructions.py BINARY [BINARY…]      a column a binary, such as one from before a change
+    bench/server/instructions.py BINARY [BINARY…]      a column a binary, such as one from before a change, or the
+                                                       bare axum routes of floor_http
 
 Each number of requests is sent twice, by one connection that waits for every answer: once and a sixth as often.
 The difference leaves out what starting costs. The system's own instructions are not counted.
 """
 
 import json
+import pathlib
 import re
 import socket
 import struct
@@ -47,6 +49,10 @@ def check_http(place):
 
 def throttle(place):
     return resp(b"CL.THROTTLE", b"client-%d" % (place % 100), b"1000", b"60000", b"60")
+
+
+def allow_resp(place):
+    return resp(b"EARRRL.ALLOW", b"default", b"client-%d" % (place % 100))
 
 
 def check_resp(place):
@@ -92,6 +98,8 @@ GREETING = (
 WORK = [
     ("CL.THROTTLE", "resp", throttle, 1, rb"\*5\r\n"),
     ("CL.THROTTLE, pipelines of 16", "resp", throttle, 16, rb"\*5\r\n"),
+    ("EARRRL.ALLOW", "resp", allow_resp, 1, rb":\d\r\n"),
+    ("EARRRL.ALLOW, pipelines of 16", "resp", allow_resp, 16, rb":\d\r\n"),
     ("EARRRL.CHECK", "resp", check_resp, 1, rb"\*\d+\r\n"),
     ("EARRRL.CHECK, pipelines of 16", "resp", check_resp, 16, rb"\*\d+\r\n"),
     ("POST /v1/check", "http", check_http, 1, rb"HTTP/1.1 [24]"),
@@ -132,6 +140,11 @@ def whole(seen):
     return not length or len(seen.partition(b"\r\n\r\n")[2]) >= int(length[1])
 
 
+def is_floor(binary):
+    """Returns true for the bare axum routes of floor_http, which answer HTTP only."""
+    return pathlib.Path(binary).name == "floor_http"
+
+
 def count(binary, work, requests):
     _, protocol, make, together, pattern = work
     ports = {"http": free_port(), "resp": free_port(), "grpc": free_port()}
@@ -144,7 +157,10 @@ def count(binary, work, requests):
     addresses = [word for name in ports for word in ("--" + name, "127.0.0.1:%d" % ports[name])]
     report = tempfile.NamedTemporaryFile("r")
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" + report.name, binary]
-    with subprocess.Popen(command + ["serve", "--config", config.name, "--envoy-config", descriptors.name, *addresses], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
+    serve = ["serve", "--config", config.name, "--envoy-config", descriptors.name, *addresses]
+    if is_floor(binary):
+        serve = ["127.0.0.1:%d" % ports["http"], "a runtime a core"]
+    with subprocess.Popen(command + serve, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as server:
         with connected(ports[protocol]) as connection:
             if protocol == "grpc":
                 connection.sendall(GREETING)
@@ -159,6 +175,9 @@ def main():
     for work in WORK:
         figures = []
         for binary in sys.argv[1:]:
+            if is_floor(binary) and work[1] != "http":
+                figures.append("%8s" % "")
+                continue
             more, less = count(binary, work, REQUESTS), count(binary, work, REQUESTS // 6)
             figures.append("%8d" % ((more - less) / (REQUESTS - REQUESTS // 6)))
         print(*figures, " ", work[0], flush=True)

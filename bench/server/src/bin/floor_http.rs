@@ -1,9 +1,11 @@
 //! Bare axum routes: one that parses the check's JSON and answers JSON of the decision's size, and one
-//! that answers with the headers that proxies get. On tokio's
+//! that reads the headers of proxies and answers those that they get. On tokio's
 //! usual runtime or, with any second argument, on one of its own for each core, as the server has them.
 
-use std::net::SocketAddr;
+use std::hint::black_box;
+use std::net::{IpAddr, SocketAddr};
 
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::IntoResponse;
 use axum::routing::{any, post};
 use axum::{Json, Router};
@@ -43,8 +45,12 @@ async fn check(Json(check): Json<Check>) -> Json<Decision> {
     })
 }
 
-/// What a proxy is answered, with nothing looked at.
-async fn authz() -> impl IntoResponse {
+/// What a proxy is answered, after its headers about the client's request were read.
+async fn authz(headers: HeaderMap) -> impl IntoResponse {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let client = text("x-forwarded-for").and_then(|text| text.parse::<IpAddr>().ok());
+    let path = text("x-forwarded-uri").and_then(|uri| uri.split('?').next());
+    black_box((client, path, text("x-forwarded-method"), text("host")));
     [
         ("ratelimit-policy", "\"default\";q=60;w=60"),
         ("ratelimit", "\"default\";r=59;t=59"),

@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 fn main() {
-    let address: SocketAddr = std::env::args().nth(1).expect("an address").parse().expect("an address");
+    let address: SocketAddr =
+        std::env::args().nth(1).expect("an address").parse().expect("an address");
     let listener = std::net::TcpListener::bind(address).expect("the address is free");
     listener.set_nonblocking(true).expect("non-blocking");
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
