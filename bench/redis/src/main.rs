@@ -5,6 +5,7 @@
 mod cost;
 mod faults;
 mod near;
+mod simulate;
 #[path = "../../../crates/earrrl-redis/tests/support/mod.rs"]
 mod support;
 
@@ -17,6 +18,7 @@ async fn main() {
         ["faults"] => faults::run().await,
         ["near"] => near::run(100_000).await,
         ["near", clients] => near::run(clients.parse().expect("a number of clients")).await,
+        ["scenes", filter @ ..] => simulate::scenes::scenes(filter).await,
         ["all", clients @ ..] => {
             let clients = clients
                 .first()

@@ -183,6 +183,14 @@ impl RedisEngine {
         tokio::time::timeout(timeout, near::rounds::flush(&self.shared)).await.ok();
     }
 
+    /// Exchanges the clients of near rules that are due at a time with Redis, and waits for the answers.
+    /// For callers that give the time of each decision, as tests and simulations do: no task does it
+    /// for them. Call it every [`Options::sync`].
+    pub async fn exchange_due(&self, now: Nanos) {
+        let given = self.shared.clocks.given(Some(now));
+        near::rounds::exchange_due(&self.shared, given.unwrap_or(now), given).await;
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

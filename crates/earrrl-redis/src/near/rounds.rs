@@ -50,11 +50,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 /// end of the process.
 pub(crate) async fn flush(shared: &Arc<Shared>) {
     shared.node.leave();
+    exchange_due(shared, Nanos::MAX, None).await;
+}
+
+/// Exchanges all clients that are due at a time, and waits for the answers. `given` is the time that
+/// the caller gave, if any.
+pub(crate) async fn exchange_due(shared: &Arc<Shared>, by: Nanos, given: Option<Nanos>) {
     let rules = shared.rules.all();
     let mut groups = JoinSet::new();
-    for clients in due(shared, &rules, Nanos::MAX) {
+    for clients in due(shared, &rules, by) {
         if !clients.is_empty() {
-            groups.spawn(exchange_group(shared.clone(), clients));
+            groups.spawn(exchange_group(shared.clone(), clients, given));
         }
     }
     while groups.join_next().await.is_some() {}
@@ -85,7 +91,7 @@ impl Rounds {
                 match idle[group] {
                     true if clients.is_empty() => {}
                     true => {
-                        let round = exchange_group(self.shared.clone(), clients);
+                        let round = exchange_group(self.shared.clone(), clients, None);
                         self.groups[group].spawn(round);
                     }
                     false => {
@@ -139,7 +145,11 @@ fn retry_later(shared: &Shared, rule: &PreparedRule, key: &[u8]) {
 }
 
 /// Exchanges the clients of one group. Returns true if all were exchanged.
-async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
+async fn exchange_group(
+    shared: Arc<Shared>,
+    clients: Vec<DueClient>,
+    given: Option<Nanos>,
+) -> bool {
     let (mut tasks, mut whole) = (JoinSet::new(), true);
     for some in clients.chunks(BATCH) {
         if tasks.len() >= MAX_IN_FLIGHT {
@@ -148,7 +158,7 @@ async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
         let charge = some.iter().map(|(rule, key)| {
             shared.keyed(rule.clone(), &Charge { rule: rule.id, key, cost: Cost::ZERO }, 0)
         });
-        tasks.spawn(exchange_batch(shared.clone(), charge.collect()));
+        tasks.spawn(exchange_batch(shared.clone(), charge.collect(), given));
     }
     while let Some(task) = tasks.join_next().await {
         whole &= matches!(task, Ok(true));
@@ -158,7 +168,11 @@ async fn exchange_group(shared: Arc<Shared>, clients: Vec<DueClient>) -> bool {
 
 /// Exchanges some clients of one group in one write. Returns true if all were exchanged, and queues
 /// the others again.
-async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
+async fn exchange_batch(
+    shared: Arc<Shared>,
+    all: Vec<KeyedCharge>,
+    given: Option<Nanos>,
+) -> bool {
     let link = all.first().and_then(|charge| shared.connection.link(charge.group).ok());
     let Some(mut link) = link else {
         all.iter().for_each(|charge| retry_later(&shared, &charge.rule, &charge.client));
@@ -166,7 +180,7 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
     };
     let (mut calls, mut commands) = (Vec::new(), Vec::new());
     for charge in all {
-        let Some((call, Arguments { keys, args })) = begin(&shared, &charge, Cost::ZERO, None)
+        let Some((call, Arguments { keys, args })) = begin(&shared, &charge, Cost::ZERO, given)
         else {
             continue;
         };
@@ -174,12 +188,12 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>) -> bool {
         commands.push(Link::command("EVALSHA", &script.hash, &keys, &args));
         calls.push((charge, call));
     }
-    let sent = shared.clocks.local();
+    let sent = shared.clocks.now(given);
     let answers = timeout(TIMEOUT, link.send_all(commands)).await.unwrap_or_default();
     let (mut answers, mut whole) = (answers.into_iter(), true);
     for (charge, call) in calls {
-        let done = answers.next().map(|answer| finish(&shared, &charge, &call, answer, sent, None));
-        whole &= conclude(&shared, &mut link, &charge, done).await;
+        let done = answers.next().map(|answer| finish(&shared, &charge, &call, answer, sent, given));
+        whole &= conclude(&shared, &mut link, &charge, done, given).await;
     }
     whole
 }
@@ -190,6 +204,7 @@ async fn conclude(
     link: &mut Link,
     charge: &KeyedCharge,
     done: Option<Result<(), Unfinished>>,
+    given: Option<Nanos>,
 ) -> bool {
     match done {
         Some(Ok(())) => {
@@ -198,7 +213,7 @@ async fn conclude(
         }
         Some(Err(Unfinished::Failed(Fault::Record(why)))) => {
             shared.connection.failed(charge.group, &Fault::Record(why));
-            shared.with_near(charge, None, |client, _| client.drop_in_flight());
+            shared.with_near(charge, given, |client, _| client.drop_in_flight());
             count(&shared.connection.counters.not_handed_over);
             return true;
         }
@@ -212,7 +227,7 @@ async fn conclude(
         // Sent alone, the call includes the script's text: the shard may have lost the script, or a
         // replica may have taken over.
         Some(Err(Unfinished::NoScript)) => {
-            let call = exchange(shared, link.clone(), charge, Cost::ZERO, None);
+            let call = exchange(shared, link.clone(), charge, Cost::ZERO, given);
             if let Ok(Ok(())) = timeout(TIMEOUT, call).await {
                 count(&shared.connection.counters.exchanged);
                 return true;
