@@ -502,6 +502,28 @@ async fn a_rule_changes_its_limit_and_who_decides() {
     assert_eq!(counts(), (before.0 + 2, before.1 + 3));
 }
 
+/// A node whose callers give the time exchanges clients when it is told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_exchanged_at_given_times() {
+    let server = Server::start(&[]).await;
+    let at = |secs: u64| Nanos::from_secs(1_800_000_000 + secs);
+    let mut left = Vec::new();
+    for (first, times) in [(0, 5), (60, 1)] {
+        let node = node(&server.url(), Duration::from_secs(1), 2).await;
+        let rule = prepare(&node, "gcra 1/1h burst=20");
+        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+        for second in first..first + times {
+            let decision = node.decide(&[charge], Mode::Check, Some(at(second))).await.unwrap();
+            left.push(decision.remaining);
+        }
+        assert_eq!(node.status().unsent, 1);
+        node.exchange_due(at(first)).await;
+        node.exchange_due(at(first + 50)).await;
+        assert_eq!(node.status().unsent, 0);
+    }
+    assert_eq!(left, [19, 18, 17, 16, 15, 14]);
+}
+
 /// Two old and two new servers run while a rule changes, so the old ones claim quota in the unit of
 /// another rule. Clients below the limit move between all four; each is counted separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -168,11 +168,7 @@ async fn exchange_group(
 
 /// Exchanges some clients of one group in one write. Returns true if all were exchanged, and queues
 /// the others again.
-async fn exchange_batch(
-    shared: Arc<Shared>,
-    all: Vec<KeyedCharge>,
-    given: Option<Nanos>,
-) -> bool {
+async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>, given: Option<Nanos>) -> bool {
     let link = all.first().and_then(|charge| shared.connection.link(charge.group).ok());
     let Some(mut link) = link else {
         all.iter().for_each(|charge| retry_later(&shared, &charge.rule, &charge.client));
@@ -192,7 +188,8 @@ async fn exchange_batch(
     let answers = timeout(TIMEOUT, link.send_all(commands)).await.unwrap_or_default();
     let (mut answers, mut whole) = (answers.into_iter(), true);
     for (charge, call) in calls {
-        let done = answers.next().map(|answer| finish(&shared, &charge, &call, answer, sent, given));
+        let done =
+            answers.next().map(|answer| finish(&shared, &charge, &call, answer, sent, given));
         whole &= conclude(&shared, &mut link, &charge, done, given).await;
     }
     whole
