@@ -53,6 +53,10 @@ bench-envoy:
 bench-redis clients="1000000":
     cargo run --release --manifest-path bench/redis/Cargo.toml -- all {{clients}}
 
+# Fleets of near servers over simulated time: `scenes`, `scale`, or `model`, which compares with real time.
+bench-fleet what="scenes":
+    cargo run --release --manifest-path bench/redis/Cargo.toml -- {{what}}
+
 # how long decisions take while limits, half-lives and capacities change (2 minutes; 1 GB)
 reloads:
     cargo run --profile dist -p earrrl --example reloads

@@ -1,6 +1,8 @@
 //! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
 //!
 //! `cargo run --release -- cost [clients]`, `-- faults`, `-- near [clients]`, or `-- all [clients]` for the first two.
+//! What fleets of servers with near rules admit, and what they ask of Redis: `-- scenes`, `-- scale`, and `-- model`,
+//! which compares simulated with real time.
 
 mod cost;
 mod faults;
@@ -18,7 +20,9 @@ async fn main() {
         ["faults"] => faults::run().await,
         ["near"] => near::run(100_000).await,
         ["near", clients] => near::run(clients.parse().expect("a number of clients")).await,
-        ["scenes", filter @ ..] => simulate::scenes::scenes(filter).await,
+        ["scenes"] => simulate::scenes::print().await,
+        ["model"] => simulate::scenes::check_model().await,
+        ["scale"] => simulate::scale::print().await,
         ["all", clients @ ..] => {
             let clients = clients
                 .first()
@@ -27,6 +31,8 @@ async fn main() {
             println!();
             faults::run().await;
         }
-        _ => eprintln!("expected `cost [clients]`, `faults`, `near [clients]` or `all [clients]`"),
+        _ => eprintln!(
+            "expected `cost [clients]`, `faults`, `near [clients]`, `scenes`, `model`, `scale` or `all [clients]`"
+        ),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::{Charge, Cost, Engine, Mode, Nanos, RuleId};
 use earrrl_redis::{EngineMode, Options, RedisEngine};
 
-use super::Scene;
+use super::{Scene, Time};
 use crate::support::proxy::Proxy;
 use crate::support::{Server, until};
 
@@ -27,6 +27,8 @@ pub struct Used {
     pub calls: u64,
     pub trips: u64,
     pub commands: u64,
+    /// The mean microseconds of a call since Redis was started.
+    pub micros: f64,
 }
 
 impl<'a> Fleet<'a> {
@@ -41,9 +43,11 @@ impl<'a> Fleet<'a> {
             options.deadline = PATIENCE;
             options.local_capacity = 1000;
             options.sync = scene.sync;
-            options.nodes = (!scene.starts).then_some(scene.servers as u32);
+            options.nodes = (scene.time != Time::Started).then_some(scene.servers as u32);
             let engine = RedisEngine::new(options).expect("options");
-            id = engine.prepare_as("rule", &rule, 1000 + 4 * clients, scene.consistency).expect("a rule");
+            id = engine
+                .prepare_as("rule", &rule, 1000 + 4 * clients, scene.consistency)
+                .expect("a rule");
             engines.push(engine);
         }
         for engine in &engines {
@@ -55,7 +59,11 @@ impl<'a> Fleet<'a> {
     pub async fn decide(&self, server: usize, client: usize, now: Option<Nanos>) -> bool {
         let key = format!("user_id_{client:06}");
         let charge = Charge { rule: self.rule, key: key.as_bytes(), cost: Cost::ONE };
-        self.engines[server].decide(&[charge], Mode::Check, now).await.expect("no decision fails").allowed
+        self.engines[server]
+            .decide(&[charge], Mode::Check, now)
+            .await
+            .expect("no decision fails")
+            .allowed
     }
 
     pub async fn exchange_due(&self, server: usize, now: Nanos) {
@@ -73,23 +81,34 @@ impl<'a> Fleet<'a> {
     }
 
     pub fn used(&self) -> Used {
-        let mut used = Used { calls: 0, trips: 0, commands: self.commands() };
+        let mut used = Used { calls: 0, trips: 0, commands: 0, micros: 0.0 };
+        (used.commands, used.micros) = self.stats();
         for counts in self.engines.iter().map(|engine| engine.status().counts) {
             // A near decision's trip consists of the exchanges that it waited for.
-            used.calls += counts.exchanged + if counts.near + counts.awaited > 0 { counts.awaited } else { counts.shared };
+            let is_near = counts.near + counts.awaited > 0;
+            used.calls += counts.exchanged + if is_near { counts.awaited } else { counts.shared };
             used.trips += counts.shared;
         }
         used
     }
 
-    /// Returns how many commands scripts have called. The engines' probes call three a second each.
-    fn commands(&self) -> u64 {
+    /// Returns how many commands scripts have called, and the mean microseconds of a script. The engines' probes call
+    /// three commands a second each.
+    fn stats(&self) -> (u64, f64) {
         let stats: String = self.redis.command(&["INFO", "commandstats"]).expect("Redis answers");
-        let calls = |line: &str| {
-            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            COMMANDS.contains(&name).then(|| rest.split(',').next()?.parse::<u64>().ok())?
+        let field = |line: &str, name: &str| {
+            line.split_once(name)?.1.split(',').next()?.parse::<f64>().ok()
         };
-        stats.lines().filter_map(calls).sum()
+        let (mut commands, mut micros) = (0.0, 0.0);
+        for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
+            let name = line.split(':').next().unwrap_or_default();
+            if COMMANDS.contains(&name) {
+                commands += field(line, "calls=").unwrap_or_default();
+            } else if name == "evalsha" {
+                micros = field(line, "usec_per_call=").unwrap_or_default();
+            }
+        }
+        (commands as u64, micros)
     }
 
     /// Returns the bytes of all records, and those of all claims.
@@ -100,7 +119,12 @@ impl<'a> Fleet<'a> {
             let keys: Vec<String> =
                 redis::cmd("KEYS").arg(pattern).query(&mut connection).expect("Redis answers");
             let mut usage = redis::pipe();
-            keys.iter().for_each(|key| drop(usage.cmd("MEMORY").arg("USAGE").arg(key)));
+            for key in &keys {
+                usage.cmd("MEMORY").arg("USAGE").arg(key);
+            }
+            if keys.is_empty() {
+                return 0.0;
+            }
             let each: Vec<u64> = usage.query(&mut connection).expect("Redis answers");
             each.iter().sum::<u64>() as f64
         };

@@ -3,6 +3,7 @@
 //! servers takes as long as its calls of scripts do.
 
 mod fleet;
+pub mod scale;
 pub mod scenes;
 
 use std::cmp::Reverse;
@@ -32,6 +33,16 @@ struct Load {
     home: Option<f64>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Time {
+    /// Given with every request and every round.
+    Simulated,
+    /// The machine's, with the engines' own rounds.
+    Real,
+    /// The machine's, from the start of the servers, which do not know each other yet.
+    Started,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Scene<'a> {
     rule: &'a str,
@@ -42,8 +53,7 @@ struct Scene<'a> {
     lasts: Duration,
     /// The seconds in which the first server does not reach Redis.
     partitioned: Option<(u64, u64)>,
-    /// Whether the servers start with the first request, in real time, instead of knowing each other.
-    starts: bool,
+    time: Time,
 }
 
 /// What a scene's clients were admitted, in one place and here, and what it took.
@@ -61,6 +71,8 @@ struct Outcome {
     /// The bytes of Redis a client, of its records and of the servers' claims.
     record: f64,
     claims: f64,
+    /// The microseconds of Redis for a call, without those of its sockets.
+    micros: f64,
 }
 
 impl Outcome {
@@ -102,7 +114,9 @@ struct Simulation<'a> {
 
 /// Runs a scene in a database of its own.
 async fn run<'a>(server: &'a Server, scene: Scene<'a>, seed: u64) -> Outcome {
-    server.command::<String>(&["FLUSHALL"]).expect("Redis can be emptied");
+    for words in [&["FLUSHALL"][..], &["CONFIG", "RESETSTAT"]] {
+        server.command::<String>(words).expect("Redis can be emptied");
+    }
     let fleet = Fleet::start(server, &scene).await;
     let mut random = Random::new(seed);
     let loads = scene.loads.iter().flat_map(|load| std::iter::repeat_n(*load, load.clients));
@@ -130,7 +144,7 @@ impl Simulation<'_> {
             let first = self.random.unit() * load.burst as f64 / load.rate;
             self.at(START, first, Event::Request(client));
         }
-        if !self.scene.starts {
+        if self.scene.time == Time::Simulated {
             for server in 0..self.scene.servers {
                 let first = self.random.unit() * self.scene.sync.as_secs_f64();
                 self.at(START, first, Event::Round(server));
@@ -154,7 +168,7 @@ impl Simulation<'_> {
             if now > end {
                 break;
             }
-            if self.scene.starts {
+            if self.scene.time != Time::Simulated {
                 tokio::time::sleep_until(begun + now.since(START)).await;
             }
             match event {
@@ -170,13 +184,14 @@ impl Simulation<'_> {
         self.outcome.calls = used.calls - before.calls;
         self.outcome.trips = used.trips - before.trips;
         self.outcome.commands = used.commands - before.commands;
+        self.outcome.micros = used.micros;
     }
 
     async fn request(&mut self, client: usize, now: Nanos) {
         let Simulated { load, home, .. } = self.clients[client];
         for _ in 0..load.burst {
             let server = self.server(load, home);
-            let given = (!self.scene.starts).then_some(now);
+            let given = (self.scene.time == Time::Simulated).then_some(now);
             let allowed = self.fleet.decide(server, client, given).await;
             self.note(client, now, allowed);
         }

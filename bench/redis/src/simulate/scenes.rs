@@ -1,41 +1,95 @@
-//! What near rules admit beside one place, in scenes that are hard for them.
+//! What near rules admit beside one place, in scenes that are hard for them, and what they ask of Redis.
 
 use std::time::Duration;
 
 use earrrl_redis::Consistency;
 
-use super::{Load, Scene, run};
+use super::{Load, Outcome, Scene, Time, run};
 use crate::support::Server;
 
-const RULES: [(&str, [&str; 2]); 5] = [
-    ("gcra", ["gcra 10/s burst=20", "gcra 1.5/s burst=20"]),
-    ("gcra long", ["gcra 10/s burst=600", "gcra 1.5/s burst=90"]),
-    ("average", ["recent-average 10/s half-life=10s leaky", "recent-average 1.5/s half-life=10s leaky"]),
-    ("window", ["fixed-window 600/1m", "fixed-window 90/1m"]),
-    ("strict", ["recent-average 10/s half-life=10s", "recent-average 1.5/s half-life=10s"]),
+/// Rules with 10 requests a second, and with 1.5.
+const RULES: [[&str; 2]; 6] = [
+    ["gcra 10/s burst=20", "gcra 1.5/s burst=20"],
+    ["gcra 10/s burst=600", "gcra 1.5/s burst=90"],
+    ["recent-average 10/s half-life=10s leaky", "recent-average 1.5/s half-life=10s leaky"],
+    ["recent-average 10/s half-life=1m leaky", "recent-average 1.5/s half-life=1m leaky"],
+    ["fixed-window 600/1m", "fixed-window 90/1m"],
+    ["recent-average 10/s half-life=1m strict", "recent-average 1.5/s half-life=1m strict"],
 ];
+/// Ten clients with 4.5 requests a second each, which go to all servers alike, or nine of ten to one.
+const FAIR: Load = Load { clients: 10, rate: 4.5, burst: 1, home: None };
+const SKEWED: Load = Load { home: Some(0.9), ..FAIR };
+const BURSTS: Load = Load { burst: 10, ..FAIR };
+const SYNC: Duration = Duration::from_millis(100);
 
-pub async fn run_goal(filter: &[&str]) {
+fn scene<'a>(rule: &'a str, servers: usize, loads: &'a [Load]) -> Scene<'a> {
+    let (consistency, time) = (Consistency::Near, Time::Simulated);
+    let (sync, lasts, partitioned) = (SYNC, Duration::from_secs(240), None);
+    Scene { rule, consistency, servers, sync, loads, lasts, partitioned, time }
+}
+
+fn cell(outcome: &Outcome) -> String {
+    let (admitted, calls) = (100.0 * outcome.share(), outcome.each(outcome.calls));
+    format!(" {admitted:5.1} % {calls:5.3} {:4.1} |", outcome.each(outcome.commands))
+}
+
+/// Prints the admitted part of what one place admits, the calls of scripts a decision, and the commands a decision.
+pub async fn print() {
     let server = Server::start(&[]).await;
-    println!("{:28} {:>4} {:>6} {:>5} {:>7} {:>6} {:>6} {:>6}", "", "load", "home", "serv", "admit", "calls", "trips", "cmds");
-    for (name, rules) in RULES {
-        if filter.iter().any(|word| !name.contains(word)) { continue; }
-        for (rule, load) in rules.iter().zip(["45%", "300%"]) {
-            for home in [None, Some(0.9)] {
+    println!("of one place, calls and commands a decision; 4.5 requests a second, sync 100 ms");
+    println!("fair 2, 4, 8 servers; skewed 2, 4, 8 servers");
+    for (place, of_limit) in [(0, "45 %"), (1, "300 %")] {
+        for rules in RULES {
+            let mut line = format!("| `{}` | {of_limit} |", rules[place]);
+            for load in [FAIR, SKEWED] {
                 for servers in [2, 4, 8] {
-                    let loads = [Load { clients: 10, rate: 4.5, burst: 1, home }];
-                    let scene = Scene {
-                        rule, consistency: Consistency::Near, servers, sync: Duration::from_millis(100),
-                        loads: &loads, lasts: Duration::from_secs(120), partitioned: None, starts: false,
-                    };
-                    let out = run(&server, scene, 7).await;
-                    println!("{rule:28.28} {load:>4} {:>6} {servers:5} {:7.3} {:6.3} {:6.3} {:6.2}",
-                        if home.is_some() { "skew" } else { "fair" },
-                        out.share(), out.each(out.calls), out.each(out.trips), out.each(out.commands));
+                    line += &cell(&run(&server, scene(rules[place], servers, &[load]), 7).await);
                 }
             }
+            println!("{line}");
         }
+    }
+    println!("\n4 servers; sync 0.1, 1, 5 s");
+    for (name, rule, load, partitioned, time) in [
+        ("fair", "gcra 10/s burst=20", FAIR, None, Time::Simulated),
+        ("fair", "gcra 1.5/s burst=20", FAIR, None, Time::Simulated),
+        ("skewed", "gcra 10/s burst=20", SKEWED, None, Time::Simulated),
+        ("skewed", "gcra 1.5/s burst=20", SKEWED, None, Time::Simulated),
+        ("bursts of 10", "gcra 10/s burst=20", BURSTS, None, Time::Simulated),
+        ("bursts of 10", "gcra 1.5/s burst=20", BURSTS, None, Time::Simulated),
+        ("strict", "recent-average 10/s half-life=10s strict", FAIR, None, Time::Simulated),
+        ("strict", "recent-average 4/s half-life=10s strict", FAIR, None, Time::Simulated),
+        ("a partition of 30 s", "gcra 10/s burst=20", FAIR, Some((60, 90)), Time::Simulated),
+        ("a partition of 30 s", "gcra 1.5/s burst=20", FAIR, Some((60, 90)), Time::Simulated),
+        ("the first 10 s", "gcra 10/s burst=20", FAIR, None, Time::Started),
+        ("the first 10 s", "gcra 1.5/s burst=20", FAIR, None, Time::Started),
+    ] {
+        let mut line = format!("| {name} | `{rule}` |");
+        for sync in [100, 1000, 5000].map(Duration::from_millis) {
+            let loads = [load];
+            let lasts = Duration::from_secs(if time == Time::Started { 10 } else { 240 });
+            let scene = Scene { sync, partitioned, time, lasts, ..scene(rule, 4, &loads) };
+            line += &cell(&run(&server, scene, 11).await);
+        }
+        println!("{line}");
     }
 }
 
-pub async fn scenes(filter: &[&str]) { run_goal(filter).await }
+/// Prints the same scenes in simulated and in real time.
+pub async fn check_model() {
+    let server = Server::start(&[]).await;
+    println!("of one place, calls and commands a decision; simulated, real");
+    for rule in
+        ["gcra 10/s burst=20", "gcra 1.5/s burst=20", "recent-average 10/s half-life=10s leaky"]
+    {
+        for servers in [2, 4, 8] {
+            let mut line = format!("| `{rule}` | {servers} |");
+            for time in [Time::Simulated, Time::Real] {
+                let lasts = Duration::from_secs(20);
+                let scene = Scene { time, lasts, ..scene(rule, servers, &[FAIR]) };
+                line += &cell(&run(&server, scene, 13).await);
+            }
+            println!("{line}");
+        }
+    }
+}
