@@ -82,7 +82,7 @@ pub mod internal {
     pub use crate::engine::{merge_charges, restore_places};
     pub use crate::nearest::nearest;
     #[cfg(feature = "std")]
-    pub use crate::rules::OneTime;
+    pub use crate::rules::WordRequest;
     pub use crate::rules::{Judgement, Report, combine, decide_all};
     #[cfg(feature = "std")]
     pub use crate::store::table::{available::total as memory_in_all, lines::room_for};

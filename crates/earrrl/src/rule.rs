@@ -140,7 +140,7 @@ impl Rule {
     /// Returns an error if the algorithm's states have a fixed size, since the capacity then
     /// determines the bytes.
     pub fn with_max_bytes(self, bytes: usize) -> Result<Self, RuleError> {
-        if self.limit.is_one_time() {
+        if self.limit.fits_words() {
             let problem = format!("`{self}` keeps 22 bytes a client: its capacity bounds them");
             return Err(RuleError::new(problem).of("max_bytes"));
         }

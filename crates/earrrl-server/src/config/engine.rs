@@ -145,7 +145,7 @@ fn state(file: &file::EngineTable, problems: &mut Problems) -> Option<StateConfi
 
 /// Reports rules whose states are too large for a file.
 fn check_states(rules: &[Spanned<file::RuleTable>], valid: &[RuleConfig], problems: &mut Problems) {
-    for rule in valid.iter().filter(|rule| !rule.rule.limit().is_one_time()) {
+    for rule in valid.iter().filter(|rule| !rule.rule.limit().fits_words()) {
         let is_named =
             |table: &&Spanned<file::RuleTable>| *table.get_ref().name.get_ref() == rule.name;
         if let Some(table) = rules.iter().find(is_named) {

@@ -21,38 +21,55 @@ use crate::policy::{Mode, Policy, Replenishment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);
 
+/// A client's state in 88 bits, as an entry of the bounded [`table`](crate::table) holds it.
+///
+/// A smaller word usually means a lower current rate; see [`Algorithm::rank`].
+pub type Word = i128;
+
 /// The state of one client under an algorithm. A client without a state is `None`, never a stored
 /// zero.
 pub trait ClientState: Sized {
-    /// Returns the state as a word of the bounded [`table`](crate::table); `None` if the state is
-    /// more than one instant.
-    fn word(&self) -> Option<i128> {
-        None
-    }
-
-    /// Returns the state that `word` encodes; `None` if states of this type are more than one
-    /// instant.
-    fn from_word(_word: i128) -> Option<Self> {
-        None
-    }
-
     /// Returns the number of bytes that the state occupies on the heap.
     fn heap_bytes(&self) -> usize {
         0
     }
 }
 
-impl ClientState for Moment {
-    #[inline]
-    fn word(&self) -> Option<i128> {
-        Some(self.0)
-    }
+impl ClientState for Moment {}
 
-    #[inline]
-    fn from_word(word: i128) -> Option<Self> {
-        Some(Self(word))
-    }
+/// Defines the methods of [`Algorithm`] that concern words, for a state that is a [`Moment`].
+macro_rules! moments_are_words {
+    () => {
+        fn lag(&self) -> Duration {
+            let (_, forgets_in) = self.allowance();
+            Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
+        }
+
+        #[inline]
+        fn fits_words(&self) -> bool {
+            true
+        }
+
+        #[inline]
+        fn word(&self, state: &Moment) -> Option<Word> {
+            Some(state.0)
+        }
+
+        #[inline]
+        fn state_of(&self, word: Word) -> Option<Moment> {
+            Some(Moment(word))
+        }
+
+        /// A bucket may owe a thousand times its capacity, and a recent average decays in this time
+        /// from more than any number of requests.
+        fn greatest(&self, now: Nanos) -> Word {
+            let forgets_in = self.lag().saturating_mul(128);
+            self.idle(now + forgets_in.saturating_mul(1000))
+        }
+    };
 }
+
+pub(super) use moments_are_words;
 
 /// One rate-limiting algorithm with its parameters.
 ///
@@ -108,6 +125,13 @@ pub trait Algorithm: Sized {
     /// Returns the most heap bytes that a busy client's state occupies.
     fn most_heap_bytes(&self) -> usize {
         0
+    }
+
+    /// Returns how far the instant of a stored request may lag behind the present time: a 128th of
+    /// the time in which the limit forgets a request (the time that refills a bucket, or the
+    /// averaging period), and zero if the state is more than one instant.
+    fn lag(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Converts a client's `state` under the limit `old` to a state under this limit. Keeps the
@@ -195,10 +219,47 @@ pub trait Algorithm: Sized {
     /// Returns the wait until the client's past requests no longer affect decisions.
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 
-    /// Returns the latest state that no longer affects decisions at `now`, so that it can be
-    /// dropped. Only algorithms whose state is a single instant override this default.
-    fn idle(&self, _now: Nanos) -> Moment {
-        Moment(i128::MIN)
+    /// Returns true if the table holds the clients of this limit, and only exceptional states do not
+    /// fit a word.
+    fn fits_words(&self) -> bool {
+        false
+    }
+
+    /// Returns the state as a word; `None` if no word is exactly this state.
+    fn word(&self, _state: &Self::State) -> Option<Word> {
+        None
+    }
+
+    /// Returns the state that `word` encodes; `None` if the word is a [`mark`](Self::mark).
+    fn state_of(&self, _word: Word) -> Option<Self::State> {
+        None
+    }
+
+    /// Returns the word that marks the entry of a client whose state fits no word and is kept
+    /// elsewhere.
+    fn mark(&self, _state: &Self::State) -> Word {
+        Word::MAX
+    }
+
+    /// Returns a word for a state that fits none, where nothing else can keep it: a state that
+    /// allows less, never more.
+    fn word_above(&self, _state: &Self::State) -> Word {
+        Word::MAX
+    }
+
+    /// Returns the rank of a word at `now`. A full table evicts the client with the lowest rank.
+    fn rank(&self, word: Word, _now: Nanos) -> Word {
+        word
+    }
+
+    /// Returns the greatest rank of a client whose past requests no longer affect decisions at `now`.
+    fn idle(&self, _now: Nanos) -> Word {
+        Word::MIN
+    }
+
+    /// Returns the greatest word that requests up to `now` can leave. A sweep removes greater ones.
+    fn greatest(&self, _now: Nanos) -> Word {
+        Word::MAX
     }
 }
 

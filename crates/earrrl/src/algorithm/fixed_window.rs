@@ -9,7 +9,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy, Replenishment};
+use super::{Algorithm, ClientState, Policy, Replenishment, Word};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
@@ -155,6 +155,48 @@ impl Algorithm for FixedWindow {
 
     fn reset_after(&self, after: Option<&Count>, now: Nanos) -> Duration {
         duration_from_nanos(after.map_or(0, |count| self.terms.until_end(count.window, now)))
+    }
+
+    /// Returns true for limits up to 2^23 units per second of the window. The two greatest words of
+    /// a window are no counts: the last one is the mark, the one before stands for any count that
+    /// is too great.
+    fn fits_words(&self) -> bool {
+        self.terms.quota.billionths() < self.terms.words() - 2
+    }
+
+    #[inline]
+    fn word(&self, state: &Count) -> Option<Word> {
+        let fits = state.count < self.terms.words() - 2;
+        fits.then(|| self.terms.word(state.window, state.count))
+    }
+
+    #[inline]
+    fn state_of(&self, word: Word) -> Option<Count> {
+        let (window, place) = self.terms.window_and_place(word);
+        match self.terms.words() - place {
+            1 => None,
+            2 => Some(Count { window, count: u128::MAX }),
+            _ => Some(Count { window, count: place }),
+        }
+    }
+
+    fn mark(&self, state: &Count) -> Word {
+        self.terms.word(state.window, self.terms.words() - 1)
+    }
+
+    /// Returns a state that denies until the end of the window, whatever is refunded.
+    fn word_above(&self, state: &Count) -> Word {
+        self.terms.word(state.window, self.terms.words() - 2)
+    }
+
+    /// Returns the word just before those of the present window.
+    fn idle(&self, now: Nanos) -> Word {
+        self.terms.word(self.terms.index(now), 0) - 1
+    }
+
+    /// Returns the last word of the next window: a request with a later clock may have begun it.
+    fn greatest(&self, now: Nanos) -> Word {
+        self.terms.word(self.terms.index(now).saturating_add(2), 0) - 1
     }
 }
 

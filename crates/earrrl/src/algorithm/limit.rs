@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::contract::{Algorithm, ClientState, Judged, decide, judge};
+use super::contract::{Algorithm, Judged, decide, judge};
 use super::list::Stored;
 use super::{Limit, State, each};
 use crate::clock::Nanos;
@@ -16,6 +16,8 @@ use crate::error::RuleError;
 use crate::grammar::{self, RuleWords, Word};
 use crate::held::Held;
 use crate::policy::{Mode, Policy, Replenishment};
+#[cfg(feature = "std")]
+use crate::store::table::Order;
 
 impl Limit {
     /// Judges a request and stores it as `mode` requires. This pure function is the core of the
@@ -198,16 +200,11 @@ impl Limit {
         each!(self, limit => limit.replenishment())
     }
 
-    /// Returns how far the instant of a stored request may lag behind the present time: a 128th of
-    /// the time in which the limit forgets a request (the time that refills a bucket, or the
-    /// averaging period), and zero if the state is more than one instant.
+    /// Returns how far the instant of a stored request may lag behind the present time; see
+    /// [`Algorithm::lag`].
     #[cfg(feature = "std")]
     pub fn lag(&self) -> Duration {
-        if !self.is_one_time() {
-            return Duration::ZERO;
-        }
-        let (_, forgets_in) = self.allowance();
-        Duration::try_from_secs_f64(forgets_in / 128.0).unwrap_or(Duration::MAX)
+        each!(self, limit => limit.lag())
     }
 
     /// Returns the time of the client's last stored request if a refund must name this time to find
@@ -229,17 +226,22 @@ impl Limit {
         each!(self, limit => can_delay(limit))
     }
 
-    /// Returns true if a client's state is a single instant, and so fits the bounded table.
+    /// Returns true if the bounded table holds the clients of this limit: under recent-average,
+    /// token-bucket and gcra, under fixed-window up to 8,388,608 (2^23) units per second of the
+    /// window, and under sliding-counter up to 7 digits (a window of 1 s) to 9 digits (1 h) of units.
     ///
     /// ```
     /// # use earrrl::Rule;
-    /// assert!("gcra 1/s burst=60".parse::<Rule>()?.limit().is_one_time());
-    /// assert!(!"fixed-window 60/1m".parse::<Rule>()?.limit().is_one_time());
+    /// assert!("gcra 1/s burst=60".parse::<Rule>()?.limit().fits_words());
+    /// assert!("fixed-window 8388607/1s".parse::<Rule>()?.limit().fits_words());
+    /// assert!(!"fixed-window 8388608/1s".parse::<Rule>()?.limit().fits_words());
+    /// assert!("sliding-counter 16777214/1s".parse::<Rule>()?.limit().fits_words());
+    /// assert!(!"sliding-log 60/1m".parse::<Rule>()?.limit().fits_words());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn is_one_time(&self) -> bool {
-        each!(self, limit => state_of(limit, 0)).is_some()
+    pub fn fits_words(&self) -> bool {
+        each!(self, limit => limit.fits_words())
     }
 
     /// Returns the most bytes that a busy client's state occupies, including the heap.
@@ -252,17 +254,75 @@ impl Limit {
         each!(self, limit => limit.write())
     }
 
-    /// Returns the state that a word of the bounded table encodes.
+    /// Returns the state that a word encodes; see [`Algorithm::state_of`].
     #[cfg(feature = "std")]
-    pub(crate) fn state_of(&self, word: i128) -> Option<State> {
+    pub(crate) fn state_of(&self, word: super::Word) -> Option<State> {
         each!(self, limit => state_of(limit, word))
     }
 
-    /// Returns the greatest word of a client whose past requests no longer affect decisions at
+    /// Returns the state as a word; see [`Algorithm::word`].
+    #[cfg(feature = "std")]
+    pub(crate) fn word(&self, state: &State) -> Option<super::Word> {
+        each!(self, limit => opened(limit, state).and_then(|state| limit.word(state)))
+    }
+
+    /// Returns the word of a client whose state is kept elsewhere; see [`Algorithm::mark`].
+    #[cfg(feature = "std")]
+    pub(crate) fn mark(&self, state: &State) -> Option<super::Word> {
+        each!(self, limit => opened(limit, state).map(|state| limit.mark(state)))
+    }
+
+    /// Returns a word that allows less than the state; see [`Algorithm::word_above`].
+    #[cfg(feature = "std")]
+    pub(crate) fn word_above(&self, state: &State) -> Option<super::Word> {
+        each!(self, limit => opened(limit, state).map(|state| limit.word_above(state)))
+    }
+
+    /// Returns the greatest rank of a client whose past requests no longer affect decisions at
     /// `now`.
     #[cfg(feature = "std")]
-    pub(crate) fn idle(&self, now: Nanos) -> i128 {
-        each!(self, limit => limit.idle(now)).0
+    pub(crate) fn idle(&self, now: Nanos) -> super::Word {
+        each!(self, limit => limit.idle(now))
+    }
+
+    /// Returns the rank of a client's word at `now`; see [`Algorithm::rank`].
+    #[cfg(feature = "std")]
+    pub(crate) fn rank(&self, word: super::Word, now: Nanos) -> super::Word {
+        each!(self, limit => limit.rank(word, now))
+    }
+
+    /// Returns the greatest word that requests up to `now` can leave.
+    #[cfg(feature = "std")]
+    pub(crate) fn greatest(&self, now: Nanos) -> super::Word {
+        each!(self, limit => limit.greatest(now))
+    }
+}
+
+/// The order in which a table evicts the clients of an algorithm at an instant.
+#[cfg(feature = "std")]
+pub(crate) struct ByRank<'a, A>(pub(crate) &'a A, pub(crate) Nanos);
+
+#[cfg(feature = "std")]
+impl<A: Algorithm> Order for ByRank<'_, A> {
+    #[inline(always)]
+    fn idle(&self) -> super::Word {
+        self.0.idle(self.1)
+    }
+
+    #[inline(always)]
+    fn rank(&self, word: super::Word) -> super::Word {
+        self.0.rank(word, self.1)
+    }
+}
+
+#[cfg(feature = "std")]
+impl Order for ByRank<'_, Limit> {
+    fn idle(&self) -> super::Word {
+        self.0.idle(self.1)
+    }
+
+    fn rank(&self, word: super::Word) -> super::Word {
+        self.0.rank(word, self.1)
     }
 }
 
@@ -365,8 +425,14 @@ fn can_delay<A: Algorithm>(_limit: &A) -> bool {
 }
 
 #[inline]
-fn state_of<A: Stored<State>>(_limit: &A, word: i128) -> Option<State> {
-    A::State::from_word(word).map(A::wrap)
+#[cfg(feature = "std")]
+fn state_of<A: Stored<State>>(limit: &A, word: super::Word) -> Option<State> {
+    limit.state_of(word).map(A::wrap)
+}
+
+#[cfg(feature = "std")]
+fn opened<'s, A: Stored<State>>(_limit: &A, state: &'s State) -> Option<&'s A::State> {
+    A::open_ref(state)
 }
 
 /// Parses a rule's text, which is one limit. Anything after the limit is an error.

@@ -136,15 +136,6 @@ macro_rules! algorithms {
         }
 
         impl State {
-            /// Returns the state as a word of the bounded table; `None` if the state is more than
-            /// one instant.
-            #[cfg(feature = "std")]
-            pub(crate) fn word(&self) -> Option<i128> {
-                match self {
-                    $(Self::$Algorithm(state) => state.word(),)*
-                }
-            }
-
             /// Returns the bytes that the state occupies, including the heap.
             pub fn bytes(&self) -> usize {
                 size_of::<Self>() + match self {

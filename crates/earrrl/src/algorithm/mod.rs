@@ -22,6 +22,8 @@ pub mod sliding_log;
 pub mod sliding_window;
 mod tally;
 pub mod token_bucket;
+mod two_counts;
+mod window_words;
 mod windowed;
 
 list::algorithms! {
@@ -42,8 +44,10 @@ list::algorithms! {
 }
 
 pub use crate::policy::{Mode, Policy, Replenishment};
-pub use contract::{Algorithm, ClientState, Moment};
+pub use contract::{Algorithm, ClientState, Moment, Word};
 #[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};
+#[cfg(feature = "std")]
+pub(crate) use limit::ByRank;
 pub(crate) use limit::parse;
 pub use tally::Tally;

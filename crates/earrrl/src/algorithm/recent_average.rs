@@ -18,7 +18,8 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy, Replenishment};
+use super::contract::moments_are_words;
+use super::{Algorithm, Moment, Policy, Replenishment, Word};
 use crate::arithmetic::{CELLS, div_ceil, exp, ln, ln_1p, softplus_of_cells, ticks_as_f64};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -394,7 +395,9 @@ impl Algorithm for RecentAverage {
 
     /// Returns the state with a rate of a hundredth of the limit.
     #[inline]
-    fn idle(&self, now: Nanos) -> Moment {
-        Moment(ticks(now) - self.reset)
+    fn idle(&self, now: Nanos) -> Word {
+        ticks(now) - self.reset
     }
+
+    moments_are_words!();
 }

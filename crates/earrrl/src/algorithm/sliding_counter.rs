@@ -10,8 +10,9 @@
 use alloc::string::String;
 use core::time::Duration;
 
+use super::two_counts::TwoCounts;
 use super::windowed::{Windowed, windowed, windowed_terms};
-use super::{Algorithm, ClientState, Policy, Replenishment};
+use super::{Algorithm, ClientState, Policy, Replenishment, Word};
 use crate::arithmetic::{mul_div_floor, product_at_most};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -37,6 +38,9 @@ pub struct SlidingCounter {
 }
 
 windowed!(SlidingCounter);
+
+/// The billionths of a unit.
+const UNIT: u128 = 1_000_000_000;
 
 /// The cost that a client spent in one window and in the window before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +82,12 @@ impl SlidingCounter {
             Some(counts) if counts.window > self.terms.index(now) => self.terms.window,
             _ => self.terms.left(now),
         }
+    }
+
+    /// Returns the form of the two counts in a word.
+    #[inline]
+    fn digits(&self) -> TwoCounts {
+        TwoCounts::within(self.terms.words())
     }
 
     /// Returns `prev·(w-e)/w + cur`, with the first term rounded up.
@@ -234,6 +244,60 @@ impl Algorithm for SlidingCounter {
             let next = if counts.current > 0 { self.terms.window } else { 0 };
             self.terms.until_end(counts.window, now) + i128::from(next)
         }))
+    }
+
+    /// Returns true for limits whose counts, in whole units, fit a word.
+    fn fits_words(&self) -> bool {
+        let most = u128::from(self.digits().most()) * UNIT;
+        self.terms.quota.billionths() <= most
+    }
+
+    /// Returns the word if both counts are decimals with few enough digits.
+    #[inline]
+    fn word(&self, counts: &WindowCounts) -> Option<Word> {
+        let place = self.digits().exactly(counts.current, counts.previous)?;
+        Some(self.terms.word(counts.window, place))
+    }
+
+    #[inline]
+    fn state_of(&self, word: Word) -> Option<WindowCounts> {
+        let (window, place) = self.terms.window_and_place(word);
+        let (current, previous) = self.digits().counts(place)?;
+        Some(WindowCounts { window, current, previous })
+    }
+
+    fn mark(&self, counts: &WindowCounts) -> Word {
+        self.terms.word(counts.window, self.digits().mark())
+    }
+
+    /// Rounds the counts up, both to the same number of decimals.
+    fn word_above(&self, counts: &WindowCounts) -> Word {
+        let place = self.digits().rounded_up(counts.current, counts.previous);
+        self.terms.word(counts.window, place)
+    }
+
+    /// Returns the cost that counts at `now`. A word alone does not tell: after the end of a window,
+    /// clients that spent their quota in it must outrank those that are new.
+    fn rank(&self, word: Word, now: Nanos) -> Word {
+        let (window, _) = self.terms.window_and_place(word);
+        match self.state_of(word) {
+            Some(counts) => {
+                let counts = self.advance(Some(counts), now);
+                let sum = counts.map_or(0, |counts| self.sum(&counts, now));
+                Word::try_from(sum).unwrap_or(Word::MAX)
+            }
+            None if window.saturating_add(1) >= self.terms.index(now) => Word::MAX,
+            None => 0,
+        }
+    }
+
+    fn idle(&self, _now: Nanos) -> Word {
+        0
+    }
+
+    /// Returns the last word of the next window: a request with a later clock may have begun it.
+    fn greatest(&self, now: Nanos) -> Word {
+        self.terms.word(self.terms.index(now).saturating_add(2), 0) - 1
     }
 }
 

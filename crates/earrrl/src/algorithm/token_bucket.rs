@@ -18,7 +18,8 @@ use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::{Algorithm, Moment, Policy, Replenishment};
+use super::contract::moments_are_words;
+use super::{Algorithm, Moment, Policy, Replenishment, Word};
 use crate::arithmetic::{div_ceil, div_floor, mul_div_ceil, mul_div_floor};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -385,9 +386,11 @@ impl Algorithm for TokenBucket {
 
     /// Returns the present time: a pool that is full by `now` is idle.
     #[inline]
-    fn idle(&self, now: Nanos) -> Moment {
-        Moment(self.ticks(now))
+    fn idle(&self, now: Nanos) -> Word {
+        self.ticks(now)
     }
+
+    moments_are_words!();
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use core::borrow::Borrow;
 use core::hash::Hash;
 
 use super::{Limiter, Verdict};
-use crate::algorithm::{Algorithm, Limit, Mode, Moment};
+use crate::algorithm::{Algorithm, Limit, Mode};
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Action;
@@ -107,6 +107,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             (Kept::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
                 self.admit_words(table, limit, keys)
             }
+            (Kept::Words(table), Limit::FixedWindow(limit), Action::Deny) => {
+                self.admit_words(table, limit, keys)
+            }
+            (Kept::Words(table), Limit::SlidingCounter(limit), Action::Deny) => {
+                self.admit_words(table, limit, keys)
+            }
             _ => {
                 let now = self.clock.now();
                 let decide =
@@ -119,7 +125,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides at most [`BATCH`] requests whose clients' states are words. The lines of all clients
     /// are prefetched before the clock is read and before the first line is waited for.
     #[inline]
-    fn admit_words<'k, A: Algorithm<State = Moment>, Q: Hash + ?Sized + 'k>(
+    fn admit_words<'k, A: Algorithm, Q: Hash + ?Sized + 'k>(
         &self,
         table: &Table,
         limit: &A,
@@ -146,7 +152,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of a client that is new or outside of its home lines.
     #[cold]
     #[inline(never)]
-    fn admit_anywhere<A: Algorithm<State = Moment>>(
+    fn admit_anywhere<A: Algorithm>(
         &self,
         table: &Table,
         limit: &A,

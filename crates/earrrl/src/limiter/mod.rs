@@ -24,7 +24,7 @@ use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Algorithm, Judged, Limit, Mode, Moment, judge};
+use crate::algorithm::{Algorithm, ByRank, Judged, Limit, Mode, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
@@ -267,7 +267,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         if let Some(file) = self.clients.file().filter(|_| !keeps_states) {
             return Err(file.refuses(self.rule.limit(), rule.limit()).into());
         }
-        if self.clients.fits(rule.limit()) {
+        if self.clients.fits(self.rule.limit(), rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
@@ -396,8 +396,29 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             (Kept::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
                 self.step(table, limit, key, cost, given, mode)
             }
+            (Kept::Words(table), Limit::FixedWindow(limit), Action::Deny) => {
+                self.step_in_window(table, limit, key, cost, given, mode)
+            }
+            (Kept::Words(table), Limit::SlidingCounter(limit), Action::Deny) => {
+                self.step_in_window(table, limit, key, cost, given, mode)
+            }
             _ => self.decide_any(key, cost, self.now(given), mode),
         }
+    }
+
+    /// Decides a request as [`step`](Self::step) does. Kept out of line, since the code of windows is
+    /// long.
+    #[inline(never)]
+    fn step_in_window<A: Algorithm>(
+        &self,
+        table: &Table,
+        limit: &A,
+        key: KeyHash,
+        cost: Cost,
+        given: Option<Nanos>,
+        mode: Mode,
+    ) -> Verdict<'_> {
+        self.step(table, limit, key, cost, given, mode)
     }
 
     #[inline(always)]
@@ -409,7 +430,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// state is fetched. The clock's last reading is used, unless it denies the request and the
     /// present instant may allow it.
     #[inline(always)]
-    fn step<A: Algorithm<State = Moment>>(
+    fn step<A: Algorithm>(
         &self,
         table: &Table,
         limit: &A,
@@ -423,7 +444,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         if let Some(lately) = lately
             && let Some(seen) = table.at_home(&place)
         {
-            let is_over = |word| !limit.allows(Some(&Moment(word)), lately + SOON, cost);
+            let is_over = |word| {
+                let then = lately + SOON;
+                let state = limit.advance(limit.state_of(word), then);
+                !limit.allows(state.as_ref(), then, cost)
+            };
             if let Some(verdict) = self.swap(seen, limit, lately, cost, mode, is_over) {
                 return verdict;
             }
@@ -438,10 +463,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Decides the request on the state that was read, and again if another thread changes it
-    /// meanwhile. Returns `None`, with nothing stored, if the slot is no longer the client's, or if
-    /// the request is denied and `is_over` does not confirm the denial.
+    /// meanwhile. Returns `None`, with nothing stored, if the slot is no longer the client's, if a
+    /// state fits no word, or if the request is denied and `is_over` does not confirm the denial.
     #[inline(always)]
-    fn swap<A: Algorithm<State = Moment>>(
+    fn swap<A: Algorithm>(
         &self,
         mut seen: ReadEntry<'_>,
         limit: &A,
@@ -452,7 +477,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     ) -> Option<Verdict<'_>> {
         loop {
             let word = seen.word()?;
-            let (change, verdict) = self.judge(limit, Some(word), now, cost, mode);
+            let (change, verdict) = self.judge(limit, Some(word), now, cost, mode)?;
             if !verdict.allowed && !is_over(word) {
                 return None;
             }
@@ -465,7 +490,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of a client that is new or outside of its home lines.
     #[cold]
     #[inline(never)]
-    fn step_anywhere<A: Algorithm<State = Moment>>(
+    fn step_anywhere<A: Algorithm>(
         &self,
         table: &Table,
         limit: &A,
@@ -475,27 +500,39 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         mode: Mode,
     ) -> Verdict<'_> {
         self.clients.reached(now);
-        let idle = || limit.idle(now).0;
-        table.update_anywhere(key, idle, |word| self.judge(limit, word, now, cost, mode))
+        let judge = |word| match self.judge(limit, word, now, cost, mode) {
+            Some((change, verdict)) => (change, Some(verdict)),
+            None => (Change::Keep, None),
+        };
+        let verdict = table.update_anywhere(key, ByRank(limit, now), judge);
+        verdict.unwrap_or_else(|| self.decide_any(key, cost, now, mode))
     }
 
+    /// Returns the verdict on a request, and the change of the client's entry; `None` if the state
+    /// before or after fits no word.
     #[inline(always)]
-    fn judge<A: Algorithm<State = Moment>>(
+    fn judge<A: Algorithm>(
         &self,
         limit: &A,
         word: Option<Word>,
         now: Nanos,
         cost: Cost,
         mode: Mode,
-    ) -> (Change, Verdict<'_>) {
-        let before = word.map(Moment);
-        let Judged { after, allowed, stores } = judge(limit, before, now, cost, mode, |_| ());
-        let change = match after {
-            Some(after) if stores => Change::Store(after.0),
-            _ => Change::Keep,
+    ) -> Option<(Change, Verdict<'_>)> {
+        let before = match word {
+            Some(word) => Some(limit.state_of(word)?),
+            None => None,
         };
-        let details = Details::Moments { before, after };
-        (change, Verdict { rule: &self.rule, now, cost, allowed, details })
+        let Judged { after, allowed, stores } = judge(limit, before, now, cost, mode, |_| ());
+        let (change, after) = match after {
+            Some(after) if stores => {
+                let after = limit.word(&after)?;
+                (Change::Store(after), Some(after))
+            }
+            _ => (Change::Keep, word),
+        };
+        let details = Details::Words { before: word, after };
+        Some((change, Verdict { rule: &self.rule, now, cost, allowed, details }))
     }
 
     fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {

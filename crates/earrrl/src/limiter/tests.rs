@@ -322,7 +322,7 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
 fn a_changed_rule_brings_its_bound() {
     let rule: Rule = "gcra 1/s burst=5".parse().unwrap();
     let mut limiter: Limiter<u64> = Limiter::builder(rule).capacity(100_000).build().unwrap();
-    let rule: Rule = "fixed-window 5/15m".parse().unwrap();
+    let rule: Rule = "sliding-window 5/15m".parse().unwrap();
     limiter.change(rule.with_max_bytes(1_000_000).unwrap()).unwrap();
     let clients: u64 = 20_000;
     assert!((0..clients).all(|key| limiter.check(&key).is_allowed()));

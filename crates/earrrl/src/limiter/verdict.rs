@@ -1,7 +1,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Algorithm, Limit, Moment, figures};
+use crate::algorithm::{Algorithm, Limit, Word, figures};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Outcome, Wait};
@@ -32,9 +32,9 @@ pub struct Verdict<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Details {
     /// The states before and after the request, under a rule that denies requests over its limit.
-    Moments {
-        before: Option<Moment>,
-        after: Option<Moment>,
+    Words {
+        before: Option<Word>,
+        after: Option<Word>,
     },
     Whole(Decision),
 }
@@ -160,28 +160,39 @@ impl Verdict<'_> {
     /// Returns the whole decision.
     #[cold]
     pub fn decision(&self) -> Decision {
-        match (&self.details, self.rule.limit()) {
-            (Details::Whole(decision), _) => *decision,
-            (Details::Moments { before, after }, Limit::RecentAverage(limit)) => {
-                self.single(self.figures(limit, before.as_ref(), after.as_ref()))
+        match (self.details, self.rule.limit()) {
+            (Details::Whole(decision), _) => decision,
+            (Details::Words { before, after }, Limit::RecentAverage(limit)) => {
+                self.single(self.figures(limit, before, after))
             }
-            (Details::Moments { before, after }, Limit::TokenBucket(limit)) => {
-                self.single(self.figures(limit, before.as_ref(), after.as_ref()))
+            (Details::Words { before, after }, Limit::TokenBucket(limit)) => {
+                self.single(self.figures(limit, before, after))
             }
-            (Details::Moments { after, .. }, limit) => {
-                let state = after.and_then(|after| limit.state_of(after.0));
+            (Details::Words { before, after }, Limit::FixedWindow(limit)) => {
+                self.single(self.figures(limit, before, after))
+            }
+            (Details::Words { before, after }, Limit::SlidingCounter(limit)) => {
+                self.single(self.figures(limit, before, after))
+            }
+            (Details::Words { after, .. }, limit) => {
+                let state = after.and_then(|after| limit.state_of(after));
                 limit.decide(state, self.now, self.cost, crate::Mode::Peek).1
             }
         }
     }
 
-    fn figures<A: Algorithm<State = Moment>>(
+    fn figures<A: Algorithm>(
         &self,
         limit: &A,
-        before: Option<&Moment>,
-        after: Option<&Moment>,
+        before: Option<Word>,
+        after: Option<Word>,
     ) -> Figures {
-        figures(limit, limit.estimate(before, self.now, self.cost), after, self.now, self.cost)
+        let state = |word: Option<Word>| {
+            limit.advance(word.and_then(|word| limit.state_of(word)), self.now)
+        };
+        let (before, after) = (state(before), state(after));
+        let estimate = limit.estimate(before.as_ref(), self.now, self.cost);
+        figures(limit, estimate, after.as_ref(), self.now, self.cost)
     }
 
     fn single(&self, figures: Figures) -> Decision {

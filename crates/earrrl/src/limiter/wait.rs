@@ -179,7 +179,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let (key, now) = (self.hasher.hash(key), self.clock.now());
         let reserved = table.update(
             key,
-            || limit.idle(now).0,
+            || limit.idle(now),
             move |word| match turn(limit, word.map(Moment), now, cost, patience.max_wait) {
                 Ok((after, wait)) => (Change::Store(after.0), Ok(wait)),
                 Err(wait) => (Change::Keep, Err(WaitError::TooLong(wait))),

@@ -97,7 +97,7 @@ fn remaining_after(rule: &str, requests: usize) -> u64 {
 fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
     let engine = engine();
     let (word, larger): (Rule, Rule) =
-        ("gcra 1/s burst=9".parse().unwrap(), "fixed-window 5/1h".parse().unwrap());
+        ("gcra 1/s burst=9".parse().unwrap(), "sliding-window 5/1h".parse().unwrap());
     let clients = |rule: &Rule| Arc::new(Clients::new(rule.limit(), 10, None).unwrap());
     let (older, newer, states) = (clients(&word), clients(&word), clients(&larger));
     older.seal(Next { rule: word.clone(), clients: newer });
@@ -137,7 +137,7 @@ fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
 #[test]
 fn a_rules_clients_take_what_it_says() {
     let engine = engine();
-    let rule: Rule = "fixed-window 5/15m".parse().unwrap();
+    let rule: Rule = "sliding-window 5/15m".parse().unwrap();
     let prepare = |rule: &Rule| engine.prepare_with("login", rule, 100_000).unwrap();
     let small = prepare(&rule.clone().with_max_bytes(1_000_000).unwrap());
     let visit = |key: u64| {

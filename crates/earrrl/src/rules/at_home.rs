@@ -4,11 +4,11 @@
 
 use core::time::Duration;
 
-use crate::algorithm::{Mode, Moment};
+use crate::algorithm::Mode;
 use crate::clock::Nanos;
 use crate::decision::{Brief, Decision, Outcome, Wait};
-use crate::rules::one_time::OneTime;
 use crate::rules::part::Part;
+use crate::rules::word_request::WordRequest;
 use crate::rules::{Judgement, Report, outcome_of, wait_of};
 use crate::store::Kept;
 use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
@@ -18,7 +18,7 @@ use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
 pub(crate) struct AtHome<'a> {
     part: &'a Part<'a>,
     seen: ReadEntry<'a>,
-    request: OneTime<'a>,
+    request: WordRequest<'a>,
 }
 
 impl<'a> Part<'a> {
@@ -77,7 +77,7 @@ impl<'a> Part<'a> {
         // The clock is read while the lines are fetched.
         let mut client = self.at_home(&place, now())?;
         loop {
-            if client.apply(mode(client.judgement())) {
+            if client.apply(mode(client.judgement()))? {
                 return Some(client);
             }
             client.judge(client.request.now())?;
@@ -95,8 +95,8 @@ impl<'a> Part<'a> {
     }
 
     #[inline(always)]
-    fn judge_seen<'p>(&'p self, seen: &ReadEntry<'_>, now: Nanos) -> Option<OneTime<'p>> {
-        OneTime::judge(self.rule, Moment(seen.word()?), now, self.cost)
+    fn judge_seen<'p>(&'p self, seen: &ReadEntry<'_>, now: Nanos) -> Option<WordRequest<'p>> {
+        WordRequest::judge(self.rule, seen.word()?, now, self.cost)
     }
 }
 
@@ -120,10 +120,10 @@ impl AtHome<'_> {
     }
 
     /// Stores the request if `mode` returns [`Mode::Charge`] for the judgement. Returns `None`,
-    /// with nothing stored, if the client is no longer in this slot.
+    /// with nothing stored, if the client is no longer in this slot or no word is its new state.
     #[inline]
     pub(super) fn settle(&mut self, mode: impl Fn(&Judgement) -> Mode) -> Option<()> {
-        while !self.apply(mode(self.judgement())) {
+        while !self.apply(mode(self.judgement()))? {
             self.judge(self.request.now())?;
         }
         Some(())
@@ -137,14 +137,14 @@ impl AtHome<'_> {
     }
 
     /// Stores the request if `mode` is [`Mode::Charge`]. Returns false if another thread changed
-    /// the state first.
+    /// the state first, and `None`, with nothing stored, if no word is the new state.
     #[inline(always)]
-    fn apply(&mut self, mode: Mode) -> bool {
+    fn apply(&mut self, mode: Mode) -> Option<bool> {
         if mode != Mode::Charge || self.part.cost.is_zero() {
             self.request.leave();
-            return self.seen.apply(Change::Keep);
+            return Some(self.seen.apply(Change::Keep));
         }
-        self.seen.apply(Change::Store(self.request.charge().0))
+        Some(self.seen.apply(Change::Store(self.request.charge()?)))
     }
 }
 

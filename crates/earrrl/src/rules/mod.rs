@@ -11,12 +11,12 @@ mod at_home;
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
-mod one_time;
-#[cfg(feature = "std")]
 pub(crate) mod part;
+#[cfg(feature = "std")]
+mod word_request;
 
 #[cfg(feature = "std")]
-pub use one_time::OneTime;
+pub use word_request::WordRequest;
 
 use alloc::vec::Vec;
 use core::time::Duration;

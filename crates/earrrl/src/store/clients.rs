@@ -6,11 +6,12 @@ use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
+use super::overflow::Overflow;
 use super::states::{States, Under, View};
 use super::table::{
-    Change, KeyHash, KeyHasher, Purpose, Table, TableError, fits, half_of_what_is_left,
+    Change, KeyHash, KeyHasher, Purpose, Table, TableError, Word, fits, half_of_what_is_left,
 };
-use crate::algorithm::{Limit, Policy, State};
+use crate::algorithm::{ByRank, Limit, Policy, State};
 use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
 use crate::error::RuleError;
@@ -19,6 +20,8 @@ use crate::rule::Rule;
 /// The clients of one rule, and their states.
 pub(crate) struct Clients {
     pub(crate) kept: Kept,
+    /// The states that fit no word, beside a table that no other process shares.
+    pub(super) overflow: Option<Overflow>,
     /// The store to which the clients move after the rule was changed; see `older.rs`. Boxed, since there
     /// may be thousands of stores that do not change.
     pub(super) next: OnceLock<Box<Next>>,
@@ -118,7 +121,8 @@ impl Clients {
         most_bytes: Option<usize>,
     ) -> Result<Self, BuildError> {
         let kept = Kept::new(limit, capacity, most_bytes)?;
-        Ok(Self { kept, next: OnceLock::new(), file: None })
+        let overflow = matches!(kept, Kept::Words(_)).then(|| Overflow::new(capacity));
+        Ok(Self { kept, overflow, next: OnceLock::new(), file: None })
     }
 
     /// Returns the store in a state file, and the hasher of its keys. `now` makes the clock of the
@@ -132,7 +136,7 @@ impl Clients {
         }
         let Opened { table, hasher, file } = file::open(wanted, now)?;
         let (kept, file) = (Kept::Words(table), Some(Box::new(file)));
-        Ok((Self { kept, next: OnceLock::new(), file }, hasher))
+        Ok((Self { kept, overflow: None, next: OnceLock::new(), file }, hasher))
     }
 
     /// Records in the state file that a request is decided at `now`. Called for clients that are
@@ -151,7 +155,7 @@ impl Clients {
     /// Returns the store of a rule with this limit that shares the map `states` with other rules.
     pub(crate) fn sharing(states: Arc<States>, limit: &Limit) -> Self {
         let kept = Kept::States(View::shared(states, limit));
-        Self { kept, next: OnceLock::new(), file: None }
+        Self { kept, overflow: None, next: OnceLock::new(), file: None }
     }
 
     /// Returns true if the rule shares its store with other rules.
@@ -180,30 +184,53 @@ impl Clients {
         match &self.kept {
             Kept::Words(table) => {
                 self.reached(now);
-                let decide = &decide;
-                table.update(
-                    key,
-                    || limit.idle(now),
-                    move |word| {
-                        if word.is_none() && table.is_sealed() {
-                            return (Change::Keep, None);
-                        }
-                        let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
-                        let after = after.as_ref().and_then(State::word);
-                        let change = match after {
-                            _ if after == word => Change::Keep,
-                            Some(after) => Change::Store(after),
-                            None => Change::Remove,
-                        };
-                        (change, Some(answer))
-                    },
-                )
+                match self.update_word(table, key, limit, now, &decide) {
+                    Updated::Done(answer) => Some(answer),
+                    Updated::Moved => None,
+                    Updated::Unfit(beside) => {
+                        self.update_overflow((table, beside), key, limit, now, &decide)
+                    }
+                }
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
                 (!states.is_sealed()).then(|| shard.update(key, states.under(limit), now, decide))
             }
         }
+    }
+
+    /// Updates a client of the table whose state fits a word before and after, or would have to fit
+    /// one since other processes share the table.
+    fn update_word<R>(
+        &self,
+        table: &Table,
+        key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
+        decide: &impl Fn(Option<State>) -> (Option<State>, R),
+    ) -> Updated<'_, R> {
+        let decide = |word: Option<Word>| {
+            if word.is_none() && table.is_sealed() {
+                return (Change::Keep, Updated::Moved);
+            }
+            let before = word.and_then(|word| limit.state_of(word));
+            let is_mark = word.is_some() && before.is_none();
+            if let Some(beside) = self.overflow.as_ref().filter(|_| is_mark) {
+                return (Change::Keep, Updated::Unfit(beside));
+            }
+            let (after, answer) = decide(before);
+            let Some(after) = after else { return (removal(word), Updated::Done(answer)) };
+            match (limit.word(&after), &self.overflow) {
+                (Some(after), _) if Some(after) == word => (Change::Keep, Updated::Done(answer)),
+                (Some(after), _) => (Change::Store(after), Updated::Done(answer)),
+                (None, Some(beside)) => (Change::Keep, Updated::Unfit(beside)),
+                (None, None) => {
+                    let above = limit.word_above(&after).map_or(Change::Keep, Change::Store);
+                    (above, Updated::Done(answer))
+                }
+            }
+        };
+        table.update(key, ByRank(limit, now), decide)
     }
 
     /// Passes a client's state to `judge`, which returns the state to keep; the request is not
@@ -221,7 +248,10 @@ impl Clients {
                 if word.is_none() && table.is_sealed() {
                     return None;
                 }
-                Some(judge(word.and_then(|word| limit.state_of(word))).1)
+                let state = |word| {
+                    limit.state_of(word).or_else(|| self.state_in_overflow(table, key, limit))
+                };
+                Some(judge(word.and_then(state)).1)
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
@@ -258,9 +288,12 @@ impl Clients {
         self.update(key, limit, now, |_| (None, ()))
     }
 
-    /// Returns true if states under `limit` can be kept in this store.
-    pub(crate) fn fits(&self, limit: &Limit) -> bool {
-        matches!(self.kept, Kept::Words(_)) == limit.is_one_time()
+    /// Returns true if this store, whose states are under `old`, can keep them under `new`. Larger
+    /// limits of an algorithm whose states are words can use the table too: states that do not fit
+    /// are kept beside it.
+    pub(crate) fn fits(&self, old: &Limit, new: &Limit) -> bool {
+        let in_table = matches!(self.kept, Kept::Words(_));
+        new.is_of_the_algorithm_of(old) || in_table == new.fits_words()
     }
 
     /// Converts the states of all clients from the limit `old` to `new`. No other thread may decide
@@ -271,7 +304,8 @@ impl Clients {
         }
         match &self.kept {
             Kept::Words(table) => {
-                table.convert(|word| new.convert(old, old.state_of(word)?, now)?.word());
+                table.convert(|word| new.word(&new.convert(old, old.state_of(word)?, now)?));
+                self.convert_overflow(old, new, now);
             }
             Kept::States(states) => {
                 for mut shard in states.each() {
@@ -290,7 +324,10 @@ impl Clients {
 
     pub(crate) fn bytes(&self) -> usize {
         match &self.kept {
-            Kept::Words(table) => table.bytes(),
+            Kept::Words(table) => {
+                let beside = self.states_beside_words().into_iter().flat_map(States::each);
+                table.bytes() + beside.map(|shard| shard.bytes()).sum::<usize>()
+            }
             Kept::States(states) => states.each().map(|shard| shard.bytes()).sum(),
         }
     }
@@ -303,9 +340,22 @@ impl Clients {
     }
 }
 
+/// The result of an update of a client in the table.
+enum Updated<'a, R> {
+    Done(R),
+    /// The client may be in another store.
+    Moved,
+    /// The state before or after fits no word, and belongs into the map beside the table.
+    Unfit(&'a Overflow),
+}
+
+fn removal(word: Option<Word>) -> Change {
+    if word.is_some() { Change::Remove } else { Change::Keep }
+}
+
 impl Kept {
     fn new(limit: &Limit, capacity: usize, most_bytes: Option<usize>) -> Result<Self, BuildError> {
-        if limit.is_one_time() {
+        if limit.fits_words() {
             return Ok(Self::Words(Table::new(capacity)?));
         }
         if capacity == 0 {

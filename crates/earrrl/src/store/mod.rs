@@ -3,6 +3,7 @@
 mod clients;
 pub(crate) mod file;
 pub(crate) mod older;
+mod overflow;
 mod states;
 pub mod table;
 mod walk;
@@ -20,5 +21,5 @@ pub(crate) use walk::{Passed, StateRef};
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on
 /// overflow.
 pub fn table_bytes(limit: &crate::algorithm::Limit, capacity: usize) -> Option<usize> {
-    if limit.is_one_time() { table::Table::bytes_of(capacity) } else { Some(0) }
+    if limit.fits_words() { table::Table::bytes_of(capacity) } else { Some(0) }
 }

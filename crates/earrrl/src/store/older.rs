@@ -16,7 +16,7 @@ use std::vec::Vec;
 use super::clients::{Clients, Kept, Next};
 use super::states::States;
 use super::table::{KeyHash, lock_of};
-use crate::algorithm::{Limit, Policy, State};
+use crate::algorithm::{ByRank, Limit, Policy, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
 
@@ -103,15 +103,17 @@ impl Older {
 
     fn is_empty_after_sweep(&self, rule: &Rule, clients: &Clients, now: Nanos) -> bool {
         let limit = rule.limit();
+        if let Some(beside) = self.clients.states_beside_words() {
+            self.sweep_states(beside, rule, clients, now);
+        }
         match (&self.clients.kept, &clients.kept) {
             (Kept::Words(from), Kept::Words(into)) if from.is_laid_out_as(into) => {
                 let convert = |word| {
-                    let state = limit.convert(&self.limit, self.limit.state_of(word)?, now);
-                    state?.word()
+                    limit.word(&limit.convert(&self.limit, self.limit.state_of(word)?, now)?)
                 };
-                from.pour(into, |key| WORDS.lock(key), convert, limit.idle(now))
+                from.pour(into, |key| WORDS.lock(key), convert, &ByRank(limit, now))
             }
-            (Kept::Words(from), _) => from.clear_idle(self.limit.idle(now)) == 0,
+            (Kept::Words(from), _) => from.clear_idle(&ByRank(&self.limit, now)) == 0,
             (Kept::States(from), _) => {
                 self.sweep_states(from, rule, clients, now);
                 true
@@ -125,7 +127,7 @@ impl Older {
         for shard in from.indices() {
             let next = || from.lock(shard).longest_idle();
             while let Some(key) = next() {
-                let _moving = STATES.lock(key);
+                let _moving = lock_move(&clients.kept, key);
                 if let Some(state) = self.clients.take(key, &self.limit) {
                     clients.receive(key, rule, state, &self.limit, now);
                 }
@@ -173,7 +175,7 @@ impl Clients {
 
     fn take(&self, key: KeyHash, limit: &Limit) -> Option<State> {
         match &self.kept {
-            Kept::Words(table) => table.take(key).and_then(|word| limit.state_of(word)),
+            Kept::Words(table) => self.take_word(table, key, limit),
             Kept::States(states) => states.lock_of(key).remove(key),
         }
     }

@@ -3,6 +3,7 @@
 use std::thread;
 
 use super::clients::{Clients, Kept};
+use super::states::States;
 use super::table::{KeyHash, Word};
 use crate::algorithm::{Limit, Mode, State};
 use crate::clock::Nanos;
@@ -44,6 +45,9 @@ impl Clients {
                     }
                     let Some(client) = client else { continue };
                     let mut state = limit.state_of(client.word);
+                    if state.is_none() {
+                        continue; // its state is in the map beside the table
+                    }
                     visit(Passed {
                         fingerprint: client.fingerprint,
                         usage: limit.usage(&mut state, now),
@@ -51,19 +55,10 @@ impl Clients {
                     });
                 }
             }
-            Kept::States(states) => {
-                for mut shard in states.each() {
-                    shard.walk(limit, now, |key, usage| {
-                        visit(Passed {
-                            fingerprint: key.fingerprint(),
-                            usage,
-                            held: StateRef::Key(key),
-                        });
-                    });
-                    drop(shard);
-                    thread::yield_now();
-                }
-            }
+            Kept::States(states) => return walk_states(states, limit, now, visit),
+        }
+        if let Some(beside) = self.states_beside_words() {
+            walk_states(beside, limit, now, visit);
         }
     }
 
@@ -88,5 +83,16 @@ impl Clients {
                 Some(peek(convert(self.inspect(key, limit, now, copy)??)))
             }
         }
+    }
+}
+
+fn walk_states(states: &States, limit: &Limit, now: Nanos, mut visit: impl FnMut(Passed)) {
+    for mut shard in states.each() {
+        shard.walk(limit, now, |key, usage| {
+            let (fingerprint, held) = (key.fingerprint(), StateRef::Key(key));
+            visit(Passed { fingerprint, usage, held });
+        });
+        drop(shard);
+        thread::yield_now();
     }
 }

@@ -2,7 +2,7 @@
 //! cache line beside the index entry, so that most decisions touch nothing else.
 
 use earrrl::algorithm::Moment;
-use earrrl::internal::OneTime;
+use earrrl::internal::WordRequest;
 use earrrl::{Cost, Decision, Limit, Nanos, Rule};
 
 use super::{Client, LocalTime, Urgency};
@@ -59,13 +59,14 @@ impl Lease {
         if time.local > self.until || time.offset != self.offset || cost.is_zero() {
             return None;
         }
-        let mut request = OneTime::judge(rule, self.state, time.redis(), cost)?;
+        let mut request = WordRequest::judge(rule, self.state.0, time.redis(), cost)?;
         if !request.judgement().allowed {
             return None;
         }
+        let unsent = request.charged_to(self.unsent.0)?;
+        let state = request.charge()?;
+        (self.unsent, self.state) = (Moment(unsent), Moment(state));
         self.headroom = headroom;
-        self.unsent = request.charged_to(self.unsent);
-        self.state = request.charge();
         Some(request.decision())
     }
 }

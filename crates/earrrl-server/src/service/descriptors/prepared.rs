@@ -140,7 +140,7 @@ impl DescriptorsPlan {
         let part = capacity / open.max(1);
         let is_crowded = shares && part < LEAST_CAPACITY.min(capacity);
         let own = |rule: &Rule| {
-            let least = if rule.limit().is_one_time() { LEAST_TABLE } else { LEAST_CAPACITY };
+            let least = if rule.limit().fits_words() { LEAST_TABLE } else { LEAST_CAPACITY };
             part.max(least.min(capacity))
         };
         let mut limits = LimitSpecs::default();

@@ -81,7 +81,7 @@ impl StateDirectory {
 
     /// Returns true if the clients of the limit are kept in memory.
     pub(crate) fn leaves_in_memory(&self, limit: &Limit) -> bool {
-        self.accepts_other_rules && !limit.is_one_time()
+        self.accepts_other_rules && !limit.fits_words()
     }
 
     /// Calls `open` with the file of a rule.

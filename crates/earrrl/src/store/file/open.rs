@@ -15,7 +15,6 @@ use super::header::{FIXED, FileHeader, HeaderFault};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
 use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
-use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::rule::Rule;
 use crate::store::table::mapping::Mapping;
@@ -28,11 +27,6 @@ const SHARDS_AT: usize = FIXED + 512;
 pub(super) const SETS_AT: usize = 2 * FIXED;
 const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= SETS_AT && WORDS * 8 <= 512);
 
-/// The factor by which a state may be ahead of the present, in times that the limit forgets a
-/// request: a bucket may owe a thousand times its capacity, and a recent average decays from more
-/// than any number of requests.
-const FURTHEST: u32 = 1000;
-
 /// Opens the latest generation of a state file, or creates the first one. `now` makes the clock of
 /// the given anchor and returns the present instant.
 pub(crate) fn open(
@@ -40,7 +34,7 @@ pub(crate) fn open(
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
     let (path, limit) = (wanted.path, wanted.limit);
-    if !limit.is_one_time() {
+    if !limit.fits_words() {
         return Err(StateError::Unsupported { rule: limit.text() });
     }
     let stem = Stem::of(path)?;
@@ -82,7 +76,7 @@ fn use_file(
     let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity).ok_or_else(unusable)?;
     let shared = clock(own, is_alone, &present, &header, wanted).map_err(refuse)?;
     let now = now(shared.anchor);
-    let swept = if is_alone { table.sweep(furthest(wanted.limit, now)) } else { Swept::default() };
+    let swept = if is_alone { table.sweep(wanted.limit.greatest(now)) } else { Swept::default() };
     shared.live.reached(now.get());
     flock(&file, FlockOperation::NonBlockingLockShared)
         .map_err(|error| StateError::io(path, "lock", error))?;
@@ -211,10 +205,4 @@ pub(super) fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), Stat
     ftruncate(file, length)
         .and_then(|()| fallocate(file, FallocateFlags::empty(), 0, length))
         .map_err(|error| StateError::io(path, "allocate", format!("{length} bytes: {error}")))
-}
-
-/// Returns the greatest state that a sweep keeps.
-fn furthest(limit: &Limit, now: Nanos) -> i128 {
-    let forgets_in = limit.lag().saturating_mul(128);
-    limit.idle(now + forgets_in.saturating_mul(FURTHEST))
 }

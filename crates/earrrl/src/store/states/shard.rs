@@ -181,6 +181,11 @@ impl Shard {
         answer
     }
 
+    /// Returns a client's state, without counting as a visit.
+    pub(crate) fn state_of(&self, key: KeyHash) -> Option<State> {
+        self.states.peek(&key.bits())?.state.clone()
+    }
+
     /// Removes a client and returns its state.
     pub(crate) fn remove(&mut self, key: KeyHash) -> Option<State> {
         let entry = self.states.pop(&key.bits())?;

@@ -5,11 +5,7 @@
 //! 1/256 of the range is never a word: a state in it is a numbered *claim* of a slot that a thread
 //! is about to fill. A slot of zeroes is empty.
 
-/// A client's state: an instant of at most 88 bits, in the unit of the algorithm.
-///
-/// A smaller word always means a lower current rate, so the client with the smallest word is
-/// evicted first.
-pub type Word = i128;
+pub use crate::algorithm::Word;
 
 /// A change of a client's state.
 ///

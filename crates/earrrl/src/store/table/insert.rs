@@ -30,7 +30,7 @@ use super::entry::{Entry, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
-use super::victim::{Candidate, ENOUGH, Rank, rank, victim};
+use super::victim::{Candidate, ENOUGH, Order, Rank, rank, rank_in, rank_of, victim};
 
 /// A claim is stale once this many later ones were made in its shard: its owner is long dead, or so
 /// slow that starting over costs it nothing.
@@ -43,8 +43,8 @@ const UNSEEN: Candidate = Candidate { place: 0, entry: Entry::EMPTY, rank: 0 };
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Stores the first word of an absent key. Returns false if another thread interfered; the
     /// caller must then look for the key again.
-    pub(super) fn insert(&self, key: KeyHash, word: Word, idle: Word) -> bool {
-        self.claim(key, word, idle).is_some_and(|claim| self.finish(key, word, &claim))
+    pub(super) fn insert(&self, key: KeyHash, word: Word, order: &impl Order) -> bool {
+        self.claim(key, word, order).is_some_and(|claim| self.finish(key, word, &claim))
     }
 
     /// Rescans and commits the claim, which are steps 2 and 3.
@@ -59,23 +59,22 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Claims a slot, which is step 1. Takes over a claim of the key that is there already.
-    pub(super) fn claim(&self, key: KeyHash, word: Word, idle: Word) -> Option<Candidate> {
+    pub(super) fn claim(&self, key: KeyHash, word: Word, order: &impl Order) -> Option<Candidate> {
         if let Some(home) = self.empty_home(key) {
             return self.claim_slot(key.fingerprint(), home, rank(Entry::EMPTY));
         }
         let mut slots = [UNSEEN; MAX_CANDIDATES];
         let mut seen = 0;
         for (slot, place) in slots.iter_mut().zip(self.lines.candidates(key)) {
-            *slot = self.look(place);
+            *slot = self.look(place, order);
             if slot.entry.fingerprint() == key.fingerprint() {
                 return slot.entry.is_claim().then_some(*slot);
             }
             seen += 1;
         }
         let (first, second) = slots.get(..seen)?.split_at(seen / 2);
-        let rank_of = |word| rank(Entry::new(key.fingerprint(), word));
-        let idle = rank_of(idle);
-        let victim = victim([first, second], LINE, rank_of(word), idle)?;
+        let idle = rank_of(order.idle());
+        let victim = victim([first, second], LINE, rank_of(order.rank(word)), idle)?;
         self.claim_slot(key.fingerprint(), victim, idle)
     }
 
@@ -93,9 +92,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         Some(Candidate { place: home * LINE + nth, entry: Entry::EMPTY, rank: 0 })
     }
 
-    fn look(&self, place: usize) -> Candidate {
+    fn look(&self, place: usize, order: &impl Order) -> Candidate {
         let entry = self.lines.slot(place).load();
-        let rank = if self.is_stale_claim(entry) { 0 } else { rank(entry) };
+        let rank = if self.is_stale_claim(entry) { 0 } else { rank_in(order, entry) };
         Candidate { place, entry, rank }
     }
 
@@ -120,20 +119,20 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Stores a state in a set of which `place` is a slot, the line of `place` first. The key must
     /// have no other state here, and no other thread may be storing one.
-    pub(super) fn put_near(&self, place: usize, state: Entry, idle: Word) {
+    pub(super) fn put_near(&self, place: usize, state: Entry, order: &impl Order) {
         let home = place / LINE;
-        let rank_of = |word| rank(Entry::new(state.fingerprint(), word));
+        let (newcomer, idle) = (rank_in(order, state), rank_of(order.idle()));
         loop {
             let mut slots = [UNSEEN; MAX_CANDIDATES];
             let lines = (0..LINES).map(|nth| home ^ nth);
             let places = lines.flat_map(|line| line * LINE..(line + 1) * LINE);
             for (slot, place) in slots.iter_mut().zip(places) {
-                *slot = self.look(place);
+                *slot = self.look(place, order);
             }
             let set = slots.get(..LINE * LINES).unwrap_or(&slots);
-            let Some(victim) = victim([set, &[]], LINE, rank(state), rank_of(idle)) else { return };
+            let Some(victim) = victim([set, &[]], LINE, newcomer, idle) else { return };
             if self.lines.slot(victim.place).swap(victim.entry, state).is_ok() {
-                return self.count_displaced(state.fingerprint(), &victim, rank_of(idle));
+                return self.count_displaced(state.fingerprint(), &victim, idle);
             }
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! # Eviction
 //! If a new client finds no empty slot, one of the clients with the lowest current rates is
-//! evicted; a smaller word means a lower rate. A flood of keys that each occur once therefore
+//! evicted; see [`Order`]. A flood of keys that each occur once therefore
 //! evicts its own keys, never a client over its limit. A new client always gets a slot, since it
 //! would otherwise never be counted.
 //!
@@ -59,6 +59,7 @@ use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
 pub use sweep::Swept;
 pub(crate) use transfer::lock_of;
+pub use victim::Order;
 
 /// The number of slots in a cache line.
 const LINE: usize = 4;
@@ -238,16 +239,17 @@ impl Table {
     ///
     /// `decide` gets the state, or `None` if the client is absent, and returns the change and a
     /// result. It may be called several times if threads interfere with each other; only its last
-    /// call counts. A client whose word is at most `idle()` is as good as new: such clients are
-    /// evicted before others, and are not counted as [`displaced`](Self::displaced).
+    /// call counts. `order` decides which client is evicted if the table is full: usually a closure
+    /// that returns the greatest word of a client that is as good as new. Such clients are evicted
+    /// before others, and are not counted as [`displaced`](Self::displaced).
     #[inline]
     pub fn update<R>(
         &self,
         key: KeyHash,
-        idle: impl Fn() -> Word,
+        order: impl Order,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        self.raw.update(key, idle, decide)
+        self.raw.update(key, order, decide)
     }
 
     /// Prefetches the home lines of a key, for a decision that follows a little later.
@@ -267,10 +269,10 @@ impl Table {
     pub(crate) fn update_anywhere<R>(
         &self,
         key: KeyHash,
-        idle: impl Fn() -> Word,
+        order: impl Order,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        self.raw.update_anywhere(key, idle, decide)
+        self.raw.update_anywhere(key, order, decide)
     }
 
     /// Prefetches the home lines of a key and returns them, so that the caller can do other work
@@ -353,14 +355,14 @@ impl Table {
         into: &Self,
         alone: impl Fn(KeyHash) -> G,
         convert: impl Fn(Word) -> Option<Word>,
-        idle: Word,
+        order: &impl Order,
     ) -> bool {
-        self.raw.pour(&into.raw, alone, convert, idle)
+        self.raw.pour(&into.raw, alone, convert, order)
     }
 
-    /// Removes the clients whose words are at most `idle`, and returns the number of clients left.
-    pub(crate) fn clear_idle(&self, idle: Word) -> usize {
-        self.raw.clear_idle(idle)
+    /// Removes the idle clients, and returns the number of clients left.
+    pub(crate) fn clear_idle(&self, order: &impl Order) -> usize {
+        self.raw.clear_idle(order)
     }
 
     /// Returns all clients, in no particular order. Clients that are inserted or removed during the

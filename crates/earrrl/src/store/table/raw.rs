@@ -8,6 +8,7 @@ use super::hash::KeyHash;
 use super::lines::Lines;
 use super::region::{Region, Shareable};
 use super::slot::{Purpose, Slot, prefetch};
+use super::victim::Order;
 
 /// Counters of insertions, and the seal. There are several, so that processors that insert do not
 /// share a cache line.
@@ -101,12 +102,12 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn update<R>(
         &self,
         key: KeyHash,
-        idle: impl Fn() -> Word,
+        order: impl Order,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         let at_home =
             self.at_home(&self.place(key, Purpose::Write)).and_then(|seen| seen.update(&decide));
-        at_home.unwrap_or_else(|| self.update_anywhere(key, idle, decide))
+        at_home.unwrap_or_else(|| self.update_anywhere(key, order, decide))
     }
 
     /// Finds a key in its home lines; see [`Table::at_home`](super::Table::at_home).
@@ -124,7 +125,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn update_anywhere<R>(
         &self,
         key: KeyHash,
-        idle: impl Fn() -> Word,
+        order: impl Order,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         loop {
@@ -135,7 +136,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             }
             let (change, answer) = decide(None);
             match change {
-                Change::Store(word) if !self.insert(key, word, idle()) => {}
+                Change::Store(word) if !self.insert(key, word, &order) => {}
                 _ => return answer,
             }
         }

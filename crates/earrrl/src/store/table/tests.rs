@@ -129,7 +129,7 @@ fn a_stale_claim_makes_room_and_a_fresh_one_does_not() {
 fn claims_of_one_key_differ() {
     let table = Table::new(1).unwrap();
     let claims = [(); 3].map(|()| {
-        let claim = table.raw.claim(key(7), 1, IDLE).unwrap();
+        let claim = table.raw.claim(key(7), 1, &|| IDLE).unwrap();
         table.raw.lines.slot(claim.place).swap(claim.entry, Entry::EMPTY).unwrap();
         claim.entry.low
     });
@@ -190,7 +190,7 @@ fn nothing_is_poured_into_a_sealed_table() {
     store(&from, 1, 5);
     from.seal();
     into.seal();
-    assert!(!from.pour(&into, |_| (), Some, IDLE));
+    assert!(!from.pour(&into, |_| (), Some, &|| IDLE));
     assert_eq!((from.len(), into.len()), (1, 0));
 }
 
@@ -271,7 +271,7 @@ fn one_client_at_most_moves_under_a_lock() {
         assert_eq!(under_lock.replace(Some(1)), Some(0), "two clients under one lock");
         Some(word + 1)
     };
-    assert!(from.pour(&into, alone, convert, IDLE));
+    assert!(from.pour(&into, alone, convert, &|| IDLE));
     assert!(clients.all(|name| into.get(key(name)) == Some(Word::from(name) + 1)));
     assert_eq!(from.len(), 0);
 }

@@ -18,6 +18,7 @@ use super::entry::{Entry, FINGERPRINT_MASK, Word};
 use super::hash::KeyHash;
 use super::raw::RawTable;
 use super::slot::Slot;
+use super::victim::Order;
 
 /// The mark of a sealed table: any entry that is not empty.
 const SEALED: Entry = Entry { high: 1, low: 1 };
@@ -66,7 +67,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         into: &Self,
         alone: impl Fn(KeyHash) -> G,
         convert: impl Fn(Word) -> Option<Word>,
-        idle: Word,
+        order: &impl Order,
     ) -> bool {
         for place in 0..self.lines.slots() {
             let entry = self.lines.slot(place).load();
@@ -81,22 +82,22 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
                 return false;
             }
             if let Some(word) = self.take_at(place, fingerprint).and_then(&convert) {
-                into.put_near(place, Entry::new(fingerprint, word), idle);
+                into.put_near(place, Entry::new(fingerprint, word), order);
             }
         }
         true
     }
 
-    /// Removes every state up to `idle`, and returns the number of states left.
-    pub(super) fn clear_idle(&self, idle: Word) -> usize {
-        let mut left = 0;
+    /// Removes the states of idle clients, and returns the number of states left.
+    pub(super) fn clear_idle(&self, order: &impl Order) -> usize {
+        let (mut left, idle) = (0, order.idle());
         for place in 0..self.lines.slots() {
             let entry = self.lines.slot(place).load();
             if entry == Entry::EMPTY || entry.is_claim() {
                 continue;
             }
             let is_gone = || self.lines.slot(place).swap(entry, Entry::EMPTY).is_ok();
-            left += usize::from(entry.word() > idle || !is_gone());
+            left += usize::from(order.rank(entry.word()) > idle || !is_gone());
         }
         left
     }

@@ -1,6 +1,27 @@
 //! The choice of a slot for a new client: an empty one, or that of a client with a low rate.
 
-use super::entry::{Entry, FINGERPRINT_BITS};
+use super::entry::{Entry, FINGERPRINT_BITS, Word};
+
+/// The order in which a full table evicts its clients.
+///
+/// A closure that returns the greatest word of an idle client is the order by words.
+pub trait Order {
+    /// Returns the greatest rank of a client that is as good as new.
+    fn idle(&self) -> Word;
+
+    /// Returns the rank of a client's state. The client with the smallest rank is evicted first.
+    #[inline(always)]
+    fn rank(&self, word: Word) -> Word {
+        word
+    }
+}
+
+impl<F: Fn() -> Word> Order for F {
+    #[inline(always)]
+    fn idle(&self) -> Word {
+        self()
+    }
+}
 
 /// The number of free slots in a home line's set that are needed to store a new client in that
 /// line. The first home line is tried before the second.
@@ -17,6 +38,21 @@ pub(super) type Rank = u128;
 /// Returns the rank of a word or a claim. Claims have the highest rank, so they are evicted last.
 pub(super) fn rank(entry: Entry) -> Rank {
     entry.to_bits() & (Rank::MAX >> FINGERPRINT_BITS)
+}
+
+/// Returns the rank of a word in an order.
+pub(super) fn rank_of(word: Word) -> Rank {
+    rank(Entry::new(1, word))
+}
+
+/// Returns the rank of an entry in an order; 0 if the entry is empty.
+#[inline(always)]
+pub(super) fn rank_in(order: &impl Order, entry: Entry) -> Rank {
+    if entry == Entry::EMPTY || entry.is_claim() {
+        return rank(entry);
+    }
+    let ranked = order.rank(entry.word());
+    if ranked == entry.word() { rank(entry) } else { rank_of(ranked) }
 }
 
 /// A slot's place, the entry that was read in it, and that entry's rank.

@@ -1,0 +1,71 @@
+//! The words of windows: a window's number and a count, in 88 bits.
+//!
+//! A window of `w` ns has 2^23·w words, and the windows' words follow each other: the words of the
+//! window that begins `t` ns after the epoch begin at 2^23·t. So every window of the 584 years that a
+//! clock can show has its words, and a later window has greater ones. With counts in billionths of a
+//! unit, they are enough for 2^23 units per second of the window.
+
+use super::contract::Word;
+use super::windowed::Windowed;
+
+/// The base-2 logarithm of the number of words for each nanosecond.
+const BITS: u32 = 23;
+/// The distance from the least word to 0.
+const OFFSET: i128 = 1 << 87;
+
+impl Windowed {
+    /// Returns the number of words of one window.
+    #[inline]
+    pub(super) fn words(&self) -> u128 {
+        u128::from(self.window) << BITS
+    }
+
+    /// Returns the word at a place among those of the window with the given index.
+    #[inline]
+    pub(super) fn word(&self, window: u64, place: u128) -> Word {
+        let start = window.saturating_mul(self.window);
+        (i128::from(start) << BITS) + place as i128 - OFFSET
+    }
+
+    /// Returns the index of the window that a word belongs to, and the word's place among its words.
+    /// Words that no clock reaches, as in a damaged file, belong to the last window.
+    #[inline]
+    pub(super) fn window_and_place(&self, word: Word) -> (u64, u128) {
+        let ticks = word.wrapping_add(OFFSET) as u128;
+        let nanos = u64::try_from(ticks >> BITS).unwrap_or(u64::MAX);
+        let window = nanos / self.window;
+        let place = ticks - (u128::from(window * self.window) << BITS);
+        (window, place.min(self.words() - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cost;
+    use core::time::Duration;
+    use proptest::prelude::*;
+
+    const LEAST: Word = -(1 << 87);
+
+    proptest! {
+        #[test]
+        fn a_word_is_a_window_and_a_place(
+            millis in 1..400_000_000_000_u64,
+            now in 0..u64::MAX / 2,
+            share in 0.0..1.0_f64,
+            any in LEAST..-(LEAST + 1),
+        ) {
+            let terms = Windowed::new(Cost::ONE, Duration::from_millis(millis.min(3_000_000_000)));
+            let terms = terms.unwrap();
+            let window = now / terms.window;
+            let place = (terms.words() as f64 * share) as u128;
+            let word = terms.word(window, place);
+            prop_assert_eq!(terms.window_and_place(word), (window, place));
+            prop_assert!((LEAST..0).contains(&word));
+            prop_assert!(word < terms.word(window + 1, 0));
+            let (_, place) = terms.window_and_place(any);
+            prop_assert!(place < terms.words());
+        }
+    }
+}
