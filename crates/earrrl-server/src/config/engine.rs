@@ -149,8 +149,16 @@ fn check_states(rules: &[Spanned<file::RuleTable>], valid: &[RuleConfig], proble
         let is_named =
             |table: &&Spanned<file::RuleTable>| *table.get_ref().name.get_ref() == rule.name;
         if let Some(table) = rules.iter().find(is_named) {
-            let problem = "limit: no state file can keep it; expected recent-average, token-bucket \
-                           or gcra, or not_persisted = \"ok\" in [engine]";
+            let kept = match rule.rule.limit().largest_in_words() {
+                Some(largest) => format!("a quota of at most {largest}"),
+                None => {
+                    "recent-average, token-bucket, gcra, fixed-window or sliding-counter".into()
+                }
+            };
+            let problem = format!(
+                "limit: no state file can keep it; expected {kept}, or not_persisted = \"ok\" in \
+                 [engine]"
+            );
             problems.add(table.get_ref().limit.span(), problem);
         }
     }

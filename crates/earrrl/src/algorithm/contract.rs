@@ -50,6 +50,10 @@ macro_rules! moments_are_words {
             true
         }
 
+        fn largest_in_words(&self) -> Option<u64> {
+            Some(u64::MAX)
+        }
+
         #[inline]
         fn word(&self, state: &Moment) -> Option<Word> {
             Some(state.0)
@@ -223,6 +227,12 @@ pub trait Algorithm: Sized {
     /// fit a word.
     fn fits_words(&self) -> bool {
         false
+    }
+
+    /// Returns the largest quota, in units, with which the table holds the clients of a limit that is
+    /// otherwise like this one; `None` for algorithms whose states are no words.
+    fn largest_in_words(&self) -> Option<u64> {
+        None
     }
 
     /// Returns the state as a word; `None` if no word is exactly this state.

@@ -8,7 +8,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::windowed::{Windowed, windowed, windowed_terms};
+use super::windowed::{UNIT, Windowed, windowed, windowed_terms};
 use super::{Algorithm, ClientState, Policy, Replenishment, Word};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -157,11 +157,14 @@ impl Algorithm for FixedWindow {
         duration_from_nanos(after.map_or(0, |count| self.terms.until_end(count.window, now)))
     }
 
-    /// Returns true for limits up to 2^23 units per second of the window. The two greatest words of
-    /// a window are no counts: the last one is the mark, the one before stands for any count that
-    /// is too great.
     fn fits_words(&self) -> bool {
-        self.terms.quota.billionths() < self.terms.words() - 2
+        self.terms.fits_words(self.largest_in_words())
+    }
+
+    /// Returns 2^23 units per second of the window. The two greatest words of a window are no counts:
+    /// the last one is the mark, the one before stands for any count that is too great.
+    fn largest_in_words(&self) -> Option<u64> {
+        u64::try_from((self.terms.words() - 3) / UNIT).ok()
     }
 
     #[inline]

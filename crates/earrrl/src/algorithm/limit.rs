@@ -244,6 +244,12 @@ impl Limit {
         each!(self, limit => limit.fits_words())
     }
 
+    /// Returns the largest quota with which the table holds the clients of a limit that is otherwise
+    /// like this one; `None` for algorithms whose states are no words.
+    pub fn largest_in_words(&self) -> Option<u64> {
+        each!(self, limit => limit.largest_in_words())
+    }
+
     /// Returns the most bytes that a busy client's state occupies, including the heap.
     pub fn state_bytes(&self) -> usize {
         size_of::<State>() + each!(self, limit => limit.most_heap_bytes())

@@ -39,9 +39,6 @@ pub struct SlidingCounter {
 
 windowed!(SlidingCounter);
 
-/// The billionths of a unit.
-const UNIT: u128 = 1_000_000_000;
-
 /// The cost that a client spent in one window and in the window before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowCounts {
@@ -246,10 +243,13 @@ impl Algorithm for SlidingCounter {
         }))
     }
 
-    /// Returns true for limits whose counts, in whole units, fit a word.
     fn fits_words(&self) -> bool {
-        let most = u128::from(self.digits().most()) * UNIT;
-        self.terms.quota.billionths() <= most
+        self.terms.fits_words(self.largest_in_words())
+    }
+
+    /// Returns the largest of two counts of whole units that fit a word.
+    fn largest_in_words(&self) -> Option<u64> {
+        Some(self.digits().most())
     }
 
     /// Returns the word if both counts are decimals with few enough digits.

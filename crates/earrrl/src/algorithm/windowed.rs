@@ -12,6 +12,9 @@ use crate::error::RuleError;
 use crate::grammar::RuleWords;
 use crate::parameter;
 
+/// The billionths of a unit.
+pub(super) const UNIT: u128 = 1_000_000_000;
+
 /// A limit of `quota` cost units in `window` nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Windowed {
@@ -41,6 +44,11 @@ impl Windowed {
 
     pub(super) fn allowance(&self) -> (f64, f64) {
         (self.quota.as_f64(), self.window as f64 / 1e9)
+    }
+
+    /// Returns true if the quota is at most `largest` units.
+    pub(super) fn fits_words(&self, largest: Option<u64>) -> bool {
+        largest.is_some_and(|largest| self.quota.billionths() <= u128::from(largest) * UNIT)
     }
 
     /// Returns true if the sum of `counted` billionths and `cost` is within the quota.

@@ -263,9 +263,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
-        let keeps_states = rule.limit().keeps_states_of(self.rule.limit());
-        if let Some(file) = self.clients.file().filter(|_| !keeps_states) {
-            return Err(file.refuses(self.rule.limit(), rule.limit()).into());
+        if let Some(file) = self.clients.file() {
+            file.accept(self.rule.limit(), rule.limit())?;
         }
         if self.clients.fits(self.rule.limit(), rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());

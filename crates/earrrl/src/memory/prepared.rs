@@ -111,6 +111,10 @@ impl Prepared {
         clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
     ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
+        if let Some(file) = self.clients.file().filter(|_| new.keeps_states_of(old)) {
+            let unfit = |error| EngineError::Unavailable(format!("rule {}: {error}", self.name));
+            file.accept(old, new).map_err(unfit)?;
+        }
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         if new != old {
             changed.version += 1;

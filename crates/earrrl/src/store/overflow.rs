@@ -120,3 +120,7 @@ impl Clients {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "overflow_tests.rs"]
+mod tests;

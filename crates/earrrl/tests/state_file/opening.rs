@@ -122,6 +122,46 @@ fn algorithms_with_larger_states_are_refused() {
         let (_, text) = field(open(rule, &scratch.path(), CAPACITY));
         assert!(text.contains("keeps its states in memory only"), "{text}");
     }
+    for (rule, bound) in [
+        ("fixed-window 8388608/1s", "at most 8388607"),
+        ("fixed-window 600000000/1m", "at most 503316479"),
+        ("sliding-counter 16777215/1s", "at most 16777214"),
+        ("sliding-counter 2000000000/1h", "at most 1073741822"),
+    ] {
+        let (_, text) = field(open(rule, &scratch.path(), CAPACITY));
+        assert!(text.contains(bound), "{text}");
+    }
     assert!(!scratch.0.exists());
     assert!(open(BUCKET, &scratch.path(), 0).is_err());
+}
+
+#[test]
+fn a_changed_quota_of_a_window_keeps_its_file() {
+    for name in ["fixed-window", "sliding-counter"] {
+        let scratch = Scratch::new();
+        let rule = |quota: &str| format!("{name} {quota}");
+        let mut limiter = open(&rule("5/3650d"), &scratch.path(), 100).unwrap();
+        assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), 5);
+        limiter.change(rule("7/3650d").parse().unwrap()).unwrap();
+        assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), 2);
+        let mut refused = |quota: &str| limiter.change(rule(quota).parse().unwrap()).unwrap_err();
+        assert!(refused("7/365d").to_string().contains(": rule: "));
+        assert!(refused("1e18/3650d").to_string().contains("expected at most "));
+    }
+}
+
+/// A state that fits no word exactly is rounded up, since other processes could not find it anywhere
+/// else.
+#[test]
+fn a_file_rounds_counts_of_too_many_digits_up() {
+    let scratch = Scratch::new();
+    let (rule, cost) = ("sliding-counter 100000000/3650d", |text: &str| text.parse().unwrap());
+    let limiter = open(rule, &scratch.path(), 100).unwrap();
+    limiter.charge(&7, cost("12345678.123456789")).unwrap();
+    assert_eq!(limiter.peek(&7, cost("87654321.87")).unwrap().remaining(), 87_654_321);
+    assert!(!limiter.peek(&7, cost("87654321.876543211")).unwrap().is_allowed());
+    limiter.charge(&8, cost("1e18")).unwrap();
+    limiter.refund(&8, cost("1e18"), None);
+    assert!(!limiter.check(&8).is_allowed());
+    assert!(limiter.check(&9).is_allowed());
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::string::{String, ToString};
 use std::vec::Vec;
 
+use crate::algorithm::Limit;
+
 /// The reason why a state file cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,10 +33,13 @@ pub enum StateError {
         /// The processes that use the file, as `pid (command)`.
         holders: Vec<String>,
     },
-    /// The states of the rule's algorithm are too large for a file.
+    /// The states of the rule are too large for a file.
     Unsupported {
         /// The rule.
         rule: String,
+        /// The largest quota, in units, with which a file could keep the states; `None` if no file
+        /// keeps states of this algorithm.
+        largest: Option<u64>,
     },
 }
 
@@ -51,6 +56,11 @@ impl StateError {
     ) -> Self {
         let (found, expected) = (found.to_string(), expected.to_string());
         Self::Refused { path: path.into(), field, found, expected, holders: Vec::new() }
+    }
+
+    /// Returns the error that no file can keep states under a limit.
+    pub(crate) fn unsupported(limit: &Limit) -> Self {
+        Self::Unsupported { rule: limit.text(), largest: limit.largest_in_words() }
     }
 
     /// Adds the processes that use the file.
@@ -75,10 +85,14 @@ impl fmt::Display for StateError {
                 }
                 Ok(())
             }
-            Self::Unsupported { rule } => write!(
+            Self::Unsupported { rule, largest: Some(largest) } => write!(
+                f,
+                "state file: `{rule}`: the quota is too large for a file; expected at most {largest}"
+            ),
+            Self::Unsupported { rule, largest: None } => write!(
                 f,
                 "state file: `{rule}` keeps its states in memory only; expected recent-average, \
-                 token-bucket or gcra"
+                 token-bucket, gcra, fixed-window or sliding-counter"
             ),
         }
     }

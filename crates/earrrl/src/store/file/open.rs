@@ -35,7 +35,7 @@ pub(crate) fn open(
 ) -> Result<Opened, StateError> {
     let (path, limit) = (wanted.path, wanted.limit);
     if !limit.fits_words() {
-        return Err(StateError::Unsupported { rule: limit.text() });
+        return Err(StateError::unsupported(limit));
     }
     let stem = Stem::of(path)?;
     let folder = Folder::create(path.parent().unwrap_or(Path::new("")))?;

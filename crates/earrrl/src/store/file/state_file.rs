@@ -48,9 +48,15 @@ pub(crate) struct StateFile {
 }
 
 impl StateFile {
-    /// Returns the error that states under `new` differ from those under `old`, the file's limit.
-    pub(crate) fn refuses(&self, old: &Limit, new: &Limit) -> StateError {
-        StateError::refused(&self.path, "rule", new.text(), old.text())
+    /// Returns an error unless the file can keep its states, which are under `old`, under `new`.
+    pub(crate) fn accept(&self, old: &Limit, new: &Limit) -> Result<(), StateError> {
+        if !new.fits_words() {
+            return Err(StateError::unsupported(new));
+        }
+        if !new.keeps_states_of(old) {
+            return Err(StateError::refused(&self.path, "rule", new.text(), old.text()));
+        }
+        Ok(())
     }
 
     /// Records that requests were decided at `now`, so that time does not go back after a restart of

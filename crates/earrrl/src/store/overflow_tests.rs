@@ -1,0 +1,155 @@
+use core::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::Mode;
+use crate::cost::Cost;
+use crate::rule::Rule;
+use crate::store::{Next, Older};
+
+const NOW: Nanos = Nanos::from_secs(1_800_000_000);
+/// Costs of which the sums of some fit a word and the sums of others do not.
+const COSTS: [&str; 6] = ["1", "2.5", "0.000000001", "1000000", "40000000000", "1e15"];
+
+fn key() -> KeyHash {
+    KeyHash::from_bits(7 << 40 | 77)
+}
+
+fn clients(rule: &Rule) -> Arc<Clients> {
+    Arc::new(Clients::new(rule.limit(), 100, None).unwrap())
+}
+
+fn cost(text: &str) -> Cost {
+    text.parse().unwrap()
+}
+
+fn charge(clients: &Clients, rule: &Rule, now: Nanos, cost: Cost) -> Option<State> {
+    let decide = |state| {
+        let after = rule.limit().decide(state, now, cost, Mode::Charge).0;
+        (after.clone(), after)
+    };
+    clients.update(key(), rule.limit(), now, decide).unwrap()
+}
+
+fn state(clients: &Clients, rule: &Rule) -> Option<State> {
+    clients.inspect(key(), rule.limit(), NOW, |state| (state.clone(), state)).unwrap()
+}
+
+fn is_in_overflow(clients: &Clients) -> bool {
+    clients.states_beside_words().is_some_and(|states| states.lock_of(key()).contains(key()))
+}
+
+proptest! {
+    #[test]
+    fn states_are_those_of_the_pure_functions(
+        steps in prop::collection::vec((0..700_u64, 0..COSTS.len(), any::<bool>()), 1..60),
+    ) {
+        for text in ["fixed-window 5/1s", "sliding-counter 5/1s", "sliding-counter 7.5/100ms"] {
+            let (rule, mut now) = (text.parse::<Rule>().unwrap(), NOW);
+            let (clients, limit) = (clients(&rule), rule.limit());
+            let (mut exact, mut last) = (None, NOW);
+            for (millis, nth, refunds) in &steps {
+                now = now + Duration::from_millis(*millis);
+                let cost = cost(COSTS[*nth]);
+                if *refunds {
+                    clients.refund(key(), limit, now, Some(last), cost).unwrap();
+                    exact = limit.refund(exact, now, last, cost);
+                } else {
+                    let stored = charge(&clients, &rule, now, cost);
+                    exact = limit.decide(exact, now, cost, Mode::Charge).0;
+                    last = now;
+                    prop_assert_eq!(&stored, &exact);
+                }
+                prop_assert_eq!(&state(&clients, &rule), &exact);
+                let fits = exact.as_ref().is_none_or(|state| limit.word(state).is_some());
+                prop_assert_eq!(is_in_overflow(&clients), !fits);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_charge_is_lost_between_the_table_and_the_map() {
+    let rule: Rule = "sliding-counter 1000/1h".parse().unwrap();
+    let clients = clients(&rule);
+    let (whole, fraction) = (cost("1000000"), cost("0.000000001"));
+    let work = |nth: u64| {
+        for _ in 0..2000 {
+            charge(&clients, &rule, NOW, if nth % 2 == 0 { whole } else { fraction });
+            if nth == 3 {
+                clients.refund(key(), rule.limit(), NOW, Some(NOW), fraction).unwrap();
+            }
+        }
+    };
+    thread::scope(|scope| (0..4).for_each(|nth| drop(scope.spawn(move || work(nth)))));
+    let Some(State::SlidingCounter(counts)) = state(&clients, &rule) else { panic!("no state") };
+    let expected = 4000 * whole.billionths() + 2000 * fraction.billionths();
+    assert_eq!(counts.current, expected);
+    assert!(is_in_overflow(&clients) && clients.len() == 1);
+}
+
+/// A state in the map moves with its client, at the next request or in the sweep.
+#[test]
+fn a_state_in_the_map_moves_to_the_next_store() {
+    let text = |window: &str| format!("sliding-counter 10000000/{window}").parse::<Rule>().unwrap();
+    for is_swept in [true, false] {
+        let (rule, changed) = (text("1h"), text("2h"));
+        let (older, newer) = (clients(&rule), clients(&changed));
+        charge(&older, &rule, NOW, cost("1000000.000000001"));
+        let before = state(&older, &rule).unwrap();
+        assert!(is_in_overflow(&older));
+        older.seal(Next { rule: changed.clone(), clients: Arc::clone(&newer) });
+        let decide = |_| unreachable!("a sealed store keeps no state in its map");
+        assert!(older.update(key(), rule.limit(), NOW, decide).is_none_or(|()| false));
+        let left = Older { limit: *rule.limit(), clients: Arc::clone(&older), older: None };
+        if is_swept {
+            assert!(left.sweep(&changed, &newer, NOW, &mut Vec::new()).is_none());
+        } else {
+            left.settle(key(), &changed, &newer, NOW);
+        }
+        let expected = changed.limit().convert(rule.limit(), before, NOW);
+        assert_eq!(state(&newer, &changed), expected);
+        assert!(!is_in_overflow(&older) && is_in_overflow(&newer));
+        assert_eq!((older.len(), newer.len()), (0, 1));
+    }
+}
+
+#[test]
+fn a_state_in_the_map_is_converted_in_place() {
+    let (rule, changed): (Rule, Rule) =
+        ("fixed-window 5/1s".parse().unwrap(), "fixed-window 5/1m".parse().unwrap());
+    let mut clients = Clients::new(rule.limit(), 100, None).unwrap();
+    charge(&clients, &rule, NOW, cost("1e15"));
+    assert!(is_in_overflow(&clients));
+    clients.convert(rule.limit(), changed.limit(), NOW);
+    let Some(State::FixedWindow(count)) = state(&clients, &changed) else { panic!("no state") };
+    assert_eq!(count.count, cost("1e15").billionths());
+}
+
+/// After the end of a window, the words of new clients are greater than those of clients that spent
+/// their quota in the window before.
+#[test]
+fn new_clients_do_not_displace_those_over_their_limit() {
+    let rule: Rule = "sliding-counter 5/1m".parse().unwrap();
+    let (clients, limit) = (Clients::new(rule.limit(), 1000, None).unwrap(), rule.limit());
+    let mix = |nth: u64| KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let admit = |nth, now| {
+        let decide = |mut state| {
+            let allowed = limit.admit(&mut state, now, Cost::ONE, Mode::Check);
+            (state, allowed)
+        };
+        clients.update(mix(nth), limit, now, decide).unwrap()
+    };
+    let next_window = NOW + Duration::from_secs(61);
+    for offender in 0..300 {
+        while admit(offender, NOW) {}
+    }
+    for newcomer in 1000..20_000 {
+        assert!(admit(newcomer, next_window));
+    }
+    assert_eq!((0..300).filter(|offender| admit(*offender, next_window)).count(), 0);
+}
