@@ -5,13 +5,15 @@ use earrrl::Cost;
 use rustix::process::Signal;
 
 use super::process::{Process, Work, wait_until};
-use super::{AVERAGE, BUCKET, CAPACITY, Scratch, open};
+use super::{CAPACITY, FIVE, Scratch, open};
 
-/// A bucket and a recent average whose charges can be counted: units that are left when all
-/// requests of the tests, which take seconds, are charged.
-const COUNTED: [(&str, u64); 2] = [
+/// A rule of every algorithm whose charges can be counted: units that are left when all requests of
+/// the tests, which take seconds, are charged.
+const COUNTED: [(&str, u64); 4] = [
     ("token-bucket 10000 refill=1/d", 10_000),
     ("recent-average 1000000/365d period=365d leaky", 1_000_001),
+    ("fixed-window 1000000/3650d", 1_000_000),
+    ("sliding-counter 1000000/3650d strict", 1_000_000),
 ];
 
 fn times(short: usize, long: usize) -> usize {
@@ -28,19 +30,45 @@ fn sum(processes: impl IntoIterator<Item = Process>, clients: u64) -> Vec<u64> {
     sum
 }
 
+/// Eight processes decide. Now and then, one is killed and replaced.
+fn five_of_each_client(rule: &str, kills: usize) {
+    const CLIENTS: u64 = 10_000;
+    let scratch = Scratch::new();
+    let start = |seed: usize| {
+        let work = Work { rule, clients: CLIENTS, requests: 3, seed: seed as u64 };
+        Process::start(&scratch, work)
+    };
+    let mut running: Vec<_> = (0..8).map(start).collect();
+    running.iter_mut().for_each(Process::go);
+    let mut ended: Vec<Process> = Vec::new();
+    for kill in 0..kills {
+        // The kills are spread over the first three quarters of the requests that are admitted.
+        let until = (CLIENTS * 5 * 3 / 4) * (kill as u64 + 1) / kills as u64;
+        let all = || ended.iter().chain(&running).map(Process::acknowledged).sum::<u64>();
+        wait_until(|| all() >= until);
+        let victim = running.remove(kill * 3 % 8);
+        victim.signal(Signal::KILL);
+        ended.push(victim);
+        let mut next = start(8 + kill);
+        next.go();
+        running.push(next);
+    }
+    ended.append(&mut running);
+    let admitted = sum(ended, CLIENTS);
+    assert!(admitted.iter().all(|count| *count <= 5), "{rule}: {admitted:?}");
+    let acknowledged: u64 = admitted.iter().sum();
+    // Each process may have died between a charge and its entry in the ledger.
+    assert!(acknowledged + kills as u64 >= 5 * CLIENTS, "{rule}: {acknowledged}");
+    let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
+    assert!((0..CLIENTS).all(|client| !limiter.check(&client).is_allowed()), "{rule}");
+    assert_eq!(limiter.displaced(), 0);
+}
+
 #[test]
 fn eight_processes_admit_five_requests_of_each_client() {
-    let clients = times(1 << 10, 1 << 13) as u64;
-    for rule in [BUCKET, AVERAGE] {
-        let scratch = Scratch::new();
-        let work = |seed| Work { rule, clients, requests: 2, seed };
-        let mut processes: Vec<_> =
-            (0..8).map(|seed| Process::start(&scratch, work(seed))).collect();
-        processes.iter_mut().for_each(Process::go);
-        let admitted = sum(processes, clients);
-        assert!(admitted.iter().all(|count| *count == 5), "{rule}: {admitted:?}");
-        let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
-        assert_eq!((limiter.displaced(), limiter.swept()), (0, Some(Default::default())));
+    for rule in FIVE {
+        five_of_each_client(rule, 0);
+        five_of_each_client(rule, times(20, 200));
     }
 }
 

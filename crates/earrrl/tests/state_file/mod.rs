@@ -18,6 +18,16 @@ const BUCKET: &str = "token-bucket 5 refill=1/d";
 /// A recent average that admits 5 requests and decays too slowly to matter within a test.
 const AVERAGE: &str = "recent-average 4/30d period=30d leaky";
 
+/// A rule of every algorithm whose states are in files: each admits 5 requests.
+const FIVE: [&str; 6] = [
+    BUCKET,
+    "gcra 1/d burst=5",
+    AVERAGE,
+    "fixed-window 5/3650d",
+    "sliding-counter 5/3650d",
+    "sliding-counter 5/3650d strict",
+];
+
 /// The capacity of files that several processes share.
 const CAPACITY: usize = 1 << 15;
 

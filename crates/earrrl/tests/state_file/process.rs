@@ -16,7 +16,7 @@ const ROLE: &str = "EARRRL_STATE_PROCESS";
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) rule: &'a str,
-    /// The number of clients, a power of two.
+    /// The number of clients, without prime factors other than 2 and 5.
     pub(super) clients: u64,
     /// The number of requests of each client.
     pub(super) requests: u64,
@@ -90,9 +90,9 @@ fn decides_alone() {
     println!("open");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     for nth in 0..clients * requests {
-        // Multiplication by an odd number visits every client once a round, in another order in
-        // each process.
-        let client = (nth * (2 * seed + 1) + seed * 977) % clients;
+        // Multiplication by a number without the factors 2 and 5 visits every client once a round, in
+        // another order in each process.
+        let client = (nth * (20 * seed + 1) + seed * 977) % clients;
         if limiter.check(&client).is_allowed() {
             // One write for each, so that no acknowledged request is lost with the process.
             ledger.write_all(&client.to_le_bytes()).unwrap();
