@@ -1,7 +1,10 @@
-//! Tests the recipes of `contrib/` for nginx and HAProxy with Debian's packages, and sends every
-//! spelling of a path to applications. `scripts/gate` installs the packages and runs these tests.
+//! Tests the recipes of `contrib/` for nginx and HAProxy with Debian's packages, sends every spelling
+//! of a path to applications, and starts servers on full and read-only file systems. `scripts/gate`
+//! installs the packages and runs these tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "debian/mounts.rs"]
+mod mounts;
 #[path = "debian/spellings.rs"]
 mod spellings;
 mod support;

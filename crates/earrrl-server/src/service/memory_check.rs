@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(&text[over.place.unwrap()], "1_000_000_000");
         assert!(over.message.contains("the 1000000000 clients of rule a need 20 GiB"));
         assert_eq!(found(&text, 32), None);
-        let windows = text.replace("gcra 1/s burst=1", "fixed-window 5/1m");
-        assert_eq!(found(&windows, 1), None, "they take memory as they come");
+        let logs = text.replace("gcra 1/s burst=1", "sliding-log 5/1m");
+        assert_eq!(found(&logs, 1), None, "they take memory as they come");
         let engine = format!("[engine]\ncapacity = 1_000_000_000\n{}", rule("capacity = 1"));
         let message = found(&engine, 1).unwrap().message;
         assert!(message.contains("of [engine]"), "{message}");

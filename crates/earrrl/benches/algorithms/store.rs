@@ -14,6 +14,8 @@ use super::{START, Workload};
 const CLIENTS: u64 = 1024;
 const GCRA: &str = "gcra 1000000/s burst=1000000000";
 const AVERAGE: &str = "recent-average 1000000000/s half-life=10s";
+const FIXED: &str = "fixed-window 100000000/1h";
+const COUNTER: &str = "sliding-counter 100000000/1h";
 /// Rules as users have them: a rate a second, and one that a busy client does not reach.
 const RULES: [&str; 8] = [
     "gcra 1/s burst=100000000",
@@ -42,6 +44,10 @@ pub(super) fn workloads() -> Vec<Workload> {
         },
         Workload { name: "recent-average check, batches", run: |n| check_batch(AVERAGE, n) },
         Workload { name: "recent-average admit, batches", run: |n| admit_batch(AVERAGE, n) },
+        Workload { name: "fixed-window check", run: |n| check(FIXED, n) },
+        Workload { name: "sliding-counter check", run: |n| check(COUNTER, n) },
+        Workload { name: "engine, 1 fixed-window", run: |n| decide(&[FIXED], n) },
+        Workload { name: "engine, 1 sliding-counter", run: |n| decide(&[COUNTER], n) },
         Workload { name: "engine, 1 rule", run: |n| decide(&RULES[..1], n) },
         Workload { name: "engine, 1 rule, clients named", run: decide_and_name },
         Workload { name: "engine, 8 rules", run: |n| decide(&RULES, n) },

@@ -73,7 +73,7 @@ impl<K: ?Sized> Limiter<K> {
 
 impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// Sets the number of live clients for which memory is reserved. A client takes 22 bytes if the
-    /// rule's algorithm is recent-average, token-bucket or gcra.
+    /// rule's states fit words; see [`Limit::fits_words`](crate::Limit::fits_words).
     #[must_use]
     pub fn capacity(self, clients: usize) -> Self {
         Self { capacity: clients, ..self }
@@ -150,8 +150,8 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     ///
     /// A killed process loses nothing. After a power failure, the states are as old as the pages
     /// that the kernel has written; on tmpfs, such as `/dev/shm`, they are gone after a reboot. The
-    /// algorithm must be recent-average, token-bucket or gcra, and the system Linux with ext4, XFS
-    /// or tmpfs.
+    /// rule's states must fit words ([`Limit::fits_words`](crate::Limit::fits_words)), and the system
+    /// must be Linux with ext4, XFS or tmpfs.
     ///
     /// ```
     /// use earrrl::Limiter;

@@ -47,8 +47,8 @@ const SOON: Duration = Duration::from_secs(1);
 /// borrows as: a `Limiter<String>` takes `&String` and `&str`, and a `Limiter<[u8]>` takes keys
 /// that are bytes. Only the hash of a key is stored.
 ///
-/// All methods that decide take `&self`. They take no lock under recent-average, token-bucket and
-/// gcra, and then never wait for another thread.
+/// All methods that decide take `&self`. They take no lock under rules whose states fit words
+/// ([`Limit::fits_words`]), and then never wait for another thread.
 ///
 /// ```
 /// use earrrl::{Cost, Limiter, Rate, TokenBucket};
@@ -358,8 +358,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.len() == 0
     }
 
-    /// Returns the bytes that the clients' states occupy. The number is fixed under recent-average,
-    /// token-bucket and gcra.
+    /// Returns the bytes that the clients' states occupy. The number is fixed under rules whose
+    /// states fit words; see [`Limit::fits_words`].
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};

@@ -38,8 +38,9 @@ use prepared::{Prepared, Registry, RuleBlocks};
 /// An engine that keeps the clients of any number of rules in memory, a fixed number for each rule.
 ///
 /// The calling thread makes the decisions synchronously: the returned futures are ready. Under
-/// recent-average, token-bucket and gcra a decision takes no lock, except for each client's first
-/// decision after its rule's half-life, refill or capacity was changed.
+/// recent-average, token-bucket, gcra, fixed-window and sliding-counter a decision takes no lock,
+/// except for each client's first decision after its rule's half-life, refill, window or capacity was
+/// changed, and for counts that fit no word (see [`Limit::fits_words`](crate::Limit::fits_words)).
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};

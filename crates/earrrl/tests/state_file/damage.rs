@@ -93,6 +93,35 @@ fn random_slots_lock_nobody_out_for_ever() {
     }
 }
 
+/// A process that creates a file can die before each step: before its first byte, its length, its
+/// header, its name, and before it removes the generation before.
+#[test]
+fn what_a_dead_process_left_is_no_obstacle() {
+    let whole = fs::read(used().file()).unwrap();
+    let mut blank = whole.clone();
+    blank[..PAGE as usize].fill(0);
+    let header = PAGE as usize;
+    for left in [&whole[..0], &whole[..100], &whole[..header], &blank, &whole] {
+        let scratch = Scratch::new();
+        drop(open(BUCKET, &scratch.0.join("other"), 10).unwrap());
+        let temporary = scratch.0.join(".login.tmp");
+        fs::write(&temporary, left).unwrap();
+        assert!(works(&scratch, 0), "{} bytes", left.len());
+        assert!(!temporary.exists());
+        fs::write(&temporary, left).unwrap();
+        assert!(works(&scratch, 1000), "{} bytes beside a file", left.len());
+        assert_eq!(earrrl::StateDirectory::prune(&scratch.0, &[]).unwrap(), [temporary]);
+    }
+    let scratch = used();
+    fs::copy(scratch.file(), scratch.0.join("login.2.earrrl")).unwrap();
+    let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+    assert!(!limiter.check(&7).is_allowed() && limiter.check(&700).is_allowed());
+    drop(limiter);
+    assert_eq!(earrrl::StateDirectory::prune(&scratch.0, &[]).unwrap(), [scratch.file()]);
+    let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+    assert_eq!((0..9).filter(|_| limiter.check(&700).is_allowed()).count(), 4);
+}
+
 #[test]
 fn a_file_that_does_not_fit_its_disk_is_an_error() {
     let scratch = Scratch::new();

@@ -1,6 +1,10 @@
 //! Several processes on one file, some of them killed or stopped at random moments. Every
 //! acknowledged request is charged once, and no client is admitted more often than its limit permits.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
 use earrrl::Cost;
 use rustix::process::Signal;
 
@@ -72,17 +76,17 @@ fn eight_processes_admit_five_requests_of_each_client() {
     }
 }
 
-/// Four processes decide. Now and then one is killed and replaced, and another one is stopped for a
-/// while.
-fn episode(rule: &str, quota: u64, episode: usize, kills: usize) {
+/// Four processes decide. Now and then one is killed and replaced by one of the build `next`, and
+/// another one is stopped for a while.
+fn episode(rule: &str, quota: u64, episode: usize, kills: usize, next: &Path) {
     let (scratch, clients) = (Scratch::new(), 1 << 14);
-    let start = |seed: usize| {
+    let start = |seed: usize, build: &Path| {
         let work = Work { rule, clients, requests: 1 << 40, seed: seed as u64 };
-        let mut process = Process::start(&scratch, work);
+        let mut process = Process::of_build(build, &scratch, work);
         process.go();
         process
     };
-    let mut running: Vec<_> = (0..4).map(start).collect();
+    let mut running: Vec<_> = (0..4).map(|seed| start(seed, &this_build())).collect();
     let mut ended = Vec::new();
     for kill in 0..kills {
         let moment = (episode * 7919 + kill * 104_729) as u64 % 4001;
@@ -94,7 +98,7 @@ fn episode(rule: &str, quota: u64, episode: usize, kills: usize) {
         victim.signal(Signal::KILL);
         stopped.signal(Signal::CONT);
         ended.push(victim);
-        running.push(start(4 + kill));
+        running.push(start(4 + kill, next));
     }
     running.iter().for_each(|process| process.signal(Signal::KILL));
     ended.append(&mut running);
@@ -117,7 +121,45 @@ fn episode(rule: &str, quota: u64, episode: usize, kills: usize) {
 fn every_acknowledged_request_of_killed_processes_is_charged_once() {
     for (rule, quota) in COUNTED {
         for nth in 0..times(1, 10) {
-            episode(rule, quota, nth, times(10, 20));
+            episode(rule, quota, nth, times(10, 20), &this_build());
         }
+    }
+}
+
+fn this_build() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+/// Compiles this test once more, optimised. The short form of the test copies it instead.
+fn other_build(scratch: &Scratch) -> PathBuf {
+    if std::env::var_os("EARRRL_LONG").is_none() {
+        let copy = scratch.0.join("build");
+        fs::create_dir(&scratch.0).unwrap();
+        fs::copy(this_build(), &copy).unwrap();
+        return copy;
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--release", "--no-run", "--all-features", "--test", "all"]);
+    cargo.args([
+        "--message-format=json",
+        "--target-dir",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/other"),
+    ]);
+    let output = cargo.stderr(Stdio::inherit()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let path = text.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("\"executable\":\"")?;
+        Some(PathBuf::from(rest.split_once('"')?.0))
+    });
+    path.last().unwrap()
+}
+
+/// Processes are replaced one by one by those of another build with the same layout of files.
+#[test]
+fn processes_of_two_builds_share_a_file() {
+    let scratch = Scratch::new();
+    let other = other_build(&scratch);
+    for (rule, quota) in COUNTED {
+        episode(rule, quota, 3, times(4, 40), &other);
     }
 }

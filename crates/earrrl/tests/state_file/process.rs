@@ -32,6 +32,11 @@ pub(super) struct Process {
 impl Process {
     /// Starts a process, and waits until it has opened the state file.
     pub(super) fn start(scratch: &Scratch, work: Work<'_>) -> Self {
+        Self::of_build(&std::env::current_exe().unwrap(), scratch, work)
+    }
+
+    /// Starts a process of another build of this test.
+    pub(super) fn of_build(build: &Path, scratch: &Scratch, work: Work<'_>) -> Self {
         let Work { rule, clients, requests, seed } = work;
         let ledger = scratch.0.with_extension(format!("ledger-{seed}"));
         let (path, file) = (scratch.path(), ledger.clone());
@@ -40,7 +45,7 @@ impl Process {
             path.display(),
             file.display()
         );
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(build)
             .args(["state_file::process::decides_alone", "--exact", "--nocapture"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
