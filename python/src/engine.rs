@@ -1,0 +1,154 @@
+//! Several rules in one decision.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use earrrl::{Charge, Cost, Engine as _, MemoryEngine, Mode, Nanos, Rule, RuleId};
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::decision::{Client, Decision, NamedRule};
+use crate::error::{invalid, not_built, refused};
+use crate::input::{self, key_bytes, wrong_type};
+
+/// Decides requests under several named rules: a request is counted under all of them, or under none.
+#[pyclass(frozen, module = "earrrl")]
+pub(crate) struct Engine {
+    engine: MemoryEngine,
+    rules: Vec<(RuleId, Arc<NamedRule>)>,
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (rules, path=None, capacity=100_000))]
+    fn new(
+        py: Python<'_>,
+        rules: &Bound<'_, PyDict>,
+        path: Option<PathBuf>,
+        capacity: usize,
+    ) -> PyResult<Self> {
+        let named = rules.iter().map(|(name, rule)| {
+            let (name, text): (String, String) = (name.extract()?, rule.extract()?);
+            let rule: Rule =
+                text.parse().map_err(|error: earrrl::RuleError| invalid(error.of(&name)))?;
+            Ok(Arc::new(NamedRule { name, rule }))
+        });
+        let named = named.collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| {
+            let engine = match path {
+                Some(path) => MemoryEngine::with_state(capacity, path),
+                None => MemoryEngine::new(capacity),
+            };
+            let engine = engine.map_err(not_built)?;
+            let prepare = |named: Arc<NamedRule>| {
+                Ok((engine.prepare(&named.name, &named.rule).map_err(refused)?, named))
+            };
+            let rules = named.into_iter().map(prepare).collect::<PyResult<_>>()?;
+            Ok(Self { engine, rules })
+        })
+    }
+
+    /// Decides a request and counts it: ``check({"login": "alice", "address": ("192.0.2.7", 5)})``.
+    fn check(&self, charges: &Bound<'_, PyDict>) -> PyResult<Decision> {
+        self.decide(charges, Mode::Check)
+    }
+
+    /// Returns the decision that ``check`` would return, and counts nothing.
+    fn peek(&self, charges: &Bound<'_, PyDict>) -> PyResult<Decision> {
+        self.decide(charges, Mode::Peek)
+    }
+
+    /// Counts a request under every rule, even if it is over a limit.
+    fn charge(&self, charges: &Bound<'_, PyDict>) -> PyResult<Decision> {
+        self.decide(charges, Mode::Charge)
+    }
+
+    /// Takes back a request that was counted at ``at`` (``Decision.at``), by default the latest one.
+    #[pyo3(signature = (charges, at=None))]
+    fn refund(&self, charges: &Bound<'_, PyDict>, at: Option<u64>) -> PyResult<()> {
+        let at = at.map(Nanos::new);
+        self.with_charges(charges, |charges, _| {
+            charges
+                .iter()
+                .try_for_each(|charge| self.engine.refund(charge, at, None).into_inner())
+                .map_err(refused)
+        })
+    }
+
+    /// Forgets a client of a rule.
+    fn reset(&self, rule: &str, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (id, _) = self.named(rule)?;
+        self.engine.reset(*id, &key_bytes(key)?).into_inner().map_err(refused)
+    }
+
+    /// Returns the ``count`` clients of a rule with the highest rates, the highest first.
+    #[pyo3(signature = (rule, count=10))]
+    fn top(&self, py: Python<'_>, rule: &str, count: usize) -> PyResult<Vec<Client>> {
+        let (id, _) = self.named(rule)?;
+        let top = py.detach(|| self.engine.top(*id, count)).map_err(refused)?;
+        Ok(top.into_iter().map(Client::from).collect())
+    }
+
+    /// Returns the number by which ``top`` reports a key.
+    fn fingerprint(&self, key: &Bound<'_, PyAny>) -> PyResult<u64> {
+        Ok(self.engine.hash(&key_bytes(key)?).fingerprint())
+    }
+
+    /// The rules: their names and texts.
+    #[getter]
+    fn rules<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let rules = PyDict::new(py);
+        for (_, named) in &self.rules {
+            rules.set_item(&named.name, named.rule.to_string())?;
+        }
+        Ok(rules)
+    }
+}
+
+impl Engine {
+    fn decide(&self, charges: &Bound<'_, PyDict>, mode: Mode) -> PyResult<Decision> {
+        self.with_charges(charges, |charges, named| {
+            let decision = self.engine.decide(charges, mode, None).into_inner().map_err(refused)?;
+            let deciding = charges[decision.rule];
+            let peek = || {
+                let one = Charge { cost: Cost::ONE, ..deciding };
+                let peeked = self.engine.decide(&[one], Mode::Peek, None).into_inner().ok()?;
+                Some(peeked)
+            };
+            Ok(Decision::new(decision, named[decision.rule], peek))
+        })
+    }
+
+    /// Calls `then` with the charges of a request and their rules.
+    fn with_charges<T>(
+        &self,
+        charges: &Bound<'_, PyDict>,
+        then: impl FnOnce(&[Charge<'_>], &[&Arc<NamedRule>]) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let mut read = Vec::with_capacity(charges.len());
+        let mut named = Vec::with_capacity(charges.len());
+        for (rule, charge) in charges {
+            let (id, rule) = self.named(&rule.extract::<Cow<'_, str>>()?)?;
+            let (key, cost) = match charge.cast::<PyTuple>() {
+                Ok(pair) if pair.len() == 2 => {
+                    (pair.get_item(0)?, input::cost(Some(&pair.get_item(1)?))?)
+                }
+                Ok(_) => return Err(wrong_type("charge", &charge, "a key, or a key and a cost")),
+                Err(_) => (charge, Cost::ONE),
+            };
+            read.push((*id, key_bytes(&key)?.into_owned(), cost));
+            named.push(rule);
+        }
+        let charges: Vec<_> =
+            read.iter().map(|(rule, key, cost)| Charge { rule: *rule, key, cost: *cost }).collect();
+        then(&charges, &named)
+    }
+
+    fn named(&self, name: &str) -> PyResult<&(RuleId, Arc<NamedRule>)> {
+        let known = self.rules.iter().find(|(_, named)| named.name == name);
+        known.ok_or_else(|| PyKeyError::new_err(format!("no rule is called {name:?}")))
+    }
+}

@@ -1,0 +1,24 @@
+//! The native module of the Python package `earrrl`: the limiters of the library, as Python classes.
+//!
+//! Everything that decides is in the crates `earrrl` and `earrrl-tower`. This crate converts arguments, results and
+//! errors, and nothing else.
+
+mod decision;
+mod engine;
+mod error;
+mod input;
+mod limiter;
+
+/// The native module of the package `earrrl`.
+#[pyo3::pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use crate::decision::{Client, Decision};
+    #[pymodule_export]
+    use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::limiter::Limiter;
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    #[pymodule_export]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,133 @@
+//! The keyed limiter: one rule for many clients.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use earrrl::{Nanos, RuleError, Verdict, check_name};
+use pyo3::prelude::*;
+
+use crate::decision::{Client, Decision, NamedRule};
+use crate::error::{invalid, not_built};
+use crate::input::{self, with_key};
+
+/// Decides requests under one rule, for at most ``capacity`` clients.
+#[pyclass(frozen, module = "earrrl")]
+pub(crate) struct Limiter {
+    limiter: earrrl::Limiter<[u8]>,
+    named: Arc<NamedRule>,
+}
+
+/// The default capacity of a limiter, that of the library.
+const CAPACITY: usize = 100_000;
+
+#[pymethods]
+impl Limiter {
+    #[new]
+    #[pyo3(signature = (rule, path=None, capacity=CAPACITY, *, action=None, max_delay=None, max_cost=None, name="default"))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+    fn new(
+        py: Python<'_>,
+        rule: &str,
+        path: Option<PathBuf>,
+        capacity: usize,
+        action: Option<&str>,
+        max_delay: Option<f64>,
+        max_cost: Option<&Bound<'_, PyAny>>,
+        name: &str,
+    ) -> PyResult<Self> {
+        check_name(name).map_err(invalid)?;
+        let rule = input::rule(rule, action, max_delay, max_cost)?;
+        let named = Arc::new(NamedRule { name: name.to_owned(), rule: rule.clone() });
+        let mut builder = earrrl::Limiter::builder(rule).capacity(capacity);
+        if let Some(path) = path {
+            builder = builder.state_file(path);
+        }
+        // Allocating a large table or file takes a while.
+        let limiter = py.detach(|| builder.build()).map_err(not_built)?;
+        Ok(Self { limiter, named })
+    }
+
+    /// Decides a request and counts it, as the rule's policy demands.
+    #[pyo3(signature = (key, cost=None))]
+    fn check(&self, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
+        let cost = input::cost(cost)?;
+        with_key(key, |key| self.decision(self.limiter.check_cost(key, cost), key))?
+    }
+
+    /// Returns the decision that ``check`` would return, and counts nothing.
+    #[pyo3(signature = (key, cost=None))]
+    fn peek(&self, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
+        let cost = input::cost(cost)?;
+        with_key(key, |key| self.decision(self.limiter.peek(key, cost), key))?
+    }
+
+    /// Counts a request even if it is over the limit, for costs that are known only afterwards.
+    #[pyo3(signature = (key, cost=None))]
+    fn charge(
+        &self,
+        key: &Bound<'_, PyAny>,
+        cost: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decision> {
+        let cost = input::cost(cost)?;
+        with_key(key, |key| self.decision(self.limiter.charge(key, cost), key))?
+    }
+
+    /// Takes back a request that was counted at ``at`` (``Decision.at``), by default the latest one.
+    #[pyo3(signature = (key, cost=None, at=None))]
+    fn refund(
+        &self,
+        key: &Bound<'_, PyAny>,
+        cost: Option<&Bound<'_, PyAny>>,
+        at: Option<u64>,
+    ) -> PyResult<()> {
+        let cost = input::cost(cost)?;
+        with_key(key, |key| self.limiter.refund(key, cost, at.map(Nanos::new)))
+    }
+
+    /// Forgets a client.
+    fn reset(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        with_key(key, |key| self.limiter.reset(key))
+    }
+
+    /// Returns the ``count`` clients with the highest rates, the highest first.
+    #[pyo3(signature = (count=10))]
+    fn top(&self, py: Python<'_>, count: usize) -> Vec<Client> {
+        // The walk over a large table takes a second.
+        let top = py.detach(|| self.limiter.top(count));
+        top.into_iter().map(Client::from).collect()
+    }
+
+    /// Returns the number by which ``top`` reports a key.
+    fn fingerprint(&self, key: &Bound<'_, PyAny>) -> PyResult<u64> {
+        with_key(key, |key| self.limiter.hash(key).fingerprint())
+    }
+
+    /// The rule's text.
+    #[getter]
+    fn rule(&self) -> String {
+        self.named.rule.to_string()
+    }
+
+    /// Returns the number of stored clients, including idle ones; large numbers are estimates.
+    fn __len__(&self) -> usize {
+        self.limiter.len()
+    }
+
+    /// Returns true, although a limiter without clients has the length 0.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Limiter {:?}>", self.named.rule.to_string())
+    }
+}
+
+impl Limiter {
+    #[inline]
+    fn decision(&self, verdict: Result<Verdict<'_>, RuleError>, key: &[u8]) -> PyResult<Decision> {
+        let verdict = verdict.map_err(invalid)?;
+        let peek = || Some(self.limiter.peek(key, earrrl::Cost::ONE).ok()?.decision());
+        Ok(Decision::new(verdict.decision(), &self.named, peek))
+    }
+}

@@ -1,0 +1,118 @@
+"""Refused arguments: Python's exceptions with the library's messages."""
+
+import random
+import re
+
+import pytest
+
+from earrrl import Engine, Limiter
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("recent-average 1/s half-life=0s",), ValueError, "column 30: half-life: 0ns is not from 1ms to ten years (3660d)"),
+        (("gcra 1/s burst=many",), ValueError, "column 16: `many` is not a decimal number ≥ 0"),
+        (("gcra 1/s burst=9", None, 0), ValueError, "capacity"),
+        (("gcra 1/s burst=9", None, -1), OverflowError, "can't convert negative int"),
+        (("gcra 1/s burst=9", "/proc/none/x"), OSError, "state file /proc/none"),
+        ((b"gcra 1/s burst=9",), TypeError, "rule"),
+        ((None,), TypeError, "rule"),
+    ],
+)
+def test_limiters_that_cannot_be_built(arguments, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        Limiter(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"action": "ban"}, "action: \"ban\" is not deny, shadow-ban, quarantine, delay or observe"),
+        ({"action": "delay"}, "max_delay: the action delay needs the longest delay"),
+        ({"action": "delay", "max_delay": float("nan")}, "max_delay: NaN is not from 0 to 86400 seconds"),
+        ({"max_delay": 3}, "max_delay: the action is deny; only delay has one"),
+        ({"max_cost": 0}, "max_cost: 0 is not above 0"),
+        ({"name": "Login"}, "name: `Login` is not 1 to 64 of a-z 0-9 _ -"),
+    ],
+)
+def test_options_that_are_wrong(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Limiter("gcra 1/s burst=9", **options)
+
+
+def test_files_that_other_rules_use_are_refused(tmp_path):
+    path = tmp_path / "states" / "login"
+    kept = Limiter("gcra 1/s burst=9", path=path)
+    assert kept.check("alice")
+    with pytest.raises(OSError, match="expected"):
+        Limiter("gcra 1/s burst=8", path=path)
+    with pytest.raises(OSError, match="capacity: 100000 clients; expected 7 clients"):
+        Limiter("gcra 1/s burst=9", path=path, capacity=7)
+
+
+@pytest.mark.parametrize("method", ["check", "peek", "charge", "refund"])
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((1,), TypeError, "key: expected str or bytes, not int"),
+        ((None,), TypeError, "key: expected str or bytes, not NoneType"),
+        (("\ud800",), UnicodeEncodeError, "surrogates"),
+        (("a", "1"), TypeError, "cost: expected an int or a float from 0 to 1e18, not str"),
+        (("a", True), TypeError, "cost: expected an int or a float from 0 to 1e18, not bool"),
+        (("a", -1), ValueError, "cost: this int is not from 0 to 1e18"),
+        (("a", 10**30), ValueError, "cost: this int is not from 0 to 1e18"),
+        (("a", float("nan")), ValueError, "cost: `NaN` is not a number from 0 to 1e18"),
+        (("a", -0.5), ValueError, "cost: `-0.5` is not a number from 0 to 1e18"),
+    ],
+)
+def test_arguments_of_decisions(method, arguments, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        getattr(Limiter("gcra 1/s burst=9"), method)(*arguments)
+
+
+def test_a_cost_above_the_greatest_is_refused():
+    with pytest.raises(ValueError, match="cost: 11 is above the rule's max_cost of 10"):
+        Limiter("gcra 1/s burst=9", max_cost=10).check("a", 11)
+
+
+@pytest.mark.parametrize(
+    ("charges", "error"),
+    [({"address": "a"}, KeyError), ({}, ValueError), ({"login": 1}, TypeError), ({"login": ("a",)}, TypeError), ([], TypeError),
+     ({"login": ("a", "b")}, TypeError), ({1: "a"}, TypeError)],
+)
+def test_charges_of_an_engine(charges, error):
+    with pytest.raises(error):
+        Engine({"login": "gcra 1/s burst=9"}).check(charges)
+
+
+def test_engines_that_cannot_be_built():
+    with pytest.raises(ValueError, match="login: .*`1/x`|login: "):
+        Engine({"login": "gcra 1/x burst=9"})
+    with pytest.raises(ValueError, match="name: `LOGIN`"):
+        Engine({"LOGIN": "gcra 1/s burst=9"})
+
+
+def test_no_argument_crashes_the_interpreter():
+    """Random arguments of every type, to every method: an answer or an exception, never a crash or a panic."""
+    chance = random.Random(2026)
+    things = [
+        None, True, 0, 1, -1, 2**63, 2**64, -(2**64), 10**400, 0.0, -0.0, 1e-9, 1e18, 1e308, float("inf"), float("nan"), "", "a",
+        "\0", "\ud800", "é" * 1000, "k" * 5_000_000, b"", b"\xff" * 4097, b"k" * 5_000_000, bytearray(b"a"), memoryview(b"a"), [], {}, (),
+        {"login": "a"}, {"login": ("a", 1)}, {"login": ("a", float("nan"))}, object(), type, len, "login", 1j, range(3),
+    ]
+    targets = [Limiter("gcra 5/s burst=9", capacity=100), Limiter("sliding-log 5/1m", capacity=100), Engine({"login": "gcra 1/s burst=9"})]
+    methods = ["check", "peek", "charge", "refund", "reset", "fingerprint", "__init__", "__len__", "__repr__"]
+    for _ in range(20_000):
+        target, method = chance.choice(targets), chance.choice(methods)
+        arguments = chance.choices(things, k=chance.randrange(4))
+        try:
+            getattr(target, method, repr)(*arguments)
+        except (TypeError, ValueError, KeyError, OverflowError):
+            pass
+    for _ in range(2_000):
+        text = "".join(chance.choice(["gcra", " ", "1/s", "burst=", "9", "é", "\0", "1e400", "fixed-window", "/", "half-life=1s", "-"]) for _ in range(6))
+        try:
+            Limiter(text, capacity=chance.choice([1, 7, 1000]))
+        except ValueError:
+            pass
