@@ -37,6 +37,12 @@ impl Decision {
             .or_else(|| Some(Available::from_peek(&named.rule, &peek()?)));
         Self { decision, named: Arc::clone(named), available }
     }
+
+    /// Returns the answer of a rule that is known by its name.
+    pub(crate) fn of_rule(decision: earrrl::Decision, name: &str, rule: Rule) -> Self {
+        let named = Arc::new(NamedRule { name: name.to_owned(), rule });
+        Self::new(decision, &named, || None)
+    }
 }
 
 #[pymethods]

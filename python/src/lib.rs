@@ -8,6 +8,9 @@ mod engine;
 mod error;
 mod input;
 mod limiter;
+mod passing;
+mod rate_limits;
+mod request_rule;
 
 /// The native module of the package `earrrl`.
 #[pyo3::pymodule(gil_used = false)]
@@ -18,6 +21,12 @@ mod _native {
     use crate::engine::Engine;
     #[pymodule_export]
     use crate::limiter::Limiter;
+    #[pymodule_export]
+    use crate::passing::{Passing, Refusal, SettlementHandle};
+    #[pymodule_export]
+    use crate::rate_limits::RateLimits;
+    #[pymodule_export]
+    use crate::request_rule::Rule;
     #[expect(non_upper_case_globals, reason = "Python's name")]
     #[pymodule_export]
     const __version__: &str = env!("CARGO_PKG_VERSION");

@@ -241,7 +241,8 @@ where
         self.settings.respond.as_ref().map_or_else(|| denial.problem(), |respond| respond(denial))
     }
 
-    fn failed(
+    /// Returns the treatment of a request that the engine has not decided.
+    pub(crate) fn failed(
         self: &Arc<Self>,
         charges: &RequestCharges,
         error: &EngineError,

@@ -326,6 +326,27 @@ where
 /// Implements [`Key`] for tuples of keys. Each part is written after its length, as in
 /// `9:192.0.2.7,5:alice,`, so that two different clients never share a key. A request must have all
 /// parts.
+impl<K: Key + ?Sized> Key for Box<K> {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        (**self).write(request, key)
+    }
+
+    fn needs_peer_address(&self) -> bool {
+        (**self).needs_peer_address()
+    }
+}
+
+/// The parts of a compound key that is known only at run time; a tuple of them has the same keys.
+impl Key for Vec<Box<dyn Key>> {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        self.iter().all(|part| write_part(part, request, key))
+    }
+
+    fn needs_peer_address(&self) -> bool {
+        self.iter().any(|part| part.needs_peer_address())
+    }
+}
+
 macro_rules! tuples {
     ($($key:ident)*) => {
         #[allow(non_snake_case, reason = "a type's name is its place's")]
@@ -404,6 +425,10 @@ mod tests {
             some("9:192.0.2.7,2:k1,3:GET,")
         );
         assert_eq!(read(&(Method, cookie("none")), &request), None);
+        let parts: Vec<Box<dyn Key>> =
+            vec![Box::new(ClientAddress::default()), Box::new(api_key()), Box::new(Method)];
+        assert!(parts.needs_peer_address());
+        assert_eq!(read(&parts, &request), some("9:192.0.2.7,2:k1,3:GET,"));
         assert_eq!(
             read(&extension(|peer: &PeerAddress| peer.0.to_string()), &request),
             some("192.0.2.7")

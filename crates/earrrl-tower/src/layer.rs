@@ -35,7 +35,7 @@ use crate::shared::{OnFailure, Settings, SharedLimits};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct RateLimitLayer<E> {
-    shared: Arc<SharedLimits<E>>,
+    pub(crate) shared: Arc<SharedLimits<E>>,
 }
 
 /// The settings of a [`RateLimitLayer`].

@@ -56,8 +56,9 @@
 //! - `tokio`, which both include: [`cost_after`](RequestRule::cost_after) for clients that left, over
 //!   engines that are not in memory.
 //!
-//! # For authors of other servers
+//! # For other frameworks, and authors of servers
 //!
+//! [`RateLimitLayer::judge`] judges a request without tower.
 //! [`headers`], [`problem`], [`address`] and [`bounded_key`] are the parts that the layer itself is made of.
 
 pub mod address;
@@ -72,6 +73,7 @@ mod event;
 mod forwarded;
 mod future;
 pub mod headers;
+mod judge;
 pub mod key;
 mod layer;
 mod pending;
@@ -90,6 +92,7 @@ pub use bounded_key::{MAX_KEY_LEN, bounded_key};
 pub use client_address::{AddressSource, ClientAddress};
 pub use event::Event;
 pub use future::ResponseFuture;
+pub use judge::{Judged, Passed};
 pub use key::PeerAddress;
 pub use layer::{Builder, LayerError, RateLimitLayer};
 pub use request_rule::{Missing, RequestRule};

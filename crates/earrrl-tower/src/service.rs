@@ -84,7 +84,7 @@ where
             let request = Request::from_parts(parts, body);
             return ResponseFuture::serving(self.inner.call(request), Pass::plain());
         }
-        match self.decide(&charges, &parts.headers) {
+        match self.shared.decide(&charges, &parts.headers) {
             Progress::Concluded(Conclusion::Pass(mut pass)) => {
                 pass.enter(&mut parts.extensions);
                 let request = Request::from_parts(parts, body);
@@ -109,12 +109,12 @@ where
 }
 
 /// The state of a decision: made or in flight.
-enum Progress<E: Engine> {
+pub(crate) enum Progress<E: Engine> {
     Concluded(Conclusion<E>),
     Pending(PendingDecision<E::Decide>),
 }
 
-impl<S, E> RateLimit<S, E>
+impl<E> SharedLimits<E>
 where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
@@ -122,20 +122,25 @@ where
     /// Requests the engine's decision. An engine in memory decides at once, and the inner service
     /// can then be called as it is; it is cloned only for a request that must wait.
     #[inline]
-    fn decide(&self, charges: &RequestCharges, request: &HeaderMap) -> Progress<E> {
-        let shared = &self.shared;
-        let prepared = shared.prepared.load();
-        let mut pending = PendingDecision::new(&shared.engine, &prepared, charges);
+    pub(crate) fn decide(
+        self: &Arc<Self>,
+        charges: &RequestCharges,
+        request: &HeaderMap,
+    ) -> Progress<E> {
+        let prepared = self.prepared.load();
+        let mut pending = PendingDecision::new(&self.engine, &prepared, charges);
         let context = &mut Context::from_waker(Waker::noop());
-        let on_allowed = shared.settings.headers_on_allowed;
-        match pending.poll(context, &shared.engine, &prepared, charges, on_allowed) {
+        let on_allowed = self.settings.headers_on_allowed;
+        match pending.poll(context, &self.engine, &prepared, charges, on_allowed) {
             Poll::Ready(answer) => {
-                Progress::Concluded(shared.conclude(charges, answer, &prepared, request))
+                Progress::Concluded(self.conclude(charges, answer, &prepared, request))
             }
             Poll::Pending => Progress::Pending(pending),
         }
     }
+}
 
+impl<S, E> RateLimit<S, E> {
     /// Returns the inner service, which `poll_ready` found ready, and replaces it by a clone, which
     /// may not be ready.
     fn take_ready(&mut self) -> S

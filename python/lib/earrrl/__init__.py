@@ -17,6 +17,6 @@ With ``path=``, all processes that open the file share the limit, and a process 
 (True, False)
 """
 
-from ._native import Client, Decision, Engine, Limiter, __version__
+from ._native import Client, Decision, Engine, Limiter, RateLimits, Rule, __version__
 
-__all__ = ["Client", "Decision", "Engine", "Limiter", "__version__"]
+__all__ = ["Client", "Decision", "Engine", "Limiter", "RateLimits", "Rule", "__version__"]

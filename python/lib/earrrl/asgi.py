@@ -1,0 +1,72 @@
+"""Rate limits for ASGI: FastAPI, Starlette, Django, Quart, Litestar and every other framework.
+
+>>> from earrrl import RateLimits, Rule
+>>> from earrrl.asgi import RateLimitMiddleware
+>>> async def app(scope, receive, send): ...
+>>> limits = RateLimits([Rule("address", "gcra 5/s burst=20")])
+>>> app = RateLimitMiddleware(app, limits)
+"""
+
+import asyncio
+from urllib.parse import quote
+
+
+class RateLimitMiddleware:
+    """Judges each HTTP request and WebSocket before the application that it wraps.
+
+    Denied requests get status 429 with problem details, ``Retry-After`` and ``RateLimit``. A handler finds the decision on
+    a request that is passed on over its limit in ``scope["state"]["earrrl_verdict"]``, and the handle that charges later
+    costs in ``scope["state"]["earrrl_settlement"]``; Starlette and FastAPI call them ``request.state.earrrl_verdict``.
+    """
+
+    def __init__(self, app, limits):
+        self.app = app
+        self.limits = limits
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        peer = scope.get("client")
+        target = scope.get("raw_path") or quote(scope["path"], errors="replace").encode()
+        judged = self.limits.judge(scope.get("method", "GET"), target, list(scope["headers"]), peer and peer[0], scope)
+        if hasattr(judged, "status"):
+            return await refuse(judged, scope, receive, send)
+        if judged.delay:
+            await asyncio.sleep(judged.delay)
+        verdict, settlement = judged.enter()
+        if verdict or settlement:
+            state = scope.setdefault("state", {})
+            state["earrrl_verdict"], state["earrrl_settlement"] = verdict, settlement
+        return await self._pass_on(judged, scope, receive, send)
+
+    async def _pass_on(self, passing, scope, receive, send):
+        answered = False
+
+        async def send_with_headers(message):
+            nonlocal answered
+            if not answered and message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
+                answered = True
+                headers = list(message.get("headers") or ())
+                message = {**message, "headers": headers + passing.leave(message.get("status", 101), headers)}
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        finally:
+            # A client that leaves before the response does not avoid the costs that depend on it.
+            if not answered:
+                passing.leave(499, [])
+
+
+async def refuse(refusal, scope, receive, send):
+    """Sends the response to a request that is not passed on."""
+    prefix = "http"
+    if scope["type"] == "websocket":
+        await receive()
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            # Without the extension, the server answers 403.
+            return await send({"type": "websocket.close", "code": 1008})
+        prefix = "websocket.http"
+    headers = [*refusal.headers, (b"content-length", b"%d" % len(refusal.body))]
+    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{prefix}.response.body", "body": refusal.body})

@@ -1,0 +1,72 @@
+"""Rate limits for WSGI: Flask, Django, Bottle, Pyramid and every other framework.
+
+>>> from earrrl import RateLimits, Rule
+>>> from earrrl.wsgi import RateLimitMiddleware
+>>> def app(environ, start_response):
+...     start_response("200 OK", [])
+...     return [b"hello"]
+>>> app = RateLimitMiddleware(app, RateLimits([Rule("address", "gcra 1/h burst=1")]))
+>>> environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.7"}
+>>> for _ in range(2):
+...     body = app(environ, lambda status, headers, error=None: print(status, dict(headers)["ratelimit"]))
+200 OK "address";r=0;t=3600
+429 Too Many Requests "address";r=0;t=3600
+"""
+
+import time
+from http.client import responses
+from urllib.parse import quote
+
+
+class RateLimitMiddleware:
+    """Judges each request before the application that it wraps.
+
+    Denied requests get status 429 with problem details, ``Retry-After`` and ``RateLimit``. A handler finds the decision on
+    a request that is passed on over its limit in ``environ["earrrl.verdict"]``, and the handle that charges later costs in
+    ``environ["earrrl.settlement"]``.
+    """
+
+    def __init__(self, app, limits):
+        self.app = app
+        self.limits = limits
+        # The names of headers as WSGI writes them.
+        names = ((name, name.upper().replace("-", "_")) for name in limits.headers)
+        self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
+
+    def __call__(self, environ, start_response):
+        headers = [(name, environ[key].encode("latin-1")) for name, key in self._headers if key in environ]
+        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+        target = quote(path, encoding="latin-1", errors="replace").encode()
+        peer = environ.get("REMOTE_ADDR")
+        judged = self.limits.judge(environ["REQUEST_METHOD"], target, headers, peer, environ)
+        if hasattr(judged, "status"):
+            length = ("content-length", str(len(judged.body)))
+            start_response(f"{judged.status} {responses.get(judged.status, 'Error')}", [*texts(judged.headers), length])
+            return [judged.body]
+        if judged.delay:
+            time.sleep(judged.delay)
+        environ["earrrl.verdict"], environ["earrrl.settlement"] = judged.enter()
+        return self._pass_on(judged, environ, start_response)
+
+    def _pass_on(self, passing, environ, start_response):
+        answered = False
+
+        def start_with_headers(status, headers, *error):
+            nonlocal answered
+            if not answered:
+                answered = True
+                raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+                headers = headers + texts(passing.leave(int(status[:3]), raw))
+            return start_response(status, headers, *error)
+
+        try:
+            return self.app(environ, start_with_headers)
+        except BaseException:
+            if not answered:
+                passing.leave(499, [])
+            raise
+
+
+def texts(headers):
+    """Returns headers as texts, as WSGI has them."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

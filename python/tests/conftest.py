@@ -1,0 +1,129 @@
+"""What the tests share: callers of ASGI and WSGI applications, and real servers with workers."""
+
+import asyncio
+import http.client
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from urllib.parse import quote
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http", extensions=()):
+    """Calls an ASGI application, and returns the status, the headers and the body."""
+    scope = {"type": kind, "method": method, "path": path, "raw_path": quote(path, errors="replace").encode(), "query_string": b"", "state": {},
+             "headers": [(name.encode(), value.encode()) for name, value in headers],
+             "client": (peer, 4711) if peer else None, "extensions": dict.fromkeys(extensions, {})}
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    if "status" not in sent[0]:
+        return sent[0]["type"], {}, b""
+    headers = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def wsgi(app, path="/", headers=(), peer="192.0.2.7", method="GET"):
+    """Calls a WSGI application, and returns the status, the headers and the body."""
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": ""}
+    environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers}
+    if "HTTP_CONTENT_TYPE" in environ:
+        environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
+    if peer:
+        environ["REMOTE_ADDR"] = peer
+    started = []
+    body = b"".join(app(environ, lambda status, headers, error=None: started.append((status, headers))))
+    status, sent = started[0]
+    return int(status[:3]), {name.lower(): value for name, value in sent}, body
+
+
+class Server:
+    """A web server with workers, in a process group of its own."""
+
+    def __init__(self, command, environment):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        command = [part.format(port=self.port) for part in command]
+        environment = {**os.environ, "PYTHONPATH": str(HERE / "apps"), **environment}
+        self.process = subprocess.Popen([sys.executable, "-m", *command], env=environment, start_new_session=True,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.log = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        self.log.extend(self.process.stderr)
+
+    def wait(self, workers):
+        """Waits until all workers have answered."""
+        seen = set()
+        deadline = time.monotonic() + 60
+        while len(seen) < workers:
+            assert self.process.poll() is None and time.monotonic() < deadline, b"".join(self.log).decode()
+            try:
+                seen.add(self.get("/pid")[1])
+            except OSError:
+                time.sleep(0.05)
+        return {int(pid) for pid in seen}
+
+    def get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def flood(self, path, requests, threads=20):
+        """Sends requests from many threads at once, and returns how often each status came."""
+        statuses = Counter()
+
+        def work():
+            for _ in range(requests // threads):
+                try:
+                    status = self.get(path)[0]
+                except OSError:
+                    status = "failed"
+                statuses[status] += 1
+
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        return statuses
+
+    def stop(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def start():
+    """Starts web servers, and stops them after the test."""
+    servers = []
+
+    def start_one(command, **environment):
+        servers.append(Server(command, environment))
+        return servers[-1]
+
+    yield start_one
+    for server in servers:
+        server.stop()
