@@ -11,6 +11,7 @@ mod limiter;
 mod passing;
 mod rate_limits;
 mod request_rule;
+mod storage;
 
 /// The native module of the package `earrrl`.
 #[pyo3::pymodule(gil_used = false)]
@@ -27,6 +28,8 @@ mod _native {
     use crate::rate_limits::RateLimits;
     #[pymodule_export]
     use crate::request_rule::Rule;
+    #[pymodule_export]
+    use crate::storage::Windows;
     #[expect(non_upper_case_globals, reason = "Python's name")]
     #[pymodule_export]
     const __version__: &str = env!("CARGO_PKG_VERSION");

@@ -335,6 +335,29 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.hasher.hash(key)
     }
 
+    /// Returns a client's state as it was stored by its last request, for callers that need more
+    /// than the figures of a decision; `None` for a client that is not stored.
+    ///
+    /// ```
+    /// use earrrl::{Limiter, Rule, State};
+    ///
+    /// let rule: Rule = "sliding-counter 5/1d".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// limiter.check("alice").ok()?;
+    /// let Some(State::SlidingCounter(counts)) = limiter.state("alice") else { panic!("no state") };
+    /// assert_eq!((counts.current, counts.previous), (1_000_000_000, 0)); // in billionths
+    /// assert!(limiter.state("alice").is_some() && limiter.state("bob").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn state<Q: Hash + ?Sized>(&self, key: &Q) -> Option<crate::State>
+    where
+        K: Borrow<Q>,
+    {
+        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        let keep = |state: Option<crate::State>| (state.clone(), state);
+        self.clients.inspect(key, self.rule.limit(), now, keep).flatten()
+    }
+
     /// Returns the limiter's rule.
     ///
     /// ```

@@ -1,0 +1,223 @@
+//! Counters for the PyPI package `limits`: fixed windows and two-window sliding counters.
+//!
+//! `limits` compares counts with limits itself, so a fixed window is a counter here: a charge under a
+//! quota that no count reaches. The states of a sliding counter do not depend on its quota, so all
+//! limits of one window share a store.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use earrrl::{Cost, Decision, Nanos, Rule, State};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::{invalid, not_built};
+
+type Limiter = earrrl::Limiter<[u8]>;
+
+/// The most units a second that a window counts: those that fit a state file.
+const UNITS_PER_SECOND: u64 = 8_000_000;
+/// The longest window, in seconds: ten years of `limits`.
+const LONGEST_WINDOW: u64 = 10 * 366 * 86_400;
+/// The greatest number of different limits in one process.
+const MOST_LIMITS: usize = 1000;
+/// The share of a unit by which a quota is greater than the limit, in billionths: `limits` rounds
+/// the weighted count down before it compares.
+const NEARLY_ONE: u128 = 999_999_999;
+
+/// A store of counters, in this process or in the files of a directory.
+#[pyclass(frozen, module = "earrrl.limits")]
+pub(crate) struct Windows {
+    directory: Option<PathBuf>,
+    capacity: usize,
+    known: RwLock<HashMap<Kind, Arc<Limiter>>>,
+}
+
+/// A kind of counters, each with a limiter of its own. Windows are in seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Fixed { window: u64 },
+    Sliding { limit: u64, window: u64 },
+}
+
+#[pymethods]
+impl Windows {
+    #[new]
+    fn new(directory: Option<PathBuf>, capacity: usize) -> Self {
+        Self { directory, capacity, known: RwLock::default() }
+    }
+
+    /// Adds to the count of the present window, and returns the count.
+    fn incr(&self, key: &str, window: u64, amount: u64) -> PyResult<u64> {
+        let limiter = self.limiter(Kind::Fixed { window })?;
+        let charged = limiter.charge(key.as_bytes(), Cost::from_units(amount)).map_err(invalid)?;
+        Ok(count(&limiter, &charged.decision()))
+    }
+
+    /// Returns the count of the present window and its end, in seconds since the epoch. Without a
+    /// `window`, the key is looked up in all windows that this process knows.
+    #[pyo3(signature = (key, window=None))]
+    fn get(&self, key: &str, window: Option<u64>) -> PyResult<(u64, f64)> {
+        for limiter in self.fixed(window)? {
+            let peeked = limiter.peek(key.as_bytes(), Cost::ONE).map_err(invalid)?.decision();
+            let count = count(&limiter, &peeked);
+            if count > 0 {
+                return Ok((count, from_now(peeked.reset_after)));
+            }
+        }
+        Ok((0, from_now(Duration::ZERO)))
+    }
+
+    /// Forgets the count of a key; see [`get`](Self::get).
+    #[pyo3(signature = (key, window=None))]
+    fn clear(&self, key: &str, window: Option<u64>) -> PyResult<()> {
+        self.fixed(window)?.iter().for_each(|limiter| limiter.reset(key.as_bytes()));
+        Ok(())
+    }
+
+    /// Counts a request if the weighted count of two windows, rounded down, stays within the limit.
+    fn acquire(&self, key: &str, limit: u64, window: u64, amount: u64) -> PyResult<bool> {
+        let limiter = self.limiter(Kind::Sliding { limit, window })?;
+        let checked = limiter.check_cost(key.as_bytes(), Cost::from_units(amount));
+        Ok(checked.map_err(invalid)?.is_allowed())
+    }
+
+    /// Returns the previous window's count, the seconds for which it counts, the present window's
+    /// count, and the seconds for which that will count.
+    fn sliding(&self, key: &str, window: u64) -> PyResult<(u64, f64, u64, f64)> {
+        let mut left = Duration::ZERO;
+        for limiter in self.sliding_limiters(window)? {
+            let now = limiter.peek(key.as_bytes(), Cost::ZERO).map_err(invalid)?.decided_at();
+            let counts = counts(&limiter, key, now, window);
+            left = counts.2;
+            if counts.0 + counts.1 > 0 {
+                let previous_left = if counts.0 > 0 { left.as_secs_f64() } else { 0.0 };
+                let all = left + Duration::from_secs(window);
+                return Ok((counts.0, previous_left, counts.1, all.as_secs_f64()));
+            }
+        }
+        Ok((0, 0.0, 0, (left + Duration::from_secs(window)).as_secs_f64()))
+    }
+
+    /// Forgets the counts of a key under a sliding counter.
+    fn clear_sliding(&self, key: &str, window: u64) -> PyResult<()> {
+        self.sliding_limiters(window)?.iter().for_each(|limiter| limiter.reset(key.as_bytes()));
+        Ok(())
+    }
+
+    /// Forgets all counts of this process, and returns their number. Counters in files stay.
+    fn reset(&self) -> u64 {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.drain().map(|(_, limiter)| limiter.survey(0).rates.clients()).sum()
+    }
+}
+
+impl Windows {
+    /// Returns the limiter of a kind, which is built for its first request.
+    fn limiter(&self, kind: Kind) -> PyResult<Arc<Limiter>> {
+        if let Some(known) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&kind) {
+            return Ok(Arc::clone(known));
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_LIMITS {
+            let problem = format!("{MOST_LIMITS} different limits are in use, which is the most");
+            return Err(PyValueError::new_err(problem));
+        }
+        let mut builder = earrrl::Limiter::builder(kind.rule()?).capacity(self.capacity);
+        if let Some(directory) = &self.directory {
+            builder = builder.state_file(directory.join(kind.file()));
+        }
+        let limiter = Arc::new(builder.build().map_err(not_built)?);
+        Ok(Arc::clone(known.entry(kind).or_insert(limiter)))
+    }
+
+    /// Returns the limiter of a fixed window, or those of all known ones.
+    fn fixed(&self, window: Option<u64>) -> PyResult<Vec<Arc<Limiter>>> {
+        match window {
+            Some(window) => Ok(vec![self.limiter(Kind::Fixed { window })?]),
+            None => Ok(self.matching(|kind| matches!(kind, Kind::Fixed { .. }))),
+        }
+    }
+
+    /// Returns the known limiters of sliding counters with this window; at least one if they are in
+    /// a file, which they share.
+    fn sliding_limiters(&self, window: u64) -> PyResult<Vec<Arc<Limiter>>> {
+        let known = self.matching(
+            |kind| matches!(kind, Kind::Sliding { window: known, .. } if *known == window),
+        );
+        match &self.directory {
+            Some(_) if known.is_empty() => {
+                Ok(vec![self.limiter(Kind::Sliding { limit: 1, window })?])
+            }
+            Some(_) => Ok(known.into_iter().take(1).collect()),
+            None => Ok(known),
+        }
+    }
+
+    fn matching(&self, matches: impl Fn(&Kind) -> bool) -> Vec<Arc<Limiter>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter(|(kind, _)| matches(kind)).map(|(_, found)| Arc::clone(found)).collect()
+    }
+}
+
+impl Kind {
+    fn rule(self) -> PyResult<Rule> {
+        let (Self::Fixed { window } | Self::Sliding { window, .. }) = self;
+        if !(1..=LONGEST_WINDOW).contains(&window) {
+            let problem = format!("expiry: {window} is not from 1 to {LONGEST_WINDOW} seconds");
+            return Err(PyValueError::new_err(problem));
+        }
+        let duration = Duration::from_secs(window);
+        let rule = match self {
+            Self::Fixed { .. } => earrrl::FixedWindow::new(most(window), duration).map(Rule::from),
+            Self::Sliding { limit, .. } => {
+                let quota = Cost::from_units(limit) + Cost::from_billionths(NEARLY_ONE);
+                earrrl::SlidingCounter::new(quota, duration).map(Rule::from)
+            }
+        };
+        rule.map_err(invalid)
+    }
+
+    /// Returns the name of the kind's file. Sliding counters of one window share one.
+    fn file(self) -> String {
+        match self {
+            Self::Fixed { window } => format!("fixed-{window}s"),
+            Self::Sliding { window, .. } => format!("sliding-{window}s"),
+        }
+    }
+}
+
+/// Returns the greatest count of a window.
+fn most(window: u64) -> Cost {
+    Cost::from_units(UNITS_PER_SECOND * window)
+}
+
+/// Returns the count of a fixed window after a decision.
+fn count(limiter: &Limiter, decision: &Decision) -> u64 {
+    earrrl::Quota::of(limiter.rule().limit()).units.saturating_sub(decision.remaining)
+}
+
+/// Returns the counts of the previous and the present window of a sliding counter, and the time that
+/// is left of the present one.
+fn counts(limiter: &Limiter, key: &str, now: Nanos, window: u64) -> (u64, u64, Duration) {
+    let nanos = window.saturating_mul(1_000_000_000);
+    let (present, passed) = (now.get() / nanos, now.get() % nanos);
+    let units = |count: u128| u64::try_from(count / Cost::ONE.billionths()).unwrap_or(u64::MAX);
+    let (previous, current) = match limiter.state(key.as_bytes()) {
+        Some(State::SlidingCounter(counts)) => match present.saturating_sub(counts.window) {
+            0 => (units(counts.previous), units(counts.current)),
+            1 => (units(counts.current), 0),
+            _ => (0, 0),
+        },
+        _ => (0, 0),
+    };
+    (previous, current, Duration::from_nanos(nanos - passed))
+}
+
+/// Returns an instant in seconds since the epoch.
+fn from_now(wait: Duration) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now + wait).as_secs_f64()
+}
