@@ -24,6 +24,7 @@ long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --lib
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all algorithms::
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all state_file::
+    EARRRL_LONG=1 scripts/python tests/test_cost.py
     scripts/mutants
     scripts/miri
     scripts/fuzz 120 0
@@ -76,6 +77,11 @@ publish:
 # nanoseconds and bytes beside other limiters and the floors, as Markdown (half an hour)
 compare:
     cargo run --release --manifest-path bench/Cargo.toml
+
+# microseconds a check from Python, beside the storages of `limits` (one minute; keep the machine idle)
+bench-python:
+    scripts/python --quiet
+    target/python/bin/python bench/python.py
 
 # the table under Miri
 miri:

@@ -17,13 +17,10 @@ pub(crate) struct Limiter {
     named: Arc<NamedRule>,
 }
 
-/// The default capacity of a limiter, that of the library.
-const CAPACITY: usize = 100_000;
-
 #[pymethods]
 impl Limiter {
     #[new]
-    #[pyo3(signature = (rule, path=None, capacity=CAPACITY, *, action=None, max_delay=None, max_cost=None, name="default"))]
+    #[pyo3(signature = (rule, path=None, capacity=100_000, *, action=None, max_delay=None, max_cost=None, name="default"))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
@@ -52,6 +49,20 @@ impl Limiter {
     fn check(&self, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
         let cost = input::cost(cost)?;
         with_key(key, |key| self.decision(self.limiter.check_cost(key, cost), key))?
+    }
+
+    /// Decides a request as of the instant ``at``, in nanoseconds since the epoch, or as of the latest
+    /// instant that was used if that is later: for replays of logs.
+    #[pyo3(signature = (key, at, cost=None))]
+    fn check_at(
+        &self,
+        key: &Bound<'_, PyAny>,
+        at: u64,
+        cost: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decision> {
+        let (at, cost) = (Nanos::new(at), input::cost(cost)?);
+        let verdict = |key: &[u8]| self.limiter.check_at(key, cost, at).map_err(invalid);
+        with_key(key, |key| Ok(Decision::new(verdict(key)?.decision(), &self.named, || None)))?
     }
 
     /// Returns the decision that ``check`` would return, and counts nothing.

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from urllib.parse import quote
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
@@ -46,6 +47,7 @@ def wsgi(app, path="/", headers=(), peer="192.0.2.7", method="GET"):
         environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
     if peer:
         environ["REMOTE_ADDR"] = peer
+    setup_testing_defaults(environ)
     started = []
     body = b"".join(app(environ, lambda status, headers, error=None: started.append((status, headers))))
     status, sent = started[0]

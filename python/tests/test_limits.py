@@ -137,6 +137,6 @@ def test_reset_forgets_the_counts_of_this_process():
 
 
 def test_the_window_is_read_from_a_strategys_key():
-    assert earrrl.limits.window_of(parse("5 per 2 hours").key_for("a/b", "c")) == 7200
+    assert earrrl.limits._window_of(parse("5 per 2 hours").key_for("a/b", "c")) == 7200
     for key in ("key", "a/b/c/d", "LIMITER/1/2", "/".join("x" * 9), "a/1/1/" + "9" * 5000):
-        assert earrrl.limits.window_of(key) is None
+        assert earrrl.limits._window_of(key) is None

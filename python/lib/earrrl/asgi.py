@@ -30,7 +30,7 @@ class RateLimitMiddleware:
         target = scope.get("raw_path") or quote(scope["path"], errors="replace").encode()
         judged = self.limits.judge(scope.get("method", "GET"), target, list(scope["headers"]), peer and peer[0], scope)
         if hasattr(judged, "status"):
-            return await refuse(judged, scope, receive, send)
+            return await _refuse(judged, scope, receive, send)
         if judged.delay:
             await asyncio.sleep(judged.delay)
         verdict, settlement = judged.enter()
@@ -58,7 +58,7 @@ class RateLimitMiddleware:
                 passing.leave(499, [])
 
 
-async def refuse(refusal, scope, receive, send):
+async def _refuse(refusal, scope, receive, send):
     """Sends the response to a request that is not passed on."""
     prefix = "http"
     if scope["type"] == "websocket":

@@ -20,20 +20,21 @@ from limits.aio.storage import SlidingWindowCounterSupport as AsyncSlidingWindow
 from limits.aio.storage import Storage as AsyncStorage
 from limits.errors import ConfigurationError
 from limits.storage import SlidingWindowCounterSupport, Storage
+from limits.storage.base import TimestampedSlidingWindow
 
 from ._native import Windows
 
-DEFAULT_CAPACITY = 100_000
+_DEFAULT_CAPACITY = 100_000
 
 
-class EarrrlStorage(Storage, SlidingWindowCounterSupport):
-    """The storage for synchronous code."""
+class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWindow):
+    """The storage for synchronous code. All windows begin at multiples of their length since the epoch."""
 
     STORAGE_SCHEME = ["earrrl"]
 
     def __init__(self, uri="earrrl://", wrap_exceptions=False, **options):
         super().__init__(uri, wrap_exceptions, **options)
-        self._windows = open_windows(uri, options)
+        self._windows = _open_windows(uri, options)
 
     @property
     def base_exceptions(self):
@@ -43,10 +44,10 @@ class EarrrlStorage(Storage, SlidingWindowCounterSupport):
         return self._windows.incr(key, expiry, amount)
 
     def get(self, key):
-        return self._windows.get(key, window_of(key))[0]
+        return self._windows.get(key, _window_of(key))[0]
 
     def get_expiry(self, key):
-        return self._windows.get(key, window_of(key))[1]
+        return self._windows.get(key, _window_of(key))[1]
 
     def check(self):
         return True
@@ -55,7 +56,7 @@ class EarrrlStorage(Storage, SlidingWindowCounterSupport):
         return self._windows.reset()
 
     def clear(self, key):
-        self._windows.clear(key, window_of(key))
+        self._windows.clear(key, _window_of(key))
 
     def acquire_sliding_window_entry(self, key, limit, expiry, amount=1):
         return self._windows.acquire(key, limit, expiry, amount)
@@ -67,14 +68,14 @@ class EarrrlStorage(Storage, SlidingWindowCounterSupport):
         self._windows.clear_sliding(key, expiry)
 
 
-class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport):
+class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport, TimestampedSlidingWindow):
     """The storage for asynchronous code. A decision takes a microsecond, so nothing is awaited."""
 
     STORAGE_SCHEME = ["async+earrrl"]
 
     def __init__(self, uri="async+earrrl://", wrap_exceptions=False, **options):
         super().__init__(uri, wrap_exceptions, **options)
-        self._windows = open_windows(uri, options)
+        self._windows = _open_windows(uri, options)
 
     @property
     def base_exceptions(self):
@@ -84,10 +85,10 @@ class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport):
         return self._windows.incr(key, expiry, amount)
 
     async def get(self, key):
-        return self._windows.get(key, window_of(key))[0]
+        return self._windows.get(key, _window_of(key))[0]
 
     async def get_expiry(self, key):
-        return self._windows.get(key, window_of(key))[1]
+        return self._windows.get(key, _window_of(key))[1]
 
     async def check(self):
         return True
@@ -96,7 +97,7 @@ class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport):
         return self._windows.reset()
 
     async def clear(self, key):
-        self._windows.clear(key, window_of(key))
+        self._windows.clear(key, _window_of(key))
 
     async def acquire_sliding_window_entry(self, key, limit, expiry, amount=1):
         return self._windows.acquire(key, limit, expiry, amount)
@@ -108,12 +109,12 @@ class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport):
         self._windows.clear_sliding(key, expiry)
 
 
-def open_windows(uri, options):
+def _open_windows(uri, options):
     """Returns the counters that a URI describes."""
     parts = urlparse(uri)
     if parts.netloc:
         raise ConfigurationError(f"{uri}: expected earrrl:// or earrrl:///DIRECTORY, not a host")
-    capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [DEFAULT_CAPACITY])[-1]
+    capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [_DEFAULT_CAPACITY])[-1]
     try:
         return Windows(parts.path or None, int(capacity))
     except (ValueError, OverflowError) as error:
@@ -128,7 +129,7 @@ def _window(amount, multiples, granularity):
         return None
 
 
-def window_of(key):
+def _window_of(key):
     """Returns the seconds of a limit's window, which the strategies write at the end of its keys; None for other keys."""
     parts = key.rsplit("/", 3)
     return _window(*parts[1:]) if len(parts) == 4 else None

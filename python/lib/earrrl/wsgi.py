@@ -41,7 +41,7 @@ class RateLimitMiddleware:
         judged = self.limits.judge(environ["REQUEST_METHOD"], target, headers, peer, environ)
         if hasattr(judged, "status"):
             length = ("content-length", str(len(judged.body)))
-            start_response(f"{judged.status} {responses.get(judged.status, 'Error')}", [*texts(judged.headers), length])
+            start_response(f"{judged.status} {responses.get(judged.status, 'Error')}", [*_texts(judged.headers), length])
             return [judged.body]
         if judged.delay:
             time.sleep(judged.delay)
@@ -56,7 +56,7 @@ class RateLimitMiddleware:
             if not answered:
                 answered = True
                 raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-                headers = headers + texts(passing.leave(int(status[:3]), raw))
+                headers = headers + _texts(passing.leave(int(status[:3]), raw))
             return start_response(status, headers, *error)
 
         try:
@@ -67,6 +67,6 @@ class RateLimitMiddleware:
             raise
 
 
-def texts(headers):
-    """Returns headers as texts, as WSGI has them."""
+def _texts(headers):
+    """Returns headers as _texts, as WSGI has them."""
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
