@@ -11,6 +11,8 @@ mod limiter;
 mod passing;
 mod rate_limits;
 mod request_rule;
+mod resp;
+mod server;
 mod storage;
 
 /// The native module of the package `earrrl`.
@@ -28,6 +30,8 @@ mod _native {
     use crate::rate_limits::RateLimits;
     #[pymodule_export]
     use crate::request_rule::Rule;
+    #[pymodule_export]
+    use crate::server::ServerWindows;
     #[pymodule_export]
     use crate::storage::Windows;
     #[expect(non_upper_case_globals, reason = "Python's name")]

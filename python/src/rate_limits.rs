@@ -55,14 +55,10 @@ impl RateLimits {
         always_verdict: bool,
         max_held: usize,
     ) -> PyResult<Self> {
-        let mut address = ClientAddress::default().hops(hops).source(read_source(source)?);
-        for network in trusted_proxies.unwrap_or_default() {
-            address = address.trust(read_network(&network)?);
-        }
-        address = address.prefixes(read_prefixes(ipv4_prefix, ipv6_prefix)?);
-        let status = StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400);
-        let status = status
-            .ok_or_else(|| PyValueError::new_err("status: expected a status from 400 to 999"))?;
+        let proxies = trusted_proxies.unwrap_or_default();
+        let address = client_address(&proxies, hops, source)?;
+        let address = address.prefixes(read_prefixes(ipv4_prefix, ipv6_prefix)?);
+        let status = read_status(status)?;
         let engine = py.detach(|| match path {
             Some(path) => MemoryEngine::with_state(capacity, path),
             None => MemoryEngine::new(capacity),
@@ -197,6 +193,16 @@ impl RateLimits {
         let place = rules.iter().position(|(known, _)| known == name);
         place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(name))
     }
+}
+
+fn client_address(proxies: &[String], hops: usize, source: &str) -> PyResult<ClientAddress> {
+    let address = ClientAddress::default().hops(hops).source(read_source(source)?);
+    proxies.iter().try_fold(address, |address, network| Ok(address.trust(read_network(network)?)))
+}
+
+fn read_status(status: u16) -> PyResult<StatusCode> {
+    let status = StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400);
+    status.ok_or_else(|| PyValueError::new_err("status: expected a status from 400 to 999"))
 }
 
 fn read_source(source: &str) -> PyResult<AddressSource> {

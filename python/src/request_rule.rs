@@ -102,12 +102,7 @@ impl Rule {
             name,
             rule: of(limit)?,
             key: key.map_or_else(|| Ok(vec![KeyPart::Client]), key_parts)?,
-            cost: match cost {
-                Some(function) if function.is_callable() => {
-                    RequestCost::Call(function.clone().unbind())
-                }
-                cost => RequestCost::Fixed(input::cost(cost)?),
-            },
+            cost: request_cost(cost)?,
             cost_after: callable("cost_after", cost_after)?,
             settled,
             missing: missing.map_or(Ok(Missing::Shared), read_missing)?,
@@ -312,6 +307,15 @@ fn key_part(part: &Bound<'_, PyAny>) -> PyResult<KeyPart> {
         _ => Err(PyValueError::new_err(format!(
             "key: {text:?} is not client, everyone, method, path, header:NAME or cookie:NAME"
         ))),
+    }
+}
+
+fn request_cost(cost: Option<&Bound<'_, PyAny>>) -> PyResult<RequestCost> {
+    match cost {
+        Some(function) if function.is_callable() => {
+            Ok(RequestCost::Call(function.clone().unbind()))
+        }
+        cost => input::cost(cost).map(RequestCost::Fixed),
     }
 }
 

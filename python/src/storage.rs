@@ -37,7 +37,7 @@ pub(crate) struct Windows {
 
 /// A kind of counters, each with a limiter of its own. Windows are in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+pub(crate) enum Kind {
     Fixed { window: u64 },
     Sliding { limit: u64, window: u64 },
 }
@@ -85,8 +85,14 @@ impl Windows {
     }
 
     /// Returns the previous window's count, the seconds for which it counts, the present window's
-    /// count, and the seconds for which that will count.
-    fn sliding(&self, key: &str, window: u64) -> PyResult<(u64, f64, u64, f64)> {
+    /// count, and the seconds for which that will count. The `limit` makes no difference.
+    #[pyo3(signature = (key, window, _limit=None))]
+    fn sliding(
+        &self,
+        key: &str,
+        window: u64,
+        _limit: Option<u64>,
+    ) -> PyResult<(u64, f64, u64, f64)> {
         let mut left = Duration::ZERO;
         for limiter in self.sliding_limiters(window)? {
             let now = limiter.peek(key.as_bytes(), Cost::ZERO).map_err(invalid)?.decided_at();
@@ -105,6 +111,11 @@ impl Windows {
     fn clear_sliding(&self, key: &str, window: u64) -> PyResult<()> {
         self.sliding_limiters(window)?.iter().for_each(|limiter| limiter.reset(key.as_bytes()));
         Ok(())
+    }
+
+    /// Returns true: there is nothing that could be unreachable.
+    fn check(&self) -> bool {
+        true
     }
 
     /// Forgets all counts of this process, and returns their number. Counters in files stay.
@@ -163,7 +174,11 @@ impl Windows {
 }
 
 impl Kind {
-    fn rule(self) -> PyResult<Rule> {
+    /// Returns the rule of these counters.
+    ///
+    /// # Errors
+    /// Returns a `ValueError` for a window that is too short or too long.
+    pub(crate) fn rule(self) -> PyResult<Rule> {
         let (Self::Fixed { window } | Self::Sliding { window, .. }) = self;
         if !(1..=LONGEST_WINDOW).contains(&window) {
             let problem = format!("expiry: {window} is not from 1 to {LONGEST_WINDOW} seconds");
@@ -190,7 +205,7 @@ impl Kind {
 }
 
 /// Returns the greatest count of a window.
-fn most(window: u64) -> Cost {
+pub(crate) fn most(window: u64) -> Cost {
     Cost::from_units(UNITS_PER_SECOND * window)
 }
 
@@ -217,7 +232,7 @@ fn counts(limiter: &Limiter, key: &str, now: Nanos, window: u64) -> (u64, u64, D
 }
 
 /// Returns an instant in seconds since the epoch.
-fn from_now(wait: Duration) -> f64 {
+pub(crate) fn from_now(wait: Duration) -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now + wait).as_secs_f64()
 }

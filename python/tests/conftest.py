@@ -129,3 +129,26 @@ def start():
     yield start_one
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """Starts the server of this repository; yields the URIs of its storage, by TCP and by a Unix socket."""
+    program = HERE.parents[1] / "target" / "debug" / "earrrl"
+    folder = tmp_path_factory.mktemp("server")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = folder / "earrrl.sock"
+    processes = []
+    for address in (f"127.0.0.1:{port}", f"unix:{path}"):
+        command = [program, "serve", "--http", "off", "--resp", address, "--rule", "gcra 1/s burst=1", "--allow-inline-rules"]
+        processes.append(subprocess.Popen(command, stderr=open(folder / "log", "ab")))
+    deadline = time.monotonic() + 60
+    while not path.exists() or socket.socket().connect_ex(("127.0.0.1", port)):
+        assert time.monotonic() < deadline, (folder / "log").read_text()
+        time.sleep(0.05)
+    yield [f"earrrl://127.0.0.1:{port}", f"earrrl+unix://{path}"]
+    for process in processes:
+        process.kill()
+        process.wait()

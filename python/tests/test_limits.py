@@ -113,7 +113,7 @@ def test_threads_share_a_storage(uri):
 
 
 def test_refusals(tmp_path):
-    for wrong in ("earrrl://127.0.0.1:1", "earrrl://?capacity=x", "earrrl://?capacity=-1"):
+    for wrong in ("earrrl://127.0.0.1:x", "earrrl://?capacity=x", "earrrl://?capacity=-1"):
         with pytest.raises(ConfigurationError):
             storage_from_string(wrong)
     storage = storage_from_string("earrrl://?capacity=10")
@@ -136,7 +136,7 @@ def test_reset_forgets_the_counts_of_this_process():
     assert storage.reset() == 10 and storage.get("key1") == 0
 
 
-def test_the_window_is_read_from_a_strategys_key():
-    assert earrrl.limits._window_of(parse("5 per 2 hours").key_for("a/b", "c")) == 7200
+def test_the_limit_is_read_from_a_strategys_key():
+    assert earrrl.limits._limit_of(parse("5 per 2 hours").key_for("a/b", "c")) == (5, 7200)
     for key in ("key", "a/b/c/d", "LIMITER/1/2", "/".join("x" * 9), "a/1/1/" + "9" * 5000):
-        assert earrrl.limits._window_of(key) is None
+        assert earrrl.limits._limit_of(key) == (None, None)

@@ -221,6 +221,15 @@ def test_options_of_responses(serve):
     assert service.seen[0][0].allowed
 
 
+def test_responses_of_the_services_own(serve):
+    service = serve(Rule("address", "gcra 1/h burst=1"))
+    service.app.respond = lambda request, refusal: ("text/plain", b"%d: not so fast" % refusal.status)
+    service.get()
+    status, headers, body = service.get()
+    assert (status, body, headers["content-type"], headers["content-length"]) == (429, b"429: not so fast", "text/plain", "16")
+    assert headers["retry-after"] == "3600"
+
+
 def test_several_rules(serve):
     service = serve(Rule("address", "gcra 1/h burst=9"), Rule("key", "gcra 1/h burst=1", "header:x-api-key", missing="skip"))
     key = {"headers": [("x-api-key", "a")]}

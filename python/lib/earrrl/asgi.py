@@ -17,11 +17,14 @@ class RateLimitMiddleware:
     Denied requests get status 429 with problem details, ``Retry-After`` and ``RateLimit``. A handler finds the decision on
     a request that is passed on over its limit in ``scope["state"]["earrrl_verdict"]``, and the handle that charges later
     costs in ``scope["state"]["earrrl_settlement"]``; Starlette and FastAPI call them ``request.state.earrrl_verdict``.
+
+    ``respond(scope, refusal)`` may return another type and body for denied requests: ``("text/plain", b"Not so fast!")``.
     """
 
-    def __init__(self, app, limits):
+    def __init__(self, app, limits, respond=None):
         self.app = app
         self.limits = limits
+        self.respond = respond
 
     async def __call__(self, scope, receive, send):
         if scope["type"] not in ("http", "websocket"):
@@ -30,7 +33,7 @@ class RateLimitMiddleware:
         target = scope.get("raw_path") or quote(scope["path"], errors="replace").encode()
         judged = self.limits.judge(scope.get("method", "GET"), target, list(scope["headers"]), peer and peer[0], scope)
         if hasattr(judged, "status"):
-            return await _refuse(judged, scope, receive, send)
+            return await self._refuse(judged, scope, receive, send)
         if judged.delay:
             await asyncio.sleep(judged.delay)
         verdict, settlement = judged.enter()
@@ -57,16 +60,18 @@ class RateLimitMiddleware:
             if not answered:
                 passing.leave(499, [])
 
-
-async def _refuse(refusal, scope, receive, send):
-    """Sends the response to a request that is not passed on."""
-    prefix = "http"
-    if scope["type"] == "websocket":
-        await receive()
-        if "websocket.http.response" not in scope.get("extensions", {}):
-            # Without the extension, the server answers 403.
-            return await send({"type": "websocket.close", "code": 1008})
-        prefix = "websocket.http"
-    headers = [*refusal.headers, (b"content-length", b"%d" % len(refusal.body))]
-    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": f"{prefix}.response.body", "body": refusal.body})
+    async def _refuse(self, refusal, scope, receive, send):
+        prefix = "http"
+        if scope["type"] == "websocket":
+            await receive()
+            if "websocket.http.response" not in scope.get("extensions", {}):
+                # Without the extension, the server answers 403.
+                return await send({"type": "websocket.close", "code": 1008})
+            prefix = "websocket.http"
+        headers, body = refusal.headers, refusal.body
+        if self.respond:
+            kind, body = self.respond(scope, refusal)
+            headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
+        headers.append((b"content-length", b"%d" % len(body)))
+        await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
+        await send({"type": f"{prefix}.response.body", "body": body})

@@ -10,8 +10,10 @@
 
 ``earrrl:///dev/shm/limits`` keeps the counts in the files of a directory, which all processes of the host share;
 ``earrrl://`` keeps them in this process. ``?capacity=1000000`` bounds the number of clients, for each kind of window.
+``earrrl://127.0.0.1:6380`` and ``earrrl+unix:///run/earrrl.sock`` ask a server, which several hosts share.
 """
 
+import asyncio
 from functools import lru_cache
 from urllib.parse import parse_qs, urlparse
 
@@ -22,7 +24,7 @@ from limits.errors import ConfigurationError
 from limits.storage import SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
 
-from ._native import Windows
+from ._native import ServerWindows, Windows
 
 _DEFAULT_CAPACITY = 100_000
 
@@ -30,7 +32,7 @@ _DEFAULT_CAPACITY = 100_000
 class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWindow):
     """The storage for synchronous code. All windows begin at multiples of their length since the epoch."""
 
-    STORAGE_SCHEME = ["earrrl"]
+    STORAGE_SCHEME = ["earrrl", "earrrl+unix"]
 
     def __init__(self, uri="earrrl://", wrap_exceptions=False, **options):
         super().__init__(uri, wrap_exceptions, **options)
@@ -44,34 +46,34 @@ class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWind
         return self._windows.incr(key, expiry, amount)
 
     def get(self, key):
-        return self._windows.get(key, _window_of(key))[0]
+        return self._windows.get(key, _limit_of(key)[1])[0]
 
     def get_expiry(self, key):
-        return self._windows.get(key, _window_of(key))[1]
+        return self._windows.get(key, _limit_of(key)[1])[1]
 
     def check(self):
-        return True
+        return self._windows.check()
 
     def reset(self):
         return self._windows.reset()
 
     def clear(self, key):
-        self._windows.clear(key, _window_of(key))
+        self._windows.clear(key, _limit_of(key)[1])
 
     def acquire_sliding_window_entry(self, key, limit, expiry, amount=1):
         return self._windows.acquire(key, limit, expiry, amount)
 
     def get_sliding_window(self, key, expiry):
-        return self._windows.sliding(key, expiry)
+        return self._windows.sliding(key, expiry, _limit_of(key)[0])
 
     def clear_sliding_window(self, key, expiry):
         self._windows.clear_sliding(key, expiry)
 
 
 class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport, TimestampedSlidingWindow):
-    """The storage for asynchronous code. A decision takes a microsecond, so nothing is awaited."""
+    """The storage for asynchronous code. A decision in this process takes a microsecond, so nothing is awaited."""
 
-    STORAGE_SCHEME = ["async+earrrl"]
+    STORAGE_SCHEME = ["async+earrrl", "async+earrrl+unix"]
 
     def __init__(self, uri="async+earrrl://", wrap_exceptions=False, **options):
         super().__init__(uri, wrap_exceptions, **options)
@@ -81,29 +83,35 @@ class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport, Timesta
     def base_exceptions(self):
         return OSError
 
+    async def _do(self, method, *arguments):
+        """Calls a method; a thread waits for the answer of a server."""
+        if isinstance(self._windows, ServerWindows):
+            return await asyncio.to_thread(method, *arguments)
+        return method(*arguments)
+
     async def incr(self, key, expiry, amount=1):
-        return self._windows.incr(key, expiry, amount)
+        return await self._do(self._windows.incr, key, expiry, amount)
 
     async def get(self, key):
-        return self._windows.get(key, _window_of(key))[0]
+        return (await self._do(self._windows.get, key, _limit_of(key)[1]))[0]
 
     async def get_expiry(self, key):
-        return self._windows.get(key, _window_of(key))[1]
+        return (await self._do(self._windows.get, key, _limit_of(key)[1]))[1]
 
     async def check(self):
-        return True
+        return await self._do(self._windows.check)
 
     async def reset(self):
         return self._windows.reset()
 
     async def clear(self, key):
-        self._windows.clear(key, _window_of(key))
+        self._windows.clear(key, _limit_of(key)[1])
 
     async def acquire_sliding_window_entry(self, key, limit, expiry, amount=1):
-        return self._windows.acquire(key, limit, expiry, amount)
+        return await self._do(self._windows.acquire, key, limit, expiry, amount)
 
     async def get_sliding_window(self, key, expiry):
-        return self._windows.sliding(key, expiry)
+        return await self._do(self._windows.sliding, key, expiry, _limit_of(key)[0])
 
     async def clear_sliding_window(self, key, expiry):
         self._windows.clear_sliding(key, expiry)
@@ -112,24 +120,27 @@ class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport, Timesta
 def _open_windows(uri, options):
     """Returns the counters that a URI describes."""
     parts = urlparse(uri)
-    if parts.netloc:
-        raise ConfigurationError(f"{uri}: expected earrrl:// or earrrl:///DIRECTORY, not a host")
-    capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [_DEFAULT_CAPACITY])[-1]
     try:
+        if parts.scheme.endswith("+unix"):
+            return ServerWindows(None, parts.path, parts.password)
+        if parts.hostname:
+            return ServerWindows(f"{parts.netloc.rpartition('@')[2]}", None, parts.password)
+        capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [_DEFAULT_CAPACITY])[-1]
         return Windows(parts.path or None, int(capacity))
     except (ValueError, OverflowError) as error:
-        raise ConfigurationError(f"{uri}: capacity: {capacity!r} is not a number of clients") from error
+        raise ConfigurationError(f"{uri}: {error}; expected earrrl://, earrrl:///DIRECTORY, or earrrl://HOST:PORT") from error
 
 
 @lru_cache(maxsize=1000)
-def _window(amount, multiples, granularity):
+def _parse(amount, multiples, granularity):
     try:
-        return parse(f"{amount} per {multiples} {granularity}").get_expiry()
+        limit = parse(f"{amount} per {multiples} {granularity}")
+        return limit.amount, limit.get_expiry()
     except ValueError:
-        return None
+        return None, None
 
 
-def _window_of(key):
-    """Returns the seconds of a limit's window, which the strategies write at the end of its keys; None for other keys."""
+def _limit_of(key):
+    """Returns the amount and the window of a limit, which the strategies write at the end of its keys; None for other keys."""
     parts = key.rsplit("/", 3)
-    return _window(*parts[1:]) if len(parts) == 4 else None
+    return _parse(*parts[1:]) if len(parts) == 4 else (None, None)

@@ -24,11 +24,14 @@ class RateLimitMiddleware:
     Denied requests get status 429 with problem details, ``Retry-After`` and ``RateLimit``. A handler finds the decision on
     a request that is passed on over its limit in ``environ["earrrl.verdict"]``, and the handle that charges later costs in
     ``environ["earrrl.settlement"]``.
+
+    ``respond(environ, refusal)`` may return another type and body for denied requests: ``("text/plain", b"Not so fast!")``.
     """
 
-    def __init__(self, app, limits):
+    def __init__(self, app, limits, respond=None):
         self.app = app
         self.limits = limits
+        self.respond = respond
         # The names of headers as WSGI writes them.
         names = ((name, name.upper().replace("-", "_")) for name in limits.headers)
         self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
@@ -40,9 +43,7 @@ class RateLimitMiddleware:
         peer = environ.get("REMOTE_ADDR")
         judged = self.limits.judge(environ["REQUEST_METHOD"], target, headers, peer, environ)
         if hasattr(judged, "status"):
-            length = ("content-length", str(len(judged.body)))
-            start_response(f"{judged.status} {responses.get(judged.status, 'Error')}", [*_texts(judged.headers), length])
-            return [judged.body]
+            return self._refuse(judged, environ, start_response)
         if judged.delay:
             time.sleep(judged.delay)
         environ["earrrl.verdict"], environ["earrrl.settlement"] = judged.enter()
@@ -65,6 +66,15 @@ class RateLimitMiddleware:
             if not answered:
                 passing.leave(499, [])
             raise
+
+    def _refuse(self, refusal, environ, start_response):
+        headers, body = refusal.headers, refusal.body
+        if self.respond:
+            kind, body = self.respond(environ, refusal)
+            headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
+        reason = responses.get(refusal.status, "Error")
+        start_response(f"{refusal.status} {reason}", [*_texts(headers), ("content-length", str(len(body)))])
+        return [body]
 
 
 def _texts(headers):
