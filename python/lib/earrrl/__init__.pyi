@@ -2,7 +2,18 @@ from os import PathLike
 from typing import Any, Callable, Dict, List, Literal, Optional, Sequence, Tuple, Union, final
 
 __version__: str
-__all__: List[str]
+__all__ = [
+    "Client",
+    "Decision",
+    "Engine",
+    "Limiter",
+    "Passing",
+    "RateLimits",
+    "Refusal",
+    "Rule",
+    "Settlement",
+    "__version__",
+]
 
 _Key = Union[str, bytes]
 _Cost = Union[int, float]

@@ -27,6 +27,7 @@ from limits.storage.base import TimestampedSlidingWindow
 from ._native import ServerWindows, Windows
 
 _DEFAULT_CAPACITY = 100_000
+_DEFAULT_PORT = 6380
 
 
 class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWindow):
@@ -124,7 +125,8 @@ def _open_windows(uri, options):
         if parts.scheme.endswith("+unix"):
             return ServerWindows(None, parts.path, parts.password)
         if parts.hostname:
-            return ServerWindows(f"{parts.netloc.rpartition('@')[2]}", None, parts.password)
+            host = parts.netloc.rpartition("@")[2]
+            return ServerWindows(host if parts.port else f"{host}:{_DEFAULT_PORT}", None, parts.password)
         capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [_DEFAULT_CAPACITY])[-1]
         return Windows(parts.path or None, int(capacity))
     except (ValueError, OverflowError) as error:
