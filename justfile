@@ -83,6 +83,11 @@ bench-python:
     scripts/python --quiet
     target/python/bin/python bench/python.py
 
+# microseconds a check from Node, beside the store of express-rate-limit (one minute; keep the machine idle)
+bench-node:
+    scripts/node
+    cp bench/node.mjs target/node/bench.mjs && cd target/node && node bench.mjs
+
 # the table under Miri
 miri:
     scripts/miri

@@ -154,7 +154,8 @@ impl Reader {
 }
 
 /// Every block of the documentation is checked: here, by another test, by the doctests of
-/// `earrrl-tower` and `earrrl-server`, or by the tests of `python/`. Prints how many are checked in each way.
+/// `earrrl-tower` and `earrrl-server`, or by the tests of
+/// `python/` and `node/`. Prints how many are checked in each way.
 #[test]
 fn every_block_of_the_documentation_is_checked() {
     let reader = Reader::new();
@@ -190,7 +191,8 @@ fn every_block_of_the_documentation_is_checked() {
                     "Rust that doctests compile"
                 }
                 "python" | "js" => {
-                    assert!(["clients.md", "moving.md", "python.md"].contains(&&*name), "{name}");
+                    let tested = ["clients.md", "moving.md", "python.md", "node.md"];
+                    assert!(tested.contains(&&*name), "{name}");
                     "programs that run"
                 }
                 "java" => "programs that scripts/gate runs",

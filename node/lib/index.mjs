@@ -1,0 +1,3 @@
+import earrrl from "./index.cjs";
+
+export const { Decision, EarrrlStore, Limiter } = earrrl;

@@ -1,0 +1,9 @@
+//! The native module of the Node package `earrrl`: the limiters of the library, as classes.
+//!
+//! Everything that decides is in the crates `earrrl` and `earrrl-tower`. This crate converts
+//! arguments, results and errors, and nothing else.
+
+mod figures;
+mod input;
+mod limiter;
+mod windows;

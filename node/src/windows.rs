@@ -1,0 +1,89 @@
+//! Counters for express-rate-limit, which compares the counts with limits itself.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use earrrl::{Cost, Decision, FixedWindow, Limiter, Quota, Rule};
+use napi_derive::napi;
+
+use crate::input::invalid;
+
+/// The most units a second that a window counts: those that fit a state file.
+const UNITS_PER_SECOND: f64 = 8e6;
+/// The longest window in milliseconds: a year.
+const LONGEST_WINDOW: f64 = 366.0 * 86_400_000.0;
+
+/// Counters of fixed windows, under a quota that no count reaches.
+#[napi]
+pub struct Windows {
+    limiter: Limiter<[u8]>,
+    quota: u64,
+}
+
+/// A count, and the end of its window in milliseconds since the epoch.
+#[napi(object)]
+pub struct Count {
+    /// The count of the present window.
+    pub total_hits: f64,
+    /// The end of the window in milliseconds since the epoch.
+    pub reset_ms: f64,
+}
+
+#[napi]
+impl Windows {
+    /// Builds the counters of windows of so many milliseconds; `directory` has a file for each length.
+    #[napi(constructor)]
+    pub fn new(window_ms: f64, capacity: u32, directory: Option<String>) -> napi::Result<Self> {
+        if !(1.0..=LONGEST_WINDOW).contains(&window_ms) {
+            let problem = format!("windowMs: {window_ms} is not from 1 to {LONGEST_WINDOW}");
+            return Err(invalid(problem));
+        }
+        let window = Duration::from_millis(window_ms as u64);
+        let quota = ((UNITS_PER_SECOND * window.as_secs_f64()) as u64).max(1);
+        let rule = FixedWindow::new(Cost::from_units(quota), window).map_err(invalid)?;
+        let rule = Rule::from(rule);
+        let quota = Quota::of(rule.limit()).units;
+        let mut builder = Limiter::builder(rule).capacity(capacity as usize);
+        if let Some(directory) = directory {
+            let file = format!("fixed-{}ms", window.as_millis());
+            builder = builder.state_file(Path::new(&directory).join(file));
+        }
+        Ok(Self { limiter: builder.build().map_err(invalid)?, quota })
+    }
+
+    /// Counts a request, and returns the count.
+    #[napi]
+    pub fn increment(&self, key: String) -> napi::Result<Count> {
+        let charged = self.limiter.charge(key.as_bytes(), Cost::ONE).map_err(invalid)?;
+        Ok(self.count(&charged.decision()))
+    }
+
+    /// Returns the count.
+    #[napi]
+    pub fn get(&self, key: String) -> napi::Result<Count> {
+        let peeked = self.limiter.peek(key.as_bytes(), Cost::ONE).map_err(invalid)?;
+        Ok(self.count(&peeked.decision()))
+    }
+
+    /// Takes back one request.
+    #[napi]
+    pub fn decrement(&self, key: String) {
+        self.limiter.refund(key.as_bytes(), Cost::ONE, None);
+    }
+
+    /// Forgets the count.
+    #[napi]
+    pub fn reset(&self, key: String) {
+        self.limiter.reset(key.as_bytes());
+    }
+}
+
+impl Windows {
+    fn count(&self, decision: &Decision) -> Count {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Count {
+            total_hits: self.quota.saturating_sub(decision.remaining) as f64,
+            reset_ms: (now + decision.reset_after).as_secs_f64() * 1e3,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+// Every block of JavaScript in docs/node.md runs, and its service denies.
+import assert from "node:assert/strict";
+import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import test from "node:test";
+import { filesFit } from "./files.mjs";
+
+const page = readFileSync(process.env.EARRRL_PAGE, "utf8");
+const blocks = [...page.matchAll(/^```js\n(.*?)^```/gms)].map(([, block]) => block);
+assert.ok(blocks.length >= 2);
+
+for (const [place, block] of blocks.entries()) {
+  test(`block ${place}`, { skip: block.includes("EarrrlStore") && !filesFit }, async () => {
+    const folder = mkdtempSync(join(tmpdir(), "earrrl-"));
+    const file = join(process.cwd(), `block-${place}.mjs`);
+    writeFileSync(file, `${block.replaceAll("/dev/shm/", `${folder}/`)}\nexport { app };\n`);
+    const { app } = await import(file);
+    const server = app.listen(0, "127.0.0.1");
+    await new Promise((done) => server.once("listening", done));
+    const url = `http://127.0.0.1:${server.address().port}/`;
+    const statuses = [];
+    for (let turn = 0; turn < 40; turn++) statuses.push((await fetch(url)).status);
+    server.close();
+    assert.equal(statuses[0], 200);
+    assert.ok(statuses.includes(429) && !statuses.includes(500), String(statuses));
+    assert.ok(readdirSync(folder).length > 0, "the block keeps its limits in files");
+  });
+}
