@@ -16,8 +16,6 @@ use crate::error::RuleError;
 use crate::grammar::{self, RuleWords, Word};
 use crate::held::Held;
 use crate::policy::{Mode, Policy, Replenishment};
-#[cfg(feature = "std")]
-use crate::store::table::Order;
 
 impl Limit {
     /// Judges a request and stores it as `mode` requires. This pure function is the core of the
@@ -303,34 +301,6 @@ impl Limit {
     #[cfg(feature = "std")]
     pub(crate) fn greatest(&self, now: Nanos) -> super::Word {
         each!(self, limit => limit.greatest(now))
-    }
-}
-
-/// The order in which a table evicts the clients of an algorithm at an instant.
-#[cfg(feature = "std")]
-pub(crate) struct ByRank<'a, A>(pub(crate) &'a A, pub(crate) Nanos);
-
-#[cfg(feature = "std")]
-impl<A: Algorithm> Order for ByRank<'_, A> {
-    #[inline(always)]
-    fn idle(&self) -> super::Word {
-        self.0.idle(self.1)
-    }
-
-    #[inline(always)]
-    fn rank(&self, word: super::Word) -> super::Word {
-        self.0.rank(word, self.1)
-    }
-}
-
-#[cfg(feature = "std")]
-impl Order for ByRank<'_, Limit> {
-    fn idle(&self) -> super::Word {
-        self.0.idle(self.1)
-    }
-
-    fn rank(&self, word: super::Word) -> super::Word {
-        self.0.rank(word, self.1)
     }
 }
 

@@ -47,7 +47,5 @@ pub use crate::policy::{Mode, Policy, Replenishment};
 pub use contract::{Algorithm, ClientState, Moment, Word};
 #[cfg(feature = "std")]
 pub(crate) use contract::{Judged, figures, judge};
-#[cfg(feature = "std")]
-pub(crate) use limit::ByRank;
 pub(crate) use limit::parse;
 pub use tally::Tally;

@@ -24,7 +24,7 @@ use verdict::Details;
 pub use verdict::{Denied, Verdict};
 pub use wait::{Patience, Reservation, WaitError};
 
-use crate::algorithm::{Algorithm, ByRank, Judged, Limit, Mode, judge};
+use crate::algorithm::{Algorithm, Judged, Limit, Mode, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
@@ -34,7 +34,7 @@ use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, ReadEntry, Swept, Table, Word};
-use crate::store::{BuildError, Clients, Kept};
+use crate::store::{BuildError, ByRank, Clients, Kept};
 use crate::survey::{Survey, SurveySource, TopClient};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the

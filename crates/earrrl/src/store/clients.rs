@@ -5,13 +5,14 @@ use std::string::String;
 use std::sync::{Arc, OnceLock};
 use std::{fmt, format};
 
+use super::by_rank::ByRank;
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
 use super::overflow::Overflow;
 use super::states::{States, Under, View};
 use super::table::{
     Change, KeyHash, KeyHasher, Purpose, Table, TableError, Word, fits, half_of_what_is_left,
 };
-use crate::algorithm::{ByRank, Limit, Policy, State};
+use crate::algorithm::{Limit, Policy, State};
 use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
 use crate::error::RuleError;

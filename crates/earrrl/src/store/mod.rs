@@ -1,13 +1,16 @@
 //! Stores of clients' states: words in a bounded table, larger states in a bounded map.
 
+mod by_rank;
 mod clients;
 pub(crate) mod file;
+mod marked;
 pub(crate) mod older;
 mod overflow;
 mod states;
 pub mod table;
 mod walk;
 
+pub(crate) use by_rank::ByRank;
 pub use clients::BuildError;
 pub(crate) use clients::{Clients, Kept, Next};
 #[cfg(target_os = "linux")]

@@ -13,10 +13,11 @@ use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
+use super::by_rank::ByRank;
 use super::clients::{Clients, Kept, Next};
 use super::states::States;
 use super::table::{KeyHash, lock_of};
-use crate::algorithm::{ByRank, Limit, Policy, State};
+use crate::algorithm::{Limit, Policy, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
 
