@@ -258,7 +258,7 @@ fn unknown_fields_show_where_and_what_was_meant() {
 /// states are larger.
 #[test]
 fn a_rule_says_what_its_clients_may_take() {
-    let overrides = ["fixed-window 9/1m", "gcra 9/s burst=9"].map(|limit| {
+    let overrides = ["exponential 9/1m", "gcra 9/s burst=9"].map(|limit| {
         format!(
             "[[rule.override]]\nkey = {{ client = \"{}\" }}\nlimit = \"{limit}\"\n",
             limit.len()
