@@ -79,7 +79,7 @@ fn no_charge_is_lost_between_the_table_and_the_map() {
     let (whole, fraction) = (cost("1000000"), cost("0.000000001"));
     let work = |nth: u64| {
         for _ in 0..2000 {
-            charge(&clients, &rule, NOW, if nth % 2 == 0 { whole } else { fraction });
+            charge(&clients, &rule, NOW, if nth.is_multiple_of(2) { whole } else { fraction });
             if nth == 3 {
                 clients.refund(key(), rule.limit(), NOW, Some(NOW), fraction).unwrap();
             }

@@ -147,11 +147,11 @@ fn other_build(scratch: &Scratch) -> PathBuf {
     ]);
     let output = cargo.stderr(Stdio::inherit()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let path = text.lines().filter_map(|line| {
+    let mut path = text.lines().filter_map(|line| {
         let (_, rest) = line.split_once("\"executable\":\"")?;
         Some(PathBuf::from(rest.split_once('"')?.0))
     });
-    path.last().unwrap()
+    path.next_back().unwrap()
 }
 
 /// Processes are replaced one by one by those of another build with the same layout of files.
