@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,21 +16,7 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from earrrl._native import Windows
-
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-def windows_fit_files():
-    """True if the library keeps fixed windows in files, as it does on Linux since they fit the table."""
-    try:
-        Windows(tempfile.mkdtemp() + "/states", 10).incr("key", 60, 1)
-    except (NotImplementedError, OSError):
-        return False
-    return True
-
-
-needs_files = pytest.mark.skipif(not windows_fit_files(), reason="the library keeps no windows in files here")
 
 
 def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http", extensions=()):

@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import pytest
-from conftest import asgi, needs_files, wsgi
+from conftest import asgi, wsgi
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / "python.md", ROOT / "python" / "README.md"]
@@ -20,11 +20,7 @@ def django():
         django.conf.settings.configure(ROOT_URLCONF=(), ALLOWED_HOSTS=["*"], DEBUG=True)
 
 
-def parameter(page, place, block):
-    return pytest.param(block, id=f"{page}-{place}", marks=[needs_files] if "earrrl:///" in block else [])
-
-
-@pytest.mark.parametrize("block", [parameter(*block) for block in BLOCKS])
+@pytest.mark.parametrize("block", [block for _, _, block in BLOCKS], ids=[f"{page}-{place}" for page, place, _ in BLOCKS])
 def test_block(block, tmp_path):
     assert "/dev/shm/" in block
     names = {"__name__": "service"}

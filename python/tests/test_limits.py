@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-from conftest import needs_files
 from limits import parse
 from limits.aio import strategies as async_strategies
 from limits.errors import ConfigurationError
@@ -18,7 +17,7 @@ from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, S
 import earrrl.limits
 
 
-@pytest.fixture(params=["process", pytest.param("files", marks=needs_files)])
+@pytest.fixture(params=["process", "files"])
 def uri(request, tmp_path):
     return "earrrl://" if request.param == "process" else f"earrrl://{tmp_path}/states"
 
@@ -86,7 +85,6 @@ print(sum(limiter.hit(parse("1000/day"), "alice") for _ in range(400)))
 """
 
 
-@needs_files
 @pytest.mark.parametrize("strategy", [FixedWindowRateLimiter, SlidingWindowCounterRateLimiter])
 def test_processes_share_a_directory(tmp_path, strategy):
     uri = f"earrrl://{tmp_path}/states"

@@ -5,7 +5,6 @@ import signal
 import time
 
 import pytest
-from conftest import needs_files
 
 WORKERS = 8
 UVICORN = ["uvicorn", "--workers", "8", "--port", "{port}", "--log-level", "error"]
@@ -34,7 +33,6 @@ def test_middleware_for_wsgi(start, tmp_path, command):
     assert server.flood("/", 1000) == {200: 5, 429: 995}
 
 
-@needs_files
 @pytest.mark.parametrize("strategy", ["fixed-window", "sliding-window-counter"])
 @pytest.mark.parametrize(
     "command",
