@@ -114,10 +114,6 @@ pub trait Algorithm: Sized {
     /// Returns how used quota comes back. The window in a `RateLimit` header follows from it.
     fn replenishment(&self) -> Replenishment;
 
-    /// Returns the time in which a bucket refills `cost`, rounded down; `None` for algorithms that
-    /// are no bucket, which lose nothing while a client's whole quota is available.
-    fn refill_time(&self, cost: Cost) -> Option<Duration>;
-
     /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;
     /// zero for other algorithms.
     fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration;

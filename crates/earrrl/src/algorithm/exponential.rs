@@ -202,10 +202,6 @@ impl Algorithm for Exponential {
         Replenishment::Steady
     }
 
-    fn refill_time(&self, _cost: Cost) -> Option<Duration> {
-        None
-    }
-
     fn given_back(&self, _now: Nanos, _held: &Held, _actual: Cost) -> Duration {
         Duration::ZERO
     }

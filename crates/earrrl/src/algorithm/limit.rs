@@ -151,17 +151,10 @@ impl Limit {
         each!(self, limit => commit(limit, state, now, held, actual))
     }
 
-    /// Returns the time in which a bucket refills `cost`; `None` for other algorithms.
-    ///
-    /// ```
-    /// # use earrrl::{Cost, Rule};
-    /// # use std::time::Duration;
-    /// let rule: Rule = "gcra 2/s burst=60".parse()?;
-    /// assert_eq!(rule.limit().refill_time(Cost::ONE), Some(Duration::from_millis(500)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn refill_time(&self, cost: Cost) -> Option<Duration> {
-        each!(self, limit => limit.refill_time(cost))
+    /// Returns true for token-bucket and gcra, which lose refill while a client's whole quota is
+    /// available.
+    pub(crate) fn is_bucket(&self) -> bool {
+        matches!(self, Self::TokenBucket(_))
     }
 
     /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;

@@ -278,10 +278,6 @@ impl Algorithm for TokenBucket {
         Replenishment::Steady
     }
 
-    fn refill_time(&self, cost: Cost) -> Option<Duration> {
-        Some(duration_from_nanos(div_floor(self.price(cost), self.ticks_per_nano.into())))
-    }
-
     fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
         duration_from_nanos(self.wait(self.unused_ticks(now, held, actual)))
     }

@@ -136,10 +136,6 @@ macro_rules! windowed_terms {
             self.terms.allowance()
         }
 
-        fn refill_time(&self, _cost: Cost) -> Option<Duration> {
-            None
-        }
-
         fn given_back(&self, _now: Nanos, _held: &crate::Held, _actual: Cost) -> Duration {
             Duration::ZERO
         }

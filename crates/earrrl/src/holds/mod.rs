@@ -1,7 +1,7 @@
 //! The live reservations of an engine in memory: a bounded number, each under an id that cannot be
 //! guessed, with its expiry.
 
-mod net;
+mod buckets;
 mod shard;
 mod sharding;
 
@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
-pub(crate) use net::{NetSnapshot, Nets};
+pub(crate) use buckets::{BucketHold, BucketHolds};
 use shard::Shard;
 pub(crate) use shard::{HeldPart, HeldParts};
 use sharding::{SHARDS, lock};
@@ -42,8 +42,8 @@ pub struct Reservations {
 /// All live reservations of an engine.
 pub(crate) struct Holds {
     shards: [Mutex<Shard>; SHARDS],
-    /// The nets of the clients of buckets.
-    pub(crate) nets: Nets,
+    /// The reservations of the clients of buckets.
+    pub(crate) buckets: BucketHolds,
     /// No reservation expires before this instant, in nanoseconds.
     earliest: AtomicU64,
     live: AtomicUsize,
@@ -69,7 +69,7 @@ impl Holds {
     pub(crate) fn new() -> Result<Self, getrandom::Error> {
         Ok(Self {
             shards: Default::default(),
-            nets: Nets::default(),
+            buckets: BucketHolds::default(),
             earliest: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
             most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
@@ -93,7 +93,7 @@ impl Holds {
         Reservations {
             live: self.live.load(Relaxed),
             most: self.most(),
-            bytes: shards.sum::<usize>() + self.nets.bytes(),
+            bytes: shards.sum::<usize>() + self.buckets.bytes(),
             committed: self.committed.load(Relaxed),
             expired: self.expired.load(Relaxed),
         }

@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use smallvec::SmallVec;
 
-use super::net::NetSnapshot;
+use super::buckets::BucketHold;
 use crate::clock::Nanos;
 use crate::engine::RuleId;
 use crate::held::Held;
@@ -26,8 +26,8 @@ pub(crate) struct HeldPart {
     pub(crate) version: u32,
     pub(crate) key: KeyHash,
     pub(crate) held: Held,
-    /// The mark in the client's net if the rule is a bucket.
-    pub(crate) mark: Option<NetSnapshot>,
+    /// The reservation among those of its client, if the rule is a bucket.
+    pub(crate) in_bucket: Option<BucketHold>,
     /// False if the rule let the request pass without storing it, as a leaky dry-run rule that is
     /// over its limit does.
     pub(crate) is_stored: bool,

@@ -208,7 +208,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
-            nets: Box::default(),
+            buckets: Box::default(),
             keys: PhantomData,
         })
     }

@@ -11,13 +11,13 @@ use crate::cost::Cost;
 use crate::engine::RuleId;
 use crate::error::RuleError;
 use crate::held::{Held, OnExpiry};
-use crate::holds::NetSnapshot;
+use crate::holds::BucketHold;
 use crate::limiter::verdict::Denied;
 use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::table::KeyHash;
 
-/// The rule's id in the nets of a limiter, which has only one rule.
+/// The rule's id among the reservations of a limiter, which has only one rule.
 const ONLY: RuleId = RuleId(0);
 
 /// The reason why nothing was reserved.
@@ -70,7 +70,8 @@ pub struct Hold<'a, K: ?Sized, C: Clock> {
     limiter: &'a Limiter<K, C>,
     key: KeyHash,
     held: Held,
-    mark: Option<NetSnapshot>,
+    /// The reservation among those of its client, if the rule is a bucket.
+    in_bucket: Option<BucketHold>,
     /// False if the rule let the request pass without storing it, as a leaky dry-run rule that is
     /// over its limit does.
     is_stored: bool,
@@ -126,18 +127,21 @@ impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
 
     fn finish(&mut self, actual: Option<Cost>) {
         self.is_open = false;
-        let Limiter { rule, clients, nets, clock, .. } = self.limiter;
-        let mut given_back = Duration::ZERO;
-        if let Some(actual) = actual.filter(|_| self.is_stored) {
-            let (now, limit) = (clock.now(), rule.limit());
-            let since = |mark| nets.given_back_since(ONLY, self.key, mark);
-            let held = self.held.lowered(self.mark.map_or(Duration::ZERO, since));
-            given_back = limit.given_back(now, &held, actual);
-            Part { rule, clients, key: self.key, cost: actual }.commit(now, &held, actual);
-        }
-        if self.mark.is_some() {
-            nets.finish(ONLY, self.key, given_back);
-        }
+        let Limiter { rule, clients, buckets, clock, .. } = self.limiter;
+        let finish = |given_back| {
+            if let Some(hold) = self.in_bucket {
+                buckets.finish(ONLY, self.key, hold, given_back);
+            }
+        };
+        let Some(actual) = actual.filter(|_| self.is_stored) else {
+            return finish(Duration::ZERO);
+        };
+        let now = clock.now();
+        let before = |hold| buckets.given_back_before(ONLY, self.key, hold);
+        let held = self.held.lowered(self.in_bucket.map_or(Duration::ZERO, before));
+        // Before the commit: a newer reservation that is committed meanwhile must know of it.
+        finish(rule.limit().given_back(now, &held, actual));
+        Part { rule, clients, key: self.key, cost: actual }.commit(now, &held, actual);
     }
 }
 
@@ -184,18 +188,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
         let (key, limit, now) = (self.hasher.hash(key), self.rule.limit(), self.clock.now());
-        let refill = limit.refill_time(estimate);
-        let mark = refill.map(|time| self.nets.reserve(ONLY, key, time));
+        let in_bucket = limit.is_bucket().then(|| self.buckets.reserve(ONLY, key));
         let part = self.part(key, estimate);
         let (decision, resets) = atomic::check_with_resets(&mut [part], now);
         if !decision.allowed {
-            if mark.is_some() {
-                self.nets.finish(ONLY, key, Duration::ZERO);
+            if let Some(hold) = in_bucket {
+                self.buckets.finish(ONLY, key, hold, Duration::ZERO);
             }
             return Err(HoldError::Denied(Denied(decision)));
         }
         let held = Held::new(now, estimate, resets[0]);
         let is_stored = part.has_stored(&decision, 0);
-        Ok(Hold { limiter: self, key, held, mark, is_stored, is_open: true })
+        Ok(Hold { limiter: self, key, held, in_bucket, is_stored, is_open: true })
     }
 }

@@ -29,7 +29,7 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::RuleError;
-use crate::holds::Nets;
+use crate::holds::BucketHolds;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
@@ -72,8 +72,8 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
-    /// The nets of the clients' live reservations, for the commits of buckets.
-    nets: Box<Nets>,
+    /// The live reservations of clients, if the rule is a bucket.
+    buckets: Box<BucketHolds>,
     keys: PhantomData<fn(&K)>,
 }
 

@@ -219,7 +219,7 @@ impl<C: Clock> MemoryEngine<C> {
             }
             each.push((known, part));
         }
-        let mut held = self.mark(&merged, &each, now);
+        let mut held = self.held_parts(&merged, &each, now);
         let mut parts: Each<Part<'_>> = each.iter().map(|(_, part)| *part).collect();
         let (mut decision, resets) = atomic::check_with_resets(&mut parts, now);
         let mut granted = std::vec![Cost::ZERO; charges.len()];
@@ -311,9 +311,9 @@ impl<C: Clock> MemoryEngine<C> {
         }
     }
 
-    /// Returns the parts of a reservation that is about to be decided. Their marks are set before
-    /// the decision, so that no concurrent commit is missed.
-    fn mark(
+    /// Returns the parts of a reservation that is about to be decided. Buckets count it before the
+    /// decision, so that no concurrent commit is missed.
+    fn held_parts(
         &self,
         merged: &[(usize, Charge<'_>)],
         each: &[(&Prepared, Part<'_>)],
@@ -322,12 +322,11 @@ impl<C: Clock> MemoryEngine<C> {
         let charges = merged.iter().zip(each);
         charges
             .map(|((_, Charge { rule, .. }), (known, part))| {
-                let limit = part.rule.limit();
-                let refill = limit.refill_time(part.cost);
-                let mark = refill.map(|time| self.holds.nets.reserve(*rule, part.key, time));
+                let is_bucket = part.rule.limit().is_bucket();
+                let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(*rule, part.key));
                 let held = Held { at: now, cost: part.cost, full_at: now };
                 let (version, key) = (known.version, part.key);
-                HeldPart { rule: *rule, version, key, held, mark, is_stored: false }
+                HeldPart { rule: *rule, version, key, held, in_bucket, is_stored: false }
             })
             .collect()
     }
@@ -341,9 +340,10 @@ impl<C: Clock> MemoryEngine<C> {
         };
         known.settle(part.key, now);
         let given_back = known.rule.limit().given_back(now, &held, actual);
+        // Before the commit: a newer reservation that is committed meanwhile must know of it.
+        self.finish(part, given_back);
         let (rule, clients, key) = (&known.rule, &*known.clients, part.key);
         Part { rule, clients, key, cost: actual }.commit(now, &held, actual);
-        self.finish(part, given_back);
     }
 
     /// Returns the charge to be corrected under the present version of the rule; `None` if nothing
@@ -362,15 +362,15 @@ impl<C: Clock> MemoryEngine<C> {
         } else if part.version < known.version {
             Held { at, cost, full_at: at }
         } else {
-            let since = |mark| self.holds.nets.given_back_since(part.rule, part.key, mark);
-            part.held.lowered(part.mark.map_or(Duration::ZERO, since))
+            let before = |hold| self.holds.buckets.given_back_before(part.rule, part.key, hold);
+            part.held.lowered(part.in_bucket.map_or(Duration::ZERO, before))
         };
         Some((known, held))
     }
 
     fn finish(&self, part: &HeldPart, given_back: Duration) {
-        if part.mark.is_some() {
-            self.holds.nets.finish(part.rule, part.key, given_back);
+        if let Some(hold) = part.in_bucket {
+            self.holds.buckets.finish(part.rule, part.key, hold, given_back);
         }
     }
 }

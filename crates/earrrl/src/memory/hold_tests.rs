@@ -201,6 +201,21 @@ fn a_change_of_the_algorithm_drops_the_estimates() {
     assert_eq!(remaining(&engine, rule), 80);
 }
 
+/// A denied reservation between others does not hide what the oldest one gave back.
+#[test]
+fn a_denied_reservation_leaves_nothing_in_a_bucket() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
+    let (first, second) = (hold(&engine, &[charge(rule, 34)]), hold(&engine, &[charge(rule, 24)]));
+    let denied = engine.hold(&[charge(rule, 43)], HoldTerms::default(), None).unwrap();
+    assert_eq!(denied.id, None);
+    engine.commit(first, Actual::All(Cost::ZERO), None).unwrap();
+    wait(&engine, 1);
+    engine.run(&[charge(rule, 1)], Mode::Charge, None).unwrap();
+    engine.commit(second, Actual::All(Cost::ZERO), None).unwrap();
+    assert_eq!(remaining(&engine, rule), 99);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Charge(u64),
