@@ -9,19 +9,20 @@ use earrrl::Engine;
 use earrrl_redis::{EngineMode, Options, RedisEngine};
 
 use crate::support::load::{Load, becomes};
+use crate::support::ports::free_port;
 use crate::support::tools::redis_server;
-use crate::support::{Folder, PATIENCE, Server, command, free_port, until};
+use crate::support::{PATIENCE, Server, command, until};
 
 /// A single Sentinel, which decides alone.
 struct Sentinel {
     port: u16,
     process: Child,
-    _folder: Folder,
+    _folder: tempfile::TempDir,
 }
 
 impl Sentinel {
     async fn start(master: u16) -> Self {
-        let (port, folder) = (free_port(), Folder::new());
+        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
         let file = folder.path().join("sentinel.conf");
         let text = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {master} 1\n\

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use crate::support::certificates::{Authority, shown};
 use crate::support::envoy::Envoy;
+use crate::support::ports::free_address;
 use crate::support::process::Process;
-use crate::support::redis::{Redis, free_address};
+use crate::support::redis::Redis;
 use crate::support::{TestServer, connect, grpc, http, http2, parse, testdata, until};
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;

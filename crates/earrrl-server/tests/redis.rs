@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::certificates::Authority;
-use crate::support::redis::{Redis, Sentinel, free_address};
+use crate::support::ports::free_address;
+use crate::support::redis::{Redis, Sentinel};
 use crate::support::resp::{Reply, encode};
 use crate::support::{TestServer, until};
 use earrrl::random::Random;

@@ -3,46 +3,27 @@
 
 pub mod cluster;
 pub mod load;
+pub mod ports;
 pub mod proxy;
 pub mod skew;
 pub mod tools;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
+use tempfile::TempDir;
+
+use ports::free_port;
 
 /// The longest time that a test waits for an event, on a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory that is deleted when this value is dropped.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        let unique = format!("earrrl-redis-{}-{}", std::process::id(), free_port());
-        let path = std::env::temp_dir().join(unique);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 /// A server, which is stopped when this value is dropped.
 pub struct Server {
     pub port: u16,
-    pub folder: Folder,
+    pub folder: TempDir,
     options: Vec<String>,
     /// The environment variables by which the server's clock can be shifted.
     environment: Vec<(&'static str, PathBuf)>,
@@ -51,18 +32,18 @@ pub struct Server {
 
 impl Server {
     pub async fn start(options: &[&str]) -> Self {
-        Self::start_in(Folder::new(), options, Vec::new()).await
+        Self::start_in(tempfile::tempdir().unwrap(), options, Vec::new()).await
     }
 
     /// Starts a server whose clock the test can shift.
     pub async fn start_with_a_clock(options: &[&str]) -> Self {
-        let folder = Folder::new();
+        let folder = tempfile::tempdir().unwrap();
         let environment = skew::environment(folder.path()).into();
         Self::start_in(folder, options, environment).await
     }
 
     async fn start_in(
-        folder: Folder,
+        folder: TempDir,
         options: &[&str],
         environment: Vec<(&'static str, PathBuf)>,
     ) -> Self {
@@ -161,16 +142,6 @@ pub fn command<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command.query(&mut connection)
-}
-
-pub fn free_port() -> u16 {
-    // The Cluster bus of a server listens on the server's port plus 10 000.
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if port < 50_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Waits until a condition holds.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::program;
+use super::support::ports::free_address;
 use super::support::process::Process;
-use super::support::redis::free_address;
 use super::support::spellings::{self, PATH, Spelling};
 use super::support::{connect, installed, until};
 

@@ -2,7 +2,7 @@
 //! clients by the PROXY protocol.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::http::Client;
-use super::proxy::{client, free_port};
+use super::ports::free_address;
+use super::proxy::client;
 use super::{TestServer, until};
 
 /// A load balancer in a folder of its own, which is killed when this value is dropped.
@@ -30,7 +31,7 @@ impl Balancer {
         change: impl Fn(&str) -> String,
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let address = free_port(Ipv4Addr::LOCALHOST);
+        let address = free_address();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
         let text = fs::read_to_string(&source).unwrap();
         let places = [(8080, server.http), (8000, address)];

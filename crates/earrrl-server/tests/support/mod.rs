@@ -15,6 +15,8 @@ pub mod grpc;
 pub mod hostile;
 pub mod http;
 pub mod http2;
+#[path = "../../../earrrl-redis/tests/support/ports.rs"]
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod redis;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::http::{Client, Response};
+use super::ports::free_address;
 use super::process::{BINARY, Process};
 use super::{PATIENCE, until};
 
@@ -47,9 +48,7 @@ impl Limiter {
              [authz]\ndeny_status = {deny_status}\n{rules}"
         );
         fs::write(folder.path().join("limits.toml"), config).unwrap();
-        // No other test listens on these addresses, so the ports stay free while the limiter is
-        // down.
-        let [http, grpc] = [1, 2].map(|last| free_port(Ipv4Addr::new(127, 0, 1, last)));
+        let [http, grpc] = [(); 2].map(|()| free_address());
         let mut limiter = Self { http, grpc, folder, process: None };
         limiter.serve();
         limiter
@@ -88,10 +87,6 @@ fn self_test() -> String {
     let page = fs::read_to_string(page).unwrap();
     let start = page.find("[[rule]]\nname  = \"self-test\"").unwrap();
     page[start..].split_once("```").unwrap().0.to_owned()
-}
-
-pub fn free_port(host: Ipv4Addr) -> SocketAddr {
-    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
 }
 
 /// An application that answers with the method, the target, the limiter's action and the body of
@@ -189,7 +184,7 @@ impl Proxy {
         let folder = tempfile::tempdir().unwrap();
         let application = Application::start();
         let app = application.address;
-        let [address, asking] = [(); 2].map(|()| free_port(Ipv4Addr::LOCALHOST));
+        let [address, asking] = [(); 2].map(|()| free_address());
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
         for file in fs::read_dir(source).unwrap().flatten() {
             let text = fs::read_to_string(file.path()).unwrap();

@@ -1,13 +1,14 @@
 //! A Valkey server of the tests' own, on a free port.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::ports::free_address;
 use super::resp::{Client, Reply};
 
 /// A Valkey server, which is stopped when this value is dropped.
@@ -148,8 +149,4 @@ fn launch(address: SocketAddr, options: &[String]) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("the server starts")
-}
-
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
