@@ -258,12 +258,10 @@ fn unknown_fields_show_where_and_what_was_meant() {
 /// states are larger.
 #[test]
 fn a_rule_says_what_its_clients_may_take() {
-    let overrides = ["exponential 9/1m", "gcra 9/s burst=9"].map(|limit| {
-        format!(
-            "[[rule.override]]\nkey = {{ client = \"{}\" }}\nlimit = \"{limit}\"\n",
-            limit.len()
-        )
-    });
+    let overrides =
+        [("1", "exponential 9/1m"), ("2", "gcra 9/s burst=9")].map(|(client, limit)| {
+            format!("[[rule.override]]\nkey = {{ client = \"{client}\" }}\nlimit = \"{limit}\"\n")
+        });
     let rule = "[[rule]]\nname = \"a\"\nlimit = \"sliding-log 9/1m\"\nmax_bytes = 5_000_000\n";
     let config = Config::parse(&(rule.to_owned() + &overrides.concat()), "f").unwrap();
     let rule = &config.rules[0];
