@@ -63,6 +63,18 @@ fn a_killed_server_keeps_its_bans_and_shares_them_with_others() {
 }
 
 #[test]
+fn bans_outlive_a_restart_with_another_limit() {
+    let scratch = Scratch::new("changed");
+    let first = scratch.server("login=token-bucket 5 refill=1/365d");
+    assert_eq!(admitted(&first, "alice"), 5);
+    drop(first);
+    let second = scratch.server("login=token-bucket 7 refill=2/365d");
+    assert_eq!((admitted(&second, "alice"), admitted(&second, "bob")), (0, 7));
+    let (list, _) = scratch.command("list", &[]);
+    assert!(list.contains("login\t2\t2\t1000\t"), "{list}");
+}
+
+#[test]
 fn the_files_of_a_server_are_listed_and_checked() {
     let scratch = Scratch::new("listed");
     let server = scratch.server(RULE);

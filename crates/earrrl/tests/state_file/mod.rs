@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod changed;
 mod damage;
 mod engine;
 mod killed;

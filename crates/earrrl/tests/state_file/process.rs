@@ -23,6 +23,27 @@ pub(super) struct Work<'a> {
     pub(super) seed: u64,
 }
 
+/// Returns the command of a process that does the work.
+fn command(build: &Path, scratch: &Scratch, work: Work<'_>, ledger: &Path) -> Command {
+    let Work { rule, clients, requests, seed } = work;
+    let (path, ledger) = (scratch.path(), ledger.display());
+    let role = format!("{}\n{ledger}\n{rule}\n{clients}\n{requests}\n{seed}", path.display());
+    let mut command = Command::new(build);
+    command.args(["state_file::process::decides_alone", "--exact", "--nocapture"]).env(ROLE, role);
+    command
+}
+
+/// Returns the command of a process that opens the file under a rule, and waits.
+pub(super) fn decider(scratch: &Scratch, rule: &str) -> Command {
+    let work = Work { rule, clients: 1, requests: 0, seed: 1 };
+    command(&std::env::current_exe().unwrap(), scratch, work, &idle_ledger(scratch))
+}
+
+/// Returns the ledger of a process that decides nothing. It must not exist when the process starts.
+pub(super) fn idle_ledger(scratch: &Scratch) -> PathBuf {
+    scratch.0.with_extension("ledger-of-none")
+}
+
 /// A process that decides requests, and writes the client of each admitted request to a ledger.
 pub(super) struct Process {
     child: Child,
@@ -37,17 +58,8 @@ impl Process {
 
     /// Starts a process of another build of this test.
     pub(super) fn of_build(build: &Path, scratch: &Scratch, work: Work<'_>) -> Self {
-        let Work { rule, clients, requests, seed } = work;
-        let ledger = scratch.0.with_extension(format!("ledger-{seed}"));
-        let (path, file) = (scratch.path(), ledger.clone());
-        let role = format!(
-            "{}\n{}\n{rule}\n{clients}\n{requests}\n{seed}",
-            path.display(),
-            file.display()
-        );
-        let mut child = Command::new(build)
-            .args(["state_file::process::decides_alone", "--exact", "--nocapture"])
-            .env(ROLE, role)
+        let ledger = scratch.0.with_extension(format!("ledger-{}", work.seed));
+        let mut child = command(build, scratch, work, &ledger)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -19,10 +19,12 @@
 
 use core::hash::Hasher;
 use std::format;
+use std::path::Path;
 use std::string::{String, ToString};
 
 use siphasher::sip::SipHasher13;
 
+use super::error::StateError;
 use crate::store::table::{LAYOUT, SET_BYTES};
 
 /// The bytes of the fixed part.
@@ -55,6 +57,12 @@ pub(super) struct HeaderFault {
     pub(super) field: &'static str,
     pub(super) found: String,
     pub(super) expected: String,
+}
+
+impl HeaderFault {
+    pub(super) fn of(self, path: &Path) -> StateError {
+        StateError::refused(path, self.field, self.found, self.expected)
+    }
 }
 
 impl FileHeader {

@@ -10,6 +10,10 @@
 //! when the process dies. A process that finds no other user sweeps the table before anybody else
 //! can open the file, since opening takes a lock of the directory.
 
+#[cfg(target_os = "linux")]
+mod checked;
+#[cfg(target_os = "linux")]
+mod convert;
 mod directory;
 mod error;
 #[cfg(target_os = "linux")]

@@ -12,6 +12,7 @@ use crate::clock::{Anchor, Nanos};
 use crate::store::table::{KeyHasher, Swept, Table};
 
 /// The properties that a state file must have.
+#[derive(Clone, Copy)]
 pub(crate) struct FileSpec<'a> {
     pub(crate) path: &'a Path,
     pub(crate) limit: &'a Limit,

@@ -8,12 +8,12 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
+use super::checked::{SETS_AT, allocate, lock, read_header};
 use super::directory::StateDirectory;
 use super::error::StateError;
 use super::folder::{Folder, Stem, TEMPORARY};
 use super::header::FileHeader;
 use super::holders::holders;
-use super::open::{SETS_AT, allocate, lock, read_header};
 use crate::store::table::census;
 
 /// The bytes that are read at once.

@@ -360,6 +360,18 @@ impl Table {
         self.raw.pour(&into.raw, alone, convert, order)
     }
 
+    /// Copies all clients, with their words converted, to a table of the same layout. No other
+    /// thread or process may use either of them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn copy_converted(
+        &self,
+        into: &Self,
+        convert: impl Fn(Word) -> Option<Word>,
+        order: &impl Order,
+    ) {
+        self.raw.copy_converted(&into.raw, convert, order);
+    }
+
     /// Removes the idle clients, and returns the number of clients left.
     pub(crate) fn clear_idle(&self, order: &impl Order) -> usize {
         self.raw.clear_idle(order)

@@ -88,6 +88,26 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         true
     }
 
+    /// Stores what `convert` returns for every state in `into`, a table of the same layout. This
+    /// table stays as it is. No other thread or process may use either of them.
+    #[cfg(target_os = "linux")]
+    pub(super) fn copy_converted(
+        &self,
+        into: &Self,
+        convert: impl Fn(Word) -> Option<Word>,
+        order: &impl Order,
+    ) {
+        for place in 0..self.lines.slots() {
+            let entry = self.lines.slot(place).load();
+            if entry == Entry::EMPTY || entry.is_claim() {
+                continue;
+            }
+            if let Some(word) = convert(entry.word()) {
+                into.put_near(place, Entry::new(entry.fingerprint(), word), order);
+            }
+        }
+    }
+
     /// Removes the states of idle clients, and returns the number of states left.
     pub(super) fn clear_idle(&self, order: &impl Order) -> usize {
         let (mut left, idle) = (0, order.idle());

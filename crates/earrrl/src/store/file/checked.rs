@@ -1,0 +1,198 @@
+//! State files that are locked and checked, and their memory.
+
+use std::format;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, ftruncate};
+use rustix::io::Errno;
+
+use super::error::StateError;
+use super::folder::{Folder, Stem};
+use super::header::{FIXED, FileHeader, HeaderFault};
+use super::holders::holders;
+use super::live::{Live, Present, WORDS};
+use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
+use crate::algorithm::Limit;
+use crate::clock::{Anchor, Nanos};
+use crate::rule::Rule;
+use crate::store::table::mapping::Mapping;
+use crate::store::table::region::{Memory, Region};
+use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets_for};
+
+/// The place of the shards: behind the words of the live part.
+const SHARDS_AT: usize = FIXED + 512;
+/// The place of the sets: the third page.
+pub(super) const SETS_AT: usize = 2 * FIXED;
+const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= SETS_AT && WORDS * 8 <= 512);
+
+/// A state file that is locked and has the wanted hash function, algorithm and capacity.
+pub(super) struct CheckedFile {
+    pub(super) file: File,
+    path: PathBuf,
+    pub(super) header: FileHeader,
+    hasher: KeyHasher,
+    /// The limit under which the states were stored.
+    pub(super) limit: Limit,
+    /// True if no other process uses the file. The lock is then exclusive.
+    pub(super) is_alone: bool,
+}
+
+impl CheckedFile {
+    /// Locks a file and checks its header.
+    pub(super) fn open(
+        folder: &Folder,
+        stem: &Stem,
+        generation: u64,
+        wanted: &FileSpec<'_>,
+    ) -> Result<Self, StateError> {
+        let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
+        let is_alone = lock(&file, &path)?;
+        let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
+        let header = read_header(&file, &path)?.map_err(refuse)?;
+        let (hasher, limit) = check(&header, wanted).map_err(refuse)?;
+        Ok(Self { file, path, header, hasher, limit, is_alone })
+    }
+
+    pub(super) fn refused(&self, fault: HeaderFault) -> StateError {
+        fault.of(&self.path).held_by(holders(&self.file))
+    }
+
+    /// Maps the file, and sweeps it if no other process uses it.
+    pub(super) fn map(
+        self,
+        wanted: &FileSpec<'_>,
+        now: impl FnOnce(Anchor) -> Nanos,
+    ) -> Result<Opened, StateError> {
+        let path = &*self.path;
+        let present = Present::read().ok_or_else(|| {
+            StateError::refused(path, "boot id", "none", "/proc/sys/kernel/random/boot_id")
+        })?;
+        let (own, table) = map(&self.file, path, self.header.sets as usize, wanted.capacity)?;
+        let shared = clock(own, self.is_alone, &present, &self.header, wanted)
+            .map_err(|fault| self.refused(fault))?;
+        let now = now(shared.anchor);
+        let latest = wanted.limit.greatest(now);
+        let swept = if self.is_alone { table.sweep(latest) } else { Swept::default() };
+        shared.live.reached(now.get());
+        flock(&self.file, FlockOperation::NonBlockingLockShared)
+            .map_err(|error| StateError::io(path, "lock", error))?;
+        let file = StateFile { shared, swept, path: path.into() };
+        Ok(Opened { table, hasher: self.hasher, file })
+    }
+}
+
+/// Returns the words of a file's clock, and its table.
+pub(super) fn map(
+    file: &File,
+    path: &Path,
+    sets: usize,
+    capacity: usize,
+) -> Result<(Live, Table), StateError> {
+    let length = SETS_AT + sets * SET_BYTES;
+    let copy = file.try_clone().map_err(|error| StateError::io(path, "open", error))?;
+    let mapping = Mapping::new(copy, length).map_err(|error| StateError::io(path, "map", error))?;
+    let memory: Arc<dyn Memory> = Arc::new(mapping);
+    let live = Region::mapped(&memory, FIXED, WORDS).map(Live);
+    let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity);
+    live.zip(table)
+        .ok_or_else(|| StateError::refused(path, "length", length, "a table that fits memory"))
+}
+
+/// Returns the clock of a file: its own, or that of its directory.
+fn clock(
+    own: Live,
+    is_alone: bool,
+    present: &Present,
+    header: &FileHeader,
+    wanted: &FileSpec<'_>,
+) -> Result<KeyAndClock, HeaderFault> {
+    let Some(shared) = wanted.shared else {
+        let anchor = if is_alone { own.renew(present) } else { own.anchor(present) }?;
+        return Ok(KeyAndClock { key: header.key, anchor, live: Arc::new(own) });
+    };
+    if is_alone {
+        own.write(&shared.anchor, present);
+    }
+    let anchor = own.anchor(present)?;
+    if anchor == shared.anchor {
+        return Ok(shared.clone());
+    }
+    let (found, expected) = (format!("{anchor:?}"), format!("{:?}", shared.anchor));
+    Err(HeaderFault { field: "clock", found, expected })
+}
+
+/// Locks a file: exclusively if no other process uses it, and then returns true.
+pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => return Ok(true),
+        Err(Errno::WOULDBLOCK) => {}
+        Err(error) => return Err(StateError::io(path, "lock", error)),
+    }
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => {
+            let locked = StateError::refused(path, "lock", "held exclusively", "a shared lock");
+            Err(locked.held_by(holders(file)))
+        }
+        Err(error) => Err(StateError::io(path, "lock", error)),
+    }
+}
+
+pub(super) fn read_header(
+    file: &File,
+    path: &Path,
+) -> Result<Result<FileHeader, HeaderFault>, StateError> {
+    let io = |error| StateError::io(path, "read", error);
+    let bytes = file.metadata().map_err(io)?.len();
+    let mut page = [0; FIXED];
+    if bytes < SETS_AT as u64 {
+        let (found, expected) = (format!("{bytes} bytes"), format!("at least {SETS_AT}"));
+        return Ok(Err(HeaderFault { field: "length", found, expected }));
+    }
+    file.read_exact_at(&mut page, 0).map_err(io)?;
+    Ok(FileHeader::decode(&page, bytes, SETS_AT))
+}
+
+/// Compares a header with the wanted table. Returns the hasher of the file's keys, and the limit
+/// under which its states were stored.
+fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<(KeyHasher, Limit), HeaderFault> {
+    let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
+    let hasher = KeyHasher::with_key(&header.key);
+    let known = (wanted.known)(&hasher);
+    if header.hash != hasher.algorithm() as u32 {
+        let expected = format!("{}", hasher.algorithm() as u32);
+        return fault("hash function", format!("{}", header.hash), expected);
+    }
+    if header.known != known {
+        let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
+        return fault("hash of a known key", format!("{:016x}", header.known), expected);
+    }
+    if wanted.shared.is_some_and(|shared| shared.key != header.key) {
+        return fault("hash key", "another one".into(), "the key of the directory".into());
+    }
+    let (stored, limit) = (header.rule.parse::<Rule>(), wanted.limit);
+    let Some(stored) = stored.ok() else {
+        return fault("rule", header.rule.clone(), limit.text());
+    };
+    if !limit.is_of_the_algorithm_of(stored.limit()) {
+        return fault("rule family", header.rule.clone(), limit.text());
+    }
+    if header.sets != sets_for(wanted.capacity) as u64 {
+        let expected = format!("{} clients", wanted.capacity);
+        return fault("capacity", format!("{} clients", header.capacity), expected);
+    }
+    Ok((hasher, *stored.limit()))
+}
+
+/// Gives a file its length and all of its blocks, so that no write to its memory can fail later.
+pub(super) fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), StateError> {
+    let length = sets.checked_mul(SET_BYTES).and_then(|bytes| bytes.checked_add(SETS_AT));
+    let too_large = || StateError::refused(path, "capacity", format!("{sets} sets"), "fewer");
+    let length = length.ok_or_else(too_large)? as u64;
+    ftruncate(file, length)
+        .and_then(|()| fallocate(file, FallocateFlags::empty(), 0, length))
+        .map_err(|error| StateError::io(path, "allocate", format!("{length} bytes: {error}")))
+}

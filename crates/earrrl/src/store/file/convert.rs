@@ -1,0 +1,54 @@
+//! The next generation of a state file, for a limit that gives states another meaning.
+
+use std::os::unix::fs::FileExt;
+
+use super::checked::{CheckedFile, allocate, map};
+use super::error::StateError;
+use super::folder::{Folder, Stem};
+use super::header::{FIXED, FileHeader};
+use super::live::WORDS;
+use super::state_file::FileSpec;
+use crate::algorithm::State;
+use crate::clock::{Anchor, Nanos};
+use crate::store::by_rank::ByRank;
+
+/// Creates the next generation of a file that no other process uses, with the states of all clients
+/// converted to the wanted limit, and removes the present one. Returns the new generation.
+///
+/// The present generation only changes by its removal, so that a process which dies meanwhile leaves
+/// either of both complete.
+pub(super) fn convert(
+    folder: &Folder,
+    stem: &Stem,
+    old: CheckedFile,
+    wanted: &FileSpec<'_>,
+    now: impl FnOnce(Anchor) -> Nanos,
+) -> Result<u64, StateError> {
+    let (limit, generation) = (wanted.limit, old.header.generation + 1);
+    let header = FileHeader { generation, rule: limit.text(), ..old.header.clone() };
+    let (sets, stored) = (header.sets as usize, old.limit);
+    let source =
+        old.file.try_clone().map_err(|error| StateError::io(wanted.path, "open", error))?;
+    let mut instant = Nanos::ZERO;
+    let from = old.map(&FileSpec { limit: &stored, ..*wanted }, |anchor| {
+        instant = now(anchor);
+        instant
+    })?;
+    folder.create_file(stem, generation, |file, path| {
+        let io = |error: std::io::Error| StateError::io(path, "write", error);
+        let mut clock = [0; 8 * WORDS];
+        source.read_exact_at(&mut clock, FIXED as u64).map_err(io)?;
+        allocate(file, path, sets)?;
+        file.write_all_at(&header.encode(), 0).map_err(io)?;
+        file.write_all_at(&clock, FIXED as u64).map_err(io)?;
+        let (_, into) = map(file, path, sets, wanted.capacity)?;
+        let converted = |word| {
+            let state: State = stored.state_of(word)?;
+            limit.word(&limit.convert(&stored, state, instant)?)
+        };
+        from.table.copy_converted(&into, converted, &ByRank(limit, instant));
+        Ok(())
+    })?;
+    folder.remove(&stem.name(generation - 1))?;
+    Ok(generation)
+}

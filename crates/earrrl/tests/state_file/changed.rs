@@ -1,0 +1,86 @@
+//! Files whose rule changed between two starts: the clients go on under the new rule.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use earrrl::{Cost, Limiter, Rule, StateDirectory};
+
+use super::process::{decider, idle_ledger};
+use super::{CAPACITY, Scratch, field, open};
+
+/// Pairs of rules whose states have different meanings, and whose quotas come back too slowly to
+/// matter within a test.
+const CHANGES: [[&str; 2]; 7] = [
+    ["token-bucket 9 refill=1/365d", "token-bucket 9 refill=2/365d"],
+    ["token-bucket 9 refill=1/365d", "token-bucket 12 refill=1/365d"],
+    ["gcra 1/365d burst=9", "gcra 1/100d burst=7"],
+    ["recent-average 4/30d period=30d leaky", "recent-average 4/30d period=60d leaky"],
+    ["recent-average 4/30d period=60d strict", "recent-average 4/30d period=30d strict"],
+    ["fixed-window 9/3650d", "fixed-window 9/3000d"],
+    ["sliding-counter 9/3650d", "sliding-counter 9/3000d"],
+];
+
+/// A limiter in a file that is opened again under another rule is like a limiter in memory whose
+/// rule changes.
+#[test]
+fn clients_go_on_under_the_new_rule() {
+    for [old, new] in CHANGES.into_iter().flat_map(|[a, b]| [[a, b], [b, a]]) {
+        let scratch = Scratch::new();
+        let rule = |text: &str| text.parse::<Rule>().unwrap();
+        let mut expected: Limiter<u64> =
+            Limiter::builder(rule(old)).capacity(CAPACITY).build().unwrap();
+        let first = open(old, &scratch.path(), CAPACITY).unwrap();
+        for client in 0..1000 {
+            for _ in 0..client % 12 {
+                let (found, wanted) = (first.check(&client), expected.check(&client));
+                assert_eq!(found.is_allowed(), wanted.is_allowed(), "{old}");
+            }
+        }
+        let in_use = field(open(new, &scratch.path(), CAPACITY));
+        assert_eq!(in_use.0, "rule", "{}", in_use.1);
+        drop(first);
+        expected.change(rule(new)).unwrap();
+        for _ in 0..2 {
+            let second = open(new, &scratch.path(), CAPACITY).unwrap();
+            for client in 0..1001 {
+                let [found, wanted] =
+                    [&second, &expected].map(|limiter| limiter.peek(&client, Cost::ONE).unwrap());
+                assert_eq!(found.remaining(), wanted.remaining(), "{old} to {new}: {client}");
+            }
+        }
+        let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else { panic!() };
+        let only = only.as_ref().unwrap();
+        assert_eq!((only.generation, only.limit.parse()), (2, Ok(rule(new))));
+    }
+}
+
+/// Processes that are killed at any moment of the change leave the file as it was before or is
+/// after it.
+#[test]
+fn a_killed_change_loses_no_client() {
+    let scratch = Scratch::new();
+    let rules = ["token-bucket 9 refill=1/365d", "token-bucket 9 refill=2/365d"];
+    let first = open(rules[0], &scratch.path(), CAPACITY).unwrap();
+    for client in 0..1000 {
+        (0..client % 9).for_each(|_| assert!(first.check(&client).is_allowed()));
+    }
+    drop(first);
+    let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 400 } else { 40 };
+    for episode in 0..episodes {
+        let mut changing = decider(&scratch, rules[1 - episode % 2]);
+        let mut process = changing.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(episode as u64 * 7919 % 20_000));
+        process.kill().unwrap();
+        process.wait().unwrap();
+        fs::remove_file(idle_ledger(&scratch)).ok();
+    }
+    let last = open(rules[0], &scratch.path(), CAPACITY).unwrap();
+    for client in 0..1000 {
+        let remaining = last.peek(&client, Cost::ONE).unwrap().remaining();
+        assert_eq!(remaining, 9 - client % 9, "{client}");
+    }
+    drop(last);
+    StateDirectory::prune(&scratch.0, &[]).unwrap();
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+}
