@@ -208,20 +208,50 @@ fn no_request_gets_past_haproxy() {
     none_is_served("HAProxy", &proxy, &limiter);
 }
 
-/// Runs the client in Java from the documentation, which must print true.
-#[test]
-fn the_client_in_java_is_allowed() {
+/// Runs the clients in a language from the documentation, which must print true. Their timeouts
+/// assume an idle machine.
+fn run_clients(language: &str, file: &str, run: &[&str]) {
     let config = "[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=9\"\n";
     let server = support::TestServer::start(config);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/clients.md");
     let page = fs::read_to_string(page).unwrap();
-    let (_, rest) = page.split_once("```java\n").unwrap();
-    let (source, _) = rest.split_once("```").unwrap();
-    let source = source.replace("8080", &server.http.port().to_string()).replace("5000", "60000");
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("Main.java");
-    fs::write(&file, source).unwrap();
-    let output = program("/usr/bin/java").arg(&file).output().unwrap();
-    let problem = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "true\n", "{problem}");
+    let sources: Vec<&str> = page.split(&format!("```{language}\n")).skip(1).collect();
+    assert!(!sources.is_empty(), "{language}");
+    for source in sources {
+        let (source, _) = source.split_once("```").unwrap();
+        let [http, resp] = [server.http, server.resp].map(|address| address.port().to_string());
+        let source = source.replace("8080", &http).replace("6380", &resp);
+        let source = source.replace("500 *", "60000 *").replace("=> 500", "=> 60000");
+        let source = source.replace("0.5", "60").replace("(5000)", "(60000)");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(file);
+        fs::write(&path, &source).unwrap();
+        let mut command = program(run[0]);
+        // Go keeps what it has compiled.
+        command.args(&run[1..]).arg(&path).env("GOCACHE", folder.path().join("go"));
+        let output = command.output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(printed == "true\n" || printed == "bool(true)\n", "{printed}{problem}{source}");
+    }
+}
+
+#[test]
+fn the_client_in_java_is_allowed() {
+    run_clients("java", "Main.java", &["/usr/bin/java"]);
+}
+
+#[test]
+fn the_client_in_go_is_allowed() {
+    run_clients("go", "main.go", &["/usr/bin/go", "run"]);
+}
+
+#[test]
+fn the_clients_in_ruby_are_allowed() {
+    run_clients("ruby", "client.rb", &["/usr/bin/ruby"]);
+}
+
+#[test]
+fn the_clients_in_php_are_allowed() {
+    run_clients("php", "client.php", &["/usr/bin/php"]);
 }
