@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::read_to_string;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use earrrl::{Clock, Limiter, Rule, SystemClock};
 use rustix::process::{TimeStampCounterReadability, set_time_stamp_counter_readability};
+
+use crate::starts::start;
 
 /// Set in the process that is restricted.
 const RESTRICTED: &str = "EARRRL_TEST_WITHOUT_COUNTER";
@@ -40,7 +42,9 @@ fn a_process_that_may_not_read_the_counter_is_told_boot_time() {
     }
     let name = "clock::a_process_that_may_not_read_the_counter_is_told_boot_time";
     let this = std::env::current_exe().unwrap();
-    let output = Command::new(this).args(["--exact", name]).env(RESTRICTED, "1").output().unwrap();
+    let mut command = Command::new(this);
+    command.args(["--exact", name]).env(RESTRICTED, "1").stdout(Stdio::piped());
+    let output = start(&mut command).wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
 }

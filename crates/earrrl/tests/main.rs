@@ -4,4 +4,5 @@ mod algorithms;
 mod clock;
 mod conformance;
 mod order;
+mod starts;
 mod state_file;

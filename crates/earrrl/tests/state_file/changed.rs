@@ -8,6 +8,7 @@ use earrrl::{Cost, Limiter, Rule, StateDirectory};
 
 use super::process::{decider, idle_ledger};
 use super::{CAPACITY, Scratch, field, open};
+use crate::starts::{no_starts, start};
 
 /// Pairs of rules whose states have different meanings, and whose quotas come back too slowly to
 /// matter within a test.
@@ -26,7 +27,7 @@ const CHANGES: [[&str; 2]; 7] = [
 #[test]
 fn clients_go_on_under_the_new_rule() {
     for [old, new] in CHANGES.into_iter().flat_map(|[a, b]| [[a, b], [b, a]]) {
-        let scratch = Scratch::new();
+        let scratch = Scratch::alone();
         let rule = |text: &str| text.parse::<Rule>().unwrap();
         let mut expected: Limiter<u64> =
             Limiter::builder(rule(old)).capacity(CAPACITY).build().unwrap();
@@ -69,12 +70,13 @@ fn a_killed_change_loses_no_client() {
     let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 400 } else { 40 };
     for episode in 0..episodes {
         let mut changing = decider(&scratch, rules[1 - episode % 2]);
-        let mut process = changing.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut process = start(changing.stdin(Stdio::piped()).stdout(Stdio::null()));
         std::thread::sleep(Duration::from_micros(episode as u64 * 7919 % 20_000));
         process.kill().unwrap();
         process.wait().unwrap();
         fs::remove_file(idle_ledger(&scratch)).ok();
     }
+    let _alone = no_starts();
     let last = open(rules[0], &scratch.path(), CAPACITY).unwrap();
     for client in 0..1000 {
         let remaining = last.peek(&client, Cost::ONE).unwrap().remaining();

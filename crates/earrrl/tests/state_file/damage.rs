@@ -9,7 +9,7 @@ const PAGE: u64 = 4096;
 
 /// Returns a file with states of a hundred clients, 5 requests each.
 fn used() -> Scratch {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
     for client in 0..500 {
         assert!(limiter.check(&(client % 100)).is_allowed());
@@ -102,7 +102,7 @@ fn what_a_dead_process_left_is_no_obstacle() {
     blank[..PAGE as usize].fill(0);
     let header = PAGE as usize;
     for left in [&whole[..0], &whole[..100], &whole[..header], &blank, &whole] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::alone();
         drop(open(BUCKET, &scratch.0.join("other"), 10).unwrap());
         let temporary = scratch.0.join(".login.tmp");
         fs::write(&temporary, left).unwrap();
@@ -124,7 +124,7 @@ fn what_a_dead_process_left_is_no_obstacle() {
 
 #[test]
 fn a_file_that_does_not_fit_its_disk_is_an_error() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let (_, text) = field(open(BUCKET, &scratch.path(), 1 << 44));
     assert!(text.contains("allocate"), "{text}");
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);

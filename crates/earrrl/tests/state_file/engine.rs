@@ -18,7 +18,7 @@ fn admitted<C: Clock>(engine: &MemoryEngine<C>, name: &str, rule: &str, key: &[u
 
 #[test]
 fn engines_of_one_directory_share_the_clients_of_every_rule() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let one = MemoryEngine::with_state(100, &scratch.0).unwrap();
     let two = MemoryEngine::with_state(100, &scratch.0).unwrap();
     assert_eq!(admitted(&one, "login", BUCKET, b"alice"), 5);
@@ -38,7 +38,7 @@ fn engines_of_one_directory_share_the_clients_of_every_rule() {
 
 #[test]
 fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
     let windows = "fixed-window 5/1d";
     let error = engine.prepare("windows", &"sliding-log 5/1d".parse().unwrap()).unwrap_err();
@@ -52,7 +52,7 @@ fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
 
 #[test]
 fn a_file_of_another_directory_is_refused() {
-    let (one, two) = (Scratch::new(), Scratch::new());
+    let (one, two) = (Scratch::alone(), Scratch::new());
     for scratch in [&one, &two] {
         let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
         assert_eq!(admitted(&engine, "login", BUCKET, b"alice"), 5);
@@ -66,7 +66,7 @@ fn a_file_of_another_directory_is_refused() {
 /// Balances refill by the clock of the directory, whatever clock the processes have had before.
 #[test]
 fn a_clock_of_the_anchor_continues_the_time_of_the_directory() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let directory = StateDirectory::open(&scratch.0).unwrap();
     let start = SystemClock::with_anchor(directory.anchor()).now();
     let clock = Arc::new(ManualClock::new(start));
@@ -79,7 +79,7 @@ fn a_clock_of_the_anchor_continues_the_time_of_the_directory() {
 
 #[test]
 fn files_are_listed_copied_and_pruned() {
-    let (scratch, target) = (Scratch::new(), Scratch::new());
+    let (scratch, target) = (Scratch::alone(), Scratch::new());
     let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
     for key in 0..7_u8 {
         assert_eq!(admitted(&engine, "login", BUCKET, &[key]), 5);

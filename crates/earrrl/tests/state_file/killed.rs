@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::process::{Process, Work, wait_until};
 use super::{CAPACITY, FIVE, Scratch, open};
+use crate::starts::start;
 
 /// A rule of every algorithm whose charges can be counted: units that are left when all requests of
 /// the tests, which take seconds, are charged.
@@ -145,7 +146,7 @@ fn other_build(scratch: &Scratch) -> PathBuf {
         "--target-dir",
         concat!(env!("CARGO_TARGET_TMPDIR"), "/other"),
     ]);
-    let output = cargo.stderr(Stdio::inherit()).output().unwrap();
+    let output = start(cargo.stdout(Stdio::piped())).wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let mut path = text.lines().filter_map(|line| {
         let (_, rest) = line.split_once("\"executable\":\"")?;

@@ -10,9 +10,12 @@ mod opening;
 mod process;
 
 use std::path::{Path, PathBuf};
+use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use earrrl::{BuildError, Limiter, Rule, StateError};
+
+use crate::starts::no_starts;
 
 /// A bucket that refills too slowly to matter within a test.
 const BUCKET: &str = "token-bucket 5 refill=1/d";
@@ -33,7 +36,7 @@ const FIVE: [&str; 6] = [
 const CAPACITY: usize = 1 << 15;
 
 /// A directory that is removed at the end of a test.
-struct Scratch(PathBuf);
+struct Scratch(PathBuf, Option<RwLockReadGuard<'static, ()>>);
 
 impl Scratch {
     fn new() -> Self {
@@ -41,7 +44,14 @@ impl Scratch {
         let name = format!("earrrl-state-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);
         assert!(!path.exists());
-        Self(path)
+        Self(path, None)
+    }
+
+    /// Returns a directory for a test that notices other users of its files.
+    fn alone() -> Self {
+        let mut scratch = Self::new();
+        scratch.1 = Some(no_starts());
+        scratch
     }
 
     /// Returns the path that a limiter is given.

@@ -10,7 +10,7 @@ use super::{AVERAGE, BUCKET, CAPACITY, Scratch, field, open};
 
 #[test]
 fn a_file_keeps_clients_and_has_one_owner() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let first = open(BUCKET, &scratch.path(), 100).unwrap();
     assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
     drop(first);
@@ -25,7 +25,7 @@ fn a_file_keeps_clients_and_has_one_owner() {
 
 #[test]
 fn two_limiters_of_one_file_have_one_clock() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let one = open("gcra 1/s burst=1", &scratch.path(), CAPACITY).unwrap();
     let two = open("gcra 1/s burst=1", &scratch.path(), CAPACITY).unwrap();
     let first = one.check(&1).decided_at();
@@ -36,7 +36,7 @@ fn two_limiters_of_one_file_have_one_clock() {
 
 #[test]
 fn a_file_that_others_could_change_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let again = || field(open(BUCKET, &scratch.path(), CAPACITY)).0;
     drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
     let (file, mode) = (scratch.file(), |mode| Permissions::from_mode(mode));
@@ -64,7 +64,7 @@ fn a_file_that_others_could_change_is_refused() {
 
 #[test]
 fn a_symbolic_link_to_a_directory_is_not_followed() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
     let link = Scratch::new();
     symlink(&scratch.0, &link.0).unwrap();
@@ -75,7 +75,7 @@ fn a_symbolic_link_to_a_directory_is_not_followed() {
 
 #[test]
 fn a_file_of_another_owner_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
     // Only root can give a file away.
     if std::os::unix::fs::chown(scratch.file(), Some(12_345), None).is_ok() {
@@ -85,7 +85,7 @@ fn a_file_of_another_owner_is_refused() {
 
 #[test]
 fn a_file_of_another_rule_is_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let used = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
     let other = |rule, capacity| field(open(rule, &scratch.path(), capacity)).0;
     assert_eq!(other(AVERAGE, CAPACITY), "rule family");
@@ -103,7 +103,7 @@ fn a_file_of_another_rule_is_refused() {
 
 #[test]
 fn a_changed_limit_of_a_recent_average_keeps_its_file() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let first = open("recent-average 4/30d period=30d leaky", &scratch.path(), 100).unwrap();
     assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
     let mut second = open("recent-average 6/30d period=30d leaky", &scratch.path(), 100).unwrap();
@@ -117,7 +117,7 @@ fn a_changed_limit_of_a_recent_average_keeps_its_file() {
 
 #[test]
 fn algorithms_with_larger_states_are_refused() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     for rule in ["exponential 20/10s", "sliding-log 20/10s", "sliding-window 20/10s"] {
         let (_, text) = field(open(rule, &scratch.path(), CAPACITY));
         assert!(text.contains("keeps its states in memory only"), "{text}");
@@ -138,7 +138,7 @@ fn algorithms_with_larger_states_are_refused() {
 #[test]
 fn a_changed_quota_of_a_window_keeps_its_file() {
     for name in ["fixed-window", "sliding-counter"] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::alone();
         let rule = |quota: &str| format!("{name} {quota}");
         let mut limiter = open(&rule("5/3650d"), &scratch.path(), 100).unwrap();
         assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), 5);
@@ -154,7 +154,7 @@ fn a_changed_quota_of_a_window_keeps_its_file() {
 /// else.
 #[test]
 fn a_file_rounds_counts_of_too_many_digits_up() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::alone();
     let (rule, cost) = ("sliding-counter 100000000/3650d", |text: &str| text.parse().unwrap());
     let limiter = open(rule, &scratch.path(), 100).unwrap();
     assert!(limiter.charge(&7, cost("12345678.123456789")).unwrap().is_allowed());

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{CAPACITY, Scratch, open};
+use crate::starts::start;
 
 const ROLE: &str = "EARRRL_STATE_PROCESS";
 
@@ -59,11 +60,8 @@ impl Process {
     /// Starts a process of another build of this test.
     pub(super) fn of_build(build: &Path, scratch: &Scratch, work: Work<'_>) -> Self {
         let ledger = scratch.0.with_extension(format!("ledger-{}", work.seed));
-        let mut child = command(build, scratch, work, &ledger)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = command(build, scratch, work, &ledger);
+        let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("open")), "the process ended early");
         Self { child, ledger }
