@@ -1,23 +1,15 @@
-// A cluster of 8 workers that run Express with express-rate-limit; prints its port. The first argument is the store's directory.
+// A cluster of 8 workers that serve an application of services.mjs: `cluster.mjs SERVICE PORT DIRECTORY`. Prints a line for
+// each worker that listens. A worker that was killed is replaced.
 import cluster from "node:cluster";
 import process from "node:process";
-import { EarrrlStore } from "earrrl";
-import express from "express";
-import { rateLimit } from "express-rate-limit";
+import { services } from "./services.mjs";
 
+const [service, port, directory] = process.argv.slice(2);
 if (cluster.isPrimary) {
-  let listening = 0;
-  const start = () => cluster.fork().once("listening", (address) => {
-    if (++listening === 8) console.log(address.port);
-  });
-  // A killed worker is replaced.
-  cluster.on("exit", start);
-  for (let worker = 0; worker < 8; worker++) start();
+  cluster.on("exit", () => cluster.fork());
+  cluster.on("listening", () => console.log("listening"));
+  for (let worker = 0; worker < 8; worker++) cluster.fork();
 } else {
   process.once("disconnect", () => process.exit());
-  const app = express();
-  app.get("/pid", (request, response) => response.send(String(process.pid)));
-  app.use(rateLimit({ windowMs: 86_400_000, limit: 5, store: new EarrrlStore({ path: process.argv[2] }) }));
-  app.get("/", (request, response) => response.send("hello"));
-  app.listen(0, "127.0.0.1");
+  await services[service](Number(port), directory);
 }

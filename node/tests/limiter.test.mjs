@@ -1,21 +1,16 @@
 // Limiters: decisions, arguments, processes and worker threads.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync } from "node:fs";
 import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import test from "node:test";
 import { Worker } from "node:worker_threads";
 import { Limiter } from "earrrl";
+import { newPath } from "./helpers.mjs";
 
 const require = createRequire(import.meta.url);
 const RULES = ["recent-average 0.05/h half-life=1h strict", "exponential 5/1d", "token-bucket 5 refill=1/d", "gcra 5/d burst=5",
   "fixed-window 5/100d", "sliding-log 5/1d", "sliding-window 5/1d", "sliding-counter 5/100d"];
-
-function newPath() {
-  return join(mkdtempSync(join(tmpdir(), "earrrl-")), "states", "login");
-}
 
 for (const rule of RULES) {
   test(`decisions of ${rule}`, () => {
@@ -54,7 +49,7 @@ test("headers", () => {
 });
 
 test("processes share a file", () => {
-  const path = newPath();
+  const path = join(newPath(), "login");
   const code = `const { Limiter } = require(${JSON.stringify(require.resolve("earrrl"))});
     const limiter = new Limiter("gcra 100/d burst=100", { path: ${JSON.stringify(path)} });
     let allowed = 0; for (let turn = 0; turn < 70; turn++) allowed += limiter.check("alice").allowed;
@@ -66,7 +61,7 @@ test("processes share a file", () => {
 });
 
 test("worker threads share a file", async () => {
-  const path = newPath();
+  const path = join(newPath(), "login");
   const code = `const { Limiter } = require(${JSON.stringify(require.resolve("earrrl"))});
     const limiter = new Limiter("gcra 100/d burst=100", { path: ${JSON.stringify(path)} });
     let allowed = 0; for (let turn = 0; turn < 70; turn++) allowed += limiter.check("alice").allowed;

@@ -1,20 +1,12 @@
-// The store for express-rate-limit, alone and in a cluster of workers.
+// The store for express-rate-limit.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { mkdtempSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import test from "node:test";
-import { fileURLToPath } from "node:url";
 import { EarrrlStore } from "earrrl";
 import express from "express";
 import { rateLimit } from "express-rate-limit";
+import { newPath } from "./helpers.mjs";
 
 const DAY = 86_400_000;
-
-function newPath() {
-  return join(mkdtempSync(join(tmpdir(), "earrrl-")), "states");
-}
 
 for (const path of [undefined, newPath()]) {
   test(`a store ${path ? "in a file" : "in this process"}`, async () => {
@@ -52,32 +44,4 @@ test("express-rate-limit counts in the store", async () => {
   for (let turn = 0; turn < 4; turn++) statuses.push((await fetch(url)).status);
   server.close();
   assert.deepEqual(statuses, [200, 200, 429, 429]);
-});
-
-test("8 workers admit 5 of 1000 requests, also after they were killed", async () => {
-  const cluster = fileURLToPath(new URL("cluster.mjs", import.meta.url));
-  const primary = spawn(process.execPath, [cluster, newPath()], { stdio: ["ignore", "pipe", "inherit"] });
-  try {
-    const port = await new Promise((done) => primary.stdout.once("data", (text) => done(Number(text))));
-    const get = async (path) => {
-      try {
-        const response = await fetch(`http://127.0.0.1:${port}${path}`, { headers: { connection: "close" } });
-        return [response.status, await response.text()];
-      } catch {
-        return ["failed", ""];
-      }
-    };
-    assert.deepEqual((await Promise.all([get("/"), get("/")])).map(([status]) => status), [200, 200]);
-    const workers = new Set((await Promise.all(Array.from({ length: 200 }, () => get("/pid")))).map(([, pid]) => Number(pid)));
-    assert.ok(workers.size > 1, "several workers answer");
-    for (const worker of workers) process.kill(worker, "SIGKILL");
-    const counts = {};
-    for (let batch = 0; batch < 20; batch++) {
-      for (const [status] of await Promise.all(Array.from({ length: 50 }, () => get("/")))) counts[status] = (counts[status] ?? 0) + 1;
-    }
-    assert.equal(counts[200], 3);
-    assert.ok(counts[429] > 900, JSON.stringify(counts));
-  } finally {
-    primary.kill("SIGKILL");
-  }
 });
