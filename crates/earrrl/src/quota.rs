@@ -31,8 +31,8 @@ impl Quota {
     pub fn of(limit: &Limit) -> Self {
         let (units, seconds) = limit.allowance();
         // A division may leave a whole number slightly below or above its exact value, so both
-        // roundings allow for a relative error of 1e-12.
-        let units = (units * (1.0 + 1e-12)) as u64;
+        // roundings allow for a relative error of 1e-12, though for at most a tenth of a unit.
+        let units = (units + (units * 1e-12).min(0.1)) as u64;
         let below = (seconds * (1.0 - 1e-12)) as u64;
         Self { units, window: (seconds >= 1.0).then_some(below + 1) }
     }
@@ -53,6 +53,7 @@ mod tests {
             ("gcra 10/s burst=5", 5, None),
             ("gcra 3/s burst=10", 10, Some(4)),
             ("fixed-window 60/1m", 60, Some(60)),
+            ("fixed-window 69120000000000/100d", 69_120_000_000_000, Some(8_640_000)),
             ("sliding-log 60/500ms", 60, None),
             ("sliding-window 600/1h", 600, Some(3600)),
             ("sliding-counter 60/90s", 60, Some(90)),
