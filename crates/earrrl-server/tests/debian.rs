@@ -1,6 +1,6 @@
 //! Tests the recipes of `contrib/` for nginx and HAProxy with Debian's packages, sends every spelling
-//! of a path to applications, and starts servers on full and read-only file systems. `scripts/gate`
-//! installs the packages and runs these tests.
+//! of a path to applications, starts servers on full and read-only file systems, and lets nginx and
+//! promtool read what the program writes. `scripts/gate` installs the packages and runs these tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "debian/mounts.rs"]
@@ -8,6 +8,8 @@ mod mounts;
 #[path = "debian/spellings.rs"]
 mod spellings;
 mod support;
+#[path = "debian/written.rs"]
+mod written;
 
 use std::fs;
 use std::os::unix::fs::symlink;
