@@ -32,6 +32,8 @@ pub(super) async fn begin(
     let (access, body) = read(&server, request, Scope::Admin).await?;
     let rule = named_rule(access, &uri)?;
     let TrialBody { limit } = parse(&server, &body)?;
+    // A client that names no known rule is told so first, whatever limit it sends.
+    server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
     let limit: Rule = limit.0.parse().map_err(|error| invalid(&format!("limit: {error}")))?;
     Ok(Json(described(&rule, &server.service.begin_trial(&rule, limit)?)))
 }
