@@ -14,9 +14,11 @@ use crate::charges::RequestCharges;
 use crate::cost_after::CostAfter;
 use crate::event::Event;
 use crate::headers::{self, Available};
+use crate::layer_hold::LayerHold;
 use crate::pending::{ItemizedDecision, PendingDecision};
 use crate::prepared::LayerRule;
 use crate::problem::Kind;
+use crate::request_hold::{HoldGuard, ReservedRule};
 use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
 use crate::response_headers::{RateLimitHeaders, first_quota};
 use crate::settlement::Settlement;
@@ -45,6 +47,16 @@ struct Extras {
     cost_after: Option<CostAfter>,
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
+    hold: Option<HoldGuard>,
+}
+
+/// The charges of a request that continue when its response has a head.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    /// The charge that depends on the response.
+    pub(crate) cost_after: Option<CostAfter>,
+    /// The reservation, which is committed when the response's body ends.
+    pub(crate) hold: Option<HoldGuard>,
 }
 
 impl Pass {
@@ -66,16 +78,19 @@ impl Pass {
         if let Some(settlement) = extras.settlement.take() {
             request.insert(settlement);
         }
+        if let Some(hold) = &mut extras.hold {
+            request.insert(hold.enter());
+        }
     }
 
-    /// Adds the headers to the response. Returns the charge that depends on the response, if any.
-    pub(crate) fn leave(&mut self, response: &mut HeaderMap) -> Option<CostAfter> {
+    /// Adds the headers to the response. Returns the charges that continue.
+    pub(crate) fn leave(&mut self, response: &mut HeaderMap) -> Leaving {
         std::mem::take(&mut self.headers).append_to(response);
-        let extras = self.extras.as_mut()?;
+        let Some(extras) = &mut self.extras else { return Leaving::default() };
         if let Some((quota, available)) = extras.x_rate_limit {
             headers::x_rate_limit(quota, available, response);
         }
-        extras.cost_after.take()
+        Leaving { cost_after: extras.cost_after.take(), hold: extras.hold.take() }
     }
 }
 
@@ -100,11 +115,13 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(charges, judgement, prepared, request)
+                self.judged(charges, judgement, prepared, request, false)
             }
-            // A cost above `max_cost` is denied. If it were treated as a failure of the engine, the
-            // request could pass.
-            Err(EngineError::Invalid(_)) => self.refuse(Reason::OverLimit, request),
+            // A cost above `max_cost` is denied, and so is a request for which no reservation is
+            // free. If these were treated as failures of the engine, the request could pass.
+            Err(EngineError::Invalid(_) | EngineError::Reservations { .. }) => {
+                self.refuse(Reason::OverLimit, request)
+            }
             Err(error) => self.failed(charges, &error, request),
         }
     }
@@ -120,6 +137,7 @@ where
         judgement: &ItemizedDecision,
         prepared: &[LayerRule],
         request: &HeaderMap,
+        is_local: bool,
     ) -> Conclusion<E> {
         let decision = &judgement.decision;
         let name = charges.get(decision.rule).map(|charge| &charge.prepared(prepared).name);
@@ -139,7 +157,8 @@ where
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
         let flagged = over || self.settings.always_verdict;
         let verdict = flagged.then(|| Verdict { rule: name.cloned(), decision: Some(*decision) });
-        let extras = self.extras(charges, verdict, x_rate_limit);
+        let hold = self.hold_guard(charges, judgement, prepared, is_local);
+        let extras = self.extras(charges, verdict, x_rate_limit, hold);
         let pass = Pass { headers: rate_limit, extras };
         if decision.delay.is_zero() {
             return Conclusion::Pass(pass);
@@ -158,6 +177,7 @@ where
         charges: &RequestCharges,
         verdict: Option<Verdict>,
         x_rate_limit: Option<(Quota, Available)>,
+        hold: Option<HoldGuard>,
     ) -> Option<Box<Extras>> {
         if !self.charges_later && verdict.is_none() && x_rate_limit.is_none() {
             return None;
@@ -166,7 +186,30 @@ where
         let after = charges.filtered(|charge| charge.rule(&self.rules).cost_after.is_some());
         let settlement = settled.map(|charges| Settlement::new(Arc::clone(self), charges));
         let cost_after = after.map(|charges| CostAfter::new(Arc::clone(self), charges));
-        Some(Box::new(Extras { x_rate_limit, cost_after, verdict, settlement }))
+        Some(Box::new(Extras { x_rate_limit, cost_after, verdict, settlement, hold }))
+    }
+
+    /// Returns the owner of the request's reservation, if it has one.
+    fn hold_guard(
+        self: &Arc<Self>,
+        charges: &RequestCharges,
+        judgement: &ItemizedDecision,
+        prepared: &[LayerRule],
+        is_local: bool,
+    ) -> Option<HoldGuard> {
+        let (id, granted) = judgement.reserved.as_ref()?;
+        let reserved = charges.iter().zip(granted).filter_map(|((_, charge), granted)| {
+            let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
+            charge.rule(&self.rules).reserved.then(|| ReservedRule {
+                name: name.clone(),
+                id: *id,
+                max_cost: rule.max_cost(),
+                granted: *granted,
+                actual: None,
+            })
+        });
+        let hold = LayerHold { shared: Arc::clone(self), id: *id, is_local };
+        Some(HoldGuard::new(Box::new(hold), reserved.collect()))
     }
 
     /// Returns the response to a request that is over a limit, without `RateLimit` headers.
@@ -259,10 +302,11 @@ where
                 let prepared = prepared.load();
                 let on_allowed = self.settings.headers_on_allowed;
                 let context = &mut Context::from_waker(Waker::noop());
-                let mut pending = PendingDecision::new(engine, &prepared, charges);
+                let terms = self.hold_terms(charges);
+                let mut pending = PendingDecision::new(engine, &prepared, charges, terms);
                 match pending.poll(context, engine, &prepared, charges, on_allowed) {
                     Poll::Ready(Ok(judgement)) => {
-                        self.judged(charges, judgement, &prepared, request)
+                        self.judged(charges, judgement, &prepared, request, true)
                     }
                     _ => self.refuse(Reason::OverLimit, request),
                 }

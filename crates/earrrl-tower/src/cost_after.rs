@@ -1,17 +1,15 @@
 //! The charge that depends on the response. It is made even if the client leaves before the
 //! response.
 
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use earrrl::{Cost, Engine};
 use http::{Response, StatusCode, response};
 
 use crate::charges::RequestCharges;
 use crate::event::Event;
+use crate::pending_charge::PendingCharge;
 use crate::shared::SharedLimits;
 
 /// The charge of the rules with [`cost_after`](crate::RequestRule::cost_after). It is made at the
@@ -44,7 +42,7 @@ impl CostAfter {
 
     /// Starts to charge the cost of the response.
     pub(crate) fn charge(mut self, response: &response::Parts) -> PendingCharge {
-        self.charges.take().map_or(PendingCharge(None), |charges| charges.charge(response))
+        self.charges.take().map_or(PendingCharge::none(), |charges| charges.charge(response))
     }
 }
 
@@ -67,11 +65,11 @@ where
             let cost = charge.rule(&shared.rules).cost_after.as_ref();
             cost.map_or(Cost::ZERO, |cost| cost(response))
         });
-        PendingCharge(Some(Box::pin(async move {
+        PendingCharge::new(async move {
             if let Err(error) = decided.await {
                 shared.emit(&Event::EngineFailed(&error));
             }
-        })))
+        })
     }
 }
 
@@ -83,39 +81,3 @@ fn no_response() -> response::Parts {
     parts.status = status;
     parts
 }
-
-/// A charge in flight. If this value is dropped, a task in tokio's runtime completes the charge.
-pub(crate) struct PendingCharge(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
-
-impl Future for PendingCharge {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Some(charge) = &mut self.0 else { return Poll::Ready(()) };
-        let poll = charge.as_mut().poll(context);
-        if poll.is_ready() {
-            self.0 = None;
-        }
-        poll
-    }
-}
-
-impl Drop for PendingCharge {
-    fn drop(&mut self) {
-        let Some(mut charge) = self.0.take() else { return };
-        // An engine in memory completes the charge in the first poll.
-        if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            finish_in_background(charge);
-        }
-    }
-}
-
-#[cfg(feature = "tokio")]
-fn finish_in_background(charge: Pin<Box<dyn Future<Output = ()> + Send>>) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(charge);
-    }
-}
-
-#[cfg(not(feature = "tokio"))]
-fn finish_in_background(_: Pin<Box<dyn Future<Output = ()> + Send>>) {}

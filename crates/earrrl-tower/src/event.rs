@@ -32,6 +32,8 @@ pub enum Event<'a> {
     },
     /// The engine failed with this error.
     EngineFailed(&'a EngineError),
+    /// A reservation could not be corrected to the actual cost, perhaps because it has expired.
+    CommitFailed(&'a EngineError),
     /// A request was denied because too many requests were held back.
     TooManyHeld,
 }

@@ -14,9 +14,10 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::charges::RequestCharges;
-use crate::conclusion::{Conclusion, Pass};
-use crate::cost_after::{CostAfter, PendingCharge};
+use crate::conclusion::{Conclusion, Leaving, Pass};
+use crate::cost_after::CostAfter;
 use crate::pending::PendingDecision;
+use crate::pending_charge::PendingCharge;
 use crate::response::ResponseBody;
 use crate::shared::{HeldPlace, SharedLimits};
 
@@ -57,7 +58,7 @@ pin_project! {
 /// A response whose cost is being charged.
 struct Charging<R> {
     charge: PendingCharge,
-    response: Option<Response<R>>,
+    response: Option<Response<ResponseBody<R>>>,
 }
 
 impl<S: Service<Request<B>>, B, E: Engine, R> ResponseFuture<S, B, E, R> {
@@ -94,17 +95,17 @@ where
                 }
                 StageProjection::Serving { serving, pass } => {
                     let mut response = ready!(serving.poll(context))?;
-                    match pass.leave(response.headers_mut()) {
+                    let Leaving { cost_after, hold } = pass.leave(response.headers_mut());
+                    let response = response.map(|body| ResponseBody::inner(body, hold));
+                    match cost_after {
                         Some(cost_after) => charge(cost_after, response),
-                        None => return Poll::Ready(Ok(response.map(ResponseBody::inner))),
+                        None => return Poll::Ready(Ok(response)),
                     }
                 }
                 StageProjection::Charging { charging } => {
                     ready!(Pin::new(&mut charging.charge).poll(context));
-                    return charging
-                        .response
-                        .take()
-                        .map_or(Poll::Pending, |r| Poll::Ready(Ok(r.map(ResponseBody::inner))));
+                    let response = charging.response.take();
+                    return response.map_or(Poll::Pending, |response| Poll::Ready(Ok(response)));
                 }
                 StageProjection::Answered { response } => {
                     return response
@@ -118,7 +119,10 @@ where
 }
 
 /// Starts to charge the cost of a response.
-fn charge<S, B, E, R>(cost_after: CostAfter, response: Response<R>) -> ResponseStage<S, B, E, R>
+fn charge<S, B, E, R>(
+    cost_after: CostAfter,
+    response: Response<ResponseBody<R>>,
+) -> ResponseStage<S, B, E, R>
 where
     S: Service<Request<B>>,
     E: Engine,

@@ -42,17 +42,18 @@ impl Passed {
         self.delay
     }
 
-    /// Adds the [`Verdict`](crate::Verdict) and the [`Settlement`](crate::Settlement), if there are
-    /// any, to the request's extensions. To be called just before the request is passed on: from
+    /// Adds the [`Verdict`](crate::Verdict), the [`Settlement`](crate::Settlement) and the
+    /// [`RequestHold`](crate::RequestHold), if there are any, to the request's extensions. To be called just before the request is passed on: from
     /// then on, a request without a response is charged, too.
     pub fn enter(&mut self, request: &mut Extensions) {
         self.held = None;
         self.pass.enter(request);
     }
 
-    /// Adds the headers to the response, and charges the costs that depend on it.
+    /// Adds the headers to the response, charges the costs that depend on it, and commits the
+    /// reservation.
     pub fn leave(mut self, response: &mut response::Parts) {
-        if let Some(cost_after) = self.pass.leave(&mut response.headers) {
+        if let Some(cost_after) = self.pass.leave(&mut response.headers).cost_after {
             // An engine in memory has charged the cost when this value is dropped.
             drop(cost_after.charge(response));
         }

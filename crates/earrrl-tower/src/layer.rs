@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use earrrl::{Engine, EngineError, MAX_CHARGES, Rule};
+use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Rule};
 use futures_channel::oneshot;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
@@ -78,6 +78,7 @@ impl<E: Engine> RateLimitLayer<E> {
             always_verdict: false,
             max_held: 1000,
             on_failure: OnFailure::default(),
+            hold_terms: HoldTerms::default(),
             respond: None,
             hook: None,
         };
@@ -224,6 +225,25 @@ impl<E: Engine> Builder<E> {
         self
     }
 
+    /// Sets the terms of the reservations under rules that are
+    /// [`reserved`](crate::RequestRule::reserved): the time after which a reservation expires, five
+    /// minutes by default, and whether less than the estimate may be granted.
+    ///
+    /// ```
+    /// use earrrl::{HoldTerms, MemoryEngine};
+    /// use earrrl_tower::RateLimitLayer;
+    /// use std::time::Duration;
+    /// let terms = HoldTerms::default().ttl(Duration::from_secs(600)).at_most();
+    /// let builder = RateLimitLayer::builder(MemoryEngine::new(10)?).hold_terms(terms);
+    /// # let _ = builder;
+    /// # Ok::<(), earrrl::BuildError>(())
+    /// ```
+    #[must_use]
+    pub fn hold_terms(mut self, terms: HoldTerms) -> Self {
+        self.settings.hold_terms = terms;
+        self
+    }
+
     /// Sets a closure that returns the responses to denied requests. The layer adds its headers to
     /// them. The closure is not called for gRPC calls, which get a status and no body.
     ///
@@ -269,6 +289,7 @@ impl<E: Engine> Builder<E> {
         if self.rules.len() > MAX_CHARGES {
             return Err(EngineError::Charges(self.rules.len()).into());
         }
+        self.settings.hold_terms.check().map_err(EngineError::from)?;
         let mut names = HashSet::new();
         for (name, rule) in self.rules.iter().flat_map(RequestRule::named_rules) {
             if !names.insert(name) {

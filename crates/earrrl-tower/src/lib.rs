@@ -37,6 +37,10 @@
 //! [`Settlement`], which a handler or a body keeps. Such a charge is stored even if it exceeds the
 //! limit.
 //!
+//! Charges that come afterwards let concurrent requests overshoot. A rule that is
+//! [`reserved`](RequestRule::reserved) charges an estimate before the request is passed on, and
+//! corrects it to the cost that the handler reports by a [`RequestHold`].
+//!
 //! # Decisions
 //!
 //! A request is charged to all rules that apply, or to none if one of them denies it. Depending on
@@ -76,9 +80,12 @@ pub mod headers;
 mod judge;
 pub mod key;
 mod layer;
+mod layer_hold;
 mod pending;
+mod pending_charge;
 mod prepared;
 pub mod problem;
+mod request_hold;
 mod request_rule;
 mod response;
 mod response_headers;
@@ -95,6 +102,7 @@ pub use future::ResponseFuture;
 pub use judge::{Judged, Passed};
 pub use key::PeerAddress;
 pub use layer::{Builder, LayerError, RateLimitLayer};
+pub use request_hold::RequestHold;
 pub use request_rule::{Missing, RequestRule};
 pub use response::{Denial, Reason, ResponseBody};
 pub use service::RateLimit;

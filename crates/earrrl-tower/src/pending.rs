@@ -5,7 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use earrrl::{Decision, Engine, EngineError, Mode, Outcome};
+use earrrl::{
+    Cost, Decision, Engine, EngineError, HoldId, HoldTerms, Holding, Mode, Outcome, Reserving,
+};
 use smallvec::SmallVec;
 
 use crate::charges::RequestCharges;
@@ -13,8 +15,11 @@ use crate::headers::{Available, peek_cost};
 use crate::prepared::LayerRule;
 
 /// A decision in flight; `D` is the engine's future.
+#[allow(clippy::large_enum_variant, reason = "a box would cost each request an allocation")]
 pub(crate) enum PendingDecision<D> {
     Deciding(D),
+    /// The decision on an estimate.
+    Placing(Reserving<Holding>),
     Peeking(ItemizedDecision, Vec<Peek<D>>),
 }
 
@@ -30,6 +35,8 @@ pub(crate) struct ItemizedDecision {
     pub(crate) decision: Decision,
     /// The rules that headers report, the deciding one first.
     pub(crate) items: SmallVec<[Item; 1]>,
+    /// The id of the request's reservation, and the granted cost of each charge.
+    pub(crate) reserved: Option<(HoldId, Vec<Cost>)>,
 }
 
 /// The quota that is available under one rule.
@@ -41,11 +48,16 @@ pub(crate) struct Item {
 }
 
 impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<D> {
+    /// Starts a decision. With `terms`, it reserves the costs of the request.
     pub(crate) fn new(
         engine: &impl Engine<Decide = D>,
         prepared: &[LayerRule],
         charges: &RequestCharges,
+        terms: Option<HoldTerms>,
     ) -> Self {
+        if let Some(terms) = terms {
+            return Self::Placing(engine.place_hold(&charges.for_engine(prepared), terms, None));
+        }
         Self::Deciding(match charges.only() {
             Some(only) => {
                 let charge = charges.with_cost(prepared, only, only.cost);
@@ -65,11 +77,10 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         charges: &RequestCharges,
         on_allowed: bool,
     ) -> Poll<Result<&ItemizedDecision, EngineError>> {
-        if let Self::Deciding(deciding) = self {
-            let decision = ready!(Pin::new(deciding).poll(context))?;
+        if let Some((decision, reserved)) = ready!(self.poll_decision(context))? {
             let needs_items = on_allowed || decision.outcome == Outcome::Deny;
-            *self =
-                Self::Peeking(ItemizedDecision { decision, items: SmallVec::new() }, Vec::new());
+            let judgement = ItemizedDecision { decision, items: SmallVec::new(), reserved };
+            *self = Self::Peeking(judgement, Vec::new());
             if let Self::Peeking(judgement, peeks) = self
                 && needs_items
             {
@@ -87,7 +98,22 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         }
         Poll::Ready(Ok(judgement))
     }
+
+    /// Returns the decision and its reservation when they arrive; `None` if they arrived before.
+    fn poll_decision(&mut self, context: &mut Context<'_>) -> Poll<Result<Arrived, EngineError>> {
+        Poll::Ready(Ok(match self {
+            Self::Deciding(deciding) => Some((ready!(Pin::new(deciding).poll(context))?, None)),
+            Self::Placing(placing) => {
+                let Holding { decision, id, granted, .. } = ready!(placing.as_mut().poll(context))?;
+                Some((decision, id.map(|id| (id, granted))))
+            }
+            Self::Peeking(..) => None,
+        }))
+    }
 }
+
+/// A decision that has just arrived, and its reservation.
+type Arrived = Option<(Decision, Option<(HoldId, Vec<Cost>)>)>;
 
 /// Adds an item for each rule that headers report, the deciding one first, and starts a peek where
 /// the decision lacks its figures.

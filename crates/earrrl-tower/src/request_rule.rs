@@ -33,6 +33,7 @@ pub struct RequestRule {
     pub(crate) cost: RequestCost,
     pub(crate) cost_after: Option<OfResponse<Cost>>,
     pub(crate) settled: bool,
+    pub(crate) reserved: bool,
     pub(crate) exempt: Option<OfRequest<bool>>,
     pub(crate) plans: Vec<Plan>,
     /// True once a request without a connection's address was logged.
@@ -91,6 +92,7 @@ impl RequestRule {
             cost: RequestCost::Fixed(Cost::ONE),
             cost_after: None,
             settled: false,
+            reserved: false,
             exempt: None,
             plans: Vec::new(),
             warned: AtomicBool::new(false),
@@ -159,6 +161,20 @@ impl RequestRule {
     #[must_use]
     pub fn settled(self) -> Self {
         Self { settled: true, ..self }
+    }
+
+    /// Makes the request's cost an estimate: it is reserved before the service is called, and
+    /// corrected to the actual cost when the response's body has ended. A handler reports the actual
+    /// cost by the [`RequestHold`](crate::RequestHold) in the request's extensions. All rules that
+    /// apply to the request are charged or none, so concurrent requests never overshoot a limit by
+    /// more than their costs are above their estimates.
+    ///
+    /// The engine must keep reservations, as a [`MemoryEngine`](earrrl::MemoryEngine) does. With
+    /// another one, a request that is still waiting for the decision when its client leaves keeps
+    /// its reservation until this expires.
+    #[must_use]
+    pub fn reserved(self) -> Self {
+        Self { reserved: true, ..self }
     }
 
     /// Sets a condition for requests to which the rule does not apply. A later call replaces the

@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::problem::{self, Kind};
+use crate::request_hold::HoldGuard;
 use crate::verdict::Verdict;
 
 pin_project! {
@@ -26,14 +27,15 @@ pin_project! {
     #[project = KindsProjection]
     #[derive(Debug)]
     enum Kinds<B> {
-        Inner { #[pin] body: B },
+        Inner { #[pin] body: B, hold: Option<HoldGuard> },
         Own { bytes: Bytes },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) fn inner(body: B) -> Self {
-        Self { kind: Kinds::Inner { body } }
+    /// Returns the body of the inner service. The reservation is committed when the body ends.
+    pub(crate) fn inner(body: B, hold: Option<HoldGuard>) -> Self {
+        Self { kind: Kinds::Inner { body, hold } }
     }
 
     pub(crate) fn own(bytes: Bytes) -> Self {
@@ -50,7 +52,13 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindsProjection::Inner { body } => body.poll_frame(context),
+            KindsProjection::Inner { body, hold } => {
+                let frame = body.poll_frame(context);
+                if matches!(frame, Poll::Ready(None)) {
+                    *hold = None;
+                }
+                frame
+            }
             KindsProjection::Own { bytes } if bytes.is_empty() => Poll::Ready(None),
             KindsProjection::Own { bytes } => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
@@ -60,14 +68,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kinds::Inner { body } => body.is_end_stream(),
+            Kinds::Inner { body, .. } => body.is_end_stream(),
             Kinds::Own { bytes } => bytes.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kinds::Inner { body } => body.size_hint(),
+            Kinds::Inner { body, .. } => body.size_hint(),
             Kinds::Own { bytes } => SizeHint::with_exact(bytes.len() as u64),
         }
     }

@@ -128,7 +128,8 @@ where
         request: &HeaderMap,
     ) -> Progress<E> {
         let prepared = self.prepared.load();
-        let mut pending = PendingDecision::new(&self.engine, &prepared, charges);
+        let terms = self.hold_terms(charges);
+        let mut pending = PendingDecision::new(&self.engine, &prepared, charges, terms);
         let context = &mut Context::from_waker(Waker::noop());
         let on_allowed = self.settings.headers_on_allowed;
         match pending.poll(context, &self.engine, &prepared, charges, on_allowed) {

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use earrrl::{Cost, Engine, EngineError, MemoryEngine, Mode, Rule, RuleId};
+use earrrl::{Cost, Engine, EngineError, HoldTerms, MemoryEngine, Mode, Rule, RuleId};
 use http::{Response, StatusCode};
 
 use crate::charges::{RequestCharges, RuleCharge, Rules};
 use crate::event::Event;
 use crate::prepared::LayerRule;
+use crate::request_rule::RequestRule;
 use crate::response::Denial;
 
 /// The engine, rules and settings of a layer.
@@ -26,6 +27,8 @@ pub(crate) struct SharedLimits<E> {
     verdict_only: bool,
     /// True if a rule has costs that are known only after the decision.
     pub(crate) charges_later: bool,
+    /// True if a rule reserves the costs of requests.
+    reserves: bool,
     pub(crate) settings: Settings,
     /// The engine that decides while the main engine fails, and its prepared rules.
     pub(crate) local: Option<(MemoryEngine, ArcSwap<Vec<LayerRule>>)>,
@@ -41,6 +44,7 @@ pub(crate) struct Settings {
     pub(crate) always_verdict: bool,
     pub(crate) max_held: usize,
     pub(crate) on_failure: OnFailure,
+    pub(crate) hold_terms: HoldTerms,
     pub(crate) respond: Option<Respond>,
     pub(crate) hook: Option<Hook>,
 }
@@ -89,7 +93,9 @@ impl<E: Engine> SharedLimits<E> {
             _ => None,
         };
         let ids = prepared.iter().map(|rule| rule.id).collect();
-        let charges_later = rules.iter().any(|(rule, _)| rule.settled || rule.cost_after.is_some());
+        let reserves = rules.iter().any(|(rule, _)| rule.reserved);
+        let later = |rule: &RequestRule| rule.settled || rule.cost_after.is_some();
+        let charges_later = reserves || rules.iter().any(|(rule, _)| later(rule));
         let verdict_only = !settings.report_allowed() && !charges_later;
         let prepared = ArcSwap::from_pointee(prepared);
         let (failing, held) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -100,6 +106,7 @@ impl<E: Engine> SharedLimits<E> {
             ids,
             verdict_only,
             charges_later,
+            reserves,
             settings,
             local,
             failing,
@@ -143,6 +150,15 @@ impl<E: Engine> SharedLimits<E> {
         });
         let charges: smallvec::SmallVec<[_; 2]> = charges.collect();
         self.engine.decide(&charges, Mode::Charge, None)
+    }
+
+    /// Returns the terms of the request's reservation; `None` if no rule that applies to the request
+    /// reserves its cost.
+    #[inline]
+    pub(crate) fn hold_terms(&self, charges: &RequestCharges) -> Option<HoldTerms> {
+        let reserves =
+            self.reserves && charges.iter().any(|(_, charge)| charge.rule(&self.rules).reserved);
+        reserves.then_some(self.settings.hold_terms)
     }
 
     /// Calls the hook for events.

@@ -3,7 +3,10 @@
 mod behaviour;
 mod faults;
 mod forged;
+#[cfg(feature = "axum")]
+mod gateway;
 mod obeying;
+mod reserved;
 #[cfg(all(feature = "axum", feature = "tonic"))]
 mod serving;
 mod support;

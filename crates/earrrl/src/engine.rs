@@ -1,26 +1,26 @@
 //! The interface between callers and stores of clients' states.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
+use core::pin::Pin;
 
 use crate::algorithm::Mode;
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::error::{RuleError, RuleErrorKind};
+use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
 use crate::rule::Rule;
+pub use crate::rule_id::RuleId;
 
 /// The greatest number of rules that one request can be charged to.
 pub const MAX_CHARGES: usize = 64;
-
-/// The id of a rule that an engine has prepared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RuleId(pub u32);
 
 /// The charge of a request to one client under one rule.
 ///
@@ -42,6 +42,9 @@ pub struct Charge<'a> {
     /// The cost of the request.
     pub cost: Cost,
 }
+
+/// The future of a reservation or its commit, by any engine.
+pub type Reserving<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
 
 /// A store of the clients of prepared rules, which decides requests.
 ///
@@ -105,6 +108,35 @@ pub trait Engine {
 
     /// Removes all state of a client.
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done;
+
+    /// Decides a request whose cost is an estimate, and reserves the estimate if the request is
+    /// allowed, as [`MemoryEngine::hold`](crate::MemoryEngine::hold) describes. An engine without
+    /// reservations returns an error.
+    fn place_hold(
+        &self,
+        _charges: &[Charge<'_>],
+        _terms: HoldTerms,
+        _now: Option<Nanos>,
+    ) -> Reserving<Holding> {
+        no_reservations()
+    }
+
+    /// Corrects a reservation to the actual cost, exactly once, as
+    /// [`MemoryEngine::commit`](crate::MemoryEngine::commit) describes. An engine without
+    /// reservations returns an error.
+    fn commit_hold(
+        &self,
+        _id: HoldId,
+        _actual: Actual<'_>,
+        _now: Option<Nanos>,
+    ) -> Reserving<Committed> {
+        no_reservations()
+    }
+}
+
+fn no_reservations<T: Send + 'static>() -> Reserving<T> {
+    let error = RuleError::new("this engine keeps no reservations".into());
+    Box::pin(core::future::ready(Err(error.into())))
 }
 
 impl<E: Engine + ?Sized> Engine for Arc<E> {
@@ -138,6 +170,24 @@ impl<E: Engine + ?Sized> Engine for Arc<E> {
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
         (**self).reset(rule, key)
+    }
+
+    fn place_hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Option<Nanos>,
+    ) -> Reserving<Holding> {
+        (**self).place_hold(charges, terms, now)
+    }
+
+    fn commit_hold(
+        &self,
+        id: HoldId,
+        actual: Actual<'_>,
+        now: Option<Nanos>,
+    ) -> Reserving<Committed> {
+        (**self).commit_hold(id, actual, now)
     }
 }
 

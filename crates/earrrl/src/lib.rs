@@ -21,6 +21,7 @@ mod engine;
 mod error;
 mod grammar;
 mod held;
+mod hold;
 mod hold_id;
 #[cfg(feature = "std")]
 mod holds;
@@ -35,6 +36,7 @@ mod quota;
 #[cfg(feature = "sim")]
 pub mod random;
 mod rule;
+mod rule_id;
 mod rules;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -53,9 +55,10 @@ pub use conformance::ReferenceEngine;
 pub use cost::Cost;
 pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
-pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId, check_name};
+pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, Reserving, RuleId, check_name};
 pub use error::{RuleError, RuleErrorKind};
 pub use held::{Held, OnExpiry};
+pub use hold::{Actual, Committed, HoldTerms, Holding};
 pub use hold_id::HoldId;
 #[cfg(feature = "std")]
 pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
@@ -64,7 +67,7 @@ pub use limiter::{
     Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, StableKey, Verdict, WaitError,
 };
 #[cfg(feature = "std")]
-pub use memory::{Actual, Committed, HoldTerms, Holding, MemoryEngine, Preparation};
+pub use memory::{MemoryEngine, Preparation};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;

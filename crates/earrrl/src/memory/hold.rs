@@ -2,7 +2,6 @@
 //! cost.
 
 use core::time::Duration;
-use std::format;
 use std::vec::Vec;
 
 use super::MemoryEngine;
@@ -10,134 +9,13 @@ use super::prepared::{Prepared, RuleBlocks};
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
-use crate::decision::Decision;
 use crate::engine::{Charge, EngineError, RuleId, merge_charges, restore_places};
-use crate::error::RuleError;
 use crate::held::{Held, OnExpiry};
+use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
 use crate::holds::{HeldPart, HeldParts, Reservations};
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
-
-/// The longest time for which a reservation can be live.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
-
-/// The terms of a reservation: live for at most five minutes by default, for the whole estimate.
-///
-/// ```
-/// use earrrl::HoldTerms;
-/// use std::time::Duration;
-///
-/// let terms = HoldTerms::default().ttl(Duration::from_secs(30)).at_most();
-/// assert!(terms.check().is_ok());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HoldTerms {
-    /// The time after which the reservation expires: 1 ms to one day.
-    pub ttl: Duration,
-    /// True if less than the estimate may be granted: the remaining quota, in whole units.
-    pub at_most: bool,
-}
-
-impl Default for HoldTerms {
-    fn default() -> Self {
-        Self { ttl: Duration::from_secs(300), at_most: false }
-    }
-}
-
-impl HoldTerms {
-    /// Sets the time after which the reservation expires.
-    #[must_use]
-    pub fn ttl(self, ttl: Duration) -> Self {
-        Self { ttl, ..self }
-    }
-
-    /// Permits a grant of less than the estimate.
-    #[must_use]
-    pub fn at_most(self) -> Self {
-        Self { at_most: true, ..self }
-    }
-
-    /// Returns an error if the time to live is out of its bounds.
-    ///
-    /// # Errors
-    /// Returns an error if `ttl` is below 1 ms or above one day.
-    pub fn check(&self) -> Result<(), RuleError> {
-        if (Duration::from_millis(1)..=LONGEST).contains(&self.ttl) {
-            return Ok(());
-        }
-        let problem = format!("{:?} is not from 1ms to 24h", self.ttl);
-        Err(RuleError::out_of_range(problem).of("ttl"))
-    }
-}
-
-/// The answer to a reservation.
-///
-/// ```
-/// use earrrl::{Charge, Cost, HoldTerms, MemoryEngine};
-///
-/// let engine = MemoryEngine::new(1000)?;
-/// let rule = engine.prepare_with("tokens", &"fixed-window 1000/1d".parse()?, 1000)?;
-/// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(4096) };
-/// // The estimate is above the quota; the terms permit a grant of less.
-/// let holding = engine.hold(&[charge], HoldTerms::default().at_most(), None)?;
-/// assert_eq!(holding.granted, [Cost::from_units(1000)]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Holding {
-    /// The decision on the estimate.
-    pub decision: Decision,
-    /// The id for the commit; `None` if the request was denied.
-    pub id: Option<HoldId>,
-    /// The granted cost of each charge, in the order of the request. Several charges to one client
-    /// of one rule are granted as one, the first.
-    pub granted: Vec<Cost>,
-}
-
-/// The actual cost of a reserved request.
-///
-/// ```
-/// use earrrl::{Actual, Cost, RuleId};
-///
-/// let (requests, tokens) = (RuleId(0), RuleId(1));
-/// let same = Actual::All(Cost::ONE);
-/// let each = [(requests, Cost::ONE), (tokens, Cost::from_units(731))];
-/// let different = Actual::ByRule(&each);
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub enum Actual<'a> {
-    /// The same cost under every rule.
-    All(Cost),
-    /// A cost for each of these rules. The estimates of other rules become their actual costs.
-    ByRule(&'a [(RuleId, Cost)]),
-}
-
-impl Actual<'_> {
-    fn of(&self, part: &HeldPart) -> Cost {
-        match self {
-            Self::All(cost) => *cost,
-            Self::ByRule(costs) => {
-                let found = costs.iter().find(|(rule, _)| *rule == part.rule);
-                found.map_or(part.held.cost, |(_, cost)| *cost)
-            }
-        }
-    }
-}
-
-/// The answer to a commit.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Committed {
-    /// The decision that a request of cost 1 would get now.
-    pub decision: Decision,
-    /// The rules of the reservation; [`Decision::rule`] is a place among them.
-    pub rules: Vec<RuleId>,
-    /// True if the reservation was committed before. Nothing was changed this time.
-    pub repeated: bool,
-}
 
 impl<C: Clock> MemoryEngine<C> {
     /// Sets the most reservations that may be live at a time; 100 000 by default. A lower bound
@@ -256,7 +134,9 @@ impl<C: Clock> MemoryEngine<C> {
         let accepts = |parts: &[HeldPart]| accepts(&rules, parts, &actual);
         let (parts, repeated) = self.holds.commit(id, now, accepts)?;
         if !repeated {
-            parts.iter().for_each(|part| self.correct(&rules, part, actual.of(part), now));
+            parts.iter().for_each(|part| {
+                self.correct(&rules, part, actual.of(part.rule, part.held.cost), now)
+            });
         }
         let mut standing: Each<Part<'_>> = Each::new();
         for HeldPart { rule, key, .. } in &parts {
@@ -393,7 +273,7 @@ fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Resul
     }
     for part in parts {
         let known = rules.get(part.rule.0 as usize).ok_or(EngineError::UnknownRule(part.rule))?;
-        known.rule.accept(actual.of(part))?;
+        known.rule.accept(actual.of(part.rule, part.held.cost))?;
     }
     Ok(())
 }

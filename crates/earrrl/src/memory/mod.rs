@@ -22,8 +22,10 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::{Brief, Decision};
 use crate::engine::{
-    Charge, Engine, EngineError, RuleId, are_distinct, merge_charges, restore_places,
+    Charge, Engine, EngineError, Reserving, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::hold::{Actual, Committed, HoldTerms, Holding};
+use crate::hold_id::HoldId;
 use crate::holds::Holds;
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
@@ -31,7 +33,6 @@ use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher, Swept};
 use crate::store::{BuildError, Clients, StateDirectory};
 use crate::survey::{Survey, TopClient};
-pub use hold::{Actual, Committed, HoldTerms, Holding};
 pub use prepare::Preparation;
 use prepared::{Prepared, Registry, RuleBlocks};
 
@@ -478,5 +479,23 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         let charge = Charge { rule, key, cost: Cost::ZERO };
         let now = self.clock.now();
         ready(self.change(&charge, now, |part| part.reset(now)))
+    }
+
+    fn place_hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Option<Nanos>,
+    ) -> Reserving<Holding> {
+        Box::pin(ready(self.hold(charges, terms, now)))
+    }
+
+    fn commit_hold(
+        &self,
+        id: HoldId,
+        actual: Actual<'_>,
+        now: Option<Nanos>,
+    ) -> Reserving<Committed> {
+        Box::pin(ready(self.commit(id, actual, now)))
     }
 }
