@@ -1,5 +1,5 @@
 //! Servers that keep their states in files.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -103,4 +103,43 @@ fn a_server_refuses_rules_that_no_file_can_keep() {
     let output = serve.args(["--http", "127.0.0.1:0", "--resp", "off"]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && text.contains("keeps its states in memory only"), "{text}");
+}
+
+/// `earrrl top` reads the files beside the server, and after it, and changes nothing.
+#[test]
+fn top_shows_the_clients_of_state_files() {
+    let scratch = Scratch::new("top");
+    let server = scratch.server(RULE);
+    assert_eq!(admitted(&server, "alice"), 5);
+    let top = |arguments: &[&str]| {
+        let mut earrrl = Command::new(BINARY);
+        let earrrl = earrrl.args(["top", "--once", "--state"]).arg(&scratch.0).args(arguments);
+        let output = earrrl.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (String::from_utf8(text).unwrap(), output.status.success())
+    };
+    let (table, _) = top(&[]);
+    assert!(table.contains("login  token-bucket 5 refill=1/d"), "{table}");
+    assert!(table.contains("100%") && table.contains("  #"), "{table}");
+    server.signal(Signal::KILL);
+    drop(server);
+    let (json, is_good) = top(&["--output", "json", "--rule", "login"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let [client] = &json["clients"].as_array().unwrap()[..] else { panic!("{json}") };
+    assert!(is_good && client["key"].is_null(), "{json}");
+    assert_eq!(client["remaining"], 0, "{json}");
+    assert!(client["usage"].as_f64().unwrap() > 0.99, "{json}");
+    let (error, is_good) = top(&["--rule", "other"]);
+    assert!(!is_good && error.contains("no file of the rule \"other\""), "{error}");
+    assert_eq!(admitted(&scratch.server(RULE), "alice"), 0);
+
+    let empty = Scratch::new("top-empty");
+    std::fs::create_dir(&empty.0).unwrap();
+    for (path, wanted) in [(&empty.0, "no file `_engine`"), (&empty.0.join("x"), "No such file")] {
+        let mut earrrl = Command::new(BINARY);
+        let output = earrrl.args(["top", "--once", "--state"]).arg(path).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(wanted), "{error}");
+        assert_eq!(std::fs::read_dir(&empty.0).unwrap().count(), 0);
+    }
 }

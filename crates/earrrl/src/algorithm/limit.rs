@@ -277,6 +277,12 @@ impl Limit {
         each!(self, limit => opened(limit, state).map(|state| limit.word_above(state)))
     }
 
+    /// Returns the state as a word, or a word that allows less if it fits none.
+    #[cfg(feature = "std")]
+    pub(crate) fn word_or_above(&self, state: &State) -> Option<super::Word> {
+        self.word(state).or_else(|| self.word_above(state))
+    }
+
     /// Returns the greatest rank of a client whose past requests no longer affect decisions at
     /// `now`.
     #[cfg(feature = "std")]

@@ -145,8 +145,9 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     ///
     /// The file's name gets a number: `login.earrrl` is stored as `login.1.earrrl`. Its directory is
     /// created if only the last part of the path is missing; it must belong to this user, and no
-    /// other user may write to it. The key of the hash is in the file, so [`hasher`](Self::hasher)
-    /// cannot be set too.
+    /// other user may write to it. In `/dev/shm`, `/tmp` and other directories of all users, the file
+    /// gets a directory of its own: `/dev/shm/login` is stored as `/dev/shm/login/login.1.earrrl`.
+    /// The key of the hash is in the file, so [`hasher`](Self::hasher) cannot be set too.
     ///
     /// A killed process loses nothing. After a power failure, the states are as old as the pages
     /// that the kernel has written; on tmpfs, such as `/dev/shm`, they are gone after a reboot. The
@@ -156,11 +157,11 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// ```
     /// use earrrl::Limiter;
     ///
-    /// # let directory = std::env::temp_dir().join(format!("earrrl-doc-{}", std::process::id()));
+    /// let path = "/dev/shm/login";
+    /// # let path = &format!("{path}-{}", std::process::id());
     /// let limiter = || {
     ///     let rule: earrrl::Rule = "gcra 1/h burst=2".parse()?;
-    ///     let limiter: Limiter<str> =
-    ///         Limiter::builder(rule).state_file(directory.join("login.earrrl")).build()?;
+    ///     let limiter: Limiter<str> = Limiter::builder(rule).state_file(path).build()?;
     ///     Ok::<_, Box<dyn std::error::Error>>(limiter)
     /// };
     /// assert!(limiter()?.check("alice").is_allowed());
@@ -168,7 +169,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// let other = limiter()?;
     /// assert!(other.check("alice").is_allowed());
     /// assert!(!other.check("alice").is_allowed());
-    /// # std::fs::remove_dir_all(directory)?;
+    /// # std::fs::remove_dir_all(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

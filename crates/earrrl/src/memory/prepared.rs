@@ -9,7 +9,7 @@ use std::vec::Vec;
 use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
-use crate::store::table::KeyHash;
+use crate::store::table::{KeyHash, sets_for};
 use crate::store::{Clients, Next, Older, StateDirectory, States};
 use crate::survey::{Survey, SurveySource};
 
@@ -123,7 +123,10 @@ impl Prepared {
             changed.algorithm_since = changed.version;
         }
         let is_shared = self.clients.is_shared();
-        let as_large = (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
+        let as_large = match self.clients.file() {
+            Some(_) => sets_for(capacity) == sets_for(self.capacity),
+            None => (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes()),
+        };
         if is_shared && new == old || !is_shared && new.keeps_states_of(old) && as_large {
             return Ok(changed);
         }

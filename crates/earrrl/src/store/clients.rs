@@ -297,15 +297,18 @@ impl Clients {
         new.is_of_the_algorithm_of(old) || in_table == new.fits_words()
     }
 
-    /// Converts the states of all clients from the limit `old` to `new`. No other thread may decide
-    /// at the same time.
+    /// Converts the states of all clients from the limit `old` to `new`. States of the table that fit
+    /// no word any more are rounded up, since their keys are not known. No other thread may decide at
+    /// the same time.
     pub(crate) fn convert(&mut self, old: &Limit, new: &Limit, now: Nanos) {
         if new.keeps_states_of(old) {
             return;
         }
         match &self.kept {
             Kept::Words(table) => {
-                table.convert(|word| new.word(&new.convert(old, old.state_of(word)?, now)?));
+                table.convert(|word| {
+                    new.word_or_above(&new.convert(old, old.state_of(word)?, now)?)
+                });
                 self.convert_overflow(old, new, now);
             }
             Kept::States(states) => {

@@ -82,7 +82,8 @@ impl Older {
     }
 
     /// Moves all clients to the new store, adds the stores that are then empty to `empty`, and
-    /// returns the stores that still have clients. If the new table has another size, only clients
+    /// returns the stores that still have clients. States that fit no word any more are rounded up,
+    /// since the table has no keys. If the new table has another size, only clients
     /// that are idle are removed, and the others move at their next request: the older table has
     /// only a client's fingerprint, which does not determine its place in the new table.
     pub(crate) fn sweep(
@@ -110,7 +111,8 @@ impl Older {
         match (&self.clients.kept, &clients.kept) {
             (Kept::Words(from), Kept::Words(into)) if from.is_laid_out_as(into) => {
                 let convert = |word| {
-                    limit.word(&limit.convert(&self.limit, self.limit.state_of(word)?, now)?)
+                    let state = limit.convert(&self.limit, self.limit.state_of(word)?, now)?;
+                    limit.word_or_above(&state)
                 };
                 from.pour(into, |key| WORDS.lock(key), convert, &ByRank(limit, now))
             }

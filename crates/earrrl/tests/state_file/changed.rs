@@ -1,10 +1,14 @@
 //! Files whose rule changed between two starts: the clients go on under the new rule.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Cost, Limiter, Rule, StateDirectory};
+use earrrl::{
+    Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, Nanos, Rule, StateDirectory,
+};
 
 use super::process::{decider, idle_ledger};
 use super::{CAPACITY, Scratch, field, open};
@@ -53,6 +57,60 @@ fn clients_go_on_under_the_new_rule() {
         let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else { panic!() };
         let only = only.as_ref().unwrap();
         assert_eq!((only.generation, only.limit.parse()), (2, Ok(rule(new))));
+    }
+}
+
+/// Rules before and after a change, and the units that are charged before it. The states fit words
+/// before and, because they have too many digits, not afterwards.
+const UNFIT: [[&str; 3]; 2] = [
+    ["sliding-counter 10/1h", "10", "sliding-counter 10/2h"],
+    ["fixed-window 20000000000/1d", "2e10", "fixed-window 7/1m"],
+];
+
+/// The time between charge and change: more than one window, at an odd nanosecond.
+const ODD: Duration = Duration::new(5400, 123_456_789);
+
+type Timed = Limiter<u64, Arc<ManualClock>>;
+
+fn clock() -> Arc<ManualClock> {
+    Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)))
+}
+
+fn limiter(rule: &str, clock: &Arc<ManualClock>, path: Option<PathBuf>) -> Timed {
+    let builder = Limiter::builder(rule.parse::<Rule>().unwrap()).capacity(100);
+    let builder = builder.clock(Arc::clone(clock));
+    let builder = if let Some(path) = path { builder.state_file(path) } else { builder };
+    builder.build().unwrap()
+}
+
+fn at_most_half(limiter: &Timed, rule: &str) {
+    let remaining = limiter.peek(&7, Cost::ONE).unwrap().remaining();
+    assert!(remaining <= 5, "{rule}: {remaining} remain");
+}
+
+#[test]
+fn a_state_that_fits_no_word_after_a_change_is_rounded_up() {
+    for [old, cost, new] in UNFIT {
+        let (scratch, clock) = (Scratch::alone(), clock());
+        let mut in_memory = limiter(old, &clock, None);
+        let in_file = limiter(old, &clock, Some(scratch.path()));
+        for limiter in [&in_memory, &in_file] {
+            assert!(limiter.charge(&7, cost.parse().unwrap()).unwrap().is_allowed());
+        }
+        let engine = MemoryEngine::with_clock(100, Arc::clone(&clock)).unwrap();
+        let rule = engine.prepare("login", &old.parse().unwrap()).unwrap();
+        let charge = |cost| Charge { rule, key: b"alice", cost };
+        let charges = [charge(cost.parse().unwrap())];
+        assert!(engine.decide(&charges, Mode::Check, None).into_inner().unwrap().allowed);
+
+        clock.advance(ODD);
+        in_memory.change(new.parse().unwrap()).unwrap();
+        at_most_half(&in_memory, new);
+        drop(in_file);
+        at_most_half(&limiter(new, &clock, Some(scratch.path())), new);
+        engine.prepare("login", &new.parse().unwrap()).unwrap();
+        let peek = engine.decide(&[charge(Cost::ONE)], Mode::Peek, None).into_inner().unwrap();
+        assert!(peek.remaining <= 5, "{new}: {}", peek.remaining);
     }
 }
 

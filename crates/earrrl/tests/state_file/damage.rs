@@ -2,6 +2,8 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use super::{BUCKET, Scratch, field, open};
 
@@ -91,6 +93,32 @@ fn random_slots_lock_nobody_out_for_ever() {
         drop(limiter);
         assert!(works(&scratch, nth * 1000));
     }
+}
+
+/// Whatever bytes a file gets while it is used, a decision ends, and new clients are counted.
+#[test]
+fn damage_while_a_file_is_used_stops_no_process() {
+    let scratch = used();
+    let path = scratch.path();
+    let (done, waiting) = mpsc::channel();
+    let whole = fs::read(scratch.file()).unwrap();
+    let (counters, sets) = (PAGE as usize + 512, 2 * PAGE as usize);
+    let flipped: Vec<u8> = whole[counters..sets].iter().map(|byte| !byte).collect();
+    // Slots with the fingerprint of an empty one, and yet not empty.
+    let odd: Vec<u8> = [[7; 8], [0; 8]].concat().repeat((whole.len() - sets) / 16);
+    let file = OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    std::thread::spawn(move || {
+        let limiter = open(BUCKET, &path, 1000).unwrap();
+        for (nth, (bytes, at)) in [(flipped, counters), (odd, sets)].into_iter().enumerate() {
+            file.write_all_at(&bytes, at as u64).unwrap();
+            for client in (0..20).map(|client| client + 1000 * (nth as u64 + 1)) {
+                let admitted = (0..9).filter(|_| limiter.check(&client).is_allowed()).count();
+                assert_eq!(admitted, 5, "{nth}");
+            }
+        }
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(Duration::from_secs(30)).unwrap();
 }
 
 /// A process that creates a file can die before each step: before its first byte, its length, its

@@ -1,7 +1,8 @@
 //! Engines that keep the clients of several rules in one directory.
 
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use earrrl::{
     Charge, Clock, Cost, Engine, ManualClock, MemoryEngine, Mode, StateDirectory, SystemClock,
@@ -109,4 +110,28 @@ fn files_are_listed_copied_and_pruned() {
     let damaged = StateDirectory::list(&target.0).unwrap();
     assert!(damaged[1].as_ref().unwrap_err().to_string().contains("length"), "{damaged:?}");
     assert!(StateDirectory::list(target.0.join("absent")).is_err());
+}
+
+/// A reload with a capacity that needs no other file leaves the store as it is, for this process and
+/// for others.
+#[test]
+fn a_capacity_of_the_same_file_moves_no_client() {
+    let scratch = Scratch::alone();
+    let path = scratch.0.clone();
+    let (done, waiting) = mpsc::channel();
+    std::thread::spawn(move || {
+        let [one, two] = [(); 2].map(|()| MemoryEngine::with_state(1000, &path).unwrap());
+        let admitted_by = [&one, &two].map(|engine| admitted(engine, "login", BUCKET, b"alice"));
+        assert_eq!(admitted_by, [5, 0]);
+        one.prepare_with("login", &BUCKET.parse().unwrap(), 1005).unwrap();
+        for (engine, key) in [(&one, b"bob"), (&two, b"eve")] {
+            assert_eq!(admitted(engine, "login", BUCKET, key), 5);
+            assert_eq!(admitted(engine, "login", BUCKET, b"alice"), 0);
+        }
+        let error = one.prepare_with("login", &BUCKET.parse().unwrap(), 9000).unwrap_err();
+        assert!(error.to_string().contains("capacity"), "{error}");
+        assert_eq!(admitted(&one, "login", BUCKET, b"carol"), 5);
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(Duration::from_secs(30)).unwrap();
 }

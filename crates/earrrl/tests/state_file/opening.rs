@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 
 use earrrl::table::KeyHasher;
 use earrrl::{Limiter, Rule};
@@ -71,6 +72,34 @@ fn a_symbolic_link_to_a_directory_is_not_followed() {
     let (_, text) = field(open(BUCKET, &link.path(), CAPACITY));
     fs::remove_file(&link.0).unwrap();
     assert!(text.contains("open the directory"), "{text}");
+}
+
+/// In `/dev/shm` and `/tmp`, a file gets a directory of its own, since others can create files there.
+#[test]
+fn a_file_in_a_directory_of_all_users_has_a_directory_of_its_own() {
+    let _alone = crate::starts::no_starts();
+    let name = format!("earrrl-shared-{}", std::process::id());
+    for parent in ["/dev/shm", "/tmp"].map(Path::new) {
+        assert_eq!(fs::metadata(parent).unwrap().mode() & 0o7777, 0o1777, "{parent:?}");
+        let path = parent.join(format!("{name}.earrrl"));
+        let own = Scratch(parent.join(&name), None);
+        for admitted in [5, 0] {
+            let limiter = open(BUCKET, &path, 100).unwrap();
+            assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), admitted);
+        }
+        let file = own.0.join(format!("{name}.1.earrrl"));
+        assert_eq!(fs::metadata(&own.0).unwrap().mode() & 0o7777, 0o700);
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o600);
+        fs::set_permissions(&own.0, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(field(open(BUCKET, &path, 100)).0, "mode");
+        fs::remove_dir_all(&own.0).unwrap();
+        let other = Scratch::new();
+        fs::create_dir(&other.0).unwrap();
+        symlink(&other.0, &own.0).unwrap();
+        let (_, text) = field(open(BUCKET, &path, 100));
+        fs::remove_file(&own.0).unwrap();
+        assert!(text.contains("open the directory"), "{text}");
+    }
 }
 
 #[test]

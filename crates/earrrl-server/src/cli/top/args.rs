@@ -7,11 +7,12 @@ use clap::ValueEnum;
 use super::address::ServerAddress;
 use crate::cli::log::LogArgs;
 
-/// Show the clients of a running server by rate, live; or those of a log under rules to try
+/// Show the clients of a running server by rate, live; or those of state files, or of a log under rules to try
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   earrrl top --rule login
   earrrl top --once --output json
+  earrrl top --state /var/lib/earrrl
   tail -F access.log | earrrl top --rule 'recent-average 1/s half-life=1m'
   earrrl top --follow access.log --config limits.toml
 
@@ -24,6 +25,10 @@ pub(in crate::cli) struct TopArgs {
     /// A server's configuration to try on a log
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+
+    /// A directory of state files, whose clients are shown by their fingerprints without asking a server
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "follow"])]
+    pub(super) state: Option<PathBuf>,
 
     /// The server's HTTP or admin address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`
     #[arg(long, value_name = "ADDR", env = "EARRRL_SERVER", default_value = "127.0.0.1:8080")]

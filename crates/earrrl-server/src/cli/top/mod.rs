@@ -1,4 +1,4 @@
-//! The command `earrrl top`: the clients of a running server, or of a log, by rate.
+//! The command `earrrl top`: the clients of a running server, of state files or of a log, by rate.
 
 mod address;
 mod args;
@@ -9,6 +9,7 @@ mod remote;
 mod rule_trial;
 mod snapshot;
 mod source;
+mod stored;
 mod trial;
 mod view;
 
@@ -52,6 +53,10 @@ pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
 }
 
 fn source(args: TopArgs) -> Result<Box<dyn ClientSource>, CliFailure> {
+    if let Some(path) = &args.state {
+        let stored = stored::StoredSource::open(path).map_err(CliFailure::new)?;
+        return Ok(Box::new(stored));
+    }
     if args.is_log() {
         return Ok(Box::new(logged::LogSource::open(args)?));
     }

@@ -44,7 +44,7 @@ pub(super) fn convert(
         let (_, into) = map(file, path, sets, wanted.capacity)?;
         let converted = |word| {
             let state: State = stored.state_of(word)?;
-            limit.word(&limit.convert(&stored, state, instant)?)
+            limit.word_or_above(&limit.convert(&stored, state, instant)?)
         };
         from.table.copy_converted(&into, converted, &ByRank(limit, instant));
         Ok(())

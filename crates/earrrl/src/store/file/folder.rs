@@ -5,6 +5,7 @@
 
 use std::format;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::string::String;
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ pub(super) const TEMPORARY: &str = ".tmp";
 const OWNER_ONLY: u32 = 0o077;
 /// The permissions to write of others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The type and the permission of a directory in which only the owner of a file may rename or remove
+/// it.
+const STICKY: u32 = 0o041_000;
 /// The time for which the lock of the directory is awaited: much longer than it takes to sweep the
 /// largest file.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -93,6 +97,19 @@ impl Stem {
 }
 
 impl Folder {
+    /// Opens the directory of a file, and creates it if its parent exists.
+    ///
+    /// Where all users may create files, as in `/dev/shm` and `/tmp`, the file gets a directory of its
+    /// own that is called like it: in a sticky directory, no one else can replace that.
+    pub(super) fn of(path: &Path, stem: &Stem) -> Result<Self, StateError> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let mode = std::fs::symlink_metadata(parent).map_or(0, |known| known.mode());
+        if mode & STICKY == STICKY && mode & WRITABLE_BY_OTHERS != 0 {
+            return Self::create(&parent.join(&stem.0));
+        }
+        Self::create(parent)
+    }
+
     /// Opens a directory, and creates it if its parent exists.
     pub(super) fn create(path: &Path) -> Result<Self, StateError> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };

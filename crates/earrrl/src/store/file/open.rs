@@ -1,7 +1,6 @@
 //! Opening and creating state files.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use super::checked::{CheckedFile, allocate};
 use super::convert::convert;
@@ -24,7 +23,7 @@ pub(crate) fn open(
         return Err(StateError::unsupported(limit));
     }
     let stem = Stem::of(path)?;
-    let folder = Folder::create(path.parent().unwrap_or(Path::new("")))?;
+    let folder = Folder::of(path, &stem)?;
     let _locked = folder.lock()?;
     let generation = match folder.latest(&stem)? {
         Some(generation) => generation,

@@ -88,8 +88,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
         let empty = lines.clone().take(LINES).map(|(_, line)| S::matches(line, 0).count_ones());
         let (home, slots) = lines.clone().next().filter(|_| empty.sum::<u32>() >= ENOUGH as u32)?;
-        let nth = slots.iter().position(|slot| slot.high() == Entry::EMPTY.high)?;
-        Some(Candidate { place: home * LINE + nth, entry: Entry::EMPTY, rank: 0 })
+        let (nth, slot) = slots.iter().enumerate().find(|(_, slot)| slot.high() == 0)?;
+        // In a damaged file, the low half may not be empty.
+        let entry = Entry { high: 0, low: slot.low() };
+        Some(Candidate { place: home * LINE + nth, entry, rank: 0 })
     }
 
     fn look(&self, place: usize, order: &impl Order) -> Candidate {

@@ -73,7 +73,7 @@ const SAMPLE: usize = 1024;
 /// The bytes of a set.
 pub(crate) const SET_BYTES: usize = LINE * LINES * size_of::<AtomicSlot>();
 /// The bytes of the shards in a file.
-pub(crate) const SHARDS_BYTES: usize = SHARDS * size_of::<Shard<AtomicSlot>>();
+pub(crate) const SHARDS_BYTES: usize = SHARDS * size_of::<Shard>();
 /// The layout of a table in a file: slots in a line, lines in a set, bits of a fingerprint.
 pub(crate) const LAYOUT: [u32; 3] = [LINE as u32, LINES as u32, entry::FINGERPRINT_BITS];
 

@@ -10,25 +10,22 @@ use super::region::{Region, Shareable};
 use super::slot::{Purpose, Slot, prefetch};
 use super::victim::Order;
 
-/// Counters of insertions, and the seal. There are several, so that processors that insert do not
-/// share a cache line.
+/// Counters of insertions. There are several, so that processors that insert do not share a cache
+/// line.
 ///
 /// In a table that several processes map, they share the counters too: with counters of their own,
 /// two processes could give two claims of a key the same number.
 #[repr(C, align(64))]
-pub(super) struct Shard<S> {
+pub(super) struct Shard {
     /// The number of claims made so far, which is also the number of the next claim.
     pub(super) claims: AtomicU64,
     /// The number of clients that were evicted although they were not idle.
     pub(super) displaced: AtomicU64,
-    /// The seal of the table, which only the first shard has: an entry that is filled when the table
-    /// must take no more new clients; see `transfer.rs`.
-    sealed: S,
 }
 
-// SAFETY: a shard consists of atomic integers and a slot.
+// SAFETY: a shard consists of atomic integers.
 #[allow(unsafe_code)]
-unsafe impl<S: Shareable> Shareable for Shard<S> {}
+unsafe impl Shareable for Shard {}
 
 /// The number of shards of a table that is not small.
 pub(super) const SHARDS: usize = 16;
@@ -56,13 +53,17 @@ pub(super) struct RawReadEntry<'a, S> {
 
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
-    shards: Region<Shard<S>>,
+    shards: Region<Shard>,
+    /// The seal of the table: a slot that is filled when the table must take no more new clients; see
+    /// `transfer.rs`. It belongs to this process even if others map the table, since they would find no
+    /// next table.
+    pub(super) seal: S,
 }
 
-impl<S: Slot> Shard<S> {
+impl Shard {
     pub(super) fn new() -> Self {
         let [claims, displaced] = [(); 2].map(|()| AtomicU64::new(0));
-        Self { claims, displaced, sealed: S::vacant() }
+        Self { claims, displaced }
     }
 }
 
@@ -74,18 +75,13 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Returns a table in the given memory. There must be at least one shard.
-    pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard<S>>) -> Self {
-        Self { lines, shards }
-    }
-
-    /// Returns the slot that is not empty once the table is sealed.
-    pub(super) fn seal_slot(&self) -> &S {
-        &self.shards[0].sealed
+    pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard>) -> Self {
+        Self { lines, shards, seal: S::vacant() }
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
     /// fingerprints.
-    pub(super) fn shard(&self, fingerprint: u64) -> &Shard<S> {
+    pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
         &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
     }
 

@@ -26,10 +26,8 @@ pub struct Swept {
 }
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Removes claims, duplicates and states above `latest`, and the seal.
+    /// Removes claims, duplicates and states above `latest`.
     pub(super) fn sweep(&self, latest: Word) -> Swept {
-        let seal = self.seal_slot();
-        let _ = seal.swap(seal.load(), Entry::EMPTY);
         let mut swept = Swept::default();
         let set = LINE * LINES;
         for first in (0..self.lines.slots()).step_by(set) {

@@ -27,11 +27,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Seals the table, which is step 1.
     pub(super) fn seal(&self) {
         // The swap fails if the table is sealed already.
-        let _ = self.seal_slot().swap(Entry::EMPTY, SEALED);
+        let _ = self.seal.swap(Entry::EMPTY, SEALED);
     }
 
     pub(super) fn is_sealed(&self) -> bool {
-        self.seal_slot().high() != 0
+        self.seal.high() != 0
     }
 
     /// Removes a key's state and returns it, which is step 2. If two keys with the same hash each
