@@ -305,8 +305,12 @@ impl Clients {
         }
         match &self.kept {
             Kept::Words(table) => {
+                let beside = self.take_overflow(table, old);
                 table.convert(|word| new.word(&new.convert(old, old.state_of(word)?, now)?));
-                self.convert_overflow(old, new, now);
+                for (key, state) in beside {
+                    let state = new.convert(old, state, now);
+                    self.update(key, new, now, |_| (state.clone(), ()));
+                }
             }
             Kept::States(states) => {
                 for mut shard in states.each() {
