@@ -43,12 +43,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
     {
         let mut keys = keys.into_iter().fuse();
-        let (mut hashes, mut next) = ([KeyHash::from_bits(0); BATCH], 0..0);
+        let (mut fetched, mut next) = ([const { None }; BATCH], 0..0);
         core::iter::from_fn(move || {
             if next.is_empty() {
-                next = 0..self.fetch_some(&mut keys, &mut hashes);
+                let fetch = |(fetched, key): (&mut _, _)| *fetched = Some(self.fetch(key));
+                next = 0..fetched.iter_mut().zip(&mut keys).map(fetch).count();
             }
-            Some(self.decide(hashes[next.next()?], Cost::ONE, None, Mode::Check))
+            Some(self.decide(fetched[next.next()?]?, Cost::ONE, None, Mode::Check))
         })
     }
 
@@ -78,20 +79,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             }
             answers.next()
         })
-    }
-
-    /// Hashes as many keys as fit into the array, prefetches their states, and returns their number.
-    #[inline]
-    fn fetch_some<'k, Q: Hash + ?Sized + 'k>(
-        &self,
-        keys: &mut impl Iterator<Item = &'k Q>,
-        hashes: &mut [KeyHash; BATCH],
-    ) -> usize {
-        let fetch = |(hash, key): (&mut KeyHash, &'k Q)| {
-            *hash = self.hasher.hash(key);
-            self.clients.prefetch(*hash, self.rule.limit().policy());
-        };
-        hashes.iter_mut().zip(keys).map(fetch).count()
     }
 
     /// Decides at most [`BATCH`] requests.

@@ -33,13 +33,20 @@ use crate::holds::BucketHolds;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
-use crate::store::table::{Change, KeyHash, KeyHasher, Purpose, ReadEntry, Swept, Table, Word};
-use crate::store::{BuildError, ByRank, Clients, Kept};
+use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Table, Word};
+use crate::store::{BuildError, ByRank, Clients};
 use crate::survey::{Survey, SurveySource, TopClient};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
 /// last reading, and would still deny this much later, is denied without another reading.
 const SOON: Duration = Duration::from_secs(1);
+
+/// A client, and its home lines if its state is a word.
+#[derive(Clone, Copy)]
+struct Fetched<'a> {
+    key: KeyHash,
+    place: Option<Lookup<'a>>,
+}
 
 /// Decides requests under one rule, for a fixed number of clients.
 ///
@@ -93,7 +100,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        self.decide(self.hasher.hash(key), Cost::ONE, None, Mode::Check)
+        self.decide(self.fetch(key), Cost::ONE, None, Mode::Check)
     }
 
     /// Decides a request of the given cost.
@@ -119,7 +126,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Check))
+        Ok(self.decide(self.fetch(key), cost, None, Mode::Check))
     }
 
     /// Decides a request as of the instant `now`, or as of the latest instant that was used if that
@@ -151,7 +158,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         let cost = self.rule.accept(cost)?;
         let now = self.clock.at(now);
-        Ok(self.decide(self.hasher.hash(key), cost, Some(now), Mode::Check))
+        Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Check))
     }
 
     /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
@@ -173,7 +180,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Peek))
+        Ok(self.decide(self.fetch(key), cost, None, Mode::Peek))
     }
 
     /// Decides a request as [`check_cost`](Self::check_cost) does, but stores it even if it is over
@@ -201,7 +208,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.hasher.hash(key), cost, None, Mode::Charge))
+        Ok(self.decide(self.fetch(key), cost, None, Mode::Charge))
     }
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
@@ -408,21 +415,34 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.clients.file().map(|file| file.swept)
     }
 
+    /// Hashes a key and prefetches its client's state.
+    #[inline(always)]
+    fn fetch<Q: Hash + ?Sized>(&self, key: &Q) -> Fetched<'_> {
+        let key = self.hasher.hash(key);
+        Fetched { key, place: self.clients.place(key, self.rule.limit().policy()) }
+    }
+
     /// Decides a request at the given instant, or at the present one.
     #[inline(always)]
-    fn decide(&self, key: KeyHash, cost: Cost, given: Option<Nanos>, mode: Mode) -> Verdict<'_> {
-        match (&self.clients.kept, self.rule.limit(), self.rule.action()) {
-            (Kept::Words(table), Limit::TokenBucket(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, given, mode)
+    fn decide(
+        &self,
+        Fetched { key, place }: Fetched<'_>,
+        cost: Cost,
+        given: Option<Nanos>,
+        mode: Mode,
+    ) -> Verdict<'_> {
+        match (self.clients.table().zip(place), self.rule.limit(), self.rule.action()) {
+            (Some((table, place)), Limit::TokenBucket(limit), Action::Deny) => {
+                self.step(table, limit, place, cost, given, mode)
             }
-            (Kept::Words(table), Limit::RecentAverage(limit), Action::Deny) => {
-                self.step(table, limit, key, cost, given, mode)
+            (Some((table, place)), Limit::RecentAverage(limit), Action::Deny) => {
+                self.step(table, limit, place, cost, given, mode)
             }
-            (Kept::Words(table), Limit::FixedWindow(limit), Action::Deny) => {
-                self.step_in_window(table, limit, key, cost, given, mode)
+            (Some((table, place)), Limit::FixedWindow(limit), Action::Deny) => {
+                self.step_in_window(table, limit, place, cost, given, mode)
             }
-            (Kept::Words(table), Limit::SlidingCounter(limit), Action::Deny) => {
-                self.step_in_window(table, limit, key, cost, given, mode)
+            (Some((table, place)), Limit::SlidingCounter(limit), Action::Deny) => {
+                self.step_in_window(table, limit, place, cost, given, mode)
             }
             _ => self.decide_any(key, cost, self.now(given), mode),
         }
@@ -435,12 +455,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         &self,
         table: &Table,
         limit: &A,
-        key: KeyHash,
+        place: Lookup<'_>,
         cost: Cost,
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        self.step(table, limit, key, cost, given, mode)
+        self.step(table, limit, place, cost, given, mode)
     }
 
     #[inline(always)]
@@ -456,12 +476,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         &self,
         table: &Table,
         limit: &A,
-        key: KeyHash,
+        place: Lookup<'_>,
         cost: Cost,
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        let place = table.place(key, Purpose::of(limit.policy()));
         let lately = if given.is_some() { None } else { self.clock.lately(self.lag) };
         if let Some(lately) = lately
             && let Some(seen) = table.at_home(&place)
@@ -481,7 +500,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         {
             return verdict;
         }
-        self.step_anywhere(table, limit, key, cost, now, mode)
+        self.step_anywhere(table, limit, place.key(), cost, now, mode)
     }
 
     /// Decides the request on the state that was read, and again if another thread changes it

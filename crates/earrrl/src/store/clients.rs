@@ -10,7 +10,8 @@ use super::file::{self, FileSpec, Opened, StateError, StateFile};
 use super::overflow::Overflow;
 use super::states::{States, Under, View};
 use super::table::{
-    Change, KeyHash, KeyHasher, Purpose, Table, TableError, Word, fits, half_of_what_is_left,
+    Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits,
+    half_of_what_is_left,
 };
 use crate::algorithm::{Limit, Policy, State};
 use crate::clock::{Anchor, Nanos};
@@ -264,8 +265,21 @@ impl Clients {
     /// Prefetches the memory that a decision on the client will need.
     #[inline]
     pub(crate) fn prefetch(&self, key: KeyHash, policy: Policy) {
-        if let Kept::Words(table) = &self.kept {
-            table.prefetch_to(key, Purpose::of(policy));
+        let _ = self.place(key, policy);
+    }
+
+    /// Prefetches the home lines of a client whose state is a word, and returns them.
+    #[inline]
+    pub(crate) fn place(&self, key: KeyHash, policy: Policy) -> Option<Lookup<'_>> {
+        Some(self.table()?.place(key, Purpose::of(policy)))
+    }
+
+    /// Returns the table, if the clients' states are words.
+    #[inline(always)]
+    pub(crate) fn table(&self) -> Option<&Table> {
+        match &self.kept {
+            Kept::Words(table) => Some(table),
+            Kept::States(_) => None,
         }
     }
 
@@ -306,10 +320,14 @@ impl Clients {
         }
         match &self.kept {
             Kept::Words(table) => {
+                let beside = self.take_overflow(table, old);
                 table.convert(|word| {
                     new.word_or_above(&new.convert(old, old.state_of(word)?, now)?)
                 });
-                self.convert_overflow(old, new, now);
+                for (key, state) in beside {
+                    let state = new.convert(old, state, now);
+                    self.update(key, new, now, |_| (state.clone(), ()));
+                }
             }
             Kept::States(states) => {
                 for mut shard in states.each() {

@@ -1,5 +1,7 @@
 //! Decisions on clients whose states fit no word; see `overflow.rs`.
 
+use std::vec::Vec;
+
 use super::by_rank::ByRank;
 use super::clients::{Clients, Kept};
 use super::overflow::Overflow;
@@ -57,23 +59,16 @@ impl Clients {
         limit.state_of(word?).or(kept)
     }
 
-    /// Converts the states that fit no word from the limit `old` to `new`, and stores them. No other
-    /// thread may decide at the same time. The table must not have their marks any more.
-    pub(super) fn convert_overflow(&self, old: &Limit, new: &Limit, now: Nanos) {
-        let Some(states) = self.overflow.as_ref().and_then(Overflow::get) else { return };
-        for shard in states.indices() {
-            let next = || {
-                let mut shard = states.lock(shard);
-                let key = shard.longest_idle()?;
-                Some((key, shard.remove(key)))
-            };
-            // Collected first, since a converted state may be stored in the same shard.
-            let clients: std::vec::Vec<_> = core::iter::from_fn(next).collect();
-            for (key, state) in clients {
-                let state = state.and_then(|state| new.convert(old, state, now));
-                self.update(key, new, now, |_| (state.clone(), ()));
-            }
-        }
+    /// Removes the clients that have a state in the map, and returns their keys and states. No other
+    /// thread may decide at the same time.
+    pub(super) fn take_overflow(&self, table: &Table, limit: &Limit) -> Vec<(KeyHash, State)> {
+        let Some(states) = self.overflow.as_ref().and_then(Overflow::get) else {
+            return Vec::new();
+        };
+        let keys_of = |shard| core::iter::from_fn(move || states.lock(shard).longest_idle());
+        let taken = |key| Some((key, self.take_word(table, key, limit)?));
+        let of_shard = |shard| keys_of(shard).map(taken);
+        states.indices().flat_map(of_shard).flatten().collect()
     }
 
     /// Returns the map of the states that fit no word, if there are any.

@@ -130,6 +130,51 @@ fn a_state_in_the_map_is_converted_in_place() {
     assert_eq!(count.count, cost("1e15").billionths());
 }
 
+/// A client whose mark was evicted, and who returned. Its old state is still in the map.
+fn client_with_an_old_state(rule: &Rule) -> Clients {
+    let clients = Clients::new(rule.limit(), 100, None).unwrap();
+    charge(&clients, rule, NOW, cost("1e15"));
+    let Kept::Words(table) = &clients.kept else { panic!("no table") };
+    assert!(table.reset(key()));
+    charge(&clients, rule, NOW, Cost::ONE);
+    assert!(is_in_overflow(&clients));
+    clients
+}
+
+#[test]
+fn an_old_state_in_the_map_is_not_converted() {
+    let [rule, changed] =
+        ["fixed-window 5/1s", "fixed-window 5/1m"].map(|text| text.parse::<Rule>().unwrap());
+    let mut clients = client_with_an_old_state(&rule);
+    clients.convert(rule.limit(), changed.limit(), NOW);
+    let Some(State::FixedWindow(count)) = state(&clients, &changed) else { panic!("no state") };
+    assert_eq!(count.count, Cost::ONE.billionths());
+    assert!(!is_in_overflow(&clients));
+}
+
+#[test]
+fn an_old_state_in_the_map_does_not_move() {
+    let rule: Rule = "fixed-window 5/1s".parse().unwrap();
+    let (older, newer) = (client_with_an_old_state(&rule), clients(&rule));
+    older.seal(Next { rule: rule.clone(), clients: Arc::clone(&newer) });
+    older.next(key(), rule.limit(), NOW).unwrap();
+    let Some(State::FixedWindow(count)) = state(&newer, &rule) else { panic!("no state") };
+    assert_eq!(count.count, Cost::ONE.billionths());
+}
+
+#[test]
+fn every_client_of_a_table_may_have_a_state_in_the_map() {
+    let rule: Rule = "fixed-window 5/1s".parse().unwrap();
+    let (clients, limit) = (clients(&rule), rule.limit());
+    for nth in 1..=50_u64 {
+        let key = KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let decide = |state| (limit.decide(state, NOW, cost("1e15"), Mode::Charge).0, ());
+        clients.update(key, limit, NOW, decide).unwrap();
+    }
+    let beside = clients.states_beside_words().unwrap();
+    assert_eq!(beside.each().map(|shard| shard.len()).sum::<usize>(), 50);
+}
+
 /// After the end of a window, the words of new clients are greater than those of clients that spent
 /// their quota in the window before.
 #[test]

@@ -115,6 +115,7 @@ pub struct Table {
 }
 
 /// A key and its two home lines.
+#[derive(Clone, Copy)]
 pub(crate) struct Lookup<'a>(raw::RawLookup<'a, AtomicSlot, LINE>);
 
 /// A client's entry as it was last read.

@@ -43,6 +43,15 @@ pub(super) struct RawLookup<'a, S, const LINE: usize> {
     homes: [&'a [S; LINE]; 2],
 }
 
+// Derived, this would demand that slots can be copied.
+impl<S, const LINE: usize> Clone for RawLookup<'_, S, LINE> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, const LINE: usize> Copy for RawLookup<'_, S, LINE> {}
+
 /// The entry of a key as it was last read. A change is made only if the entry is still the same.
 pub(super) struct RawReadEntry<'a, S> {
     key: KeyHash,
