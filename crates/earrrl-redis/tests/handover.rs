@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Engine, RuleId};
+use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, RuleId};
 use earrrl_redis::{EngineMode, Options, RedisEngine};
 
 use crate::support::load::becomes;
+use crate::support::proxy::Proxy;
 use crate::support::{PATIENCE, Server, until};
 
 /// Rules, and the number of requests of cost 1 that each admits from idle. They are so slow that a
@@ -20,7 +21,7 @@ pub(crate) const RULES: [(&str, u64); 6] = [
     ("sliding-counter 300/3650d", 300),
 ];
 
-async fn ask(engine: &RedisEngine, rule: RuleId, times: usize) {
+async fn ask(engine: &impl Engine, rule: RuleId, times: usize) {
     for _ in 0..times {
         let charge = Charge { rule, key: b"k", cost: Cost::ONE };
         assert!(engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap().allowed);
@@ -95,4 +96,94 @@ async fn a_refund_of_what_was_counted_alone_is_never_handed_over() {
     server.restart().await;
     back(&engine).await;
     assert_eq!(used(&engine, rule, 300).await, 4);
+}
+
+/// Changes of the parameters of each algorithm, so slow that a test sees no refill. They change the
+/// meaning of records, apart from those of logs, which mean the same under every window.
+const CHANGES: [(&str, &str); 6] = [
+    ("recent-average 1/s half-life=1h", "recent-average 1/s half-life=2h"),
+    ("gcra 1/1h burst=300", "gcra 1/2h burst=400"),
+    ("fixed-window 300/3650d", "fixed-window 300/3000d"),
+    ("sliding-log 300/3650d", "sliding-log 300/3000d"),
+    ("sliding-window 300/3650d", "sliding-window 300/3000d"),
+    ("sliding-counter 300/3650d", "sliding-counter 300/3000d"),
+];
+
+/// A rule is changed while its node is alone. Afterwards, Redis has the counts of a single engine with
+/// the same requests and the same change: also those of calls that Redis executed without an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_that_changes_in_an_outage_keeps_its_counts() {
+    for is_killed in [true, false] {
+        let options = ["--appendonly", "yes", "--appendfsync", "always"];
+        let mut server = Server::start(&options).await;
+        let proxy = Proxy::start(server.port).await;
+        let mut options = Options::new(&proxy.url());
+        options.deadline = Duration::from_millis(100);
+        let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+        assert!(node.ready(PATIENCE).await);
+        let memory = MemoryEngine::new(100).unwrap();
+        let prepare = |(old, _): (&str, &str), text: &str| {
+            let (name, rule) = (old.split(' ').next().unwrap(), text.parse().unwrap());
+            (node.prepare(name, &rule).unwrap(), memory.prepare(name, &rule).unwrap())
+        };
+        let ask = async |(here, single): (RuleId, RuleId), times| {
+            ask(&node, here, times).await;
+            ask(&memory, single, times).await;
+        };
+        // A charge that is taken out of an average after its half-life has changed is taken out in the
+        // present unit, so that case is not exact.
+        let changes = if is_killed { &CHANGES[..] } else { &CHANGES[1..] };
+        for &change in changes {
+            ask(prepare(change, change.0), 2).await;
+        }
+        if is_killed {
+            server.kill()
+        } else {
+            proxy.mute()
+        }
+        for &change in changes {
+            ask(prepare(change, change.0), 3).await;
+            ask(prepare(change, change.1), 4).await;
+        }
+        if is_killed {
+            server.restart().await
+        } else {
+            proxy.cut()
+        }
+        becomes(&node, EngineMode::Shared).await;
+        until("all is settled", || {
+            let status = node.status();
+            status.owed == 0 && status.unsettled == 0
+        })
+        .await;
+        assert_eq!(node.status().counts.not_handed_over, 0);
+        for &change in changes {
+            let (here, single) = prepare(change, change.1);
+            let charge = |rule| [Charge { rule, key: b"k", cost: Cost::ONE }];
+            let found = node.decide(&charge(here), Mode::Peek, None).await.unwrap().remaining;
+            let single = memory.decide(&charge(single), Mode::Peek, None).await.unwrap().remaining;
+            assert_eq!(found, single, "{change:?}, killed: {is_killed}");
+        }
+    }
+}
+
+/// Charges under an algorithm that a rule has no longer go to the record of that algorithm, which
+/// other nodes may still use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_of_an_earlier_algorithm_go_to_its_record() {
+    let mut server = Server::start(&[]).await;
+    let mut options = Options::new(&server.url());
+    options.deadline = Duration::from_millis(100);
+    let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(node.ready(PATIENCE).await);
+    let [log, window] = ["sliding-log 300/3650d", "fixed-window 300/3650d"];
+    let prepare = |text: &str| node.prepare("rule", &text.parse().unwrap()).unwrap();
+    server.kill();
+    ask(&node, prepare(log), 3).await;
+    ask(&node, prepare(window), 4).await;
+    server.restart().await;
+    back(&node).await;
+    assert_eq!(node.status().counts.not_handed_over, 0);
+    assert_eq!(used(&node, prepare(window), 300).await, 4);
+    assert_eq!(used(&node, prepare(log), 300).await, 3);
 }

@@ -5,22 +5,25 @@ use std::collections::HashMap;
 use std::collections::hash_map::{self, RandomState};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earrrl::{Nanos, RuleId};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::algorithm::{self, Adjustment};
+use crate::algorithm::{self, Adjustment, AlgorithmKind, KINDS};
 use crate::pending::{Contribution, MAX_TAKE_BACKS, Pending};
 use crate::request::KeyedCharge;
+use crate::rules::PreparedRule;
 
 const SHARDS: usize = 64;
 
-/// A client's key, and the rule that it is counted under.
+/// A client's key, and the rule and algorithm that it is counted under. Each algorithm has records of
+/// its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientId {
     pub(crate) rule: RuleId,
+    pub(crate) kind: AlgorithmKind,
     pub(crate) key: Vec<u8>,
 }
 
@@ -29,7 +32,8 @@ pub(crate) struct ClientId {
 struct Entry {
     /// The number that distinguishes this entry from earlier entries of the same client.
     id: u64,
-    tag: u32,
+    /// The rule under whose parameters the charges are counted.
+    rule: Arc<PreparedRule>,
     /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     group: usize,
     /// The time of the last charge.
@@ -40,13 +44,15 @@ struct Entry {
     given: Option<Nanos>,
 }
 
-/// An entry that is sent to Redis, and the tag of the parameters under which its charges were made.
+/// An entry that is sent to Redis, and the rule under whose parameters its charges are counted.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     /// The number of the entry.
     entry: u64,
-    pub(crate) tag: u32,
+    pub(crate) rule: Arc<PreparedRule>,
     group: usize,
+    /// The time of the last charge.
+    latest: Nanos,
     pub(crate) contribution: Contribution,
     /// The time that the caller gave, if any.
     pub(crate) given: Option<Nanos>,
@@ -107,13 +113,12 @@ impl Ledger {
     /// the algorithm's counts cannot be added up. Concurrent requests may come out of order, so a
     /// charge is noted at the latest time of its client.
     pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos) -> Option<NotedAt> {
-        let rule = &charge.rule;
-        if !algorithm::of(rule.rule.limit()).adds() {
+        if !algorithm::of(charge.rule.rule.limit()).adds() {
             return None;
         }
         self.change(charge, |entry| {
             entry.latest = entry.latest.max(now);
-            entry.pending.add(rule.rule.limit(), entry.latest, charge.cost);
+            entry.pending.add(entry.rule.rule.limit(), entry.latest, charge.cost);
             Some(NotedAt { entry: entry.id, at: entry.latest })
         })
     }
@@ -155,17 +160,15 @@ impl Ledger {
                 entry.insert(self.entry(charge))
             }
         };
-        if entry.tag != charge.rule.tag {
-            *entry = self.entry(charge);
-        }
+        entry.follow(&charge.rule);
         change(entry)
     }
 
     fn entry(&self, charge: &KeyedCharge) -> Entry {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (tag, group) = (charge.rule.tag, charge.group);
+        let (rule, group) = (charge.rule.clone(), charge.group);
         let (pending, take_backs) = (Pending::default(), Vec::new());
-        Entry { id, tag, group, latest: Nanos::ZERO, pending, take_backs, given: None }
+        Entry { id, rule, group, latest: Nanos::ZERO, pending, take_backs, given: None }
     }
 
     /// Removes a charge that was not sent yet. Returns true if it was removed.
@@ -184,13 +187,11 @@ impl Ledger {
         charged_at: Option<Nanos>,
         now: Nanos,
     ) -> bool {
-        let (rule, client) = (&charge.rule, ClientId::of(charge));
+        let client = ClientId::of(charge);
         let mut shard = self.lock(&client);
-        let Some(entry) = shard.entries.get_mut(&client).filter(|entry| entry.tag == rule.tag)
-        else {
-            return false;
-        };
-        let at = entry.pending.take_back(rule.rule.limit(), charge.cost, charged_at, now);
+        let Some(entry) = shard.entries.get_mut(&client) else { return false };
+        entry.follow(&charge.rule);
+        let at = entry.pending.take_back(entry.rule.rule.limit(), charge.cost, charged_at, now);
         if entry.pending.is_empty() && entry.take_backs.is_empty() {
             shard.entries.remove(&client);
             self.len.fetch_sub(1, Ordering::AcqRel);
@@ -226,13 +227,15 @@ impl Ledger {
         self.returned[self.shard(client)].notified()
     }
 
-    /// Drops the entries of a client that was reset.
+    /// Drops the entries of a client that was reset, under every algorithm.
     pub(crate) fn forget(&self, charge: &KeyedCharge) {
-        let client = ClientId::of(charge);
-        let mut shard = self.lock(&client);
-        let entry = shard.entries.remove(&client).is_some();
-        let retry = shard.retries.remove(&client).is_some();
-        self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
+        for &kind in KINDS {
+            let client = ClientId { kind, ..ClientId::of(charge) };
+            let mut shard = self.lock(&client);
+            let entry = shard.entries.remove(&client).is_some();
+            let retry = shard.retries.remove(&client).is_some();
+            self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
+        }
     }
 
     /// Takes the entry of one client as [`Ledger::drain`] does.
@@ -300,16 +303,44 @@ impl Ledger {
 }
 
 impl Entry {
+    /// Converts the charges to a rule's parameters if that rule is later than the entry's. A request
+    /// that began before a change of the rule still has the earlier one.
+    fn follow(&mut self, rule: &Arc<PreparedRule>) {
+        if rule.since >= self.rule.since {
+            convert(&mut self.pending, &self.rule, rule, self.latest);
+            self.rule = rule.clone();
+        }
+    }
+
     fn deliver(self, number: u64) -> Delivery {
-        let Self { id: entry, tag, group, pending, take_backs, given, .. } = self;
+        let Self { id: entry, rule, group, latest, pending, take_backs, given } = self;
         let contribution = Contribution { number, pending, take_backs };
-        Delivery { entry, tag, group, contribution, given }
+        Delivery { entry, rule, group, latest, contribution, given }
+    }
+}
+
+impl Delivery {
+    /// Returns the changes under the parameters of a rule with the same algorithm.
+    pub(crate) fn under(&self, rule: &PreparedRule) -> Contribution {
+        let mut contribution = self.contribution.clone();
+        convert(&mut contribution.pending, &self.rule, rule, self.latest);
+        contribution
+    }
+}
+
+/// Converts charges, the last of which was made at `latest`, to a rule's changed parameters: as of the
+/// change, like the records in Redis, or as of the last charge if that is later.
+fn convert(pending: &mut Pending, old: &PreparedRule, new: &PreparedRule, latest: Nanos) {
+    if old.tag != new.tag {
+        let (from, at) = (old.rule.limit(), new.since.max(latest));
+        pending.map(|state| new.rule.limit().convert(from, state, at));
     }
 }
 
 impl ClientId {
     pub(crate) fn of(charge: &KeyedCharge) -> Self {
-        Self { rule: charge.rule.id, key: charge.client.clone() }
+        let PreparedRule { id: rule, kind, .. } = *charge.rule;
+        Self { rule, kind, key: charge.client.clone() }
     }
 }
 

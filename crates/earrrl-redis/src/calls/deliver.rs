@@ -67,23 +67,21 @@ async fn deliver(
     Ok(())
 }
 
-/// Delivers one client's changes. If they may have arrived, they are sent again under the same
-/// number, and so are applied only once.
+/// Delivers one client's changes, under the present parameters of its rule; if the rule has another
+/// algorithm by now, to the record of the earlier one. If they may have arrived, they are sent again
+/// under the same number, and so are applied only once.
 pub(crate) async fn deliver_one(
     shared: Arc<Shared>,
     link: Link,
     client: ClientId,
     delivery: Delivery,
 ) -> Result<(), Fault> {
-    let rule = shared.rules.get(client.rule).filter(|rule| rule.tag == delivery.tag);
-    let Some(rule) = rule else {
-        count(&shared.connection.counters.not_handed_over);
-        shared.backlog.ledger.done(&client);
-        return Ok(());
-    };
+    let present = shared.rules.get(client.rule).filter(|rule| rule.kind == client.kind);
+    let rule = present.unwrap_or_else(|| delivery.rule.clone());
+    let contribution = delivery.under(&rule);
     let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
     let charge = shared.keyed(rule, &charge, 0);
-    let call = contribute(&shared, link, &charge, &delivery.contribution, delivery.given);
+    let call = contribute(&shared, link, &charge, &contribution, delivery.given);
     let outcome = timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late));
     if outcome.is_err() && !delivery.contribution.take_backs.is_empty() {
         count(&shared.connection.counters.take_backs_failed);
