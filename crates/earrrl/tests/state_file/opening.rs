@@ -131,6 +131,22 @@ fn files_that_cannot_be_written_are_read() {
     assert_ne!(field(open(BUCKET, &scratch.path(), 100)).0, "accepted");
 }
 
+/// The blocks of a sparse copy are allocated before the file is used, so that no write finds the disk
+/// full.
+#[test]
+fn a_sparse_file_gets_its_blocks_when_it_is_opened() {
+    let scratch = Scratch::alone();
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    let blocks = || fs::metadata(scratch.file()).unwrap().blocks();
+    let (whole, length) = (blocks(), fs::metadata(scratch.file()).unwrap().len());
+    let file = fs::OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    file.set_len(8192).unwrap();
+    file.set_len(length).unwrap();
+    assert!(blocks() < whole);
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    assert!(blocks() >= whole);
+}
+
 #[test]
 fn a_file_of_another_rule_is_refused() {
     let scratch = Scratch::alone();
