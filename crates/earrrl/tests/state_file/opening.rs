@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use earrrl::table::KeyHasher;
-use earrrl::{Limiter, Rule};
+use earrrl::{Limiter, Rule, StateDirectory};
 
 use super::{AVERAGE, BUCKET, CAPACITY, Scratch, field, open};
 
@@ -110,6 +110,41 @@ fn a_file_of_another_owner_is_refused() {
     if std::os::unix::fs::chown(scratch.file(), Some(12_345), None).is_ok() {
         assert_eq!(field(open(BUCKET, &scratch.path(), CAPACITY)).0, "owner");
     }
+}
+
+/// Root and the owner of a file without write permission may list and copy it.
+#[test]
+fn files_that_cannot_be_written_are_read() {
+    let (scratch, target) = (Scratch::alone(), Scratch::new());
+    let limiter = open(BUCKET, &scratch.path(), 100).unwrap();
+    assert!(limiter.check(&7).is_allowed());
+    drop(limiter);
+    fs::set_permissions(scratch.file(), Permissions::from_mode(0o400)).unwrap();
+    // Only root can give a file away.
+    for path in [scratch.file(), scratch.0.clone()] {
+        let _ = std::os::unix::fs::chown(path, Some(12_345), None);
+    }
+    let listed = StateDirectory::list(&scratch.0).unwrap();
+    assert_eq!(listed[0].as_ref().unwrap().clients, 1);
+    assert_eq!(StateDirectory::copy(&scratch.0, &target.0).unwrap().len(), 1);
+    assert!(open(BUCKET, &target.path(), 100).unwrap().check(&7).is_allowed());
+    assert_ne!(field(open(BUCKET, &scratch.path(), 100)).0, "accepted");
+}
+
+/// The blocks of a sparse copy are allocated before the file is used, so that no write finds the disk
+/// full.
+#[test]
+fn a_sparse_file_gets_its_blocks_when_it_is_opened() {
+    let scratch = Scratch::alone();
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    let blocks = || fs::metadata(scratch.file()).unwrap().blocks();
+    let (whole, length) = (blocks(), fs::metadata(scratch.file()).unwrap().len());
+    let file = fs::OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    file.set_len(8192).unwrap();
+    file.set_len(length).unwrap();
+    assert!(blocks() < whole);
+    drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
+    assert!(blocks() >= whole);
 }
 
 #[test]

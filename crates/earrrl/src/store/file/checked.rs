@@ -67,6 +67,10 @@ impl CheckedFile {
         now: impl FnOnce(Anchor) -> Nanos,
     ) -> Result<Opened, StateError> {
         let path = &*self.path;
+        if self.is_alone {
+            // A copy of the file may be sparse.
+            allocate(&self.file, path, self.header.sets as usize)?;
+        }
         let present = Present::read().ok_or_else(|| {
             StateError::refused(path, "boot id", "none", "/proc/sys/kernel/random/boot_id")
         })?;

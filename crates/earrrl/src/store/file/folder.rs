@@ -46,6 +46,8 @@ const FILE_SYSTEMS: [(u32, &str); 3] =
 pub(super) struct Folder {
     file: File,
     path: PathBuf,
+    /// True if files are only read. Root may then read those of other users.
+    is_read_only: bool,
 }
 
 /// The lock of a directory. It is released when this value is dropped.
@@ -121,12 +123,21 @@ impl Folder {
 
     /// Opens a directory that exists, after checking that only this user can change it.
     pub(super) fn open(path: &Path) -> Result<Self, StateError> {
+        Self::open_as(path, false)
+    }
+
+    /// Opens a directory whose files are only read.
+    pub(super) fn open_to_read(path: &Path) -> Result<Self, StateError> {
+        Self::open_as(path, true)
+    }
+
+    fn open_as(path: &Path, is_read_only: bool) -> Result<Self, StateError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let file = openat(rustix::fs::CWD, path, flags, Mode::empty())
             .map_err(|error| StateError::io(path, "open the directory", error))?;
-        let folder = Self { file: file.into(), path: path.into() };
+        let folder = Self { file: file.into(), path: path.into(), is_read_only };
         let stat = folder.stat(&folder.file, path)?;
-        if !is_owned(&stat) && stat.st_uid != 0 {
+        if !folder.accepts_owner(&stat) && stat.st_uid != 0 {
             return Err(owner(path, &stat));
         }
         check_mode(path, &stat, WRITABLE_BY_OTHERS, "0700")?;
@@ -191,7 +202,8 @@ impl Folder {
     /// Opens a file that exists, after checking that only this user can use it.
     pub(super) fn open_file(&self, stem: &Stem, generation: u64) -> Result<File, StateError> {
         let path = self.path_of(stem, generation);
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let access = if self.is_read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.file, stem.name(generation), flags, Mode::empty())
             .map_err(|error| StateError::io(&path, "open", error))?;
         let file = File::from(file);
@@ -206,7 +218,7 @@ impl Folder {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(StateError::refused(path, "type", "not a file", "a regular file"));
         }
-        if !is_owned(&stat) {
+        if !self.accepts_owner(&stat) {
             return Err(owner(path, &stat));
         }
         if stat.st_nlink != 1 {
@@ -219,6 +231,12 @@ impl Folder {
         }
         let expected = FILE_SYSTEMS.map(|(_, name)| name).join(", ");
         Err(StateError::refused(path, "file system", format!("{magic:#x}"), expected))
+    }
+
+    /// Returns true if the owner is the user of this process, or files are only read and that is root.
+    fn accepts_owner(&self, stat: &Stat) -> bool {
+        let user = geteuid();
+        stat.st_uid == user.as_raw() || self.is_read_only && user.is_root()
     }
 
     fn stat(&self, file: &File, path: &Path) -> Result<Stat, StateError> {
@@ -249,10 +267,6 @@ impl Folder {
         });
         filled.inspect_err(|_| _ = remove())
     }
-}
-
-fn is_owned(stat: &Stat) -> bool {
-    stat.st_uid == geteuid().as_raw()
 }
 
 fn owner(path: &Path, stat: &Stat) -> StateError {

@@ -51,7 +51,7 @@ impl StateDirectory {
     pub fn list(
         path: impl AsRef<Path>,
     ) -> Result<Vec<Result<StateSummary, StateError>>, StateError> {
-        let folder = Folder::open(path.as_ref())?;
+        let folder = Folder::open_to_read(path.as_ref())?;
         let files = folder.files()?;
         Ok(files.iter().map(|(stem, generation)| summary(&folder, stem, *generation)).collect())
     }
@@ -63,7 +63,7 @@ impl StateDirectory {
     /// # Errors
     /// Returns an error if a file cannot be read or written.
     pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<PathBuf>, StateError> {
-        let (from, to) = (Folder::open(from.as_ref())?, Folder::create(to.as_ref())?);
+        let (from, to) = (Folder::open_to_read(from.as_ref())?, Folder::create(to.as_ref())?);
         let _locked = to.lock()?;
         let mut copied = Vec::new();
         for (stem, generation) in from.files()? {
