@@ -98,6 +98,31 @@ fn a_cost_above_max_cost_is_an_error_and_stores_nothing() {
     assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 5);
 }
 
+/// After the end of a window, the words of new clients are greater than those of clients that spent
+/// their quota in the window before.
+#[test]
+fn new_clients_do_not_displace_those_over_their_limit() {
+    let (limiter, clock) = manual_for::<u64>("sliding-counter 5/1m");
+    for offender in 0..300 {
+        while limiter.check(&offender).is_allowed() {}
+    }
+    clock.advance(Duration::from_secs(61));
+    for newcomer in 1000..20_000 {
+        assert!(limiter.check(&newcomer).is_allowed());
+    }
+    assert_eq!((0..300).filter(|offender| limiter.check(offender).is_allowed()).count(), 0);
+}
+
+#[test]
+fn clients_of_ended_windows_do_not_count_as_displaced() {
+    let (limiter, clock) = manual_for::<u64>("fixed-window 5/1m");
+    (0..1000).for_each(|client| assert!(limiter.check(&client).is_allowed()));
+    let before = limiter.displaced();
+    clock.advance(Duration::from_secs(61));
+    (1000..1700).for_each(|client| assert!(limiter.check(&client).is_allowed()));
+    assert_eq!(limiter.displaced(), before);
+}
+
 #[test]
 fn a_peek_stores_nothing_and_a_reset_forgets() {
     for text in RULES {
