@@ -14,13 +14,16 @@ const REQUESTS: usize = 200_000;
 /// What decides a request of a client under all rules, and what it is called.
 type Way = (&'static str, Box<dyn Fn(&[u8]) -> bool>);
 
-/// Buckets at rates that users have, and averages in between. None of them ever denies a request, since
-/// then limiters that come later would not be asked.
+/// Buckets and averages at rates that users have. Their bursts are so large that none of them denies
+/// a request, since then limiters that come later would not be asked.
 fn rules(count: usize) -> Vec<Rule> {
-    const RATES: [&str; 4] = ["1/s", "10000/s", "1/m", "100/s"];
-    let rule = |nth: usize| match nth % 2 {
-        0 => format!("gcra {} burst={}", RATES[nth / 2 % RATES.len()], 100_000_000 + nth),
-        _ => format!("recent-average {}/s half-life=10s", 100_000_000 + nth),
+    const RATES: [u64; 5] = [1, 10_000, 10, 1_000, 100];
+    let rule = |nth: usize| {
+        let rate = RATES[nth % RATES.len()];
+        match nth % 2 {
+            0 => format!("gcra {rate}/s burst=100000"),
+            _ => format!("recent-average {rate}/s half-life=1d"),
+        }
     };
     (0..count).map(|nth| rule(nth).parse().expect("a valid rule")).collect()
 }

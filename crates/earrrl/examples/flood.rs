@@ -1,9 +1,10 @@
 //! Floods of new keys through a full limiter, for every algorithm: whether memory stays, whether offenders
 //! stay, and whether an innocent client is denied.
 //!
-//! `cargo run --release -p earrrl --example flood [-- MILLIONS_OF_REQUESTS]`, 10 by default for each rule.
+//! `cargo run --release -p earrrl --example flood [-- MILLIONS_OF_REQUESTS [CAPACITY]]`, 10 million requests for
+//! each rule and room for 100 000 clients by default.
 //!
-//! The keys pass through room for 100 000 clients. 1 000 offenders send at ten times the limit meanwhile, or
+//! 1 000 offenders send at ten times the limit meanwhile, or
 //! pause, once they are denied, until the flood is over. The pure functions and an unbounded map, for
 //! the offenders alone, are the reference.
 #![allow(clippy::print_stdout)]
@@ -13,7 +14,6 @@ use std::time::Duration;
 
 use earrrl::{Clock, Cost, Limiter, Mode, Nanos, Rule, RuleError, State};
 
-const CLIENTS: usize = 100_000;
 const OFFENDERS: u64 = 1_000;
 /// The keys between two requests of busy offenders.
 const SHARE: u64 = 10;
@@ -82,7 +82,8 @@ impl Tally {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let millions: f64 = std::env::args().nth(1).map_or(Ok(10.0), |text| text.parse())?;
-    println!("{millions} million requests through room for {CLIENTS} clients\n");
+    let capacity = std::env::args().nth(2).map_or(Ok(100_000), |text| text.parse())?;
+    println!("{millions} million requests through room for {capacity} clients\n");
     println!(
         "| rule | requests × cost of a key | offenders | bytes a client | pages grown | denials of offenders kept | innocents denied |"
     );
@@ -92,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let priced = PRICED.into_iter().map(|(rule, flood)| (rule, flood, 0.0));
     let mut broken = Vec::new();
     for (rule, flood, promised) in kept.chain(priced) {
-        let tally = measure(rule, flood, (millions * 1e6) as u64)?;
+        let tally = measure(rule, flood, (millions * 1e6) as u64, capacity)?;
         if tally.kept() < promised || tally.innocent_denied > 0 {
             broken.push(rule);
         }
@@ -101,15 +102,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Runs one flood and prints its row.
-fn measure(rule: &str, flood: Flood, requests: u64) -> Result<Tally, Box<dyn std::error::Error>> {
+fn measure(
+    rule: &str,
+    flood: Flood,
+    requests: u64,
+    capacity: usize,
+) -> Result<Tally, Box<dyn std::error::Error>> {
     let clock = earrrl::ManualClock::new(START);
-    let limiter = Limiter::builder(rule.parse::<Rule>()?).capacity(CLIENTS).clock(clock).build()?;
+    let limiter =
+        Limiter::builder(rule.parse::<Rule>()?).capacity(capacity).clock(clock).build()?;
     let before = resident_pages()?;
     let tally = run(&limiter, requests / flood.requests, flood)?;
     let grown = resident_pages()?.saturating_sub(before);
     let Flood { requests, cost, offenders_pause } = flood;
     let offenders = if offenders_pause { "pause" } else { "busy" };
-    let (bytes, kept) = (limiter.bytes() / CLIENTS, 100.0 * tally.kept());
+    let (bytes, kept) = (limiter.bytes() / capacity, 100.0 * tally.kept());
     let innocent = tally.innocent_denied;
     println!(
         "| `{rule}` | {requests} × {cost} | {offenders} | {bytes} | {grown} | {kept:.3} % | {innocent} |"

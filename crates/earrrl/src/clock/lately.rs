@@ -10,19 +10,26 @@
 //! threads publish their readings in [`LATEST`], and a thread in a loop uses the latest of all.
 //! Threads that do not loop publish only once some thread has looped ([`LOOPED`]).
 //!
-//! A pause of the thread shows in the system's coarse clock, which is read from memory and moves in
-//! steps: once it has moved, the counter is read. So a reading is usually a microsecond old, and
-//! after a pause at most as old as a step, unless the kernel's own tick is late.
+//! A pause of the thread shows in the counter itself. It is read once more for each decision, but
+//! without waiting for the instructions before, so this reading may be too early by as long as the
+//! processor looks ahead. It only bounds the age of the latest reading, to [`OLDEST`] counts, and is
+//! no instant of a decision.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::time::Duration;
 
 /// The greatest number of times that a reading is used again.
 const MAX_USES: u64 = 31;
 /// The counts between two readings below which the thread is in a loop, per use of the first
 /// reading: one or two microseconds.
 const CLOSE: u64 = 4_000;
+/// The greatest age of a reading that is used again, in counts. A processor counts at least 0.6
+/// times a nanosecond, so this is less than [`OLDEST_AGE`]; mostly it is a quarter of that.
+const OLDEST: u64 = 600_000;
+/// An upper bound of the age of a reading that is used again.
+pub(super) const OLDEST_AGE: Duration = Duration::from_millis(1);
 
 /// A counter in a cache line of its own, since all threads in loops read it.
 #[repr(align(128))]
@@ -36,8 +43,6 @@ static LOOPED: AtomicBool = AtomicBool::new(false);
 /// just before it would wait for that store, and so for the previous decision.
 struct ThreadReading {
     counter: Cell<u64>,
-    /// The coarse clock before the counter was read.
-    step: Cell<u64>,
     /// The number of uses that this reading began with; the field below has those that are left.
     uses: Cell<u64>,
     left: Cell<u64>,
@@ -47,7 +52,6 @@ std::thread_local! {
     static LAST: ThreadReading = const {
         ThreadReading {
             counter: Cell::new(0),
-            step: Cell::new(0),
             uses: Cell::new(0),
             left: Cell::new(0),
         }
@@ -55,16 +59,19 @@ std::thread_local! {
 }
 
 /// Returns the latest reading of all threads, or `None` if this thread has to read the counter.
-/// `step` is the coarse clock.
+/// `about` is the counter, read at about this instant.
 #[inline]
-pub(super) fn counter(step: u64) -> Option<u64> {
+pub(super) fn counter(about: u64) -> Option<u64> {
     LAST.with(|last| {
         let left = last.left.get();
-        if left == 0 || last.step.get() != step {
+        if left == 0 {
             return None;
         }
         last.left.set(left - 1);
-        Some(LATEST.0.load(Relaxed))
+        let latest = LATEST.0.load(Relaxed);
+        // Another thread may have published a reading after `about` was read.
+        let is_close = about.wrapping_sub(latest).wrapping_add(OLDEST) <= 2 * OLDEST;
+        is_close.then_some(latest)
     })
 }
 
@@ -76,8 +83,8 @@ pub(super) fn publish(counter: u64) {
     }
 }
 
-/// Records that this thread read the counter, after the coarse clock.
-pub(super) fn read(step: u64, counter: u64) {
+/// Records that this thread read the counter.
+pub(super) fn read(counter: u64) {
     LAST.with(|last| {
         let close = CLOSE * (last.uses.get() + 1);
         let is_loop = counter.wrapping_sub(last.counter.get()) <= close;
@@ -86,7 +93,6 @@ pub(super) fn read(step: u64, counter: u64) {
         let may_use = is_loop && (LOOPED.load(Relaxed) || LOOPED.swap(true, Relaxed));
         let uses = if may_use { (2 * last.uses.get() + 1).min(MAX_USES) } else { 0 };
         last.counter.set(counter);
-        last.step.set(step);
         last.uses.set(uses);
         last.left.set(uses);
     });
@@ -96,9 +102,18 @@ pub(super) fn read(step: u64, counter: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::vec::Vec;
 
-    const STEP: u64 = 4_000 * CLOSE;
+    /// Lets one of these tests at a time publish readings, all of which are later than those of the
+    /// tests before.
+    fn begin() -> (MutexGuard<'static, u64>, u64) {
+        static BEGUN: Mutex<u64> = Mutex::new(1 << 60);
+        let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+        *begun += 1 << 50;
+        let now = *begun;
+        (begun, now)
+    }
 
     /// Makes `times` decisions, one every `every` counts. Returns the number of readings they took,
     /// and the age of the oldest reading that they used, in counts.
@@ -106,10 +121,9 @@ mod tests {
         let (mut readings, mut oldest) = (0, 0);
         for _ in 0..times {
             *now += every;
-            let used = counter(*now / STEP).map(|_| LAST.with(|last| last.counter.get()));
-            let used = used.unwrap_or_else(|| {
+            let used = counter(*now).unwrap_or_else(|| {
                 readings += 1;
-                read(*now / STEP, *now);
+                read(*now);
                 *now
             });
             oldest = oldest.max(*now - used);
@@ -119,36 +133,50 @@ mod tests {
 
     #[test]
     fn a_thread_that_asks_seldom_gets_the_present_time() {
-        assert_eq!(ask(&mut STEP.clone(), 100, 2 * CLOSE), (100, 0));
+        let (_alone, mut now) = begin();
+        assert_eq!(ask(&mut now, 100, 2 * CLOSE), (100, 0));
     }
 
     #[test]
     fn a_thread_in_a_loop_uses_a_reading_several_times() {
-        let (readings, oldest) = ask(&mut STEP.clone(), 3200, 50);
+        let (_alone, mut now) = begin();
+        let (readings, oldest) = ask(&mut now, 3200, 50);
         assert!(readings <= 107, "{readings}");
         assert_eq!(oldest, MAX_USES * 50);
     }
 
+    /// However late the kernel's tick is, since no clock of the kernel is asked.
     #[test]
-    fn after_a_pause_the_time_is_at_most_a_step_old() {
-        let mut now = STEP;
-        for pause in [STEP / 2, STEP, 10 * STEP] {
+    fn after_a_pause_no_old_reading_is_used() {
+        let (_alone, mut now) = begin();
+        for pause in [OLDEST / 2, OLDEST, 10 * OLDEST] {
             ask(&mut now, 100, 50);
             now += pause;
-            assert!(ask(&mut now, 1, 50).1 < STEP, "after {pause}");
+            assert!(ask(&mut now, 1, 50).1 <= OLDEST, "after {pause}");
             // The pause ends the loop, so the next two decisions both read the counter.
             let readings: Vec<_> = (0..40).map(|_| ask(&mut now, 1, 50).0).collect();
-            assert!(readings.windows(2).any(|two| two == [1, 1]) || pause >= STEP, "{readings:?}");
+            let both = readings.windows(2).any(|two| two == [1, 1]);
+            assert!(both || pause >= OLDEST, "{readings:?}");
         }
     }
 
     #[test]
-    fn a_thread_in_a_loop_uses_the_reading_of_another() {
-        let mut now = 1 << 60;
+    fn a_counter_that_was_set_back_is_read() {
+        let (_alone, mut now) = begin();
         ask(&mut now, 100, 50);
-        let later = now + 1_000_000;
-        std::thread::spawn(move || publish(later)).join().unwrap();
-        let used: Vec<_> = (0..2).filter_map(|_| counter(now / STEP)).collect();
-        assert!(!used.is_empty() && used.iter().all(|counter| *counter >= later), "{used:?}");
+        let used: Vec<_> = (0..MAX_USES).filter_map(|_| counter(now - 2 * OLDEST)).collect();
+        assert_eq!(used, []);
+    }
+
+    #[test]
+    fn a_thread_in_a_loop_uses_the_reading_of_another() {
+        for publish in [publish, read] {
+            let (_alone, mut now) = begin();
+            ask(&mut now, 100, 50);
+            let later = now + OLDEST;
+            std::thread::spawn(move || publish(later)).join().unwrap();
+            let used: Vec<_> = (0..2).filter_map(|_| counter(now + 50)).collect();
+            assert!(!used.is_empty() && used.iter().all(|counter| *counter == later), "{used:?}");
+        }
     }
 }

@@ -26,16 +26,21 @@ impl Machine {
         self.boot.wall()
     }
 
-    /// Returns the step of the system's coarse clock, or `None` if reading that clock is no cheaper
-    /// than reading the counter.
-    pub(super) fn step(&self) -> Option<Duration> {
-        self.counter.as_ref().and_then(|_| coarse::step())
+    /// Returns true if [`early_counter`](Self::early_counter) returns the same counter.
+    pub(super) fn has_early_counter(&self) -> bool {
+        let Some(counter) = &self.counter else { return false };
+        // One attempt may fail, since `early` may be read before `before`.
+        (0..16).any(|_| {
+            let (before, early, after) = (counter.raw(), early::counter(), counter.raw());
+            (before..=after).contains(&early)
+        })
     }
 
-    /// Returns the system's coarse clock, in nanoseconds.
+    /// Returns the counter as it was up to about a hundred nanoseconds ago: it may be read before
+    /// earlier instructions are done. Only for machines that have such a counter.
     #[inline]
-    pub(super) fn coarse() -> u64 {
-        coarse::now()
+    pub(super) fn early_counter() -> u64 {
+        early::counter()
     }
 }
 
@@ -67,45 +72,21 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The system's coarse clock, which the kernel keeps in memory and advances with its timer.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod coarse {
-    use core::time::Duration;
-
-    use rustix::time::{ClockId, clock_getres, clock_gettime};
-
-    /// The nanoseconds that 16 readings take at most if they need no system call.
-    const SIXTEEN: u64 = 1_000;
-
-    #[inline]
-    pub(super) fn now() -> u64 {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
-    }
-
-    pub(super) fn step() -> Option<Duration> {
-        let fine = || super::linux::nanos_of(clock_gettime(ClockId::Monotonic));
-        let sixteen = |_| {
-            let start = fine();
-            (0..16).for_each(|_| assert!(core::hint::black_box(now()) > 0));
-            fine() - start
-        };
-        let least = (0..16).map(sixteen).min()?;
-        let step = Duration::try_from(clock_getres(ClockId::MonotonicCoarse)).ok()?;
-        (least <= SIXTEEN).then_some(step)
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod early {
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(super) fn counter() -> u64 {
+        // SAFETY: the instruction only reads a register. It is available to every process that may
+        // read the counter, and others have no clock that calls this.
+        unsafe { core::arch::x86_64::_rdtsc() }
     }
 }
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-mod coarse {
-    use core::time::Duration;
-
-    pub(super) fn now() -> u64 {
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod early {
+    pub(super) fn counter() -> u64 {
         0
-    }
-
-    pub(super) fn step() -> Option<Duration> {
-        None
     }
 }
 

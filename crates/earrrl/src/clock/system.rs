@@ -16,11 +16,11 @@ use super::{Clock, Nanos, Sealed, counted, lately};
 /// measured the counter again. The clock never goes back. A reading costs about 10 ns;
 /// `Instant::now` costs 25 ns.
 ///
-/// A reading also waits until all instructions before it are done. On x86-64 Linux, a
+/// A reading also waits until all instructions before it are done. On x86-64, a
 /// [`Limiter`](crate::Limiter) that is called in a loop, with pauses of less than a microsecond,
 /// therefore uses the latest reading of any thread up to 31 times if its rule is slow enough. The
-/// kernel's coarse clock reveals longer pauses, so a reading is at most one kernel tick old (1 to
-/// 10 ms). Time still never goes back from one thread to another.
+/// counter itself bounds the age of such a reading to a millisecond. Time still never goes back
+/// from one thread to another.
 ///
 /// If the process is forbidden to read the counter (`PR_SET_TSC`) when the clock is made, the clock
 /// only uses boot time.
@@ -34,8 +34,8 @@ use super::{Clock, Nanos, Sealed, counted, lately};
 /// ```
 pub struct SystemClock {
     counted: Counted<Machine>,
-    /// The step of the system's coarse clock; `None` if that clock is not used.
-    step: Option<Duration>,
+    /// True if the counter can be read without waiting, so that the age of a reading is known.
+    knows_age: bool,
 }
 
 /// An instant of wall time and the boot time at that instant. Two clocks with the same anchor on
@@ -69,8 +69,8 @@ impl SystemClock {
     }
 
     fn of(machine: Machine, wall: u64, boot: Option<u64>) -> Self {
-        let step = machine.step();
-        Self { counted: Counted::new(machine, wall, boot), step }
+        let knows_age = machine.has_early_counter();
+        Self { counted: Counted::new(machine, wall, boot), knows_age }
     }
 
     /// Returns a clock that continues the time of the clock that [`anchor`](Self::anchor) was
@@ -119,12 +119,14 @@ impl Clock for SystemClock {
 
     #[inline]
     fn lately(&self, lag: Duration, _: Sealed) -> Option<Nanos> {
-        self.step.filter(|step| *step <= lag)?;
-        let step = Machine::coarse();
-        let lately = lately::counter(step).and_then(|counter| self.counted.at(counter));
+        if !self.knows_age || lag < lately::OLDEST_AGE {
+            return None;
+        }
+        let lately = lately::counter(Machine::early_counter());
+        let lately = lately.and_then(|counter| self.counted.at(counter));
         Some(Nanos::new(lately.unwrap_or_else(|| {
             let now = self.counted.now();
-            lately::read(step, counted::last_read());
+            lately::read(counted::last_read());
             now
         })))
     }
@@ -144,6 +146,6 @@ mod tests {
     fn a_rule_that_allows_no_lag_gets_no_earlier_reading() {
         let clock = SystemClock::new();
         assert_eq!(clock.lately(Duration::ZERO, Sealed(())), None);
-        assert_eq!(clock.lately(Duration::MAX, Sealed(())).is_some(), clock.step.is_some());
+        assert_eq!(clock.lately(Duration::MAX, Sealed(())).is_some(), clock.knows_age);
     }
 }

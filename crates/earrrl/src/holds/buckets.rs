@@ -168,4 +168,27 @@ mod tests {
         }
         assert!(client.groups.is_empty());
     }
+
+    #[test]
+    fn a_merged_group_has_given_back_the_most() {
+        let mut client = ClientHolds::default();
+        let holds: Vec<_> = (0..MOST).map(|_| client.reserve()).collect();
+        client.finish(holds[0], secs(5));
+        // The first of these is merged with the last of those before.
+        let newer = [(); 2].map(|()| client.reserve());
+        let found =
+            [holds[MOST - 1], newer[0], newer[1]].map(|hold| client.given_back_before(hold));
+        assert_eq!(found, [secs(5), secs(5), secs(0)]);
+    }
+
+    #[test]
+    fn clients_without_reservations_take_no_memory() {
+        let (holds, rule, key) = (BucketHolds::default(), RuleId(1), KeyHash::from_bits(7));
+        let two = [(); 2].map(|()| holds.reserve(rule, key));
+        let clients = || holds.0.iter().map(|clients| lock(clients).len()).sum::<usize>();
+        holds.finish(rule, key, two[0], Duration::ZERO);
+        assert_eq!(clients(), 1);
+        holds.finish(rule, key, two[1], Duration::ZERO);
+        assert_eq!(clients(), 0);
+    }
 }

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::string::String;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -95,6 +96,31 @@ fn a_cost_above_max_cost_is_an_error_and_stores_nothing() {
     assert!(limiter.check_cost("k", Cost::from_units(3)).is_err());
     assert!(limiter.peek("k", Cost::from_units(3)).is_err());
     assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 5);
+}
+
+/// After the end of a window, the words of new clients are greater than those of clients that spent
+/// their quota in the window before.
+#[test]
+fn new_clients_do_not_displace_those_over_their_limit() {
+    let (limiter, clock) = manual_for::<u64>("sliding-counter 5/1m");
+    for offender in 0..300 {
+        while limiter.check(&offender).is_allowed() {}
+    }
+    clock.advance(Duration::from_secs(61));
+    for newcomer in 1000..20_000 {
+        assert!(limiter.check(&newcomer).is_allowed());
+    }
+    assert_eq!((0..300).filter(|offender| limiter.check(offender).is_allowed()).count(), 0);
+}
+
+#[test]
+fn clients_of_ended_windows_do_not_count_as_displaced() {
+    let (limiter, clock) = manual_for::<u64>("fixed-window 5/1m");
+    (0..1000).for_each(|client| assert!(limiter.check(&client).is_allowed()));
+    let before = limiter.displaced();
+    clock.advance(Duration::from_secs(61));
+    (1000..1700).for_each(|client| assert!(limiter.check(&client).is_allowed()));
+    assert_eq!(limiter.displaced(), before);
 }
 
 #[test]
@@ -358,16 +384,36 @@ fn a_denied_request_that_may_be_allowed_by_now_is_judged_at_the_present_instant(
 fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     let limiter: Limiter<u64> =
         Limiter::builder(rule("gcra 1000/s burst=1000000")).build().unwrap();
-    for round in 0..100 {
-        (0..100).for_each(|_| assert!(limiter.check(&7).is_allowed()));
-        let other = || match round % 2 {
-            0 => limiter.check(&7).decided_at(),
-            _ => limiter.check_batch(&[7]).next().unwrap().decided_at(),
-        };
-        let before = thread::scope(|scope| scope.spawn(other).join().unwrap());
-        let after = limiter.check(&7).decided_at();
-        assert!(after >= before, "{:?} before, round {round}", before.since(after));
-    }
+    let (turn, last) = (AtomicUsize::new(0), AtomicU64::new(0));
+    // A thread that sleeps would come too late to find a reading that may be used again.
+    let wait = |until| {
+        while turn.load(SeqCst) != until {
+            thread::yield_now();
+        }
+    };
+    let other = || {
+        for round in 0..1000 {
+            wait(2 * round + 1);
+            let instant = match round % 2 {
+                0 => limiter.check(&7).decided_at(),
+                _ => limiter.clock.now(),
+            };
+            last.store(instant.get(), SeqCst);
+            turn.store(2 * round + 2, SeqCst);
+        }
+    };
+    let mut earlier = 0;
+    thread::scope(|scope| {
+        scope.spawn(other);
+        for round in 0..1000 {
+            let _ = (0..100).filter(|_| limiter.check(&7).is_allowed()).count();
+            turn.store(2 * round + 1, SeqCst);
+            wait(2 * round + 2);
+            let after = limiter.check(&7).decided_at();
+            earlier += usize::from(after.get() < last.load(SeqCst));
+        }
+    });
+    assert_eq!(earlier, 0);
 }
 
 /// The stored instant of a request is never later than the request, and at most a 128th of the time

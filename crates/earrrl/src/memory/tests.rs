@@ -359,6 +359,45 @@ fn requests_during_changes_are_counted_once() {
     }
 }
 
+/// Requests under rules of words and of larger states, while clients of both move and are swept. A
+/// request that waits for a sweep while the sweep waits for the request would never end.
+#[test]
+fn requests_under_both_kinds_of_rules_end_during_sweeps() {
+    let engine = Arc::new(manual());
+    let ids = change_all(&engine, 0);
+    let (send, received) = mpsc::channel();
+    let requests = |nth: u64| {
+        let (engine, ids, send) = (Arc::clone(&engine), ids.clone(), send.clone());
+        move || {
+            for client in 0..REQUESTS {
+                let client = (client + nth) % 8;
+                let all: Vec<_> = ids.iter().map(|id| (*id, client)).collect();
+                assert!(ask(&engine, &all, Mode::Check).allowed);
+            }
+            let _ = send.send(());
+        }
+    };
+    let workers: Vec<_> = (0..THREADS).map(|nth| thread::spawn(requests(nth))).collect();
+    let sweeper = thread::spawn({
+        let engine = Arc::clone(&engine);
+        move || {
+            for nth in (1..).take_while(|_| workers.iter().any(|worker| !worker.is_finished())) {
+                change_all(&engine, nth);
+                engine.tidy();
+            }
+        }
+    });
+    for _ in 0..THREADS {
+        // Only a deadlock takes this long.
+        assert_eq!(received.recv_timeout(Duration::from_secs(60)), Ok(()));
+    }
+    sweeper.join().unwrap();
+    let counted = 1_000_000 - THREADS * REQUESTS / 8;
+    for (id, client) in ids.iter().flat_map(|id| (0..8).map(move |client| (*id, client))) {
+        assert_eq!(remaining(&engine, id, client), counted, "{id:?} {client}");
+    }
+}
+
 #[test]
 fn another_capacity_takes_effect() {
     for rule in ["gcra 1/h burst=5", "sliding-log 5/1h"] {

@@ -52,3 +52,38 @@ pub(super) fn convert(
     folder.remove(&stem.name(generation - 1))?;
     Ok(generation)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{format, fs, vec};
+
+    use super::*;
+    use crate::{Cost, Limiter, Rule, StateDirectory};
+
+    #[test]
+    fn the_next_generation_has_the_clients_and_the_clock() {
+        let directory = format!("earrrl-convert-{}", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
+        let open = |text: &str| -> Limiter<u64> {
+            let builder = Limiter::builder(text.parse::<Rule>().unwrap()).capacity(100);
+            builder.state_file(directory.join("login.earrrl")).build().unwrap()
+        };
+        let wall_of = |generation| {
+            let file = fs::read(directory.join(format!("login.{generation}.earrrl"))).unwrap();
+            file[FIXED..FIXED + 8].to_vec()
+        };
+        let first = open("fixed-window 9/3650d");
+        (0..3).for_each(|_| assert!(first.check(&7).is_allowed()));
+        drop(first);
+        let wall = wall_of(1);
+        let second = open("fixed-window 5/3000d");
+        let [left, new] = [7, 8].map(|key| second.peek(&key, Cost::ONE).unwrap().remaining());
+        let files = StateDirectory::list(&directory).unwrap();
+        let files = files.into_iter().map(|file| file.map(|file| (file.generation, file.limit)));
+        let files: Result<vec::Vec<_>, _> = files.collect();
+        let found = (left, new, wall_of(2), files.unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+        let limit = second.rule().limit().text();
+        assert_eq!(found, (2, 5, wall, vec![(2, limit)]));
+    }
+}
