@@ -19,7 +19,8 @@ gate:
 # crashes (2 minutes); 200,000 mutated requests of a client over its limit through each of Envoy, nginx and HAProxy
 # (5 minutes; nginx and HAProxy as scripts/gate installs them);
 # a log that is followed through rotation at 5,000 lines a second (10 minutes);
-# then Rust and Lua over a million requests of every algorithm (10 minutes), and near rules of 2 to 8 servers
+# then Rust and Lua over a million requests of every algorithm (10 minutes), near rules of 2 to 8 servers, 10,000 cut
+# connections of one Redis and of a Cluster, calls without an answer, and clocks that are set
 long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --lib
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all algorithms::
@@ -35,7 +36,7 @@ long:
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- no_request_gets_past --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test debian -- no_request_gets_past --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- follow:: --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: near:: audit::
+    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: near:: audit:: cuts:: receipts:: clocks::
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- near:: --nocapture
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)

@@ -317,3 +317,65 @@ async fn steps_of_servers_clocks_deny_no_polite_client() {
 async fn steps_of_both_clocks_deny_no_polite_client() {
     steps_deny_nobody(true, true).await;
 }
+
+/// Sends a client's requests at even times given by the caller, and returns how many are allowed.
+async fn allowed(
+    engine: &RedisEngine,
+    asked: Charge<'_>,
+    (from, every): (Nanos, Duration),
+    times: u32,
+) -> u32 {
+    let mut allowed = 0;
+    for turn in 0..times {
+        let decision = engine.decide(&[asked], Mode::Check, Some(from + every * turn)).await;
+        allowed += u32::from(decision.unwrap().allowed);
+    }
+    allowed
+}
+
+/// After a step back across a window's edge, a client at 90 % of its limit is not denied, and a client
+/// far above it gets no more than the limit gives in that time. An engine never takes an earlier time
+/// than it was given before, so another engine sends the requests after the step.
+#[tokio::test]
+async fn windows_keep_their_counts_when_the_clock_is_set_back() {
+    let (server, mut wrong) = (Server::start(&[]).await, Vec::new());
+    let start = Nanos::from_secs(1_800_000_000);
+    for name in ["fixed-window", "sliding-counter", "sliding-log", "sliding-window"] {
+        for (span, window) in [("1m", 60), ("1h", 3600)] {
+            let window = Duration::from_secs(window);
+            let rule: Rule = format!("{name} 100/{span}").parse().unwrap();
+            for step in [0.95, 1.0, 1.6, 1.9, 24.0] {
+                // Seven tenths of the second window have passed at the step.
+                let end = start + window.mul_f64(1.7);
+                let after = Nanos::new(end.get() - window.mul_f64(step).as_nanos() as u64);
+                let into = after.get() % window.as_nanos() as u64;
+                let left = 1.0 - into as f64 / window.as_nanos() as f64;
+                for (key, each) in [(&b"polite"[..], 90), (b"abuser", 300)] {
+                    let mut options = Options::new(&server.url());
+                    options.prefix = format!("{name}-{span}-{}-", step * 100.0);
+                    let old = connect(options.clone()).await;
+                    let new = connect(options).await;
+                    let [asked, later] = [&old, &new]
+                        .map(|engine| charge(engine.prepare("limit", &rule).unwrap(), key));
+                    let every = window / each;
+                    let before = allowed(&old, asked, (start, every), each * 17 / 10).await;
+                    let rest = (f64::from(each) * left) as u32;
+                    let rest = allowed(&new, later, (after, every), rest).await;
+                    let right = match key {
+                        b"polite" => (before, rest) == (153, (90.0 * left) as u32),
+                        // The rest of the window, as of before or after the step.
+                        _ if matches!(name, "fixed-window" | "sliding-counter") => {
+                            f64::from(rest) <= 100.0 * left.max(0.3) + 1.0
+                        }
+                        _ => rest <= 100,
+                    };
+                    if !right {
+                        let key = String::from_utf8_lossy(key);
+                        wrong.push(format!("{rule}, {step} windows: {key} {before} {rest} {left}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -205,6 +205,7 @@ async fn a_refund_without_an_answer_is_made_once() {
         proxy.cut();
         assert!(engine.ready(PATIENCE).await);
         until("the refund is confirmed", || engine.status().owed == 0).await;
+        assert!(engine.status().counts.take_backs_failed > rule as u64, "{text}");
         let left = other.decide(&[charge], Mode::Peek, None).await.unwrap().remaining;
         assert_eq!(quota - left, 2 * WIDE[rule].2, "{text}");
     }

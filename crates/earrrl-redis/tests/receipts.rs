@@ -123,6 +123,7 @@ async fn what_a_log_has_stored_is_taken_back_at_its_time() {
         let charge = |rule, cost| Charge { rule, key: b"k", cost: Cost::from_units(cost) };
         proxy.mute();
         engine.decide(&[charge(here, 2)], Mode::Check, None).await.unwrap();
+        assert_eq!(engine.status().unsettled, 1, "{text}");
         other.decide(&[charge(there, 1)], Mode::Check, None).await.unwrap();
         proxy.cut();
         becomes(&engine, EngineMode::Shared).await;
@@ -226,4 +227,32 @@ async fn a_shard_that_answers_keeps_what_it_has_stored() {
     ask().await;
     other.signal("CONT");
     all_have(&engine, &rules, 2, "of two shards").await;
+}
+
+/// While a slot moves, a shard rejects a call whose keys it has only in part: a client's first, whose
+/// record is missing beside the node's receipts. Such a call is made without a receipt, and counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_moving_slot_have_no_receipt() {
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    let mut options = Options::cluster(urls.iter().map(String::as_str));
+    options.deadline = PATIENCE;
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+    let rule = engine.prepare("rule", &"fixed-window 300/3650d".parse().unwrap()).unwrap();
+    let slot = cluster.slot_of("k");
+    let names = (0..).map(|number| format!("new-{number}"));
+    let new = names.into_iter().find(|name| cluster.slot_of(name) == slot).unwrap();
+    let ask = async |key: &str| {
+        let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+        assert!(engine.decide(&[charge], Mode::Check, None).await.unwrap().allowed);
+    };
+    ask("k").await;
+    assert_eq!(engine.status().counts.without_receipt, 0);
+    let from = cluster.master_of(slot);
+    let to = [0, 8000, 16_000].map(|slot| cluster.master_of(slot));
+    let to = to.into_iter().find(|to| *to != from).unwrap();
+    cluster.begin_to_move_slot(slot, from, to);
+    ask(&new).await;
+    assert_eq!(engine.status().counts.without_receipt, 1);
 }

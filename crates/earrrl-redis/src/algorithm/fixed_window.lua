@@ -1,8 +1,10 @@
 -- Fixed window.
 --
--- Record: the tag, the window's index since 1970, and its count. If the clock was set back a
--- little, the record may be of the next window, which then counts as the present one. Records of
--- later windows are ignored.
+-- Record: the tag, the window's index since 1970, and its count. If the clock was set back by at most a
+-- tenth of the window, or 5 s, the record may be of the next window, which then counts as the present
+-- one. A count of a later time moves to the present window, up to the share of the quota that belongs
+-- to the part of the window that has passed. So a client below its limit is not denied, and the rest
+-- of the window admits no more than the rest of the quota.
 
 -- parameters
 local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)
@@ -16,10 +18,12 @@ if record then
   if #record == 20 then known, counted_in, counted = unpack('<I4dd', record) end
   if known ~= tag then
     verdict = FOREIGN
-  elseif counted_in == number or counted_in == number + 1 then
+  elseif counted_in == number
+    or counted_in > number and counted_in * window - now <= math.min(window / 10, 5000000) then
     number, count = counted_in, counted
   elseif counted_in > number then
-    state = ''
+    count = math.min(counted, math.floor(quota * (now % window / window)))
+    state = count > 0 and pack('<I4dd', tag, number, count) or ''
   end
 end
 if verdict ~= FOREIGN and count + cost > quota then verdict = OVER end

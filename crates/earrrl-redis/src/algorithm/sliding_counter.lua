@@ -1,6 +1,7 @@
 -- Two-window sliding counter.
 --
--- Record: the tag, the window's index since 1970, its count, and the count of the window before.
+-- Record: the tag, the window's index since 1970, its count, and the count of the window before. If the
+-- clock was set back, both counts move as in a fixed window.
 
 -- parameters
 local tag, window, quota, cost, linger = unpack('<I4dddd', args, at)
@@ -14,17 +15,20 @@ if record then
   if #record == 28 then known, counted_in, counted, before = unpack('<I4ddd', record) end
   if known ~= tag then
     verdict = FOREIGN
-  elseif counted_in == number or counted_in == number + 1 then
+  elseif counted_in == number
+    or counted_in > number and counted_in * window - now <= math.min(window / 10, 5000000) then
     number, current, previous = counted_in, counted, before
   elseif counted_in == number - 1 then
     previous = counted
   elseif counted_in > number then
-    state = ''
+    current = math.min(counted, math.floor(quota * (now % window / window)))
+    previous = before
+    state = pack('<I4ddd', tag, number, current, previous)
   end
 end
 -- Compares previous·left with room·window by quotients: first their whole parts, then the
 -- reciprocals of their remainders. The comparison is exact, which the products would not be.
-local room, left = quota - current - cost, window - now % window
+local room, left = quota - current - cost, math.min((number + 1) * window - now, window)
 local a, b, c, d = previous, window, room, left
 if verdict ~= FOREIGN and room < 0 then verdict = OVER end
 while verdict == ALLOWED do

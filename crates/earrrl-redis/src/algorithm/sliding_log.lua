@@ -7,7 +7,7 @@ local tag, window, quota, cost, exact, grain, step, lives = unpack('<I4ddddddd',
 local tally = read(key, tag)
 verdict = FOREIGN
 if tally then
-  come_back(key, tally, now, flags)
+  come_back(key, tally, now, tally.newest - now, window, flags)
   drop_until(key, tally, now - window, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end

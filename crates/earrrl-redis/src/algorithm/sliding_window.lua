@@ -15,7 +15,7 @@ end
 local slot, tally = slot_of(now), read(key, tag)
 verdict = FOREIGN
 if tally then
-  come_back(key, tally, slot, flags)
+  come_back(key, tally, slot, tally.newest / share * width - now, window, flags)
   drop_until(key, tally, slot - lifetime, flags)
   verdict = tally.sum + cost <= quota and ALLOWED or OVER
 end

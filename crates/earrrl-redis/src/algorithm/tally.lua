@@ -7,21 +7,29 @@
 
 local HEADER, ENTRY, CHUNK = 36, 16, 16
 
-local function entries(key, place, count)
+-- Returns entries, each earlier by `tally.shift` than it is stored.
+local function entries(key, tally, place, count)
   local from = HEADER + ENTRY * place
-  return call('GETRANGE', key, from, from + ENTRY * count - 1)
+  local chunk = call('GETRANGE', key, from, from + ENTRY * count - 1)
+  if tally.shift == 0 then return chunk end
+  local moved = {}
+  for at = 1, #chunk, ENTRY do
+    local slot, cost = unpack('<dd', chunk, at)
+    moved[#moved + 1] = pack('<dd', math.max(slot - tally.shift, 0), cost)
+  end
+  return table.concat(moved)
 end
 
 local function read(key, tag)
   local header = call('GETRANGE', key, '0', HEADER - 1)
   if header == '' then
-    return { tag = tag, oldest = 0, last = 0, sum = 0, newest = 0, cost = 0 }
+    return { tag = tag, oldest = 0, last = 0, sum = 0, newest = 0, cost = 0, shift = 0 }
   end
   if #header ~= HEADER then return nil end
   local known, oldest, last, sum, newest, cost = unpack('<I4I4I4ddd', header)
   if known ~= tag then return nil end
   return { tag = tag, oldest = oldest, last = last, sum = sum, newest = newest, cost = cost,
-    there = true }
+    shift = 0, there = true }
 end
 
 local function header_of(tally)
@@ -32,7 +40,7 @@ end
 -- Drops the oldest entries as long as `gone(slot, cost)` returns true for them.
 local function drop(key, tally, gone)
   while tally.oldest < tally.last do
-    local chunk = entries(key, tally.oldest, math.min(CHUNK, tally.last - tally.oldest))
+    local chunk = entries(key, tally, tally.oldest, math.min(CHUNK, tally.last - tally.oldest))
     for place = 1, #chunk, ENTRY do
       local slot, cost = unpack('<dd', chunk, place)
       if not gone(slot, cost) then return end
@@ -59,17 +67,21 @@ local function drop_until(key, tally, edge, flags)
   end
 end
 
--- Moves the entries later than `slot`, which were stored before the clock was set back, to `slot`.
--- The record is updated even if the request is not stored.
-local function come_back(key, tally, slot, flags)
-  if tally.newest <= slot then return end
-  while tally.last > tally.oldest do
-    local there, cost = unpack('<dd', entries(key, tally.last - 1, 1))
-    if there < slot then break end
-    tally.last, tally.cost = tally.last - 1, tally.cost + cost
-  end
-  tally.newest = slot
-  if flags % 2 == 1 then call('SETRANGE', key, '0', header_of(tally)) end
+-- Stores the live entries at the beginning of the record.
+local function compact(key, tally)
+  local live = tally.last - tally.oldest
+  local kept = live > 0 and entries(key, tally, tally.oldest, live) or ''
+  tally.oldest, tally.last, tally.shift = 0, live, 0
+  call('SET', key, header_of(tally) .. kept, 'KEEPTTL')
+end
+
+-- Moves all entries back by the same amount if the clock was set back: if the newest is farther ahead
+-- of now (by `ahead` microseconds) than a tenth of the window, or 5 s. So each expires as long after
+-- now as before. The record is updated even if the request is not stored.
+local function come_back(key, tally, slot, ahead, window, flags)
+  if ahead <= math.min(window / 10, 5000000) then return end
+  tally.shift, tally.newest = tally.newest - slot, slot
+  if flags % 2 == 1 then compact(key, tally) end
 end
 
 -- Drops the oldest entries as long as the entries after them sum to more than `quota`.
@@ -91,9 +103,7 @@ end
 local function write(key, tally, lives)
   local live = tally.last - tally.oldest
   if tally.stale or tally.oldest > math.max(CHUNK, live) then
-    local kept = live > 0 and entries(key, tally.oldest, live) or ''
-    tally.oldest, tally.last = 0, live
-    call('SET', key, header_of(tally) .. kept, 'KEEPTTL')
+    compact(key, tally)
   else
     call('SETRANGE', key, '0', header_of(tally))
   end
@@ -105,9 +115,9 @@ local function find(key, tally, slot)
   local low, high = tally.oldest, tally.last
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if unpack('<d', entries(key, middle, 1)) < slot then low = middle + 1 else high = middle end
+    if unpack('<d', entries(key, tally, middle, 1)) < slot then low = middle + 1 else high = middle end
   end
-  if low < tally.last then return low, unpack('<dd', entries(key, low, 1)) end
+  if low < tally.last then return low, unpack('<dd', entries(key, tally, low, 1)) end
 end
 
 -- Returns true if both slots are in the same cell of a grid of `grain`.
@@ -139,7 +149,7 @@ end
 local function pop_empty(key, tally)
   while tally.cost == 0 and tally.last > tally.oldest do
     tally.last = tally.last - 1
-    tally.newest, tally.cost = unpack('<dd', entries(key, tally.last, 1))
+    tally.newest, tally.cost = unpack('<dd', entries(key, tally, tally.last, 1))
   end
 end
 
@@ -170,7 +180,7 @@ local function slot_to_leave(key, tally, room)
   if room < tally.cost or left <= room then return tally.newest, left end
   local place = tally.oldest
   while place < tally.last do
-    local chunk = entries(key, place, math.min(CHUNK, tally.last - place))
+    local chunk = entries(key, tally, place, math.min(CHUNK, tally.last - place))
     for at = 1, #chunk, ENTRY do
       local slot, cost = unpack('<dd', chunk, at)
       left = left - cost

@@ -157,14 +157,16 @@ fn converted(
     Some((record, algorithm::life(new, &state, now)))
 }
 
-/// Returns the microsecond to convert a record at: when this rule became known here, since the new parameters hold from
-/// then on. For a bucket it is the present one if other nodes use other parameters: the record may have been written
-/// since, and a bucket that refills under both would end with a debt that nobody made.
+/// Returns the microsecond to convert a record at: when this rule became known here, since the new
+/// parameters hold from then on. If other nodes use other parameters, the record may have been written
+/// since, and it is converted at present: a bucket that refills under both would end with a debt that
+/// nobody made, and the count of a window would move to one that is over. An average has the time at
+/// which it was stored.
 fn conversion_time(charge: &KeyedCharge, old: &[u8], now: Nanos) -> Nanos {
     let rule = &charge.rule;
     let is_earlier = rule.earlier.iter().any(|(tag, limit)| algorithm::is_of(limit, *tag, old));
     let others = rule.converted.add(&charge.key) || !is_earlier;
-    let at =
-        if others && rule.kind == AlgorithmKind::TokenBucket { now } else { rule.since.min(now) };
+    let is_average = matches!(rule.kind, AlgorithmKind::RecentAverage | AlgorithmKind::Exponential);
+    let at = if others && !is_average { now } else { rule.since.min(now) };
     Nanos::new(at.get() / 1000 * 1000)
 }

@@ -135,23 +135,27 @@ impl Cluster {
 
     /// Moves a slot from one master to another, key by key.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.begin_to_move_slot(slot, from, to);
         let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
-        let set = |node: &Server, how: &[&str]| {
-            let words = [&["CLUSTER", "SETSLOT", &slot], how].concat();
-            node.command::<String>(&words).unwrap();
-        };
-        let (from_id, to_id, port) =
-            (from.id_in_cluster(), to.id_in_cluster(), to.port.to_string());
-        set(to, &["IMPORTING", &from_id]);
-        set(from, &["MIGRATING", &to_id]);
+        let (to_id, port) = (to.id_in_cluster(), to.port.to_string());
         loop {
             let keys: Vec<String> =
                 from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).unwrap();
             let [key] = &keys[..] else { break };
             from.command::<String>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).unwrap();
         }
-        set(to, &["NODE", &to_id]);
-        set(from, &["NODE", &to_id]);
+        for node in [to, from] {
+            node.command::<String>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).unwrap();
+        }
+    }
+
+    /// Marks a slot as moving from one master to another, without moving any key.
+    pub fn begin_to_move_slot(&self, slot: u16, from: usize, to: usize) {
+        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        for (node, how, other) in [(to, "IMPORTING", from), (from, "MIGRATING", to)] {
+            let words = ["CLUSTER", "SETSLOT", &slot, how, &other.id_in_cluster()];
+            node.command::<String>(&words).unwrap();
+        }
     }
 
     /// Waits until a node other than `dead` serves the slot.
