@@ -1,6 +1,6 @@
 // Rate limits in process: exact, bounded in memory, and shared by all processes of a host that open one file.
 "use strict";
-const { NativeLimiter, Windows } = require("./earrrl.node");
+const { NativeLimiter, NativeLimits, Windows } = require("./earrrl.node");
 
 const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny"];
 
@@ -69,6 +69,122 @@ class Limiter {
   }
 }
 
+// The rules of a service, which the middlewares ask.
+class RateLimits {
+  #native;
+  #rules;
+  #asks;
+
+  constructor(rules, options = {}) {
+    this.#rules = rules.map((rule) => ({ ...rule, key: rule.key === undefined ? ["client"] : [rule.key].flat() }));
+    this.#asks = this.#rules.some(({ key, cost, exempt, plans }) => exempt || plans?.length || [...key, cost].some(isFunction));
+    this.#native = new NativeLimits(this.#rules.map(nativeRule), options);
+    this.headers = this.#native.headers;
+  }
+
+  // Judges a request: `headers` by name, the connection's address, and the argument of the rules' functions.
+  judge(method, target, headers, peer, request) {
+    const read = this.headers.flatMap((name) => (headers[name] === undefined ? [] : [name, String(headers[name])]));
+    const answers = this.#asks ? this.#rules.map((rule) => ask(rule, request)) : undefined;
+    const judged = this.#native.judge(method, target, read, peer, answers);
+    return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
+  }
+
+  change(name, limit) {
+    this.#native.change(name, limit);
+  }
+
+  reset(name, key) {
+    this.#native.reset(name, key);
+  }
+}
+
+// A request that is passed on.
+class Passing {
+  #native;
+  #judged;
+  #rules;
+
+  constructor(native, judged, rules) {
+    this.#native = native;
+    this.#judged = judged;
+    this.#rules = rules;
+    this.delay = judged.delay;
+  }
+
+  // Returns the decision, if there is one, and the handle of a rule that is settled.
+  enter() {
+    const entered = this.#native.enter(this.#judged, figures);
+    const { rule } = entered;
+    return { verdict: rule === null ? null : new Decision(headersOf(this.#native, rule)), settlement: entered.settlement() };
+  }
+
+  // Charges the costs that depend on the response, and returns the headers to add to it.
+  leave(status, headers) {
+    let costs;
+    try {
+      costs = this.#rules.map(({ costAfter }) => (costAfter ? answer("costAfter", costAfter, status, headers) : 0));
+    } finally {
+      if (!costs) this.#judged.leave();
+    }
+    return pairs(this.#judged.leave(costs));
+  }
+}
+
+// A request that is not passed on, with its response.
+class Refusal {
+  constructor(judged) {
+    this.status = judged.status;
+    this.headers = pairs(judged.headers);
+    this.body = judged.body;
+  }
+}
+
+const isFunction = (value) => typeof value === "function";
+
+function nativeRule({ key, cost, costAfter, exempt, plans = [], ...rule }) {
+  const functions = { costAfter, exempt, ...Object.fromEntries(plans.map(({ name, applies }) => [`plan ${name}`, applies ?? null])) };
+  for (const [name, value] of Object.entries(functions)) {
+    if (value !== undefined && !isFunction(value)) throw new TypeError(`${name}: expected a function`);
+  }
+  if (key.some((part) => typeof part !== "string" && !isFunction(part))) throw new TypeError("key: expected texts and functions");
+  return {
+    ...rule,
+    key: key.map((part) => (isFunction(part) ? null : part)),
+    cost: isFunction(cost) ? undefined : cost,
+    hasCostAfter: costAfter !== undefined,
+    plans: plans.map(({ name, limit }) => [name, limit]),
+  };
+}
+
+function ask({ key, cost, exempt, plans = [] }, request) {
+  if (exempt && answer("exempt", exempt, request)) return { exempt: true, keys: [] };
+  const keys = key.filter(isFunction).map((part) => answer("key", part, request) ?? null);
+  const plan = plans.findIndex(({ applies }) => answer("plans", applies, request));
+  return { exempt: false, keys, plan: plan < 0 ? undefined : plan, cost: isFunction(cost) ? answer("cost", cost, request) : undefined };
+}
+
+// A promise is true, so an asynchronous function would exempt every request.
+function answer(name, call, ...input) {
+  const value = call(...input);
+  if (isFunction(value?.then)) throw new TypeError(`${name}: the function returned a promise; expected a value`);
+  return value;
+}
+
+function headersOf(native, rule) {
+  return {
+    get policyHeader() {
+      return native.policyHeader(rule);
+    },
+    limitHeader: (units, seconds) => native.limitHeader(rule, units, seconds),
+  };
+}
+
+// Returns a list of names and values as a list of pairs.
+function pairs(flat) {
+  return flat.flatMap((name, place) => (place % 2 ? [] : [[name, flat[place + 1]]]));
+}
+
 // A store for express-rate-limit.
 class EarrrlStore {
   #options;
@@ -113,4 +229,4 @@ function counted({ totalHits, resetMs }) {
   return { totalHits, resetTime: new Date(resetMs) };
 }
 
-module.exports = { Decision, EarrrlStore, Limiter };
+module.exports = { Decision, EarrrlStore, Limiter, RateLimits };

@@ -56,6 +56,81 @@ export declare class Limiter {
   readonly rule: string;
 }
 
+/** A rule for requests. Functions get the request of the framework, and must not return promises. */
+export interface Rule<Request = any> {
+  name: string;
+  limit: string;
+  /** "client" (the default), "everyone", "method", "path", "header:NAME", "cookie:NAME", a function, or a list of these. */
+  key?: KeyPart<Request> | KeyPart<Request>[];
+  /** Requests without a key: "share" one limit (the default), "skip" the rule, or a status to deny them with. */
+  missing?: "share" | "skip" | number;
+  cost?: number | ((request: Request) => number);
+  /** An additional cost, by the response. A client that leaves before the response counts as status 499. */
+  costAfter?: (status: number, headers: Record<string, unknown>) => number;
+  /** Gives the handler a handle for later costs. */
+  settled?: boolean;
+  exempt?: (request: Request) => unknown;
+  /** Other limits for some requests: the first that applies is used. */
+  plans?: { name: string; limit: string; applies: (request: Request) => unknown }[];
+  action?: LimiterOptions["action"];
+  maxDelay?: number;
+  maxCost?: number;
+}
+
+export type KeyPart<Request = any> = string | ((request: Request) => string | null | undefined);
+
+export interface RateLimitsOptions {
+  /** The directory of the files that processes share. Without it, the rules count for this process. */
+  path?: string;
+  /** The greatest number of clients of each rule, 100000 by default. */
+  capacity?: number;
+  trustedProxies?: string[];
+  hops?: number;
+  /** The header of the proxies: "x-forwarded-for" (the default), "forwarded", or one with a single address. */
+  source?: string;
+  ipv4Prefix?: number;
+  ipv6Prefix?: number;
+  status?: number;
+  headersOnAllowed?: boolean;
+  xRateLimit?: boolean;
+  alwaysVerdict?: boolean;
+  maxHeld?: number;
+}
+
+/** The values for a request's handler. */
+export interface Entered {
+  /** The decision on a request over its limit, or on every request with `alwaysVerdict`. */
+  verdict: Decision | null;
+  /** Charges a cost that is known only later, for a rule that is `settled`. */
+  settlement: { charge(cost: number): void } | null;
+}
+
+/** A request that is passed on. */
+export interface Passing {
+  readonly delay: number;
+  enter(): Entered;
+  leave(status: number, headers: Record<string, unknown>): [string, string][];
+}
+
+/** A request that is not passed on, with its response. */
+export interface Refusal {
+  readonly status: number;
+  readonly headers: [string, string][];
+  readonly body: string;
+}
+
+/** The rules of a service, which the middlewares ask. */
+export declare class RateLimits<Request = any> {
+  constructor(rules: Rule<Request>[], options?: RateLimitsOptions);
+  /** The names of the headers that the rules read. */
+  readonly headers: string[];
+  judge(method: string, target: string, headers: Record<string, unknown>, peer: string | undefined, request: Request): Passing | Refusal;
+  /** Changes the limit of a rule or plan in this process while requests go on. */
+  change(name: string, limit: string): void;
+  /** Forgets a client of a rule or plan. */
+  reset(name: string, key: Key): void;
+}
+
 /** A store for express-rate-limit. */
 export declare class EarrrlStore {
   constructor(options?: { path?: string; capacity?: number; prefix?: string });

@@ -38,7 +38,7 @@ pub struct LimiterOptions {
     /// The path of the file that processes share.
     pub path: Option<String>,
     /// The greatest number of clients.
-    pub capacity: Option<u32>,
+    pub capacity: Option<f64>,
     /// The treatment of requests over the limit.
     pub action: Option<String>,
     /// The longest delay in milliseconds, for the action `delay`.
@@ -78,6 +78,18 @@ fn delay(millis: Option<f64>) -> napi::Result<Duration> {
     delay.filter(|delay| *delay <= longest).ok_or_else(|| {
         invalid("maxDelay: the action delay needs the longest delay, 0 to 86400000 milliseconds")
     })
+}
+
+/// Returns the greatest number of clients, 100,000 if none is given.
+///
+/// # Errors
+/// Returns an error for a number that is not whole, or not positive.
+pub(crate) fn capacity(clients: Option<f64>) -> napi::Result<usize> {
+    let clients = clients.unwrap_or(100_000.0);
+    if clients >= 1.0 && clients <= f64::from(u32::MAX) && clients.fract() == 0.0 {
+        return Ok(clients as usize);
+    }
+    Err(invalid(format!("capacity: {clients} is not a whole number from 1 to {}", u32::MAX)))
 }
 
 /// Returns the exception for a wrong argument.

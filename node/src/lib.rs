@@ -6,4 +6,6 @@
 mod figures;
 mod input;
 mod limiter;
+mod rate_limits;
+mod request_rule;
 mod windows;

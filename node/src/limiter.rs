@@ -22,9 +22,7 @@ impl NativeLimiter {
         let name = options.name.clone().unwrap_or_else(|| "default".to_owned());
         check_name(&name).map_err(invalid)?;
         let mut builder = earrrl::Limiter::builder(input::rule(&rule, &options)?);
-        if let Some(capacity) = options.capacity {
-            builder = builder.capacity(capacity as usize);
-        }
+        builder = builder.capacity(input::capacity(options.capacity)?);
         if let Some(path) = options.path {
             builder = builder.state_file(path);
         }

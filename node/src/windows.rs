@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use earrrl::{Cost, Decision, FixedWindow, Limiter, Quota, Rule};
 use napi_derive::napi;
 
-use crate::input::invalid;
+use crate::input::{self, invalid};
 
 /// The most units a second that a window counts: those that fit a state file.
 const UNITS_PER_SECOND: f64 = 8e6;
@@ -33,7 +33,7 @@ pub struct Count {
 impl Windows {
     /// Builds the counters of windows of so many milliseconds; `directory` has a file for each length.
     #[napi(constructor)]
-    pub fn new(window_ms: f64, capacity: u32, directory: Option<String>) -> napi::Result<Self> {
+    pub fn new(window_ms: f64, capacity: f64, directory: Option<String>) -> napi::Result<Self> {
         if !(1.0..=LONGEST_WINDOW).contains(&window_ms) {
             let problem = format!("windowMs: {window_ms} is not from 1 to {LONGEST_WINDOW}");
             return Err(invalid(problem));
@@ -43,7 +43,7 @@ impl Windows {
         let rule = FixedWindow::new(Cost::from_units(quota), window).map_err(invalid)?;
         let rule = Rule::from(rule);
         let quota = Quota::of(rule.limit()).units;
-        let mut builder = Limiter::builder(rule).capacity(capacity as usize);
+        let mut builder = Limiter::builder(rule).capacity(input::capacity(Some(capacity))?);
         if let Some(directory) = directory {
             let file = format!("fixed-{}ms", window.as_millis());
             builder = builder.state_file(Path::new(&directory).join(file));

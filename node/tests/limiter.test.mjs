@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import test from "node:test";
 import { Worker } from "node:worker_threads";
-import { Limiter } from "earrrl";
+import { EarrrlStore, Limiter } from "earrrl";
 import { newPath } from "./helpers.mjs";
 
 const require = createRequire(import.meta.url);
@@ -75,7 +75,10 @@ test("refused arguments", () => {
   assert.throws(() => new Limiter("gcra 1/s burst=9", { action: "ban" }), /action: "ban" is not deny/);
   assert.throws(() => new Limiter("gcra 1/s burst=9", { action: "delay" }), /maxDelay/);
   assert.throws(() => new Limiter("gcra 1/s burst=9", { name: "Login" }), /name: `Login`/);
-  assert.throws(() => new Limiter("gcra 1/s burst=9", { capacity: 0 }), /capacity/);
+  for (const capacity of [0, -1, 1.5, NaN, 2 ** 32]) {
+    assert.throws(() => new Limiter("gcra 1/s burst=9", { capacity }), /capacity: .* is not a whole number from 1 to 4294967295/);
+    assert.throws(() => new EarrrlStore({ capacity }).init({ windowMs: 1000 }), /capacity/);
+  }
   const limiter = new Limiter("gcra 1/s burst=9", { maxCost: 10 });
   assert.throws(() => limiter.check("a", -1), /cost: `-1` is not a number from 0 to 1e18/);
   assert.throws(() => limiter.check("a", NaN), /cost: `NaN`/);

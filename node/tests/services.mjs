@@ -1,5 +1,6 @@
 // Services that admit 5 requests of a client, except to /pid, which returns the worker's number.
-import { EarrrlStore } from "earrrl";
+import { EarrrlStore, RateLimits } from "earrrl";
+import { rateLimit as expressLimit } from "earrrl/express";
 import express from "express";
 import { rateLimit } from "express-rate-limit";
 
@@ -16,4 +17,6 @@ function serveExpress(port, limit) {
 
 export const services = {
   "express-rate-limit": (port, path) => serveExpress(port, rateLimit({ windowMs: WINDOW, limit: 5, store: new EarrrlStore({ path }) })),
+  "our middleware": (port, path) =>
+    serveExpress(port, expressLimit(new RateLimits([{ name: "address", limit: "gcra 5/100d burst=5" }], { path }))),
 };

@@ -1,0 +1,34 @@
+// Rate limits for Hono.
+"use strict";
+const { setTimeout: wait } = require("node:timers/promises");
+
+// The connection's address under @hono/node-server.
+const socketOf = (context) => context.env?.incoming?.socket?.remoteAddress;
+
+function rateLimit(limits, { peer = socketOf, respond } = {}) {
+  return async (context, next) => {
+    const request = context.req.raw;
+    const headers = Object.fromEntries(request.headers);
+    const judged = limits.judge(request.method, request.url, headers, peer(context), context);
+    if (judged.status !== undefined) return refuse(judged, context, respond);
+    if (judged.delay > 0) await wait(judged.delay);
+    context.set("earrrl", judged.enter());
+    try {
+      await next();
+    } catch (error) {
+      judged.leave(499, {});
+      throw error;
+    }
+    const { status, headers: answered } = context.res;
+    for (const [name, value] of judged.leave(status, Object.fromEntries(answered))) context.header(name, value, { append: true });
+  };
+}
+
+function refuse(refusal, context, respond) {
+  const headers = new Headers(refusal.headers);
+  const own = respond?.(context, refusal);
+  if (own) headers.set("content-type", own.type);
+  return new Response(own ? own.body : refusal.body, { status: refusal.status, headers });
+}
+
+module.exports = { rateLimit };

@@ -1,0 +1,324 @@
+//! The rules of a service, and the treatment of its requests: what every middleware asks.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use earrrl::{Engine as _, MemoryEngine};
+use earrrl_tower::headers::{Available, current};
+use earrrl_tower::{
+    AddressSource, ClientAddress, Judged, LayerError, Passed, PeerAddress, Prefixes,
+    RateLimitLayer, Settlement, Verdict, bounded_key,
+};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use napi_derive::napi;
+
+use crate::figures::{self, Figures};
+use crate::input::{self, Key, bytes, invalid};
+use crate::request_rule::{AllAnswers, CostsAfter, RuleAnswers, RuleOptions};
+
+/// The options of a service's rules.
+#[napi(object)]
+pub struct LimitsOptions {
+    /// The directory of the files that processes share.
+    pub path: Option<String>,
+    /// The greatest number of clients of each rule.
+    pub capacity: Option<f64>,
+    /// The networks of the proxies to believe.
+    pub trusted_proxies: Option<Vec<String>>,
+    /// The number of proxies to believe.
+    pub hops: Option<u32>,
+    /// The header that the proxies write.
+    pub source: Option<String>,
+    /// The bits of an IPv4 address that are one client.
+    pub ipv4_prefix: Option<u32>,
+    /// The bits of an IPv6 address that are one client.
+    pub ipv6_prefix: Option<u32>,
+    /// The status of denials.
+    pub status: Option<u32>,
+    /// True if allowed responses have headers.
+    pub headers_on_allowed: Option<bool>,
+    /// True if responses have the older headers.
+    pub x_rate_limit: Option<bool>,
+    /// True if every handler gets the decision.
+    pub always_verdict: Option<bool>,
+    /// The greatest number of requests that are held back.
+    pub max_held: Option<u32>,
+}
+
+/// The rules of a service; `lib/limits.cjs` has its interface.
+#[napi]
+pub struct NativeLimits {
+    layer: RateLimitLayer<MemoryEngine>,
+    headers: Vec<String>,
+}
+
+#[napi]
+impl NativeLimits {
+    /// Builds the layer.
+    #[napi(constructor)]
+    pub fn new(rules: Vec<RuleOptions>, options: LimitsOptions) -> napi::Result<Self> {
+        let address = client_address(&options)?;
+        let capacity = input::capacity(options.capacity)?;
+        let engine = match options.path {
+            Some(path) => MemoryEngine::with_state(capacity, path),
+            None => MemoryEngine::new(capacity),
+        };
+        let mut builder = RateLimitLayer::builder(engine.map_err(invalid)?)
+            .status(status("status", options.status.unwrap_or(429))?)
+            .headers_on_allowed(options.headers_on_allowed.unwrap_or(true))
+            .x_rate_limit(options.x_rate_limit.unwrap_or(false))
+            .always_verdict(options.always_verdict.unwrap_or(false))
+            .max_held(options.max_held.unwrap_or(1000) as usize);
+        // Calls over gRPC are recognised by their type.
+        let mut headers = vec!["content-type".to_owned()];
+        for (place, rule) in rules.into_iter().enumerate() {
+            builder = builder.rule(rule.for_layer(place, &address, &mut headers)?);
+        }
+        Ok(Self { layer: builder.build().map_err(layer_error)?, headers })
+    }
+
+    /// Judges a request. `headers` has a name and a value for each header that is read.
+    #[napi]
+    pub fn judge(
+        &self,
+        method: String,
+        target: String,
+        headers: Vec<String>,
+        peer: Option<String>,
+        answers: Option<Vec<RuleAnswers>>,
+    ) -> napi::Result<NativeJudged> {
+        let mut parts = Request::new(()).into_parts().0;
+        parts.method = method.parse().unwrap_or_default();
+        parts.uri = target.parse().unwrap_or_default();
+        if let Some(address) = peer.and_then(|peer| peer.parse::<IpAddr>().ok()) {
+            parts.extensions.insert(PeerAddress(address));
+        }
+        add_headers(&headers, &mut parts.headers);
+        if let Some(answers) = answers {
+            parts.extensions.insert(AllAnswers::read(answers)?);
+        }
+        match self.layer.judge(&parts) {
+            Judged::Pass(passed) => Ok(NativeJudged { passed: Some(passed), refusal: None }),
+            Judged::Refuse(response) => Ok(NativeJudged { passed: None, refusal: Some(response) }),
+            _ => Err(invalid("an unknown treatment of the request")),
+        }
+    }
+
+    /// The names of the headers that the rules read, in lower case.
+    #[napi(getter)]
+    pub fn headers(&self) -> Vec<String> {
+        self.headers.clone()
+    }
+
+    /// Changes the limit of a rule or plan while requests go on.
+    #[napi]
+    pub fn change(&self, name: String, limit: String) -> napi::Result<()> {
+        let known = self.layer.engine().prepared(&name).ok_or_else(|| unknown(&name))?;
+        let rule: earrrl::Rule = limit.parse().map_err(invalid)?;
+        let rule = rule.with_max_cost(known.max_cost()).and_then(|r| r.with_action(known.action()));
+        self.layer.change(&name, &rule.map_err(invalid)?).map_err(layer_error)
+    }
+
+    /// Forgets a client of a rule or plan.
+    #[napi]
+    pub fn reset(&self, name: String, key: Key<'_>) -> napi::Result<()> {
+        let rules = self.layer.engine().rules();
+        let place = rules.iter().position(|(known, _)| *known == name);
+        let id = earrrl::RuleId(place.ok_or_else(|| unknown(&name))? as u32);
+        let key = bytes(&key);
+        self.layer.engine().reset(id, &bounded_key(key)).into_inner().map_err(invalid)
+    }
+
+    /// Returns the header `RateLimit-Policy` of a rule.
+    #[napi]
+    pub fn policy_header(&self, name: String) -> Option<String> {
+        let rule = self.layer.engine().prepared(&name)?;
+        let quota = earrrl::Quota::of(rule.limit());
+        let header = current::policies(std::iter::once((&*name, quota)))?;
+        header.to_str().ok().map(str::to_owned)
+    }
+
+    /// Returns the header `RateLimit` of a rule, for the available units and their seconds.
+    #[napi]
+    pub fn limit_header(&self, name: String, units: f64, seconds: f64) -> Option<String> {
+        let seconds = (!seconds.is_nan()).then_some(seconds as u64);
+        let available = Available { units: units as u64, seconds };
+        let header = current::limits(std::iter::once((&*name, available)))?;
+        header.to_str().ok().map(str::to_owned)
+    }
+
+    /// Writes the figures of the decision about a request that is passed on, and returns its rule.
+    #[napi]
+    pub fn enter(&self, judged: &mut NativeJudged, figures: Figures<'_>) -> Entered {
+        let mut extensions = Extensions::new();
+        if let Some(passed) = judged.passed.as_mut() {
+            passed.enter(&mut extensions);
+        }
+        let settlement = extensions.remove::<Settlement>().map(NativeSettlement);
+        let verdict = extensions.remove::<Verdict>();
+        let rule = verdict.and_then(|verdict| {
+            let (name, decision) = verdict.rule.zip(verdict.decision)?;
+            let rule = self.layer.engine().prepared(&name)?;
+            let available = Available::from_decision(&rule, &decision, decision.rule);
+            figures::write(&decision, available, figures);
+            Some(name.to_string())
+        });
+        Entered { rule, settlement }
+    }
+}
+
+/// The treatment of one request.
+#[napi]
+pub struct NativeJudged {
+    /// Taken when the response is there.
+    passed: Option<Passed>,
+    refusal: Option<Response<Bytes>>,
+}
+
+/// The values for the handler of a request.
+#[napi]
+pub struct Entered {
+    rule: Option<String>,
+    settlement: Option<NativeSettlement>,
+}
+
+#[napi]
+impl Entered {
+    /// The rule of the decision, if there is a decision.
+    #[napi(getter)]
+    pub fn rule(&self) -> Option<String> {
+        self.rule.clone()
+    }
+
+    /// Takes the handle that charges later costs.
+    #[napi]
+    pub fn settlement(&mut self) -> Option<NativeSettlement> {
+        self.settlement.take()
+    }
+}
+
+#[napi]
+impl NativeJudged {
+    /// The status of a denial; null if the request is passed on.
+    #[napi(getter)]
+    pub fn status(&self) -> Option<u32> {
+        self.refusal.as_ref().map(|response| response.status().as_u16().into())
+    }
+
+    /// The names and values of the headers of a denial.
+    #[napi(getter)]
+    pub fn headers(&self) -> Vec<String> {
+        self.refusal.as_ref().map_or_else(Vec::new, |response| flat(response.headers()))
+    }
+
+    /// The body of a denial.
+    #[napi(getter)]
+    pub fn body(&self) -> String {
+        let body = self.refusal.as_ref().map(|response| String::from_utf8_lossy(response.body()));
+        body.unwrap_or_default().into_owned()
+    }
+
+    /// The milliseconds for which the request must be held back.
+    #[napi(getter)]
+    pub fn delay(&self) -> f64 {
+        self.passed.as_ref().map_or(0.0, |passed| passed.delay().as_secs_f64() * 1e3)
+    }
+
+    /// Charges the costs that depend on the response, and returns the headers to add to it.
+    #[napi]
+    pub fn leave(&mut self, costs: Option<Vec<f64>>) -> napi::Result<Vec<String>> {
+        let costs = costs.unwrap_or_default().into_iter().map(|cost| input::cost(Some(cost)));
+        let costs = costs.collect::<napi::Result<Vec<_>>>()?;
+        let mut parts = Response::new(()).into_parts().0;
+        parts.extensions.insert(CostsAfter(costs));
+        if let Some(passed) = self.passed.take() {
+            passed.leave(&mut parts);
+        }
+        Ok(flat(&parts.headers))
+    }
+}
+
+/// Charges costs that are known only while a request is served, or afterwards.
+#[napi]
+pub struct NativeSettlement(Settlement);
+
+#[napi]
+impl NativeSettlement {
+    /// Charges a cost, at most the rule's greatest.
+    #[napi]
+    pub fn charge(&self, cost: f64) -> napi::Result<()> {
+        // An engine in memory has charged the cost when the future is made.
+        drop(self.0.charge(input::cost(Some(cost))?));
+        Ok(())
+    }
+}
+
+/// Returns a status of a denial.
+///
+/// # Errors
+/// Returns an error if it is none.
+pub(crate) fn status(option: &str, code: u32) -> napi::Result<StatusCode> {
+    let status = u16::try_from(code).ok().and_then(|code| StatusCode::from_u16(code).ok());
+    status
+        .filter(|status| status.as_u16() >= 400)
+        .ok_or_else(|| invalid(format!("{option}: expected a status from 400 to 999")))
+}
+
+/// Adds headers, whose values have a character for each byte, as Node has them.
+fn add_headers(pairs: &[String], to: &mut HeaderMap) {
+    for pair in pairs.chunks_exact(2) {
+        let value: Option<Vec<u8>> = pair[1].chars().map(|c| u8::try_from(c).ok()).collect();
+        let value = value.and_then(|value| HeaderValue::from_bytes(&value).ok());
+        if let (Ok(name), Some(value)) = (HeaderName::from_bytes(pair[0].as_bytes()), value) {
+            // More headers than the map takes are of no use to a rule.
+            let _ = to.try_append(name, value);
+        }
+    }
+}
+
+fn flat(headers: &HeaderMap) -> Vec<String> {
+    let texts = |(name, value): (&HeaderName, &HeaderValue)| {
+        [name.to_string(), value.to_str().unwrap_or_default().to_owned()]
+    };
+    headers.iter().flat_map(texts).collect()
+}
+
+fn client_address(options: &LimitsOptions) -> napi::Result<ClientAddress> {
+    let source = match options.source.as_deref().unwrap_or("x-forwarded-for") {
+        text if text.eq_ignore_ascii_case("x-forwarded-for") => AddressSource::XForwardedFor,
+        text if text.eq_ignore_ascii_case("forwarded") => AddressSource::Forwarded,
+        text => AddressSource::Header(
+            text.parse()
+                .map_err(|_| invalid(format!("source: {text:?} is not the name of a header")))?,
+        ),
+    };
+    let prefix = |name: &str, bits: Option<u32>, usual: u8, most: u8| match bits {
+        None => Ok(usual),
+        Some(bits) => u8::try_from(bits)
+            .ok()
+            .filter(|bits| *bits <= most)
+            .ok_or_else(|| invalid(format!("{name}: {bits} is not from 0 to {most}"))),
+    };
+    let ipv4 = prefix("ipv4Prefix", options.ipv4_prefix, 32, 32)?;
+    let ipv6 = prefix("ipv6Prefix", options.ipv6_prefix, 64, 128)?;
+    let hops = options.hops.unwrap_or(0) as usize;
+    let address =
+        ClientAddress::default().hops(hops).source(source).prefixes(Prefixes::new(ipv4, ipv6));
+    let proxies = options.trusted_proxies.as_deref().unwrap_or_default();
+    proxies.iter().try_fold(address, |address, network| Ok(address.trust(read_network(network)?)))
+}
+
+fn read_network(text: &str) -> napi::Result<ipnet::IpNet> {
+    let address = || text.parse::<IpAddr>().ok().map(ipnet::IpNet::from);
+    text.parse().ok().or_else(address).ok_or_else(|| {
+        invalid(format!("trustedProxies: {text:?} is not a network such as 10.0.0.0/8"))
+    })
+}
+
+fn unknown(name: &str) -> napi::Error {
+    invalid(format!("neither a rule nor a plan is called {name:?}"))
+}
+
+fn layer_error(error: LayerError) -> napi::Error {
+    invalid(error)
+}

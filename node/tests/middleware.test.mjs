@@ -1,0 +1,104 @@
+// The middlewares for Express, Fastify and Hono, with the real frameworks.
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import test from "node:test";
+import { serve as serveHono } from "@hono/node-server";
+import { RateLimits } from "earrrl";
+import * as forExpress from "earrrl/express";
+import * as forFastify from "earrrl/fastify";
+import * as forHono from "earrrl/hono";
+import express from "express";
+import Fastify from "fastify";
+import { Hono } from "hono";
+
+const charge = ({ settlement }) => settlement?.charge(2);
+const frameworks = {
+  express: async (limits, options) => {
+    const app = express();
+    app.use(forExpress.rateLimit(limits, options));
+    app.use((request, response) => (charge(request.earrrl), response.send(request.earrrl.verdict?.rule ?? "hello")));
+    const server = app.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    return server;
+  },
+  fastify: async (limits, options) => {
+    const app = Fastify({ forceCloseConnections: true });
+    app.register(forFastify.rateLimit(limits, options));
+    app.get("/*", async (request) => (charge(request.earrrl), "hello"));
+    await app.listen({ port: 0, host: "127.0.0.1" });
+    return app.server;
+  },
+  hono: async (limits, options) => {
+    const app = new Hono();
+    app.use(forHono.rateLimit(limits, options));
+    app.get("/*", (context) => (charge(context.get("earrrl")), context.text("hello")));
+    const server = serveHono({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" });
+    await once(server, "listening");
+    return server;
+  },
+};
+const GCRA = "gcra 1/h burst=10";
+
+for (const [name, serve] of Object.entries(frameworks)) {
+  async function answers(rules, requests, options, own) {
+    const server = await serve(new RateLimits(rules, options), own);
+    try {
+      const found = [];
+      for (const [path, headers] of requests) {
+        const response = await fetch(`http://127.0.0.1:${server.address().port}${path}`, { headers: { connection: "close", ...headers } });
+        const type = response.headers.get("content-type");
+        found.push({ status: response.status, limit: response.headers.get("ratelimit"), type, text: await response.text() });
+      }
+      return found;
+    } finally {
+      server.closeAllConnections();
+      server.close();
+    }
+  }
+  const limitsOf = async (...input) => (await answers(...input)).map(({ limit }) => limit);
+
+  test(`${name}: denials are problems`, async () => {
+    const [first, second] = await answers([{ name: "address", limit: "gcra 1/h burst=1" }], [["/"], ["/"]]);
+    assert.deepEqual([first.status, first.limit, first.text], [200, '"address";r=0;t=3600', "hello"]);
+    assert.deepEqual([second.status, second.limit, second.type], [429, '"address";r=0;t=3600', "application/problem+json"]);
+    const own = { respond: () => ({ type: "text/plain", body: "no" }) };
+    assert.equal((await answers([{ name: "a", limit: "gcra 1/h burst=1" }], [["/"], ["/"]], {}, own))[1].text, "no");
+  });
+
+  test(`${name}: addresses behind proxies, and keys`, async () => {
+    const requests = ["192.0.2.7", "192.0.2.8", "192.0.2.7"].map((address) => ["/", { "x-forwarded-for": address, "x-api-key": address }]);
+    const expected = ['"a";r=9;t=32400', '"a";r=9;t=32400', '"a";r=8;t=28800'];
+    assert.deepEqual(await limitsOf([{ name: "a", limit: GCRA }], requests, { trustedProxies: ["127.0.0.0/8"] }), expected);
+    assert.deepEqual(await limitsOf([{ name: "a", limit: GCRA, key: ["path", "header:x-api-key"] }], requests), expected);
+    const call = (request) => request.headers?.["x-api-key"] ?? request.req.header("x-api-key");
+    assert.deepEqual(await limitsOf([{ name: "a", limit: GCRA, key: call }], requests), expected);
+  });
+
+  test(`${name}: costs, exemptions and the first plan that applies`, async () => {
+    const at = (path) => (request) => (request.req ?.path ?? request.url) === path;
+    const plan = (name) => ({ name, limit: "gcra 1/h burst=20", applies: at("/paid") });
+    const rule = { name: "a", limit: GCRA, cost: (request) => (at("/big")(request) ? 6 : 1), exempt: at("/free"), plans: [plan("z"), plan("b")] };
+    const found = await limitsOf([rule], [["/big"], ["/free"], ["/paid"], ["/"]]);
+    assert.deepEqual(found, ['"a";r=4;t=14400', null, '"z";r=19;t=68400', '"a";r=3;t=10800']);
+  });
+
+  test(`${name}: later costs`, async () => {
+    const after = { name: "a", limit: GCRA, costAfter: (status) => (status === 200 ? 3 : 0) };
+    assert.equal((await limitsOf([after], [["/"], ["/"]]))[1], '"a";r=5;t=18000');
+    assert.equal((await limitsOf([{ name: "a", limit: GCRA, settled: true }], [["/"], ["/"]]))[1], '"a";r=6;t=21600');
+  });
+}
+
+test("functions that return promises are refused", () => {
+  const limits = new RateLimits([{ name: "a", limit: GCRA, exempt: async () => false }]);
+  assert.throws(() => limits.judge("GET", "/", {}, undefined, {}), /exempt: the function returned a promise/);
+});
+
+test("refused options", () => {
+  for (const rule of [{ key: "cleint" }, { key: [] }, { missing: 200 }, { limit: "gcra" }, { exempt: true }, { key: [1] }]) {
+    assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, ...rule }]));
+  }
+  for (const options of [{ capacity: -1 }, { status: 200 }, { ipv4Prefix: 33 }, { trustedProxies: ["10"] }]) {
+    assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], options));
+  }
+});
