@@ -34,6 +34,7 @@ mod clients;
 mod clocks;
 mod connection;
 mod engine;
+mod holds;
 mod key;
 mod near;
 mod node;

@@ -97,6 +97,14 @@ pub struct Holding {
     pub granted: Vec<Cost>,
 }
 
+impl Holding {
+    /// Returns an answer, for engines outside of this crate.
+    #[must_use]
+    pub fn new(decision: Decision, id: Option<HoldId>, granted: Vec<Cost>) -> Self {
+        Self { decision, id, granted }
+    }
+}
+
 /// The actual cost of a reserved request.
 ///
 /// ```
@@ -116,14 +124,20 @@ pub enum Actual<'a> {
 }
 
 impl Actual<'_> {
-    fn of(&self, part: &HeldPart) -> Cost {
+    /// Returns the actual cost under a rule whose estimate was `estimate`.
+    #[must_use]
+    pub fn under(&self, rule: RuleId, estimate: Cost) -> Cost {
         match self {
             Self::All(cost) => *cost,
             Self::ByRule(costs) => {
-                let found = costs.iter().find(|(rule, _)| *rule == part.rule);
-                found.map_or(part.held.cost, |(_, cost)| *cost)
+                let found = costs.iter().find(|(named, _)| *named == rule);
+                found.map_or(estimate, |(_, cost)| *cost)
             }
         }
+    }
+
+    fn of(&self, part: &HeldPart) -> Cost {
+        self.under(part.rule, part.held.cost)
     }
 }
 
@@ -137,6 +151,14 @@ pub struct Committed {
     pub rules: Vec<RuleId>,
     /// True if the reservation was committed before. Nothing was changed this time.
     pub repeated: bool,
+}
+
+impl Committed {
+    /// Returns an answer, for engines outside of this crate.
+    #[must_use]
+    pub fn new(decision: Decision, rules: Vec<RuleId>, repeated: bool) -> Self {
+        Self { decision, rules, repeated }
+    }
 }
 
 impl<C: Clock> MemoryEngine<C> {
