@@ -36,6 +36,7 @@ mod connection;
 mod engine;
 mod holds;
 mod key;
+mod live_holds;
 mod near;
 mod node;
 mod options;

@@ -11,7 +11,7 @@ use crate::clients::check_near;
 use crate::clients::client::{Client, LocalTime};
 use crate::clocks::Clocks;
 use crate::connection::RedisConnection;
-use crate::holds::LiveHolds;
+use crate::live_holds::LiveHolds;
 use crate::node::NodeIdentity;
 use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;

@@ -7,7 +7,6 @@
 
 mod commit;
 pub(crate) mod format;
-mod live;
 mod reserve;
 
 use std::future::Future;
@@ -21,7 +20,6 @@ use earrrl::{
 
 use crate::engine::RedisEngine;
 use crate::request::{HoldRequest, Request};
-pub(crate) use live::LiveHolds;
 
 impl RedisEngine {
     /// Checks a request whose cost is only estimated, and reserves the estimate under all rules if
