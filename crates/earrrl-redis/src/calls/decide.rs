@@ -19,7 +19,7 @@ use crate::calls::convert::{Called, converting};
 use crate::calls::deliver::take_back;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
-use crate::holds::format;
+use crate::hold_format as format;
 use crate::reply::{Observation, Reply, ScriptVerdict};
 use crate::request::Request;
 use crate::shared::Shared;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use earrrl::{Actual, Committed, Cost, EngineError, HoldId, Mode, Nanos, RuleId};
 use redis::Value;
 
-use super::format::{self, StoredHold, StoredPart};
 use super::reserve::peek;
 use crate::algorithm::{Packed, micros};
 use crate::calls::convert::{Called, converting};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
+use crate::hold_format::{self as format, StoredHold, StoredPart};
 use crate::reply::split_time;
 use crate::request::{KeyedCharge, Request, time_argument};
 use crate::rules::PreparedRule;

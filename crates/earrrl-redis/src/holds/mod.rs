@@ -6,7 +6,6 @@
 //! has a part of it, which is committed exactly once. The id contains the slot of the first one.
 
 mod commit;
-pub(crate) mod format;
 mod reserve;
 
 use std::future::Future;
@@ -19,6 +18,7 @@ use earrrl::{
 };
 
 use crate::engine::RedisEngine;
+use crate::hold_format as format;
 use crate::request::{HoldRequest, Request};
 
 impl RedisEngine {
