@@ -49,12 +49,24 @@ pub(crate) struct BatchCall {
     pub(crate) now: Option<Nanos>,
     pub(crate) slot: u16,
     pub(crate) charges: Vec<PackedCharge>,
+    /// The reservation that is stored if the request is allowed.
+    pub(crate) hold: Option<PackedHold>,
+}
+
+/// A reservation in one slot, as the script stores it.
+#[derive(Clone, Debug)]
+pub(crate) struct PackedHold {
+    pub(crate) key: Vec<u8>,
+    /// For each charge the key of what commits give back.
+    pub(crate) given: Vec<Vec<u8>>,
+    pub(crate) argument: Vec<u8>,
 }
 
 impl BatchCall {
     /// Returns true if both calls can be decided by one script.
     fn joins(&self, other: &Self) -> bool {
-        self.charges.len() == 1 && other.charges.len() == 1 && self.now == other.now
+        let is_single = |call: &Self| call.charges.len() == 1 && call.hold.is_none();
+        is_single(self) && is_single(other) && self.now == other.now
     }
 }
 
@@ -246,7 +258,7 @@ mod tests {
             key: vec![key],
             parameters: vec![rule],
         };
-        BatchCall { now: None, slot, charges: vec![charge; charges] }
+        BatchCall { now: None, slot, charges: vec![charge; charges], hold: None }
     }
 
     #[test]

@@ -42,11 +42,13 @@ impl<T> std::fmt::Debug for Stage<T> {
 }
 
 impl<T> Answer<T> {
-    fn there(answer: Result<T, EngineError>) -> Self {
+    pub(crate) fn there(answer: Result<T, EngineError>) -> Self {
         Self(Stage::There(Some(answer)))
     }
 
-    fn under_way(answer: impl Future<Output = Result<T, EngineError>> + Send + 'static) -> Self {
+    pub(crate) fn under_way(
+        answer: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+    ) -> Self {
         Self(Stage::UnderWay(Box::pin(answer)))
     }
 }
@@ -195,7 +197,7 @@ impl RedisEngine {
         &self.shared
     }
 
-    fn request(
+    pub(crate) fn request(
         &self,
         charges: &[Charge<'_>],
         mode: Mode,
@@ -208,7 +210,7 @@ impl RedisEngine {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
             Some(self.shared.keyed(rule, charge, *place))
         });
-        Ok(Request { charges: keyed.collect(), now, mode })
+        Ok(Request { charges: keyed.collect(), now, mode, hold: None })
     }
 
     fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {

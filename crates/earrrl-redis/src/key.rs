@@ -8,6 +8,7 @@
 //! braces, `%` and non-printing bytes are escaped, like `%7B`. If names must not be stored in Redis,
 //! a keyed hash replaces them.
 
+use earrrl::HoldId;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
@@ -86,6 +87,17 @@ impl Keys {
     /// Returns the key of nodes' claims on a client, in the same slot as its record.
     pub(crate) fn claims(&self, record: &[u8]) -> Vec<u8> {
         [record, b":near"].concat()
+    }
+
+    /// Returns the key of a reservation, in the slot of the tag at this place.
+    pub(crate) fn hold(&self, id: HoldId, place: usize) -> Vec<u8> {
+        let tag = self.receipt_tags().get(place).copied().unwrap_or_default();
+        format!("{}hold:{{{tag}}}:{id}", self.prefix).into_bytes()
+    }
+
+    /// Returns the key of what commits of a client's reservations have given back to a bucket.
+    pub(crate) fn given(&self, record: &[u8]) -> Vec<u8> {
+        [record, b":given"].concat()
     }
 
     /// Returns the key of a node's receipts, in the slot of this tag.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Mode, Nanos, Policy, Rule, RuleId};
+use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy, Rule, RuleId};
 
 use crate::algorithm::micros;
 use crate::rules::PreparedRule;
@@ -29,6 +29,15 @@ pub(crate) struct Request {
     /// The time that the caller gave, in whole microseconds.
     pub(crate) now: Option<Nanos>,
     pub(crate) mode: Mode,
+    /// The reservation to store if the request is allowed.
+    pub(crate) hold: Option<HoldRequest>,
+}
+
+/// A reservation that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HoldRequest {
+    pub(crate) id: HoldId,
+    pub(crate) ttl: Duration,
 }
 
 impl KeyedCharge {

@@ -11,6 +11,7 @@ use crate::clients::check_near;
 use crate::clients::client::{Client, LocalTime};
 use crate::clocks::Clocks;
 use crate::connection::RedisConnection;
+use crate::live_holds::LiveHolds;
 use crate::node::NodeIdentity;
 use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     /// The decisions that wait to be sent to Redis.
     pub(crate) batches: Batches,
     pub(crate) node: NodeIdentity,
+    /// The reservations that this node has made.
+    pub(crate) holds: LiveHolds,
 }
 
 impl std::fmt::Debug for Shared {
@@ -52,6 +55,7 @@ impl Shared {
             backlog: Backlog::new(options.local_capacity, groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
             node: NodeIdentity::new(options.nodes, options.node.as_deref()),
+            holds: LiveHolds::default(),
             options,
         })
     }

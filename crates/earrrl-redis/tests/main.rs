@@ -12,6 +12,7 @@ mod middleware;
 mod near;
 mod outage;
 mod receipts;
+mod reservations;
 mod sentinel;
 mod shared;
 mod support;

@@ -88,6 +88,14 @@ pub struct Holding {
     pub granted: Vec<Cost>,
 }
 
+impl Holding {
+    /// Returns an answer, for engines outside of this crate.
+    #[must_use]
+    pub fn new(decision: Decision, id: Option<HoldId>, granted: Vec<Cost>) -> Self {
+        Self { decision, id, granted }
+    }
+}
+
 /// The actual cost of a reserved request.
 ///
 /// ```
@@ -107,9 +115,9 @@ pub enum Actual<'a> {
 }
 
 impl Actual<'_> {
-    /// Returns the actual cost under a rule for which this estimate was charged.
-    #[cfg(feature = "std")]
-    pub(crate) fn of(&self, rule: RuleId, estimate: Cost) -> Cost {
+    /// Returns the actual cost under a rule whose estimate was `estimate`.
+    #[must_use]
+    pub fn under(&self, rule: RuleId, estimate: Cost) -> Cost {
         match self {
             Self::All(cost) => *cost,
             Self::ByRule(costs) => {
@@ -130,4 +138,12 @@ pub struct Committed {
     pub rules: Vec<RuleId>,
     /// True if the reservation was committed before. Nothing was changed this time.
     pub repeated: bool,
+}
+
+impl Committed {
+    /// Returns an answer, for engines outside of this crate.
+    #[must_use]
+    pub fn new(decision: Decision, rules: Vec<RuleId>, repeated: bool) -> Self {
+        Self { decision, rules, repeated }
+    }
 }

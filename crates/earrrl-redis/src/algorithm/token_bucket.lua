@@ -59,6 +59,29 @@ else
   call('SET', key, new, 'PX', math.ceil((cell + step - now) / 1000) + linger)
 end
 
+-- held
+-- A commit gives back the price, less the time for which the bucket may have been full without it.
+-- What other commits have given back since the request made it full earlier.
+if back then
+  local known = call('GET', given_key)
+  local began, sum = 0, 0
+  if known then began, sum = unpack('<dd', known) end
+  local early, early_rest = filled - (sum - given) - price, filled_rest - price_rest
+  if early_rest < 0 then early, early_rest = early - 1, early_rest + ticks end
+  if began ~= epoch or early < when then early, early_rest = when, 0 end
+  if early < now then
+    price, price_rest = price - (now - early), price_rest + early_rest
+    if price_rest >= ticks then price, price_rest = price + 1, price_rest - ticks end
+    if price < 0 then price, price_rest = 0, 0 end
+  end
+  if known then
+    sum = sum + price + (price_rest > 0 and 1 or 0)
+    call('SET', given_key, pack('<dd', began, sum), 'KEEPTTL')
+  end
+else
+  alone, alone_rest = now + price, price_rest
+end
+
 -- adjust
 -- If the charge is taken back, the pool is full earlier by the price. If it is added, the pool is
 -- full later by the price, but not before the time at which a pool with only these charges would be

@@ -152,21 +152,29 @@ fn script_call<'a>(
     // The receipt's key is declared, although only a Cluster that moves slots and some
     // Redis-compatible servers require it.
     let receipts = receipt.map(|receipt| receipt.key.as_bytes().to_vec());
-    let keys = charges.iter().map(|charge| charge.key.clone()).chain(receipts).collect();
+    let hold = calls.iter().flatten().find_map(|call| call.call.hold.as_ref());
+    let of_hold = hold.map(|hold| [hold.key.clone()].into_iter().chain(hold.given.iter().cloned()));
+    let keys = charges.iter().map(|charge| charge.key.clone());
+    let keys = keys.chain(of_hold.into_iter().flatten()).chain(receipts).collect();
     let now = calls.iter().flatten().next().and_then(|call| call.call.now);
     let (time, latest) = (time_argument(now), micros(latest).to_le_bytes());
     let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
     let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
     let after_head = |rest: Vec<Vec<u8>>| [head(0)].into_iter().chain(rest).collect();
-    let (script, args) = match (count, &charges[..]) {
-        (1, [charge]) => {
+    let kind_and_flags = |charge: &PackedCharge| [charge.kind as u8, charge.flags];
+    let argument =
+        |charge: &&PackedCharge| [&kind_and_flags(charge)[..], &charge.parameters].concat();
+    let (script, args) = match (hold, count, &charges[..]) {
+        (Some(hold), _, charges) => {
+            let mut args = vec![[&head(0)[..], &hold.argument].concat()];
+            args.extend(charges.iter().map(argument));
+            (scripts.hold(kinds), args)
+        }
+        (None, 1, [charge]) => {
             let argument = [&head(charge.flags)[..], &charge.parameters].concat();
             (scripts.single(charge.kind), vec![argument])
         }
-        (1, charges) => {
-            let kind_and_flags = |charge: &PackedCharge| [charge.kind as u8, charge.flags];
-            let argument =
-                |charge: &&PackedCharge| [&kind_and_flags(charge)[..], &charge.parameters].concat();
+        (None, 1, charges) => {
             (scripts.several(kinds), after_head(charges.iter().map(argument).collect()))
         }
         _ => {
@@ -198,7 +206,7 @@ fn read(
     match (answer, calls) {
         (Err(error), _) => same(Err(error)),
         (Ok(Value::BulkString(bytes)), [call]) => same(Ok(match call.call.charges.len() {
-            1 => reply::single(&bytes),
+            1 if call.call.hold.is_none() => reply::single(&bytes),
             _ => reply::several(&bytes),
         })),
         (Ok(Value::BulkString(bytes)), _) => match reply::batch(&bytes, calls.len()) {

@@ -19,6 +19,7 @@ use crate::calls::convert::{Called, converting};
 use crate::calls::deliver::take_back;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
+use crate::hold_format as format;
 use crate::reply::{Observation, Reply, ScriptVerdict};
 use crate::request::Request;
 use crate::shared::Shared;
@@ -222,14 +223,17 @@ async fn in_time(
     let (group, slot) = request.group_and_slot(places);
     let charge = |place: &usize| {
         let charge = &request.charges[*place];
+        let of_hold = if request.hold.is_some() { format::flags(&charge.rule.rule) } else { 0 };
         PackedCharge {
             kind: charge.rule.kind,
-            flags: flags(&charge.rule.rule, charge.cost, request.mode),
+            flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold,
             key: charge.key.clone(),
             parameters: charge.parameters(shared.options.linger),
         }
     };
-    let call = BatchCall { now: request.now, slot, charges: places.iter().map(charge).collect() };
+    let hold = request.hold.map(|hold| format::pack(shared, request, hold, places));
+    let charges = places.iter().map(charge).collect();
+    let call = BatchCall { now: request.now, slot, charges, hold };
     for _ in 0..2 {
         let reply = batch::call(shared, group, link.clone(), call.clone(), ticket).await?;
         if !matches!(reply, Some(Reply::Expired { .. })) {

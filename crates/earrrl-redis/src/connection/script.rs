@@ -1,8 +1,8 @@
 //! The Lua scripts, composed of the parts in the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into four
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into five
 //! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), several such
-//! requests, a request under several rules, and an exchange with a node.
+//! requests, a request under several rules, an exchange with a node, and the commit of a reservation.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -52,7 +52,7 @@ impl AlgorithmKind {
     }
 }
 
-const PARTS: [&str; 6] = ["parameters", "judge", "charge", "answer", "adjust", "spare"];
+const PARTS: [&str; 7] = ["parameters", "judge", "charge", "answer", "held", "adjust", "spare"];
 
 /// All scripts that the engine calls.
 pub(crate) struct Scripts {
@@ -63,6 +63,12 @@ pub(crate) struct Scripts {
     several: Vec<OnceLock<Script>>,
     /// The scripts for several requests under one rule each, by the set of their algorithms.
     batch: Vec<OnceLock<Script>>,
+    /// The scripts that reserve under one or several rules, by the set of their algorithms.
+    hold: Vec<OnceLock<Script>>,
+    /// The scripts that commit reservations, by the set of their algorithms.
+    commit: Vec<OnceLock<Script>>,
+    /// Prolongs a reservation.
+    pub(crate) renew: Script,
     /// Replaces a record by its converted form.
     pub(crate) swap: Script,
     /// Advances the time of a throttle's key.
@@ -76,11 +82,15 @@ impl Scripts {
         let each = |frame: fn(AlgorithmKind) -> String| {
             KINDS.iter().map(|kind| Script::new(&frame(*kind))).collect()
         };
+        let sets = || (0..1 << KINDS.len()).map(|_| Default::default()).collect();
         Self {
             single: each(single),
             near: each(|kind| in_frame(include_str!("../scripts/near.lua"), kind)),
-            several: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
-            batch: (0..1 << KINDS.len()).map(|_| Default::default()).collect(),
+            several: sets(),
+            batch: sets(),
+            hold: sets(),
+            commit: sets(),
+            renew: Script::new(&(prelude(false) + &strip(include_str!("../scripts/renew.lua")))),
             swap: Script::new(include_str!("../scripts/swap.lua")),
             throttle: Script::new(&strip(include_str!("../scripts/throttle.lua"))),
             nodes: Script::new(&strip(include_str!("../scripts/nodes.lua"))),
@@ -97,7 +107,9 @@ impl Scripts {
     /// Notes that there is a new connection, perhaps to a server without the scripts.
     pub(crate) fn forget(&self) {
         self.common().for_each(Script::forget);
-        self.several.iter().chain(&self.batch).filter_map(OnceLock::get).for_each(Script::forget);
+        self.renew.forget();
+        let composed = self.several.iter().chain(&self.batch).chain(&self.hold).chain(&self.commit);
+        composed.filter_map(OnceLock::get).for_each(Script::forget);
     }
 
     /// Returns the script that decides a request under one rule.
@@ -113,7 +125,19 @@ impl Scripts {
     /// Returns the script that decides a request under several rules with these algorithms.
     pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         let set = set_of(kinds);
-        self.several[set].get_or_init(|| Script::new(&several(set)))
+        self.several[set].get_or_init(|| Script::new(&several(set, "")))
+    }
+
+    /// Returns the script that reserves under rules with these algorithms.
+    pub(crate) fn hold(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
+        let (set, hold) = (set_of(kinds), include_str!("../scripts/hold.lua"));
+        self.hold[set].get_or_init(|| Script::new(&several(set, &strip(hold))))
+    }
+
+    /// Returns the script that commits a reservation under rules with these algorithms.
+    pub(crate) fn commit(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
+        let set = set_of(kinds);
+        self.commit[set].get_or_init(|| Script::new(&commit(set)))
     }
 
     /// Returns the script that decides several requests, each under one rule, with these algorithms.
@@ -139,11 +163,7 @@ fn prelude(tally: bool) -> String {
 }
 
 fn in_frame(frame: &str, kind: AlgorithmKind) -> String {
-    let mut text = prelude(kind.is_tally()) + &strip(frame);
-    for part in PARTS {
-        text = text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)));
-    }
-    text
+    prelude(kind.is_tally()) + &filled(frame, kind)
 }
 
 /// Composes the script of one rule. A single `unpack` reads the call's fields and the rule's
@@ -156,7 +176,8 @@ fn single(kind: AlgorithmKind) -> String {
     in_frame(&include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
 }
 
-fn several(set: usize) -> String {
+/// Composes the script of several rules. `hold` is the part that stores a reservation, if any.
+fn several(set: usize, hold: &str) -> String {
     let kinds = kinds_of(set);
     let mut algorithms = String::new();
     for kind in kinds.clone() {
@@ -170,7 +191,7 @@ fn several(set: usize) -> String {
     }
     let frame = strip(include_str!("../scripts/several.lua"));
     prelude(kinds.clone().any(AlgorithmKind::is_tally))
-        + &frame.replace("--[[ algorithms ]]", &algorithms)
+        + &frame.replace("--[[ algorithms ]]", &algorithms).replace("--[[ hold ]]\n", hold)
 }
 
 /// The command with which a script reads a record.
@@ -183,13 +204,9 @@ const GET_ALL: &str = "redis.pcall('MGET', values(KEYS, first + 1, last))";
 fn batch(set: usize) -> String {
     let kinds = kinds_of(set);
     let algorithm = |kind: AlgorithmKind| {
-        let mut text = strip(include_str!("../scripts/batch_algorithm.lua"));
-        for part in PARTS {
-            text = text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)));
-        }
+        let text = filled(include_str!("../scripts/batch_algorithm.lua"), kind);
         let reads_whole = text.contains(GET);
-        text.replace("--[[ number ]]", &(kind as u8).to_string())
-            .replace(GET, GET_FROM_BATCH)
+        text.replace(GET, GET_FROM_BATCH)
             .replace("--[[ records ]]", if reads_whole { GET_ALL } else { "{}" })
     };
     let algorithms: String = kinds.clone().map(algorithm).collect();
@@ -198,6 +215,22 @@ fn batch(set: usize) -> String {
     "local values = table.unpack or unpack\n".to_owned()
         + &prelude(kinds.clone().any(AlgorithmKind::is_tally))
         + &frame.replace("--[[ algorithms ]]", &algorithms)
+}
+
+fn commit(set: usize) -> String {
+    let kinds = kinds_of(set);
+    let one = |kind| filled(include_str!("../scripts/commit_algorithm.lua"), kind);
+    let algorithms: String = kinds.clone().map(one).collect();
+    prelude(kinds.clone().any(AlgorithmKind::is_tally))
+        + &strip(include_str!("../scripts/commit.lua")).replace("--[[ algorithms ]]", &algorithms)
+}
+
+/// Returns a text with the parts and the number of an algorithm inserted.
+fn filled(text: &str, kind: AlgorithmKind) -> String {
+    let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
+    PARTS
+        .iter()
+        .fold(text, |text, part| text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part))))
 }
 
 /// Removes comments and empty lines, since Redis keeps a copy of every script.
@@ -229,7 +262,11 @@ mod tests {
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
         let near = KINDS.iter().map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
-        for text in texts.chain(near).chain([several(1), several(127), batch(1), batch(127)]) {
+        let hold = strip(include_str!("../scripts/hold.lua"));
+        let sets = [1, 127]
+            .into_iter()
+            .flat_map(|set| [several(set, ""), several(set, &hold), batch(set), commit(set)]);
+        for text in texts.chain(near).chain(sets) {
             assert!(!text.contains("--"), "{text}");
         }
     }

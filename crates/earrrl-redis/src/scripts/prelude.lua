@@ -1,10 +1,11 @@
--- The beginning of every script. An algorithm's file has up to six parts, which are inserted into the
--- frames (single.lua, several.lua, near.lua). `key`, `now` and `flags` are given.
+-- The beginning of every script. An algorithm's file has up to seven parts, which are inserted into the
+-- frames (single.lua, several.lua, near.lua, commit.lua). `key`, `now` and `flags` are given.
 --   parameters  unpacks the rule's parameters from `args` at `at`
 --   judge       reads the client's record and judges the request. Sets `verdict`, and `state`, from
 --               which the caller computes the figures
 --   charge      stores the request that was just judged
 --   answer      sets `state` if it is not the record before the request
+--   held        reduces what a commit gives back by what a full bucket has lost
 --   adjust      takes back a request of the time `when`, or adds one that a node has counted
 --   spare       sets `spare` to the headroom that the limit has left for the client
 -- Times are microseconds since 1970, and amounts billionths of a unit. Both are whole numbers, which

@@ -37,6 +37,7 @@ for i, verdict in ipairs(verdicts) do
   local state = answers[i]()
   answer[i + 1] = verdict .. string.char(#state) .. state
 end
+--[[ hold ]]
 if place ~= '' and stored > 0 then
   local receipts = KEYS[#KEYS]
   redis.pcall('SETRANGE', receipts, place, string.sub(entry, 1, 2) .. pack('<I2d', stored, now))

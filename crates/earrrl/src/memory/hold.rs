@@ -135,7 +135,7 @@ impl<C: Clock> MemoryEngine<C> {
         let (parts, repeated) = self.holds.commit(id, now, accepts)?;
         if !repeated {
             parts.iter().for_each(|part| {
-                self.correct(&rules, part, actual.of(part.rule, part.held.cost), now)
+                self.correct(&rules, part, actual.under(part.rule, part.held.cost), now)
             });
         }
         let mut standing: Each<Part<'_>> = Each::new();
@@ -273,7 +273,7 @@ fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Resul
     }
     for part in parts {
         let known = rules.get(part.rule.0 as usize).ok_or(EngineError::UnknownRule(part.rule))?;
-        known.rule.accept(actual.of(part.rule, part.held.cost))?;
+        known.rule.accept(actual.under(part.rule, part.held.cost))?;
     }
     Ok(())
 }

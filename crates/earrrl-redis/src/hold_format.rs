@@ -1,0 +1,159 @@
+//! The format of reservations in Redis: the part that `hold.lua` writes, then a note of this node.
+
+use std::time::Duration;
+
+use earrrl::{Action, Cost, HoldId, Nanos, Rule};
+
+use crate::algorithm::{AlgorithmKind, Fields, Packed, nanos};
+use crate::batches::PackedHold;
+use crate::key::place_of;
+use crate::request::{HoldRequest, KeyedCharge, Request};
+use crate::shared::Shared;
+
+/// The flags of charges in `hold.lua`.
+const BUCKET: u8 = 8;
+const ANSWERED_AS_ALLOWED: u8 = 16;
+
+/// The places of tags in an id: its low bits are the place of the slot in which it is stored.
+const PLACES: u128 = 1024;
+
+/// A reservation in one slot.
+#[derive(Debug)]
+pub(crate) struct StoredHold {
+    pub(crate) is_committed: bool,
+    pub(crate) expires: Nanos,
+    pub(crate) at: Nanos,
+    pub(crate) parts: Vec<StoredPart>,
+    /// The places of the tags of the other slots that the reservation is in.
+    pub(crate) others: Vec<usize>,
+}
+
+/// The part of a reservation that concerns one rule.
+#[derive(Debug)]
+pub(crate) struct StoredPart {
+    /// The place of the charge in the request.
+    pub(crate) place: usize,
+    pub(crate) rule: String,
+    pub(crate) kind: u8,
+    pub(crate) tag: u32,
+    pub(crate) cost: Cost,
+    /// The key of the record up to the rule's name.
+    pub(crate) client: Vec<u8>,
+    /// False if the rule let the request pass without storing it.
+    pub(crate) is_stored: bool,
+    pub(crate) bucket: StoredBucket,
+}
+
+/// The figures that the commit of a bucket needs; all 0 under other algorithms.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StoredBucket {
+    /// The time at which the bucket would be full after the request, in microseconds and ticks.
+    pub(crate) full_at: (f64, f64),
+    /// The time from which commits were summed up, and the microseconds that they had given back.
+    pub(crate) given: (f64, f64),
+}
+
+/// Returns the place of the tag in whose slot a reservation is stored.
+pub(crate) fn first_place(shared: &Shared, id: HoldId) -> usize {
+    (id.bits() % PLACES) as usize % shared.connection.keys.receipt_tags().len()
+}
+
+/// Returns the id with these random bits of a reservation in this slot.
+pub(crate) fn id_in(slot: u16, random: u128) -> HoldId {
+    HoldId::from_bits(random - random % PLACES + place_of(slot) as u128)
+}
+
+/// Returns the flags of a charge in `hold.lua`.
+pub(crate) fn flags(rule: &Rule) -> u8 {
+    let is_bucket = AlgorithmKind::of(rule.limit()) == AlgorithmKind::TokenBucket;
+    let bucket = if is_bucket { BUCKET } else { 0 };
+    bucket | if rule.action() == Action::ShadowBan { ANSWERED_AS_ALLOWED } else { 0 }
+}
+
+/// Returns a time to live as scripts read it: microseconds, and the milliseconds for which the key
+/// is kept.
+pub(crate) fn lasts(shared: &Shared, ttl: Duration) -> [f64; 2] {
+    [ttl.as_micros() as f64, (ttl + shared.options.linger).as_millis() as f64 + 1.0]
+}
+
+/// Returns a reservation of the charges at these places, which are in one slot.
+pub(crate) fn pack(
+    shared: &Shared,
+    request: &Request,
+    hold: HoldRequest,
+    places: &[usize],
+) -> PackedHold {
+    let keys = &shared.connection.keys;
+    let own = places.first().map_or(0, |place| place_of(request.charges[*place].slot));
+    let mut packed = Packed::default();
+    packed.numbers(&lasts(shared, hold.ttl));
+    for place in places {
+        pack_charge(*place, &request.charges[*place], &mut packed);
+    }
+    let others = request.by_slot().into_iter().map(|slot| place_of(request.charges[slot[0]].slot));
+    for place in others.filter(|place| *place != own) {
+        packed.whole(place as u64, 2);
+    }
+    let given = places.iter().map(|place| keys.given(&request.charges[*place].key)).collect();
+    PackedHold { key: keys.hold(hold.id, own), given, argument: packed.0 }
+}
+
+fn pack_charge(place: usize, charge: &KeyedCharge, packed: &mut Packed) {
+    let rule = &charge.rule;
+    let client = &charge.key[..charge.key.len() - rule.key.len() - 1];
+    packed.whole(place as u64, 1);
+    packed.whole(rule.kind as u64, 1);
+    packed.whole(rule.tag.into(), 4);
+    packed.0.extend(charge.cost.billionths().to_le_bytes());
+    for text in [rule.name.as_bytes(), client] {
+        packed.whole(text.len() as u64, 4);
+        packed.0.extend(text);
+    }
+}
+
+/// Reads a reservation. Returns `None` if it is invalid.
+pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
+    let (status, rest) = bytes.split_first()?;
+    let mut fields = Fields(rest);
+    let (expires, at) = (nanos(fields.number()?), nanos(fields.number()?));
+    let count = fields.whole(1)?;
+    let heads: Vec<_> = (0..count).map(|_| read_head(&mut fields)).collect::<Option<_>>()?;
+    let parts =
+        heads.into_iter().map(|(is_stored, bucket)| read_part(&mut fields, is_stored, bucket));
+    let parts = parts.collect::<Option<_>>()?;
+    let others = std::iter::from_fn(|| fields.whole(2)).map(|place| place as usize).collect();
+    Some(StoredHold { is_committed: *status == b'C', expires, at, parts, others })
+}
+
+/// Reads the fields of a charge that `hold.lua` writes.
+fn read_head(fields: &mut Fields<'_>) -> Option<(bool, StoredBucket)> {
+    let (is_stored, len) = (fields.whole(1)? == 1, fields.whole(1)? as usize);
+    let (bucket, rest) = fields.0.split_at_checked(len)?;
+    fields.0 = rest;
+    let mut read = Fields(bucket);
+    let mut figures = StoredBucket::default();
+    if len > 0 {
+        figures.given = (read.number()?, read.number()?);
+        // A record begins with its tag. There is none if the bucket is full.
+        if read.whole(1).is_some() {
+            figures.full_at = (read.whole(7)? as f64, read.whole(4)? as f64);
+        }
+    }
+    Some((is_stored, figures))
+}
+
+/// Reads the fields of a charge in the note.
+fn read_part(fields: &mut Fields<'_>, is_stored: bool, bucket: StoredBucket) -> Option<StoredPart> {
+    let place = fields.whole(1)? as usize;
+    let (kind, tag) = (fields.whole(1)? as u8, fields.whole(4)? as u32);
+    let (low, high) = (fields.whole(8)?, fields.whole(8)?);
+    let cost = Cost::from_billionths(u128::from(high) << 64 | u128::from(low));
+    let mut text = || {
+        let len = fields.whole(4)? as usize;
+        let (text, rest) = fields.0.split_at_checked(len)?;
+        fields.0 = rest;
+        Some(text.to_vec())
+    };
+    let (rule, client) = (String::from_utf8(text()?).ok()?, text()?);
+    Some(StoredPart { place, rule, kind, tag, cost, client, is_stored, bucket })
+}

@@ -1,0 +1,79 @@
+//! The reservation of an estimate: a decision that also stores the reservation.
+
+use std::sync::Arc;
+
+use earrrl::internal::restore_places;
+use earrrl::{Cost, Decision, EngineError, Mode};
+
+use crate::backlog::unsettled::Unsettled;
+use crate::calls::decide::{Failure, ask};
+use crate::calls::figures;
+use crate::near;
+use crate::outage::policy;
+use crate::request::{KeyedCharge, Request};
+use crate::shared::Shared;
+use crate::status::count;
+
+/// Decides a request, and stores its reservation if it is allowed. Without an answer, nothing is
+/// reserved: charges that Redis may have stored are taken back.
+pub(crate) async fn reserve(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+) -> Result<Decision, EngineError> {
+    let observed = match ask(shared, request).await {
+        Ok(observed) => observed,
+        Err(failure) => return Err(give_up(shared, request, failure)),
+    };
+    count(&shared.connection.counters.shared);
+    near::decide::decided_elsewhere(shared, request);
+    let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
+    policy::adopt(shared, request, &observed, states);
+    restore_places(&mut decision, &request.places());
+    if !decision.allowed {
+        forget(shared, request).await;
+    }
+    Ok(decision)
+}
+
+/// Notes that the calls without an answer are to be taken back.
+fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineError {
+    for call in failure.unanswered {
+        let request = request.clone();
+        let unsettled = Unsettled { call, request, noted: Vec::new(), denied: true, done: 0 };
+        shared.backlog.unsettled.add(unsettled);
+    }
+    failure.fault.into()
+}
+
+/// Removes the parts of a denied reservation that some slots of a Cluster have stored. Nobody knows
+/// its id, so they would only occupy memory until they expire.
+async fn forget(shared: &Shared, request: &Request) {
+    let slots = request.by_slot();
+    let (Some(hold), 2..) = (request.hold, slots.len()) else { return };
+    let Some(mut link) = shared.connection.any_link() else { return };
+    for slot in &slots {
+        let place = crate::key::place_of(request.charges[slot[0]].slot);
+        let mut delete = redis::cmd("DEL");
+        delete.arg(shared.connection.keys.hold(hold.id, place));
+        tokio::time::timeout(shared.options.deadline, link.send(&delete)).await.ok();
+    }
+}
+
+/// Returns the cost that a charge is granted: the estimate, or the remaining quota if that is less.
+/// If nothing remains, the cost is one unit, which is then denied.
+pub(crate) async fn grant(
+    shared: &Arc<Shared>,
+    charge: &KeyedCharge,
+    request: &Request,
+) -> Result<Cost, EngineError> {
+    let one = KeyedCharge { cost: Cost::ONE, ..charge.clone() };
+    let peeked = peek(shared, Request { charges: vec![one], mode: Mode::Peek, ..*request }).await?;
+    Ok(charge.cost.min(Cost::from_units(peeked.remaining.max(1))))
+}
+
+/// Returns the decision that a request would get from Redis.
+pub(crate) async fn peek(shared: &Arc<Shared>, request: Request) -> Result<Decision, EngineError> {
+    let request = Arc::new(Request { hold: None, ..request });
+    let observed = ask(shared, &request).await.map_err(|failure| failure.fault)?;
+    Ok(figures::decide(&request.rules(), &observed, Mode::Peek).0)
+}

@@ -1,0 +1,289 @@
+//! Tests reservations on Redis: made by one node and committed by another, exactly once.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use earrrl::{
+    Actual, Charge, Cost, Engine, EngineError, HoldId, HoldTerms, Holding, ManualClock,
+    MemoryEngine, Mode, Nanos, RuleId,
+};
+use earrrl_redis::{Consistency, Options, RedisEngine, WhenGone};
+
+use crate::support::cluster::Cluster;
+use crate::support::{PATIENCE, Server, command};
+
+const START: Nanos = Nanos::from_secs(1_800_000_000);
+
+/// Rules of every algorithm, with a quota of 100 units or more.
+const RULES: [&str; 8] = [
+    "recent-average 100/m half-life=20m",
+    "exponential 100/1m",
+    "token-bucket 100 refill=1/s",
+    "gcra 1/s burst=100",
+    "fixed-window 100/1m",
+    "sliding-log 100/1m",
+    "sliding-window 100/1m sub-windows=60",
+    "sliding-counter 100/1m",
+];
+
+async fn node(options: Options) -> RedisEngine {
+    let mut options = options;
+    (options.deadline, options.when_gone) = (PATIENCE / 4, WhenGone::Deny);
+    // The times of some tests are virtual, so no record may expire meanwhile.
+    options.linger = Duration::from_secs(3600);
+    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
+    assert!(engine.ready(PATIENCE).await);
+    engine
+}
+
+async fn nodes(server: &Server) -> [RedisEngine; 2] {
+    [node(Options::new(&server.url())).await, node(Options::new(&server.url())).await]
+}
+
+fn prepare(engine: &RedisEngine, name: &str, rule: &str) -> RuleId {
+    engine.prepare_with(name, &rule.parse().unwrap(), 100).unwrap()
+}
+
+const fn units(units: u64) -> Cost {
+    Cost::from_units(units)
+}
+
+fn charge(rule: RuleId, key: &[u8], cost: u64) -> Charge<'_> {
+    Charge { rule, key, cost: units(cost) }
+}
+
+fn at(secs: u64) -> Option<Nanos> {
+    Some(START + Duration::from_secs(secs))
+}
+
+async fn hold(engine: &RedisEngine, charges: &[Charge<'_>], now: Option<Nanos>) -> Holding {
+    engine.hold(charges, HoldTerms::default(), now).await.unwrap()
+}
+
+async fn remaining(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>) -> u64 {
+    engine.decide(&[charge(rule, key, 1)], Mode::Peek, now).await.unwrap().remaining
+}
+
+/// Compares every step with the engine in memory, under every algorithm.
+#[tokio::test]
+async fn reservations_are_those_of_the_engine_in_memory() {
+    let server = Server::start(&[]).await;
+    let engines = nodes(&server).await;
+    for (number, text) in RULES.iter().enumerate() {
+        let memory = MemoryEngine::with_clock(100, ManualClock::new(START)).unwrap();
+        let known = memory.prepare_with("rule", &text.parse().unwrap(), 100).unwrap();
+        let rules = [0, 1].map(|node| prepare(&engines[node], &format!("rule-{number}"), text));
+        let begins = 12_000 * number as u64;
+        let times = |secs: u64| (at(begins + secs), at(secs));
+        let mut ids = Vec::new();
+        for (secs, cost) in [(0, 40), (1, 30), (2, 20)] {
+            let (now, in_memory) = times(secs);
+            let held = hold(&engines[0], &[charge(rules[0], b"alice", cost)], now).await;
+            let expected = memory
+                .hold(&[charge(known, b"alice", cost)], HoldTerms::default(), in_memory)
+                .unwrap();
+            assert_eq!(held.decision.remaining, expected.decision.remaining, "{text}");
+            assert_eq!((held.id.is_some(), &held.granted), (true, &expected.granted), "{text}");
+            ids.push((held.id.unwrap(), expected.id.unwrap()));
+        }
+        // Below the estimate, at it, and above it; the oldest one last.
+        for (secs, nth, actual) in [(3, 2, 5), (4, 1, 30), (20, 0, 45)] {
+            let (now, in_memory) = times(secs);
+            let (id, known) = ids[nth];
+            let committed = engines[1].commit(id, Actual::All(units(actual)), now).await.unwrap();
+            let expected = memory.commit(known, Actual::All(units(actual)), in_memory).unwrap();
+            let of = |left: u64| left as f64;
+            let (left, wanted) = (committed.decision.remaining, expected.decision.remaining);
+            // An exponential average is corrected approximately.
+            let most = if number == 1 { 40.0 } else { 0.0 };
+            assert!((of(left) - of(wanted)).abs() <= most, "{text}, {nth}: {left}, {wanted}");
+            assert_eq!((committed.rules, committed.repeated), (vec![rules[1]], false));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_commit_is_applied_once_by_whichever_node() {
+    let server = Server::start(&[]).await;
+    let engines = nodes(&server).await;
+    let rules = engines.each_ref().map(|engine| prepare(engine, "tokens", "fixed-window 100/1d"));
+    let held = hold(&engines[0], &[charge(rules[0], b"alice", 60)], None).await;
+    let id = held.id.unwrap();
+    assert_eq!(remaining(&engines[1], rules[1], b"alice", None).await, 40);
+    assert_eq!(engines[1].reserved_rules(id, None).await, Ok(vec![rules[1]]));
+    for (node, actual, repeated) in [(1, 25, false), (0, 25, true), (1, 0, true), (0, 99, true)] {
+        let committed = engines[node].commit(id, Actual::All(units(actual)), None).await.unwrap();
+        assert_eq!((committed.decision.remaining, committed.repeated), (75, repeated));
+    }
+    for bits in [0, id.bits() ^ 1 << 64, id.bits() ^ 1 << 127, u128::MAX] {
+        let other = HoldId::from_bits(bits);
+        let error = engines[0].commit(other, Actual::All(Cost::ZERO), None).await;
+        assert_eq!(error, Err(EngineError::UnknownReservation(other)));
+    }
+}
+
+/// A client reserves, waits until its bucket is full, spends it, and releases the reservation.
+#[tokio::test]
+async fn a_full_bucket_gives_nothing_back() {
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
+    let terms = HoldTerms::default().ttl(Duration::from_secs(3600));
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let held = engine.hold(&[charge(rule, b"alice", 50)], terms, at(0)).await.unwrap();
+        ids.push(held.id.unwrap());
+    }
+    // The first release makes the bucket full 40 seconds earlier, which the second one knows.
+    let release = async |id, secs| {
+        engine.commit(id, Actual::All(Cost::ZERO), at(secs)).await.unwrap().decision.remaining
+    };
+    assert_eq!(release(ids[0], 10).await, 50);
+    let all = engine.decide(&[charge(rule, b"alice", 100)], Mode::Check, at(60)).await.unwrap();
+    assert!(all.allowed);
+    assert_eq!(release(ids[1], 60).await, 0);
+}
+
+#[tokio::test]
+async fn reservations_expire_and_are_prolonged() {
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
+    let id = hold(&engine, &[charge(rule, b"alice", 60)], at(0)).await.id.unwrap();
+    engine.renew(id, Duration::from_secs(100), at(299)).await.unwrap();
+    assert_eq!(engine.reserved_rules(id, at(398)).await, Ok(vec![rule]));
+    let unknown = EngineError::UnknownReservation(id);
+    assert_eq!(engine.commit(id, Actual::All(Cost::ZERO), at(399)).await, Err(unknown.clone()));
+    assert_eq!(engine.renew(id, Duration::from_secs(9), at(399)).await, Err(unknown));
+    assert_eq!(remaining(&engine, rule, b"alice", at(399)).await, 40);
+    engine.set_max_reservations(1);
+    hold(&engine, &[charge(rule, b"alice", 1)], at(400)).await;
+    let full = engine.hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), at(400)).await;
+    assert_eq!(full, Err(EngineError::Reservations { most: 1 }));
+    assert_eq!(remaining(&engine, rule, b"alice", at(400)).await, 39);
+}
+
+async fn several_rules_are_all_or_nothing(engine: &RedisEngine, other: &RedisEngine) {
+    let of = |engine: &RedisEngine| {
+        (
+            prepare(engine, "tokens", "token-bucket 100 refill=1/d"),
+            prepare(engine, "requests", "sliding-log 3/1d"),
+        )
+    };
+    let ((tokens, requests), others) = (of(engine), of(other));
+    // On a Cluster, the clients' records are in different slots.
+    let both = [charge(tokens, b"alice", 60), charge(requests, b"bob", 1)];
+    let id = hold(engine, &both, None).await.id.unwrap();
+    let denied = hold(engine, &both, None).await;
+    assert_eq!((denied.id, denied.decision.rule), (None, 0));
+    let left = async || {
+        (
+            remaining(engine, tokens, b"alice", None).await,
+            remaining(engine, requests, b"bob", None).await,
+        )
+    };
+    assert_eq!(left().await, (40, 2));
+    let wrong = [(others.0, units(10)), (RuleId(9), units(1))];
+    assert!(other.commit(id, Actual::ByRule(&wrong), None).await.is_err());
+    for repeated in [false, true] {
+        let committed = other.commit(id, Actual::ByRule(&wrong[..1]), None).await.unwrap();
+        assert_eq!((committed.rules, committed.repeated), (vec![others.0, others.1], repeated));
+        assert_eq!(left().await, (90, 2));
+    }
+    let terms = HoldTerms::default().at_most();
+    let most = engine.hold(&[charge(tokens, b"alice", 700)], terms, None).await.unwrap();
+    assert_eq!(most.granted, [units(90)]);
+}
+
+#[tokio::test]
+async fn several_rules_on_one_server() {
+    let server = Server::start(&[]).await;
+    let [engine, other] = nodes(&server).await;
+    several_rules_are_all_or_nothing(&engine, &other).await;
+}
+
+#[tokio::test]
+async fn several_rules_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    let options = || Options::cluster(urls.iter().map(String::as_str));
+    several_rules_are_all_or_nothing(&node(options()).await, &node(options()).await).await;
+}
+
+/// The actual costs are at most the estimates, so the sum never exceeds the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_concurrent_reservations_stay_within_the_limit() {
+    let server = Server::start(&[]).await;
+    let engines = Arc::new(nodes(&server).await);
+    let rules = engines.each_ref().map(|e| prepare(e, "tokens", "token-bucket 1000 refill=1/1h"));
+    let streams = (0..100).map(|stream: u64| {
+        let engines = engines.clone();
+        tokio::spawn(async move {
+            let mut spent = 0;
+            for round in 0..3 {
+                let (from, to) = ((stream + round) as usize % 2, stream as usize % 2);
+                let estimate = 5 + (stream * 7 + round) % 10;
+                let charge = charge(rules[from], b"alice", estimate);
+                let Some(id) = hold(&engines[from], &[charge], None).await.id else { continue };
+                let actual = estimate * (stream % 11) / 10;
+                let actual = actual.min(estimate);
+                let committed = engines[to].commit(id, Actual::All(units(actual)), None).await;
+                assert!(!committed.unwrap().repeated);
+                spent += actual;
+            }
+            spent
+        })
+    });
+    let mut spent = 0;
+    for stream in streams.collect::<Vec<_>>() {
+        spent += stream.await.unwrap();
+    }
+    assert!((500..=1000).contains(&spent), "{spent}");
+    let left = remaining(&engines[0], rules[0], b"alice", None).await;
+    // The refill during the test is lost or counted, at most a unit.
+    assert!((999 - spent..=1001 - spent).contains(&left), "{left}, spent {spent}");
+}
+
+#[tokio::test]
+async fn a_redis_that_forgets_makes_reservations_unknown() {
+    let mut server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/d");
+    let id = hold(&engine, &[charge(rule, b"alice", 60)], None).await.id.unwrap();
+    server.kill();
+    let gone = engine.commit(id, Actual::All(units(10)), None).await;
+    assert!(matches!(gone, Err(EngineError::Unavailable(_))), "{gone:?}");
+    let gone = engine.hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), None).await;
+    assert!(matches!(gone, Err(EngineError::Unavailable(_))), "{gone:?}");
+    server.restart().await;
+    crate::support::until("Redis decides", || {
+        engine.status().mode == earrrl_redis::EngineMode::Shared
+    })
+    .await;
+    let forgotten = engine.commit(id, Actual::All(units(10)), None).await;
+    assert_eq!(forgotten, Err(EngineError::UnknownReservation(id)));
+}
+
+#[tokio::test]
+async fn near_rules_have_no_reservations() {
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    let rule = "token-bucket 100 refill=1/s".parse().unwrap();
+    let rule = engine.prepare_as("tokens", &rule, 100, Consistency::Near).unwrap();
+    let error = engine.hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), None).await;
+    assert!(error.unwrap_err().to_string().contains("near"));
+}
+
+/// Prints the bytes of a live reservation.
+#[tokio::test]
+async fn a_reservation_occupies_few_bytes() {
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    let rule = prepare(&engine, "tokens", "fixed-window 100000/1d");
+    let id = hold(&engine, &[charge(rule, b"192.0.2.7", 60)], None).await.id.unwrap();
+    let key = format!("earrrl1:hold:{{0}}:{id}");
+    let bytes: u64 = command(&server.url(), &["MEMORY", "USAGE", &key]).unwrap();
+    println!("{bytes} bytes for a live reservation");
+    assert!((100..400).contains(&bytes), "{bytes}");
+}
