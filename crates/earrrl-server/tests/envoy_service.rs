@@ -223,6 +223,10 @@ fn rules_of_the_server_serve_descriptors() {
     assert_eq!(of("page=/login,user=a")["overallCode"], "OVER_LIMIT");
     assert_eq!(short(&of("page=/login,user=b")["statuses"][0]), "O 1 60");
     assert_eq!(short(&of("page=/other,user=b")["statuses"][0]), "O");
+    let clients = service.survey("login").unwrap().clients;
+    let named: Vec<_> = clients.into_iter().filter_map(|client| client.name).collect();
+    let counts: Vec<_> = named.iter().map(|one| (&*one.name, one.allowed, one.denied)).collect();
+    assert_eq!(counts, [(&b"a"[..], 1, 1)]);
 }
 
 #[test]

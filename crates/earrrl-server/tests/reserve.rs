@@ -80,6 +80,7 @@ fn matching_rules_reserve_all_or_nothing_and_commit_by_name() {
     assert_eq!(held["granted"], json!([6000, 1]));
     let denied = post(&server, "/v1/reserve", &chat(6000));
     assert_eq!((denied.status, &denied.json()["reservation"]), (429, &Value::Null));
+    assert_eq!(denied.json()["granted"], json!([0, 0]));
     assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (4000, 4));
     let costs = json!({"reservation": held["reservation"], "costs": {"tokens": 100}});
     assert_eq!(post(&server, "/v1/commit", &costs).status, 200);
@@ -90,6 +91,16 @@ fn matching_rules_reserve_all_or_nothing_and_commit_by_name() {
     ];
     let most = reserve(&server, &json!({"rules": list, "at_most": true}));
     assert_eq!(most["granted"], json!([9900, 1]));
+}
+
+/// The work is done, so a commit above `max_cost` must not fail and let the estimate expire.
+#[test]
+fn a_commit_above_max_cost_is_charged_as_max_cost() {
+    let (server, _) = TestServer::manual(&RULES.replace("on_expiry", "max_cost = 3\non_expiry"));
+    let held = reserve(&server, &json!({"rule": "requests", "key": "alice", "cost": 1}));
+    let commit = json!({"reservation": held["reservation"], "cost": 4});
+    assert_eq!(post(&server, "/v1/commit", &commit).status, 200);
+    assert_eq!(remaining(&server, "requests"), 2);
 }
 
 #[test]
@@ -122,7 +133,7 @@ fn invalid_reservations_are_refused() {
         ("/v1/reserve", json!({"rule": "gcra 1/s burst=5", "key": "alice"}), 404),
         ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "time": 1}), 400),
         ("/v1/commit", json!({"reservation": id, "cost": 1}), 404),
-        ("/v1/commit", json!({"reservation": "1", "cost": 1}), 422),
+        ("/v1/commit", json!({"reservation": "nope", "cost": 1}), 404),
         ("/v1/commit", json!({"reservation": id, "cost": -1}), 422),
         ("/v1/commit", json!({"reservation": id, "cost": 1, "costs": {}}), 422),
         ("/v1/commit", json!({"reservation": id, "costs": {"tokens": "1"}}), 400),
@@ -209,7 +220,19 @@ fn the_commands_reserve_and_commit() {
     assert_eq!(value(&both, "granted"), &Reply::Array(granted.into()));
     ask(&format!("EARRRL.COMMIT {} COST 0", text(&both, "reservation"))).pairs();
     assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9904, 5));
+    let both = ask("EARRRL.RESERVE tokens alice COST 904 AND requests alice COST 5").pairs();
+    let id = text(&both, "reservation");
+    ask(&format!("EARRRL.COMMIT {id} RULE tokens COST 4 RULE requests COST 2")).pairs();
+    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9900, 3));
+    let denied = ask("EARRRL.RESERVE requests alice COST 4").pairs();
+    assert_eq!(text(&denied, "granted"), "0");
+    let Reply::Error(error) = ask("EARRRL.COMMIT nope COST 1") else { panic!("an id") };
+    assert!(error.contains("expected 32 hexadecimal digits"), "{error}");
     for wrong in [
+        &*format!("EARRRL.COMMIT {id} COST 1 RULE tokens COST 1"),
+        &*format!("EARRRL.COMMIT {id} RULE tokens 1"),
+        &*format!("EARRRL.COMMIT {id} RULE tokens COST"),
+        &*format!("EARRRL.COMMIT {id} RULE none COST 1"),
         "EARRRL.RESERVE tokens",
         "EARRRL.RESERVE tokens alice TTL 0",
         "EARRRL.RESERVE tokens alice COST 1 COST 2",
@@ -271,6 +294,45 @@ fn kuadrants_service_reserves_and_commits() {
         assert_eq!(reserve(2).await.code(), Code::OverLimit);
         assert_eq!(reserve(1).await.code(), Code::Ok);
     });
+}
+
+/// A late retry of a commit, which the server has forgotten, is not taken for a report.
+#[test]
+fn a_forgotten_commit_is_not_charged_again_over_grpc() {
+    let server = TestServer::with_descriptors(
+        "[engine]\nmax_reservations = 1\n[[rule]]\nname = \"paths\"\n\
+         limit = \"fixed-window 1000/1d\"\nkey = [\"descriptor:path\"]\n",
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = grpc::connect(server.grpc).await;
+        let entries = vec![Entry { key: "path".to_owned(), value: b"/login".to_vec() }];
+        let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+        let domain = "shop".to_owned();
+        let reserve = async |amount| {
+            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let request = ReserveRequest { domain, descriptors, amount, ttl: None };
+            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request).await.unwrap()
+        };
+        let commit = async |id: &str, actual_amount| {
+            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let reservation_id = id.to_owned();
+            let request = CommitRequest { domain, descriptors, reservation_id, actual_amount };
+            grpc::call::<_, CommitResponse>(&channel, COMMIT, request).await.unwrap()
+        };
+        let first = reserve(2).await.reservation_id;
+        commit(&first, 2).await;
+        // With this bound, each shard of the reservations remembers only one that was committed.
+        for _ in 0..64 {
+            commit(&reserve(1).await.reservation_id, 0).await;
+        }
+        commit(&first, 2).await;
+        assert_eq!(reserve(3).await.code(), Code::Ok);
+    });
+    // The reservations are counted as decisions are.
+    let metrics = server.http().get("/metrics").body;
+    let counted = "earrrl_decisions_total{rule=\"paths\",outcome=\"allow\"} 66\n";
+    assert!(metrics.contains(counted), "{metrics}");
 }
 
 #[test]

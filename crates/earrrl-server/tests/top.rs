@@ -190,7 +190,12 @@ fn the_top_clients_have_names_figures_and_counts() {
         assert!(near(&alice[figure], peek[figure].as_f64().unwrap()), "{figure}: {alice} {peek}");
     }
     assert_eq!(clients[2]["limit"], 100.0, "the partner has an override: {top}");
-    assert_eq!(clients[2].get("denied"), None);
+    // The partner is below the share from which clients are named.
+    let counts = ["key_is_cut", "allowed", "denied"].map(|field| clients[2][field].clone());
+    assert_eq!(counts, [false.into(), 0.into(), 0.into()]);
+    for field in ["first_seen", "first_denied", "last_denied"] {
+        assert_eq!(clients[2].get(field), Some(&serde_json::Value::Null), "{field}");
+    }
 }
 
 #[test]
@@ -281,6 +286,8 @@ fn names_can_be_replaced_cut_and_switched_off() {
         send(&server, "bucket", "a-rather-long-name", 12);
         let top = get(&server, "/v1/top?rule=bucket", ADMIN).json();
         let client = &top["clients"][0];
+        assert_eq!(top["names_are_keys"], expected != Some("a digest"));
+        assert_eq!(client["key_is_cut"], expected == Some("a-rather-long-na"));
         if expected == Some("a digest") {
             let key = client["key"].as_str().unwrap();
             assert!(key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()), "{top}");

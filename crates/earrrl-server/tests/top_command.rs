@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::command::{earrrl, earrrl_fed};
-use crate::support::TestServer;
+use crate::support::certificates::{Authority, shown};
 use crate::support::process::BINARY;
 use crate::support::resp::encode;
 use crate::support::tools::{self, tool};
+use crate::support::{TestServer, until};
 
 const CONFIG: &str = r#"
 [server]
@@ -22,6 +25,7 @@ name = "login"
 limit = "fixed-window 5/1h"
 key = "user"
 "#;
+const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/1h burst=10\"\nkey = \"user\"\n";
 const ADMIN: &str = "admin-token-0123456789";
 /// A name with control characters, an escape sequence and a mark that turns the direction of text.
 const HOSTILE: &str = "eve\x1b[2J\x07\u{202e}";
@@ -57,9 +61,46 @@ fn once_prints_a_table_or_json() {
     assert!(table.out.contains(r"eve\x1b[2J\x07\x202e"), "{}", table.out);
     let json = earrrl(&[&once[..], &["--output", "json", "--limit", "1"]].concat());
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let client = &json["clients"][0];
+    assert_eq!((&json["names_are_keys"], &client["key_is_cut"]), (&true.into(), &false.into()));
+    for field in ["first_seen", "first_denied", "last_denied"] {
+        assert!(client[field].as_f64().unwrap() > 1.0e9, "{json}");
+    }
     assert_eq!((&json["rule"], json["clients"].as_array().unwrap().len()), (&"api".into(), 1));
     let other = earrrl(&[&once[..], &["--rule", "login"]].concat());
     assert!(!other.out.contains("alice"), "{}", other.out);
+}
+
+#[test]
+fn a_server_is_asked_over_tls_with_an_authority_of_its_own() {
+    let authority = Authority::new("ours");
+    authority.issue("server", &["localhost"]);
+    let server = TestServer::start(&format!("{}{RULE}", authority.table("")));
+    let address = format!("https://localhost:{}", server.http.port());
+    let once = ["top", "--once", "--server", &address];
+    let ca = shown(&authority.path("ca.pem"));
+    let table = earrrl(&[&once[..], &["--ca", &ca]].concat());
+    assert_eq!((table.code, &*table.err), (Some(0), ""));
+    assert!(table.out.contains("api  gcra 1/1h burst=10  0 allowed"), "{}", table.out);
+    let untrusted = earrrl(&once);
+    assert_eq!((untrusted.code, untrusted.err.lines().count()), (Some(2), 1), "{}", untrusted.err);
+}
+
+#[test]
+fn a_server_is_asked_over_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let [config, socket] = ["limits.toml", "http"].map(|name| folder.path().join(name));
+    let address = format!("unix:{}", socket.display());
+    fs::write(&config, format!("[server]\nhttp = \"{address}\"\n{RULE}")).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--config"]).arg(config).stderr(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    until("it serves", || UnixStream::connect(&socket).is_ok());
+    let table = earrrl(&["top", "--once", "--server", &address]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!((table.code, &*table.err), (Some(0), ""));
+    assert!(table.out.contains("api  gcra 1/1h burst=10  0 allowed"), "{}", table.out);
 }
 
 #[test]

@@ -83,8 +83,8 @@ pub struct Holding {
     pub decision: Decision,
     /// The id for the commit; `None` if the request was denied.
     pub id: Option<HoldId>,
-    /// The granted cost of each charge, in the order of the request. Several charges to one client
-    /// of one rule are granted as one, the first.
+    /// The granted cost of each charge, in the order of the request; 0 if the request was denied.
+    /// Several charges to one client of one rule are granted as one, the first.
     pub granted: Vec<Cost>,
 }
 

@@ -28,6 +28,12 @@ impl Engine {
         self.reserving()?.commit(id, actual, None)
     }
 
+    /// Returns true if this engine made a reservation of this id, as [`MemoryEngine::has_issued`]
+    /// does.
+    pub fn has_issued(&self, id: HoldId) -> bool {
+        self.reserving().is_ok_and(|engine| engine.has_issued(id))
+    }
+
     /// Returns the rules of a reservation.
     ///
     /// # Errors

@@ -235,7 +235,7 @@ impl Service {
             return self.note_brief(rule, limit, charge, is_over);
         }
         let mut alone = *decision;
-        alone.over = over(is_over);
+        alone.over = places(is_over);
         rule.directory.note(self.engine.hash(charge.key), limit.rule.limit(), &alone, charge.key);
     }
 
@@ -249,7 +249,7 @@ impl Service {
         is_over: bool,
     ) {
         if let Some(mut peek) = self.engine.peek_at_once(charge) {
-            peek.over = over(is_over);
+            peek.over = places(is_over);
             let hash = self.engine.hash(charge.key);
             rule.directory.note(hash, limit.rule.limit(), &peek, charge.key);
         }
@@ -315,7 +315,7 @@ impl Service {
 }
 
 /// Returns the places of a decision under one rule.
-fn over(is_over: bool) -> Places {
+pub(super) fn places(is_over: bool) -> Places {
     is_over.then_some(0).into_iter().collect()
 }
 

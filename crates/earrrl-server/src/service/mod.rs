@@ -166,6 +166,7 @@ impl Service {
         self.engine.set_max_reservations(config.max_reservations);
         before();
         self.trials.retain(|name| rules.get(name.as_bytes()).is_some());
+        self.directories.retain(|name| rules.get(name.as_bytes()).is_some());
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {
@@ -273,14 +274,15 @@ impl Service {
     /// # Errors
     /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
     /// fails.
-    pub fn reserve_descriptors(
+    pub async fn reserve_descriptors(
         &self,
         request: &RateLimitRequest,
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
         let descriptors = self.descriptors.load();
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
-        descriptors.reserve(&self.engine, &self.rules.load(), request, terms)
+        let (rules, clock) = (self.rules.load(), self.clock.0.as_ref());
+        descriptors.reserve(&self.engine, &rules, clock, request, terms).await
     }
 
     /// Returns the numbers of requests that passed without a verdict, each with the name of the

@@ -54,7 +54,14 @@ impl Directories {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Names::new(limit, self.config.options));
         let names = Arc::clone(by_rule.entry(name.to_owned()).or_insert_with(new));
+        names.set_limit(limit);
         Directory { names: Some(names), config: self.config.clone() }
+    }
+
+    /// Drops the directories of rules that were removed.
+    pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        by_rule.retain(|name, _| is_kept(name));
     }
 }
 
@@ -102,5 +109,22 @@ impl Directory {
         mac.update(key);
         let digest = mac.finalize().into_bytes();
         digest[..DIGEST].iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_removed_rules_are_dropped() {
+        let directories = Directories::new(&NamesConfig::default());
+        let rule: earrrl::Rule = "gcra 1/s burst=1".parse().unwrap();
+        let weak = ["kept", "removed"].map(|name| {
+            let directory = directories.of_rule(name, rule.limit());
+            Arc::downgrade(&directory.names.unwrap())
+        });
+        directories.retain(|name| name == "kept");
+        assert_eq!(weak.map(|names| names.upgrade().is_some()), [true, false]);
     }
 }

@@ -141,6 +141,14 @@ impl Holds {
         HoldId::from_bits(u128::from(tag) << 64 | u128::from(low))
     }
 
+    /// Returns true if the id is that of a reservation of this engine, live or not.
+    pub(crate) fn has_issued(&self, id: HoldId) -> bool {
+        let (place, low) = (id.bits() as u32, (id.bits() >> 32) as u32);
+        let Some(latest) = self.count.load(Relaxed).checked_sub(1) else { return false };
+        let count = latest.checked_sub((latest as u32).wrapping_sub(low).into());
+        count.is_some_and(|count| self.id(count, place) == id)
+    }
+
     fn at(&self, id: HoldId) -> (MutexGuard<'_, Shard>, u32) {
         let place = id.bits() as u32;
         (lock(&self.shards[place as usize % SHARDS]), place / SHARDS as u32)

@@ -28,7 +28,7 @@ const ONLY: RuleId = RuleId(0);
 /// let rule: Rule = "fixed-window 100/1d".parse()?;
 /// let tokens: Limiter<str> = Limiter::builder(rule).build()?;
 /// match tokens.hold("alice", Cost::from_units(4096)) {
-///     Ok(hold) => hold.commit(Cost::from_units(731))?,
+///     Ok(hold) => hold.commit(Cost::from_units(731)),
 ///     Err(HoldError::Denied(denied)) => assert_eq!(denied.decision().remaining, 100),
 ///     Err(error) => return Err(error.into()),
 /// }
@@ -100,15 +100,9 @@ impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
     }
 
     /// Corrects the charge to the actual cost; see [`Limit::commit`](crate::Limit::commit). A cost above the estimate is
-    /// always charged.
-    ///
-    /// # Errors
-    /// Returns an error if the cost is above the rule's `max_cost`. The reservation is then
-    /// dropped.
-    pub fn commit(mut self, actual: Cost) -> Result<(), RuleError> {
-        let actual = self.limiter.rule.accept(actual)?;
-        self.finish(Some(actual));
-        Ok(())
+    /// always charged, at most as the rule's `max_cost`.
+    pub fn commit(mut self, actual: Cost) {
+        self.finish(Some(actual.min(self.limiter.rule.max_cost())));
     }
 
     /// Gives the estimate back, as a commit of 0.
@@ -171,7 +165,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// let tokens: Limiter<str> = Limiter::builder(rule).build()?;
     /// let hold = tokens.hold("alice", Cost::from_units(4096))?;
     /// assert_eq!(tokens.peek("alice", Cost::ONE)?.remaining(), 5904);
-    /// hold.commit(Cost::from_units(731))?;
+    /// hold.commit(Cost::from_units(731));
     /// assert_eq!(tokens.peek("alice", Cost::ONE)?.remaining(), 9269);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -467,7 +467,7 @@ fn a_dropped_hold_keeps_or_releases_its_estimate() {
             assert_eq!(remaining(), left, "{text}");
             let hold = limiter.hold("alice", Cost::from_units(30)).unwrap();
             assert_eq!((hold.granted(), remaining()), (Cost::from_units(30), left - 30));
-            hold.commit(Cost::from_units(35)).unwrap();
+            hold.commit(Cost::from_units(35));
             assert_eq!(remaining(), left - 35, "{text}");
             limiter.hold("alice", Cost::from_units(5)).unwrap().release();
             assert_eq!(remaining(), left - 35, "{text}");
@@ -476,6 +476,16 @@ fn a_dropped_hold_keeps_or_releases_its_estimate() {
             assert_eq!(remaining(), left - 35, "{text}");
         }
     }
+}
+
+#[test]
+fn a_commit_above_max_cost_is_charged_as_max_cost() {
+    let rule: Rule = "fixed-window 100/1d".parse().unwrap();
+    let rule = rule.with_max_cost(Cost::from_units(50)).unwrap();
+    let rule = rule.with_on_expiry(OnExpiry::Release);
+    let limiter = Limiter::<str>::builder(rule).build().unwrap();
+    limiter.hold("alice", Cost::from_units(10)).unwrap().commit(Cost::from_units(70));
+    assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 50);
 }
 
 /// A dry-run rule that is over its limit lets a request pass without storing it, so a commit has

@@ -47,6 +47,12 @@ impl<C: Clock> MemoryEngine<C> {
         self.holds.rules(id, self.clock.now())
     }
 
+    /// Returns true if this engine made a reservation of this id, also if that has expired, or was
+    /// committed so long ago that it is forgotten. The latest 4 billion reservations are known.
+    pub fn has_issued(&self, id: HoldId) -> bool {
+        self.holds.has_issued(id)
+    }
+
     /// Checks a request whose cost is only estimated, and reserves the estimate under all rules if
     /// it is allowed. The estimate is charged at once, so that every decision counts it. A
     /// [`commit`](Self::commit) with the returned id corrects the charge to the actual cost.
@@ -104,7 +110,9 @@ impl<C: Clock> MemoryEngine<C> {
         for (nth, part) in held.iter_mut().enumerate() {
             part.held = Held::new(now, each[nth].1.cost, resets[nth]);
             part.is_stored = each[nth].1.has_stored(&decision, nth);
-            granted[merged[nth].0] = part.held.cost;
+            if decision.allowed {
+                granted[merged[nth].0] = part.held.cost;
+            }
         }
         restore_places(&mut decision, &merged);
         let id = if decision.allowed {
@@ -117,12 +125,13 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
-    /// changes nothing, whatever its cost. A cost above the estimate is always charged. A commit of
-    /// 0 releases the reservation. The corrections are those of [`Limit::commit`](crate::Limit::commit).
+    /// changes nothing, whatever its cost. A cost above the estimate is always charged, at most as
+    /// the rule's `max_cost`. A commit of 0 releases the reservation. The corrections are those of
+    /// [`Limit::commit`](crate::Limit::commit).
     ///
     /// # Errors
-    /// Returns an error if the reservation is unknown or expired, or a cost is above its rule's
-    /// `max_cost` or for a rule that is not part of the reservation.
+    /// Returns an error if the reservation is unknown or expired, or a cost is for a rule that is
+    /// not part of the reservation.
     pub fn commit(
         &self,
         id: HoldId,
@@ -134,9 +143,9 @@ impl<C: Clock> MemoryEngine<C> {
         let accepts = |parts: &[HeldPart]| accepts(&rules, parts, &actual);
         let (parts, repeated) = self.holds.commit(id, now, accepts)?;
         if !repeated {
-            parts.iter().for_each(|part| {
-                self.correct(&rules, part, actual.under(part.rule, part.held.cost), now)
-            });
+            parts
+                .iter()
+                .for_each(|part| self.correct(&rules, part, cost(&rules, part, &actual), now));
         }
         let mut standing: Each<Part<'_>> = Each::new();
         for HeldPart { rule, key, .. } in &parts {
@@ -263,7 +272,15 @@ fn grant(part: Part<'_>, now: Nanos) -> Cost {
     part.cost.min(Cost::from_units(remaining.max(1)))
 }
 
-/// Returns an error if a rule does not accept its actual cost, or is not part of the reservation.
+/// Returns the actual cost of one part, at most the rule's `max_cost`: the work is done, so the cost
+/// cannot be refused.
+fn cost(rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>) -> Cost {
+    let known = rules.get(part.rule.0 as usize);
+    let most = known.map_or(Cost::MAX, |known| known.rule.max_cost());
+    most.min(actual.under(part.rule, part.held.cost))
+}
+
+/// Returns an error if a rule with an actual cost is not part of the reservation, or is unknown.
 fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
     if let Actual::ByRule(costs) = actual {
         let missing = costs.iter().find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
@@ -271,11 +288,8 @@ fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Resul
             return Err(EngineError::UnknownRule(*rule));
         }
     }
-    for part in parts {
-        let known = rules.get(part.rule.0 as usize).ok_or(EngineError::UnknownRule(part.rule))?;
-        known.rule.accept(actual.under(part.rule, part.held.cost))?;
-    }
-    Ok(())
+    let unknown = parts.iter().find(|part| rules.get(part.rule.0 as usize).is_none());
+    unknown.map_or(Ok(()), |part| Err(EngineError::UnknownRule(part.rule)))
 }
 
 #[cfg(test)]

@@ -104,6 +104,7 @@ fn several_rules_reserve_all_or_nothing_and_commit_an_amount_each() {
     let id = hold(&engine, &both);
     let denied = engine.hold(&both, HoldTerms::default(), None).unwrap();
     assert_eq!((denied.id, denied.decision.rule), (None, 0));
+    assert_eq!(denied.granted, [Cost::ZERO; 2]);
     assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (40, 2));
     let costs = [(tokens, units(10)), (RuleId(9), units(1))];
     assert!(engine.commit(id, Actual::ByRule(&costs), None).is_err());
@@ -121,9 +122,69 @@ fn at_most_grants_what_is_left() {
     assert_eq!(ask(70).granted, [units(70)]);
     let rest = ask(70);
     assert_eq!((rest.granted, rest.decision.remaining), (std::vec![units(30)], 0));
-    assert_eq!(ask(70).id, None);
+    let nothing = ask(70);
+    assert_eq!((nothing.id, nothing.granted), (None, std::vec![Cost::ZERO]));
     engine.commit(rest.id.unwrap(), Actual::All(units(20)), None).unwrap();
     assert_eq!(ask(70).granted, [units(10)]);
+}
+
+/// The work is done, so the most expensive request must not become free.
+#[test]
+fn a_commit_above_max_cost_is_charged_as_max_cost() {
+    let engine = engine();
+    let cheap: Rule = "fixed-window 100/1d".parse().unwrap();
+    let cheap = cheap.with_max_cost(units(50)).unwrap().with_on_expiry(OnExpiry::Release);
+    let cheap = engine.prepare_with("cheap", &cheap, 1000).unwrap();
+    let other = prepare(&engine, "other", "fixed-window 100/1d");
+    let id = hold(&engine, &[charge(cheap, 10), charge(other, 10)]);
+    engine.commit(id, Actual::All(units(70)), None).unwrap();
+    assert_eq!((remaining(&engine, cheap), remaining(&engine, other)), (50, 30));
+    let id = hold(&engine, &[charge(cheap, 10)]);
+    engine.commit(id, Actual::ByRule(&[(cheap, units(60))]), None).unwrap();
+    assert_eq!(remaining(&engine, cheap), 0);
+}
+
+/// A retried commit that comes late must not be taken for a request that was never reserved.
+#[test]
+fn a_forgotten_reservation_is_known_as_issued() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "fixed-window 1000/1d");
+    let unknown = HoldId::from_bits(0);
+    assert!(!engine.has_issued(unknown));
+    let ids: Vec<_> = (0..20).map(|_| hold(&engine, &[charge(rule, 1)])).collect();
+    ids.iter().for_each(|id| drop(engine.commit(*id, Actual::All(units(1)), None)));
+    wait(&engine, 86_400);
+    (0..20).for_each(|_| drop(hold(&engine, &[charge(rule, 1)])));
+    for id in ids {
+        assert!(engine.commit(id, Actual::All(units(1)), None).is_err());
+        assert!(engine.has_issued(id));
+        for bit in 0..128 {
+            assert!(!engine.has_issued(HoldId::from_bits(id.bits() ^ 1 << bit)), "{bit}");
+        }
+    }
+    assert!(!engine.has_issued(unknown));
+}
+
+/// Two of three reservations are committed, the others expire. `EARRRL_LONG=1` makes ten million.
+#[test]
+fn reservations_that_have_ended_leave_memory_unchanged() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "token-bucket 100000000 refill=1/d");
+    let count = if std::env::var_os("EARRRL_LONG").is_some() { 10_000_000 } else { 30_000_u64 };
+    let mut bytes = 0;
+    for nth in 0..count {
+        let key = &(nth % 64).to_le_bytes();
+        let id = hold(&engine, &[Charge { rule, key, cost: units(2) }]);
+        if nth % 3 > 0 {
+            engine.commit(id, Actual::All(units(nth % 3)), None).unwrap();
+        }
+        wait(&engine, 1);
+        if nth == 10_000 {
+            bytes = engine.reservations().bytes;
+        }
+    }
+    assert_eq!(engine.reservations().bytes, bytes);
+    assert!((1..100_000).contains(&bytes), "{bytes}");
 }
 
 #[test]

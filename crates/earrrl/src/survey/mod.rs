@@ -86,6 +86,10 @@ impl Survey {
         for (nth, source) in sources.iter().enumerate() {
             let per_second = source.limit.per_second();
             source.clients.walk(source.limit, now, |passed| {
+                // An idle client is stored until its place is needed.
+                if passed.usage <= 0.0 {
+                    return;
+                }
                 rates.add(passed.usage * per_second);
                 highest.offer(nth, passed);
             });

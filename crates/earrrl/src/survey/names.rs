@@ -84,8 +84,9 @@ pub struct Names {
     /// Decisions with fewer requests remaining are noted.
     below: AtomicU64,
     options: NameOptions,
-    /// The averaging time of the limit, by which past usage decays in the order of clients.
-    period: f64,
+    /// The averaging time of the limit, by which past usage decays in the order of clients, as the
+    /// bits of seconds.
+    period: AtomicU64,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -135,7 +136,7 @@ impl Names {
         let names = Self {
             below: AtomicU64::new(0),
             options,
-            period: limit.allowance().1.max(1e-3),
+            period: AtomicU64::new(0),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
         };
         names.set_limit(limit);
@@ -145,6 +146,7 @@ impl Names {
     /// Adapts the directory to a changed limit.
     pub fn set_limit(&self, limit: &Limit) {
         self.below.store(self.options.remaining_below(limit), Relaxed);
+        self.period.store(limit.allowance().1.max(1e-3).to_bits(), Relaxed);
     }
 
     /// Returns true if a decision under one rule is to be noted.
@@ -244,7 +246,8 @@ impl Names {
     /// that the order of two clients does not depend on the present time; under recent-average it
     /// is exactly the order of their rates.
     fn rank(&self, usage: f64, at: Nanos) -> f64 {
-        at.get() as f64 / 1e9 / self.period + usage.clamp(1e-12, 1e300).ln()
+        let period = f64::from_bits(self.period.load(Relaxed));
+        at.get() as f64 / 1e9 / period + usage.clamp(1e-12, 1e300).ln()
     }
 
     fn shard(&self, fingerprint: u64) -> MutexGuard<'_, Shard> {

@@ -50,7 +50,7 @@ impl LogTrial for ConfigTrial {
         let report = service.survey(&rule).map_err(|error| error.to_string())?;
         let clients = report.clients.into_iter().take(limit);
         let clients = clients.map(|client| TopRow::of(client.figures, client.name)).collect();
-        Ok(TopSnapshot { rule, rules, clients, status: String::new() })
+        Ok(TopSnapshot { rule, rules, clients, names_are_keys: true, ..TopSnapshot::default() })
     }
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {

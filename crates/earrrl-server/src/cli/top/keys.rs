@@ -122,15 +122,27 @@ impl Screen {
                     Order::Name => Order::Usage,
                 };
             }
-            KeyCode::Char('r') => {
-                let clients = self.clients();
-                let place = self.selected.selected().unwrap_or(0);
-                let key = clients.get(place).and_then(|client| client.key.clone());
-                self.prompt = key.map_or(Prompt::Nothing, Prompt::Reset);
-            }
+            KeyCode::Char('r') => match self.key_to_reset() {
+                Some(Ok(key)) => self.prompt = Prompt::Reset(key),
+                Some(Err(reason)) => self.not_reset = Some(reason.to_owned()),
+                None => {}
+            },
             _ => {}
         }
         KeyEffect::Stay
+    }
+
+    /// Returns the key of the selected client, or the reason why the client cannot be reset by what is
+    /// known of its key, which could be another client's key. `None` if there are no clients.
+    fn key_to_reset(&self) -> Option<Result<Vec<u8>, &'static str>> {
+        let clients = self.clients();
+        let client = clients.get(self.selected.selected().unwrap_or(0))?;
+        Some(match &client.key {
+            None => Err("only the fingerprint of this client is known"),
+            Some(_) if !self.snapshot.names_are_keys => Err("only the HMAC of this key is known"),
+            Some(_) if client.key_is_cut => Err("only the beginning of this key is known"),
+            Some(key) => Ok(key.clone()),
+        })
     }
 
     fn edit(&mut self, code: KeyCode) -> KeyEffect {
@@ -201,7 +213,8 @@ mod tests {
             rule: "api".to_owned(),
             rules: vec![rule("api"), rule("login")],
             clients: vec![client("bob", 2.0, 1), client("alice", 1.0, 9), client("carol", 0.5, 0)],
-            status: String::new(),
+            names_are_keys: true,
+            ..TopSnapshot::default()
         }
     }
 
@@ -233,6 +246,23 @@ mod tests {
         screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
         assert_eq!(screen.snapshot.rules[0].allowed, 10.0);
         assert!(matches!(press(&mut screen, KeyCode::Char('q')), KeyEffect::Quit));
+    }
+
+    #[test]
+    fn a_client_whose_key_is_not_exact_is_not_reset() {
+        let spoil: [fn(&mut TopSnapshot); 3] = [
+            |snapshot| snapshot.clients[0].key_is_cut = true,
+            |snapshot| snapshot.names_are_keys = false,
+            |snapshot| snapshot.clients[0].key = None,
+        ];
+        for (spoil, reason) in spoil.into_iter().zip(["beginning", "HMAC", "fingerprint"]) {
+            let (mut screen, mut spoilt) = (Screen::default(), snapshot(0.0, 0.0));
+            spoil(&mut spoilt);
+            screen.update(state(spoilt), Instant::now());
+            press(&mut screen, KeyCode::Char('r'));
+            assert!(screen.not_reset.as_ref().is_some_and(|why| why.contains(reason)));
+            assert!(matches!(press(&mut screen, KeyCode::Char('y')), KeyEffect::Stay));
+        }
     }
 
     #[test]

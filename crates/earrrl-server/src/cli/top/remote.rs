@@ -137,6 +137,7 @@ impl ClientSource for Remote {
             rule,
             rules,
             clients: clients.collect(),
+            names_are_keys: top["names_are_keys"] != false,
             status: status(&ready, &metrics),
         })
     }
@@ -160,6 +161,7 @@ fn client_of(client: &Value) -> TopRow {
     let decoded = text("key_b64").and_then(|key| STANDARD.decode(key).ok());
     TopRow {
         key: text("key").map(|key| key.as_bytes().to_vec()).or(decoded),
+        key_is_cut: client["key_is_cut"] == true,
         fingerprint: text("fingerprint").unwrap_or_default().to_owned(),
         rate: number("rate"),
         usage: number("usage").unwrap_or_default(),
@@ -168,6 +170,9 @@ fn client_of(client: &Value) -> TopRow {
         retry_after: number("retry_after"),
         allowed: count("allowed"),
         denied: count("denied"),
+        first_seen: number("first_seen"),
+        first_denied: number("first_denied"),
+        last_denied: number("last_denied"),
     }
 }
 

@@ -72,7 +72,8 @@ impl LogTrial for RuleTrial {
             rule: NAME.to_owned(),
             rules: vec![counts],
             clients,
-            status: String::new(),
+            names_are_keys: true,
+            ..TopSnapshot::default()
         })
     }
 

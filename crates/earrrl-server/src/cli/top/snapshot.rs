@@ -1,8 +1,9 @@
 //! The clients and counters at one instant, and their form as a table and as JSON.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use earrrl::{Name, TopClient, Wait};
+use earrrl::{Name, Nanos, TopClient, Wait};
 use earrrl_logs::line::Escaped;
 use serde_json::{Value, json};
 
@@ -16,6 +17,8 @@ pub(super) struct TopSnapshot {
     pub(super) rule: String,
     pub(super) rules: Vec<RuleCounts>,
     pub(super) clients: Vec<TopRow>,
+    /// False if the source replaces keys by their HMACs.
+    pub(super) names_are_keys: bool,
     /// The state of the source: the engine's mode and its memory, or the progress in the log.
     pub(super) status: String,
 }
@@ -34,6 +37,8 @@ pub(super) struct RuleCounts {
 pub(super) struct TopRow {
     /// The key; `None` if only the fingerprint is known.
     pub(super) key: Option<Vec<u8>>,
+    /// True if the key is longer than what is known of it.
+    pub(super) key_is_cut: bool,
     pub(super) fingerprint: String,
     pub(super) rate: Option<f64>,
     pub(super) usage: f64,
@@ -43,6 +48,10 @@ pub(super) struct TopRow {
     pub(super) retry_after: Option<f64>,
     pub(super) allowed: u64,
     pub(super) denied: u64,
+    /// The instant at which the client was named, in seconds since the Unix epoch.
+    pub(super) first_seen: Option<f64>,
+    pub(super) first_denied: Option<f64>,
+    pub(super) last_denied: Option<f64>,
 }
 
 impl RuleCounts {
@@ -56,7 +65,12 @@ impl TopRow {
     /// Makes a client of its figures, and of its name if that is known.
     pub(super) fn of(figures: TopClient, name: Option<Name>) -> Self {
         let (allowed, denied) = name.as_ref().map_or((0, 0), |name| (name.allowed, name.denied));
+        let seconds = |at: Nanos| Duration::from_nanos(at.get()).as_secs_f64();
         Self {
+            key_is_cut: name.as_ref().is_some_and(|name| name.is_cut),
+            first_seen: name.as_ref().map(|name| seconds(name.first_seen)),
+            first_denied: name.as_ref().and_then(|name| name.first_denied).map(seconds),
+            last_denied: name.as_ref().and_then(|name| name.last_denied).map(seconds),
             key: name.map(|name| name.name.into_vec()),
             fingerprint: format!("{:010x}", figures.fingerprint),
             rate: figures.rate,
@@ -150,13 +164,16 @@ impl TopSnapshot {
                 Ok(key) => key.to_owned(),
                 Err(_) => Escaped(key).to_string(),
             });
-            json!({ "key": key, "fingerprint": one.fingerprint, "rate": one.rate,
-                    "usage": one.usage, "limit": one.limit, "remaining": one.remaining,
-                    "retry_after": one.retry_after, "allowed": one.allowed, "denied": one.denied })
+            json!({ "key": key, "key_is_cut": one.key_is_cut, "fingerprint": one.fingerprint,
+                    "rate": one.rate, "usage": one.usage, "limit": one.limit,
+                    "remaining": one.remaining, "retry_after": one.retry_after,
+                    "allowed": one.allowed, "denied": one.denied, "first_seen": one.first_seen,
+                    "first_denied": one.first_denied, "last_denied": one.last_denied })
         };
         json!({
             "rule": self.rule,
             "status": self.status,
+            "names_are_keys": self.names_are_keys,
             "rules": self.rules.iter().map(rule).collect::<Vec<_>>(),
             "clients": self.clients.iter().map(client).collect::<Vec<_>>(),
         })

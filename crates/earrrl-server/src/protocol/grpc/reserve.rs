@@ -32,15 +32,16 @@ pub(super) async fn reserve(
         Some(ttl) => HoldTerms::default().ttl(duration(&ttl)),
     };
     let request = request_of(domain, descriptors, amount);
-    let reserved = server.service.reserve_descriptors(&request, terms);
+    let reserved = server.service.reserve_descriptors(&request, terms).await;
     let (allowed, id) = reserved.map_err(|error| call::status(&error))?;
     let code = if allowed { Code::Ok } else { Code::OverLimit };
     let reservation_id = id.map(|id| id.to_string()).unwrap_or_default();
     Ok(frame(&ReserveResponse { code: code.into(), reservation_id }))
 }
 
-/// Answers a call to `Commit`. If the reservation is unknown or expired, the actual amount is
-/// charged as `Report` charges it.
+/// Answers a call to `Commit`. If the reservation is unknown, the actual amount is charged as
+/// `Report` charges it. A reservation of this process is not unknown after its end: it may have been
+/// committed before, and must not be charged twice.
 pub(super) async fn commit(
     server: &Server,
     all: &Arc<HeldBytes>,
@@ -53,7 +54,8 @@ pub(super) async fn commit(
         let actual = Actual::All(Cost::from_units(actual_amount));
         match server.service.engine().commit(id, actual) {
             Ok(_) => return Ok(frame(&CommitResponse {})),
-            Err(EngineError::UnknownReservation(_)) => {}
+            Err(EngineError::UnknownReservation(_)) if !server.service.engine().has_issued(id) => {}
+            Err(EngineError::UnknownReservation(_)) => return Ok(frame(&CommitResponse {})),
             Err(error) => return Err(failed(error.into())),
         }
     }

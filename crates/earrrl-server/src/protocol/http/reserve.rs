@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::response::Response;
-use earrrl::{HoldId, HoldTerms};
+use earrrl::{HoldId, HoldTerms, RuleError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -124,7 +125,9 @@ pub(super) async fn commit(
     // The id cannot be guessed, so it permits the commit under the rules of the reservation.
     let (_, body) = read(&server, request, Scope::Check).await?;
     let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
-    let id: HoldId = reservation.0.parse().map_err(AskError::from)?;
+    // A text that is no id is that of no reservation.
+    let unknown = |error: RuleError| Problem::new(StatusCode::NOT_FOUND, error.to_string());
+    let id: HoldId = reservation.0.parse().map_err(unknown)?;
     let by_rule: Vec<(Cow<'_, str>, _)>;
     let costs = match (cost, costs) {
         (None, Some(costs)) => {

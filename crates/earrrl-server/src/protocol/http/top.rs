@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use earrrl::{Nanos, Wait};
+use earrrl::{Name, Nanos, Wait};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
@@ -36,7 +36,12 @@ pub(super) async fn top(
     }
     let report = server.service.report(&rule).await?;
     let clients: Vec<_> = report.clients.iter().take(count as usize).map(client).collect();
-    Ok(Json(json!({ "rule": rule, "at": seconds_since_epoch(report.at), "clients": clients })))
+    Ok(Json(json!({
+        "rule": rule,
+        "at": seconds_since_epoch(report.at),
+        "names_are_keys": server.config.names.hmac_key.is_none(),
+        "clients": clients,
+    })))
 }
 
 /// `GET /v1/rates?rule=NAME&above=X`: returns the distribution of clients' rates, and how many
@@ -104,13 +109,15 @@ pub(super) fn distribution(rule: &str, limit: f64, report: &SurveyReport) -> Val
 }
 
 /// Returns a client as JSON. A key that is not UTF-8 is in `key_b64`, and a client without a name
-/// has only its fingerprint.
+/// has only its fingerprint and its figures.
 pub(super) fn client(reported: &SurveyedClient) -> Value {
     let SurveyedClient { figures, name } = reported;
     let wait = match figures.retry_after {
         Wait::For(wait) => json!(wait.as_secs_f64()),
         Wait::Never => Value::Null,
     };
+    let denied =
+        |at: fn(&Name) -> Option<Nanos>| name.as_ref().and_then(at).map(seconds_since_epoch);
     let mut client = json!({
         "key": null,
         "fingerprint": format!("{:010x}", figures.fingerprint),
@@ -120,15 +127,16 @@ pub(super) fn client(reported: &SurveyedClient) -> Value {
         "remaining": figures.remaining,
         "retry_after": wait,
         "reset_after": figures.reset_after.as_secs_f64(),
+        "key_is_cut": name.as_ref().is_some_and(|name| name.is_cut),
+        "allowed": name.as_ref().map_or(0, |name| name.allowed),
+        "denied": name.as_ref().map_or(0, |name| name.denied),
+        "first_seen": name.as_ref().map(|name| seconds_since_epoch(name.first_seen)),
+        "first_denied": denied(|name| name.first_denied),
+        "last_denied": denied(|name| name.last_denied),
     });
-    let Some(name) = name else { return client };
-    insert_key(&mut client, &name.name);
-    client["key_is_cut"] = name.is_cut.into();
-    client["allowed"] = name.allowed.into();
-    client["denied"] = name.denied.into();
-    client["first_seen"] = seconds_since_epoch(name.first_seen).into();
-    client["first_denied"] = name.first_denied.map(seconds_since_epoch).into();
-    client["last_denied"] = name.last_denied.map(seconds_since_epoch).into();
+    if let Some(name) = name {
+        insert_key(&mut client, &name.name);
+    }
     client
 }
 

@@ -77,7 +77,8 @@ fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
     nanos.map(Duration::from_nanos).ok_or_else(problem)
 }
 
-/// Answers `EARRRL.COMMIT id [COST c]`. Without a cost, the estimates become the actual costs.
+/// Answers `EARRRL.COMMIT id [COST c | RULE rule COST c …]`. Without a cost, the estimates become the
+/// actual costs.
 pub(super) fn commit(
     session: &Session,
     request: Request<'_, '_>,
@@ -85,14 +86,33 @@ pub(super) fn commit(
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
-    let actual = match (request.len(), request.word(2), request.word(3)) {
-        (2, ..) => None,
-        (4, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"COST") => Some(cost(text)?),
-        _ => return Err(Refusal::WordCount),
-    };
-    let id = request.word(1).and_then(|id| std::str::from_utf8(id).ok());
+    let mut words = request.words().skip(1);
+    let id = words.next().and_then(|id| std::str::from_utf8(id).ok());
     let id: HoldId = id.unwrap_or_default().parse().map_err(AskError::from)?;
-    let (answer, repeated) = session.server.service.commit(rules, id, &ActualCosts::All(actual))?;
+    let costs = actual_costs(words)?;
+    let (answer, repeated) = session.server.service.commit(rules, id, &costs)?;
     write_committed(&answer, repeated, reply);
     Ok(())
+}
+
+/// Parses `[COST c | RULE rule COST c …]`.
+fn actual_costs<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<ActualCosts<'a>, Refusal> {
+    let expected = || Refusal::Error("expected COST, RULE or nothing more".to_owned());
+    let (mut all, mut by_rule) = (None, Vec::new());
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(Refusal::WordCount);
+        if word.eq_ignore_ascii_case(b"COST") && all.is_none() && by_rule.is_empty() {
+            all = Some(cost(value()?)?);
+        } else if word.eq_ignore_ascii_case(b"RULE") && all.is_none() && by_rule.len() < MAX_CHARGES
+        {
+            let name = std::str::from_utf8(value()?).map_err(|_| AskError::UnknownRule)?;
+            if !value()?.eq_ignore_ascii_case(b"COST") {
+                return Err(expected());
+            }
+            by_rule.push((name, cost(value()?)?));
+        } else {
+            return Err(expected());
+        }
+    }
+    Ok(if by_rule.is_empty() { ActualCosts::All(all) } else { ActualCosts::ByRule(by_rule) })
 }

@@ -3,18 +3,20 @@
 
 use std::time::Duration;
 
-use earrrl::{Charge, Mode};
+use earrrl::{Charge, Decision, Mode};
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Hits, LimitRef};
+use super::asked::{AskedLimit, Hits, LimitRef, RuleLimit};
 use super::counts::Became;
 use super::prepared::{Descriptors, LimitKind};
 use super::verdict::{LimitVerdict, Verdicts};
 use super::{headers, metadata};
+use crate::engine::Engine;
 use crate::protobuf::Duration as ProtoDuration;
 use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
+use crate::service::ask::places;
 
 /// Returns the response to a request that could not be decided before its deadline.
 pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
@@ -46,7 +48,6 @@ pub(super) fn response(
     response.statuses = vec![nothing; request.descriptors.len()];
     let mut shown = SmallVec::<[bool; 8]>::from_elem(false, request.descriptors.len());
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
-        count(descriptors, request, asked, verdict, verdicts.over());
         let status = &mut response.statuses[asked.descriptor];
         // A status shows one limit, so if several limits apply to a descriptor, the tightest is
         // shown.
@@ -90,24 +91,54 @@ fn whole_seconds(duration: Duration) -> ProtoDuration {
     ProtoDuration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
-fn count(
+/// Counts the outcomes of all limits in the metrics, and notes clients of rules that are over or close
+/// to a limit.
+pub(super) fn count(
+    descriptors: &Descriptors,
+    engine: &Engine,
+    request: &RateLimitRequest,
+    limits: &[AskedLimit<'_>],
+    verdicts: &Verdicts,
+) {
+    for ((asked, verdict), figures) in limits.iter().zip(&verdicts.each).zip(&verdicts.figures) {
+        match &asked.limit {
+            // A request that one limit denies is not charged under the rules that allow it.
+            LimitRef::Rule(rule)
+                if verdict.over || !verdicts.over() || descriptors.config.drain_denied =>
+            {
+                count_rule(engine, rule, asked, verdict, figures.as_ref());
+            }
+            LimitRef::Rule(_) => {}
+            _ => count_descriptor(descriptors, request, asked, verdict),
+        }
+    }
+}
+
+fn count_rule(
+    engine: &Engine,
+    limit: &RuleLimit<'_>,
+    asked: &AskedLimit<'_>,
+    verdict: &LimitVerdict,
+    figures: Option<&Decision>,
+) {
+    let RuleLimit { rule, prepared, .. } = limit;
+    rule.outcomes.count(verdict.outcome);
+    let (Some(id), Hits::Charged(hits @ 1..)) = (asked.counted(), asked.hits) else { return };
+    let charge = Charge { rule: id, key: &asked.key, cost: asked.cost(hits) };
+    rule.try_limit(&charge, Mode::Check, verdict.over);
+    let Some(mut figures) = figures.copied() else { return };
+    if verdict.over || figures.remaining < prepared.named_below {
+        figures.over = places(verdict.over);
+        rule.directory.note(engine.hash(charge.key), prepared.rule.limit(), &figures, charge.key);
+    }
+}
+
+fn count_descriptor(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
     asked: &AskedLimit<'_>,
     verdict: &LimitVerdict,
-    is_denied: bool,
 ) {
-    if let LimitRef::Rule(rule) = &asked.limit {
-        // A request that one limit denies is not charged under the rules that allow it.
-        if verdict.over || !is_denied || descriptors.config.drain_denied {
-            rule.rule.outcomes.count(verdict.outcome);
-            if let (Some(id), Hits::Charged(hits @ 1..)) = (asked.counted(), asked.hits) {
-                let charge = Charge { rule: id, key: &asked.key, cost: asked.cost(hits) };
-                rule.rule.try_limit(&charge, Mode::Check, verdict.over);
-            }
-        }
-        return;
-    }
     let Hits::Charged(hits) = asked.hits else { return };
     if !descriptors.config.metrics || matches!(asked.limit.kind, LimitKind::Unlimited) {
         return;

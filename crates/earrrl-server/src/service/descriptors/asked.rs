@@ -18,6 +18,7 @@ use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitOverride, 
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned, join};
+use crate::service::limit::PreparedLimit;
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
@@ -60,6 +61,8 @@ pub(super) enum LimitRef<'a> {
 #[derive(Debug)]
 pub(super) struct RuleLimit<'a> {
     pub(super) rule: &'a ActiveRule,
+    /// The limit that applies to the request: the rule's own or that of an override.
+    pub(super) prepared: &'a PreparedLimit,
     limit: DescriptorLimit,
 }
 
@@ -267,7 +270,7 @@ fn rules_of<'a>(
         let quota_mode = false;
         let limit =
             DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None };
-        let limit = LimitRef::Rule(Box::new(RuleLimit { rule, limit }));
+        let limit = LimitRef::Rule(Box::new(RuleLimit { rule, prepared, limit }));
         limits.push((limit, applied.stored_key(key)));
     }
     limits

@@ -44,6 +44,11 @@ impl JudgedRequest {
         judged
     }
 
+    /// Returns the decision that covers all charges of a request.
+    pub(super) fn of(decision: Decision) -> Self {
+        Self { parts: [DecidedPart { first: 0, decided: Ok(decision) }].into_iter().collect() }
+    }
+
     async fn decide_each(
         &mut self,
         engine: &Engine,

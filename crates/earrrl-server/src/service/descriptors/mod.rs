@@ -67,6 +67,7 @@ impl Descriptors {
         if let (Some(error), false) = (failed, verdicts.over()) {
             return Err(error);
         }
+        answer::count(self, engine, request, &limits, &verdicts);
         Ok(answer::response(self, request, &limits, &verdicts))
     }
 

@@ -1,9 +1,12 @@
 //! Reservations under the limits of descriptors.
 
-use earrrl::{HoldId, HoldTerms};
+use earrrl::{Clock, HoldId, HoldTerms};
 
 use super::asked::{self, Asked, Hits};
+use super::judged::JudgedRequest;
 use super::prepared::{Descriptors, LimitKind};
+use super::verdict::Verdicts;
+use super::{answer, figures};
 use crate::engine::Engine;
 use crate::protobuf::ratelimit::RateLimitRequest;
 use crate::service::error::AskError;
@@ -16,10 +19,11 @@ impl Descriptors {
     ///
     /// # Errors
     /// Returns an [`AskError`] if the request or the terms are invalid, or the engine fails.
-    pub fn reserve(
+    pub async fn reserve(
         &self,
         engine: &Engine,
         rules: &ActiveRules,
+        clock: &dyn Clock,
         request: &RateLimitRequest,
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
@@ -34,10 +38,16 @@ impl Descriptors {
             is_zero && !asked.limit.shadow_mode && asked.hits != Hits::Charged(0)
         });
         let charges = asked::charges(&limits);
-        if denied || charges.is_empty() {
-            return Ok((!denied, None));
-        }
-        let holding = engine.hold(&charges, terms)?;
-        Ok((holding.decision.allowed, holding.id))
+        let (judged, id) = if denied || charges.is_empty() {
+            (JudgedRequest::default(), None)
+        } else {
+            let holding = engine.hold(&charges, terms)?;
+            (JudgedRequest::of(holding.decision), holding.id)
+        };
+        let allowed = !denied && judged.only().is_none_or(|decision| decision.allowed);
+        let figures = figures(engine, &limits, &judged).await;
+        let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
+        answer::count(self, engine, request, &limits, &verdicts);
+        Ok((allowed, id))
     }
 }

@@ -13,6 +13,8 @@ use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 #[derive(Debug)]
 pub(super) struct Verdicts {
     pub(super) each: SmallVec<[LimitVerdict; 2]>,
+    /// The figures under each limit; `None` where the engine does not count or cannot judge.
+    pub(super) figures: SmallVec<[Option<Decision>; 2]>,
     over: bool,
 }
 
@@ -39,17 +41,17 @@ impl Verdicts {
         judged: &JudgedRequest,
         now: Nanos,
     ) -> Self {
-        let verdict = |(asked, figures): (&AskedLimit<'_>, Option<Decision>)| {
+        let verdict = |(asked, figures): (&AskedLimit<'_>, &Option<Decision>)| {
             LimitVerdict::new(asked, figures.as_ref(), judged, now)
         };
-        let each: SmallVec<[LimitVerdict; 2]> = limits.iter().zip(figures).map(verdict).collect();
+        let each: SmallVec<[LimitVerdict; 2]> = limits.iter().zip(&figures).map(verdict).collect();
         let quotas = || limits.iter().zip(&each).filter(|(asked, _)| asked.limit.quota_mode);
         let denied = |(asked, verdict): (&AskedLimit<'_>, &LimitVerdict)| {
             verdict.enforced && !asked.limit.quota_mode
         };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
         let over = all_quotas || limits.iter().zip(&each).any(denied);
-        Self { each, over }
+        Self { each, figures, over }
     }
 
     /// Returns true if the limits together deny the request.
