@@ -11,8 +11,9 @@ use earrrl_server::protobuf::reservation::{
 };
 
 use crate::support::http::Response;
+use crate::support::redis::Redis;
 use crate::support::resp::Reply;
-use crate::support::{TestServer, grpc};
+use crate::support::{TestServer, grpc, until};
 
 const RULES: &str = r#"
 [engine]
@@ -335,15 +336,38 @@ fn a_forgotten_commit_is_not_charged_again_over_grpc() {
     assert!(metrics.contains(counted), "{metrics}");
 }
 
+/// One server reserves, the other commits; both use the same Redis.
 #[test]
-fn reservations_need_the_engine_in_memory() {
-    for (more, message) in [
-        ("max_reservations = 5", "max_reservations: reservations need the engine in memory"),
-        ("", "on_expiry: reservations need the engine in memory"),
-    ] {
-        let config = RULES
-            .replace("max_reservations = 3", &format!("redis = \"redis://localhost\"\n{more}"));
-        let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err();
-        assert!(error.to_string().contains(message), "{error}");
+fn servers_share_reservations_in_redis() {
+    let redis = Redis::start();
+    let engine = format!("redis = \"{}\"\ndeadline = \"10s\"", redis.url());
+    let config = RULES.replace("max_reservations = 3", &engine);
+    let servers = [(), ()].map(|()| {
+        let server = TestServer::start(&config.replace("on_expiry = \"release\"\n", ""));
+        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        server
+    });
+    let chat = json!({"attributes": {"user": "alice", "path": "/v1/chat", "tokens": 6000}});
+    let held = reserve(&servers[0], &chat);
+    assert_eq!(held["granted"], json!([6000, 1]));
+    assert_eq!(remaining(&servers[1], "tokens"), 4000);
+    let costs = json!({"reservation": held["reservation"], "costs": {"tokens": 100}});
+    for repeated in [false, true] {
+        let response = post(&servers[1], "/v1/commit", &costs);
+        assert_eq!((response.status, &response.json()["repeated"]), (200, &json!(repeated)));
+        assert_eq!(remaining(&servers[0], "tokens"), 9900);
     }
+    let pairs = servers[0].resp().line("EARRRL.RESERVE tokens alice COST 900").pairs();
+    let id = text(&pairs, "reservation");
+    servers[1].resp().line(&format!("EARRRL.COMMIT {id} COST 400")).pairs();
+    assert_eq!(remaining(&servers[0], "tokens"), 9500);
+    let unknown = json!({"reservation": "00000000000000000000000000000000", "cost": 1});
+    assert_eq!(post(&servers[0], "/v1/commit", &unknown).status, 404);
+}
+
+#[test]
+fn redis_releases_no_expired_reservations() {
+    let config = RULES.replace("max_reservations = 3", "redis = \"redis://localhost\"");
+    let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err();
+    assert!(error.to_string().contains("on_expiry: only with the engine in memory"), "{error}");
 }

@@ -1,6 +1,7 @@
 //! Tests of the clients with the highest rates, over HTTP and RESP.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -192,7 +193,7 @@ fn the_top_clients_have_names_figures_and_counts() {
     assert_eq!(clients[2]["limit"], 100.0, "the partner has an override: {top}");
     // The partner is below the share from which clients are named.
     let counts = ["key_is_cut", "allowed", "denied"].map(|field| clients[2][field].clone());
-    assert_eq!(counts, [false.into(), 0.into(), 0.into()]);
+    assert_eq!(counts, [json!(false), json!(0), json!(0)]);
     for field in ["first_seen", "first_denied", "last_denied"] {
         assert_eq!(clients[2].get(field), Some(&serde_json::Value::Null), "{field}");
     }

@@ -150,7 +150,7 @@ pub(crate) async fn commit(
     Ok(Committed::new(decision, rules, repeated))
 }
 
-/// Returns an error if a rule does not accept its actual cost, or is not part of the reservation.
+/// Returns an error if a rule with an actual cost is not part of the reservation.
 fn accepts(charges: &[&HeldCharge<'_>], actual: &Actual<'_>) -> Result<(), EngineError> {
     if let Actual::ByRule(costs) = actual {
         let is_part = |rule: RuleId| charges.iter().any(|held| held.charge.rule.id == rule);
@@ -158,10 +158,13 @@ fn accepts(charges: &[&HeldCharge<'_>], actual: &Actual<'_>) -> Result<(), Engin
             return Err(EngineError::UnknownRule(*rule));
         }
     }
-    for HeldCharge { charge, .. } in charges {
-        charge.rule.rule.accept(actual.under(charge.rule.id, charge.cost))?;
-    }
     Ok(())
+}
+
+/// Returns the actual cost under one rule, at most the rule's `max_cost`: the work is done, so the
+/// cost cannot be refused.
+fn cost(charge: &KeyedCharge, actual: &Actual<'_>) -> Cost {
+    actual.under(charge.rule.id, charge.cost).min(charge.rule.rule.max_cost())
 }
 
 /// Commits the part of a reservation that is in one slot.
@@ -177,8 +180,7 @@ async fn commit_slot(
     let corrections: Vec<_> = charges
         .iter()
         .filter_map(|held| {
-            let cost = actual.under(held.charge.rule.id, held.charge.cost);
-            Some((&held.charge, correction(shared, held, cost)?))
+            Some((&held.charge, correction(shared, held, cost(&held.charge, actual))?))
         })
         .collect();
     let script = shared.connection.scripts.commit(corrections.iter().map(|(c, _)| c.rule.kind));

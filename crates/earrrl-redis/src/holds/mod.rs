@@ -75,8 +75,8 @@ impl RedisEngine {
     /// something back before, and it could have been full.
     ///
     /// # Errors
-    /// Returns an error if the reservation is unknown or expired, or a cost is above its rule's
-    /// `max_cost` or for a rule that is not part of the reservation. If Redis does not answer, the
+    /// Returns an error if the reservation is unknown or expired, or a cost is for a rule that is not
+    /// part of the reservation. If Redis does not answer, the
     /// reservation may or may not be committed; a repeated commit is safe.
     pub async fn commit(
         &self,

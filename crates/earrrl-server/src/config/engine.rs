@@ -11,9 +11,8 @@ use super::redis::{self, RedisConfig};
 use super::rule::RuleConfig;
 use super::value::{number, text_of};
 
-/// The error text of reservations with Redis.
-pub const NEEDS_MEMORY: &str =
-    "reservations need the engine in memory; with Redis, charge the cost after the work";
+/// The error text of options that Redis does not support.
+const NEEDS_MEMORY: &str = "only with the engine in memory";
 
 /// The greatest bound on live reservations, of which each takes about 200 bytes.
 const MAX_RESERVATIONS: u64 = 100_000_000;
@@ -113,9 +112,6 @@ impl EngineConfig {
 /// Validates the most reservations that are live at a time.
 pub(super) fn max_reservations(file: &file::EngineTable, problems: &mut Problems) -> usize {
     let field = file.max_reservations.as_ref();
-    if let Some(field) = field.filter(|_| file.redis.is_some() || file.redis_file.is_some()) {
-        problems.add(field.span(), format!("max_reservations: {NEEDS_MEMORY}"));
-    }
     let usual = earrrl::DEFAULT_MAX_HOLDS as u64;
     number("max_reservations", field, usual, 1..=MAX_RESERVATIONS, problems) as usize
 }

@@ -1,51 +1,61 @@
-//! Reservations by the server's engine. Only an engine in memory keeps them.
+//! Reservations by the server's engine, in memory or in Redis.
 
-use std::sync::Arc;
-
-use earrrl::{
-    Actual, Charge, Clock, Committed, EngineError, HoldId, HoldTerms, Holding, MemoryEngine,
-    RuleError, RuleId,
-};
+use earrrl::{Actual, Charge, Committed, EngineError, HoldId, HoldTerms, Holding, RuleId};
 
 use super::{Engine, RuleEngine};
-use crate::config::NEEDS_MEMORY;
 use crate::metrics::Family;
 
 impl Engine {
-    /// Reserves an estimate, as [`MemoryEngine::hold`] does.
+    /// Reserves an estimate, as [`MemoryEngine::hold`](earrrl::MemoryEngine::hold) does.
     ///
     /// # Errors
-    /// Returns the errors of [`MemoryEngine::hold`], and an error if states are in Redis.
-    pub fn hold(&self, charges: &[Charge<'_>], terms: HoldTerms) -> Result<Holding, EngineError> {
-        self.reserving()?.hold(charges, terms, None)
+    /// Returns the errors of the engine.
+    pub async fn hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+    ) -> Result<Holding, EngineError> {
+        match &self.rules {
+            RuleEngine::Memory(engine) => engine.hold(charges, terms, None),
+            RuleEngine::Redis(redis) => redis.engine.hold(charges, terms, redis.now()).await,
+        }
     }
 
-    /// Corrects a reservation to the actual cost, as [`MemoryEngine::commit`] does.
+    /// Corrects a reservation to the actual cost, as
+    /// [`MemoryEngine::commit`](earrrl::MemoryEngine::commit) does.
     ///
     /// # Errors
-    /// Returns the errors of [`MemoryEngine::commit`], and an error if states are in Redis.
-    pub fn commit(&self, id: HoldId, actual: Actual<'_>) -> Result<Committed, EngineError> {
-        self.reserving()?.commit(id, actual, None)
+    /// Returns the errors of the engine.
+    pub async fn commit(&self, id: HoldId, actual: Actual<'_>) -> Result<Committed, EngineError> {
+        match &self.rules {
+            RuleEngine::Memory(engine) => engine.commit(id, actual, None),
+            RuleEngine::Redis(redis) => redis.engine.commit(id, actual, redis.now()).await,
+        }
     }
 
-    /// Returns true if this engine made a reservation of this id, as [`MemoryEngine::has_issued`]
-    /// does.
+    /// Returns true if this engine made a reservation of this id, as
+    /// [`MemoryEngine::has_issued`](earrrl::MemoryEngine::has_issued) does. Redis does not know of
+    /// reservations that it has forgotten.
     pub fn has_issued(&self, id: HoldId) -> bool {
-        self.reserving().is_ok_and(|engine| engine.has_issued(id))
+        matches!(&self.rules, RuleEngine::Memory(engine) if engine.has_issued(id))
     }
 
     /// Returns the rules of a reservation.
     ///
     /// # Errors
-    /// Returns an error if the reservation is unknown or expired, or states are in Redis.
-    pub fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
-        self.reserving()?.reserved_rules(id)
+    /// Returns an error if the reservation is unknown or expired, or Redis does not answer.
+    pub async fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
+        match &self.rules {
+            RuleEngine::Memory(engine) => engine.reserved_rules(id),
+            RuleEngine::Redis(redis) => redis.engine.reserved_rules(id, redis.now()).await,
+        }
     }
 
     /// Sets the most reservations that are live at a time.
     pub fn set_max_reservations(&self, most: usize) {
-        if let RuleEngine::Memory(engine) = &self.rules {
-            engine.set_max_reservations(most);
+        match &self.rules {
+            RuleEngine::Memory(engine) => engine.set_max_reservations(most),
+            RuleEngine::Redis(redis) => redis.engine.set_max_reservations(most),
         }
     }
 
@@ -73,12 +83,5 @@ impl Engine {
             )
             .labelled("reason", ended),
         ]
-    }
-
-    fn reserving(&self) -> Result<&MemoryEngine<Arc<dyn Clock>>, EngineError> {
-        match &self.rules {
-            RuleEngine::Memory(engine) => Ok(engine),
-            RuleEngine::Redis(_) => Err(RuleError::new(NEEDS_MEMORY.to_owned()).into()),
-        }
     }
 }

@@ -279,9 +279,9 @@ impl Service {
         request: &RateLimitRequest,
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
-        let descriptors = self.descriptors.load();
+        let (descriptors, rules) = (self.descriptors.load_full(), self.rules.load_full());
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
-        let (rules, clock) = (self.rules.load(), self.clock.0.as_ref());
+        let clock = self.clock.0.as_ref();
         descriptors.reserve(&self.engine, &rules, clock, request, terms).await
     }
 

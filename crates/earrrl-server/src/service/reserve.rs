@@ -101,7 +101,7 @@ impl Service {
             terms.check()?;
             return Ok(Reserved::default());
         }
-        let holding = self.engine.hold(charges, terms)?;
+        let holding = self.engine.hold(charges, terms).await?;
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
         let answer = self.answered(decision, charged, charges).await;
@@ -129,19 +129,23 @@ impl Service {
     /// # Errors
     /// Returns an [`AskError`] if the reservation is unknown or expired, or a cost is too large or
     /// for a rule that is not part of the reservation.
-    pub fn commit<'a>(
+    pub async fn commit<'a>(
         &self,
         rules: &'a ActiveRules,
         id: HoldId,
         costs: &ActualCosts<'_>,
     ) -> Result<(Answer<'a>, bool), AskError> {
-        let reserved = self.engine.reserved_rules(id)?;
-        let by_rule = by_rule(rules, &reserved, costs)?;
+        let by_rule = match costs {
+            ActualCosts::ByRule(costs) => {
+                by_rule(rules, &self.engine.reserved_rules(id).await?, costs)?
+            }
+            ActualCosts::All(_) => Vec::new(),
+        };
         let actual = match costs {
             ActualCosts::All(Some(cost)) => Actual::All(*cost),
             _ => Actual::ByRule(&by_rule),
         };
-        let committed = self.engine.commit(id, actual)?;
+        let committed = self.engine.commit(id, actual).await?;
         let decision = committed.decision;
         let deciding = committed.rules.get(decision.rule).and_then(|id| rules.of_id(*id));
         let charged: Charged<'a> = deciding.into_iter().collect();
@@ -157,9 +161,8 @@ impl Service {
 fn by_rule(
     rules: &ActiveRules,
     reserved: &[RuleId],
-    costs: &ActualCosts<'_>,
+    costs: &[(&str, Cost)],
 ) -> Result<Vec<(RuleId, Cost)>, AskError> {
-    let ActualCosts::ByRule(costs) = costs else { return Ok(Vec::new()) };
     let mut all = Vec::with_capacity(costs.len());
     for (name, cost) in costs {
         let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;

@@ -154,7 +154,9 @@ fn a_forgotten_reservation_is_known_as_issued() {
     let ids: Vec<_> = (0..20).map(|_| hold(&engine, &[charge(rule, 1)])).collect();
     ids.iter().for_each(|id| drop(engine.commit(*id, Actual::All(units(1)), None)));
     wait(&engine, 86_400);
-    (0..20).for_each(|_| drop(hold(&engine, &[charge(rule, 1)])));
+    for _ in 0..20 {
+        hold(&engine, &[charge(rule, 1)]);
+    }
     for id in ids {
         assert!(engine.commit(id, Actual::All(units(1)), None).is_err());
         assert!(engine.has_issued(id));

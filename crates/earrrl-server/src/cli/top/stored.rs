@@ -86,6 +86,7 @@ impl ClientSource for StoredSource {
             rules: self.rules.iter().map(counts).collect(),
             clients: top.into_iter().map(|figures| TopRow::of(figures, None)).collect(),
             status: self.status.clone(),
+            names_are_keys: true,
         })
     }
 

@@ -52,7 +52,7 @@ pub(super) async fn commit(
     let failed = |error| call::status(&error);
     if let Ok(id) = reservation_id.parse::<HoldId>() {
         let actual = Actual::All(Cost::from_units(actual_amount));
-        match server.service.engine().commit(id, actual) {
+        match server.service.engine().commit(id, actual).await {
             Ok(_) => return Ok(frame(&CommitResponse {})),
             Err(EngineError::UnknownReservation(_)) if !server.service.engine().has_issued(id) => {}
             Err(EngineError::UnknownReservation(_)) => return Ok(frame(&CommitResponse {})),

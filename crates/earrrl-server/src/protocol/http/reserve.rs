@@ -140,6 +140,6 @@ pub(super) async fn commit(
         }
     };
     let rules = server.service.rules();
-    let (answer, repeated) = server.service.commit(&rules, id, &costs)?;
+    let (answer, repeated) = server.service.commit(&rules, id, &costs).await?;
     Ok(response::respond_committed(&answer, repeated))
 }

@@ -79,19 +79,19 @@ fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
 
 /// Answers `EARRRL.COMMIT id [COST c | RULE rule COST c …]`. Without a cost, the estimates become the
 /// actual costs.
-pub(super) fn commit(
+pub(super) async fn commit(
     session: &Session,
     request: Request<'_, '_>,
     rules: &ActiveRules,
-    reply: &mut Writer<'_>,
+    out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
     let mut words = request.words().skip(1);
     let id = words.next().and_then(|id| std::str::from_utf8(id).ok());
     let id: HoldId = id.unwrap_or_default().parse().map_err(AskError::from)?;
     let costs = actual_costs(words)?;
-    let (answer, repeated) = session.server.service.commit(rules, id, &costs)?;
-    write_committed(&answer, repeated, reply);
+    let (answer, repeated) = session.server.service.commit(rules, id, &costs).await?;
+    write_committed(&answer, repeated, &mut Writer::new(out, session.version));
     Ok(())
 }
 

@@ -41,7 +41,7 @@ impl Descriptors {
         let (judged, id) = if denied || charges.is_empty() {
             (JudgedRequest::default(), None)
         } else {
-            let holding = engine.hold(&charges, terms)?;
+            let holding = engine.hold(&charges, terms).await?;
             (JudgedRequest::of(holding.decision), holding.id)
         };
         let allowed = !denied && judged.only().is_none_or(|decision| decision.allowed);
