@@ -95,6 +95,7 @@ mod tests {
         live.renew(HoldId::from_bits(7), Nanos::new(50));
         assert!(take(4, 18).is_err());
         assert!(take(4, 19).is_ok() && take(5, 49).is_ok() && take(6, 50).is_ok());
-        assert_eq!(live.lock().expiries.len(), live.lock().due.len());
+        let live = live.lock();
+        assert_eq!(live.expiries.len(), live.due.len());
     }
 }

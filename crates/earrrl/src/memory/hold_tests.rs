@@ -171,7 +171,7 @@ fn a_forgotten_reservation_is_known_as_issued() {
 #[test]
 fn reservations_that_have_ended_leave_memory_unchanged() {
     let engine = engine();
-    let rule = prepare(&engine, "tokens", "token-bucket 100000000 refill=1/d");
+    let rule = prepare(&engine, "tokens", "token-bucket 700000 refill=1/d");
     let count = if std::env::var_os("EARRRL_LONG").is_some() { 10_000_000 } else { 30_000_u64 };
     let mut bytes = 0;
     for nth in 0..count {

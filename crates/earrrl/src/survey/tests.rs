@@ -298,26 +298,6 @@ fn idle_clients_are_no_part_of_a_survey() {
     }
 }
 
-/// A shorter averaging time lets old denials fade sooner in the order of names.
-#[test]
-fn a_changed_limit_changes_the_order_of_names() {
-    let slow: Rule = "recent-average 1/s half-life=1h".parse().unwrap();
-    let fast: Rule = "recent-average 1/s half-life=1s".parse().unwrap();
-    let order = |names: &Names| -> Vec<u64> {
-        let decide =
-            |at, cost| fast.limit().decide(None, at, Cost::from_units(cost), Mode::Charge).1;
-        let high = decide(START, 100_000);
-        let later = decide(START + Duration::from_secs(60), 100);
-        names.note(KeyHash::from_bits(2 << 40), fast.limit(), &high, || b"old".to_vec());
-        names.note(KeyHash::from_bits(4 << 40), fast.limit(), &later, || b"new".to_vec());
-        names.top(2).into_iter().map(|(_, name)| u64::from(name.name[0])).collect()
-    };
-    let names = Names::new(slow.limit(), NameOptions::default());
-    names.set_limit(fast.limit());
-    assert_eq!(order(&names), order(&Names::new(fast.limit(), NameOptions::default())));
-    assert_ne!(order(&names), order(&Names::new(slow.limit(), NameOptions::default())));
-}
-
 #[test]
 fn an_unknown_rule_is_an_error() {
     let unknown = engine().top(RuleId(7), 1).unwrap_err();
