@@ -204,7 +204,7 @@ async fn commit_slot(
             b'2' => Called::Done(SlotCommit::Unknown),
             _ => {
                 let (charge, _) = corrections.get(usize::from(code[1])).ok_or_else(nonsense)?;
-                Called::Foreign(*charge, given.or(time).ok_or_else(nonsense)?)
+                Called::Foreign(charge, given.or(time).ok_or_else(nonsense)?)
             }
         })
     });

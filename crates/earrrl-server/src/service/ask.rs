@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use earrrl::table::KeyHash;
 use earrrl::{
-    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome, Places,
+    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome,
 };
 use earrrl_tower::headers::{Available, peek_cost};
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use super::Service;
 use super::answer::{Answer, decided_quota};
 use super::error::AskError;
 use super::key::bounded;
-use super::limit::PreparedLimit;
+use super::limit::{PreparedLimit, places};
 use super::rule::ActiveRule;
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
@@ -312,11 +312,6 @@ impl Service {
         rule.outcomes.count(Outcome::Allow);
         Answer::default()
     }
-}
-
-/// Returns the places of a decision under one rule.
-pub(super) fn places(is_over: bool) -> Places {
-    is_over.then_some(0).into_iter().collect()
 }
 
 /// Returns the outcome that one of the charged rules alone has for the request.

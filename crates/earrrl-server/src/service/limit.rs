@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use earrrl::{Quota, Rule, RuleId};
+use earrrl::{Places, Quota, Rule, RuleId};
 use siphasher::sip::SipHasher13;
 
 /// A limit that is prepared in the engine.
@@ -33,4 +33,9 @@ pub(super) fn hidden_name(taken: &HashSet<&str>, text: &str) -> String {
         name.push('_');
     }
     name
+}
+
+/// Returns the places of a decision under one limit.
+pub(super) fn places(is_over: bool) -> Places {
+    is_over.then_some(0).into_iter().collect()
 }

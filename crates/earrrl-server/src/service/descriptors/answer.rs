@@ -16,7 +16,7 @@ use crate::protobuf::Duration as ProtoDuration;
 use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use crate::service::ask::places;
+use crate::service::limit::places;
 
 /// Returns the response to a request that could not be decided before its deadline.
 pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
