@@ -60,7 +60,7 @@ impl NativeLimits {
         let address = client_address(&options)?;
         let capacity = input::capacity(options.capacity)?;
         let engine = match options.path {
-            Some(path) => MemoryEngine::with_state(capacity, path),
+            Some(path) => MemoryEngine::with_state_for(capacity, path),
             None => MemoryEngine::new(capacity),
         };
         let mut builder = RateLimitLayer::builder(engine.map_err(invalid)?)

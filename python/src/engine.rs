@@ -39,7 +39,7 @@ impl Engine {
         let named = named.collect::<PyResult<Vec<_>>>()?;
         py.detach(|| {
             let engine = match path {
-                Some(path) => MemoryEngine::with_state(capacity, path),
+                Some(path) => MemoryEngine::with_state_for(capacity, path),
                 None => MemoryEngine::new(capacity),
             };
             let engine = engine.map_err(not_built)?;

@@ -60,7 +60,7 @@ impl RateLimits {
         let address = address.prefixes(read_prefixes(ipv4_prefix, ipv6_prefix)?);
         let status = read_status(status)?;
         let engine = py.detach(|| match path {
-            Some(path) => MemoryEngine::with_state(capacity, path),
+            Some(path) => MemoryEngine::with_state_for(capacity, path),
             None => MemoryEngine::new(capacity),
         });
         let mut builder = RateLimitLayer::builder(engine.map_err(not_built)?)

@@ -1,7 +1,5 @@
 //! Rules for requests: a limit with its key, its costs, its exemptions and its plans.
 
-use std::collections::BTreeMap;
-
 use earrrl::Cost;
 use earrrl_tower::key::{self, Key, KeyBuffer};
 use earrrl_tower::{ClientAddress, Missing, RequestRule};
@@ -9,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderName, StatusCode, response};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::error::invalid;
@@ -88,15 +86,16 @@ impl Rule {
         settled: bool,
         missing: Option<&Bound<'_, PyAny>>,
         exempt: Option<Bound<'_, PyAny>>,
-        plans: Option<BTreeMap<String, (String, Py<PyAny>)>>,
+        plans: Option<&Bound<'_, PyDict>>,
         action: Option<&str>,
         max_delay: Option<f64>,
         max_cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         earrrl::check_name(&name).map_err(invalid)?;
         let of = |text: &str| input::rule(text, action, max_delay, max_cost);
-        let plan = |(name, (text, applies)): (String, (String, Py<PyAny>))| {
-            Ok(Plan { rule: of(&text)?, name, applies })
+        let plan = |(name, plan): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+            let (text, applies): (String, Py<PyAny>) = plan.extract()?;
+            Ok(Plan { rule: of(&text)?, name: name.extract()?, applies })
         };
         Ok(Self {
             name,
@@ -107,7 +106,7 @@ impl Rule {
             settled,
             missing: missing.map_or(Ok(Missing::Shared), read_missing)?,
             exempt: callable("exempt", exempt)?,
-            plans: plans.unwrap_or_default().into_iter().map(plan).collect::<PyResult<_>>()?,
+            plans: plans.into_iter().flatten().map(plan).collect::<PyResult<_>>()?,
         })
     }
 

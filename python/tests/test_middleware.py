@@ -149,6 +149,12 @@ def test_costs_exemptions_and_plans(serve):
     assert serve(Rule("address", "gcra 1/h burst=10", cost=2.5)).get()[1]["ratelimit"] == '"address";r=7;t=25200'
 
 
+def test_the_first_of_several_plans_that_apply_is_used(serve):
+    plans = {"zeta": ("gcra 1/h burst=30", lambda request: True), "alpha": ("gcra 1/h burst=20", lambda request: True)}
+    service = serve(Rule("address", "gcra 1/h burst=10", plans=plans))
+    assert service.get()[1]["ratelimit"] == '"zeta";r=29;t=104400'
+
+
 def test_costs_that_depend_on_the_response(serve):
     rule = lambda: Rule("login", "gcra 1/h burst=10", cost_after=lambda status, headers: 5 if (b"x-own", b"1") in headers and status == 401 else 0)
     failing, succeeding = serve(rule(), status=401), serve(rule())

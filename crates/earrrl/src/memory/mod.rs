@@ -91,14 +91,16 @@ impl MemoryEngine {
 
     /// Returns an engine that keeps the clients of its rules in the files of a directory, as
     /// [`Builder::state_file`](crate::Builder::state_file) does. Any number of processes can share
-    /// them, and rules that are prepared again after a restart find their clients.
+    /// them, and rules that are prepared again after a restart find their clients. Each rule gets
+    /// space for a million clients unless its own capacity is given; see
+    /// [`with_state_for`](Self::with_state_for).
     ///
     /// ```
     /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
     ///
     /// # let directory = std::env::temp_dir().join(format!("earrrl-docs-{}", std::process::id()));
     /// let check = || {
-    ///     let engine = MemoryEngine::with_state(10_000, &directory)?;
+    ///     let engine = MemoryEngine::with_state(&directory)?;
     ///     let rule = engine.prepare("login", &"gcra 1/h burst=1".parse()?)?;
     ///     let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
     ///     let decision = engine.decide(&[charge], Mode::Check, None).into_inner()?;
@@ -112,7 +114,28 @@ impl MemoryEngine {
     ///
     /// # Errors
     /// Returns an error if the directory cannot be used.
-    pub fn with_state(capacity: usize, directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+    pub fn with_state(directory: impl AsRef<Path>) -> Result<Self, BuildError> {
+        Self::with_state_for(1_000_000, directory)
+    }
+
+    /// Returns an engine like [`with_state`](Self::with_state), whose rules each get space for
+    /// `capacity` clients.
+    ///
+    /// ```
+    /// # use earrrl::MemoryEngine;
+    /// # let directory = std::env::temp_dir().join(format!("earrrl-docs-for-{}", std::process::id()));
+    /// let engine = MemoryEngine::with_state_for(10_000, &directory)?;
+    /// # drop(engine);
+    /// # std::fs::remove_dir_all(directory)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be used.
+    pub fn with_state_for(
+        capacity: usize,
+        directory: impl AsRef<Path>,
+    ) -> Result<Self, BuildError> {
         let directory = StateDirectory::open(directory.as_ref())?;
         let clock = SystemClock::with_anchor(directory.anchor());
         Self::in_directory(capacity, directory, clock)

@@ -20,13 +20,13 @@ fn admitted<C: Clock>(engine: &MemoryEngine<C>, name: &str, rule: &str, key: &[u
 #[test]
 fn engines_of_one_directory_share_the_clients_of_every_rule() {
     let scratch = Scratch::alone();
-    let one = MemoryEngine::with_state(100, &scratch.0).unwrap();
-    let two = MemoryEngine::with_state(100, &scratch.0).unwrap();
+    let one = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
+    let two = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
     assert_eq!(admitted(&one, "login", BUCKET, b"alice"), 5);
     assert_eq!(admitted(&two, "login", BUCKET, b"alice"), 0);
     assert_eq!(admitted(&two, "search", AVERAGE, b"alice"), 5);
     drop((one, two));
-    let three = MemoryEngine::with_state(100, &scratch.0).unwrap();
+    let three = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
     assert_eq!(admitted(&three, "search", AVERAGE, b"alice"), 0);
     assert_eq!(admitted(&three, "login", BUCKET, b"alice"), 0);
     assert_eq!(admitted(&three, "login", BUCKET, b"bob"), 5);
@@ -40,7 +40,7 @@ fn engines_of_one_directory_share_the_clients_of_every_rule() {
 #[test]
 fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
     let scratch = Scratch::alone();
-    let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
+    let engine = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
     let windows = "fixed-window 5/1d";
     let error = engine.prepare("windows", &"sliding-log 5/1d".parse().unwrap()).unwrap_err();
     assert!(error.to_string().contains("rule windows: state file: `sliding-log"), "{error}");
@@ -55,11 +55,11 @@ fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
 fn a_file_of_another_directory_is_refused() {
     let (one, two) = (Scratch::alone(), Scratch::new());
     for scratch in [&one, &two] {
-        let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
+        let engine = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
         assert_eq!(admitted(&engine, "login", BUCKET, b"alice"), 5);
     }
     fs::copy(one.file(), two.file()).unwrap();
-    let engine = MemoryEngine::with_state(100, &two.0).unwrap();
+    let engine = MemoryEngine::with_state_for(100, &two.0).unwrap();
     let error = engine.prepare("login", &BUCKET.parse().unwrap()).unwrap_err().to_string();
     assert!(error.contains("hash of a known key") || error.contains("hash key"), "{error}");
 }
@@ -81,7 +81,7 @@ fn a_clock_of_the_anchor_continues_the_time_of_the_directory() {
 #[test]
 fn files_are_listed_copied_and_pruned() {
     let (scratch, target) = (Scratch::alone(), Scratch::new());
-    let engine = MemoryEngine::with_state(100, &scratch.0).unwrap();
+    let engine = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
     for key in 0..7_u8 {
         assert_eq!(admitted(&engine, "login", BUCKET, &[key]), 5);
     }
@@ -101,7 +101,7 @@ fn files_are_listed_copied_and_pruned() {
     let copied = StateDirectory::copy(&scratch.0, &target.0).unwrap();
     assert_eq!(copied.len(), 2);
     assert_eq!(StateDirectory::copy(&scratch.0, &target.0).unwrap().len(), 0);
-    let copy = MemoryEngine::with_state(100, &target.0).unwrap();
+    let copy = MemoryEngine::with_state_for(100, &target.0).unwrap();
     assert_eq!(admitted(&copy, "login", BUCKET, &[3]), 0);
     drop((engine, copy));
 
@@ -120,7 +120,7 @@ fn a_capacity_of_the_same_file_moves_no_client() {
     let path = scratch.0.clone();
     let (done, waiting) = mpsc::channel();
     std::thread::spawn(move || {
-        let [one, two] = [(); 2].map(|()| MemoryEngine::with_state(1000, &path).unwrap());
+        let [one, two] = [(); 2].map(|()| MemoryEngine::with_state_for(1000, &path).unwrap());
         let admitted_by = [&one, &two].map(|engine| admitted(engine, "login", BUCKET, b"alice"));
         assert_eq!(admitted_by, [5, 0]);
         one.prepare_with("login", &BUCKET.parse().unwrap(), 1005).unwrap();
