@@ -153,6 +153,7 @@ impl Limit {
 
     /// Returns true for token-bucket and gcra, which lose refill while a client's whole quota is
     /// available.
+    #[cfg(feature = "std")]
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self, Self::TokenBucket(_))
     }
