@@ -64,6 +64,9 @@ impl RedisEngine {
             decision
         })
         .await?;
+        if !decision.allowed {
+            granted.fill(Cost::ZERO);
+        }
         let id = decision.allowed.then_some(hold.id);
         Ok(Holding::new(decision, id, granted))
     }
