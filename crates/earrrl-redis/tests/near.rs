@@ -688,3 +688,37 @@ async fn abusers_get_at_most_both_limits_while_a_rule_changes() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// Old and new servers ask about one client at the same time, so that each converts its record back
+/// before another has counted. No request is decided without Redis for that reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_convert_a_record_in_turns_all_count_in_it() {
+    let server = Server::start(&[]).await;
+    let (old, new) = ("gcra 1/s burst=10", "gcra 5/s burst=10");
+    let mut nodes = Vec::new();
+    for limit in [old, new].repeat(6) {
+        let node = node(&server.url(), Duration::from_secs(1), 12).await;
+        let limit = limit.parse().unwrap();
+        let rule = node.prepare_as("rule", &limit, 100, Consistency::Exact).unwrap();
+        nodes.push((node, rule));
+    }
+    let start = Nanos::from_secs(1_800_000_000);
+    let times: Vec<_> = (0..100).map(|turn| start + Duration::from_millis(100 * turn)).collect();
+    let mut allowed = 0;
+    for now in &times {
+        let requests = nodes.iter().cycle().take(48).map(|(node, rule)| {
+            let (node, rule, now) = (node.clone(), *rule, *now);
+            tokio::spawn(async move {
+                let charge = Charge { rule, key: b"abuser", cost: Cost::ONE };
+                node.decide(&[charge], Mode::Check, Some(now)).await.unwrap().allowed
+            })
+        });
+        for request in requests.collect::<Vec<_>>() {
+            allowed += u32::from(request.await.unwrap());
+        }
+    }
+    let most = allowed_in_one_place(old, &times).await + allowed_in_one_place(new, &times).await;
+    let alone: u64 = nodes.iter().map(|(node, _)| node.status().counts.alone).sum();
+    assert_eq!(alone, 0, "{:?}", nodes[0].0.status().last_failure);
+    assert!(allowed <= most, "{allowed} of {most}");
+}
