@@ -16,6 +16,7 @@ mod several;
 mod ways;
 
 use std::alloc::System;
+use std::time::Instant;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -171,9 +172,12 @@ fn group<K: Key>(
         .map(|(name, make)| {
             let before = MEMORY.allocated();
             let contender = make(setting);
-            for client in 0..setting.clients as u64 {
-                contender.visit(&K::of(client));
-            }
+            let newcomers: Vec<K> = (0..setting.clients as u64).map(K::of).collect();
+            let start = Instant::now();
+            newcomers.iter().for_each(|key| contender.visit(key));
+            let nanos = start.elapsed().as_nanos() as f64 / setting.clients as f64;
+            to.time(name, kind, setting, "1 thread, new clients", nanos);
+            drop(newcomers);
             let bytes = MEMORY.allocated().saturating_sub(before);
             let room = contender.room().unwrap_or(setting.clients);
             to.bytes(name, kind, setting, bytes as f64 / room as f64);

@@ -41,10 +41,21 @@ const MAX_CANDIDATES: usize = 32;
 const UNSEEN: Candidate = Candidate { place: 0, entry: Entry::EMPTY, rank: 0 };
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
-    /// Stores the first word of an absent key. Returns false if another thread interfered; the
-    /// caller must then look for the key again.
-    pub(super) fn insert(&self, key: KeyHash, word: Word, order: &impl Order) -> bool {
-        self.claim(key, word, order).is_some_and(|claim| self.finish(key, word, &claim))
+    /// Stores the first word of an absent key, of which there may be a claim. Returns false if another
+    /// thread interfered; the caller must then look for the key again.
+    pub(super) fn insert(
+        &self,
+        key: KeyHash,
+        word: Word,
+        is_claimed: bool,
+        order: &impl Order,
+    ) -> bool {
+        let home = if is_claimed { None } else { self.empty_home(key) };
+        let claim = match home {
+            Some(home) => self.claim_slot(key.fingerprint(), home, rank(Entry::EMPTY)),
+            None => self.claim(key, word, order),
+        };
+        claim.is_some_and(|claim| self.finish(key, word, &claim))
     }
 
     /// Rescans and commits the claim, which are steps 2 and 3.
@@ -60,9 +71,6 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Claims a slot, which is step 1. Takes over a claim of the key that is there already.
     pub(super) fn claim(&self, key: KeyHash, word: Word, order: &impl Order) -> Option<Candidate> {
-        if let Some(home) = self.empty_home(key) {
-            return self.claim_slot(key.fingerprint(), home, rank(Entry::EMPTY));
-        }
         let mut slots = [UNSEEN; MAX_CANDIDATES];
         let mut seen = 0;
         for (slot, place) in slots.iter_mut().zip(self.lines.candidates(key)) {
@@ -79,16 +87,14 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     /// Returns the first empty slot of a newcomer's first home line if [`victim`] would choose that: if enough
-    /// slots of the home's set are empty, and the key has no claim yet. Looks at whole lines, several times
-    /// faster than at each slot.
+    /// slots of the home's set are empty. Looks at whole lines, several times faster than at each slot.
     fn empty_home(&self, key: KeyHash) -> Option<Candidate> {
-        let lines = self.lines.candidate_lines(key).map(|line| (line, self.lines.line(line)));
-        if lines.clone().any(|(_, line)| S::matches(line, key.fingerprint()) != 0) {
+        let [home, _] = self.lines.homes(key);
+        if self.lines.matches_in_set(home, 0).count_ones() < ENOUGH as u32 {
             return None;
         }
-        let empty = lines.clone().take(LINES).map(|(_, line)| S::matches(line, 0).count_ones());
-        let (home, slots) = lines.clone().next().filter(|_| empty.sum::<u32>() >= ENOUGH as u32)?;
-        let (nth, slot) = slots.iter().enumerate().find(|(_, slot)| slot.high() == 0)?;
+        let (nth, slot) =
+            self.lines.line(home).iter().enumerate().find(|(_, slot)| slot.high() == 0)?;
         // In a damaged file, the low half may not be empty.
         let entry = Entry { high: 0, low: slot.low() };
         Some(Candidate { place: home * LINE + nth, entry, rank: 0 })
@@ -141,10 +147,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Rescans, which is step 2. Returns true if the claim is the only entry of its key.
     fn rescan(&self, key: KeyHash, claim: &Candidate) -> bool {
-        let may_hold = |line: &usize| S::matches(self.lines.line(*line), key.fingerprint()) != 0;
-        let lines = self.lines.candidate_lines(key).filter(may_hold);
-        let places = lines.flat_map(|line| line * LINE..(line + 1) * LINE);
-        for place in places.filter(|place| *place != claim.place) {
+        for place in self.lines.matches(key).filter(|place| *place != claim.place) {
             let slot = self.lines.slot(place);
             let mut entry = slot.load();
             while entry.fingerprint() == key.fingerprint() {

@@ -85,24 +85,41 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
         (line + LINES) % self.lines.len()
     }
 
-    /// Returns the lines of both sets in the order of a search, each set's home line first.
+    /// Returns the slots of a home line's set that may hold the fingerprint, as a bit set. Like
+    /// [`Slot::matches`], it may contain too many slots but misses none.
     #[inline(always)]
-    pub(super) fn candidate_lines(
-        &self,
-        key: KeyHash,
-    ) -> impl Iterator<Item = usize> + Clone + use<S, LINE, LINES> {
-        let homes = self.homes(key);
-        // The exclusive or with 0, 1, … enumerates the lines of a set, beginning with the home
-        // line.
-        (0..2 * LINES).map(move |nth| homes[nth / LINES] ^ (nth % LINES))
+    pub(super) fn matches_in_set(&self, home: usize, fingerprint: u64) -> u32 {
+        let set = self.lines.get(home / LINES * LINES..).and_then(|lines| lines.first_chunk());
+        let Some(set): Option<&[Line<S, LINE>; LINES]> = set else { return 0 };
+        let lines = set.iter().enumerate();
+        lines.fold(0, |found, (nth, line)| found | S::matches(&line.0, fingerprint) << (nth * LINE))
     }
 
-    /// Returns the indices of the slots in both sets, in the order of a search.
+    /// Returns the indices of the slots in both sets that may hold the key, those of the first set first.
     #[inline(always)]
+    pub(super) fn matches(
+        &self,
+        key: KeyHash,
+    ) -> impl Iterator<Item = usize> + use<S, LINE, LINES> {
+        let [first, second] = self.homes(key);
+        let in_set = |home| u64::from(self.matches_in_set(home, key.fingerprint()));
+        let mut found = in_set(first) | in_set(second) << (LINE * LINES);
+        core::iter::from_fn(move || {
+            let nth = (found != 0).then(|| found.trailing_zeros() as usize)?;
+            found &= found - 1;
+            let home = if nth < LINE * LINES { first } else { second };
+            Some(home / LINES * LINES * LINE + nth % (LINE * LINES))
+        })
+    }
+
+    /// Returns the indices of the slots in both sets, each set's home line first. The exclusive or with 0, 1, …
+    /// enumerates the lines of a set.
     pub(super) fn candidates(
         &self,
         key: KeyHash,
     ) -> impl Iterator<Item = usize> + use<S, LINE, LINES> {
-        self.candidate_lines(key).flat_map(|line| line * LINE..(line + 1) * LINE)
+        let homes = self.homes(key);
+        let lines = (0..2 * LINES).map(move |nth| homes[nth / LINES] ^ (nth % LINES));
+        lines.flat_map(|line| line * LINE..(line + 1) * LINE)
     }
 }

@@ -52,6 +52,16 @@ impl<S, const LINE: usize> Clone for RawLookup<'_, S, LINE> {
 
 impl<S, const LINE: usize> Copy for RawLookup<'_, S, LINE> {}
 
+/// The result of a search for a key.
+enum Found<'a, S> {
+    /// A slot that holds the key's state, or held it a moment ago.
+    State(&'a S),
+    /// No state, but perhaps a claim of the key.
+    Claim,
+    /// No entry of the key.
+    Nothing,
+}
+
 /// The entry of a key as it was last read. A change is made only if the entry is still the same.
 pub(super) struct RawReadEntry<'a, S> {
     key: KeyHash,
@@ -134,27 +144,31 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
         loop {
-            if let Some(slot) = self.find(key)
+            let found = self.find(key);
+            if let Found::State(slot) = found
                 && let Some(answer) = RawReadEntry::read(key, slot).update(&decide)
             {
                 return answer;
             }
             let (change, answer) = decide(None);
+            let is_claimed = !matches!(found, Found::Nothing);
             match change {
-                Change::Store(word) if !self.insert(key, word, &order) => {}
+                Change::Store(word) if !self.insert(key, word, is_claimed, &order) => {}
                 _ => return answer,
             }
         }
     }
 
-    /// Returns a slot that holds the key's state, or held it a moment ago. Claims of the key are
-    /// skipped, since its state may be in a later slot.
-    fn find(&self, key: KeyHash) -> Option<&S> {
-        self.lines
-            .candidate_lines(key)
-            .map(|line| self.lines.line(line))
-            .filter(|line| S::matches(line, key.fingerprint()) != 0)
-            .find_map(|line| line.iter().find(|slot| holds(*slot, key)))
+    /// Finds a key in both sets. Claims of the key are skipped, since its state may be in a later slot.
+    fn find(&self, key: KeyHash) -> Found<'_, S> {
+        let mut found = Found::Nothing;
+        for slot in self.lines.matches(key).map(|place| self.lines.slot(place)) {
+            if holds(slot, key) {
+                return Found::State(slot);
+            }
+            found = Found::Claim;
+        }
+        found
     }
 
     /// Prefetches the two home lines of a key at once, and returns them.
