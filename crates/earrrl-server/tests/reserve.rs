@@ -244,6 +244,31 @@ fn the_commands_reserve_places() {
     assert_eq!(remaining(&server, "streams"), 1);
 }
 
+/// One server reserves, the other commits.
+#[test]
+fn servers_share_places_in_redis() {
+    let redis = Redis::start();
+    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let servers = [(), ()].map(|()| {
+        let server = TestServer::start(&(engine.clone() + STREAMS));
+        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        server
+    });
+    let attributes = json!({"attributes": {"user": "alice", "tokens": 100}});
+    let first = reserve(&servers[0], &attributes);
+    reserve(&servers[1], &attributes);
+    let denied = post(&servers[0], "/v1/reserve", &attributes);
+    assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("streams")));
+    let costs = json!({"reservation": first["reservation"], "costs": {"tokens": 7}});
+    for repeated in [false, true] {
+        let response = post(&servers[1], "/v1/commit", &costs);
+        assert_eq!((response.status, &response.json()["repeated"]), (200, &json!(repeated)));
+    }
+    assert_eq!((remaining(&servers[0], "tokens"), remaining(&servers[0], "streams")), (893, 1));
+    let named = json!({"rule": "streams", "key": "alice"});
+    assert_eq!(post(&servers[0], "/v1/check", &named).status, 422);
+}
+
 #[test]
 fn a_configuration_that_concurrent_cannot_keep_names_the_field() {
     let one = "override = [{ key = { user = \"bob\" }, limit = \"concurrent 1 timeout=10s\" }]";

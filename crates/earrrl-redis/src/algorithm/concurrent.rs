@@ -21,8 +21,7 @@ impl OnRedis for Concurrent {
     }
 
     fn check(&self, _hold: Duration) -> Result<(), RuleError> {
-        let _ = check_window(self.timeout_nanos());
-        Err(RuleError::new("Redis keeps no rules of concurrent".to_owned()))
+        check_window(self.timeout_nanos())
     }
 
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
