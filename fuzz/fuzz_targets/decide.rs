@@ -7,7 +7,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, Rule, SlidingCounter,
+    Concurrent, Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, Rule, SlidingCounter,
     SlidingLog, SlidingWindow, State, Mode, TokenBucket, Wait,
 };
 use libfuzzer_sys::fuzz_target;
@@ -65,7 +65,7 @@ impl Parameters {
         let (span, per) = (self.span.between(1_000_000, TEN_YEARS), self.per.between(1, TEN_YEARS));
         let policy = if self.strict { Policy::Strict } else { Policy::Leaky };
         let edge = if self.lenient { Edge::Lenient } else { Edge::Harsh };
-        Some(match self.algorithm % 8 {
+        Some(match self.algorithm % 9 {
             0 => RecentAverage::with_half_life(Rate::new(quota, per).ok()?, span)
                 .ok()?
                 .with_policy(policy)
@@ -86,7 +86,8 @@ impl Parameters {
                 .with_edge(edge)
                 .with_policy(policy)
                 .into(),
-            _ => SlidingCounter::new(quota, span).ok()?.with_policy(policy).into(),
+            7 => SlidingCounter::new(quota, span).ok()?.with_policy(policy).into(),
+            _ => Concurrent::new(self.sub_windows.into(), span).ok()?.into(),
         })
     }
 }

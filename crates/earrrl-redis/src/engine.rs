@@ -218,7 +218,11 @@ impl RedisEngine {
         if let Some(decision) = near::decide::decide_here(&self.shared, charges, mode, given) {
             return Answer::there(Ok(decision));
         }
-        match self.request(charges, mode, given) {
+        let accepted = |request: Request| {
+            request.charges.iter().try_for_each(|charge| charge.rule.accept_mode(mode))?;
+            Ok(request)
+        };
+        match self.request(charges, mode, given).and_then(accepted) {
             Ok(request) => Answer::under_way(decide(self.shared.clone(), Arc::new(request))),
             Err(error) => Answer::there(Err(error)),
         }
@@ -286,6 +290,9 @@ impl Engine for RedisEngine {
         let Some(rule) = self.shared.rules.get(charge.rule) else {
             return Answer::there(Err(EngineError::UnknownRule(charge.rule)));
         };
+        if let Err(error) = rule.accept_mode(Mode::Charge) {
+            return Answer::there(Err(error));
+        }
         let keyed = self.shared.keyed(rule, charge, 0);
         let (shared, now) = (self.shared.clone(), self.shared.clocks.given(now));
         Answer::under_way(async move {

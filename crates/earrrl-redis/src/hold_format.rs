@@ -13,6 +13,7 @@ use crate::shared::Shared;
 /// The flags of charges in `hold.lua`.
 const BUCKET: u8 = 8;
 const ANSWERED_AS_ALLOWED: u8 = 16;
+const CONCURRENT: u8 = 32;
 
 /// The places of tags in an id: its low bits are the place of the slot in which it is stored.
 const PLACES: u128 = 1024;
@@ -42,6 +43,8 @@ pub(crate) struct StoredPart {
     /// False if the rule let the request pass without storing it.
     pub(crate) is_stored: bool,
     pub(crate) bucket: StoredBucket,
+    /// The offset of the time at which places were taken or renewed; `None` but for concurrent.
+    pub(crate) taken_at: Option<usize>,
 }
 
 /// The figures that the commit of a bucket needs; all 0 under other algorithms.
@@ -67,7 +70,8 @@ pub(crate) fn id_in(slot: u16, random: u128) -> HoldId {
 pub(crate) fn flags(rule: &Rule) -> u8 {
     let is_bucket = AlgorithmKind::of(rule.limit()) == AlgorithmKind::TokenBucket;
     let bucket = if is_bucket { BUCKET } else { 0 };
-    bucket | if rule.action() == Action::ShadowBan { ANSWERED_AS_ALLOWED } else { 0 }
+    let concurrent = if rule.limit().is_concurrent() { CONCURRENT } else { 0 };
+    bucket | concurrent | if rule.action() == Action::ShadowBan { ANSWERED_AS_ALLOWED } else { 0 }
 }
 
 /// Returns a time to live as scripts read it: microseconds, and the milliseconds for which the key
@@ -117,17 +121,29 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     let mut fields = Fields(rest);
     let (expires, at) = (nanos(fields.number()?), nanos(fields.number()?));
     let count = fields.whole(1)?;
-    let heads: Vec<_> = (0..count).map(|_| read_head(&mut fields)).collect::<Option<_>>()?;
-    let parts =
-        heads.into_iter().map(|(is_stored, bucket)| read_part(&mut fields, is_stored, bucket));
+    let heads: Vec<_> =
+        (0..count).map(|_| read_head(&mut fields, bytes.len())).collect::<Option<_>>()?;
+    let parts = heads.into_iter().map(|head| read_part(&mut fields, head));
     let parts = parts.collect::<Option<_>>()?;
     let others = std::iter::from_fn(|| fields.whole(2)).map(|place| place as usize).collect();
     Some(StoredHold { is_committed: *status == b'C', expires, at, parts, others })
 }
 
-/// Reads the fields of a charge that `hold.lua` writes.
-fn read_head(fields: &mut Fields<'_>) -> Option<(bool, StoredBucket)> {
+/// The fields of a charge that `hold.lua` writes.
+struct Head {
+    is_stored: bool,
+    bucket: StoredBucket,
+    taken_at: Option<usize>,
+}
+
+/// Reads the fields of a charge that `hold.lua` writes into a reservation of `total` bytes.
+fn read_head(fields: &mut Fields<'_>, total: usize) -> Option<Head> {
     let (is_stored, len) = (fields.whole(1)? == 1, fields.whole(1)? as usize);
+    if len == size_of::<f64>() {
+        let taken_at = Some(total - fields.0.len());
+        fields.number()?;
+        return Some(Head { is_stored, bucket: StoredBucket::default(), taken_at });
+    }
     let (bucket, rest) = fields.0.split_at_checked(len)?;
     fields.0 = rest;
     let mut read = Fields(bucket);
@@ -139,11 +155,12 @@ fn read_head(fields: &mut Fields<'_>) -> Option<(bool, StoredBucket)> {
             figures.full_at = (read.whole(7)? as f64, read.whole(4)? as f64);
         }
     }
-    Some((is_stored, figures))
+    Some(Head { is_stored, bucket: figures, taken_at: None })
 }
 
 /// Reads the fields of a charge in the note.
-fn read_part(fields: &mut Fields<'_>, is_stored: bool, bucket: StoredBucket) -> Option<StoredPart> {
+fn read_part(fields: &mut Fields<'_>, head: Head) -> Option<StoredPart> {
+    let Head { is_stored, bucket, taken_at } = head;
     let place = fields.whole(1)? as usize;
     let (kind, tag) = (fields.whole(1)? as u8, fields.whole(4)? as u32);
     let (low, high) = (fields.whole(8)?, fields.whole(8)?);
@@ -155,5 +172,5 @@ fn read_part(fields: &mut Fields<'_>, is_stored: bool, bucket: StoredBucket) -> 
         Some(text.to_vec())
     };
     let (rule, client) = (String::from_utf8(text()?).ok()?, text()?);
-    Some(StoredPart { place, rule, kind, tag, cost, client, is_stored, bucket })
+    Some(StoredPart { place, rule, kind, tag, cost, client, is_stored, bucket, taken_at })
 }

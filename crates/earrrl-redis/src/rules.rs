@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use earrrl::table::KeyHasher;
 use tokio::sync::Notify;
 
-use earrrl::{Cost, EngineError, Limit, Nanos, Rule, RuleId, check_name};
+use earrrl::{Cost, EngineError, Limit, Mode, Nanos, Rule, RuleError, RuleId, check_name};
 
 use crate::algorithm::{self, AlgorithmKind, KINDS};
 use crate::clients::claim_ttl;
@@ -122,9 +122,13 @@ impl Rules {
         since: Nanos,
         local: impl FnOnce() -> Result<Vec<RuleId>, EngineError>,
     ) -> Result<Vec<RuleId>, EngineError> {
-        for RuleSpec { name, rule, .. } in wanted {
+        for RuleSpec { name, rule, near } in wanted {
             check_name(name)?;
             algorithm::check(rule)?;
+            if near.is_some() && rule.limit().is_concurrent() {
+                let problem = format!("{name}: concurrent is always exact");
+                return Err(RuleError::new(problem).of("consistency").into());
+            }
         }
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let locals = local()?;
@@ -244,6 +248,12 @@ impl PreparedRule {
     /// Returns the script's parameters for the rule and a cost. `sign` is -1 to take the cost back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
         algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)
+    }
+
+    /// Returns an error that names the rule if its requests cannot be decided in this mode.
+    pub(crate) fn accept_mode(&self, mode: Mode) -> Result<(), EngineError> {
+        let named = |error: RuleError| error.of(&format!("rule {}", self.name));
+        Ok(self.rule.accept_mode(mode).map_err(named)?)
     }
 
     /// Returns the parameters that are earlier than those of `tag`, the latest first.

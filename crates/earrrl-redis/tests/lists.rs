@@ -17,10 +17,13 @@ fn every_algorithm_is_in_the_lists_of_rules() {
         ("handover.rs", handover::RULES.map(|(text, _)| text).into(), &["exponential"]),
         ("receipts.rs", receipts::RULES.map(|(text, _)| text).into(), &["exponential"]),
     ];
+    // Requests under concurrent are reserved and not checked; concurrent.rs tests it.
+    let is_checked = |name: &&str| *name != "concurrent";
     for (file, rules, except) in lists {
         let algorithm = |text: &&str| text.parse::<Rule>().unwrap().limit().visit(Listed);
         let tried: Vec<&str> = rules.iter().map(algorithm).collect();
-        for name in earrrl::internal::algorithms().filter(|name| !except.contains(name)) {
+        let needed = earrrl::internal::algorithms().filter(is_checked);
+        for name in needed.filter(|name| !except.contains(name)) {
             assert!(tried.contains(&name), "no rule of {file} is {name}");
         }
     }

@@ -3,6 +3,7 @@
 mod agreement;
 mod audit;
 mod clocks;
+mod concurrent;
 mod conformance;
 mod cuts;
 mod faults;

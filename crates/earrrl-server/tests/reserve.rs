@@ -151,6 +151,145 @@ fn invalid_reservations_are_refused() {
     assert_eq!(remaining(&server, "tokens"), 9990);
 }
 
+const STREAMS: &str = r#"
+[[rule]]
+name = "tokens"
+limit = "fixed-window 1000/1d"
+key = ["user"]
+cost = "attribute:tokens"
+
+[[rule]]
+name = "streams"
+limit = "concurrent 2 timeout=60s"
+key = ["user"]
+override = [{ key = { user = "bob" }, limit = "concurrent 1 timeout=10s" }]
+"#;
+
+#[test]
+fn a_client_has_at_most_so_many_reservations_at_a_time() {
+    let (server, clock) = TestServer::manual(STREAMS);
+    let attributes = |user| json!({"attributes": {"user": user, "tokens": 100}});
+    let first = reserve(&server, &attributes("alice"));
+    assert_eq!(first["granted"], json!([100, 1]));
+    reserve(&server, &attributes("alice"));
+    let denied = post(&server, "/v1/reserve", &attributes("alice"));
+    assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("streams")));
+    assert_eq!(denied.header("retry-after"), Some("60"));
+    let policy = denied.header("ratelimit-policy").unwrap();
+    assert!(policy.contains("\"streams\";q=2;qu=\"concurrent-requests\""), "{policy}");
+    assert_eq!((remaining(&server, "tokens"), remaining(&server, "streams")), (800, 0));
+    let costs = json!({"reservation": first["reservation"], "costs": {"tokens": 7}});
+    for _ in 0..2 {
+        assert_eq!(post(&server, "/v1/commit", &costs).status, 200);
+        assert_eq!((remaining(&server, "tokens"), remaining(&server, "streams")), (893, 1));
+    }
+    let one = post(&server, "/v1/reserve", &json!({"rule": "streams", "key": "alice"}));
+    let limits = one.header("ratelimit").unwrap();
+    assert!(limits.starts_with("\"streams\";r=0;t="), "{limits}");
+    reserve(&server, &attributes("bob"));
+    assert_eq!(post(&server, "/v1/reserve", &attributes("bob")).status, 429);
+    clock.advance(Duration::from_secs(10));
+    reserve(&server, &attributes("bob"));
+    clock.advance(Duration::from_secs(50));
+    assert_eq!(remaining(&server, "streams"), 2);
+    let late = json!({"reservation": one.json()["reservation"], "cost": 0});
+    assert_eq!(post(&server, "/v1/commit", &late).status, 404);
+}
+
+#[test]
+fn a_check_of_a_concurrent_rule_is_refused_and_a_matching_one_passes_it_by() {
+    let (server, _) = TestServer::manual(STREAMS);
+    let named = json!({"rule": "streams", "key": "alice"});
+    let both = json!({"rules": [json!({"rule": "tokens", "key": "alice"}), &named]});
+    for (path, body) in
+        [("check", &named), ("check", &both), ("charge", &named), ("refund", &named)]
+    {
+        let refused = post(&server, &format!("/v1/{path}"), body);
+        assert_eq!(refused.status, 422, "{path}");
+        let detail = refused.json()["detail"].to_string();
+        assert!(detail.contains("rule streams: `concurrent 2 timeout=60s` counts"), "{detail}");
+    }
+    for line in ["EARRRL.CHECK streams alice", "EARRRL.CHARGE streams alice"] {
+        let Reply::Error(error) = server.resp().line(line) else { panic!("{line}") };
+        assert!(error.contains("reserve, instead of checking"), "{error}");
+    }
+    for _ in 0..5 {
+        let passed = post(&server, "/v1/check", &json!({"attributes": {"user": "alice"}}));
+        assert_eq!(passed.status, 200);
+    }
+    assert_eq!((remaining(&server, "tokens"), remaining(&server, "streams")), (995, 2));
+    for (rule, limit) in [("tokens", "concurrent 1 timeout=1s"), ("streams", "gcra 1/s burst=1")] {
+        let body = json!({"limit": limit}).to_string();
+        let path = format!("/v1/trial?rule={rule}");
+        let trial = server.http().request(
+            "PUT",
+            &path,
+            "Content-Type: application/json\r\n",
+            body.as_bytes(),
+        );
+        assert_eq!(trial.status, 422, "{rule}");
+    }
+}
+
+#[test]
+fn the_commands_reserve_places() {
+    let (server, _) = TestServer::manual(STREAMS);
+    let mut client = server.resp();
+    let held = client.line("EARRRL.RESERVE streams alice").pairs();
+    let both = client.line("EARRRL.RESERVE streams alice AND tokens alice COST 10").pairs();
+    assert_eq!((text(&both, "remaining"), remaining(&server, "tokens")), ("0".to_owned(), 990));
+    let denied = client.line("EARRRL.RESERVE streams alice").pairs();
+    assert_eq!((text(&denied, "granted"), remaining(&server, "streams")), ("0".to_owned(), 0));
+    client.line(&format!("EARRRL.COMMIT {} COST 731", text(&held, "reservation"))).pairs();
+    assert_eq!(remaining(&server, "streams"), 1);
+}
+
+/// One server reserves, the other commits.
+#[test]
+fn servers_share_places_in_redis() {
+    let redis = Redis::start();
+    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let servers = [(), ()].map(|()| {
+        let server = TestServer::start(&(engine.clone() + STREAMS));
+        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        server
+    });
+    let attributes = json!({"attributes": {"user": "alice", "tokens": 100}});
+    let first = reserve(&servers[0], &attributes);
+    reserve(&servers[1], &attributes);
+    let denied = post(&servers[0], "/v1/reserve", &attributes);
+    assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("streams")));
+    let costs = json!({"reservation": first["reservation"], "costs": {"tokens": 7}});
+    for repeated in [false, true] {
+        let response = post(&servers[1], "/v1/commit", &costs);
+        assert_eq!((response.status, &response.json()["repeated"]), (200, &json!(repeated)));
+    }
+    assert_eq!((remaining(&servers[0], "tokens"), remaining(&servers[0], "streams")), (893, 1));
+    let named = json!({"rule": "streams", "key": "alice"});
+    assert_eq!(post(&servers[0], "/v1/check", &named).status, 422);
+}
+
+#[test]
+fn a_configuration_that_concurrent_cannot_keep_names_the_field() {
+    let one = "override = [{ key = { user = \"bob\" }, limit = \"concurrent 1 timeout=10s\" }]";
+    for (instead, expected) in [
+        (
+            one.replace("concurrent 1 timeout=10s", "gcra 1/s burst=1"),
+            "limit: expected concurrent for",
+        ),
+        ("on_expiry = \"keep\"".to_owned(), "on_expiry: concurrent always releases"),
+        ("consistency = \"near\"".to_owned(), "consistency: concurrent is always exact"),
+        ("action = \"delay\"\nmax_delay = \"1s\"".to_owned(), "can't delay"),
+    ] {
+        let config = STREAMS.replace(one, &instead);
+        let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let config = earrrl_server::config::Config::parse(STREAMS, "test").unwrap();
+    assert_eq!(config.cautions().len(), 1);
+    assert!(config.cautions()[0].starts_with("streams: concurrent 2"), "{:?}", config.cautions());
+}
+
 /// The actual cost of each stream is at most its estimate, so the sum never exceeds the limit.
 #[test]
 fn a_hundred_concurrent_streams_stay_within_the_limit() {

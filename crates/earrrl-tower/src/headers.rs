@@ -104,13 +104,17 @@ pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
     if decision.is_over(place) { cost } else { Cost::ONE }
 }
 
-/// Returns the time in which `units` are earned, or the time until a fixed window ends.
+/// Returns the time in which `units` are earned, or the time until a fixed window ends; `None` under
+/// concurrent, whose places come back as their holders end.
 fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
     match limit.replenishment() {
         Replenishment::AtWindowEnd if !decision.reset_after.is_zero() => {
             return Some(seconds(decision.reset_after));
         }
         Replenishment::AtWindowEnd | Replenishment::Steady => {}
+    }
+    if limit.is_concurrent() {
+        return None;
     }
     // Rounded up, as waits are. The rate is rounded itself: a whole number of seconds may come out a
     // little above.
@@ -158,13 +162,26 @@ pub mod draft_11 {
         list(rules, write_limit)
     }
 
-    /// Writes a rule's item of `RateLimit-Policy`.
+    /// Writes a rule's item of `RateLimit-Policy`. The unit is given where it is not requests.
+    ///
+    /// ```
+    /// use earrrl::{Quota, Rule};
+    /// use earrrl_tower::headers::current::write_policy;
+    /// let rule: Rule = "concurrent 10 timeout=60s".parse()?;
+    /// let mut text = String::new();
+    /// write_policy(&mut text, "streams", Quota::of(rule.limit()))?;
+    /// assert_eq!(text, "\"streams\";q=10;qu=\"concurrent-requests\"");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns the errors of `text`. Writing to memory never fails.
     pub fn write_policy(text: &mut impl Write, rule: &str, quota: Quota) -> fmt::Result {
         write_name(text, rule)?;
         write_number(text, ";q=", quota.units)?;
+        if quota.is_concurrent {
+            return text.write_str(";qu=\"concurrent-requests\"");
+        }
         quota.window.map_or(Ok(()), |window| write_number(text, ";w=", window))
     }
 
@@ -363,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_parser_of_structured_fields_reads_the_headers() {
-        let quota = |units, window| Quota { units, window };
+        let quota = |units, window| Quota { units, window, is_concurrent: false };
         let names = ["login", "gcra 1/s \"x\\y\" \u{e9}\n"];
         let policies =
             draft_11::policies(names.into_iter().zip([quota(60, Some(60)), quota(u64::MAX, None)]));

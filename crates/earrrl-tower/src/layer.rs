@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Rule};
+use earrrl::{Engine, EngineError, HoldTerms, MAX_CHARGES, Mode, Rule};
 use futures_channel::oneshot;
 use http::{Response, StatusCode};
 use tower_layer::Layer;
@@ -284,12 +284,19 @@ impl<E: Engine> Builder<E> {
     /// Returns [`LayerError::NameTwice`] if two rules or plans of the layer have one name,
     /// [`LayerError::NameTaken`] if the engine has another rule under a name, and
     /// [`LayerError::Engine`] if a name is invalid, there are more than
-    /// [`MAX_CHARGES`](earrrl::MAX_CHARGES) rules, or the engine fails.
+    /// [`MAX_CHARGES`](earrrl::MAX_CHARGES) rules, a rule of concurrent is not reserved, or the
+    /// engine fails.
     pub fn build(self) -> Result<RateLimitLayer<E>, LayerError> {
         if self.rules.len() > MAX_CHARGES {
             return Err(EngineError::Charges(self.rules.len()).into());
         }
         self.settings.hold_terms.check().map_err(EngineError::from)?;
+        for rule in self.rules.iter().filter(|rule| !rule.reserved) {
+            let mut named = rule.named_rules();
+            named
+                .try_for_each(|(_, rule)| rule.accept_mode(Mode::Check))
+                .map_err(EngineError::from)?;
+        }
         let mut names = HashSet::new();
         for (name, rule) in self.rules.iter().flat_map(RequestRule::named_rules) {
             if !names.insert(name) {

@@ -178,6 +178,25 @@ fn terms_out_of_bounds_are_refused() {
     assert!(error.to_string().contains("ttl"), "{error}");
 }
 
+/// A place is taken until the body ends or is dropped.
+#[test]
+fn a_concurrent_rule_is_reserved_until_the_body_ends() {
+    let limit: Rule = "concurrent 1 timeout=60s".parse().unwrap();
+    let rule = || RequestRule::new("streams", limit.clone(), key::Everyone);
+    let unreserved = RateLimitLayer::builder(MemoryEngine::new(10).unwrap()).rule(rule()).build();
+    assert!(unreserved.unwrap_err().to_string().contains("counts live reservations"));
+    let (engine, _) = engine();
+    let mut service = layer(&engine, [rule().reserved()]).layer(service_fn(|_: Request<()>| {
+        ready(Ok::<_, Infallible>(Response::new(five_frames())))
+    }));
+    let mut ask = || service.call(request("192.0.2.1", &[])).now_or_never().unwrap().unwrap();
+    for _ in 0..3 {
+        let first = ask();
+        assert_eq!([first.status().as_u16(), ask().status().as_u16()], [200, 429]);
+        drop(first);
+    }
+}
+
 /// Each of 100 streams reserves 30 and uses up to that, so at most 33 run at any time.
 #[test]
 fn concurrent_streams_never_exceed_the_limit() {

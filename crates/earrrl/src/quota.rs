@@ -15,8 +15,11 @@ use crate::algorithm::Limit;
 pub struct Quota {
     /// The quota in whole cost units.
     pub units: u64,
-    /// The window in whole seconds; `None` if it is shorter than a second.
+    /// The window in whole seconds; `None` if it is shorter than a second, or the limit counts
+    /// concurrent reservations.
     pub window: Option<u64>,
+    /// True if the units are concurrent reservations.
+    pub is_concurrent: bool,
 }
 
 impl Quota {
@@ -25,7 +28,8 @@ impl Quota {
     /// ```
     /// # use earrrl::{Quota, Rule};
     /// let rule: Rule = "fixed-window 100/1h".parse()?;
-    /// assert_eq!(Quota::of(rule.limit()), Quota { units: 100, window: Some(3600) });
+    /// let quota = Quota::of(rule.limit());
+    /// assert_eq!((quota.units, quota.window), (100, Some(3600)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(limit: &Limit) -> Self {
@@ -34,7 +38,9 @@ impl Quota {
         // roundings allow for a relative error of 1e-12, though for at most a tenth of a unit.
         let units = (units + (units * 1e-12).min(0.1)) as u64;
         let below = (seconds * (1.0 - 1e-12)) as u64;
-        Self { units, window: (seconds >= 1.0).then_some(below + 1) }
+        let is_concurrent = limit.is_concurrent();
+        let has_window = seconds >= 1.0 && !is_concurrent;
+        Self { units, window: has_window.then_some(below + 1), is_concurrent }
     }
 }
 
@@ -57,9 +63,12 @@ mod tests {
             ("sliding-log 60/500ms", 60, None),
             ("sliding-window 600/1h", 600, Some(3600)),
             ("sliding-counter 60/90s", 60, Some(90)),
+            ("concurrent 10 timeout=60s", 10, None),
         ] {
             let rule: Rule = text.parse().unwrap();
-            assert_eq!(Quota::of(rule.limit()), Quota { units, window }, "{text}");
+            let is_concurrent = text.starts_with("concurrent");
+            let expected = Quota { units, window, is_concurrent };
+            assert_eq!(Quota::of(rule.limit()), expected, "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::algorithm::{Limit, parse};
+use crate::algorithm::{Limit, Mode, parse};
 use crate::cost::Cost;
 use crate::decision::Action;
 use crate::error::{RuleError, RuleErrorKind};
@@ -101,12 +101,13 @@ impl Rule {
     }
 
     /// Returns the treatment of reservations that are not committed in time; [`OnExpiry::Keep`] by
-    /// default.
+    /// default, [`OnExpiry::Release`] under concurrent.
     pub fn on_expiry(&self) -> OnExpiry {
         self.on_expiry
     }
 
-    /// Sets the treatment of reservations that are not committed in time.
+    /// Sets the treatment of reservations that are not committed in time. A rule of concurrent
+    /// always releases them, since its places are for live holders.
     ///
     /// ```
     /// # use earrrl::{OnExpiry, Rule};
@@ -117,7 +118,8 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn with_on_expiry(self, on_expiry: OnExpiry) -> Self {
-        Self { on_expiry, ..self }
+        let releases = self.limit.is_concurrent();
+        Self { on_expiry: if releases { OnExpiry::Release } else { on_expiry }, ..self }
     }
 
     /// Returns the most bytes that the states of all clients may occupy; see
@@ -168,6 +170,28 @@ impl Rule {
         }
         Ok(cost)
     }
+
+    /// Returns an error if requests under this rule cannot be decided in this mode: rules of
+    /// concurrent are reserved, and neither checked nor charged.
+    ///
+    /// ```
+    /// # use earrrl::{Mode, Rule};
+    /// let rule: Rule = "concurrent 10 timeout=60s".parse()?;
+    /// assert!(rule.accept_mode(Mode::Peek).is_ok());
+    /// assert!(rule.accept_mode(Mode::Check).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error that says so.
+    #[inline]
+    pub fn accept_mode(&self, mode: Mode) -> Result<(), RuleError> {
+        if mode == Mode::Peek || !self.limit.is_concurrent() {
+            return Ok(());
+        }
+        let problem = format!("`{self}` counts live reservations: reserve, instead of checking");
+        Err(RuleError::new(problem))
+    }
 }
 
 impl<L: Into<Limit>> From<L> for Rule {
@@ -176,7 +200,7 @@ impl<L: Into<Limit>> From<L> for Rule {
         let limit = limit.into();
         let (action, max_cost, text) = (Action::Deny, Cost::MAX, Arc::from(limit.text()));
         let on_expiry = OnExpiry::Keep;
-        Self { limit, action, max_cost, max_bytes: None, on_expiry, text }
+        Self { limit, action, max_cost, max_bytes: None, on_expiry, text }.with_on_expiry(on_expiry)
     }
 }
 

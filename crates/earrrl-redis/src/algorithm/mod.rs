@@ -11,6 +11,7 @@ use earrrl::algorithm::{Moment, Visitor};
 use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
 
 mod average;
+mod concurrent;
 mod exponential;
 mod fields;
 mod fixed_window;
@@ -240,6 +241,7 @@ algorithms! {
     SlidingLog sliding_log 'l',
     SlidingWindow sliding_window 'w',
     SlidingCounter sliding_counter 'c',
+    Concurrent concurrent 'n',
 }
 
 impl AlgorithmKind {

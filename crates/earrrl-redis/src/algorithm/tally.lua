@@ -84,6 +84,16 @@ local function come_back(key, tally, slot, ahead, window, flags)
   if flags % 2 == 1 then compact(key, tally) end
 end
 
+-- Stores the live entries that have a cost at the beginning of the record.
+local function squeeze(key, tally)
+  local kept, stored = {}, entries(key, tally, tally.oldest, tally.last - tally.oldest)
+  for at = 1, #stored, ENTRY do
+    if unpack('<d', stored, at + 8) > 0 then kept[#kept + 1] = string.sub(stored, at, at + ENTRY - 1) end
+  end
+  tally.oldest, tally.last, tally.shift = 0, #kept, 0
+  call('SET', key, header_of(tally) .. table.concat(kept), 'KEEPTTL')
+end
+
 -- Drops the oldest entries as long as the entries after them sum to more than `quota`.
 local function drop_outweighed(key, tally, quota)
   drop(key, tally, function(_, cost) return tally.sum - cost > quota end)

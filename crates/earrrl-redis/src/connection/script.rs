@@ -90,7 +90,7 @@ impl Scripts {
             batch: sets(),
             hold: sets(),
             commit: sets(),
-            renew: Script::new(&(prelude(false) + &strip(include_str!("../scripts/renew.lua")))),
+            renew: Script::new(&renew()),
             swap: Script::new(include_str!("../scripts/swap.lua")),
             throttle: Script::new(&strip(include_str!("../scripts/throttle.lua"))),
             nodes: Script::new(&strip(include_str!("../scripts/nodes.lua"))),
@@ -223,6 +223,11 @@ fn commit(set: usize) -> String {
     let algorithms: String = kinds.clone().map(one).collect();
     prelude(kinds.clone().any(AlgorithmKind::is_tally))
         + &strip(include_str!("../scripts/commit.lua")).replace("--[[ algorithms ]]", &algorithms)
+}
+
+/// Returns the script that prolongs a reservation, and moves the places that it has under concurrent.
+fn renew() -> String {
+    prelude(true) + &filled(include_str!("../scripts/renew.lua"), AlgorithmKind::Concurrent)
 }
 
 /// Returns a text with the parts and the number of an algorithm inserted.

@@ -7,7 +7,7 @@ use earrrl::{Actual, Committed, Cost, EngineError, HoldId, Mode, Nanos, RuleId};
 use redis::Value;
 
 use super::reserve::peek;
-use crate::algorithm::{Packed, micros};
+use crate::algorithm::{AlgorithmKind, Packed, micros};
 use crate::calls::convert::{Called, converting};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -215,8 +215,11 @@ async fn commit_slot(
 fn correction(shared: &Shared, held: &HeldCharge<'_>, actual: Cost) -> Option<Vec<u8>> {
     let HeldCharge { part, at, charge } = held;
     let PreparedRule { kind, tag, .. } = *charge.rule;
-    let back = actual < part.cost;
     let keeps_records = part.kind == kind as u8;
+    if kind == AlgorithmKind::Concurrent {
+        return freed(shared, held).filter(|_| keeps_records);
+    }
+    let back = actual < part.cost;
     if actual == part.cost || !part.is_stored || back && !keeps_records {
         return None;
     }
@@ -235,21 +238,50 @@ fn correction(shared: &Shared, held: &HeldCharge<'_>, actual: Cost) -> Option<Ve
     Some(packed.0)
 }
 
-/// Prolongs a live reservation in each of its slots.
+/// Returns the argument of the script that frees the places of a reservation under concurrent, at the
+/// time that the reservation then has for them.
+fn freed(shared: &Shared, held: &HeldCharge<'_>) -> Option<Vec<u8>> {
+    let taken_at = held.part.taken_at.filter(|_| held.part.is_stored)?;
+    let mut packed = Packed(vec![AlgorithmKind::Concurrent as u8, 2]);
+    packed.numbers(&[-1.0, 0.0, 0.0, taken_at as f64, 0.0]);
+    packed.0.extend(held.charge.rule.parameters(held.part.cost, shared.options.linger, -1.0));
+    Some(packed.0)
+}
+
+/// Returns the record whose places a renewal moves, and the argument of the script for it; `None`
+/// but for a rule of concurrent.
+fn renewed(shared: &Shared, held: &HeldCharge<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let HeldCharge { part, charge, .. } = held;
+    let is_concurrent = charge.rule.kind == AlgorithmKind::Concurrent;
+    let taken_at = part.taken_at.filter(|_| part.is_stored && is_concurrent)?;
+    let mut packed = Packed::default();
+    packed.numbers(&[taken_at as f64]);
+    packed.0.extend(charge.rule.parameters(part.cost, shared.options.linger, 1.0));
+    Some((charge.key.clone(), packed.0))
+}
+
+/// Prolongs a live reservation in each of its slots, at most by the timeouts of its rules of
+/// concurrent, and moves its places there.
 pub(crate) async fn renew(
     shared: &Arc<Shared>,
     id: HoldId,
     ttl: Duration,
     given: Option<Nanos>,
 ) -> Result<(), EngineError> {
+    let holds = read(shared, id, given).await?;
+    let charges = held(shared, id, &holds)?;
+    let timeouts = charges.iter().flatten();
+    let timeouts = timeouts.filter_map(|held| held.charge.rule.rule.limit().hold_timeout());
+    let ttl = timeouts.fold(ttl, Duration::min);
     let mut argument = Packed(time_argument(given).to_vec());
     argument.numbers(&format::lasts(shared, ttl));
-    let args = [argument.0];
-    for (place, hold) in read(shared, id, given).await? {
-        let key = shared.connection.keys.hold(id, place);
+    for ((place, hold), charges) in holds.iter().zip(&charges) {
+        let key = shared.connection.keys.hold(id, *place);
+        let moved = charges.iter().filter_map(|held| renewed(shared, held));
+        let first = (key.clone(), argument.0.clone());
+        let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
         let group = shared.connection.group(&key);
         let mut link = shared.connection.link(group)?;
-        let keys = [key];
         let call = link.call(&shared.connection.scripts.renew, &keys, &args);
         let call = async { call.await.map_err(Fault::from) };
         let renewed = shared.connection.within(shared.options.deadline, group, call).await?;

@@ -48,14 +48,17 @@ impl RedisEngine {
                 request.charges[place].cost = reserve::grant(&shared, charge, &request).await?;
             }
         }
-        let hold = HoldRequest { id: new_id(&request)?, ttl: terms.ttl };
+        let timeouts = request.charges.iter();
+        let timeouts = timeouts.filter_map(|charge| charge.rule.rule.limit().hold_timeout());
+        let ttl = timeouts.fold(terms.ttl, Duration::min);
+        let hold = HoldRequest { id: new_id(&request)?, ttl };
         let mut granted = vec![Cost::ZERO; charges.len()];
         for charge in &request.charges {
             granted[charge.place] = charge.cost;
         }
         let request = Arc::new(Request { hold: Some(hold), ..request });
         let since = shared.clocks.now(request.now);
-        shared.holds.take(hold.id, since, since + terms.ttl)?;
+        shared.holds.take(hold.id, since, since + ttl)?;
         let decision = in_task(async move {
             let decision = reserve::reserve(&shared, &request).await;
             if !decision.as_ref().is_ok_and(|decision| decision.allowed) {
@@ -93,7 +96,8 @@ impl RedisEngine {
         Ok(committed)
     }
 
-    /// Prolongs a live reservation: it then expires after `ttl` from now.
+    /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of
+    /// one of its rules of concurrent is shorter.
     ///
     /// # Errors
     /// Returns an error if the reservation is unknown, expired or committed, `ttl` is out of its

@@ -2,7 +2,8 @@
 -- by each record and the key of what commits give back to a bucket. ARGV[1] contains the time (below
 -- zero for Redis's own) and the milliseconds for which the commit is remembered. Each further ARGV
 -- corrects one record: its algorithm, 1 to give back or 0 to charge more, the time of the request
--- (below zero for the present), for a bucket the time at which it would be full after the request in
+-- (below zero for the present; with 2 instead of 1, the reservation has the time at the place that
+-- what was given back is otherwise), for a bucket the time at which it would be full after the request in
 -- two words and what was given back until then, and the parameters with the difference of the costs.
 --
 -- Returns DONE, REPEATED, UNKNOWN, or FOREIGN (then nothing is changed), the number of the record, and

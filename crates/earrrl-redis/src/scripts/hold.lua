@@ -4,19 +4,20 @@
 --
 -- A reservation consists of 'L' (live) or 'C' (committed), the times of its expiry and of the request, the
 -- number of records, then for each record a byte that is 1 if the request is stored, the length of what follows for a
--- bucket (what was given back until then, and the record after the request), and that; and the note.
+-- bucket (what was given back until then, and the record after the request) or of concurrent (the time at
+-- which the places were taken or renewed), and that; and the note.
 
 local held, number, parts = true, #ARGV - 1, {}
 for i = 1, number do
-  -- Flags: 4 enforces, 8 is a bucket, 16 is answered as allowed even if it is not.
+  -- Flags: 4 enforces, 8 is a bucket, 16 is answered as allowed even if it is not, 32 is concurrent.
   local _, flags = unpack('<BB', ARGV[i + 1])
-  if verdicts[i] == OVER and flags % 8 >= 4 and flags < 16 then held = false end
+  if verdicts[i] == OVER and flags % 8 >= 4 and flags % 32 < 16 then held = false end
   parts[i] = flags
 end
 if held then
   local lasts, lives = unpack('<dd', ARGV[1], 23 + #place)
   for i, flags in ipairs(parts) do
-    local bucket = ''
+    local bucket = flags >= 32 and pack('<d', now) or ''
     if flags % 16 >= 8 then
       local key = KEYS[number + 1 + i]
       local given = call('GET', key)

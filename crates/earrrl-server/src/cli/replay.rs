@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use earrrl::Rule;
+use earrrl::{Mode, Rule};
 
 use super::failure::warn;
 use super::progress::ReadProgress;
@@ -148,7 +148,9 @@ impl ReplayArgs {
                 "--anonymize hides the addresses that --output is to list",
             ));
         }
-        Ok(())
+        // A log does not say how long each request took.
+        let checked = self.rules.iter().try_for_each(|rule| rule.accept_mode(Mode::Check));
+        checked.map_err(|error| CliFailure::new(error.to_string()))
     }
 
     fn replay(&self) -> Replay {

@@ -1,4 +1,5 @@
-//! Warnings about valid configurations that share limits through Redis less well than they could.
+//! Warnings about valid configurations: limits that checks do not apply, and limits that are shared
+//! through Redis less well than they could be.
 
 use std::time::Duration;
 
@@ -14,13 +15,14 @@ const LONG_SYNC: Duration = Duration::from_secs(10);
 const SYNCS: f64 = 5.0;
 
 impl Config {
-    /// Returns warnings about near rules whose counts are exchanged too rarely, and about limits
+    /// Returns warnings about rules that only reservations apply, near rules whose counts are exchanged too rarely, and about limits
     /// whose counts Redis rounds.
     pub fn cautions(&self) -> Vec<String> {
-        let EngineConfig::Redis(redis) = &self.engine else { return Vec::new() };
+        let reserved = self.rules.iter().filter(|config| config.rule.limit().is_concurrent());
+        let mut cautions: Vec<String> = reserved.map(only_reserved).collect();
+        let EngineConfig::Redis(redis) = &self.engine else { return cautions };
         let sync = redis.options.sync;
         let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
-        let mut cautions = Vec::new();
         if sync > LONG_SYNC && self.rules.iter().any(is_near) {
             cautions.push(format!(
                 "[engine] sync = {sync:?} is above {LONG_SYNC:?}: servers learn that late what other servers counted"
@@ -36,6 +38,15 @@ impl Config {
         }
         cautions
     }
+}
+
+/// Returns the warning about a rule of concurrent.
+fn only_reserved(config: &RuleConfig) -> String {
+    format!(
+        "{}: {} applies to reservations alone (/v1/reserve, EARRRL.RESERVE); checks, proxies and Envoy's \
+         descriptors pass it by",
+        config.name, config.rule
+    )
 }
 
 /// Returns a warning if a near rule's window has too few exchanges.

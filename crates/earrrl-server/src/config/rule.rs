@@ -182,8 +182,32 @@ fn validate(
         entry.bound_as(&config.rule);
         entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
     }
+    check_concurrent(&config, file, problems);
     if config.key.iter().any(|part| matches!(part, KeyPart::Attribute(name) if name == "client")) {
         config.cut_clients(reading.prefixes);
     }
     Some(config)
+}
+
+/// Reports fields that contradict a limit of concurrent: its places are for live holders, all of
+/// them known to one store.
+fn check_concurrent(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
+    let is_concurrent = |rule: &Rule| rule.limit().is_concurrent();
+    let own = is_concurrent(&config.rule);
+    if config.overrides.iter().any(|entry| is_concurrent(&entry.rule) != own) {
+        let why = "limit: expected concurrent for the rule and all its overrides, or for none";
+        problems.add(file.limit.span(), why);
+    }
+    if let Some(field) = file.on_expiry.as_ref().filter(|field| own && *field.get_ref() == "keep") {
+        problems.add(
+            field.span(),
+            "on_expiry: concurrent always releases, as places are for live holders",
+        );
+    }
+    if let Some(field) = file.consistency.as_ref()
+        && own
+        && config.consistency == Consistency::Near
+    {
+        problems.add(field.span(), "consistency: concurrent is always exact");
+    }
 }

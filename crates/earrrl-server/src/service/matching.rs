@@ -26,7 +26,7 @@ pub(super) enum Application<'a> {
 impl Service {
     /// Decides a request under every rule that matches it. A rule that cannot be judged is
     /// reported in [`Answer::unjudged`], and the other rules are judged all the same, so this
-    /// never fails.
+    /// never fails. Rules of concurrent do not apply, since nothing tells when the request ends.
     pub async fn ask_matching<'a>(
         &self,
         rules: &'a ActiveRules,
@@ -36,7 +36,7 @@ impl Service {
         let mut charged = SmallVec::new();
         let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
         let mut unmatched = true;
-        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+        for rule in rules.iter().filter(|rule| rule.is_checked() && rule.matches(request)) {
             unmatched = false;
             match self.application(rule, request, manner) {
                 Application::Charge(limit, key) => {
@@ -105,7 +105,7 @@ impl Service {
     ) -> Answer<'a> {
         let mut all = Answer::default();
         let peek = Manner::from(Mode::Peek);
-        for rule in rules.iter().filter(|rule| rule.matches(request)) {
+        for rule in rules.iter().filter(|rule| rule.is_checked() && rule.matches(request)) {
             // `ask_matching` has already returned every denial for a missing attribute.
             let Application::Charge(limit, key) = self.application(rule, request, peek) else {
                 continue;

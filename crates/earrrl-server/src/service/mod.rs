@@ -201,6 +201,9 @@ impl Service {
     pub fn begin_trial(&self, rule: &str, limit: Rule) -> Result<TrialReport, AskError> {
         let rules = self.rules.load();
         let rule = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+        for limit in [&limit, &rule.own.rule] {
+            limit.accept_mode(Mode::Check)?;
+        }
         let begun = rule.trial.begin(limit, rule.capacity, Arc::clone(&self.clock.0));
         begun.map_err(|error| AskError::invalid(format!("limit: {error}")))
     }

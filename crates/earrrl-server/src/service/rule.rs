@@ -234,6 +234,11 @@ impl ActiveRule {
         action_name(self.own.rule.action())
     }
 
+    /// Returns false if only reservations apply the rule, and no checks.
+    pub fn is_checked(&self) -> bool {
+        !self.own.rule.limit().is_concurrent()
+    }
+
     /// Returns true if the rule applies to this request.
     pub fn matches(&self, request: &Attributes<'_>) -> bool {
         self.unmet(request).is_none()

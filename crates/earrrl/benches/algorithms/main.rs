@@ -98,6 +98,10 @@ fn workloads() -> Vec<Workload> {
             name: "sliding-window decide, 60 sub-windows",
             run: |n| decide("sliding-window 60/1m", n),
         },
+        Workload {
+            name: "concurrent decide, 60 places",
+            run: |n| decide("concurrent 60 timeout=1m", n),
+        },
         Workload { name: "sliding-counter decide", run: |n| decide("sliding-counter 60/1m", n) },
     ]
 }

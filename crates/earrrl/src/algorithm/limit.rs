@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::contract::{Algorithm, Judged, decide, judge};
 use super::list::Stored;
-use super::{Limit, State, each};
+use super::{Concurrent, Limit, State, each};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Figures};
@@ -141,6 +141,7 @@ impl Limit {
     /// | sliding-log | exact, while the log still has the entry |
     /// | token-bucket, gcra | exact if nothing else was charged, and until the bucket could be full again; otherwise too little is given back, by at most the refill since then |
     /// | exponential | within the difference of the costs |
+    /// | concurrent | exact: a commit of any cost gives the places back |
     pub fn commit(
         &self,
         state: Option<State>,
@@ -156,6 +157,29 @@ impl Limit {
     #[cfg(feature = "std")]
     pub(crate) fn is_bucket(&self) -> bool {
         matches!(self, Self::TokenBucket(_))
+    }
+
+    /// Returns true for concurrent, which counts the live reservations of a client. Its rules are
+    /// reserved, and neither checked nor charged.
+    pub fn is_concurrent(&self) -> bool {
+        matches!(self, Self::Concurrent(_))
+    }
+
+    /// Returns the longest time for which a reservation under this limit is live unless it is
+    /// renewed; `None` if only the reservation's own terms limit it.
+    pub fn hold_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Concurrent(limit) => Some(limit.timeout()),
+            _ => None,
+        }
+    }
+
+    /// Moves the places of a live reservation under concurrent to `now`. Returns the new state, and
+    /// false if the state lacks the places. Other limits keep their states.
+    pub fn renew(&self, state: Option<State>, now: Nanos, held: &Held) -> (Option<State>, bool) {
+        let Self::Concurrent(limit) = self else { return (state, true) };
+        let (tally, is_renewed) = limit.renew(state.and_then(Concurrent::open), now, held);
+        (tally.map(Concurrent::wrap), is_renewed)
     }
 
     /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;
@@ -438,7 +462,7 @@ fn names() -> String {
 }
 
 /// Names that other programs use for an algorithm, each with the name that rules use.
-const SYNONYMS: [(&str, &str); 8] = [
+const SYNONYMS: [(&str, &str); 10] = [
     ("leaky-bucket", "gcra"),
     ("leaky", "gcra"),
     ("bucket", "token-bucket"),
@@ -447,6 +471,8 @@ const SYNONYMS: [(&str, &str); 8] = [
     ("rolling-window", "sliding-window"),
     ("moving-window", "sliding-log"),
     ("ewma", "recent-average"),
+    ("concurrency", "concurrent"),
+    ("semaphore", "concurrent"),
 ];
 
 fn unknown(name: &Word<'_>) -> RuleError {

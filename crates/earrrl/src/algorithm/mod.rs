@@ -11,6 +11,7 @@ use crate::clock::Nanos;
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
 
+pub mod concurrent;
 mod contract;
 pub mod exponential;
 pub mod fixed_window;
@@ -41,6 +42,8 @@ list::algorithms! {
     SlidingWindow sliding_window,
     /// Two-window sliding counter.
     SlidingCounter sliding_counter,
+    /// Concurrency limit, which counts the reservations that are live at a time.
+    Concurrent concurrent,
 }
 
 pub use crate::policy::{Mode, Policy, Replenishment};

@@ -39,6 +39,12 @@ impl Tally {
         self.entries.back().map(|(slot, _)| *slot)
     }
 
+    /// Returns the cost of the entry of `slot`, in billionths of a unit; 0 if there is none.
+    pub(super) fn at(&self, slot: u64) -> u128 {
+        let place = self.entries.binary_search_by_key(&slot, |(slot, _)| *slot);
+        place.map_or(0, |place| self.entries[place].1)
+    }
+
     /// Returns the heap bytes of a tally that has grown to `entries` entries.
     pub(super) fn bytes_of(entries: usize) -> usize {
         match entries {

@@ -172,11 +172,20 @@ impl Holds {
         Ok((parts, repeated))
     }
 
-    pub(crate) fn renew(&self, id: HoldId, now: Nanos, ttl: Duration) -> Result<(), EngineError> {
+    /// Moves the expiry of a live reservation to the time from now that `renew` returns. `renew` may
+    /// change the parts, and refuse with `None`; no commit or expiry comes in between.
+    pub(crate) fn renew(
+        &self,
+        id: HoldId,
+        now: Nanos,
+        renew: impl FnOnce(&mut [HeldPart]) -> Option<Duration>,
+    ) -> Result<(), EngineError> {
         let (mut shard, place) = self.at(id);
-        let renewed = shard.renew(place, id, now, now + ttl);
-        self.earliest.fetch_min((now + ttl).get(), Relaxed);
-        if renewed { Ok(()) } else { Err(EngineError::UnknownReservation(id)) }
+        let expires = |parts: &mut [HeldPart]| renew(parts).map(|ttl| now + ttl);
+        let expires = shard.renew(place, id, now, expires);
+        let expires = expires.ok_or(EngineError::UnknownReservation(id))?;
+        self.earliest.fetch_min(expires.get(), Relaxed);
+        Ok(())
     }
 
     /// Removes the reservations that have expired, and returns their parts.

@@ -106,15 +106,20 @@ impl Shard {
         Some(slot.parts.iter().map(|part| part.rule).collect())
     }
 
-    /// Moves the expiry of a live reservation to `expires`. Returns false if the id is unknown,
-    /// expired or committed.
-    pub(super) fn renew(&mut self, place: u32, id: HoldId, now: Nanos, expires: Nanos) -> bool {
-        let Some(slot) = self.live(place, id, now).filter(|slot| !slot.is_committed) else {
-            return false;
-        };
+    /// Moves the expiry of a live reservation to the instant that `renew` returns, and returns it;
+    /// `None` if the id is unknown, expired or committed, or `renew` returned `None`.
+    pub(super) fn renew(
+        &mut self,
+        place: u32,
+        id: HoldId,
+        now: Nanos,
+        renew: impl FnOnce(&mut [HeldPart]) -> Option<Nanos>,
+    ) -> Option<Nanos> {
+        let slot = self.live(place, id, now).filter(|slot| !slot.is_committed)?;
+        let expires = renew(&mut slot.parts)?;
         slot.expires = expires;
         self.schedule(expires, place, id);
-        true
+        Some(expires)
     }
 
     /// Removes the reservations that have expired by `now`, and passes the parts of each to

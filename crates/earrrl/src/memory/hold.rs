@@ -116,7 +116,8 @@ impl<C: Clock> MemoryEngine<C> {
         }
         restore_places(&mut decision, &merged);
         let id = if decision.allowed {
-            Some(self.holds.insert(permit, held, now, terms.ttl))
+            let ttl = live_for(&rules, &held, terms.ttl);
+            Some(self.holds.insert(permit, held, now, ttl))
         } else {
             held.iter().for_each(|part| self.finish(part, Duration::ZERO));
             None
@@ -158,7 +159,8 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(Committed { decision, rules: parts.iter().map(|part| part.rule).collect(), repeated })
     }
 
-    /// Prolongs a live reservation: it then expires after `ttl` from now.
+    /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of
+    /// one of its rules of concurrent is shorter.
     ///
     /// ```
     /// # use earrrl::{Charge, Cost, HoldTerms, MemoryEngine};
@@ -176,7 +178,12 @@ impl<C: Clock> MemoryEngine<C> {
     /// bounds.
     pub fn renew(&self, id: HoldId, ttl: Duration, now: Option<Nanos>) -> Result<(), EngineError> {
         HoldTerms::default().ttl(ttl).check()?;
-        self.holds.renew(id, self.clock.at_or_now(now), ttl)
+        let now = self.clock.at_or_now(now);
+        let rules = self.rules.load();
+        self.holds.renew(id, now, |parts| {
+            let are_renewed = parts.iter_mut().all(|part| renew_places(&rules, part, now));
+            are_renewed.then(|| live_for(&rules, parts, ttl))
+        })
     }
 
     /// Ends the reservations that have expired. Each [`hold`](Self::hold) does so too; call this
@@ -247,7 +254,8 @@ impl<C: Clock> MemoryEngine<C> {
         let Held { at, cost, .. } = part.held;
         let held = if part.version < known.algorithm_since {
             // The estimate went with the states of the old algorithm; only the excess is charged.
-            Held { at: now, cost: (actual > cost).then_some(cost)?, full_at: now }
+            let is_more = actual > cost && !known.rule.limit().is_concurrent();
+            Held { at: now, cost: is_more.then_some(cost)?, full_at: now }
         } else if part.version < known.version {
             Held { at, cost, full_at: at }
         } else {
@@ -272,6 +280,27 @@ fn grant(part: Part<'_>, now: Nanos) -> Cost {
     part.cost.min(Cost::from_units(remaining.max(1)))
 }
 
+/// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.
+fn live_for(rules: &RuleBlocks, parts: &[HeldPart], ttl: Duration) -> Duration {
+    let known = |part: &HeldPart| rules.get(part.rule.0 as usize)?.rule.limit().hold_timeout();
+    parts.iter().filter_map(known).fold(ttl, Duration::min)
+}
+
+/// Moves the places that a live reservation has under one rule of concurrent to `now`. Returns false
+/// if they are gone, because the client was reset or the rule was changed.
+fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
+    let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
+    let Some(known) = known.filter(|known| known.rule.limit().is_concurrent()) else { return true };
+    known.settle(part.key, now);
+    let (rule, clients, key) = (&known.rule, &*known.clients, part.key);
+    let is_renewed = part.version >= known.algorithm_since
+        && Part { rule, clients, key, cost: part.held.cost }.renew(now, &part.held);
+    if is_renewed {
+        part.held.at = now;
+    }
+    is_renewed
+}
+
 /// Returns the actual cost of one part, at most the rule's `max_cost`: the work is done, so the cost
 /// cannot be refused.
 fn cost(rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>) -> Cost {
@@ -292,6 +321,9 @@ fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Resul
     unknown.map_or(Ok(()), |part| Err(EngineError::UnknownRule(part.rule)))
 }
 
+#[cfg(test)]
+#[path = "concurrent_tests.rs"]
+mod concurrent_tests;
 #[cfg(test)]
 #[path = "hold_tests.rs"]
 mod tests;

@@ -10,6 +10,7 @@ mod tests;
 
 use core::future::{Ready, ready};
 use std::boxed::Box;
+use std::format;
 use std::path::Path;
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,7 @@ use crate::decision::{Brief, Decision};
 use crate::engine::{
     Charge, Engine, EngineError, Reserving, RuleId, are_distinct, merge_charges, restore_places,
 };
+use crate::error::RuleError;
 use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
 use crate::holds::Holds;
@@ -319,7 +321,7 @@ impl<C: Clock> MemoryEngine<C> {
         let (known, part) = known_part(&rules, rule, key, cost)?;
         let now = || self.clock.at_or_now(now);
         let decision = part.decide_at_home(mode, now);
-        Ok(decision.unwrap_or_else(|| decide_anywhere(known, part, mode, &now)))
+        decision.map_or_else(|| decide_anywhere(known, part, mode, &now), Ok)
     }
 
     /// Checks a request at the present instant as [`decide_hashed`](Self::decide_hashed) does, and
@@ -338,7 +340,8 @@ impl<C: Clock> MemoryEngine<C> {
         let (known, part) = known_part(&rules, rule, key, cost)?;
         let now = || self.clock.now();
         let brief = part.check_at_home(now);
-        Ok(brief.unwrap_or_else(|| Brief::from(&decide_anywhere(known, part, Mode::Check, &now))))
+        let anywhere = || Ok(Brief::from(&decide_anywhere(known, part, Mode::Check, &now)?));
+        brief.map_or_else(anywhere, Ok)
     }
 
     /// Replaces a client's state by one that another store kept under `limit`. Does nothing if the
@@ -394,6 +397,7 @@ impl<C: Clock> MemoryEngine<C> {
             let hash = same.map_or_else(|| self.hash(charge.key), |(_, hash)| hash);
             last = Some((charge.key, hash));
             let (known, part) = known_part(rules, charge.rule, hash, charge.cost)?;
+            accept_mode(known, mode)?;
             if known.older.is_some() {
                 known.settle(part.key, self.clock.at_or_now(now));
             }
@@ -447,9 +451,16 @@ fn decide_anywhere(
     part: Part<'_>,
     mode: Mode,
     now: &impl Fn() -> Nanos,
-) -> Decision {
+) -> Result<Decision, EngineError> {
+    accept_mode(known, mode)?;
     known.settle(part.key, now());
-    atomic::decide(&mut [part], mode, now)
+    Ok(atomic::decide(&mut [part], mode, now))
+}
+
+/// Returns an error that names the rule if its requests cannot be decided in this mode.
+fn accept_mode(known: &Prepared, mode: Mode) -> Result<(), EngineError> {
+    let named = |error: RuleError| error.of(&format!("rule {}", known.name));
+    Ok(known.rule.accept_mode(mode).map_err(named)?)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -481,6 +492,9 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         self.known_part(&rules, charge).is_ok_and(|(known, part)| {
             let admitted = part.admit_at_home(|| self.clock.now());
             admitted.unwrap_or_else(|| {
+                if known.rule.limit().is_concurrent() {
+                    return false;
+                }
                 let now = self.clock.now();
                 known.settle(part.key, now);
                 part.admit(now)
@@ -495,6 +509,11 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         now: Option<Nanos>,
     ) -> Self::Done {
         let now = self.clock.at_or_now(now);
+        let rules = self.rules.load();
+        let known = rules.get(charge.rule.0 as usize);
+        if let Some(Err(error)) = known.map(|known| accept_mode(known, Mode::Charge)) {
+            return ready(Err(error));
+        }
         ready(self.change(charge, now, |part| part.refund(now, charged_at)))
     }
 

@@ -86,6 +86,16 @@ impl<'a> Part<'a> {
         });
     }
 
+    /// Moves the places of a live reservation under concurrent to `now`. Returns false if they are
+    /// gone.
+    pub(crate) fn renew(&self, now: Nanos, held: &Held) -> bool {
+        self.settled(now, |part| {
+            let limit = part.rule.limit();
+            let renew = |state| limit.renew(state, now, held);
+            part.clients.update(part.key, limit, now, renew)
+        })
+    }
+
     /// Replaces the client's state by `state`, which another store kept, if both stores use the
     /// same limit.
     pub(crate) fn adopt(&self, limit: &Limit, state: Option<State>, now: Nanos) {

@@ -252,7 +252,8 @@ fn rules_of<'a>(
         entries.map(|entry| (format!("descriptor:{}", entry.key).into(), (&*entry.value).into()));
     let pairs = std::iter::once(domain).chain(entries);
     let request = Attributes::new(pairs, &rules.reading);
-    for rule in rules.iter().filter(|rule| rule.serves_descriptors() && rule.matches(&request)) {
+    let serves = |rule: &&ActiveRule| rule.serves_descriptors() && rule.is_checked();
+    for rule in rules.iter().filter(serves).filter(|rule| rule.matches(&request)) {
         let Some(applied) = rule.applied_to(&request) else { continue };
         let prepared = applied.limit;
         let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };

@@ -63,7 +63,11 @@ fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<H
             policies.push_str(", ");
         }
         let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
-        let quota = Quota { units: limit.requests_per_unit.into(), window: Some(window) };
+        let quota = Quota {
+            units: limit.requests_per_unit.into(),
+            window: Some(window),
+            is_concurrent: false,
+        };
         // Writing to a string in memory does not fail.
         let _ = current::write_policy(&mut policies, shown_name(&limit.name), quota);
     }

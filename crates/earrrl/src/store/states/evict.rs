@@ -2,6 +2,7 @@
 //!
 //! An eviction looks at the clients that have been idle for longest until it has found a few within their
 //! limit, and evicts the one with the lowest rate. A client over its limit is evicted only if no other was found.
+//! A client with live reservations under concurrent is never evicted: the bound on reservations bounds these.
 
 use smallvec::SmallVec;
 
@@ -51,6 +52,8 @@ impl ScanBudget {
 pub(super) struct Client {
     pub(super) key: u64,
     pub(super) standing: Standing,
+    /// True if the client has live reservations that must not be forgotten.
+    pub(super) is_kept: bool,
 }
 
 /// The rank of a client in the order of eviction: idle clients first, then those within their limits, each by
@@ -66,8 +69,8 @@ pub(super) struct Standing {
 #[derive(Default)]
 pub(super) struct Scan {
     pub(super) lowest: Option<(u64, Standing)>,
-    /// The clients over their limit that the scan met.
-    pub(super) offenders: SmallVec<[u64; CANDIDATES]>,
+    /// The clients over their limit, or with live reservations, that the scan met.
+    pub(super) passed_over: SmallVec<[u64; CANDIDATES]>,
     scanned: usize,
 }
 
@@ -78,13 +81,13 @@ pub(super) struct Scan {
 pub(super) fn scan(clients: impl Iterator<Item = Client>) -> Scan {
     let mut scan = Scan::default();
     let mut candidates = 0;
-    for Client { key, standing } in clients {
-        if scan.lowest.is_none_or(|(_, lowest)| standing < lowest) {
+    for Client { key, standing, is_kept } in clients {
+        if !is_kept && scan.lowest.is_none_or(|(_, lowest)| standing < lowest) {
             scan.lowest = Some((key, standing));
         }
         scan.scanned += 1;
-        if standing.is_over {
-            scan.offenders.push(key);
+        if is_kept || standing.is_over {
+            scan.passed_over.push(key);
         } else {
             candidates += 1;
         }

@@ -128,13 +128,15 @@ impl Shard {
 
     fn evict_excess(&mut self, limit: Option<&Limit>, now: Nanos) {
         while self.states.len() > 1 && self.is_full() {
-            self.evict(limit, now);
+            if !self.evict(limit, now) {
+                break;
+            }
         }
     }
 
-    /// Evicts one of the clients that have been idle for longest. `limit` is the limit of clients
-    /// that have none of their own.
-    fn evict(&mut self, limit: Option<&Limit>, now: Nanos) {
+    /// Evicts one of the clients that have been idle for longest; returns false if all that it found
+    /// have live reservations. `limit` is the limit of clients that have none of their own.
+    fn evict(&mut self, limit: Option<&Limit>, now: Nanos) -> bool {
         // The client with the latest visit is not examined, since the place is needed for it.
         let most = self.scan_budget.granted().min(self.states.len() - 1);
         let held = &mut self.bytes;
@@ -144,17 +146,20 @@ impl Shard {
             let standing = limit.map(|limit| limit.standing(&mut entry.state, now));
             let (allowed, rate) = standing.unwrap_or_default();
             *held += entry.bytes();
-            let standing = Standing { is_active: entry.state.is_some(), is_over: !allowed, rate };
-            Client { key: *key, standing }
+            let is_active = entry.state.is_some();
+            let standing = Standing { is_active, is_over: !allowed, rate };
+            let is_kept = is_active && limit.is_some_and(Limit::is_concurrent);
+            Client { key: *key, standing, is_kept }
         }));
         self.scan_budget.spend(&scan);
-        for key in &scan.offenders {
+        for key in &scan.passed_over {
             self.states.promote(key);
         }
         if let Some((key, Standing { is_active, .. })) = scan.lowest {
             self.remove(KeyHash::from_bits(key));
             self.displaced += u64::from(is_active);
         }
+        scan.lowest.is_some()
     }
 
     fn is_full(&self) -> bool {

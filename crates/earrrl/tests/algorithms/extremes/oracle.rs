@@ -56,6 +56,13 @@ impl History {
                 let sum = BigUint::from(previous) * left + BigUint::from(current) * w;
                 exactly(sum <= BigUint::from(limit.quota().billionths()) * w)
             }
+            Limit::Concurrent(limit) => {
+                let places = |cost: Cost| cost.billionths().div_ceil(1_000_000_000);
+                let is_taken = |t: Nanos| now.get() - t.get() < limit.timeout_nanos();
+                let taken = self.stored.iter().filter(|(t, _)| is_taken(*t));
+                let sum: u128 = taken.map(|(_, cost)| places(*cost)).sum();
+                exactly(sum + places(cost) <= limit.places().into())
+            }
             _ => panic!("extremes/oracle.rs has no definition of {limit:?}"),
         }
     }

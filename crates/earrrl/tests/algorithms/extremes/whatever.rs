@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, Figures, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage,
+    Concurrent, Cost, Exponential, Figures, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage,
     SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use proptest::prelude::*;
@@ -58,6 +58,9 @@ fn rates() -> impl Strategy<Value = Rate> {
 }
 
 fn limits() -> impl Strategy<Value = Limit> {
+    let concurrent = (1u64..=100_000, magnitudes(1e6, 8.64e13)).prop_map(|(places, timeout)| {
+        Concurrent::new(places, Duration::from_nanos(timeout as u64)).unwrap()
+    });
     let quotas = || magnitudes(1.0, 1e26).prop_map(Cost::from_billionths);
     let recent = (rates(), spans())
         .prop_map(|(rate, span)| RecentAverage::with_half_life(rate, span).unwrap());
@@ -86,6 +89,7 @@ fn limits() -> impl Strategy<Value = Limit> {
         2 => (recent, policies()).prop_map(|(limit, policy)| limit.with_policy(policy).into()),
         2 => bucket.prop_map(Limit::from),
         4 => windowed,
+        1 => concurrent.prop_map(Limit::from),
     ]
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage, Rule,
-    SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+    Concurrent, Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage,
+    Rule, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -87,6 +87,10 @@ pub(crate) fn sliding_counters() -> impl Strategy<Value = SlidingCounter> {
     })
 }
 
+pub(crate) fn concurrent_limits() -> impl Strategy<Value = Concurrent> {
+    (1u64..100, spans()).prop_map(|(places, timeout)| Concurrent::new(places, timeout).unwrap())
+}
+
 /// Any limit.
 pub(crate) fn limits() -> impl Strategy<Value = Limit> {
     prop_oneof![
@@ -97,6 +101,7 @@ pub(crate) fn limits() -> impl Strategy<Value = Limit> {
         sliding_logs().prop_map(Limit::from),
         sliding_windows().prop_map(Limit::from),
         sliding_counters().prop_map(Limit::from),
+        concurrent_limits().prop_map(Limit::from),
     ]
 }
 
@@ -123,6 +128,7 @@ pub(crate) fn memory(limit: &Limit) -> u64 {
         Limit::SlidingLog(limit) => limit.window_nanos(),
         Limit::SlidingWindow(limit) => limit.window_nanos(),
         Limit::SlidingCounter(limit) => limit.window_nanos(),
+        Limit::Concurrent(limit) => limit.timeout_nanos(),
         _ => 1_000_000_000,
     }
 }

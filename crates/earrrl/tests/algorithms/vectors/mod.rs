@@ -1,5 +1,6 @@
 //! Tables of inputs and expected answers from `testdata/vectors`, to 1e-9 relative.
 
+mod concurrent;
 mod data;
 mod derived;
 mod exponential;
@@ -12,7 +13,7 @@ mod weighted_credits;
 mod windowed;
 
 /// The file of `testdata/vectors` that has numbers for each algorithm.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("recent-average", "derived"),
     ("exponential", "exponential"),
     ("token-bucket", "gcra"),
@@ -20,6 +21,7 @@ const FILES: [(&str, &str); 7] = [
     ("sliding-log", "sliding"),
     ("sliding-window", "sliding"),
     ("sliding-counter", "sliding"),
+    ("concurrent", "concurrent"),
 ];
 
 #[test]

@@ -1,0 +1,271 @@
+//! Concurrency limit: at most so many reservations of a client at a time.
+//!
+//! A reservation takes as many places as its cost, rounded up to whole units, until it is
+//! committed, released or expired; a holder that disappears gives its places back after the
+//! timeout. The state is the list of the taken places, each with the time at which it was taken or
+//! renewed. Only allowed requests are stored, and no two entries are merged, so that a commit
+//! finds exactly the places that its reservation took.
+//!
+//! Source: counting semaphores (Dijkstra), with the leases of Gray and Cheriton (1989) for holders
+//! that disappear.
+
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::windowed::UNIT;
+use super::{Algorithm, Policy, Replenishment, Tally};
+use crate::clock::Nanos;
+use crate::cost::Cost;
+use crate::decision::{Wait, duration_from_nanos};
+use crate::duration;
+use crate::error::RuleError;
+use crate::grammar::RuleWords;
+use crate::held::Held;
+use crate::parameter;
+
+/// The most places of a client. A change of a list of this many takes tens of microseconds.
+const MOST_PLACES: u64 = 100_000;
+/// The longest timeout, which is also the longest time for which a reservation can be live.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// A limit of `places` reservations at a time, each for at most the timeout unless it is renewed.
+///
+/// ```
+/// use earrrl::{Charge, Actual, Concurrent, Cost, HoldTerms, MemoryEngine};
+/// use std::time::Duration;
+///
+/// let engine = MemoryEngine::new(1000)?;
+/// let streams = Concurrent::new(2, Duration::from_secs(60))?;
+/// let rule = engine.prepare_with("streams", &streams.into(), 1000)?;
+/// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+/// let first = engine.hold(&[charge], HoldTerms::default(), None)?;
+/// let second = engine.hold(&[charge], HoldTerms::default(), None)?;
+/// assert_eq!((first.decision.remaining, second.decision.remaining), (1, 0));
+/// assert!(!engine.hold(&[charge], HoldTerms::default(), None)?.decision.allowed);
+///
+/// // The first stream has ended.
+/// engine.commit(first.id.ok_or("denied")?, Actual::All(Cost::ONE), None)?;
+/// assert!(engine.hold(&[charge], HoldTerms::default(), None)?.decision.allowed);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Concurrent {
+    places: u64,
+    timeout: u64,
+}
+
+impl Concurrent {
+    /// Returns a limit of 1 to 100,000 places, which a holder has for a `timeout` of 1 ms to 24 h.
+    ///
+    /// ```
+    /// # use earrrl::Concurrent;
+    /// # use std::time::Duration;
+    /// let limit = Concurrent::new(10, Duration::from_secs(60))?;
+    /// assert_eq!((limit.places(), limit.timeout()), (10, Duration::from_secs(60)));
+    /// assert!(Concurrent::new(0, Duration::from_secs(60)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a parameter is out of its bounds.
+    pub fn new(places: u64, timeout: Duration) -> Result<Self, RuleError> {
+        if !(1..=MOST_PLACES).contains(&places) {
+            let problem = format!("{places} is not from 1 to {MOST_PLACES}");
+            return Err(RuleError::out_of_range(problem).of("places"));
+        }
+        let nanos = parameter::span("timeout", timeout)?;
+        if timeout > LONGEST {
+            let problem = format!("{timeout:?} is not from 1ms to 24h");
+            return Err(RuleError::out_of_range(problem).of("timeout"));
+        }
+        Ok(Self { places, timeout: nanos })
+    }
+
+    /// Returns the number of places.
+    pub fn places(&self) -> u64 {
+        self.places
+    }
+
+    /// Returns the time after which a place is free again if it is neither given back nor renewed.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout)
+    }
+
+    /// Returns the timeout in nanoseconds.
+    #[doc(hidden)]
+    pub fn timeout_nanos(&self) -> u64 {
+        self.timeout
+    }
+
+    /// Returns the state in which the places of a live reservation were taken at `now`; `None` if
+    /// the state, which is returned too, lacks them.
+    pub(super) fn renew(
+        &self,
+        state: Option<Tally>,
+        now: Nanos,
+        held: &Held,
+    ) -> (Option<Tally>, bool) {
+        let taken = taken(held.cost);
+        let Some(mut tally) = self.advance(state, now) else { return (None, taken == 0) };
+        let there = tally.at(held.at.get()) >= taken;
+        if there && taken > 0 {
+            tally.subtract(held.at.get(), taken);
+            tally.insert(now.get(), taken, 1);
+        }
+        (Some(tally), there)
+    }
+
+    fn most(&self) -> u128 {
+        u128::from(self.places) * UNIT
+    }
+
+    /// Returns the first nanosecond of the entries that still count at `now`.
+    fn start(&self, now: Nanos) -> u64 {
+        now.get().saturating_add(1).saturating_sub(self.timeout)
+    }
+
+    fn until_freed(&self, slot: u64, now: Nanos) -> i128 {
+        i128::from(slot) + i128::from(self.timeout) - i128::from(now.get())
+    }
+}
+
+/// Returns the places that a cost takes, in billionths.
+fn taken(cost: Cost) -> u128 {
+    cost.billionths().div_ceil(UNIT) * UNIT
+}
+
+fn sum(tally: Option<&Tally>) -> u128 {
+    tally.map_or(0, Tally::sum)
+}
+
+impl Algorithm for Concurrent {
+    type State = Tally;
+
+    const NAMES: &'static [&'static str] = &["concurrent"];
+
+    const EXAMPLES: &'static [&'static str] =
+        &["concurrent 1 timeout=1s", "concurrent 10 timeout=1m"];
+
+    fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
+        let word = words.next("expected a number of places such as 10")?;
+        let places =
+            word.text.parse().map_err(|_| word.expected("a number of places such as 10"))?;
+        let Some(timeout) = words.option("timeout")? else {
+            return Err(words.missing("`timeout=` such as timeout=60s"));
+        };
+        Self::new(places, timeout.duration()?).map_err(|error| {
+            let column =
+                if (1..=MOST_PLACES).contains(&places) { timeout.column } else { word.column };
+            error.at(column)
+        })
+    }
+
+    fn write(&self) -> String {
+        let timeout = duration::Text(self.timeout);
+        format!("{} {} timeout={timeout}", Self::NAMES[0], self.places)
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::Leaky
+    }
+
+    /// Returns the places in the timeout, as units a second.
+    fn limit(&self) -> f64 {
+        parameter::per_second(self.most(), self.timeout)
+    }
+
+    fn allowance(&self) -> (f64, f64) {
+        (self.places as f64, self.timeout as f64 / 1e9)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Steady
+    }
+
+    fn given_back(&self, _now: Nanos, _held: &Held, _actual: Cost) -> Duration {
+        Duration::ZERO
+    }
+
+    fn last_charge(&self, state: &Tally) -> Option<Nanos> {
+        state.newest().map(Nanos::new)
+    }
+
+    fn most_heap_bytes(&self) -> usize {
+        Tally::bytes_of(usize::try_from(self.places).unwrap_or(usize::MAX))
+    }
+
+    fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
+        self.advance(Some(state), now)
+    }
+
+    /// Returns true: a place is a time and a number under every limit.
+    fn keeps_states_of(&self, _old: &Self) -> bool {
+        true
+    }
+
+    fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {
+        state?.since(self.start(now))
+    }
+
+    fn allows(&self, before: Option<&Tally>, _now: Nanos, cost: Cost) -> bool {
+        sum(before).saturating_add(taken(cost)) <= self.most()
+    }
+
+    /// Adds the places. More than the limit, which only a charge can take, count as the newest.
+    fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
+        let mut tally = before.unwrap_or_default();
+        tally.insert(now.get(), taken(cost), 1);
+        tally.drop_outweighed(self.most());
+        tally
+    }
+
+    fn refund(&self, mut tally: Tally, now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Tally> {
+        tally.subtract(charged_at.get(), taken(cost));
+        self.advance(Some(tally), now)
+    }
+
+    fn charge_past(
+        &self,
+        before: Option<Tally>,
+        now: Nanos,
+        charged_at: Nanos,
+        cost: Cost,
+    ) -> Option<Tally> {
+        if charged_at.get() < self.start(now) {
+            return before;
+        }
+        Some(self.charge(before, charged_at, cost))
+    }
+
+    /// Gives the places back, whatever the actual cost: the request has ended.
+    fn commit(
+        &self,
+        before: Option<Tally>,
+        now: Nanos,
+        held: &Held,
+        _actual: Cost,
+    ) -> Option<Tally> {
+        self.refund(before?, now, held.at, held.cost)
+    }
+
+    fn counted(&self, after: Option<&Tally>, _now: Nanos) -> Option<f64> {
+        Some(parameter::per_second(sum(after), self.timeout))
+    }
+
+    fn remaining(&self, after: Option<&Tally>, _now: Nanos) -> u64 {
+        parameter::whole_units(self.most().saturating_sub(sum(after)))
+    }
+
+    /// Returns the wait until enough places time out. Their holders usually give them back sooner.
+    fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
+        let Some(room) = self.most().checked_sub(taken(cost)) else { return Wait::Never };
+        let slot = after.and_then(|tally| tally.slot_to_leave(room));
+        Wait::from_nanos(slot.map_or(0, |slot| self.until_freed(slot, now)))
+    }
+
+    fn reset_after(&self, after: Option<&Tally>, now: Nanos) -> Duration {
+        let newest = after.and_then(Tally::newest);
+        duration_from_nanos(newest.map_or(0, |slot| self.until_freed(slot, now)))
+    }
+}
