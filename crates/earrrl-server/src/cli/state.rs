@@ -95,7 +95,7 @@ fn details(file: &StateSummary) -> String {
         holders => holders.join(", "),
     };
     format!(
-        "{}\n  rule: {}\n  generation: {}\n  limit when created: {}\n  clients: {} of {}\n  \
+        "{}\n  rule: {}\n  generation: {}\n  limit: {}\n  clients: {} of {}\n  \
          unfinished insertions: {}\n  bytes: {}\n  processes: {holders}\n",
         file.path.display(),
         file.name,

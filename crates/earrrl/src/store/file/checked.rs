@@ -14,6 +14,7 @@ use super::folder::{Folder, Stem};
 use super::header::{FIXED, FileHeader, HeaderFault};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
+use super::rule_text::{self, RECORDS_AT};
 use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
@@ -26,7 +27,7 @@ use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets
 const SHARDS_AT: usize = FIXED + 512;
 /// The place of the sets: the third page.
 pub(super) const SETS_AT: usize = 2 * FIXED;
-const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= SETS_AT && WORDS * 8 <= 512);
+const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= RECORDS_AT && WORDS * 8 <= 512);
 
 /// A state file that is locked and has the wanted hash function, algorithm and capacity.
 pub(super) struct CheckedFile {
@@ -81,6 +82,11 @@ impl CheckedFile {
         let latest = wanted.limit.greatest(now);
         let swept = if self.is_alone { table.sweep(latest) } else { Swept::default() };
         shared.live.reached(now.get());
+        let text = wanted.limit.text();
+        if text != self.header.rule {
+            rule_text::write(&self.file, &text)
+                .map_err(|error| StateError::io(path, "write", error))?;
+        }
         flock(&self.file, FlockOperation::NonBlockingLockShared)
             .map_err(|error| StateError::io(path, "lock", error))?;
         let file = StateFile { shared, swept, path: path.into() };
@@ -145,6 +151,7 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
     }
 }
 
+/// Reads the header of a file, with the rule's present text.
 pub(super) fn read_header(
     file: &File,
     path: &Path,
@@ -157,7 +164,9 @@ pub(super) fn read_header(
         return Ok(Err(HeaderFault { field: "length", found, expected }));
     }
     file.read_exact_at(&mut page, 0).map_err(io)?;
-    Ok(FileHeader::decode(&page, bytes, SETS_AT))
+    let text = rule_text::read(file).map_err(io)?;
+    let header = FileHeader::decode(&page, bytes, SETS_AT);
+    Ok(header.map(|header| FileHeader { rule: text.unwrap_or(header.rule), ..header }))
 }
 
 /// Compares a header with the wanted table. Returns the hasher of the file's keys, and the limit

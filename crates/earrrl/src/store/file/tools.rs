@@ -29,7 +29,7 @@ pub struct StateSummary {
     pub name: String,
     /// The number of the generation; the highest one is in use.
     pub generation: u64,
-    /// The limit when the file was created.
+    /// The limit that a process has opened the file with last, or has changed it to.
     pub limit: String,
     /// The number of live clients for which the file was made.
     pub capacity: u64,
