@@ -12,7 +12,7 @@ use earrrl::{
 };
 
 use super::process::{decider, idle_ledger};
-use super::{CAPACITY, Scratch, field, open};
+use super::{CAPACITY, Scratch, field, open, pruned};
 use crate::starts::{no_starts, start};
 
 /// Returns the limit of the only file.
@@ -171,6 +171,6 @@ fn a_killed_change_loses_no_client() {
         assert_eq!(remaining, 9 - client % 9, "{client}");
     }
     drop(last);
-    StateDirectory::prune(&scratch.0, &[]).unwrap();
+    pruned(&scratch, &[]);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
 }
