@@ -38,6 +38,33 @@ impl Drop for Scratch {
     }
 }
 
+/// A reload with a limit that needs no other file writes the limit into the file.
+#[test]
+fn the_files_of_a_server_have_the_limit_of_its_last_reload() {
+    let scratch = Scratch::new("reloaded");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let rule = |quota: u32| {
+        let limit = format!("recent-average {quota}/30d period=30d leaky");
+        std::fs::write(&file, format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n"))
+            .unwrap();
+        limit
+    };
+    let first = rule(4);
+    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
+    let mut server = Process::start(&[&arguments[..], &[scratch.0.to_str().unwrap()]].concat());
+    assert_eq!(admitted(&server, "alice"), 5);
+    assert!(scratch.command("list", &[]).0.contains(&first));
+    let second = rule(6);
+    server.signal(Signal::HUP);
+    server.until_logged("reloaded");
+    let (list, _) = scratch.command("list", &[]);
+    assert!(list.contains("login\t1\t1\t1000\t") && list.contains(&second), "{list}");
+    let (show, _) = scratch.command("show", &[]);
+    assert!(show.contains(&format!("limit: {second}\n")), "{show}");
+    assert_eq!(admitted(&server, "alice"), 2);
+}
+
 /// Returns the number of admitted requests of nine.
 fn admitted(server: &Process, key: &str) -> usize {
     let mut client = Client::connect(server.http);

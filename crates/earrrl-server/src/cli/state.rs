@@ -62,7 +62,8 @@ pub(super) fn run(args: StateArgs) -> Result<ExitCode, CliFailure> {
             (paths(&StateDirectory::copy(dir, to).map_err(failed)?), true)
         }
         StateCommand::Prune { dir, rules } => {
-            (paths(&StateDirectory::prune(dir, &rules).map_err(failed)?), true)
+            let removed = StateDirectory::prune(dir, &rules).map_err(failed)?;
+            of_all(&removed, |path| format!("{}\n", path.display()))
         }
     };
     // A reader that closes the pipe early has read enough.
@@ -76,12 +77,16 @@ fn report(
     text: impl Fn(&StateSummary) -> String,
 ) -> Result<(String, bool), CliFailure> {
     let files = StateDirectory::list(dir).map_err(|error| CliFailure::new(error.to_string()))?;
-    let is_good = files.iter().all(Result::is_ok);
-    let of_file = |file: &Result<StateSummary, StateError>| match file {
+    Ok(of_all(&files, text))
+}
+
+/// Returns the texts of all files, and true if none of them is an error.
+fn of_all<T>(files: &[Result<T, StateError>], text: impl Fn(&T) -> String) -> (String, bool) {
+    let of_file = |file: &Result<T, StateError>| match file {
         Ok(file) => text(file),
         Err(error) => format!("{error}\n"),
     };
-    Ok((files.iter().map(of_file).collect(), is_good))
+    (files.iter().map(of_file).collect(), files.iter().all(Result::is_ok))
 }
 
 fn row(file: &StateSummary) -> String {
@@ -95,7 +100,7 @@ fn details(file: &StateSummary) -> String {
         holders => holders.join(", "),
     };
     format!(
-        "{}\n  rule: {}\n  generation: {}\n  limit when created: {}\n  clients: {} of {}\n  \
+        "{}\n  rule: {}\n  generation: {}\n  limit: {}\n  clients: {} of {}\n  \
          unfinished insertions: {}\n  bytes: {}\n  processes: {holders}\n",
         file.path.display(),
         file.name,

@@ -280,6 +280,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         }
         self.most_bytes = most_bytes;
         self.lag = rule.limit().lag();
+        if let Some(file) = self.clients.file().filter(|_| rule.limit() != self.rule.limit()) {
+            file.write_rule(rule.limit());
+        }
         self.rule = rule;
         Ok(())
     }

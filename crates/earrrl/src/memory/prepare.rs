@@ -118,6 +118,15 @@ impl RuleUpdate {
     }
 }
 
+/// Writes the text of a rule into its file, if a change has left the file in use.
+fn write_rule(before: Option<&Prepared>, after: Option<&Prepared>) {
+    let Some((before, after)) = before.zip(after) else { return };
+    let changed = before.rule.limit() != after.rule.limit() && before.has_the_store_of(after);
+    if let Some(file) = after.clients.file().filter(|_| changed) {
+        file.write_rule(after.rule.limit());
+    }
+}
+
 impl<C: Clock> MemoryEngine<C> {
     /// Prepares a rule as [`Engine::prepare`](crate::Engine::prepare) does, with memory for
     /// `capacity` clients of this rule.
@@ -156,7 +165,9 @@ impl<C: Clock> MemoryEngine<C> {
         }
         let RuleUpdate { next, ids, added, moving } = change;
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
-        self.rules.store(Arc::new(next));
+        let next = Arc::new(next);
+        let before = self.rules.swap(Arc::clone(&next));
+        ids.iter().for_each(|id| write_rule(before.get(id.0 as usize), next.get(id.0 as usize)));
         names.places.extend(added);
         for (name, (states, bounds)) in stores.0 {
             states.bound(&bounds, self.clock.now());

@@ -1,6 +1,7 @@
 //! Files whose rule changed between two starts: the clients go on under the new rule.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,8 +12,37 @@ use earrrl::{
 };
 
 use super::process::{decider, idle_ledger};
-use super::{CAPACITY, Scratch, field, open};
+use super::{CAPACITY, Scratch, field, open, pruned};
 use crate::starts::{no_starts, start};
+
+/// Returns the limit of the only file.
+fn listed(scratch: &Scratch) -> Rule {
+    let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else { panic!() };
+    only.as_ref().unwrap().limit.parse().unwrap()
+}
+
+/// The text of the rule follows changes that need no other file, whichever process makes them.
+#[test]
+fn a_file_has_the_text_of_its_latest_rule() {
+    let scratch = Scratch::alone();
+    let text = |nth: usize| format!("recent-average {}/30d period=30d leaky", nth + 4);
+    let rule = |nth: usize| text(nth).parse::<Rule>().unwrap();
+    let mut first = open(&text(0), &scratch.path(), 100).unwrap();
+    assert_eq!(listed(&scratch), rule(0));
+    first.change(rule(1)).unwrap();
+    assert_eq!(listed(&scratch), rule(1));
+    let second = open(&text(2), &scratch.path(), 100).unwrap();
+    assert_eq!(listed(&scratch), rule(2));
+    drop((first, second));
+    drop(open(&text(3), &scratch.path(), 100).unwrap());
+    assert_eq!(listed(&scratch), rule(3));
+    // Damage brings back the text before, which means the same states.
+    let file = fs::OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    for (record, left) in [(7168, 2), (6144, 0)] {
+        file.write_all_at(&[0xFF], record + 20).unwrap();
+        assert_eq!(listed(&scratch), rule(left));
+    }
+}
 
 /// Pairs of rules whose states have different meanings, and whose quotas come back too slowly to
 /// matter within a test.
@@ -141,6 +171,6 @@ fn a_killed_change_loses_no_client() {
         assert_eq!(remaining, 9 - client % 9, "{client}");
     }
     drop(last);
-    StateDirectory::prune(&scratch.0, &[]).unwrap();
+    pruned(&scratch, &[]);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
 }

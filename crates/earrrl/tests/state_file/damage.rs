@@ -1,11 +1,11 @@
 //! Damaged files: each gives an error that names a field, or a table that works.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{BUCKET, Scratch, field, open};
+use super::{BUCKET, Scratch, field, open, pruned};
 
 const PAGE: u64 = 4096;
 
@@ -138,15 +138,19 @@ fn what_a_dead_process_left_is_no_obstacle() {
         assert!(!temporary.exists());
         fs::write(&temporary, left).unwrap();
         assert!(works(&scratch, 1000), "{} bytes beside a file", left.len());
-        assert_eq!(earrrl::StateDirectory::prune(&scratch.0, &[]).unwrap(), [temporary]);
+        assert_eq!(pruned(&scratch, &[]), [temporary]);
     }
     let scratch = used();
-    fs::copy(scratch.file(), scratch.0.join("login.2.earrrl")).unwrap();
-    let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+    let first = fs::read(scratch.file()).unwrap();
+    let changed = "token-bucket 5 refill=2/d";
+    drop(open(changed, &scratch.path(), 1000).unwrap());
+    fs::write(scratch.file(), first).unwrap();
+    fs::set_permissions(scratch.file(), fs::Permissions::from_mode(0o600)).unwrap();
+    let limiter = open(changed, &scratch.path(), 1000).unwrap();
     assert!(!limiter.check(&7).is_allowed() && limiter.check(&700).is_allowed());
     drop(limiter);
-    assert_eq!(earrrl::StateDirectory::prune(&scratch.0, &[]).unwrap(), [scratch.file()]);
-    let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
+    assert_eq!(pruned(&scratch, &[]), [scratch.file()]);
+    let limiter = open(changed, &scratch.path(), 1000).unwrap();
     assert_eq!((0..9).filter(|_| limiter.check(&700).is_allowed()).count(), 4);
 }
 

@@ -8,7 +8,7 @@ use earrrl::{
     Charge, Clock, Cost, Engine, ManualClock, MemoryEngine, Mode, StateDirectory, SystemClock,
 };
 
-use super::{AVERAGE, BUCKET, Scratch};
+use super::{AVERAGE, BUCKET, Scratch, pruned};
 
 fn admitted<C: Clock>(engine: &MemoryEngine<C>, name: &str, rule: &str, key: &[u8]) -> usize {
     let rule = engine.prepare(name, &rule.parse().unwrap()).unwrap();
@@ -96,7 +96,7 @@ fn files_are_listed_copied_and_pruned() {
     // The file is in use.
     fs::write(scratch.0.join(".login.tmp"), "unfinished").unwrap();
     let names = ["login".to_string()];
-    assert_eq!(StateDirectory::prune(&scratch.0, &names).unwrap(), [scratch.0.join(".login.tmp")]);
+    assert_eq!(pruned(&scratch, &names), [scratch.0.join(".login.tmp")]);
 
     let copied = StateDirectory::copy(&scratch.0, &target.0).unwrap();
     assert_eq!(copied.len(), 2);
@@ -105,7 +105,7 @@ fn files_are_listed_copied_and_pruned() {
     assert_eq!(admitted(&copy, "login", BUCKET, &[3]), 0);
     drop((engine, copy));
 
-    assert_eq!(StateDirectory::prune(&scratch.0, &names).unwrap(), [scratch.file()]);
+    assert_eq!(pruned(&scratch, &names), [scratch.file()]);
     fs::write(target.file(), "no header").unwrap();
     let damaged = StateDirectory::list(&target.0).unwrap();
     assert!(damaged[1].as_ref().unwrap_err().to_string().contains("length"), "{damaged:?}");

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use earrrl::{BuildError, Limiter, Rule, StateError};
+use earrrl::{BuildError, Limiter, Rule, StateDirectory, StateError};
 
 use crate::starts::no_starts;
 
@@ -74,6 +74,12 @@ impl Drop for Scratch {
 fn open(rule: &str, path: &Path, capacity: usize) -> Result<Limiter<u64>, BuildError> {
     let rule: Rule = rule.parse().unwrap();
     Limiter::builder(rule).capacity(capacity).state_file(path).build()
+}
+
+/// Prunes a directory, and returns the removed files.
+fn pruned(scratch: &Scratch, names: &[String]) -> Vec<PathBuf> {
+    let pruned = StateDirectory::prune(&scratch.0, names).unwrap();
+    pruned.into_iter().map(Result::unwrap).collect()
 }
 
 /// Returns the field that an error names, and the error's text.

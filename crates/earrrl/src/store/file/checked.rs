@@ -14,6 +14,7 @@ use super::folder::{Folder, Stem};
 use super::header::{FIXED, FileHeader, HeaderFault};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
+use super::rule_text::{self, RECORDS_AT};
 use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
@@ -26,7 +27,7 @@ use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets
 const SHARDS_AT: usize = FIXED + 512;
 /// The place of the sets: the third page.
 pub(super) const SETS_AT: usize = 2 * FIXED;
-const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= SETS_AT && WORDS * 8 <= 512);
+const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= RECORDS_AT && WORDS * 8 <= 512);
 
 /// A state file that is locked and has the wanted hash function, algorithm and capacity.
 pub(super) struct CheckedFile {
@@ -51,7 +52,7 @@ impl CheckedFile {
         let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
         let is_alone = lock(&file, &path)?;
         let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
-        let header = read_header(&file, &path)?.map_err(refuse)?;
+        let header = read_header(&file, &path, generation)?.map_err(refuse)?;
         let (hasher, limit) = check(&header, wanted).map_err(refuse)?;
         Ok(Self { file, path, header, hasher, limit, is_alone })
     }
@@ -81,6 +82,11 @@ impl CheckedFile {
         let latest = wanted.limit.greatest(now);
         let swept = if self.is_alone { table.sweep(latest) } else { Swept::default() };
         shared.live.reached(now.get());
+        let text = wanted.limit.text();
+        if text != self.header.rule {
+            rule_text::write(&self.file, &text)
+                .map_err(|error| StateError::io(path, "write", error))?;
+        }
         flock(&self.file, FlockOperation::NonBlockingLockShared)
             .map_err(|error| StateError::io(path, "lock", error))?;
         let file = StateFile { shared, swept, path: path.into() };
@@ -120,11 +126,16 @@ fn clock(
     if is_alone {
         own.write(&shared.anchor, present);
     }
-    let anchor = own.anchor(present)?;
-    if anchor == shared.anchor {
-        return Ok(shared.clone());
+    compare(&own.anchor(present)?, &shared.anchor)?;
+    Ok(shared.clone())
+}
+
+/// Returns an error if a file's clock is not that of its directory.
+pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> {
+    if own == shared {
+        return Ok(());
     }
-    let (found, expected) = (format!("{anchor:?}"), format!("{:?}", shared.anchor));
+    let (found, expected) = (format!("{own:?}"), format!("{shared:?}"));
     Err(HeaderFault { field: "clock", found, expected })
 }
 
@@ -145,9 +156,11 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
     }
 }
 
+/// Reads the header of a file whose name has this generation, with the rule's present text.
 pub(super) fn read_header(
     file: &File,
     path: &Path,
+    generation: u64,
 ) -> Result<Result<FileHeader, HeaderFault>, StateError> {
     let io = |error| StateError::io(path, "read", error);
     let bytes = file.metadata().map_err(io)?.len();
@@ -157,38 +170,65 @@ pub(super) fn read_header(
         return Ok(Err(HeaderFault { field: "length", found, expected }));
     }
     file.read_exact_at(&mut page, 0).map_err(io)?;
-    Ok(FileHeader::decode(&page, bytes, SETS_AT))
+    let text = rule_text::read(file).map_err(io)?;
+    let header = FileHeader::decode(&page, bytes, SETS_AT);
+    Ok(header.and_then(|header| {
+        if header.generation != generation {
+            let (found, expected) = (format!("{}", header.generation), format!("{generation}"));
+            return Err(HeaderFault { field: "generation", found, expected });
+        }
+        Ok(FileHeader { rule: text.unwrap_or(header.rule), ..header })
+    }))
 }
 
 /// Compares a header with the wanted table. Returns the hasher of the file's keys, and the limit
 /// under which its states were stored.
 fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<(KeyHasher, Limit), HeaderFault> {
     let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
-    let hasher = KeyHasher::with_key(&header.key);
-    let known = (wanted.known)(&hasher);
-    if header.hash != hasher.algorithm() as u32 {
-        let expected = format!("{}", hasher.algorithm() as u32);
-        return fault("hash function", format!("{}", header.hash), expected);
-    }
-    if header.known != known {
-        let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
-        return fault("hash of a known key", format!("{:016x}", header.known), expected);
-    }
-    if wanted.shared.is_some_and(|shared| shared.key != header.key) {
-        return fault("hash key", "another one".into(), "the key of the directory".into());
-    }
-    let (stored, limit) = (header.rule.parse::<Rule>(), wanted.limit);
-    let Some(stored) = stored.ok() else {
-        return fault("rule", header.rule.clone(), limit.text());
-    };
-    if !limit.is_of_the_algorithm_of(stored.limit()) {
+    let key = wanted.shared.map(|shared| &shared.key);
+    let hasher = check_hash(header, Some(wanted.known), key)?;
+    let (stored, limit) = (stored_limit(header)?, wanted.limit);
+    if !limit.is_of_the_algorithm_of(&stored) {
         return fault("rule family", header.rule.clone(), limit.text());
     }
     if header.sets != sets_for(wanted.capacity) as u64 {
         let expected = format!("{} clients", wanted.capacity);
         return fault("capacity", format!("{} clients", header.capacity), expected);
     }
-    Ok((hasher, *stored.limit()))
+    Ok((hasher, stored))
+}
+
+/// Returns the limit of a file's states.
+pub(super) fn stored_limit(header: &FileHeader) -> Result<Limit, HeaderFault> {
+    let stored = header.rule.parse::<Rule>().ok().map(|rule| *rule.limit());
+    stored.filter(Limit::fits_words).ok_or_else(|| HeaderFault {
+        field: "rule",
+        found: header.rule.clone(),
+        expected: "a rule whose states are kept in files".into(),
+    })
+}
+
+/// Returns the hasher of a file's keys, if it hashes a known key as the creator did and has the key
+/// of the file's directory.
+pub(super) fn check_hash(
+    header: &FileHeader,
+    known: Option<fn(&KeyHasher) -> u64>,
+    key: Option<&[u8; 16]>,
+) -> Result<KeyHasher, HeaderFault> {
+    let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
+    let hasher = KeyHasher::with_key(&header.key);
+    if header.hash != hasher.algorithm() as u32 {
+        let expected = format!("{}", hasher.algorithm() as u32);
+        return fault("hash function", format!("{}", header.hash), expected);
+    }
+    if let Some(known) = known.map(|known| known(&hasher)).filter(|known| *known != header.known) {
+        let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
+        return fault("hash of a known key", format!("{:016x}", header.known), expected);
+    }
+    if key.is_some_and(|key| *key != header.key) {
+        return fault("hash key", "another one".into(), "the key of the directory".into());
+    }
+    Ok(hasher)
 }
 
 /// Gives a file its length and all of its blocks, so that no write to its memory can fail later.

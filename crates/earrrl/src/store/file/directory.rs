@@ -12,7 +12,7 @@ use crate::parameter::Rate;
 use crate::store::table::KeyHasher;
 
 /// The name of the file that holds the directory's hash key and clock. No rule can have this name.
-const ROOT: &str = "_engine";
+pub(super) const ROOT: &str = "_engine";
 
 /// A directory in which an engine keeps the clients of its rules, each rule in a file of its own.
 ///
@@ -109,6 +109,6 @@ fn limit() -> Option<Limit> {
 }
 
 /// Hashes a known key as an engine hashes keys.
-fn known(hasher: &KeyHasher) -> u64 {
+pub(super) fn known(hasher: &KeyHasher) -> u64 {
     hasher.hash_bytes(b"a known key of some length").bits()
 }

@@ -81,7 +81,7 @@ impl Stem {
     }
 
     /// Returns the stem and the generation of a file's name.
-    fn split(name: &str) -> Option<(Self, u64)> {
+    pub(super) fn split(name: &str) -> Option<(Self, u64)> {
         let (stem, _) = name.strip_suffix(EXTENSION)?.rsplit_once('.')?;
         let stem = Self::of(Path::new(stem)).ok()?;
         Some((stem.clone(), stem.generation(name)?))

@@ -14,7 +14,7 @@
 //! | 64–71 | capacity in clients |
 //! | 72–79 | generation |
 //! | 80–81 | length of the rule's text |
-//! | 128–4087 | the rule's text when the file was created |
+//! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
 
 use core::hash::Hasher;
@@ -141,7 +141,7 @@ impl FileHeader {
     }
 }
 
-fn four(page: &[u8; FIXED], at: usize) -> u32 {
+pub(super) fn four(page: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(page[at..at + 4].try_into().unwrap_or_default())
 }
 

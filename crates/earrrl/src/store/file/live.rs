@@ -8,10 +8,12 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
-use std::format;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::vec::Vec;
+use std::{format, io};
 
-use super::header::{HeaderFault, checksum};
+use super::header::{FIXED, HeaderFault, checksum};
 use crate::clock::{Anchor, Nanos};
 use crate::store::table::region::Region;
 
@@ -62,6 +64,14 @@ fn boot_offset(offsets: &str) -> i64 {
 }
 
 impl Live {
+    /// Returns a copy of a file's time.
+    pub(super) fn copy_of(file: &File) -> io::Result<Self> {
+        let mut words = [[0; 8]; WORDS];
+        file.read_exact_at(words.as_flattened_mut(), FIXED as u64)?;
+        let words = words.map(|word| AtomicU64::new(u64::from_ne_bytes(word)));
+        Ok(Self(Region::allocated(words.into())))
+    }
+
     /// Returns the anchor for a process that is the first to use the file, and writes it if the
     /// stored one is damaged or of another boot.
     pub(super) fn renew(&self, present: &Present) -> Result<Anchor, HeaderFault> {

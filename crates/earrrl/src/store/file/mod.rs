@@ -26,6 +26,8 @@ mod holders;
 mod live;
 #[cfg(target_os = "linux")]
 mod open;
+#[cfg(target_os = "linux")]
+mod rule_text;
 mod state_file;
 #[cfg(target_os = "linux")]
 mod tools;

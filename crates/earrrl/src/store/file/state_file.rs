@@ -60,6 +60,15 @@ impl StateFile {
         Ok(())
     }
 
+    /// Writes the text of a rule that the file has accepted, for operators and later starts. A file
+    /// that cannot be written keeps a text under which its states have the same meaning.
+    pub(crate) fn write_rule(&self, limit: &Limit) {
+        #[cfg(target_os = "linux")]
+        let _ = super::rule_text::replace(&self.path, &limit.text());
+        #[cfg(not(target_os = "linux"))]
+        let _ = limit;
+    }
+
     /// Records that requests were decided at `now`, so that time does not go back after a restart of
     /// the machine.
     #[inline]

@@ -8,13 +8,14 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use super::checked::{SETS_AT, allocate, lock, read_header};
-use super::directory::StateDirectory;
+use super::checked::{SETS_AT, allocate, check_hash, compare, lock, read_header, stored_limit};
+use super::directory::{ROOT, StateDirectory, known};
 use super::error::StateError;
 use super::folder::{Folder, Stem, TEMPORARY};
-use super::header::FileHeader;
+use super::header::{FileHeader, HeaderFault};
 use super::holders::holders;
-use crate::store::table::census;
+use super::live::{Live, Present};
+use crate::store::table::{KeyHasher, census};
 
 /// The bytes that are read at once.
 const CHUNK: usize = 1 << 20;
@@ -29,7 +30,7 @@ pub struct StateSummary {
     pub name: String,
     /// The number of the generation; the highest one is in use.
     pub generation: u64,
-    /// The limit when the file was created.
+    /// The limit that a process has opened the file with last, or has changed it to.
     pub limit: String,
     /// The number of live clients for which the file was made.
     pub capacity: u64,
@@ -52,8 +53,9 @@ impl StateDirectory {
         path: impl AsRef<Path>,
     ) -> Result<Vec<Result<StateSummary, StateError>>, StateError> {
         let folder = Folder::open_to_read(path.as_ref())?;
-        let files = folder.files()?;
-        Ok(files.iter().map(|(stem, generation)| summary(&folder, stem, *generation)).collect())
+        let (files, root) = (folder.files()?, root(&folder).ok().flatten());
+        let summary = |file: &(Stem, u64)| summary(&folder, &file.0, file.1, root.as_ref());
+        Ok(files.iter().map(summary).collect())
     }
 
     /// Copies the latest generation of every file to another directory, which gets no file that is
@@ -61,39 +63,65 @@ impl StateDirectory {
     /// Returns the new files.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read or written.
+    /// Returns an error if a file cannot be read or written, or if the other directory belongs to an
+    /// engine with another hash key, which could not use the files.
     pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<PathBuf>, StateError> {
         let (from, to) = (Folder::open_to_read(from.as_ref())?, Folder::create(to.as_ref())?);
         let _locked = to.lock()?;
-        let mut copied = Vec::new();
+        let (mut wanted, root) = (Vec::new(), root(&to)?);
         for (stem, generation) in from.files()? {
             if from.latest(&stem)? == Some(generation) && to.latest(&stem)?.is_none() {
-                copy(&from, &to, &stem, generation)?;
-                copied.push(to.path_of(&stem, generation));
+                let (source, header) = open(&from, &stem, generation)?;
+                check_hash(&header, None, root.as_ref().map(|root| &root.key))
+                    .map_err(|fault| fault.of(&from.path_of(&stem, generation)))?;
+                wanted.push((stem, generation, source, header.sets as usize));
             }
         }
-        Ok(copied)
+        let copied = wanted.into_iter().map(|(stem, generation, source, sets)| {
+            let path = from.path_of(&stem, generation);
+            to.create_file(&stem, generation, |target, new| {
+                copy((&source, &path), (target, new), sets)
+            })?;
+            Ok(to.path_of(&stem, generation))
+        });
+        copied.collect()
     }
 
     /// Removes unfinished files, generations before the latest, and the files of the rules in
-    /// `names`, unless a process uses them. Returns the removed files.
+    /// `names`, unless a process uses them. Returns the removed files. A file that should be removed
+    /// and cannot be is an error in the list.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be changed.
-    pub fn prune(path: impl AsRef<Path>, names: &[String]) -> Result<Vec<PathBuf>, StateError> {
+    /// Returns an error if the directory cannot be changed, or a name is not that of a rule.
+    pub fn prune(
+        path: impl AsRef<Path>,
+        names: &[String],
+    ) -> Result<Vec<Result<PathBuf, StateError>>, StateError> {
         let path = path.as_ref();
+        if names.iter().any(|name| name == ROOT) {
+            let expected = "the name of a rule: no other file could be used without this one";
+            return Err(StateError::refused(path, "rule", ROOT, expected));
+        }
         let folder = Folder::open(path)?;
         let _locked = folder.lock()?;
-        let mut removed: Vec<String> = folder.names()?;
-        removed.retain(|name| name.starts_with('.') && name.ends_with(TEMPORARY));
+        let is_unfinished = |name: &String| name.starts_with('.') && name.ends_with(TEMPORARY);
+        let unfinished = folder.names()?.into_iter().filter(is_unfinished);
+        let mut found: Vec<Result<String, StateError>> = unfinished.map(Ok).collect();
         for (stem, generation) in folder.files()? {
             let is_old = folder.latest(&stem)? != Some(generation);
-            if (is_old || names.contains(&stem.0)) && is_unused(&folder, &stem, generation)? {
-                removed.push(stem.name(generation));
+            if is_old || names.contains(&stem.0) {
+                match is_unused(&folder, &stem, generation) {
+                    Ok(true) => found.push(Ok(stem.name(generation))),
+                    Ok(false) => {}
+                    Err(error) => found.push(Err(error)),
+                }
             }
         }
-        removed.iter().try_for_each(|name| folder.remove(name).map(drop))?;
-        Ok(removed.iter().map(|name| path.join(name)).collect())
+        let remove = |name: Result<String, StateError>| {
+            let name = name?;
+            folder.remove(&name).map(|_| path.join(&name))
+        };
+        Ok(found.into_iter().map(remove).collect())
     }
 }
 
@@ -105,16 +133,56 @@ fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, Stat
 /// Opens a file and reads its header.
 fn open(folder: &Folder, stem: &Stem, generation: u64) -> Result<(File, FileHeader), StateError> {
     let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
-    let header = read_header(&file, &path)?.map_err(|fault| {
-        let error = StateError::refused(&path, fault.field, fault.found, fault.expected);
-        error.held_by(holders(&file))
-    })?;
+    let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
+    let header = read_header(&file, &path, generation)?.map_err(refuse)?;
     Ok((file, header))
 }
 
-fn summary(folder: &Folder, stem: &Stem, generation: u64) -> Result<StateSummary, StateError> {
+/// The hash key and the time of an engine's directory.
+struct Root {
+    key: [u8; 16],
+    time: Live,
+}
+
+/// Reads the file that all files of an engine's directory depend on. Returns `None` if there is none.
+fn root(folder: &Folder) -> Result<Option<Root>, StateError> {
+    let stem = Stem(ROOT.into());
+    let Some(generation) = folder.latest(&stem)? else { return Ok(None) };
+    let (file, header) = open(folder, &stem, generation)?;
+    let io = |error| StateError::io(&folder.path_of(&stem, generation), "read", error);
+    Ok(Some(Root { key: header.key, time: Live::copy_of(&file).map_err(io)? }))
+}
+
+/// Returns the reason for which a process that opens the file would refuse it, besides its header.
+fn fault(
+    header: &FileHeader,
+    (name, time, is_used): (&str, &Live, bool),
+    root: Option<&Root>,
+) -> Result<(), HeaderFault> {
+    stored_limit(header)?;
+    check_hash(header, root.map(|_| known as fn(&KeyHasher) -> u64), root.map(|root| &root.key))?;
+    let Some(present) = Present::read() else { return Ok(()) };
+    match root.filter(|_| name != ROOT) {
+        None if !is_used => time.renew(&present).map(drop),
+        None => time.anchor(&present).map(drop),
+        // The first process that opens the file writes the time of the directory into it.
+        Some(_) if !is_used => Ok(()),
+        Some(root) => compare(&time.anchor(&present)?, &root.time.anchor(&present)?),
+    }
+}
+
+fn summary(
+    folder: &Folder,
+    stem: &Stem,
+    generation: u64,
+    root: Option<&Root>,
+) -> Result<StateSummary, StateError> {
     let path = folder.path_of(stem, generation);
     let (file, header) = open(folder, stem, generation)?;
+    let holders = holders(&file);
+    let time = Live::copy_of(&file).map_err(|error| StateError::io(&path, "read", error))?;
+    fault(&header, (&stem.0, &time, !holders.is_empty()), root)
+        .map_err(|fault| fault.of(&path).held_by(holders.clone()))?;
     let (mut bytes, mut clients, mut claims) = (SETS_AT as u64, 0, 0);
     read_sets(&file, &path, |_, chunk| {
         let found = census(chunk);
@@ -124,7 +192,6 @@ fn summary(folder: &Folder, stem: &Stem, generation: u64) -> Result<StateSummary
         Ok(())
     })?;
     let (name, limit, capacity) = (stem.0.clone(), header.rule, header.capacity);
-    let holders = holders(&file);
     Ok(StateSummary { path, name, generation, limit, capacity, clients, claims, bytes, holders })
 }
 
@@ -146,17 +213,18 @@ fn read_sets(
     }
 }
 
-fn copy(from: &Folder, to: &Folder, stem: &Stem, generation: u64) -> Result<(), StateError> {
-    let (source, header) = open(from, stem, generation)?;
-    let source_path = from.path_of(stem, generation);
-    to.create_file(stem, generation, |target, path| {
-        let io = |error| StateError::io(path, "write", error);
-        allocate(target, path, header.sets as usize)?;
-        let mut pages = [0; SETS_AT];
-        source
-            .read_exact_at(&mut pages, 0)
-            .map_err(|error| StateError::io(&source_path, "read", error))?;
-        target.write_all_at(&pages, 0).map_err(io)?;
-        read_sets(&source, &source_path, |at, chunk| target.write_all_at(chunk, at).map_err(io))
-    })
+fn copy(from: (&File, &Path), to: (&File, &Path), sets: usize) -> Result<(), StateError> {
+    let ((source, source_path), (target, path)) = (from, to);
+    let io = |error| StateError::io(path, "write", error);
+    allocate(target, path, sets)?;
+    let mut pages = [0; SETS_AT];
+    source
+        .read_exact_at(&mut pages, 0)
+        .map_err(|error| StateError::io(source_path, "read", error))?;
+    target.write_all_at(&pages, 0).map_err(io)?;
+    read_sets(source, source_path, |at, chunk| target.write_all_at(chunk, at).map_err(io))
 }
+
+#[cfg(test)]
+#[path = "tools_tests.rs"]
+mod tests;
