@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-pub mod envelope;
+mod envelope;
 pub mod format;
 pub mod line;
 pub mod plot;

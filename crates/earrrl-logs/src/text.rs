@@ -76,6 +76,11 @@ pub fn write_rows<const N: usize>(
 }
 
 /// A text that is escaped when displayed, since clients can put markup into their names.
+///
+/// ```
+/// use earrrl_logs::text::Html;
+/// assert_eq!(Html("<b>".to_owned()).to_string(), "&lt;b&gt;");
+/// ```
 pub struct Html(pub String);
 
 impl Display for Html {

@@ -68,6 +68,22 @@ impl<T: Unpin> Future for Answer<T> {
 /// share them.
 ///
 /// See the crate's documentation.
+///
+/// ```
+/// # use earrrl_redis::{Options, RedisEngine};
+/// # use earrrl::{Charge, Cost, Engine, Mode};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = Options::new("redis://127.0.0.1:1"); // where no Redis is
+/// let engine = RedisEngine::new(options)?;
+/// let login = engine.prepare("login", &"recent-average 10/h half-life=1h strict".parse()?)?;
+/// let charge = Charge { rule: login, key: b"192.0.2.7", cost: Cost::ONE };
+/// // This process decides by its own table until Redis is reached.
+/// let decision = engine.decide(&[charge], Mode::Check, None).await?;
+/// assert!(decision.allowed);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RedisEngine {
     shared: Arc<Shared>,
@@ -78,6 +94,18 @@ impl RedisEngine {
     /// Returns an engine that connects in a task of the present tokio runtime, and reconnects as
     /// long as it lives. If Redis is not reachable, this is no error.
     ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut options = Options::new("redis://127.0.0.1:6379");
+    /// assert!(RedisEngine::new(options.clone()).is_ok());
+    /// options.prefix = "{limits}".to_owned();
+    /// assert!(RedisEngine::new(options).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Returns [`EngineError::Invalid`] if an option is invalid.
     pub fn new(options: Options) -> Result<Self, EngineError> {
@@ -85,6 +113,19 @@ impl RedisEngine {
     }
 
     /// Returns an engine whose decisions without Redis use the given clock.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl::{ManualClock, Nanos};
+    /// use std::sync::Arc;
+    /// let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_000_000)));
+    /// let engine = RedisEngine::with_clock(Options::new("redis://127.0.0.1:6379"), clock.clone())?;
+    /// # let _ = engine;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Returns an error if an option is invalid.
@@ -99,6 +140,18 @@ impl RedisEngine {
 
     /// Returns an engine after waiting until Redis is ready to decide, for at most `timeout`.
     ///
+    /// ```no_run
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// let options = Options::new("redis://127.0.0.1:6379");
+    /// let engine = RedisEngine::connect(options, Duration::from_secs(1)).await?;
+    /// println!("{}", engine.status().mode.name());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if an option is invalid.
     pub async fn connect(options: Options, timeout: Duration) -> Result<Self, EngineError> {
@@ -108,6 +161,18 @@ impl RedisEngine {
     }
 
     /// Prepares a rule, with memory for `capacity` clients in this node's own table.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl::Engine;
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// engine.prepare_with("login", &"gcra 1/m burst=5".parse()?, 1_000_000)?;
+    /// assert_eq!(engine.prepared("login"), Some("gcra 1/m burst=5".parse()?));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Returns an error if Redis does not support the rule, the name is invalid, or there is no
@@ -123,6 +188,20 @@ impl RedisEngine {
 
     /// Prepares a rule with the given consistency: decided in Redis (exact) or on this node (near).
     ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl_redis::Consistency;
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// engine.prepare_as("api", &"gcra 100/s burst=500".parse()?, 100_000, Consistency::Near)?;
+    /// let mail = "exponential 500/1d".parse()?;
+    /// assert!(engine.prepare_as("mail", &mail, 100_000, Consistency::Near).is_err());
+    /// engine.prepare_as("mail", &mail, 100_000, Consistency::Exact)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Returns an error as [`RedisEngine::prepare_with`] does, or if the rule cannot be [near](crate::check_near).
     pub fn prepare_as(
@@ -137,6 +216,19 @@ impl RedisEngine {
 
     /// Prepares several rules at once. On an error, none is prepared.
     ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl_redis::Consistency::{Exact, Near};
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// let (login, api) = ("gcra 1/m burst=5".parse()?, "gcra 100/s burst=500".parse()?);
+    /// let ids = engine.prepare_all(&[("login", &login, 10_000, Exact), ("api", &api, 10_000, Near)])?;
+    /// assert_eq!(ids.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Returns the error of the first rule that has one.
     pub fn prepare_all(
@@ -150,6 +242,23 @@ impl RedisEngine {
     /// and [`WhenGone::Deny`]: true to allow, false to deny, `None` to follow the policy. The
     /// verdicts have no effect with [`WhenGone::Local`], where this node's own table decides.
     ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl::{Charge, Cost, Engine, Mode};
+    /// use earrrl_redis::WhenGone;
+    /// let mut options = Options::new("redis://127.0.0.1:1"); // where no Redis is
+    /// options.when_gone = WhenGone::Allow;
+    /// let engine = RedisEngine::new(options)?;
+    /// let login = engine.prepare("login", &"gcra 1/m burst=5".parse()?)?;
+    /// engine.set_verdicts_without_redis(&[(login, Some(false))]);
+    /// let charge = Charge { rule: login, key: b"192.0.2.7", cost: Cost::ONE };
+    /// assert!(!engine.decide(&[charge], Mode::Check, None).await?.allowed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`WhenGone::Allow`]: crate::WhenGone::Allow
     /// [`WhenGone::Deny`]: crate::WhenGone::Deny
     /// [`WhenGone::Local`]: crate::WhenGone::Local
@@ -158,22 +267,65 @@ impl RedisEngine {
     }
 
     /// Waits until Redis is ready to decide, for at most `timeout`. Returns true if it is ready.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:1"))?; // where no Redis is
+    /// assert!(!engine.ready(Duration::from_millis(10)).await);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn ready(&self, timeout: Duration) -> bool {
         let mut all_closed = self.shared.connection.all_closed.subscribe();
         tokio::time::timeout(timeout, all_closed.wait_for(|all| *all)).await.is_ok()
     }
 
     /// Returns how decisions are made at present, and the engine's counters.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl_redis::EngineMode;
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:1"))?; // where no Redis is
+    /// let status = engine.status();
+    /// assert_eq!((status.mode, status.counts.shared), (EngineMode::Connecting, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
     /// Returns the engine's options.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// assert_eq!(engine.options().prefix, "earrrl");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
     /// Sets the addresses and credentials for the next connection.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = RedisEngine::new(Options::new("redis://limits:old@127.0.0.1:6379"))?;
+    /// engine.set_urls(vec!["redis://limits:new@127.0.0.1:6379".to_owned()]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_urls(&self, urls: Vec<String>) {
         self.shared.connection.set_urls(urls);
     }
@@ -181,6 +333,19 @@ impl RedisEngine {
     /// Sends the charges of near rules that Redis lacks, and gives up this node's claims, for at most
     /// `timeout`. Call it once, after the last decision and before the engine is dropped, which loses
     /// what was not sent.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// // …
+    /// engine.flush(Duration::from_secs(5)).await;
+    /// drop(engine);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn flush(&self, timeout: Duration) {
         tokio::time::timeout(timeout, near::rounds::flush(&self.shared)).await.ok();
     }

@@ -22,6 +22,14 @@ const TAGS: usize = 1024;
 const SLOTS_A_TAG: u16 = SLOTS / TAGS as u16;
 
 /// The form of clients' names in keys.
+///
+/// ```
+/// use earrrl_redis::{ClientKeys, Options};
+///
+/// let mut options = Options::new("redis://127.0.0.1:6379");
+/// options.clients = ClientKeys::Hashed(b"a secret of all servers".to_vec());
+/// assert!(!format!("{options:?}").contains("secret"));
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ClientKeys {

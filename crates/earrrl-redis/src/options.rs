@@ -14,6 +14,14 @@ const MAX_PREFIX_LEN: usize = 64;
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The policy for requests that Redis does not answer in time.
+///
+/// ```
+/// use earrrl_redis::{Options, WhenGone};
+///
+/// let mut options = Options::new("redis://127.0.0.1:6379");
+/// assert_eq!(options.when_gone, WhenGone::Local);
+/// options.when_gone = WhenGone::Deny;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenGone {
@@ -29,6 +37,10 @@ pub enum WhenGone {
 
 impl WhenGone {
     /// Returns the policy's name in `/readyz`, metrics and logs.
+    ///
+    /// ```
+    /// assert_eq!(earrrl_redis::WhenGone::Deny.name(), "deny");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -39,6 +51,12 @@ impl WhenGone {
 }
 
 /// The place where a rule's requests are decided.
+///
+/// ```
+/// use earrrl_redis::Consistency;
+///
+/// assert_eq!(Consistency::default(), Consistency::Exact);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Consistency {
@@ -66,6 +84,14 @@ pub struct Certificates {
 #[cfg(feature = "tls")]
 impl Certificates {
     /// Returns certificates that trust one authority. This client has no certificate of its own.
+    ///
+    /// ```
+    /// use earrrl_redis::{Certificates, Options};
+    ///
+    /// let authority = b"-----BEGIN CERTIFICATE-----".to_vec(); // the whole file
+    /// let mut options = Options::new("rediss://redis.example:6380");
+    /// options.certificates = Some(Certificates::trusting(authority));
+    /// ```
     pub fn trusting(authority: Vec<u8>) -> Self {
         Self { authority: Some(authority), client: None }
     }
@@ -91,6 +117,16 @@ impl std::fmt::Debug for Certificates {
 }
 
 /// The addresses of Redis, and the settings for its use.
+///
+/// ```
+/// use earrrl_redis::{ClientKeys, Options};
+/// use std::time::Duration;
+///
+/// let mut options = Options::new("redis://127.0.0.1:6379");
+/// options.deadline = Duration::from_millis(2);
+/// options.clients = ClientKeys::Hashed(b"a secret of all servers".to_vec());
+/// assert!(options.check().is_ok());
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -138,6 +174,13 @@ pub struct Options {
 impl Options {
     /// Returns the default options for Redis or Valkey at one address, or for a Cluster if `url`
     /// has several addresses separated by commas.
+    ///
+    /// ```
+    /// use earrrl_redis::Options;
+    ///
+    /// assert!(!Options::new("redis://127.0.0.1:6379").cluster);
+    /// assert!(Options::new("redis://10.0.0.5:6379, redis://10.0.0.6:6379").cluster);
+    /// ```
     pub fn new(url: &str) -> Self {
         let urls: Vec<String> = url.split(',').map(|url| url.trim().to_owned()).collect();
         Self {
@@ -161,6 +204,13 @@ impl Options {
     }
 
     /// Returns the default options for a Cluster, given some of its nodes.
+    ///
+    /// ```
+    /// use earrrl_redis::Options;
+    ///
+    /// let options = Options::cluster(["redis://10.0.0.5:6379", "redis://10.0.0.6:6379"]);
+    /// assert!(options.cluster && options.check().is_ok());
+    /// ```
     pub fn cluster<'a>(urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
         Self { urls, cluster: true, ..Self::new("") }
@@ -168,12 +218,29 @@ impl Options {
 
     /// Returns the default options for the master called `name`, given some of the Sentinels that
     /// watch it.
+    ///
+    /// ```
+    /// use earrrl_redis::Options;
+    ///
+    /// let options = Options::sentinel("limits", ["redis://10.0.0.5:26379", "redis://10.0.0.6:26379"]);
+    /// assert_eq!(options.sentinel.as_deref(), Some("limits"));
+    /// ```
     pub fn sentinel<'a>(name: &str, urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
         Self { urls, cluster: false, sentinel: Some(name.to_owned()), ..Self::new("") }
     }
 
     /// Checks the options without connecting.
+    ///
+    /// ```
+    /// use earrrl_redis::Options;
+    /// use std::time::Duration;
+    ///
+    /// let mut options = Options::new("redis://127.0.0.1:6379");
+    /// options.deadline = Duration::ZERO;
+    /// let error = options.check().unwrap_err();
+    /// assert_eq!(error.to_string(), "deadline: 0ns is not above 0 and at most 60s");
+    /// ```
     ///
     /// # Errors
     /// Returns an error about the first invalid option.
@@ -230,6 +297,11 @@ impl std::fmt::Debug for Options {
 }
 
 /// Returns an address without its user and password, so that it can be shown.
+///
+/// ```
+/// let shown = earrrl_redis::without_credentials("redis://limits:secret@10.0.0.5:6379/1");
+/// assert_eq!(shown, "redis://10.0.0.5:6379/1");
+/// ```
 pub fn without_credentials(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -243,6 +315,11 @@ pub fn without_credentials(url: &str) -> String {
 
 /// Checks the syntax of an address.
 ///
+/// ```
+/// assert!(earrrl_redis::check_url("redis://10.0.0.5:6379").is_ok());
+/// assert!(earrrl_redis::check_url("10.0.0.5:6379").is_err());
+/// ```
+///
 /// # Errors
 /// Returns an error if the address is invalid. The error does not repeat the address, which may
 /// contain a password.
@@ -255,6 +332,13 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
 
 /// Checks the interval of background exchanges: 1 ms to 1 h.
 ///
+/// ```
+/// use std::time::Duration;
+///
+/// assert!(earrrl_redis::check_sync(Duration::from_millis(100)).is_ok());
+/// assert!(earrrl_redis::check_sync(Duration::ZERO).is_err());
+/// ```
+///
 /// # Errors
 /// Returns an error if the interval is out of these bounds.
 pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
@@ -265,6 +349,11 @@ pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
 }
 
 /// Checks a prefix of keys.
+///
+/// ```
+/// assert!(earrrl_redis::check_prefix("shop-limits").is_ok());
+/// assert!(earrrl_redis::check_prefix("{shop}").is_err());
+/// ```
 ///
 /// # Errors
 /// Returns an error if the prefix is too long, or contains braces or characters that do not print.
@@ -281,6 +370,11 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 
 /// Checks the name of a node: 1 to 64 printing ASCII characters without braces.
 ///
+/// ```
+/// assert!(earrrl_redis::check_node("web-1").is_ok());
+/// assert!(earrrl_redis::check_node("").is_err());
+/// ```
+///
 /// # Errors
 /// Returns an error if the name is another.
 pub fn check_node(node: &str) -> Result<(), RuleError> {
@@ -295,6 +389,11 @@ pub fn check_node(node: &str) -> Result<(), RuleError> {
 }
 
 /// Checks that Redis can count a rule exactly.
+///
+/// ```
+/// assert!(earrrl_redis::check_rule(&"fixed-window 60/1m".parse()?).is_ok());
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 ///
 /// # Errors
 /// Returns an error if a window, or a part of it, is not a whole number of microseconds, or if a

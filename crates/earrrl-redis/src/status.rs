@@ -20,6 +20,10 @@ pub enum EngineMode {
 
 impl EngineMode {
     /// Returns the mode's name in `/readyz` and metrics.
+    ///
+    /// ```
+    /// assert_eq!(earrrl_redis::EngineMode::Alone.name(), "alone");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -74,6 +78,11 @@ macro_rules! counters {
 
         impl Counts {
             /// Returns the names and values of the counts, for metrics.
+            ///
+            /// ```
+            /// let counts = earrrl_redis::Counts::default();
+            /// assert!(counts.each().any(|count| count == ("late", 0)));
+            /// ```
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }

@@ -30,6 +30,13 @@ impl Default for Prefixes {
 
 impl Prefixes {
     /// Returns prefixes of `ipv4` bits, at most 32, and of `ipv6` bits, at most 128.
+    ///
+    /// ```
+    /// use earrrl_tower::Prefixes;
+    /// let subscribers = Prefixes::new(32, 56);
+    /// assert_eq!(subscribers.key("2001:db8:0:123::7".parse()?), "2001:db8:0:100::/56");
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub const fn new(ipv4: u8, ipv6: u8) -> Self {
         Self { ipv4: if ipv4 > 32 { 32 } else { ipv4 }, ipv6: if ipv6 > 128 { 128 } else { ipv6 } }
     }
@@ -119,6 +126,13 @@ impl Prefixes {
 
     /// Returns the key of an address that is given as text, such as in a log. Any other text, such
     /// as a host name, is used as the key itself.
+    ///
+    /// ```
+    /// use earrrl_tower::Prefixes;
+    /// let mut buffer = Vec::new();
+    /// let key = Prefixes::default().key_of_text(b"crawler.example", &mut buffer);
+    /// assert_eq!(key, b"crawler.example");
+    /// ```
     #[inline]
     pub fn key_of_text<'a>(self, text: &'a [u8], buffer: &'a mut Vec<u8>) -> &'a [u8] {
         // A whole IPv4 address is its own key, so it need not be parsed.

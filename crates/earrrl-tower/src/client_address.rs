@@ -59,6 +59,13 @@ pub struct ClientAddress {
 
 impl ClientAddress {
     /// Trusts proxies in this network.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// let behind_proxies = ClientAddress::default().trust("10.0.0.0/8".parse()?);
+    /// assert!(behind_proxies.trusts("10.1.2.3".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn trust(mut self, network: IpNet) -> Self {
         self.trusted.push(network);
@@ -83,6 +90,12 @@ impl ClientAddress {
     }
 
     /// Sets the header to read, `X-Forwarded-For` by default.
+    ///
+    /// ```
+    /// use earrrl_tower::{AddressSource, ClientAddress};
+    /// let behind_proxy = ClientAddress::default().hops(1).source(AddressSource::Forwarded);
+    /// assert_eq!(behind_proxy.header(), "forwarded");
+    /// ```
     #[must_use]
     pub fn source(self, source: AddressSource) -> Self {
         Self { source, ..self }
@@ -134,6 +147,16 @@ impl ClientAddress {
     }
 
     /// Returns the client's address. `peer` is the address of the connection, if it has one.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// use http::{HeaderMap, HeaderValue};
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", HeaderValue::from_static("6.6.6.6"));
+    /// // Without a trusted proxy, the header may be forged.
+    /// let client = ClientAddress::default().resolve("192.0.2.7".parse().ok(), &headers);
+    /// assert_eq!(client, "192.0.2.7".parse().ok());
+    /// ```
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = peer.map(|peer| peer.to_canonical());
         if self.hops == 0 && !peer.is_some_and(|peer| self.trusts(peer)) {

@@ -100,6 +100,15 @@ pub fn is_shown(action: Action) -> bool {
 /// Returns the cost for a peek if the decision lacks the figures of the charge at `place`. It is
 /// the charge's own cost if the charge was denied, so that the peek returns its wait, and otherwise
 /// one unit.
+///
+/// ```
+/// use earrrl::{Cost, Mode, Nanos, Rule};
+/// use earrrl_tower::headers::peek_cost;
+/// let (rule, five): (Rule, _) = ("gcra 1/s burst=2".parse()?, Cost::from_units(5));
+/// let (_, denied) = rule.limit().decide(None, Nanos::ZERO, five, Mode::Check);
+/// assert_eq!(peek_cost(&denied, 0, five), five);
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
     if decision.is_over(place) { cost } else { Cost::ONE }
 }

@@ -30,6 +30,14 @@ use crate::buffer::Buffer;
 /// ```
 pub trait Key: Send + Sync + 'static {
     /// Appends the key of the request's client. Returns false if the request has none.
+    ///
+    /// ```
+    /// use earrrl_tower::key::{Key, KeyBuffer, Method};
+    /// let request = http::Request::new(()).into_parts().0;
+    /// let mut key = KeyBuffer::default();
+    /// assert!(Method.write(&request, &mut key));
+    /// assert_eq!(key.as_bytes(), b"GET");
+    /// ```
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool;
 
     /// Returns true if requests have a key only if the server supplies the address of the
@@ -113,6 +121,15 @@ pub struct PeerAddress(pub IpAddr);
 
 /// Returns the address of the connection of a request. It is taken from the request's extensions: a
 /// [`PeerAddress`], the types of axum and tonic, or a plain [`SocketAddr`].
+///
+/// ```
+/// use earrrl_tower::key::peer_address;
+/// use std::net::SocketAddr;
+/// let mut request = http::Request::new(()).into_parts().0;
+/// assert_eq!(peer_address(&request), None);
+/// request.extensions.insert(SocketAddr::from(([192, 0, 2, 7], 4711)));
+/// assert_eq!(peer_address(&request), Some([192, 0, 2, 7].into()));
+/// ```
 pub fn peer_address(request: &Parts) -> Option<IpAddr> {
     let extensions = &request.extensions;
     if let Some(PeerAddress(address)) = extensions.get() {

@@ -70,6 +70,15 @@ pub struct Builder<E> {
 impl<E: Engine> RateLimitLayer<E> {
     /// Returns the settings of a layer over an engine: a [`MemoryEngine`](earrrl::MemoryEngine), or
     /// an engine that several machines share.
+    ///
+    /// ```
+    /// use earrrl::MemoryEngine;
+    /// use earrrl_tower::{RateLimitLayer, RequestRule, key};
+    /// let rule = RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone);
+    /// let layer = RateLimitLayer::builder(MemoryEngine::new(10)?).rule(rule).build()?;
+    /// # let _ = layer;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder(engine: E) -> Builder<E> {
         let settings = Settings {
             status: StatusCode::TOO_MANY_REQUESTS,
@@ -166,6 +175,15 @@ impl<E: Engine> RateLimitLayer<E> {
     }
 
     /// Returns the number of requests that rules with the action `delay` hold back at present.
+    ///
+    /// ```
+    /// use earrrl::MemoryEngine;
+    /// use earrrl_tower::{RateLimitLayer, RequestRule, key};
+    /// let rule = RequestRule::new("all", "gcra 1000/s burst=2000".parse()?, key::Everyone);
+    /// let layer = RateLimitLayer::builder(MemoryEngine::new(10)?).rule(rule).build()?;
+    /// assert_eq!(layer.held(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn held(&self) -> usize {
         self.shared.held()
     }

@@ -83,6 +83,14 @@ impl RequestRule {
     /// By default a request costs 1.
     ///
     /// A name has 1 to 64 of the characters `a-z`, `0-9`, `_` and `-`, a letter or digit first.
+    ///
+    /// ```
+    /// use earrrl_tower::{ClientAddress, RequestRule};
+    /// let login = "gcra 1/m burst=5".parse()?;
+    /// let rule = RequestRule::new("login", login, ClientAddress::default());
+    /// # let _ = rule;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn new(name: impl Into<String>, rule: Rule, key: impl Key) -> Self {
         Self {
             name: name.into(),
@@ -123,6 +131,16 @@ impl RequestRule {
 
     /// Sets a closure that computes a request's cost; the module [`crate::cost`] has such closures.
     /// A request whose cost is above the rule's `max_cost` is denied.
+    ///
+    /// ```
+    /// use earrrl::Cost;
+    /// use earrrl_tower::{ClientAddress, RequestRule};
+    /// let limit = "token-bucket 100 refill=10/s".parse()?;
+    /// let rule = RequestRule::new("api", limit, ClientAddress::default())
+    ///     .cost_by(|request| if request.uri.path() == "/search" { Cost::from_units(5) } else { Cost::ONE });
+    /// # let _ = rule;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[must_use]
     pub fn cost_by(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
         Self { cost: RequestCost::By(Box::new(cost)), ..self }

@@ -35,6 +35,12 @@ pub struct Verdict {
 
 impl Verdict {
     /// Returns the outcome of the decision, or [`Outcome::Allow`] if there is none.
+    ///
+    /// ```
+    /// use earrrl::Outcome;
+    /// use earrrl_tower::Verdict;
+    /// assert_eq!(Verdict::default().outcome(), Outcome::Allow);
+    /// ```
     pub fn outcome(&self) -> Outcome {
         self.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome)
     }

@@ -53,6 +53,12 @@ impl Cost {
     }
 
     /// Returns the cost in billionths of a unit.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// assert_eq!("2.5".parse::<Cost>()?.billionths(), 2_500_000_000);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[inline]
     pub const fn billionths(self) -> u128 {
         self.0
@@ -81,6 +87,11 @@ impl Cost {
     }
 
     /// Returns true if the cost is 0.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// assert!(Cost::ZERO.is_zero() && !Cost::ONE.is_zero());
+    /// ```
     #[inline]
     pub const fn is_zero(self) -> bool {
         self.0 == 0

@@ -170,12 +170,23 @@ impl Places {
     pub const NONE: Self = Self(0);
 
     /// Returns true if the set contains `place`.
+    ///
+    /// ```
+    /// let places: earrrl::Places = [3, 0].into_iter().collect();
+    /// assert!(places.contains(0) && !places.contains(1));
+    /// ```
     #[inline]
     pub const fn contains(self, place: usize) -> bool {
         place < 64 && self.0 >> place & 1 == 1
     }
 
     /// Adds `place`, which must be below 64; does nothing otherwise.
+    ///
+    /// ```
+    /// let mut places = earrrl::Places::NONE;
+    /// places.insert(3);
+    /// assert!(places.contains(3));
+    /// ```
     #[inline]
     pub const fn insert(&mut self, place: usize) {
         if place < 64 {
@@ -194,6 +205,11 @@ impl Places {
     }
 
     /// Returns the places in the set, the lowest first.
+    ///
+    /// ```
+    /// let places: earrrl::Places = [3, 0].into_iter().collect();
+    /// assert_eq!(places.iter().collect::<Vec<_>>(), [0, 3]);
+    /// ```
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let rest = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
         let first = Some(self.0).filter(|places| *places != 0);

@@ -75,30 +75,77 @@ pub trait Engine {
     /// Prepares a rule under a name, once and not on every request. If the name is prepared
     /// already, it keeps its id and its clients' history, and the new rule replaces the old one.
     ///
+    /// ```
+    /// # use earrrl::{Engine, MemoryEngine};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let login = engine.prepare("login", &"gcra 1/m burst=5".parse()?)?;
+    /// assert_eq!(engine.prepare("login", &"gcra 1/m burst=9".parse()?)?, login);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the name is invalid, the engine cannot keep the rule, or there is too
     /// little memory for its clients.
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError>;
 
     /// Returns the rule that is prepared under `name`, or `None`.
+    ///
+    /// ```
+    /// # use earrrl::{Engine, MemoryEngine};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// engine.prepare("login", &"gcra 1/m burst=5".parse()?)?;
+    /// assert_eq!(engine.prepared("login"), Some("gcra 1/m burst=5".parse()?));
+    /// assert_eq!(engine.prepared("logout"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn prepared(&self, name: &str) -> Option<Rule>;
 
     /// Decides a request under one or several rules. A [check](Mode::Check) is stored only if all
     /// rules let the request pass (strict rules always store it), a [charge](Mode::Charge) is
     /// stored under every rule, and a [peek](Mode::Peek) under none. All three return the same
     /// verdict.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let rule = engine.prepare("login", &"fixed-window 1/1d".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    /// assert!(engine.decide(&[charge], Mode::Check, None).into_inner()?.allowed);
+    /// assert!(!engine.decide(&[charge], Mode::Check, None).into_inner()?.allowed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide;
 
     /// Checks one request synchronously, for callers that need no figures of an allowed request.
     /// Returns true if the request was allowed and charged. On `false`, nothing was stored and the
     /// request may still be allowed; the caller must call [`decide`](Engine::decide). An engine
     /// that cannot answer synchronously always returns `false`.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let rule = engine.prepare("login", &"fixed-window 1/1d".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    /// assert!(engine.admit_at_once(&charge) && !engine.admit_at_once(&charge));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn admit_at_once(&self, _charge: &Charge<'_>) -> bool {
         false
     }
 
     /// Takes back a charge that was stored at `charged_at`; `None` stands for the latest charge, at
     /// the present time.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let rule = engine.prepare("login", &"fixed-window 1/1d".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    /// assert!(engine.admit_at_once(&charge));
+    /// engine.refund(&charge, None, None).into_inner()?;
+    /// assert!(engine.admit_at_once(&charge));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn refund(
         &self,
         charge: &Charge<'_>,
@@ -107,6 +154,17 @@ pub trait Engine {
     ) -> Self::Done;
 
     /// Removes all state of a client.
+    ///
+    /// ```
+    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine};
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let rule = engine.prepare("login", &"fixed-window 1/1d".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+    /// assert!(engine.admit_at_once(&charge));
+    /// engine.reset(rule, b"alice").into_inner()?;
+    /// assert!(engine.admit_at_once(&charge));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done;
 
     /// Decides a request whose cost is an estimate, and reserves the estimate if the request is

@@ -46,6 +46,12 @@ pub enum RuleErrorKind {
 impl RuleError {
     /// Returns an [`Unsupported`](RuleErrorKind::Unsupported) error. The message should say on one
     /// line what the engine does not support and what it does.
+    ///
+    /// ```
+    /// # use earrrl::{RuleError, RuleErrorKind};
+    /// let error = RuleError::new("this engine has no reservations".to_owned());
+    /// assert_eq!(error.kind(), RuleErrorKind::Unsupported);
+    /// ```
     pub fn new(message: String) -> Self {
         Self::of_kind(RuleErrorKind::Unsupported, message)
     }
@@ -69,11 +75,23 @@ impl RuleError {
     }
 
     /// Prefixes the message with the name of the invalid field.
+    ///
+    /// ```
+    /// # use earrrl::RuleError;
+    /// let error = RuleError::new("near is not for exponential".to_owned()).of("consistency");
+    /// assert_eq!(error.to_string(), "consistency: near is not for exponential");
+    /// ```
     pub fn of(self, field: &str) -> Self {
         Self { message: alloc::format!("{field}: {}", self.message), ..self }
     }
 
     /// Returns the kind of the error.
+    ///
+    /// ```
+    /// # use earrrl::{Rule, RuleErrorKind};
+    /// let error = "gcra 1/s burst=0".parse::<Rule>().unwrap_err();
+    /// assert_eq!(error.kind(), RuleErrorKind::OutOfRange);
+    /// ```
     pub fn kind(&self) -> RuleErrorKind {
         self.kind
     }
@@ -90,6 +108,12 @@ impl RuleError {
     }
 
     /// Returns the problem and what would be right, without the column.
+    ///
+    /// ```
+    /// # use earrrl::Rule;
+    /// let error = "gcra 1/s burst=many".parse::<Rule>().unwrap_err();
+    /// assert_eq!(error.message(), "`many` is not a decimal number ≥ 0");
+    /// ```
     pub fn message(&self) -> &str {
         &self.message
     }

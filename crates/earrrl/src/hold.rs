@@ -52,6 +52,13 @@ impl HoldTerms {
 
     /// Returns an error if the time to live is out of its bounds.
     ///
+    /// ```
+    /// # use earrrl::HoldTerms;
+    /// # use std::time::Duration;
+    /// assert!(HoldTerms::default().check().is_ok());
+    /// assert!(HoldTerms::default().ttl(Duration::ZERO).check().is_err());
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if `ttl` is below 1 ms or above one day.
     pub fn check(&self) -> Result<(), RuleError> {
@@ -116,6 +123,15 @@ pub enum Actual<'a> {
 
 impl Actual<'_> {
     /// Returns the actual cost under a rule whose estimate was `estimate`.
+    ///
+    /// ```
+    /// # use earrrl::{Actual, Cost, RuleId};
+    /// let (requests, tokens) = (RuleId(0), RuleId(1));
+    /// let costs = [(tokens, Cost::from_units(731))];
+    /// let actual = Actual::ByRule(&costs);
+    /// assert_eq!(actual.under(tokens, Cost::from_units(4096)), Cost::from_units(731));
+    /// assert_eq!(actual.under(requests, Cost::ONE), Cost::ONE); // as estimated
+    /// ```
     #[must_use]
     pub fn under(&self, rule: RuleId, estimate: Cost) -> Cost {
         match self {

@@ -19,12 +19,21 @@ pub struct HoldId(u128);
 
 impl HoldId {
     /// Returns the id with these bits.
+    ///
+    /// ```
+    /// let id = earrrl::HoldId::from_bits(0xff);
+    /// assert_eq!(id.to_string(), "000000000000000000000000000000ff");
+    /// ```
     #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
 
     /// Returns the id's bits.
+    ///
+    /// ```
+    /// assert_eq!(earrrl::HoldId::from_bits(7).bits(), 7);
+    /// ```
     #[must_use]
     pub const fn bits(self) -> u128 {
         self.0

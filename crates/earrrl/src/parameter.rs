@@ -89,6 +89,11 @@ impl Rate {
     }
 
     /// Returns the rate in cost units per second.
+    ///
+    /// ```
+    /// assert_eq!(earrrl::Rate::per_minute(30)?.per_second_f64(), 0.5);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[inline]
     pub fn per_second_f64(self) -> f64 {
         self.per_second

@@ -21,6 +21,10 @@ pub enum Policy {
 
 impl Policy {
     /// Returns the policy's word in a rule's text.
+    ///
+    /// ```
+    /// assert_eq!(earrrl::Policy::Strict.name(), "strict");
+    /// ```
     pub const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",

@@ -15,6 +15,11 @@ pub struct Random(u64);
 
 impl Random {
     /// Returns the stream that belongs to `seed`.
+    ///
+    /// ```
+    /// # use earrrl::random::Random;
+    /// assert_ne!(Random::new(1).next_u64(), Random::new(2).next_u64());
+    /// ```
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -28,16 +33,29 @@ impl Random {
     }
 
     /// Returns a number below `bound`; 0 for a bound of 0.
+    ///
+    /// ```
+    /// assert!(earrrl::random::Random::new(7).below(6) < 6);
+    /// ```
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Returns a number in `[0, 1)`.
+    ///
+    /// ```
+    /// assert!(earrrl::random::Random::new(7).unit() < 1.0);
+    /// ```
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Returns one of the items at random. Panics if `items` is empty.
+    ///
+    /// ```
+    /// let names = ["alice", "bob"];
+    /// assert!(names.contains(earrrl::random::Random::new(7).pick(&names)));
+    /// ```
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]
     }

@@ -49,11 +49,24 @@ impl Rule {
     }
 
     /// Returns the action on requests over the limit; [`Action::Deny`] by default.
+    ///
+    /// ```
+    /// # use earrrl::{Action, Rule};
+    /// assert_eq!("gcra 1/s burst=9".parse::<Rule>()?.action(), Action::Deny);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn action(&self) -> Action {
         self.action
     }
 
     /// Returns the greatest cost of one request; [`Cost::MAX`] by default.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// assert_eq!(rule.with_max_cost(Cost::from_units(5))?.max_cost(), Cost::from_units(5));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn max_cost(&self) -> Cost {
         self.max_cost
     }
@@ -102,6 +115,12 @@ impl Rule {
 
     /// Returns the treatment of reservations that are not committed in time; [`OnExpiry::Keep`] by
     /// default, [`OnExpiry::Release`] under concurrent.
+    ///
+    /// ```
+    /// # use earrrl::{OnExpiry, Rule};
+    /// assert_eq!("gcra 1/s burst=9".parse::<Rule>()?.on_expiry(), OnExpiry::Keep);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn on_expiry(&self) -> OnExpiry {
         self.on_expiry
     }

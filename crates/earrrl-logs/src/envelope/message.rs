@@ -2,7 +2,7 @@
 
 /// A log line without its envelope, and the facts that the envelope held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message<'a> {
+pub(crate) struct Message<'a> {
     /// The time in the envelope in nanoseconds since the epoch, if it has one.
     pub time: Option<u64>,
     /// The program that a syslog envelope names, with its process id in brackets; otherwise empty.
@@ -14,7 +14,7 @@ pub struct Message<'a> {
 impl<'a> Message<'a> {
     /// Creates the message of a line that has no envelope.
     #[inline]
-    pub fn plain(text: &'a [u8]) -> Self {
+    pub(crate) fn plain(text: &'a [u8]) -> Self {
         Self { time: None, program: b"", text }
     }
 }

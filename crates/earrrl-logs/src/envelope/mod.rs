@@ -10,11 +10,11 @@ mod wrapped;
 
 use crate::line::Skip;
 use crate::line::Years;
-pub use message::Message;
+pub(crate) use message::Message;
 
 /// The kind of envelope around every line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Envelope {
+pub(crate) enum Envelope {
     /// The lines have no envelope.
     None,
     /// RFC 3164, RFC 5424, or an ISO 8601 time followed by host and program.
@@ -36,7 +36,7 @@ impl Envelope {
     /// `None`: a line that can be parsed both with and without one of these envelopes has the
     /// envelope. A wrapper comes after `None`, since a JSON object with a client field of its own
     /// may also have a message field, whose text the client has chosen.
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Syslog,
         Self::Cri,
         Self::Docker,
@@ -48,20 +48,7 @@ impl Envelope {
 }
 
 /// Removes the envelopes from the lines of one log.
-///
-/// ```
-/// use earrrl_logs::envelope::{Envelope, Opener};
-/// use earrrl_logs::line::Years;
-/// use std::time::SystemTime;
-///
-/// let mut opener = Opener::new(Envelope::Syslog);
-/// let mut years = Years::new(Some(2023), SystemTime::now());
-/// let line = b"Nov 14 22:13:20 host nginx[7]: the message";
-/// if let Ok(message) = opener.open(line, &mut years) {
-///     assert_eq!(message.text, b"the message");
-/// }
-/// ```
-pub struct Opener {
+pub(crate) struct Opener {
     envelope: Envelope,
     unescaped: Vec<u8>,
     pieces: container::Pieces,
@@ -69,7 +56,7 @@ pub struct Opener {
 
 impl Opener {
     /// Creates an opener for logs with this kind of envelope.
-    pub fn new(envelope: Envelope) -> Self {
+    pub(crate) fn new(envelope: Envelope) -> Self {
         Self { envelope, unescaped: Vec::new(), pieces: container::Pieces::default() }
     }
 
@@ -79,7 +66,11 @@ impl Opener {
     /// Returns [`Skip::Malformed`] if the line has no such envelope, and [`Skip::Continuation`] if
     /// it continues a longer line.
     #[inline]
-    pub fn open<'a>(&'a mut self, line: &'a [u8], years: &mut Years) -> Result<Message<'a>, Skip> {
+    pub(crate) fn open<'a>(
+        &'a mut self,
+        line: &'a [u8],
+        years: &mut Years,
+    ) -> Result<Message<'a>, Skip> {
         match self.envelope {
             Envelope::None => Ok(Message::plain(line)),
             Envelope::Syslog => syslog::open(line, years).ok_or(Skip::Malformed),

@@ -8,20 +8,11 @@ use crate::envelope::Envelope;
 use crate::line::{is_address, is_client, last_of_list};
 
 /// The greatest number of lines that detection examines.
-pub const LINES: usize = 200;
+pub(crate) const LINES: usize = 200;
 
 /// Returns the envelope and the format that fit the most of the log's first lines; `None` if no
 /// format fits any line.
-///
-/// ```
-/// use earrrl_logs::envelope::Envelope;
-/// use earrrl_logs::format::{Format, Hints, detect};
-///
-/// let log = br#"192.0.2.7 - - [14/Nov/2023:22:13:20 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8""#;
-/// assert_eq!(detect(log, &Hints::default()), Some((Envelope::None, Format::Combined)));
-/// assert_eq!(detect(b"no log", &Hints::default()), None);
-/// ```
-pub fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
+pub(crate) fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> {
     let first = lines(start).next()?;
     for &format in Format::ALL {
         if let Detection::Header(is_header) = format.entry().detection
@@ -58,7 +49,7 @@ fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
 }
 
 /// Returns the envelope with which the most of the first lines fit this format.
-pub fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
+pub(crate) fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     let headed =
         matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
     let all = Envelope::ALL.into_iter().filter(|&envelope| !headed || envelope == Envelope::None);

@@ -23,6 +23,12 @@ pub enum Field {
 
 impl Field {
     /// Returns the field with this name.
+    ///
+    /// ```
+    /// # use earrrl_logs::format::Field;
+    /// assert_eq!(Field::new("client"), Field::Client);
+    /// assert_eq!(Field::new("tenant"), Field::Named("tenant".to_owned()));
+    /// ```
     pub fn new(name: &str) -> Self {
         match name {
             "client" => Self::Client,
@@ -36,6 +42,11 @@ impl Field {
     }
 
     /// Returns the name of the field.
+    ///
+    /// ```
+    /// # use earrrl_logs::format::Field;
+    /// assert_eq!(Field::Forwarded.name(), "forwarded_for");
+    /// ```
     pub fn name(&self) -> &str {
         match self {
             Self::Client => "client",

@@ -18,6 +18,13 @@ impl From<&Hints> for ChosenFields {
 }
 
 /// The user's settings for details that a log format leaves open.
+///
+/// ```
+/// use earrrl_logs::format::Hints;
+///
+/// let syslog_of_2024 = Hints { year: Some(2024), ..Hints::default() };
+/// # let _ = syslog_of_2024;
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     /// The name of the field with the time, which replaces the usual names.

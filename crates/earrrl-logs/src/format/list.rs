@@ -207,13 +207,18 @@ formats! {
 
 impl Format {
     /// Returns the format's name on the command line.
+    ///
+    /// ```
+    /// # use earrrl_logs::format::Format;
+    /// assert_eq!(Format::Combined.name(), "combined");
+    /// ```
     pub fn name(self) -> &'static str {
         self.entry().name
     }
 
     /// Returns true if logs in this format usually contain other lines as well, which are not
     /// requests.
-    pub fn is_one_of_many(self) -> bool {
+    pub(crate) fn is_one_of_many(self) -> bool {
         match self.entry().syntax {
             Syntax::Sshd | Syntax::SshdLines | Syntax::Expression(..) | Syntax::Given => true,
             Syntax::Common { .. }
@@ -239,6 +244,10 @@ impl Format {
     }
 
     /// Returns the names of all formats, with commas between them.
+    ///
+    /// ```
+    /// assert!(earrrl_logs::format::Format::names().contains("combined"));
+    /// ```
     pub fn names() -> String {
         Self::that_have_names().map(Self::name).collect::<Vec<_>>().join(", ")
     }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub(crate) use detect::mostly;
-pub use detect::{LINES, detect, envelope_of};
+pub(crate) use detect::{LINES, detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};
 use hints::ChosenFields;
@@ -43,21 +43,7 @@ use crate::line::Skip;
 use crate::line::Years;
 
 /// Parses the lines of one log.
-///
-/// ```
-/// use earrrl_logs::envelope::Envelope;
-/// use earrrl_logs::format::{Field, Format, Hints, Parser};
-/// use std::time::SystemTime;
-///
-/// let settings = (Envelope::None, Format::Logfmt);
-/// let mut parser = Parser::new(settings, &Hints::default(), SystemTime::now());
-/// let line = b"time=2023-11-14T22:13:20Z client_ip=192.0.2.7 path=/a";
-/// if let Ok(Some(record)) = parser.parse(line) {
-///     assert_eq!(record.time(), 1_700_000_000_000_000_000);
-///     assert_eq!(record.get(&Field::new("path")).as_deref(), Some(&b"/a"[..]));
-/// }
-/// ```
-pub struct Parser {
+pub(crate) struct Parser {
     opener: Opener,
     years: Years,
     body: Body,
@@ -79,7 +65,7 @@ enum Body {
 impl Parser {
     /// Creates a parser for a log in this format and envelope. The log was last modified at
     /// `modified`, which determines the year of times that have none.
-    pub fn new(
+    pub(crate) fn new(
         (envelope, format): (Envelope, Format),
         hints: &Hints,
         modified: SystemTime,
@@ -89,13 +75,13 @@ impl Parser {
     }
 
     /// Returns this parser with the current year of `last`, the parser of an earlier log.
-    pub fn following(self, last: Self) -> Self {
+    pub(crate) fn following(self, last: Self) -> Self {
         Self { years: last.years, ..self }
     }
 
     /// Returns the names of the format's fields; `None` if each log or each line has its own
     /// names.
-    pub fn fields(&self) -> Option<Vec<&str>> {
+    pub(crate) fn fields(&self) -> Option<Vec<&str>> {
         match &self.body {
             Body::Common(_) => Some(common::FIELDS.to_vec()),
             Body::Pattern(parser) => Some(parser.fields()),
@@ -105,13 +91,13 @@ impl Parser {
     }
 
     /// Returns the names and values of a line's fields, in formats whose lines name them.
-    pub fn named_fields(&mut self, line: &[u8]) -> Vec<(String, String)> {
+    pub(crate) fn named_fields(&mut self, line: &[u8]) -> Vec<(String, String)> {
         let message = self.opener.open(line, &mut self.years);
         message.map_or_else(|_| Vec::new(), |message| named_fields(message.text))
     }
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
-    pub fn takes_names(&self) -> bool {
+    pub(crate) fn takes_names(&self) -> bool {
         match self.body {
             Body::Json(_) | Body::Csv(_) | Body::Logfmt(_) | Body::Ltsv(_) => true,
             Body::Common(_) | Body::W3c(_) | Body::Pattern(_) | Body::Sshd(_) | Body::SshdLines => {
@@ -125,7 +111,7 @@ impl Parser {
     /// # Errors
     /// Returns the reason for skipping the line if it is not a request.
     #[inline]
-    pub fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
+    pub(crate) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         let message = self.opener.open(line, &mut self.years)?;
         match &mut self.body {
             Body::Common(parser) => parser.parse(message.text).map(|r| Some(Record::Common(r))),
@@ -235,7 +221,7 @@ impl<'a> Record<'a> {
 
     /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
-    pub fn has_addresses(&self) -> bool {
+    pub(crate) fn has_addresses(&self) -> bool {
         match self {
             Self::Csv(_) => false,
             Self::Common(_)

@@ -64,6 +64,12 @@ impl LinePattern {
 
     /// Compiles the expression of `--pattern`, which must have groups for the time and the key.
     ///
+    /// ```
+    /// # use earrrl_logs::format::LinePattern;
+    /// let error = LinePattern::given(r"^(?<time>\S+)$").unwrap_err();
+    /// assert_eq!(error, "expected a group for the key, `(?<key>…)`");
+    /// ```
+    ///
     /// # Errors
     /// Returns a description of the problem, in one line, if the expression is invalid or lacks
     /// one of these groups.
@@ -90,6 +96,13 @@ impl LinePattern {
     }
 
     /// Returns the names of the fields that the pattern finds on a line.
+    ///
+    /// ```
+    /// # use earrrl_logs::format::LinePattern;
+    /// let pattern = LinePattern::new(r"^(?<time>\S+) (?<key>\S+) (?<tenant>\S+)$")?;
+    /// assert!(pattern.fields().contains(&"tenant") && pattern.fields().contains(&"client"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fields(&self) -> Vec<&str> {
         let named =
             self.names.iter().map(String::as_str).filter(|&name| !name.is_empty() && name != TWIN);

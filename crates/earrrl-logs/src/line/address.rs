@@ -17,7 +17,7 @@ pub fn is_client(text: &[u8]) -> bool {
 /// Returns true if the text has the form of an IPv4 address: 7 to 15 bytes, all of them digits except
 /// three dots. Nearly every client of a log has this form, so all bytes are compared at once.
 #[inline]
-pub fn is_dotted(text: &[u8]) -> bool {
+pub(crate) fn is_dotted(text: &[u8]) -> bool {
     let Some(bytes) = padded(text) else { return false };
     let (not_dot, not_digit) = (above(bytes ^ splat(b'.'), 0), above(bytes ^ splat(b'0'), 9));
     let mut dots = !not_dot & HIGH;
@@ -91,13 +91,7 @@ pub fn last_of_list(text: &[u8]) -> &[u8] {
 }
 
 /// Returns true if the text is an IP address, with or without a port.
-///
-/// ```
-/// # use earrrl_logs::line::is_address;
-/// assert!(is_address(b"192.0.2.7") && is_address(b"2001:db8::7"));
-/// assert!(!is_address(b"mail.example.org"));
-/// ```
-pub fn is_address(text: &[u8]) -> bool {
+pub(crate) fn is_address(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or("");
     text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
 }

@@ -7,7 +7,8 @@ mod skips;
 pub mod time;
 mod years;
 
-pub use address::{is_address, is_client, is_dotted, is_private, last_of_list};
+pub(crate) use address::{is_address, is_dotted};
+pub use address::{is_client, is_private, last_of_list};
 pub use escape::Escaped;
 pub use skips::{Example, Skip, Skips};
-pub use years::Years;
+pub(crate) use years::Years;

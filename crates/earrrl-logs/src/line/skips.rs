@@ -60,6 +60,10 @@ impl Skip {
     ];
 
     /// Returns a description of the skipped lines.
+    ///
+    /// ```
+    /// assert_eq!(earrrl_logs::line::Skip::Key.reason(), "without the key");
+    /// ```
     pub fn reason(self) -> &'static str {
         match self {
             Self::Blank => "blank",
@@ -127,7 +131,7 @@ impl Skips {
     }
 
     /// Counts skipped lines without keeping examples.
-    pub fn count(&mut self, skip: Skip, lines: u64) {
+    pub(crate) fn count(&mut self, skip: Skip, lines: u64) {
         self.groups[skip as usize].lines += lines;
     }
 

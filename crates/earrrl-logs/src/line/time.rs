@@ -9,6 +9,10 @@ use jiff::tz::Offset;
 use super::decimal;
 
 /// The number of nanoseconds in a second.
+///
+/// ```
+/// assert_eq!(earrrl_logs::line::time::SECOND, 1_000_000_000);
+/// ```
 pub const SECOND: u64 = 1_000_000_000;
 
 /// The start of the year 2500, in seconds since 1970. Times from then on are rejected.
@@ -255,7 +259,7 @@ pub fn written(time: u64) -> String {
 }
 
 /// Returns the date and the time of day of `time`, in UTC.
-pub fn utc(time: u64) -> DateTime {
+pub(crate) fn utc(time: u64) -> DateTime {
     let instant = Timestamp::from_nanosecond(time.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     Offset::UTC.to_datetime(instant)
 }

@@ -6,7 +6,7 @@ use super::time;
 use super::time::SECOND;
 
 /// Determines the years of the lines in one log.
-pub struct Years(YearSource);
+pub(crate) struct Years(YearSource);
 
 enum YearSource {
     /// The year of the first line is given. The year increases when the months start again.
@@ -19,7 +19,7 @@ enum YearSource {
 impl Years {
     /// Creates the years of a log whose first line is in `year`. Without a year, the time when the
     /// log was last modified determines the years.
-    pub fn new(year: Option<u32>, modified: SystemTime) -> Self {
+    pub(crate) fn new(year: Option<u32>, modified: SystemTime) -> Self {
         Self(match year {
             Some(year) => YearSource::Counted { first: year, now: year, last_month: 1 },
             None => {
@@ -30,7 +30,7 @@ impl Years {
     }
 
     /// Returns the time of a line with this month, day and second of the day.
-    pub fn place(&mut self, (month, day, second): (u32, u32, u32)) -> Option<u64> {
+    pub(crate) fn place(&mut self, (month, day, second): (u32, u32, u32)) -> Option<u64> {
         match &mut self.0 {
             YearSource::Counted { first, now, last_month } => {
                 // At the turn of the year, lines may be out of order, so a step from January to

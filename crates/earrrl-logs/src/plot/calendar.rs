@@ -88,7 +88,7 @@ fn text(at: i64, step: i64) -> String {
 
 /// Returns the date or dates between two times, given in seconds since the epoch, for the label of
 /// an axis.
-pub fn days(from: i64, to: i64) -> String {
+pub(crate) fn days(from: i64, to: i64) -> String {
     let [from, to] = [from, to].map(|at| utc(at).strftime("%Y-%m-%d").to_string());
     if from == to { format!("{from}, UTC") } else { format!("{from} to {to}, UTC") }
 }

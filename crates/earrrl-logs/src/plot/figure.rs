@@ -16,7 +16,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 /// The index of grey in the palette; grey is for requests before any rule is applied.
-pub const GREY: usize = 6;
+pub(crate) const GREY: usize = 6;
 
 /// The factor by which figures are drawn larger than they are shown. The drawing library rounds
 /// points to whole pixels, which would be visible at the shown size.
@@ -35,18 +35,18 @@ const FONT_UNIT: f64 = 1.24;
 /// A picture: panels with a common horizontal axis.
 pub struct Figure {
     /// The title above all panels; may be empty.
-    pub title: String,
+    pub(crate) title: String,
     /// The horizontal axis.
-    pub x: Across,
+    pub(crate) x: Across,
     /// The panels, from top to bottom.
-    pub panels: Vec<Panel>,
+    pub(crate) panels: Vec<Panel>,
     /// The width and height of the picture, in pixels.
-    pub size: (u32, u32),
+    pub(crate) size: (u32, u32),
 }
 
 /// The horizontal axis that all panels of a figure share.
 #[derive(Debug, Clone)]
-pub struct Across {
+pub(crate) struct Across {
     /// The label of the axis, drawn under the lowest panel.
     pub label: String,
     /// The values at the left and right end of the axis.
@@ -57,14 +57,14 @@ pub struct Across {
 
 impl Across {
     /// Creates an axis of seconds from 0 to `end`.
-    pub fn seconds(end: f64) -> Self {
+    pub(crate) fn seconds(end: f64) -> Self {
         Self { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers }
     }
 }
 
 /// A chart with one pair of axes.
 #[derive(Default)]
-pub struct Panel {
+pub(crate) struct Panel {
     /// The label of the vertical axis, with the unit.
     pub y_label: String,
     /// The lines of the chart; later ones are drawn over earlier ones.
@@ -78,7 +78,7 @@ pub struct Panel {
 }
 
 /// A vertical dotted or dashed line, and the text beside it.
-pub struct Mark {
+pub(crate) struct Mark {
     /// The position of the line on the horizontal axis.
     pub at: f64,
     /// The index in the palette of a dashed line; `None` for a dotted line in the colour of the
@@ -90,13 +90,13 @@ pub struct Mark {
 
 impl Mark {
     /// Creates a mark with a dotted line in the colour of the axes.
-    pub fn new(at: f64, text: impl Into<String>) -> Self {
+    pub(crate) fn new(at: f64, text: impl Into<String>) -> Self {
         Self { at, colour: None, text: text.into() }
     }
 }
 
 /// A text beside a point of a chart.
-pub struct Note {
+pub(crate) struct Note {
     /// The point that the text is about.
     pub at: (f64, f64),
     /// The text beside the point.
@@ -104,7 +104,7 @@ pub struct Note {
 }
 
 /// A line of a chart.
-pub struct Series {
+pub(crate) struct Series {
     /// The name in the legend; a series with an empty name is not listed.
     pub name: String,
     /// The index of the line's colour in the palette.
@@ -117,7 +117,7 @@ pub struct Series {
 
 /// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stroke {
+pub(crate) enum Stroke {
     /// A solid line.
     Solid,
     /// A dashed line, for a reference such as a limit.
@@ -128,12 +128,12 @@ pub enum Stroke {
 
 impl Series {
     /// Creates a series that is drawn as a solid line.
-    pub fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
+    pub(crate) fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), colour, stroke: Stroke::Solid, points }
     }
 
     /// Returns the series with another style of drawing.
-    pub fn with_stroke(self, stroke: Stroke) -> Self {
+    pub(crate) fn with_stroke(self, stroke: Stroke) -> Self {
         Self { stroke, ..self }
     }
 }

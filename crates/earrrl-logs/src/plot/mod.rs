@@ -8,7 +8,8 @@ mod panel;
 mod svg;
 mod ticks;
 
-pub use calendar::days;
-pub use figure::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
+pub(crate) use calendar::days;
+pub use figure::Figure;
+pub(crate) use figure::{Across, GREY, Mark, Note, Panel, Series, Stroke};
 pub use svg::{EXPECTED, is_svg, save, svg};
-pub use ticks::Ticks;
+pub(crate) use ticks::Ticks;

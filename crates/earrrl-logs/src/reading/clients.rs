@@ -29,6 +29,16 @@ const NOBODY: u32 = u32::MAX;
 /// The hash function has a random key on each run. It is weaker than a pseudo-random function, but
 /// the author of a log cannot measure how long a run takes, and so cannot construct keys that
 /// collide.
+///
+/// ```
+/// use earrrl_logs::reading::ClientNumbers;
+///
+/// let mut clients = ClientNumbers::new();
+/// let alice = clients.number(b"alice").ok_or("too many clients")?;
+/// assert_eq!((alice, clients.number(b"bob"), clients.number(b"alice")), (0, Some(1), Some(0)));
+/// assert_eq!(clients.key(alice), b"alice");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ClientNumbers {
     /// The slots of an open-addressed hash table: each client is in the first slot that was free
@@ -50,7 +60,7 @@ struct ClientSlot {
 
 /// The values by which a key is looked up: its hash, and its text if that is short.
 #[derive(Debug, Clone, Copy)]
-pub struct Label {
+pub(crate) struct Label {
     hash: u32,
     text: ClientText,
 }
@@ -64,7 +74,7 @@ struct ClientText([u8; SHORT + 1]);
 impl Label {
     /// Computes the label of a key with the table's hasher.
     #[inline]
-    pub fn new(key: &[u8], hasher: &RandomState) -> Self {
+    pub(crate) fn new(key: &[u8], hasher: &RandomState) -> Self {
         let mut text = [0; SHORT + 1];
         if key.len() <= SHORT {
             text[0] = key.len() as u8;
@@ -90,24 +100,34 @@ impl Default for ClientNumbers {
 
 impl ClientNumbers {
     /// Creates an empty table.
+    ///
+    /// ```
+    /// assert!(earrrl_logs::reading::ClientNumbers::new().is_empty());
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns the hasher with which labels for this table are computed.
-    pub fn hasher(&self) -> RandomState {
+    pub(crate) fn hasher(&self) -> RandomState {
         self.hasher.clone()
     }
 
     /// Returns the number of `key`, which is added if it is new. Returns `None` if the table is
     /// full.
+    ///
+    /// ```
+    /// # use earrrl_logs::reading::ClientNumbers;
+    /// let mut clients = ClientNumbers::new();
+    /// assert_eq!(clients.number(b"alice"), clients.number(b"alice"));
+    /// ```
     pub fn number(&mut self, key: &[u8]) -> Option<u32> {
         self.labelled(&Label::new(key, &self.hasher), key)
     }
 
     /// Returns the number of `key`, whose label is given; the key is added if it is new. Returns
     /// `None` if the table is full.
-    pub fn labelled(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
+    pub(crate) fn labelled(&mut self, label: &Label, key: &[u8]) -> Option<u32> {
         match self.find(label, key) {
             Ok(number) => Some(number),
             Err(place) => self.insert(label, key, place),
@@ -122,7 +142,7 @@ impl ClientNumbers {
 
     /// Writes to `guesses` the number of the client that each label probably belongs to. Only
     /// hashes are compared, so a guess may be wrong, which is rare.
-    pub fn guess<'a>(&self, labels: impl Iterator<Item = &'a Label>, guesses: &mut [u32]) {
+    pub(crate) fn guess<'a>(&self, labels: impl Iterator<Item = &'a Label>, guesses: &mut [u32]) {
         for (guess, label) in guesses.iter_mut().zip(labels) {
             let mut place = self.home(label);
             while self.slots[place].hash != label.hash && self.slots[place].number != NOBODY {
@@ -135,7 +155,7 @@ impl ClientNumbers {
     /// Returns true if the client numbered `guess` has this label. Returns false for every long
     /// key, whose text is not in the label.
     #[inline]
-    pub fn is(&self, guess: u32, label: &Label) -> bool {
+    pub(crate) fn is(&self, guess: u32, label: &Label) -> bool {
         label.text.0[0] != LONG && self.entries.get(guess as usize) == Some(&label.text)
     }
 
@@ -189,6 +209,13 @@ impl ClientNumbers {
     }
 
     /// Returns the key of the client with this number.
+    ///
+    /// ```
+    /// # use earrrl_logs::reading::ClientNumbers;
+    /// let mut clients = ClientNumbers::new();
+    /// clients.number(b"alice");
+    /// assert_eq!(clients.key(0), b"alice");
+    /// ```
     pub fn key(&self, number: u32) -> &[u8] {
         let ClientText(text) = &self.entries[number as usize];
         if text[0] != LONG {
@@ -208,6 +235,13 @@ impl ClientNumbers {
     }
 
     /// Returns the number of clients in the table.
+    ///
+    /// ```
+    /// # use earrrl_logs::reading::ClientNumbers;
+    /// let mut clients = ClientNumbers::new();
+    /// clients.number(b"alice");
+    /// assert_eq!(clients.len(), 1);
+    /// ```
     pub fn len(&self) -> usize {
         self.entries.len()
     }

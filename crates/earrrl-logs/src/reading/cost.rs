@@ -8,6 +8,15 @@ use crate::format::{Field, Record};
 use crate::line::Skip;
 
 /// One value of the flag `--cost`.
+///
+/// ```
+/// use earrrl_logs::reading::CostRule;
+///
+/// assert_eq!("2.5".parse(), Ok(CostRule::Fixed("2.5".parse()?)));
+/// let search: CostRule = "path:/search/*=5".parse()?;
+/// assert!(matches!(search, CostRule::Path { prefix: true, .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum CostRule {
     /// Every request has this cost.
@@ -54,6 +63,15 @@ impl FromStr for CostRule {
 
 /// All values of `--cost`. The first path that matches decides; otherwise the field, if one is set;
 /// otherwise the fixed cost.
+///
+/// ```
+/// use earrrl_logs::reading::{CostRule, Costs};
+///
+/// let rules = ["path:/search=5", "1"].map(str::parse::<CostRule>);
+/// let costs = rules.into_iter().collect::<Result<Costs, _>>()?;
+/// # let _ = costs;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Costs {
     paths: Vec<(String, bool, Cost)>,

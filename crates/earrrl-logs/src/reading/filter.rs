@@ -23,6 +23,15 @@ pub trait RecordSink: fmt::Debug + Send + Sync {
 }
 
 /// The conditions that requests must meet. All others are counted as skipped.
+///
+/// ```
+/// use earrrl_logs::reading::{Filter, parse_bound};
+///
+/// let now = 1_700_000_000_000_000_000;
+/// let filter = Filter { since: Some(parse_bound("2023-11-14T00:00:00Z", now)?), ..Filter::default() };
+/// # let _ = filter;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// The condition of `--where`, if it was given.
@@ -37,7 +46,7 @@ pub struct Filter {
 
 impl Filter {
     /// Returns true if the filter selects every request and has no sink.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let Self { condition, since, until, sink } = self;
         condition.is_none() && since.is_none() && until.is_none() && sink.is_none()
     }

@@ -103,6 +103,12 @@ pub(super) fn first_line(ahead: &[u8]) -> &[u8] {
 }
 
 /// Returns a hint about the flags that select fields by name, which lists the names in the log.
+///
+/// ```
+/// let fields = [("ts".to_owned(), "1700000000".to_owned()), ("who".to_owned(), "192.0.2.7".to_owned())];
+/// let hint = earrrl_logs::reading::fields_hint(&fields);
+/// assert!(hint.starts_with("its fields are ts, who;") && hint.ends_with("(who has an address)"));
+/// ```
 pub fn fields_hint(fields: &[(String, String)]) -> String {
     let names: Vec<String> =
         fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();

@@ -15,6 +15,18 @@ const MOST: usize = 1 << 28;
 
 /// Requests that are held until all have been read, so that they can be sorted by time. Each stores
 /// its cost as a small number.
+///
+/// ```
+/// use earrrl::Cost;
+/// use earrrl_logs::reading::{HeldBack, LoggedRequest};
+///
+/// let at = |time| LoggedRequest { time, client: 0, cost: Cost::ONE };
+/// let mut held = HeldBack::default();
+/// held.extend(&[at(20), at(10)])?;
+/// held.sort();
+/// assert_eq!(held.requests().map(|request| request.time).collect::<Vec<_>>(), [10, 20]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default)]
 pub struct HeldBack {
     events: Ordered,
@@ -24,6 +36,17 @@ pub struct HeldBack {
 
 impl HeldBack {
     /// Adds a request, which will come after all earlier ones with the same time.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// # use earrrl_logs::reading::{HeldBack, LoggedRequest};
+    /// let at = |time| LoggedRequest { time, client: 0, cost: Cost::ONE };
+    /// let mut held = HeldBack::default();
+    /// held.push(at(20))?;
+    /// held.sort();
+    /// assert_eq!(held.requests().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns [`io::ErrorKind::OutOfMemory`] if too many requests are held.
@@ -53,6 +76,18 @@ impl HeldBack {
     }
 
     /// Returns the word for the unit of the summed costs: `requests` if each request costs 1.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// # use earrrl_logs::reading::{HeldBack, LoggedRequest};
+    /// let at = |time| LoggedRequest { time, client: 0, cost: Cost::ONE };
+    /// let mut held = HeldBack::default();
+    /// held.push(at(20))?;
+    /// assert_eq!(held.unit(), "requests");
+    /// held.push(LoggedRequest { cost: Cost::from_units(5), ..at(30) })?;
+    /// assert_eq!(held.unit(), "cost");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn unit(&self) -> &'static str {
         if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
     }
@@ -62,8 +97,21 @@ impl HeldBack {
         self.events.sort();
     }
 
-    /// Passes the requests to `take` in the order of their times, in slices of at most
-    /// [`TOGETHER`].
+    /// Passes the requests to `take` in the order of their times, in slices of at most 64.
+    ///
+    /// ```
+    /// # use earrrl::Cost;
+    /// # use earrrl_logs::reading::{HeldBack, LoggedRequest};
+    /// let at = |time| LoggedRequest { time, client: 0, cost: Cost::ONE };
+    /// let mut held = HeldBack::default();
+    /// held.extend(&[at(10), at(20)])?;
+    /// held.sort();
+    /// held.each(|requests| {
+    ///     assert_eq!(requests.len(), 2);
+    ///     Ok::<(), std::io::Error>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns the first error that `take` returns.

@@ -10,6 +10,29 @@ use crate::line::{is_client, is_dotted, last_of_list};
 use earrrl_tower::Prefixes;
 
 /// A way to compute the key from a whole record instead of from named fields.
+///
+/// ```
+/// use earrrl_logs::format::{Field, Record};
+/// use earrrl_logs::line::Skip;
+/// use earrrl_logs::reading::{LogKey, RecordKey};
+/// use std::sync::Arc;
+///
+/// /// The first part of the path, such as `/shop`.
+/// #[derive(Debug)]
+/// struct Tenant;
+///
+/// impl RecordKey for Tenant {
+///     fn key(&self, record: &Record<'_>, _strict: bool) -> Result<Vec<u8>, Skip> {
+///         let path = record.get(&Field::Path).ok_or(Skip::Key)?;
+///         path.split(|byte| *byte == b'/').nth(1).map(<[u8]>::to_vec).ok_or(Skip::Key)
+///     }
+///
+///     fn missing(&self, fields: &[&str]) -> Vec<String> {
+///         if fields.contains(&"path") { Vec::new() } else { vec!["path".to_owned()] }
+///     }
+/// }
+/// assert_eq!(LogKey::computed(Arc::new(Tenant)).missing(&["client"]), ["path"]);
+/// ```
 pub trait RecordKey: fmt::Debug + Send + Sync {
     /// Returns the key of a record. If `strict` is true, a client must be an address or a host
     /// name.
@@ -23,6 +46,15 @@ pub trait RecordKey: fmt::Debug + Send + Sync {
 }
 
 /// The definition of the key: the fields of a request that identify its client.
+///
+/// ```
+/// use earrrl_logs::reading::LogKey;
+///
+/// let key: LogKey = "client, user".parse()?;
+/// assert_eq!((key.fields().len(), key.to_string().as_str()), (2, "client,user"));
+/// assert!("client,".parse::<LogKey>().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct LogKey {
     /// The fields whose values form the key; several form a compound key.
@@ -43,6 +75,12 @@ impl LogKey {
     }
 
     /// Returns the fields that form the key; none if the key is computed.
+    ///
+    /// ```
+    /// # use earrrl_logs::{format::Field, reading::LogKey};
+    /// assert_eq!("user".parse::<LogKey>()?.fields(), [Field::User]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -70,7 +108,7 @@ impl FromStr for LogKey {
 
 /// Makes the keys of records. It reuses its buffers, so that most keys need no allocation.
 #[derive(Debug)]
-pub struct KeyMaker {
+pub(crate) struct KeyMaker {
     key: LogKey,
     prefixes: Prefixes,
     /// True if a client must be an address or a host name.
@@ -82,12 +120,12 @@ pub struct KeyMaker {
 impl KeyMaker {
     /// Creates a maker of the keys that `key` defines. Addresses are cut to `prefixes`; if `strict`
     /// is true, a client must be an address or a host name.
-    pub fn new(key: LogKey, prefixes: Prefixes, strict: bool) -> Self {
+    pub(crate) fn new(key: LogKey, prefixes: Prefixes, strict: bool) -> Self {
         Self { key, prefixes, strict, address: Vec::new(), compound: Vec::new() }
     }
 
     /// Returns the definition of the keys.
-    pub fn key(&self) -> &LogKey {
+    pub(crate) fn key(&self) -> &LogKey {
         &self.key
     }
 
@@ -100,7 +138,7 @@ impl KeyMaker {
     /// Returns [`Skip::Key`] if the record lacks a part of the key, and [`Skip::Client`] if a
     /// client is neither an address nor a host name.
     #[inline]
-    pub fn with<T>(
+    pub(crate) fn with<T>(
         &mut self,
         record: &Record<'_>,
         take: impl FnOnce(&[u8]) -> T,

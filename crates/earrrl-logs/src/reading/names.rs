@@ -10,6 +10,15 @@ use crate::line::Escaped;
 const SHOWN: usize = 200;
 
 /// Names clients by their keys, or by pseudonyms if the output is to be anonymous.
+///
+/// ```
+/// use earrrl_logs::reading::{ClientNames, ClientNumbers};
+///
+/// let mut clients = ClientNumbers::new();
+/// clients.number(b"192.0.2.7");
+/// assert_eq!(ClientNames::new(false).printable(&clients, 0), "192.0.2.7");
+/// assert_ne!(ClientNames::new(true).printable(&clients, 0), "192.0.2.7"); // a pseudonym
+/// ```
 pub struct ClientNames {
     /// The hash function of pseudonyms: SipHash with a random key that exists only during this run,
     /// so that nobody can find a pseudonym's address by trying all addresses.
@@ -23,11 +32,18 @@ impl ClientNames {
     }
 
     /// Returns true if names are pseudonyms.
-    pub fn are_hidden(&self) -> bool {
+    pub(crate) fn are_hidden(&self) -> bool {
         self.mask.is_some()
     }
 
     /// Returns a client's name with control characters escaped, shortened if it is long.
+    ///
+    /// ```
+    /// # use earrrl_logs::reading::{ClientNames, ClientNumbers};
+    /// let mut clients = ClientNumbers::new();
+    /// clients.number(b"a\x1bb");
+    /// assert_eq!(ClientNames::new(false).printable(&clients, 0), r"a\x1bb");
+    /// ```
     pub fn printable(&self, clients: &ClientNumbers, client: u32) -> String {
         self.pseudonym(clients, client).unwrap_or_else(|| {
             let mut name = Escaped(clients.key(client)).to_string();
@@ -41,6 +57,13 @@ impl ClientNames {
 
     /// Returns a client's name for machine-readable output: its key, escaped only if it is not
     /// UTF-8.
+    ///
+    /// ```
+    /// # use earrrl_logs::reading::{ClientNames, ClientNumbers};
+    /// let mut clients = ClientNumbers::new();
+    /// clients.number(b"192.0.2.7");
+    /// assert_eq!(ClientNames::new(false).exact(&clients, 0), "192.0.2.7");
+    /// ```
     pub fn exact<'a>(&self, clients: &'a ClientNumbers, client: u32) -> Cow<'a, str> {
         if let Some(name) = self.pseudonym(clients, client) {
             return Cow::Owned(name);

@@ -1,5 +1,6 @@
 //! The error of reading a log.
 
+use std::fmt;
 use std::io;
 
 /// The reason for which reading a file ended early.
@@ -12,3 +13,15 @@ pub enum ReadError {
     /// The consumer of the requests stopped, and reports the reason itself.
     Ended,
 }
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(problem) => f.write_str(problem),
+            Self::Output(error) => error.fmt(f),
+            Self::Ended => f.write_str("the consumer of the requests stopped"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}

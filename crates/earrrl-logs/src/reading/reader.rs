@@ -24,6 +24,22 @@ use crate::text::plain;
 use earrrl_tower::Prefixes;
 
 /// The settings of reading: the format, and the key, the cost and the selection of requests.
+///
+/// ```
+/// use earrrl_logs::format::Format;
+/// use earrrl_logs::reading::{CostRule, Filter, Selection};
+///
+/// let selection = Selection {
+///     format: Format::named("nginx"),
+///     hints: Default::default(),
+///     key: "client,user".parse()?,
+///     prefixes: Default::default(),
+///     costs: ["path:/search=5".parse::<CostRule>()?].into_iter().collect(),
+///     filter: Filter { since: Some(1_700_000_000_000_000_000), ..Filter::default() },
+/// };
+/// # let _ = selection;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Selection {
     /// The format of all files; `None` if it is to be detected for each file.
     pub format: Option<Format>,
@@ -40,6 +56,29 @@ pub struct Selection {
 }
 
 /// Reads log files and collects what is to be reported about them.
+///
+/// ```
+/// use earrrl_logs::reading::{LogReader, Selection};
+///
+/// let mut reader = LogReader::new(Selection {
+///     format: None, // found for each file
+///     hints: Default::default(),
+///     key: "client".parse()?,
+///     prefixes: Default::default(),
+///     costs: Default::default(),
+///     filter: Default::default(),
+/// });
+/// let log = "access.log.gz";
+/// # let log = "../../testdata/logs/abuse.log.gz";
+/// let mut requests = 0;
+/// reader.read(log.as_ref(), |file| file, &mut |_, more| {
+///     requests += more.len() as u64;
+///     Ok(())
+/// })?;
+/// assert_eq!(reader.used(), requests);
+/// println!("{} clients, {} lines skipped", reader.clients.len(), reader.skips.lines());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct LogReader {
     format: Option<Format>,
     hints: Hints,
@@ -93,6 +132,24 @@ impl LogReader {
     }
 
     /// Returns the number of lines that became requests.
+    ///
+    /// ```
+    /// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+    /// # let selection = Selection {
+    /// #     format: None,
+    /// #     hints: Default::default(),
+    /// #     key: "client".parse()?,
+    /// #     prefixes: Default::default(),
+    /// #     costs: Default::default(),
+    /// #     filter: Default::default(),
+    /// # };
+    /// # let mut reader = LogReader::new(selection);
+    /// # let mut held = HeldBack::default();
+    /// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+    /// # held.sort();
+    /// assert_eq!(reader.used(), reader.lines - reader.skips.lines());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn used(&self) -> u64 {
         self.lines - self.skips.lines()
     }

@@ -3,7 +3,7 @@
 use earrrl::Cost;
 
 /// The number of requests whose clients and states are looked up together.
-pub const TOGETHER: usize = 64;
+pub(crate) const TOGETHER: usize = 64;
 
 /// A request of a log.
 #[derive(Debug, Clone, Copy)]

@@ -55,11 +55,34 @@ impl Replay {
     }
 
     /// Returns the replay with a timeline, so that it also counts requests over time.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// # use earrrl_logs::{reading::LoggedRequest, replay::Replay};
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let request = LoggedRequest { time: 1_700_000_000_000_000_000, client: 0, cost: Cost::ONE };
+    /// let mut replay = Replay::new([rule]).with_timeline();
+    /// replay.judge_all(&[request, request]);
+    /// let timeline = replay.timeline.ok_or("no timeline")?;
+    /// assert_eq!(*timeline.counts[0], [2, 1]); // asked, permitted
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with_timeline(self) -> Self {
         Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
     }
 
     /// Judges each request under every rule.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// # use earrrl_logs::{reading::LoggedRequest, replay::Replay};
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let request = LoggedRequest { time: 1_700_000_000_000_000_000, client: 0, cost: Cost::ONE };
+    /// let mut replay = Replay::new([rule]);
+    /// replay.judge_all(&[request, request]);
+    /// assert_eq!((replay.events, replay.trials[0].denied), (2, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn judge_all(&mut self, requests: &[LoggedRequest]) {
         self.fetch(requests);
         requests.iter().for_each(|&request| self.judge(request));
@@ -91,6 +114,23 @@ impl Replay {
 
     /// Judges a request under every rule; passes each rule's index and decision to `take`.
     ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// # use earrrl_logs::{reading::LoggedRequest, replay::Replay};
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let request = LoggedRequest { time: 1_700_000_000_000_000_000, client: 0, cost: Cost::ONE };
+    /// let mut replay = Replay::new([rule]);
+    /// let mut allowed = Vec::new();
+    /// for _ in 0..2 {
+    ///     replay.decide(request, |_rule, decision| {
+    ///         allowed.push(decision.allowed);
+    ///         Ok::<(), std::io::Error>(())
+    ///     })?;
+    /// }
+    /// assert_eq!(allowed, [true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns the first error that `take` returns.
     pub fn decide<E>(
@@ -114,6 +154,17 @@ impl Replay {
     }
 
     /// Returns the number of requests of the client with this number.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rule};
+    /// # use earrrl_logs::{reading::LoggedRequest, replay::Replay};
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let request = LoggedRequest { time: 1_700_000_000_000_000_000, client: 0, cost: Cost::ONE };
+    /// let mut replay = Replay::new([rule]);
+    /// replay.judge_all(&[request]);
+    /// assert_eq!((replay.requests(0), replay.requests(1)), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn requests(&self, client: u32) -> u64 {
         self.requests.get(client as usize).copied().unwrap_or(0)
     }

@@ -7,6 +7,18 @@ use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
 use crate::reading::LoggedRequest;
 
 /// A rule, and the counts of its decisions on the requests of a log.
+///
+/// ```
+/// use earrrl::{Cost, Nanos};
+/// use earrrl_logs::replay::Trial;
+///
+/// let mut trial = Trial::new("fixed-window 1/1d".parse()?);
+/// let now = Nanos::from_secs(1_700_000_000);
+/// assert!(trial.decide(0, now, Cost::ONE).allowed);
+/// assert!(!trial.decide(0, now, Cost::ONE).allowed);
+/// assert_eq!((trial.denied, trial.clients_limited()), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Trial {
     /// The rule that judges the requests.
     pub rule: Rule,
@@ -34,7 +46,7 @@ impl Trial {
     }
 
     /// Prefetches the states of the clients whose requests are judged next.
-    pub fn fetch(&self, requests: &[LoggedRequest]) {
+    pub(crate) fn fetch(&self, requests: &[LoggedRequest]) {
         let states = requests.iter().filter_map(|r| self.states.get(r.client as usize));
         black_box(states.fold(0, |seen, state| seen ^ u64::from(state.is_some())));
     }
@@ -42,7 +54,7 @@ impl Trial {
     /// Judges a request and updates the client's state. Returns true if the request is allowed.
     /// Successive times must not decrease.
     #[inline]
-    pub fn judge(&mut self, client: u32, now: Nanos, cost: Cost) -> bool {
+    pub(crate) fn judge(&mut self, client: u32, now: Nanos, cost: Cost) -> bool {
         let state = slot(&mut self.states, client);
         let allowed = self.rule.limit().admit(state, now, cost, Mode::Check);
         if !allowed {
@@ -51,7 +63,7 @@ impl Trial {
         allowed
     }
 
-    /// Judges a request as [`Trial::judge`] does, but returns the whole decision.
+    /// Judges a request of the client with this number, and returns the decision.
     pub fn decide(&mut self, client: u32, now: Nanos, cost: Cost) -> Decision {
         let state = slot(&mut self.states, client);
         let (after, decision) = self.rule.limit().decide(state.take(), now, cost, Mode::Check);
@@ -67,12 +79,6 @@ impl Trial {
         self.denied += 1;
     }
 
-    /// Returns true if the rule's decisions contain a measured rate.
-    pub fn measures(&self) -> bool {
-        let (_, decision) = self.rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek);
-        decision.rate.is_some()
-    }
-
     /// Returns the number of clients that were denied at least once.
     pub fn clients_limited(&self) -> usize {
         self.denials.iter().filter(|denied| **denied > 0).count()
@@ -80,7 +86,7 @@ impl Trial {
 
     /// Returns the clients with the most denied requests, at most `most` of them. Clients with
     /// equal numbers come in the order of their first requests.
-    pub fn offenders(&self, most: usize) -> Vec<Offender> {
+    pub(crate) fn offenders(&self, most: usize) -> Vec<Offender> {
         let denied = (0u32..).zip(&self.denials).filter(|(_, denied)| **denied > 0);
         let mut offenders: Vec<Offender> =
             denied.map(|(client, &denied)| Offender { client, denied }).collect();

@@ -5,7 +5,7 @@ use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};
 use crate::replay::Timeline;
 
 /// Returns the horizontal axis from one time to another, in nanoseconds since the epoch.
-pub fn across((from, to): (u64, u64)) -> Across {
+pub(crate) fn across((from, to): (u64, u64)) -> Across {
     let seconds = |time: u64| time as f64 / SECOND as f64;
     Across {
         label: days((from / SECOND) as i64, (to / SECOND) as i64),
@@ -34,6 +34,31 @@ pub type Column = (String, usize, usize);
 /// Draws the timeline's column `asked` as a filled area, and over it each of the other columns as a
 /// line in a panel of its own, since lines that coincide would hide each other. `size` is the size
 /// of a panel.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
+/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
+/// # let names = ClientNames::new(false);
+/// use earrrl_logs::{plot, report::over_time};
+/// let timeline = replay.timeline.as_ref().ok_or("no timeline")?;
+/// let figure = over_time(timeline, 0, &[("fixed-window 60/1m".to_owned(), 1, 0)], (960, 300));
+/// assert!(plot::svg(&figure, None)?.starts_with("<svg"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn over_time(
     timeline: &Timeline,
     asked: usize,
@@ -68,7 +93,7 @@ pub fn over_time(
 
 /// Returns the shortest unit of time in which the greatest of the rates is at least 0.05: its
 /// length in seconds, and its name.
-pub fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
+pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     let greatest = rates.fold(0.0, f64::max);
     let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
     let unit = units.into_iter().find(|(seconds, _)| greatest * seconds >= 0.05);
@@ -76,13 +101,13 @@ pub fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
 }
 
 /// Writes a rate, given in requests a second, with three digits in a suitable unit.
-pub fn written_rate(rate: f64) -> String {
+pub(crate) fn written_rate(rate: f64) -> String {
     let (per, unit) = per(std::iter::once(rate));
     format!("{} {unit}", three_digits(rate * per))
 }
 
 /// Writes a number with three significant digits, but never fewer than its integer part has.
-pub fn three_digits(number: f64) -> String {
+pub(crate) fn three_digits(number: f64) -> String {
     let decimals = if number <= 0.0 { 0 } else { (2 - number.log10().floor() as i32).clamp(0, 6) };
     let text = format!("{number:.*}", decimals as usize);
     match text.contains('.') {

@@ -12,6 +12,33 @@ use crate::line::time;
 const IPSET_SIZE: usize = 65_536;
 
 /// A program that blocks addresses, and so determines the form of the list.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
+/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
+/// # let names = ClientNames::new(false);
+/// let summary = Summary { reader: &reader, replay: &replay, names: &names };
+/// use earrrl_logs::report::{Blocker, write_blocklist};
+/// use std::time::Duration;
+/// let (mut list, now) = (Vec::new(), 1_700_000_000_000_000_000);
+/// write_blocklist(&mut list, Blocker::Nginx, &summary, (now, Duration::from_secs(86_400)))?;
+/// assert!(String::from_utf8(list)?.contains("deny 203.0.113.99;"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
     /// nginx, for which the list consists of `deny` directives. These do not expire, so a comment
@@ -134,6 +161,31 @@ fn write_nft_set(
 }
 
 /// Writes a CSV row for each rule and each client that the rule has limited.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
+/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
+/// # let names = ClientNames::new(false);
+/// let summary = Summary { reader: &reader, replay: &replay, names: &names };
+/// let (mut csv, now) = (Vec::new(), 1_700_000_000_000_000_000);
+/// report::write_limited_csv(&mut csv, &summary, (now, std::time::Duration::from_secs(60)))?;
+/// assert!(String::from_utf8(csv)?.contains("\n203.0.113.99,2913,3333,"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.

@@ -17,6 +17,32 @@ use crate::text::{Html, counted, percent};
 /// Writes the HTML report. It iterates over the requests again, since the most denied clients are
 /// known only after the replay.
 ///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
+/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
+/// # let names = ClientNames::new(false);
+/// let summary = Summary { reader: &reader, replay: &replay, names: &names };
+/// let timeline = replay.timeline.as_ref().ok_or("no timeline")?;
+/// let mut page = Vec::new();
+/// report::write_html(&mut page, &summary, timeline, &held)?;
+/// assert!(page.starts_with(b"<!doctype html>"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write(

@@ -9,6 +9,17 @@ use crate::line::time::SECOND;
 /// Writes a decision of one rule. `key` is already encoded as JSON, since every rule's line repeats
 /// it.
 ///
+/// ```
+/// use earrrl::{Cost, Mode, Nanos, Rule};
+/// let rule: Rule = "fixed-window 2/1m".parse()?;
+/// let (_, decision) = rule.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
+/// let mut line = Vec::new();
+/// earrrl_logs::report::write_jsonl(&mut line, 0, "\"alice\"", (0, Cost::ONE), &decision)?;
+/// let line = String::from_utf8(line)?;
+/// assert!(line.starts_with(r#"{"t":0,"key":"alice","rule":0,"cost":1,"allowed":true,"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write(
@@ -42,6 +53,11 @@ pub fn write_figures(out: &mut impl Write, decision: &Decision) -> io::Result<()
 }
 
 /// A duration in nanoseconds that is displayed in seconds, exactly and without superfluous digits.
+///
+/// ```
+/// use earrrl_logs::report::jsonl::Seconds;
+/// assert_eq!(Seconds(1_250_000_000).to_string(), "1.25");
+/// ```
 pub struct Seconds(pub u128);
 
 impl std::fmt::Display for Seconds {

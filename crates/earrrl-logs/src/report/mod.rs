@@ -18,6 +18,31 @@ use crate::replay::Replay;
 pub const TOP: usize = 10;
 
 /// The results of a replay that reports are written from.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
+/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
+/// # let names = ClientNames::new(false);
+/// let summary = Summary { reader: &reader, replay: &replay, names: &names };
+/// let mut text = Vec::new();
+/// report::write_table(&mut text, &summary)?;
+/// assert!(String::from_utf8(text)?.contains("fixed-window 60/1m: most denied"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Summary<'a> {
     /// The reader of the log, with its counts of lines.
     pub reader: &'a LogReader,
@@ -27,7 +52,8 @@ pub struct Summary<'a> {
     pub names: &'a ClientNames,
 }
 
-pub use axis::{over_time, per};
+pub use axis::over_time;
+pub(crate) use axis::per;
 pub use blocklist::{Blocker, write_blocklist, write_limited_csv};
 pub use html::write as write_html;
 pub use json::write as write_json;

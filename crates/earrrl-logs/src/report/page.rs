@@ -14,7 +14,7 @@ const STYLE: &str = include_str!("../../assets/report.css");
 /// The size in pixels of figures that are as wide as the page.
 pub const WIDE: (u32, u32) = (960, 300);
 /// The size in pixels of figures of which two fit side by side.
-pub const HALF: (u32, u32) = (520, 200);
+pub(crate) const HALF: (u32, u32) = (520, 200);
 
 /// Writes the beginning of the page: its head, the number of requests and the time that they span.
 ///
@@ -82,6 +82,10 @@ pub fn write_table(
 }
 
 /// Returns HTML that shows `part` of `whole` in percent, with a bar beside it.
+///
+/// ```
+/// assert!(earrrl_logs::report::page::share(1, 4).contains("25.0 %"));
+/// ```
 pub fn share(part: u64, whole: u64) -> String {
     let width = part as f64 / whole.max(1) as f64 * 100.0;
     let percent = percent(part, whole);

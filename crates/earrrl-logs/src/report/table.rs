@@ -9,6 +9,29 @@ use crate::text::{percent, write_rows};
 
 /// Writes the summary as text.
 ///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
+/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
+/// # let names = ClientNames::new(false);
+/// let summary = Summary { reader: &reader, replay: &replay, names: &names };
+/// report::write_table(&mut std::io::stdout(), &summary)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {

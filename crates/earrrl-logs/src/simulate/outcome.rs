@@ -20,6 +20,16 @@ pub(super) struct ClientRun {
 }
 
 /// The results of all clients under one rule.
+///
+/// ```
+/// # use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
+/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
+/// let scenario: Scenario = text.parse()?;
+/// for outcome in SimulatedOutcome::of(&scenario)? {
+///     earrrl_logs::simulate::write_table(&mut std::io::stdout(), &scenario, &[outcome])?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SimulatedOutcome {
     rule: Rule,
     tallies: Vec<ClientRun>,
@@ -116,6 +126,16 @@ pub fn write_table(
 
 /// Writes a line for each attempt, in order, one rule after the other.
 ///
+/// ```
+/// # use earrrl_logs::simulate::Scenario;
+/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
+/// let scenario: Scenario = text.parse()?;
+/// let mut csv = Vec::new();
+/// earrrl_logs::simulate::write_csv(&mut csv, &scenario)?;
+/// assert!(csv.starts_with(b"rule,time,client,cost,allowed,rate,remaining,retry_after\n"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// Returns the writer's error, or an error if the scenario has too many requests.
 pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
@@ -159,6 +179,16 @@ fn csv_field(text: &str) -> String {
 
 /// Draws the number of requests asked and permitted up to each instant under every rule, with the
 /// final number at the end of each line.
+///
+/// ```
+/// # use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
+/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
+/// let scenario: Scenario = text.parse()?;
+/// let outcomes = SimulatedOutcome::of(&scenario)?;
+/// let figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
+/// assert!(earrrl_logs::plot::svg(&figure, None)?.starts_with("<svg"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
     let end = scenario.duration().as_secs_f64();
     // Clients that react to denials send different requests under each rule.

@@ -37,6 +37,10 @@ pub struct Scenario {
 
 impl Scenario {
     /// Returns the simulated time, or the default if none is set.
+    ///
+    /// ```
+    /// assert_eq!(earrrl_logs::simulate::Scenario::default().duration().as_secs(), 300);
+    /// ```
     pub fn duration(&self) -> Duration {
         self.duration.unwrap_or(DURATION)
     }
@@ -48,6 +52,15 @@ impl Scenario {
 
     /// Returns the scenario with the rules and clients of `other` added. The duration and seed of
     /// `other` take precedence.
+    ///
+    /// ```
+    /// # use earrrl_logs::simulate::Scenario;
+    /// let file: Scenario = "rule = gcra 1/s burst=5\nduration = 1m".parse()?;
+    /// let flags: Scenario = "rule = gcra 1/s burst=9\nduration = 2m".parse()?;
+    /// let both = file.with(flags);
+    /// assert_eq!((both.rules.len(), both.duration().as_secs()), (2, 120));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn with(mut self, other: Self) -> Self {
         self.rules.extend(other.rules);
         self.clients.extend(other.clients);

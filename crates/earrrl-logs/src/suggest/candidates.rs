@@ -14,6 +14,15 @@ const MOST: usize = 16;
 const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
 
 /// A share of the clients, written as `0.1%` or `0.001`.
+///
+/// ```
+/// use earrrl_logs::suggest::ClientShare;
+///
+/// let share: ClientShare = "0.1%".parse()?;
+/// assert_eq!(share.of(5000), 5);
+/// assert!("200%".parse::<ClientShare>().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClientShare(f64);
 

@@ -83,6 +83,29 @@ impl Gap {
 }
 
 /// The clients' peak rates under each half-life that was tried, with the gaps between them.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::suggest::{Sweep, judge};
+/// # use std::time::Duration;
+/// let minute = [Duration::from_secs(60)];
+/// let sweep = Sweep::new(&minute, |clients| clients / 100, || held.requests())?;
+/// let gap = sweep.gap().ok_or("nobody stands out")?;
+/// assert_eq!((gap.clients, sweep.peaks().clients()), (1, 190));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Sweep {
     /// The peaks and the gap of each half-life, in the order in which the half-lives were given.
     pub tried: Vec<(Peaks, Option<Gap>)>,

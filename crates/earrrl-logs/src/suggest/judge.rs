@@ -15,6 +15,30 @@ use crate::reading::LoggedRequest;
 const BELOW: usize = 5;
 
 /// The limits that were judged on a log, and the clients that the advice names.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::suggest::{Sweep, judge};
+/// # use std::time::Duration;
+/// let minute = [Duration::from_secs(60)];
+/// let sweep = Sweep::new(&minute, |clients| clients / 100, || held.requests())?;
+/// let judged = judge(&sweep, held.requests())?;
+/// assert_eq!((judged.suggested.clients, judged.touched.len()), (1, 1));
+/// println!("{}", judged.suggested.rule);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct JudgedAdvice {
     /// Round limits, from the median client's peak rate to the first that affects no client.
     pub limits: Vec<JudgedLimit>,

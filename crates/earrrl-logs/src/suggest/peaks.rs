@@ -54,6 +54,26 @@ impl RateMeter {
 }
 
 /// The peak rate of each client in a log, measured as a limit would measure it.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// use earrrl_logs::suggest::Peaks;
+/// let peaks = Peaks::of(std::time::Duration::from_secs(60), held.requests())?;
+/// assert_eq!((peaks.clients(), peaks.requests), (190, 6000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Peaks {
     /// The half-life of the measured averages: the time after which a request counts half.
     pub half_life: Duration,
@@ -99,7 +119,7 @@ impl Peaks {
     }
 
     /// Returns all peaks in descending order.
-    pub fn descending(&self) -> Vec<f64> {
+    pub(crate) fn descending(&self) -> Vec<f64> {
         let mut peaks = self.peaks.clone();
         peaks.sort_unstable_by(|a, b| b.total_cmp(a));
         peaks

@@ -262,6 +262,17 @@ pub(crate) fn check(rule: &Rule) -> Result<(), RuleError> {
 
 /// Returns the largest count of a limit in units that Redis stores exactly; `None` if the limit
 /// counts no units.
+///
+/// ```
+/// use earrrl::Rule;
+/// use earrrl_redis::max_exact_units;
+///
+/// let counted: Rule = "fixed-window 60/1m".parse()?;
+/// assert_eq!(max_exact_units(counted.limit()), Some(9_007_199));
+/// let measured: Rule = "recent-average 1/s half-life=1m".parse()?;
+/// assert_eq!(max_exact_units(measured.limit()), None);
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
 pub fn max_exact_units(limit: &Limit) -> Option<u64> {
     of(limit).max_exact_units()
 }

@@ -28,6 +28,14 @@ pub(crate) fn claim_ttl(limit: &Limit, sync: Duration) -> Duration {
 
 /// Checks that a rule's clients can be decided without a round trip to Redis.
 ///
+/// ```
+/// use earrrl_redis::check_near;
+///
+/// assert!(check_near(&"token-bucket 100 refill=10/s".parse()?).is_ok());
+/// assert!(check_near(&"exponential 500/1d".parse()?).is_err());
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+///
 /// # Errors
 /// Returns an error if the counts of several nodes cannot be added up, or if the action is to
 /// delay.

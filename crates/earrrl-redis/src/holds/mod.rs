@@ -26,6 +26,23 @@ impl RedisEngine {
     /// it is allowed, as [`MemoryEngine::hold`](earrrl::MemoryEngine::hold) does. Any node can
     /// commit the reservation.
     ///
+    /// ```no_run
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use earrrl::{Actual, Charge, Cost, Engine, HoldTerms};
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// let rule = engine.prepare("tokens", &"token-bucket 100000 refill=100000/1d".parse()?)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(4096) };
+    /// let holding = engine.hold(&[charge], HoldTerms::default(), None).await?;
+    /// if let Some(id) = holding.id {
+    ///     // … the model answers with 731 tokens …
+    ///     engine.commit(id, Actual::All(Cost::from_units(731)), None).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if a charge or the terms are invalid, a rule is near, this node has made as
     /// many reservations as it may, or Redis does not answer. Nothing is reserved then.
@@ -132,6 +149,16 @@ impl RedisEngine {
 
     /// Sets the most reservations of this node that may be live at a time; 100 000 by default. One
     /// that another node commits counts until it would have expired.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = RedisEngine::new(Options::new("redis://127.0.0.1:6379"))?;
+    /// engine.set_max_reservations(10_000);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_max_reservations(&self, most: usize) {
         self.shared().holds.set_most(most);
     }

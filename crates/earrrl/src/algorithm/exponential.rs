@@ -89,16 +89,41 @@ impl Exponential {
     }
 
     /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Exponential, Policy};
+    /// # use std::time::Duration;
+    /// let limit = Exponential::new(Cost::from_units(500), Duration::from_secs(86_400))?;
+    /// let strict = limit.with_policy(Policy::Strict);
+    /// # let _ = strict;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
     /// Returns the cost that is allowed per period.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Exponential};
+    /// # use std::time::Duration;
+    /// let limit = Exponential::new(Cost::from_units(500), Duration::from_secs(86_400))?;
+    /// assert_eq!(limit.quota(), Cost::from_units(500));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn quota(&self) -> Cost {
         self.limit
     }
 
     /// Returns the averaging period.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Exponential};
+    /// # use std::time::Duration;
+    /// let limit = Exponential::new(Cost::from_units(500), Duration::from_secs(86_400))?;
+    /// assert_eq!(limit.period(), Duration::from_secs(86_400));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn period(&self) -> Duration {
         Duration::from_nanos(self.period)
     }

@@ -107,6 +107,16 @@ impl Limit {
     ///
     /// The result is exact except for exponential, which can only approximate it, and for a sliding
     /// log that has already dropped older entries because of this request.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Mode, Nanos, Rule};
+    /// let rule: Rule = "fixed-window 1/1m".parse()?;
+    /// let (limit, now) = (rule.limit(), Nanos::from_secs(5));
+    /// let (state, _) = limit.decide(None, now, Cost::ONE, Mode::Check);
+    /// let state = limit.refund(state, now, now, Cost::ONE);
+    /// assert!(limit.decide(state, now, Cost::ONE, Mode::Check).1.allowed);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn refund(
         &self,
         state: Option<State>,
@@ -189,6 +199,13 @@ impl Limit {
     }
 
     /// Returns the policy, which decides if denied requests are stored.
+    ///
+    /// ```
+    /// # use earrrl::{Policy, Rule};
+    /// let rule: Rule = "recent-average 1/s half-life=10s".parse()?;
+    /// assert_eq!(rule.limit().policy(), Policy::Strict);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[inline]
     pub fn policy(&self) -> Policy {
         each!(self, limit => limit.policy())
@@ -212,6 +229,13 @@ impl Limit {
     }
 
     /// Returns how used quota comes back.
+    ///
+    /// ```
+    /// # use earrrl::{Replenishment, Rule};
+    /// let rule: Rule = "fixed-window 60/1m".parse()?;
+    /// assert_eq!(rule.limit().replenishment(), Replenishment::AtWindowEnd);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn replenishment(&self) -> Replenishment {
         each!(self, limit => limit.replenishment())
     }

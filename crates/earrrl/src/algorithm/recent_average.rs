@@ -151,11 +151,28 @@ impl RecentAverage {
     }
 
     /// Sets the policy for denied requests; [`Policy::Strict`] by default.
+    ///
+    /// ```
+    /// # use earrrl::{Policy, Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
+    /// let leaky = limit.with_policy(Policy::Leaky);
+    /// # let _ = leaky;
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
     /// Returns the allowed rate.
+    ///
+    /// ```
+    /// # use earrrl::{Rate, RecentAverage};
+    /// # use std::time::Duration;
+    /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
+    /// assert_eq!(limit.rate(), Rate::per_second(1)?);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn rate(&self) -> Rate {
         self.rate
     }

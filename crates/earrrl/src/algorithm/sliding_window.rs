@@ -67,6 +67,14 @@ impl SlidingWindow {
     /// Returns a limit of `quota` in any `window` of 1 ms to ten years. It has the greatest number
     /// of sub-windows up to 60 that divides the window into whole nanoseconds.
     ///
+    /// ```
+    /// # use earrrl::{Cost, SlidingWindow};
+    /// # use std::time::Duration;
+    /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
+    /// assert_eq!((limit.window().as_secs(), limit.sub_windows()), (3600, 60));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
@@ -99,6 +107,14 @@ impl SlidingWindow {
     }
 
     /// Sets the sub-windows that count; [`Edge::Harsh`] by default.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, SlidingWindow, algorithm::sliding_window::Edge};
+    /// # use std::time::Duration;
+    /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
+    /// assert_eq!(limit.with_edge(Edge::Lenient).edge(), Edge::Lenient);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn with_edge(self, edge: Edge) -> Self {
         Self { edge, ..self }
     }

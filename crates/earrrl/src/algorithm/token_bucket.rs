@@ -95,11 +95,25 @@ impl TokenBucket {
     }
 
     /// Returns the most credits that a client can save up.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(1)?)?;
+    /// assert_eq!(bucket.capacity(), Cost::from_units(60));
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn capacity(&self) -> Cost {
         self.capacity
     }
 
     /// Returns the rate at which credits come back.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(1)?)?;
+    /// assert_eq!(bucket.refill(), Rate::per_second(1)?);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     pub fn refill(&self) -> Rate {
         self.refill
     }

@@ -97,17 +97,42 @@ macro_rules! windowed {
     ($Algorithm:ident) => {
         impl $Algorithm {
             /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
+            ///
+            /// ```
+            #[doc = concat!("# use earrrl::{Cost, Policy, ", stringify!($Algorithm), "};")]
+            /// # use std::time::Duration;
+            #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
+            /// let strict = limit.with_policy(Policy::Strict);
+            /// # let _ = strict;
+            /// # Ok::<(), earrrl::RuleError>(())
+            /// ```
             pub fn with_policy(mut self, policy: Policy) -> Self {
                 self.terms.policy = policy;
                 self
             }
 
             /// Returns the cost that is allowed per window.
+            ///
+            /// ```
+            #[doc = concat!("# use earrrl::{Cost, Policy, ", stringify!($Algorithm), "};")]
+            /// # use std::time::Duration;
+            #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
+            /// assert_eq!(limit.quota(), Cost::from_units(60));
+            /// # Ok::<(), earrrl::RuleError>(())
+            /// ```
             pub fn quota(&self) -> Cost {
                 self.terms.quota
             }
 
             /// Returns the length of the window.
+            ///
+            /// ```
+            #[doc = concat!("# use earrrl::{Cost, Policy, ", stringify!($Algorithm), "};")]
+            /// # use std::time::Duration;
+            #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
+            /// assert_eq!(limit.window(), Duration::from_secs(60));
+            /// # Ok::<(), earrrl::RuleError>(())
+            /// ```
             pub fn window(&self) -> core::time::Duration {
                 core::time::Duration::from_nanos(self.terms.window)
             }

@@ -44,6 +44,10 @@ impl Nanos {
     pub const MAX: Self = Self(u64::MAX);
 
     /// Returns the instant `nanos` nanoseconds after the epoch.
+    ///
+    /// ```
+    /// assert_eq!(earrrl::Nanos::new(1_000_000_000), earrrl::Nanos::from_secs(1));
+    /// ```
     #[inline]
     pub const fn new(nanos: u64) -> Self {
         Self(nanos)
@@ -60,6 +64,10 @@ impl Nanos {
     }
 
     /// Returns the nanoseconds since the epoch.
+    ///
+    /// ```
+    /// assert_eq!(earrrl::Nanos::from_secs(2).get(), 2_000_000_000);
+    /// ```
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
@@ -155,16 +163,37 @@ pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
     /// Returns a clock that shows `start`.
+    ///
+    /// ```
+    /// # use earrrl::{Clock, ManualClock, Nanos};
+    /// assert_eq!(ManualClock::new(Nanos::from_secs(10)).now(), Nanos::from_secs(10));
+    /// ```
     pub const fn new(start: Nanos) -> Self {
         Self(AtomicU64::new(start.0))
     }
 
     /// Sets the clock to `to`, unless the clock is later already.
+    ///
+    /// ```
+    /// # use earrrl::{Clock, ManualClock, Nanos};
+    /// let clock = ManualClock::new(Nanos::from_secs(10));
+    /// clock.set(Nanos::from_secs(60));
+    /// clock.set(Nanos::from_secs(30));
+    /// assert_eq!(clock.now(), Nanos::from_secs(60));
+    /// ```
     pub fn set(&self, to: Nanos) {
         self.0.fetch_max(to.0, Ordering::AcqRel);
     }
 
     /// Moves the clock forward by `by`.
+    ///
+    /// ```
+    /// # use earrrl::{Clock, ManualClock, Nanos};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new(Nanos::from_secs(10));
+    /// clock.advance(Duration::from_millis(500));
+    /// assert_eq!(clock.now(), Nanos::new(10_500_000_000));
+    /// ```
     pub fn advance(&self, by: Duration) {
         self.set(self.now() + by);
     }

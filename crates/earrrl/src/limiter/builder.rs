@@ -74,6 +74,14 @@ impl<K: ?Sized> Limiter<K> {
 impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// Sets the number of live clients for which memory is reserved. A client takes 22 bytes if the
     /// rule's states fit words; see [`Limit::fits_words`](crate::Limit::fits_words).
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).capacity(1000).build()?;
+    /// # assert!(limiter.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn capacity(self, clients: usize) -> Self {
         Self { capacity: clients, ..self }
@@ -182,6 +190,15 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     }
 
     /// Builds the limiter.
+    ///
+    /// ```
+    /// # use earrrl::{BuildError, Limiter, Rule};
+    /// let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// assert!(Limiter::<str>::builder(rule.clone()).build().is_ok());
+    /// let none = Limiter::<str>::builder(rule).capacity(0).build();
+    /// assert!(none.is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Returns an error if the capacity is 0 or needs more memory than is available, the processor

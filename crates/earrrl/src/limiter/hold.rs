@@ -65,6 +65,17 @@ impl std::error::Error for HoldError {
 ///
 /// A hold that is dropped without a commit behaves as an expired reservation: the rule keeps the
 /// estimate or releases it, as [`Rule::on_expiry`](crate::Rule::on_expiry) says.
+///
+/// ```
+/// use earrrl::{Cost, Limiter, Rule};
+///
+/// let rule: Rule = "fixed-window 1000/1d".parse()?;
+/// let tokens: Limiter<str> = Limiter::builder(rule).build()?;
+/// let hold = tokens.hold("alice", Cost::from_units(400))?; // the estimate
+/// hold.commit(Cost::from_units(120)); // the actual cost
+/// assert_eq!(tokens.peek("alice", Cost::ZERO)?.remaining(), 880);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a hold that is dropped keeps or releases its estimate at once"]
 pub struct Hold<'a, K: ?Sized, C: Clock> {
     limiter: &'a Limiter<K, C>,

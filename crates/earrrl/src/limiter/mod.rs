@@ -382,11 +382,27 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Returns the number of stored clients, including idle ones. Large numbers are estimates.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).capacity(10).build()?;
+    /// assert_eq!(limiter.len(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
     /// Returns true if no client is stored, with the precision of [`len`](Self::len).
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -407,6 +423,15 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     /// Returns the number of clients that were evicted although they were not idle. If it grows steadily, the
     /// capacity is too small.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// limiter.check("alice").ok()?;
+    /// assert_eq!(limiter.displaced(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn displaced(&self) -> u64 {
         self.clients.displaced()
     }

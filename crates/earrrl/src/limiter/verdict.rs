@@ -93,6 +93,15 @@ impl Verdict<'_> {
     }
 
     /// Returns the request's cost, which was charged if the request was stored.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 2/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let verdict = limiter.check_cost("alice", Cost::from_units(2))?;
+    /// assert_eq!(verdict.cost(), Cost::from_units(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cost(&self) -> Cost {
         self.cost
     }
@@ -130,6 +139,15 @@ impl Verdict<'_> {
 
     /// Returns the number of requests of cost 1 that would be allowed in sequence at
     /// [`decided_at`](Self::decided_at).
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 2/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert_eq!(limiter.check("alice").remaining(), 1);
+    /// assert_eq!(limiter.check("alice").remaining(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remaining(&self) -> u64 {
         self.decision().remaining
     }
@@ -153,11 +171,28 @@ impl Verdict<'_> {
 
     /// Returns the wait until the client's past requests no longer affect decisions, if nothing
     /// else is sent.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 2/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.check("alice").reset_after().as_secs() <= 86_400);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reset_after(&self) -> Duration {
         self.decision().reset_after
     }
 
     /// Returns the whole decision.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 2/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let decision = limiter.check("alice").decision();
+    /// assert!(decision.allowed && decision.over.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[cold]
     pub fn decision(&self) -> Decision {
         match (self.details, self.rule.limit()) {
@@ -223,6 +258,16 @@ pub struct Denied(pub(super) Decision);
 
 impl Denied {
     /// Returns the decision on the denied request.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 2/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// limiter.check_cost("alice", Cost::from_units(2))?.ok()?;
+    /// let denied = limiter.check("alice").ok().unwrap_err();
+    /// assert_eq!(denied.decision().remaining, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn decision(&self) -> &Decision {
         &self.0
     }

@@ -43,6 +43,13 @@ pub struct NameOptions {
 
 impl NameOptions {
     /// Returns the number of remaining requests below which a client of this limit is named.
+    ///
+    /// ```
+    /// # use earrrl::{NameOptions, Rule};
+    /// let rule: Rule = "gcra 1/s burst=10".parse()?;
+    /// assert_eq!(NameOptions::default().remaining_below(rule.limit()), 5);
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[must_use]
     pub fn remaining_below(&self, limit: &Limit) -> u64 {
         let (_, _, idle) = limit.step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek);
@@ -130,6 +137,13 @@ struct Entry {
 
 impl Names {
     /// Returns an empty directory for the clients of a limit.
+    ///
+    /// ```
+    /// # use earrrl::{NameOptions, Names, Rule};
+    /// let rule: Rule = "gcra 1/s burst=10".parse()?;
+    /// assert!(Names::new(rule.limit(), NameOptions::default()).is_empty());
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[must_use]
     pub fn new(limit: &Limit, options: NameOptions) -> Self {
         let shards = options.capacity.div_ceil(SHARD).max(1);
@@ -158,6 +172,15 @@ impl Names {
 
     /// Returns true if a decision is to be noted that left `remaining` requests, or was over the
     /// limit.
+    ///
+    /// ```
+    /// # use earrrl::{NameOptions, Names, Rule};
+    /// let rule: Rule = "gcra 1/s burst=10".parse()?;
+    /// let names = Names::new(rule.limit(), NameOptions::default());
+    /// assert!(names.wants_figures(0, true)); // a denied client
+    /// assert!(!names.wants_figures(9, false)); // a client with most of its burst left
+    /// # Ok::<(), earrrl::RuleError>(())
+    /// ```
     #[inline]
     #[must_use]
     pub fn wants_figures(&self, remaining: u64, is_over: bool) -> bool {

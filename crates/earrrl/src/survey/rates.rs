@@ -66,6 +66,13 @@ impl Default for Rates {
 
 impl Rates {
     /// Counts a client.
+    ///
+    /// ```
+    /// # use earrrl::Rates;
+    /// let mut rates = Rates::default();
+    /// rates.add(2.5);
+    /// assert_eq!(rates.clients(), 1);
+    /// ```
     pub fn add(&mut self, rate: f64) {
         let rate = rate.clamp(0.0, f64::MAX.sqrt());
         self.clients += 1;
@@ -101,6 +108,14 @@ impl Rates {
     }
 
     /// Returns the sum of all clients' rates.
+    ///
+    /// ```
+    /// # use earrrl::Rates;
+    /// let mut rates = Rates::default();
+    /// rates.add(1.0);
+    /// rates.add(2.0);
+    /// assert_eq!(rates.total(), 3.0);
+    /// ```
     #[must_use]
     pub fn total(&self) -> f64 {
         self.total
@@ -126,6 +141,14 @@ impl Rates {
 
     /// Returns the number of clients at or above `rate`, rounded down to the edge of a bucket, and
     /// their share of all requests.
+    ///
+    /// ```
+    /// # use earrrl::Rates;
+    /// let mut rates = Rates::default();
+    /// rates.add(1.0);
+    /// rates.add(99.0);
+    /// assert_eq!(rates.above(10.0).clients, 1);
+    /// ```
     #[must_use]
     pub fn above(&self, rate: f64) -> Above {
         let first = bucket_of(rate);

@@ -21,6 +21,10 @@ pub struct KeyHash(u64);
 
 impl KeyHash {
     /// Returns a hash that was computed elsewhere. Its 64 bits must be uniformly distributed.
+    ///
+    /// ```
+    /// assert_eq!(earrrl::table::KeyHash::from_bits(0x11).fingerprint(), 0x11);
+    /// ```
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -109,6 +113,12 @@ impl KeyHasher {
     /// Returns a hasher with a given secret, for tests and for tables that several processes share.
     /// Its hashes are equal on machines of the same kind: those with AES instructions, or those
     /// without.
+    ///
+    /// ```
+    /// # use earrrl::table::KeyHasher;
+    /// let (one, other) = (KeyHasher::with_key(&[7; 16]), KeyHasher::with_key(&[7; 16]));
+    /// assert_eq!(one.hash("alice"), other.hash("alice"));
+    /// ```
     #[must_use]
     pub fn with_key(key: &[u8; 16]) -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
