@@ -99,6 +99,12 @@ pub(super) fn read(counter: u64) {
     publish(counter);
 }
 
+/// Returns the latest published reading.
+#[cfg(test)]
+pub(super) fn latest() -> u64 {
+    LATEST.0.load(Relaxed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -148,4 +148,14 @@ mod tests {
         assert_eq!(clock.lately(Duration::ZERO, Sealed(())), None);
         assert_eq!(clock.lately(Duration::MAX, Sealed(())).is_some(), clock.knows_age);
     }
+
+    #[test]
+    fn a_reading_of_the_present_time_is_published_once_a_thread_has_looped() {
+        let clock = SystemClock::new();
+        assert!(
+            (0..1000).all(|_| clock.lately(Duration::MAX, Sealed(())).is_some() == clock.knows_age)
+        );
+        clock.now();
+        assert!(!clock.knows_age || lately::latest() >= counted::last_read());
+    }
 }
