@@ -69,6 +69,12 @@ fn every_documented_route_answers_as_documented() {
             "/v1/commit",
             r#"{"reservation":"0123456789abcdef0123456789abcdef"}"#,
         ),
+        (
+            "/v1/renew",
+            "post",
+            "/v1/renew",
+            r#"{"reservation":"0123456789abcdef0123456789abcdef","ttl":9}"#,
+        ),
         ("/v1/clients/{rule}/{key}", "get", "/v1/clients/api/k", ""),
         ("/v1/clients/{rule}/{key}", "delete", "/v1/clients/api/k", ""),
         ("/v1/rules", "get", "/v1/rules", ""),

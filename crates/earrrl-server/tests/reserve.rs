@@ -468,6 +468,49 @@ fn a_forgotten_commit_is_not_charged_again_over_grpc() {
     });
 }
 
+#[test]
+fn a_renewed_reservation_expires_later() {
+    let (server, clock) = TestServer::manual(RULES);
+    let held = reserve(&server, &json!({"rule": "requests", "key": "alice", "cost": 1, "ttl": 10}));
+    let id = held["reservation"].as_str().unwrap();
+    let renew =
+        |ttl: &Value| post(&server, "/v1/renew", &json!({"reservation": id, "ttl": ttl})).status;
+    clock.advance(Duration::from_secs(9));
+    assert_eq!(renew(&json!(20)), 204);
+    clock.advance(Duration::from_secs(19));
+    assert_eq!(remaining(&server, "requests"), 4, "the reservation lives on");
+    let resp = |words: &str| server.resp().line(&format!("EARRRL.RENEW {words}"));
+    assert_eq!(resp(&format!("{id} TTL 20")), Reply::Simple("OK".to_owned()));
+    assert_eq!(renew(&json!(0)), 422);
+    for wrong in ["", "nope", &format!("{id} TTL"), &format!("{id} TTL 0"), &format!("{id} COST 1")]
+    {
+        assert!(matches!(resp(wrong), Reply::Error(_)), "{wrong}");
+    }
+    clock.advance(Duration::from_secs(20));
+    assert_eq!(renew(&json!(20)), 404, "the reservation has expired");
+    reserve(&server, &json!({"rule": "requests", "key": "bob", "cost": 1}));
+    assert_eq!(remaining(&server, "requests"), 5);
+    let unknown = post(&server, "/v1/renew", &json!({"reservation": "nope"}));
+    assert_eq!(unknown.status, 404);
+}
+
+/// A place under a rule of concurrent is kept beyond its timeout if it is renewed in time.
+#[test]
+fn a_renewed_place_is_kept() {
+    let (server, clock) = TestServer::manual(STREAMS);
+    let held = reserve(&server, &json!({"rule": "streams", "key": "alice"}));
+    clock.advance(Duration::from_secs(59));
+    let renew = json!({"reservation": held["reservation"]});
+    assert_eq!(post(&server, "/v1/renew", &renew).status, 204);
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(remaining(&server, "streams"), 1);
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(
+        (remaining(&server, "streams"), post(&server, "/v1/renew", &renew).status),
+        (2, 404)
+    );
+}
+
 /// One server reserves, the other commits; both use the same Redis.
 #[test]
 fn servers_share_reservations_in_redis() {
@@ -495,6 +538,10 @@ fn servers_share_reservations_in_redis() {
     assert_eq!(remaining(&servers[0], "tokens"), 9500);
     let unknown = json!({"reservation": "00000000000000000000000000000000", "cost": 1});
     assert_eq!(post(&servers[0], "/v1/commit", &unknown).status, 404);
+    let live = reserve(&servers[0], &json!({"rule": "tokens", "key": "alice", "ttl": 10}));
+    for (id, status) in [(&live["reservation"], 204), (&json!(id), 404)] {
+        assert_eq!(post(&servers[1], "/v1/renew", &json!({"reservation": id})).status, status);
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Reservations by the server's engine, in memory or in Redis.
 
+use std::time::Duration;
+
 use earrrl::{Actual, Charge, Committed, EngineError, HoldId, HoldTerms, Holding, RuleId};
 
 use super::{Engine, RuleEngine};
@@ -30,6 +32,17 @@ impl Engine {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.commit(id, actual, None),
             RuleEngine::Redis(redis) => redis.engine.commit(id, actual, redis.now()).await,
+        }
+    }
+
+    /// Prolongs a reservation, as [`MemoryEngine::renew`](earrrl::MemoryEngine::renew) does.
+    ///
+    /// # Errors
+    /// Returns the errors of the engine.
+    pub async fn renew(&self, id: HoldId, ttl: Duration) -> Result<(), EngineError> {
+        match &self.rules {
+            RuleEngine::Memory(engine) => engine.renew(id, ttl, None),
+            RuleEngine::Redis(redis) => redis.engine.renew(id, ttl, redis.now()).await,
         }
     }
 

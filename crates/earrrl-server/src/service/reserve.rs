@@ -1,5 +1,7 @@
 //! Reservations: the decision on an estimate, and its correction to the actual cost.
 
+use std::time::Duration;
+
 use earrrl::{
     Actual, Charge, Cost, Decision, EngineError, HoldId, HoldTerms, MAX_CHARGES, Mode, RuleId,
 };
@@ -154,6 +156,16 @@ impl Service {
         decision.rule = 0;
         let answer = Answer { decision: Some(decision), charged, ..Answer::default() };
         Ok((answer, committed.repeated))
+    }
+
+    /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of
+    /// one of its rules of concurrent is shorter.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if the reservation is unknown, expired or committed, or `ttl` is out
+    /// of its bounds.
+    pub async fn renew(&self, id: HoldId, ttl: Duration) -> Result<(), AskError> {
+        Ok(self.engine.renew(id, ttl).await?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The routes of reservations: `/v1/reserve` and `/v1/commit`.
+//! The routes of reservations: `/v1/reserve`, `/v1/commit` and `/v1/renew`.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -51,9 +51,7 @@ impl<'a> ReserveBody<'a> {
         let Self { rule, key, key_b64, cost, rules, attributes, ttl, at_most } = self;
         let mut terms = HoldTerms::default();
         if let Some(ttl) = ttl {
-            let seconds = amount("ttl", ttl)?.billionths();
-            let nanos = u64::try_from(seconds).unwrap_or(u64::MAX);
-            terms = terms.ttl(Duration::from_nanos(nanos));
+            terms = terms.ttl(seconds(ttl)?);
         }
         terms.check()?;
         if at_most {
@@ -74,6 +72,27 @@ struct CommitBody<'a> {
     cost: Option<&'a RawValue>,
     #[serde(borrow, default)]
     costs: Option<CostPairs<'a>>,
+}
+
+/// The body of a request to `/v1/renew`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RenewBody<'a> {
+    #[serde(borrow)]
+    reservation: JsonText<'a>,
+    #[serde(borrow, default)]
+    ttl: Option<&'a RawValue>,
+}
+
+fn seconds(text: &RawValue) -> Result<Duration, AskError> {
+    let nanos = u64::try_from(amount("ttl", text)?.billionths()).unwrap_or(u64::MAX);
+    Ok(Duration::from_nanos(nanos))
+}
+
+/// Parses an id. A text that is no id is that of no reservation.
+fn parse_id(text: &JsonText<'_>) -> Result<HoldId, Problem> {
+    let unknown = |error: RuleError| Problem::new(StatusCode::NOT_FOUND, error.to_string());
+    text.0.parse().map_err(unknown)
 }
 
 pub(super) async fn reserve(
@@ -125,9 +144,7 @@ pub(super) async fn commit(
     // The id cannot be guessed, so it permits the commit under the rules of the reservation.
     let (_, body) = read(&server, request, Scope::Check).await?;
     let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
-    // A text that is no id is that of no reservation.
-    let unknown = |error: RuleError| Problem::new(StatusCode::NOT_FOUND, error.to_string());
-    let id: HoldId = reservation.0.parse().map_err(unknown)?;
+    let id = parse_id(&reservation)?;
     let by_rule: Vec<(Cow<'_, str>, _)>;
     let costs = match (cost, costs) {
         (None, Some(costs)) => {
@@ -142,4 +159,15 @@ pub(super) async fn commit(
     let rules = server.service.rules();
     let (answer, repeated) = server.service.commit(&rules, id, &costs).await?;
     Ok(response::respond_committed(&answer, repeated))
+}
+
+pub(super) async fn renew(
+    State(server): ServerState,
+    request: Request,
+) -> Result<StatusCode, Problem> {
+    let (_, body) = read(&server, request, Scope::Check).await?;
+    let RenewBody { reservation, ttl } = parse(&server, &body)?;
+    let ttl = ttl.map(seconds).transpose()?.unwrap_or(HoldTerms::default().ttl);
+    server.service.renew(parse_id(&reservation)?, ttl).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

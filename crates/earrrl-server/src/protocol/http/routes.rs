@@ -28,6 +28,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/refund", post(check::refund))
         .route("/v1/reserve", post(reserve::reserve))
         .route("/v1/commit", post(reserve::commit))
+        .route("/v1/renew", post(reserve::renew))
         .merge(visibility())
         .route("/openapi.json", get(async move || ([(header::CONTENT_TYPE, JSON)], document)))
         .route("/json", post(envoy::json))

@@ -136,6 +136,7 @@ impl Session {
             }
             b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
             b"EARRRL.RESERVE" => Box::pin(reserve::reserve(self, request, rules, out)).await?,
+            b"EARRRL.RENEW" => reserve::renew(self, request, &mut reply).await?,
             b"EARRRL.COMMIT" => Box::pin(reserve::commit(self, request, rules, out)).await?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
             b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,

@@ -1,4 +1,4 @@
-//! The commands of reservations: `EARRRL.RESERVE` and `EARRRL.COMMIT`.
+//! The commands of reservations: `EARRRL.RESERVE`, `EARRRL.COMMIT` and `EARRRL.RENEW`.
 
 use std::time::Duration;
 
@@ -87,12 +87,33 @@ pub(super) async fn commit(
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
     let mut words = request.words().skip(1);
-    let id = words.next().and_then(|id| std::str::from_utf8(id).ok());
-    let id: HoldId = id.unwrap_or_default().parse().map_err(AskError::from)?;
+    let id = parse_id(words.next())?;
     let costs = actual_costs(words)?;
     let (answer, repeated) = session.server.service.commit(rules, id, &costs).await?;
     write_committed(&answer, repeated, &mut Writer::new(out, session.version));
     Ok(())
+}
+
+/// Answers `EARRRL.RENEW id [TTL s]` with `OK`. Without a time, the default of reservations holds.
+pub(super) async fn renew(
+    session: &Session,
+    request: Request<'_, '_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Scope::Check)?;
+    let ttl = match (request.len(), request.word(2), request.word(3)) {
+        (2, ..) => HoldTerms::default().ttl,
+        (4, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"TTL") => seconds(text)?,
+        _ => return Err(Refusal::WordCount),
+    };
+    session.server.service.renew(parse_id(request.word(1))?, ttl).await?;
+    reply.simple("OK");
+    Ok(())
+}
+
+fn parse_id(word: Option<&[u8]>) -> Result<HoldId, Refusal> {
+    let text = word.and_then(|id| std::str::from_utf8(id).ok()).unwrap_or_default();
+    Ok(text.parse().map_err(AskError::from)?)
 }
 
 /// Parses `[COST c | RULE rule COST c …]`.
