@@ -65,6 +65,30 @@ fn the_files_of_a_server_have_the_limit_of_its_last_reload() {
     assert_eq!(admitted(&server, "alice"), 2);
 }
 
+/// A rule that a reload removes keeps its file and the clients in it, since other servers may use them.
+#[test]
+fn a_reload_removes_a_rule_and_another_brings_it_back_with_its_clients() {
+    let scratch = Scratch::new("removed");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let write = |names: &[&str]| {
+        let rule = |name: &&str| {
+            format!("[[rule]]\nname = \"{name}\"\nlimit = \"token-bucket 5 refill=1/365d\"\n")
+        };
+        std::fs::write(&file, names.iter().map(rule).collect::<String>()).unwrap();
+    };
+    write(&["login", "other"]);
+    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
+    let mut server = Process::start(&[&arguments[..], &[scratch.0.to_str().unwrap()]].concat());
+    assert_eq!(admitted(&server, "alice"), 5);
+    for names in [&["other"][..], &["login", "other"]] {
+        write(names);
+        server.signal(Signal::HUP);
+        server.until_logged("reloaded");
+    }
+    assert_eq!((admitted(&server, "alice"), admitted(&server, "bob")), (0, 5));
+}
+
 /// Returns the number of admitted requests of nine.
 fn admitted(server: &Process, key: &str) -> usize {
     let mut client = Client::connect(server.http);

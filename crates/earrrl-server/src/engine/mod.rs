@@ -145,6 +145,11 @@ impl Engine {
         matches!(self.rules, RuleEngine::Memory(_)) && self.state.is_none()
     }
 
+    /// Returns true if states are in files, which other processes may use too.
+    pub fn has_files(&self) -> bool {
+        self.state.is_some()
+    }
+
     /// Returns true if a request is allowed when its deadline passes before the decision.
     pub fn passes_undecided(&self) -> bool {
         match &self.rules {

@@ -16,7 +16,7 @@ pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>)>>);
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
-    /// that are no longer wanted shrink to the smallest size. The limits themselves stay in the
+    /// that are no longer wanted shrink to the smallest size, unless they are in files. The limits themselves stay in the
     /// engine, since requests in flight may still use them, and so do the clients of a shared store.
     pub(super) fn prepare(
         &self,
@@ -25,7 +25,8 @@ impl Known {
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
-        let gone = known.iter().filter(|(name, _)| !names.contains(&**name));
+        let shrinks = |name: &str| !engine.has_files() && !names.contains(name);
+        let gone = known.iter().filter(|(name, _)| shrinks(name));
         let gone = gone.map(|(name, rule)| {
             let consistency = Consistency::Exact;
             PlannedLimit { name, rule, capacity: 1, consistency, store: None }
