@@ -165,9 +165,7 @@ impl<C: Clock> MemoryEngine<C> {
         }
         let RuleUpdate { next, ids, added, moving } = change;
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
-        let next = Arc::new(next);
-        let before = self.rules.swap(Arc::clone(&next));
-        ids.iter().for_each(|id| write_rule(before.get(id.0 as usize), next.get(id.0 as usize)));
+        self.publish(next, &ids);
         names.places.extend(added);
         for (name, (states, bounds)) in stores.0 {
             states.bound(&bounds, self.clock.now());
@@ -180,6 +178,14 @@ impl<C: Clock> MemoryEngine<C> {
             self.tidy();
         }
         Ok(ids)
+    }
+
+    /// Publishes rules, of which those with these ids may have changed. No reference to the rules before is
+    /// left, since their stores are freed once nobody uses them.
+    fn publish(&self, next: RuleBlocks, ids: &[RuleId]) {
+        let next = Arc::new(next);
+        let before = self.rules.swap(Arc::clone(&next));
+        ids.iter().for_each(|id| write_rule(before.get(id.0 as usize), next.get(id.0 as usize)));
     }
 
     /// Moves the clients that a change left behind; see [`prepare_all`](Self::prepare_all). Returns
