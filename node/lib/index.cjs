@@ -1,6 +1,6 @@
 // Rate limits in process: exact, bounded in memory, and shared by all processes of a host that open one file.
 "use strict";
-const { NativeLimiter, NativeLimits, Windows } = require("./earrrl.node");
+const { NativeEngine, NativeLimiter, NativeLimits, Windows } = require("./earrrl.node");
 
 const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny"];
 
@@ -10,8 +10,9 @@ const figures = new Float64Array(12);
 class Decision {
   #native;
 
-  constructor(native) {
+  constructor(native, rule) {
     this.#native = native;
+    this.rule = rule;
     this.allowed = figures[0] === 1;
     this.outcome = OUTCOMES[figures[1]];
     this.remaining = figures[2];
@@ -36,24 +37,31 @@ class Decision {
 
 class Limiter {
   #native;
+  #name;
 
   constructor(rule, options = {}) {
     this.#native = new NativeLimiter(rule, options);
+    this.#name = this.#native.name;
   }
 
   check(key, cost) {
     this.#native.check(key, cost, figures);
-    return new Decision(this.#native);
+    return new Decision(this.#native, this.#name);
+  }
+
+  checkAt(key, at, cost) {
+    this.#native.checkAt(key, at, cost, figures);
+    return new Decision(this.#native, this.#name);
   }
 
   peek(key, cost) {
     this.#native.peek(key, cost, figures);
-    return new Decision(this.#native);
+    return new Decision(this.#native, this.#name);
   }
 
   charge(key, cost) {
     this.#native.charge(key, cost, figures);
-    return new Decision(this.#native);
+    return new Decision(this.#native, this.#name);
   }
 
   refund(key, cost, at) {
@@ -64,9 +72,75 @@ class Limiter {
     this.#native.reset(key);
   }
 
+  top(count) {
+    return this.#native.top(count);
+  }
+
+  fingerprint(key) {
+    return this.#native.fingerprint(key);
+  }
+
+  get size() {
+    return this.#native.size;
+  }
+
   get rule() {
     return this.#native.rule;
   }
+}
+
+// Several rules in one decision: a request is counted under all of them, or under none.
+class Engine {
+  #native;
+
+  constructor(rules, { path, capacity } = {}) {
+    this.#native = new NativeEngine(Object.keys(rules), Object.values(rules), path, capacity);
+  }
+
+  check(charges) {
+    const rule = this.#native.check(...columns(charges), figures);
+    return new Decision(headersOf(this.#native, rule), rule);
+  }
+
+  peek(charges) {
+    const rule = this.#native.peek(...columns(charges), figures);
+    return new Decision(headersOf(this.#native, rule), rule);
+  }
+
+  charge(charges) {
+    const rule = this.#native.charge(...columns(charges), figures);
+    return new Decision(headersOf(this.#native, rule), rule);
+  }
+
+  refund(charges, at) {
+    this.#native.refund(...columns(charges), at);
+  }
+
+  reset(rule, key) {
+    this.#native.reset(rule, key);
+  }
+
+  top(rule, count) {
+    return this.#native.top(rule, count);
+  }
+
+  fingerprint(key) {
+    return this.#native.fingerprint(key);
+  }
+
+  get rules() {
+    return Object.fromEntries(pairs(this.#native.rules));
+  }
+}
+
+// Returns the names of rules, the keys and the costs of a request's charges.
+function columns(charges) {
+  const names = Object.keys(charges);
+  const read = names.map((name) => charges[name]);
+  const wrong = read.findIndex((charge) => Array.isArray(charge) && charge.length !== 2);
+  if (wrong >= 0) throw new TypeError(`${names[wrong]}: expected a key, or a key and a cost`);
+  const keys = read.map((charge) => (Array.isArray(charge) ? charge[0] : charge));
+  return [names, keys, read.map((charge) => (Array.isArray(charge) ? charge[1] : 1))];
 }
 
 // The rules of a service, which the middlewares ask.
@@ -97,6 +171,18 @@ class RateLimits {
   reset(name, key) {
     this.#native.reset(name, key);
   }
+
+  refund(name, key, cost) {
+    this.#native.refund(name, key, cost);
+  }
+
+  top(name, count) {
+    return this.#native.top(name, count);
+  }
+
+  fingerprint(key) {
+    return this.#native.fingerprint(key);
+  }
 }
 
 // A request that is passed on.
@@ -116,7 +202,7 @@ class Passing {
   enter() {
     const entered = this.#native.enter(this.#judged, figures);
     const { rule } = entered;
-    return { verdict: rule === null ? null : new Decision(headersOf(this.#native, rule)), settlement: entered.settlement() };
+    return { verdict: rule === null ? null : new Decision(headersOf(this.#native, rule), rule), settlement: entered.settlement() };
   }
 
   // Charges the costs that depend on the response, and returns the headers to add to it.
@@ -229,4 +315,4 @@ function counted({ totalHits, resetMs }) {
   return { totalHits, resetTime: new Date(resetMs) };
 }
 
-module.exports = { Decision, EarrrlStore, Limiter, RateLimits };
+module.exports = { Decision, EarrrlStore, Engine, Limiter, RateLimits };

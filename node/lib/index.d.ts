@@ -9,6 +9,8 @@ export declare class Decision {
   /** True if the request is answered as allowed: every outcome except "deny". */
   readonly allowed: boolean;
   readonly outcome: Outcome;
+  /** The name of the rule that determined the figures. */
+  readonly rule: string;
   /** The number of requests of cost 1 that would be allowed now, one after the other. */
   readonly remaining: number;
   /** The wait from which on the same request is allowed: 0 if it is allowed, Infinity for never. */
@@ -21,7 +23,7 @@ export declare class Decision {
   readonly limit: number;
   /** The wait for which the request must be held back, for the action "delay". */
   readonly delay: number;
-  /** The instant of the decision, for `refund`. */
+  /** The instant of the decision in nanoseconds since the epoch, for `refund`; a double is 128 ns off at most. */
   readonly at: number;
   /** The headers RateLimit, RateLimit-Policy and, for a denied request, Retry-After. */
   headers(): Record<string, string>;
@@ -40,20 +42,72 @@ export interface LimiterOptions {
   name?: string;
 }
 
+/** One of the clients with the highest rates. Waits are in milliseconds. */
+export interface Client {
+  /** A part of the hash of the client's key, which `fingerprint(key)` returns too. */
+  fingerprint: number;
+  /** The usage of the limit: 1 at the limit. */
+  usage: number;
+  /** The measured rate in cost units per second, or null if the algorithm measures none. */
+  rate: number | null;
+  /** The number of requests of cost 1 that would be allowed now. */
+  remaining: number;
+  /** The wait until a request of cost 1 is allowed, Infinity for never. */
+  retryAfter: number;
+  /** The wait until the client's past requests no longer affect decisions. */
+  resetAfter: number;
+}
+
 /** Decides requests under one rule. */
 export declare class Limiter {
   constructor(rule: string, options?: LimiterOptions);
   /** Decides a request and counts it, as the rule's policy demands. */
   check(key: Key, cost?: number): Decision;
+  /**
+   * Decides a request as of the instant `at`, in nanoseconds since the epoch, or as of the latest instant that was used if
+   * that is later: for replays of logs.
+   */
+  checkAt(key: Key, at: number | bigint, cost?: number): Decision;
   /** Decides a request and counts nothing. */
   peek(key: Key, cost?: number): Decision;
   /** Counts a request even if it is over the limit. */
   charge(key: Key, cost?: number): Decision;
   /** Takes back the request of the decision with this `at`, by default the latest one. */
-  refund(key: Key, cost?: number, at?: number): void;
+  refund(key: Key, cost?: number, at?: number | bigint): void;
   /** Forgets a client. */
   reset(key: Key): void;
+  /** Returns the `count` clients with the highest rates, by default 10, the highest first. It walks over the whole table. */
+  top(count?: number): Client[];
+  /** Returns the number by which `top` reports a key. */
+  fingerprint(key: Key): number;
+  /** The number of stored clients, including idle ones; large numbers are estimates. */
+  readonly size: number;
   readonly rule: string;
+}
+
+/** The keys of a request by the names of rules, each alone or with a cost. */
+export type Charges = Record<string, Key | [key: Key, cost: number]>;
+
+/** Decides requests under several named rules: a request is counted under all of them, or under none. */
+export declare class Engine {
+  /** Takes the texts of the rules by their names. `path` is the directory of the files that processes share. */
+  constructor(rules: Record<string, string>, options?: Pick<LimiterOptions, "path" | "capacity">);
+  /** Decides a request and counts it: `check({ login: "alice", address: ["192.0.2.7", 5] })`. */
+  check(charges: Charges): Decision;
+  /** Decides a request and counts nothing. */
+  peek(charges: Charges): Decision;
+  /** Counts a request under every rule, even if it is over a limit. */
+  charge(charges: Charges): Decision;
+  /** Takes back the request of the decision with this `at`, by default the latest one. */
+  refund(charges: Charges, at?: number | bigint): void;
+  /** Forgets a client of a rule. */
+  reset(rule: string, key: Key): void;
+  /** Returns the `count` clients of a rule with the highest rates, by default 10, the highest first. */
+  top(rule: string, count?: number): Client[];
+  /** Returns the number by which `top` reports a key. */
+  fingerprint(key: Key): number;
+  /** The texts of the rules by their names. */
+  readonly rules: Record<string, string>;
 }
 
 /** A rule for requests. Functions get the request of the framework, and must not return promises. */
@@ -129,6 +183,12 @@ export declare class RateLimits<Request = any> {
   change(name: string, limit: string): void;
   /** Forgets a client of a rule or plan. */
   reset(name: string, key: Key): void;
+  /** Takes back one request of a client under a rule or plan. */
+  refund(name: string, key: Key, cost?: number): void;
+  /** Returns the `count` clients of a rule or plan with the highest rates, by default 10, the highest first. */
+  top(name: string, count?: number): Client[];
+  /** Returns the number by which `top` reports a key. */
+  fingerprint(key: Key): number;
 }
 
 /** A store for express-rate-limit. */

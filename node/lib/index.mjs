@@ -1,3 +1,3 @@
 import earrrl from "./index.cjs";
 
-export const { Decision, EarrrlStore, Limiter, RateLimits } = earrrl;
+export const { Decision, EarrrlStore, Engine, Limiter, RateLimits } = earrrl;

@@ -1,13 +1,15 @@
 //! The figures of a decision, in an array that JavaScript passes: making an object here would take
 //! longer than the decision.
 
-use earrrl::{Decision, Outcome, Wait};
-use earrrl_tower::headers::{Available, retry_after};
+use earrrl::{Decision, Outcome, Quota, Rule, TopClient, Wait};
+use earrrl_tower::headers::{Available, current, retry_after};
+use http::HeaderValue;
+use napi_derive::napi;
 
 /// The array that JavaScript passes. Its thread runs this code, so it does not use the array meanwhile.
 pub(crate) type Figures<'a> = &'a mut [f64];
 
-/// The number of figures, whose order is that of `lib/index.js`.
+/// The number of figures, whose order is that of `lib/index.cjs`.
 pub(crate) const FIGURES: usize = 12;
 
 /// Writes the figures of a decision. Waits are in milliseconds; infinity is never, NaN is none.
@@ -33,7 +35,54 @@ pub(crate) fn write(decision: &Decision, available: Option<Available>, to: Figur
     ];
 }
 
-/// Returns an outcome's place in the list of `lib/index.js`.
+/// Returns the header `RateLimit-Policy` of a rule.
+pub(crate) fn policy_header(name: &str, rule: &Rule) -> Option<String> {
+    text(current::policies(std::iter::once((name, Quota::of(rule.limit())))))
+}
+
+/// Returns the header `RateLimit` of a rule, for the available units and the seconds that they must last.
+pub(crate) fn limit_header(name: &str, units: f64, seconds: f64) -> Option<String> {
+    let seconds = (!seconds.is_nan()).then_some(seconds as u64);
+    let available = Available { units: units as u64, seconds };
+    text(current::limits(std::iter::once((name, available))))
+}
+
+fn text(header: Option<HeaderValue>) -> Option<String> {
+    header?.to_str().ok().map(str::to_owned)
+}
+
+/// One of the clients with the highest rates. Waits are in milliseconds; infinity is never.
+#[napi(object, use_nullable = true)]
+pub struct Client {
+    /// The part of the hash of the client's key that the store keeps.
+    pub fingerprint: f64,
+    /// The usage of the limit: 1 at the limit.
+    pub usage: f64,
+    /// The measured rate in cost units per second.
+    pub rate: Option<f64>,
+    /// The number of requests of cost 1 that would be allowed now.
+    pub remaining: f64,
+    /// The wait until a request of cost 1 is allowed.
+    pub retry_after: f64,
+    /// The wait until the client's past requests no longer affect decisions.
+    pub reset_after: f64,
+}
+
+impl From<TopClient> for Client {
+    fn from(client: TopClient) -> Self {
+        Self {
+            // A fingerprint has 40 bits.
+            fingerprint: client.fingerprint as f64,
+            usage: client.usage,
+            rate: client.rate,
+            remaining: client.remaining as f64,
+            retry_after: wait(client.retry_after),
+            reset_after: client.reset_after.as_secs_f64() * 1e3,
+        }
+    }
+}
+
+/// Returns an outcome's place in the list of `lib/index.cjs`.
 fn outcome(outcome: Outcome) -> f64 {
     match outcome {
         Outcome::Observe => 1.0,

@@ -1,10 +1,11 @@
 //! Arguments from JavaScript: keys, costs and rules.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Rule};
-use napi::bindgen_prelude::{BufferSlice, Either};
+use earrrl::{Action, Cost, MemoryEngine, Nanos, Rule};
+use napi::bindgen_prelude::{BigInt, BufferSlice, Either};
 use napi::{Error, Status};
 use napi_derive::napi;
 
@@ -58,18 +59,26 @@ pub(crate) fn rule(text: &str, options: &LimiterOptions) -> napi::Result<Rule> {
     if let Some(max_cost) = options.max_cost {
         rule = rule.with_max_cost(cost(Some(max_cost))?).map_err(invalid)?;
     }
-    let action = match options.action.as_deref() {
-        None | Some("deny") => Action::Deny,
-        Some("shadow-ban") => Action::ShadowBan,
-        Some("quarantine") => Action::Quarantine,
-        Some("observe") => Action::Observe,
-        Some("delay") => Action::Delay { max: delay(options.max_delay)? },
-        Some(other) => {
+    let name = options.action.as_deref().unwrap_or("deny");
+    rule.with_action(action(name, options.max_delay)?).map_err(invalid)
+}
+
+fn action(name: &str, max_delay: Option<f64>) -> napi::Result<Action> {
+    let action = match name {
+        "deny" => Action::Deny,
+        "shadow-ban" => Action::ShadowBan,
+        "quarantine" => Action::Quarantine,
+        "observe" => Action::Observe,
+        "delay" => return Ok(Action::Delay { max: delay(max_delay)? }),
+        _ => {
             let expected = "deny, shadow-ban, quarantine, delay or observe";
-            return Err(invalid(format!("action: {other:?} is not {expected}")));
+            return Err(invalid(format!("action: {name:?} is not {expected}")));
         }
     };
-    rule.with_action(action).map_err(invalid)
+    match max_delay {
+        None => Ok(action),
+        Some(_) => Err(invalid(format!("maxDelay: the action is {name}; only delay has one"))),
+    }
 }
 
 fn delay(millis: Option<f64>) -> napi::Result<Duration> {
@@ -86,10 +95,58 @@ fn delay(millis: Option<f64>) -> napi::Result<Duration> {
 /// Returns an error for a number that is not whole, or not positive.
 pub(crate) fn capacity(clients: Option<f64>) -> napi::Result<usize> {
     let clients = clients.unwrap_or(100_000.0);
-    if clients >= 1.0 && clients <= f64::from(u32::MAX) && clients.fract() == 0.0 {
-        return Ok(clients as usize);
+    whole("capacity", clients, 1..=u32::MAX).map(|clients| clients as usize)
+}
+
+/// Returns an engine, whose rules have files in a directory if there is a path.
+///
+/// # Errors
+/// Returns an error with the library's message.
+pub(crate) fn engine(path: Option<String>, capacity: Option<f64>) -> napi::Result<MemoryEngine> {
+    let capacity = self::capacity(capacity)?;
+    let engine = match path {
+        Some(path) => MemoryEngine::with_state_for(capacity, path),
+        None => MemoryEngine::new(capacity),
+    };
+    engine.map_err(invalid)
+}
+
+/// Returns the number of clients to report, 10 if none is given.
+///
+/// # Errors
+/// Returns an error for a number that is not whole, or negative.
+pub(crate) fn count(clients: Option<f64>) -> napi::Result<usize> {
+    whole("count", clients.unwrap_or(10.0), 0..=u32::MAX).map(|clients| clients as usize)
+}
+
+/// Returns a whole number of a range.
+///
+/// # Errors
+/// Returns an error for a number that is not whole, or outside of the range.
+pub(crate) fn whole(name: &str, number: f64, range: RangeInclusive<u32>) -> napi::Result<u32> {
+    let (least, most) = range.into_inner();
+    if number >= f64::from(least) && number <= f64::from(most) && number.fract() == 0.0 {
+        return Ok(number as u32);
     }
-    Err(invalid(format!("capacity: {clients} is not a whole number from 1 to {}", u32::MAX)))
+    Err(invalid(format!("{name}: {number} is not a whole number from {least} to {most}")))
+}
+
+/// Returns an instant in nanoseconds since the epoch; a number is rounded down to a whole one.
+///
+/// # Errors
+/// Returns an error for an instant before the epoch, or too late for the clock.
+pub(crate) fn instant(at: &Either<f64, BigInt>) -> napi::Result<Nanos> {
+    let nanos = match at {
+        Either::A(at) if (0.0..u64::MAX as f64).contains(at) => Some(*at as u64),
+        Either::A(_) => None,
+        Either::B(at) => {
+            let (is_negative, nanos, is_exact) = at.get_u64();
+            (is_exact && !is_negative).then_some(nanos)
+        }
+    };
+    nanos.map(Nanos::new).ok_or_else(|| {
+        invalid("at: expected the nanoseconds since the epoch, from 0 to 18446744073709551615")
+    })
 }
 
 /// Returns the exception for a wrong argument.

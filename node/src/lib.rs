@@ -3,6 +3,7 @@
 //! Everything that decides is in the crates `earrrl` and `earrrl-tower`. This crate converts
 //! arguments, results and errors, and nothing else.
 
+mod engine;
 mod figures;
 mod input;
 mod limiter;

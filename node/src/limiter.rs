@@ -1,13 +1,14 @@
 //! The keyed limiter: one rule for many clients.
 
-use earrrl::{Cost, Nanos, Quota, RuleError, Verdict, check_name};
-use earrrl_tower::headers::{Available, current};
+use earrrl::{Cost, RuleError, Verdict, check_name};
+use earrrl_tower::headers::Available;
+use napi::bindgen_prelude::{BigInt, Either};
 use napi_derive::napi;
 
-use crate::figures::{self, Figures};
+use crate::figures::{self, Client, Figures};
 use crate::input::{self, Key, LimiterOptions, bytes, invalid};
 
-/// Decides requests under one rule; `lib/index.js` has its interface.
+/// Decides requests under one rule; `lib/index.cjs` has its interface.
 #[napi]
 pub struct NativeLimiter {
     limiter: earrrl::Limiter<[u8]>,
@@ -36,6 +37,23 @@ impl NativeLimiter {
         self.write(self.limiter.check_cost(key, input::cost(cost)?), key, figures)
     }
 
+    /// Decides a request as of an instant in nanoseconds since the epoch, or as of the latest instant that
+    /// was used if that is later.
+    #[napi]
+    pub fn check_at(
+        &self,
+        key: Key<'_>,
+        at: Either<f64, BigInt>,
+        cost: Option<f64>,
+        figures: Figures<'_>,
+    ) -> napi::Result<()> {
+        let (at, cost) = (input::instant(&at)?, input::cost(cost)?);
+        let decision = self.limiter.check_at(bytes(&key), cost, at).map_err(invalid)?.decision();
+        let available = Available::from_decision(self.limiter.rule(), &decision, 0);
+        figures::write(&decision, available, figures);
+        Ok(())
+    }
+
     /// Decides a request and counts nothing.
     #[napi]
     pub fn peek(&self, key: Key<'_>, cost: Option<f64>, figures: Figures<'_>) -> napi::Result<()> {
@@ -57,8 +75,13 @@ impl NativeLimiter {
 
     /// Takes back a request that was counted at an instant, in nanoseconds since the epoch.
     #[napi]
-    pub fn refund(&self, key: Key<'_>, cost: Option<f64>, at: Option<f64>) -> napi::Result<()> {
-        let at = at.map(|at| Nanos::new(at as u64));
+    pub fn refund(
+        &self,
+        key: Key<'_>,
+        cost: Option<f64>,
+        at: Option<Either<f64, BigInt>>,
+    ) -> napi::Result<()> {
+        let at = at.map(|at| input::instant(&at)).transpose()?;
         self.limiter.refund(bytes(&key), input::cost(cost)?, at);
         Ok(())
     }
@@ -69,21 +92,41 @@ impl NativeLimiter {
         self.limiter.reset(bytes(&key));
     }
 
+    /// Returns the clients with the highest rates, the highest first.
+    #[napi]
+    pub fn top(&self, count: Option<f64>) -> napi::Result<Vec<Client>> {
+        let top = self.limiter.top(input::count(count)?);
+        Ok(top.into_iter().map(Client::from).collect())
+    }
+
+    /// Returns the number by which `top` reports a key.
+    #[napi]
+    pub fn fingerprint(&self, key: Key<'_>) -> f64 {
+        self.limiter.hash(bytes(&key)).fingerprint() as f64
+    }
+
     /// Returns the header `RateLimit` for the available units and the seconds that they must last.
     #[napi]
     pub fn limit_header(&self, units: f64, seconds: f64) -> Option<String> {
-        let seconds = (!seconds.is_nan()).then_some(seconds as u64);
-        let available = Available { units: units as u64, seconds };
-        let header = current::limits(std::iter::once((&*self.name, available)))?;
-        header.to_str().ok().map(str::to_owned)
+        figures::limit_header(&self.name, units, seconds)
     }
 
     /// Returns the header `RateLimit-Policy`.
     #[napi(getter)]
     pub fn policy_header(&self) -> Option<String> {
-        let quota = Quota::of(self.limiter.rule().limit());
-        let header = current::policies(std::iter::once((&*self.name, quota)))?;
-        header.to_str().ok().map(str::to_owned)
+        figures::policy_header(&self.name, self.limiter.rule())
+    }
+
+    /// The number of stored clients, including idle ones; large numbers are estimates.
+    #[napi(getter)]
+    pub fn size(&self) -> f64 {
+        self.limiter.len() as f64
+    }
+
+    /// The name that headers show.
+    #[napi(getter)]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The rule's text.

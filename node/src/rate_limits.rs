@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use earrrl::{Engine as _, MemoryEngine};
-use earrrl_tower::headers::{Available, current};
+use earrrl::{Charge, Engine as _, MemoryEngine, RuleId};
+use earrrl_tower::headers::Available;
 use earrrl_tower::{
     AddressSource, ClientAddress, Judged, LayerError, Passed, PeerAddress, Prefixes,
     RateLimitLayer, Settlement, Verdict, bounded_key,
@@ -12,8 +12,8 @@ use earrrl_tower::{
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use napi_derive::napi;
 
-use crate::figures::{self, Figures};
-use crate::input::{self, Key, bytes, invalid};
+use crate::figures::{self, Client, Figures};
+use crate::input::{self, Key, bytes, invalid, whole};
 use crate::request_rule::{AllAnswers, CostsAfter, RuleAnswers, RuleOptions};
 
 /// The options of a service's rules.
@@ -26,15 +26,15 @@ pub struct LimitsOptions {
     /// The networks of the proxies to believe.
     pub trusted_proxies: Option<Vec<String>>,
     /// The number of proxies to believe.
-    pub hops: Option<u32>,
+    pub hops: Option<f64>,
     /// The header that the proxies write.
     pub source: Option<String>,
     /// The bits of an IPv4 address that are one client.
-    pub ipv4_prefix: Option<u32>,
+    pub ipv4_prefix: Option<f64>,
     /// The bits of an IPv6 address that are one client.
-    pub ipv6_prefix: Option<u32>,
+    pub ipv6_prefix: Option<f64>,
     /// The status of denials.
-    pub status: Option<u32>,
+    pub status: Option<f64>,
     /// True if allowed responses have headers.
     pub headers_on_allowed: Option<bool>,
     /// True if responses have the older headers.
@@ -42,10 +42,10 @@ pub struct LimitsOptions {
     /// True if every handler gets the decision.
     pub always_verdict: Option<bool>,
     /// The greatest number of requests that are held back.
-    pub max_held: Option<u32>,
+    pub max_held: Option<f64>,
 }
 
-/// The rules of a service; `lib/limits.cjs` has its interface.
+/// The rules of a service; `lib/index.cjs` has its interface.
 #[napi]
 pub struct NativeLimits {
     layer: RateLimitLayer<MemoryEngine>,
@@ -58,17 +58,14 @@ impl NativeLimits {
     #[napi(constructor)]
     pub fn new(rules: Vec<RuleOptions>, options: LimitsOptions) -> napi::Result<Self> {
         let address = client_address(&options)?;
-        let capacity = input::capacity(options.capacity)?;
-        let engine = match options.path {
-            Some(path) => MemoryEngine::with_state_for(capacity, path),
-            None => MemoryEngine::new(capacity),
-        };
-        let mut builder = RateLimitLayer::builder(engine.map_err(invalid)?)
-            .status(status("status", options.status.unwrap_or(429))?)
+        let held = whole("maxHeld", options.max_held.unwrap_or(1000.0), 0..=u32::MAX)?;
+        let engine = input::engine(options.path, options.capacity)?;
+        let mut builder = RateLimitLayer::builder(engine)
+            .status(status("status", options.status.unwrap_or(429.0))?)
             .headers_on_allowed(options.headers_on_allowed.unwrap_or(true))
             .x_rate_limit(options.x_rate_limit.unwrap_or(false))
             .always_verdict(options.always_verdict.unwrap_or(false))
-            .max_held(options.max_held.unwrap_or(1000) as usize);
+            .max_held(held as usize);
         // Calls over gRPC are recognised by their type.
         let mut headers = vec!["content-type".to_owned()];
         for (place, rule) in rules.into_iter().enumerate() {
@@ -122,29 +119,41 @@ impl NativeLimits {
     /// Forgets a client of a rule or plan.
     #[napi]
     pub fn reset(&self, name: String, key: Key<'_>) -> napi::Result<()> {
-        let rules = self.layer.engine().rules();
-        let place = rules.iter().position(|(known, _)| *known == name);
-        let id = earrrl::RuleId(place.ok_or_else(|| unknown(&name))? as u32);
         let key = bytes(&key);
-        self.layer.engine().reset(id, &bounded_key(key)).into_inner().map_err(invalid)
+        self.layer.engine().reset(self.id(&name)?, &bounded_key(key)).into_inner().map_err(invalid)
+    }
+
+    /// Takes back one request of a client under a rule or plan.
+    #[napi]
+    pub fn refund(&self, name: String, key: Key<'_>, cost: Option<f64>) -> napi::Result<()> {
+        let key = bounded_key(bytes(&key));
+        let charge = Charge { rule: self.id(&name)?, key: &key, cost: input::cost(cost)? };
+        self.layer.engine().refund(&charge, None, None).into_inner().map_err(invalid)
+    }
+
+    /// Returns the clients of a rule or plan with the highest rates, the highest first.
+    #[napi]
+    pub fn top(&self, name: String, count: Option<f64>) -> napi::Result<Vec<Client>> {
+        let top = self.layer.engine().top(self.id(&name)?, input::count(count)?);
+        Ok(top.map_err(invalid)?.into_iter().map(Client::from).collect())
+    }
+
+    /// Returns the number by which `top` reports a key.
+    #[napi]
+    pub fn fingerprint(&self, key: Key<'_>) -> f64 {
+        self.layer.engine().hash(&bounded_key(bytes(&key))).fingerprint() as f64
     }
 
     /// Returns the header `RateLimit-Policy` of a rule.
     #[napi]
     pub fn policy_header(&self, name: String) -> Option<String> {
-        let rule = self.layer.engine().prepared(&name)?;
-        let quota = earrrl::Quota::of(rule.limit());
-        let header = current::policies(std::iter::once((&*name, quota)))?;
-        header.to_str().ok().map(str::to_owned)
+        figures::policy_header(&name, &self.layer.engine().prepared(&name)?)
     }
 
     /// Returns the header `RateLimit` of a rule, for the available units and their seconds.
     #[napi]
     pub fn limit_header(&self, name: String, units: f64, seconds: f64) -> Option<String> {
-        let seconds = (!seconds.is_nan()).then_some(seconds as u64);
-        let available = Available { units: units as u64, seconds };
-        let header = current::limits(std::iter::once((&*name, available)))?;
-        header.to_str().ok().map(str::to_owned)
+        figures::limit_header(&name, units, seconds)
     }
 
     /// Writes the figures of the decision about a request that is passed on, and returns its rule.
@@ -164,6 +173,14 @@ impl NativeLimits {
             Some(name.to_string())
         });
         Entered { rule, settlement }
+    }
+}
+
+impl NativeLimits {
+    fn id(&self, name: &str) -> napi::Result<RuleId> {
+        let rules = self.layer.engine().rules();
+        let place = rules.iter().position(|(known, _)| *known == name);
+        place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(name))
     }
 }
 
@@ -257,10 +274,9 @@ impl NativeSettlement {
 ///
 /// # Errors
 /// Returns an error if it is none.
-pub(crate) fn status(option: &str, code: u32) -> napi::Result<StatusCode> {
-    let status = u16::try_from(code).ok().and_then(|code| StatusCode::from_u16(code).ok());
-    status
-        .filter(|status| status.as_u16() >= 400)
+pub(crate) fn status(option: &str, code: f64) -> napi::Result<StatusCode> {
+    let code = whole(option, code, 400..=999).ok();
+    code.and_then(|code| StatusCode::from_u16(code as u16).ok())
         .ok_or_else(|| invalid(format!("{option}: expected a status from 400 to 999")))
 }
 
@@ -292,16 +308,13 @@ fn client_address(options: &LimitsOptions) -> napi::Result<ClientAddress> {
                 .map_err(|_| invalid(format!("source: {text:?} is not the name of a header")))?,
         ),
     };
-    let prefix = |name: &str, bits: Option<u32>, usual: u8, most: u8| match bits {
-        None => Ok(usual),
-        Some(bits) => u8::try_from(bits)
-            .ok()
-            .filter(|bits| *bits <= most)
-            .ok_or_else(|| invalid(format!("{name}: {bits} is not from 0 to {most}"))),
+    let prefix = |name, bits: Option<f64>, usual: u8, most: u8| {
+        let bits = whole(name, bits.unwrap_or(usual.into()), 0..=most.into())?;
+        Ok::<_, napi::Error>(bits as u8)
     };
     let ipv4 = prefix("ipv4Prefix", options.ipv4_prefix, 32, 32)?;
     let ipv6 = prefix("ipv6Prefix", options.ipv6_prefix, 64, 128)?;
-    let hops = options.hops.unwrap_or(0) as usize;
+    let hops = whole("hops", options.hops.unwrap_or(0.0), 0..=u32::MAX)? as usize;
     let address =
         ClientAddress::default().hops(hops).source(source).prefixes(Prefixes::new(ipv4, ipv6));
     let proxies = options.trusted_proxies.as_deref().unwrap_or_default();

@@ -12,7 +12,7 @@ use napi_derive::napi;
 use crate::input::{self, LimiterOptions, invalid};
 use crate::rate_limits::status;
 
-/// The options of a rule, as `lib/limits.cjs` passes them.
+/// The options of a rule, as `lib/index.cjs` passes them.
 #[napi(object)]
 pub struct RuleOptions {
     /// The name of the rule.
@@ -28,7 +28,7 @@ pub struct RuleOptions {
     /// True if the handler gets a handle for later costs.
     pub settled: Option<bool>,
     /// The treatment of requests without a key.
-    pub missing: Option<Either<String, u32>>,
+    pub missing: Option<Either<String, f64>>,
     /// The names and limits of the plans.
     pub plans: Vec<Vec<String>>,
     /// The treatment of requests over the limit.
@@ -186,7 +186,7 @@ fn named_key(
     })
 }
 
-fn missing(missing: Option<&Either<String, u32>>) -> napi::Result<Missing> {
+fn missing(missing: Option<&Either<String, f64>>) -> napi::Result<Missing> {
     match missing {
         None => Ok(Missing::Shared),
         Some(Either::A(text)) if text == "share" => Ok(Missing::Shared),

@@ -1,10 +1,10 @@
-// Every block of JavaScript in docs/node.md runs, and its service denies.
+// Every block of JavaScript in docs/node.md runs, and its service, if it has one, denies.
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import test from "node:test";
 
-const page = readFileSync(process.env.EARRRL_PAGE, "utf8");
+const page = readFileSync(join(process.env.EARRRL_ROOT, "docs", "node.md"), "utf8");
 const blocks = [...page.matchAll(/^```js\n(.*?)^```/gms)].map(([, block]) => block);
 assert.ok(blocks.length >= 2);
 
@@ -13,8 +13,11 @@ for (const [place, block] of blocks.entries()) {
     // The block gets paths of its own, directly in the same directory.
     const prefix = `earrrl-docs-${process.pid}-${place}-`;
     const file = join(process.cwd(), `block-${place}.mjs`);
-    writeFileSync(file, `${block.replaceAll("/dev/shm/", `/dev/shm/${prefix}`)}\nexport { app };\n`);
+    const isService = block.includes("const app");
+    const exported = isService ? "export { app };\n" : "";
+    writeFileSync(file, `${block.replaceAll("/dev/shm/", `/dev/shm/${prefix}`)}\n${exported}`);
     const { app } = await import(file);
+    if (!isService) return;
     const server = app.listen(0, "127.0.0.1");
     await new Promise((done) => server.once("listening", done));
     const url = `http://127.0.0.1:${server.address().port}/`;
