@@ -208,8 +208,12 @@ impl Rule {
         if mode == Mode::Peek || !self.limit.is_concurrent() {
             return Ok(());
         }
-        let problem = format!("`{self}` counts live reservations: reserve, instead of checking");
-        Err(RuleError::new(problem))
+        Err(self.not_reserved())
+    }
+
+    #[cold]
+    fn not_reserved(&self) -> RuleError {
+        RuleError::new(format!("`{self}` counts live reservations: reserve, instead of checking"))
     }
 }
 

@@ -171,6 +171,7 @@ impl Limit {
 
     /// Returns true for concurrent, which counts the live reservations of a client. Its rules are
     /// reserved, and neither checked nor charged.
+    #[inline]
     pub fn is_concurrent(&self) -> bool {
         matches!(self, Self::Concurrent(_))
     }

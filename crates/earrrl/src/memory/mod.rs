@@ -458,9 +458,14 @@ fn decide_anywhere(
 }
 
 /// Returns an error that names the rule if its requests cannot be decided in this mode.
+#[inline]
 fn accept_mode(known: &Prepared, mode: Mode) -> Result<(), EngineError> {
-    let named = |error: RuleError| error.of(&format!("rule {}", known.name));
-    Ok(known.rule.accept_mode(mode).map_err(named)?)
+    known.rule.accept_mode(mode).map_err(|error| unaccepted(known, error))
+}
+
+#[cold]
+fn unaccepted(known: &Prepared, error: RuleError) -> EngineError {
+    error.of(&format!("rule {}", known.name)).into()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
