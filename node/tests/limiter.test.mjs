@@ -5,7 +5,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import test from "node:test";
 import { Worker } from "node:worker_threads";
-import { EarrrlStore, Limiter } from "earrrl";
+import { EarrrlStore, Engine, Limiter } from "earrrl";
 import { newPath } from "./helpers.mjs";
 
 const require = createRequire(import.meta.url);
@@ -48,6 +48,66 @@ test("headers", () => {
   assert.deepEqual(limiter.check("a", 3).headers(), { ...policy, RateLimit: '"login";r=0' });
 });
 
+test("the clients with the highest rates", () => {
+  const limiter = new Limiter("gcra 1/h burst=10", { capacity: 10 });
+  for (const [key, cost] of [["ämne", 4], ["bob", 8], ["carol", 1]]) assert.ok(limiter.check(key, cost).allowed);
+  const [first, second] = limiter.top(2);
+  assert.deepEqual([first.fingerprint, second.fingerprint], [limiter.fingerprint("bob"), limiter.fingerprint(Buffer.from("ämne"))]);
+  assert.deepEqual([first.remaining, first.rate, first.retryAfter], [2, null, 0]);
+  assert.ok(first.usage > 0.79 && first.usage <= 0.8 && first.resetAfter > 7 * 3_600_000);
+  assert.equal(limiter.top().length, 3);
+  assert.equal(limiter.size, 3);
+  assert.deepEqual(limiter.top(0), []);
+  for (const count of [-1, 1.5, NaN, 2 ** 32]) assert.throws(() => limiter.top(count), /count: .* is not a whole number from 0/);
+});
+
+test("requests of a given time", () => {
+  const limiter = new Limiter("fixed-window 1/1m", { name: "log" });
+  const day = 86_400 * 1e9;
+  const first = limiter.checkAt("a", day);
+  assert.deepEqual([first.allowed, first.at, first.rule, first.resetAfter], [true, day, "log", 60_000]);
+  assert.ok(!limiter.checkAt("a", BigInt(day) + 59_999_999_999n).allowed);
+  assert.ok(limiter.checkAt("a", BigInt(day) + 60_000_000_000n).allowed);
+  for (const at of [-1, NaN, Infinity, 2 ** 64, -1n, 2n ** 64n]) {
+    assert.throws(() => limiter.checkAt("a", at), /at: expected the nanoseconds since the epoch/);
+    assert.throws(() => limiter.refund("a", 1, at), /at: expected the nanoseconds since the epoch/);
+  }
+});
+
+test("several rules count a request under all or none", () => {
+  const path = newPath();
+  const engine = new Engine({ login: "gcra 2/d burst=2", address: "gcra 9/d burst=9" }, { path });
+  const both = { login: "alice", address: ["192.0.2.7", 2] };
+  assert.ok(engine.check(both).allowed && engine.check(both).allowed);
+  const denied = engine.check({ login: Buffer.from("alice"), address: "192.0.2.7" });
+  assert.deepEqual([denied.allowed, denied.rule, denied.headers()["RateLimit-Policy"]], [false, "login", '"login";q=2;w=86400']);
+  assert.match(denied.headers().RateLimit, /^"login";r=0;t=/);
+  assert.equal(engine.peek({ address: "192.0.2.7" }).remaining, 5);
+  engine.refund(both);
+  assert.equal(engine.peek({ address: "192.0.2.7" }).remaining, 7);
+  assert.equal(engine.charge({ address: ["192.0.2.7", 10] }).rule, "address");
+  const other = new Engine({ login: "gcra 2/d burst=2", address: "gcra 9/d burst=9" }, { path });
+  assert.ok(!other.check({ address: "192.0.2.7" }).allowed);
+  engine.reset("address", "192.0.2.7");
+  assert.equal(engine.peek({ address: "192.0.2.7" }).remaining, 9);
+  assert.equal(engine.top("login")[0].fingerprint, engine.fingerprint("alice"));
+  assert.deepEqual(engine.rules, { login: "gcra 2/d burst=2", address: "gcra 9/d burst=9" });
+});
+
+test("refused charges and engines", () => {
+  const engine = new Engine({ login: "gcra 1/s burst=9" });
+  assert.throws(() => engine.check({ address: "a" }), { message: 'no rule is called "address"' });
+  assert.throws(() => engine.check({ login: ["a"] }), { name: "TypeError", message: "login: expected a key, or a key and a cost" });
+  assert.throws(() => engine.check({ login: ["a", -1] }), /cost: `-1` is not a number/);
+  assert.throws(() => engine.check({ login: "a", __proto__: null, constructor: "a" }), /no rule is called "constructor"/);
+  for (const charges of [{}, { login: 1 }, { login: ["a", "b"] }, null, undefined, 1, "a"]) assert.throws(() => engine.check(charges));
+  for (const work of [() => engine.reset("a", "b"), () => engine.top("a"), () => engine.refund({ a: "b" })]) assert.throws(work, /no rule is called "a"/);
+  assert.throws(() => new Engine({ login: "gcra 1/x burst=9" }), /login: /);
+  assert.throws(() => new Engine({ LOGIN: "gcra 1/s burst=9" }), /name: `LOGIN`/);
+  assert.throws(() => new Engine({ login: "gcra 1/s burst=9" }, { capacity: 1.5 }), /capacity/);
+  assert.throws(() => new Engine(null), TypeError);
+});
+
 test("processes share a file", () => {
   const path = join(newPath(), "login");
   const code = `const { Limiter } = require(${JSON.stringify(require.resolve("earrrl"))});
@@ -74,6 +134,7 @@ test("refused arguments", () => {
   assert.throws(() => new Limiter("recent-average 1/s half-life=0s"), { message: "column 30: half-life: 0ns is not from 1ms to ten years (3660d)" });
   assert.throws(() => new Limiter("gcra 1/s burst=9", { action: "ban" }), /action: "ban" is not deny/);
   assert.throws(() => new Limiter("gcra 1/s burst=9", { action: "delay" }), /maxDelay/);
+  assert.throws(() => new Limiter("gcra 1/s burst=9", { maxDelay: 3 }), /maxDelay: the action is deny; only delay has one/);
   assert.throws(() => new Limiter("gcra 1/s burst=9", { name: "Login" }), /name: `Login`/);
   for (const capacity of [0, -1, 1.5, NaN, 2 ** 32]) {
     assert.throws(() => new Limiter("gcra 1/s burst=9", { capacity }), /capacity: .* is not a whole number from 1 to 4294967295/);

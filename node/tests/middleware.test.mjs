@@ -94,11 +94,34 @@ test("functions that return promises are refused", () => {
   assert.throws(() => limits.judge("GET", "/", {}, undefined, {}), /exempt: the function returned a promise/);
 });
 
+test("clients of a rule", () => {
+  const limits = new RateLimits([{ name: "a", limit: GCRA, key: () => "alice", cost: 6 }], { alwaysVerdict: true });
+  const enter = () => limits.judge("GET", "/", {}, undefined, {}).enter().verdict;
+  assert.equal(enter().remaining, 4);
+  assert.equal(limits.top("a", 5)[0].fingerprint, limits.fingerprint("alice"));
+  limits.refund("a", "alice", 6);
+  const { rule, remaining } = enter();
+  assert.deepEqual([rule, remaining], ["a", 4]);
+  limits.reset("a", "alice");
+  assert.deepEqual(limits.top("a"), []);
+  for (const work of [() => limits.top("b"), () => limits.refund("b", "c"), () => limits.reset("b", "c")]) assert.throws(work, /neither a rule nor a plan is called "b"/);
+});
+
 test("refused options", () => {
   for (const rule of [{ key: "cleint" }, { key: [] }, { missing: 200 }, { limit: "gcra" }, { exempt: true }, { key: [1] }]) {
     assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, ...rule }]));
   }
-  for (const options of [{ capacity: -1 }, { status: 200 }, { ipv4Prefix: 33 }, { trustedProxies: ["10"] }]) {
+  for (const options of [{ status: 200 }, { status: 1000 }, { trustedProxies: ["10"] }]) {
     assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], options));
+  }
+  // A conversion to 32 bits would make others of them.
+  for (const name of ["capacity", "hops", "maxHeld", "ipv4Prefix", "ipv6Prefix"]) {
+    for (const value of [-1, 1.5, NaN, 2 ** 32 + 1]) {
+      assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], { [name]: value }), new RegExp(`${name}: .* is not a whole number from`));
+    }
+  }
+  for (const value of [-1, 429.5, 2 ** 32 + 429]) {
+    assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], { status: value }), /status: expected a status/);
+    assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, missing: value }]), /missing: expected a status/);
   }
 });

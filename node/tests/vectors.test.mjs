@@ -43,7 +43,8 @@ for (const { rule, gap_s: gap, cost, requests, rows } of vectors("exponential").
     const expected = new Map(rows.map(([place, ...row]) => [place, row]));
     for (let place = 0; place < requests; place++) {
       const decision = limiter.checkAt("key", instant(place * gap), cost);
-      const [rate, allowed] = expected.get(place) ?? [decision.rate * period, decision.allowed];
+      if (!expected.has(place)) continue;
+      const [rate, allowed] = expected.get(place);
       assert.equal(decision.allowed, allowed, `request ${place}`);
       isNear(decision.rate, rate / period, `request ${place}`);
     }
