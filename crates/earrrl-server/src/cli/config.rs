@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl::{Action, Quota};
+use earrrl::{Action, Cost, Mode, Nanos};
 use earrrl_server::config::rule::RuleConfig;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
 use earrrl_server::service::memory_check::{self, OverMemory};
@@ -123,8 +123,10 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     }
     writeln!(out, "{}: {found}, valid", file.display())?;
     for rule in &config.rules {
-        let (name, limit, most) = (&rule.name, &rule.rule, Quota::of(rule.rule.limit()).units);
-        writeln!(out, "{name}: {limit}: about {most} requests at once from one client")?;
+        let (name, limit) = (&rule.name, &rule.rule);
+        let (_, unseen) = limit.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek);
+        let most = unseen.remaining;
+        writeln!(out, "{name}: {limit}: {most} requests at once from one client")?;
     }
     for grant in config.server.tokens.grants() {
         writeln!(out, "token {grant}")?;

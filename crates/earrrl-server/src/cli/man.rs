@@ -24,10 +24,16 @@ const LAST_SECTIONS: &str = r#".SH "EXIT STATUS"
 Success; of \fBearrrl check\fR: the request is allowed.
 .TP
 1
-Of \fBearrrl check\fR: the request is denied.
+Of \fBearrrl check\fR: the request is denied. Of \fBearrrl state\fR: a file cannot be used.
 .TP
 2
 An error, which is printed on standard error.
+.TP
+3
+Of commands that read logs: probably, they were not read in the format or with the client that was meant; a warning says why.
+.TP
+130
+Of commands that read logs: Ctrl-C was pressed twice.
 .SH FILES
 .TP
 limits.toml
