@@ -27,7 +27,7 @@ pub use wait::{Patience, Reservation, WaitError};
 use crate::algorithm::{Algorithm, Judged, Limit, Mode, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
-use crate::decision::Action;
+use crate::decision::{Action, Outcome, Wait};
 use crate::error::RuleError;
 use crate::holds::BucketHolds;
 use crate::rule::Rule;
@@ -610,7 +610,14 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
     #[inline(never)]
     fn decide_any(&self, key: KeyHash, cost: Cost, now: Nanos, mode: Mode) -> Verdict<'_> {
-        let decision = atomic::decide(&mut [self.part(key, cost)], mode, &|| now);
+        // Only a hold may take a place of concurrent: nothing would give back that of a check.
+        let is_refused = mode != Mode::Peek && self.rule.limit().is_concurrent();
+        let mode = if is_refused { Mode::Peek } else { mode };
+        let mut decision = atomic::decide(&mut [self.part(key, cost)], mode, &|| now);
+        if is_refused {
+            (decision.allowed, decision.outcome) = (false, Outcome::Deny);
+            decision.retry_after = Wait::Never;
+        }
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
         Verdict { rule: &self.rule, now, cost, allowed, details }
     }

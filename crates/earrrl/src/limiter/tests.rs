@@ -501,3 +501,21 @@ fn a_hold_that_was_not_stored_is_not_corrected() {
     within.release();
     assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 10);
 }
+
+/// A flood of checks could fill the memory with clients that must not be evicted.
+#[test]
+fn a_check_takes_no_place_of_a_concurrent_rule() {
+    let limiter: Limiter<u64> =
+        Limiter::builder(rule("concurrent 2 timeout=60s")).capacity(100).build().unwrap();
+    for key in 0..10_000 {
+        assert!(
+            !limiter.check(&key).is_allowed()
+                && !limiter.charge(&key, Cost::ONE).unwrap().is_allowed()
+        );
+    }
+    assert_eq!((limiter.len(), limiter.check(&7).retry_after()), (0, Wait::Never));
+    let hold = limiter.hold(&7, Cost::ONE).unwrap();
+    assert_eq!(limiter.peek(&7, Cost::ONE).unwrap().remaining(), 1);
+    drop(hold);
+    assert_eq!(limiter.peek(&7, Cost::ONE).unwrap().remaining(), 2);
+}
