@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use earrrl::table::KeyHasher;
 use earrrl::{
-    Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, NameOptions, Names, Nanos,
-    Rule, RuleId,
+    Actual, Charge, Cost, Engine, HoldTerms, Limiter, ManualClock, MemoryEngine, Mode, NameOptions,
+    Names, Nanos, Rule, RuleId,
 };
 
 use super::{START, Workload};
@@ -50,6 +50,7 @@ pub(super) fn workloads() -> Vec<Workload> {
         Workload { name: "engine, 1 sliding-counter", run: |n| decide(&[COUNTER], n) },
         Workload { name: "engine, 1 rule", run: |n| decide(&RULES[..1], n) },
         Workload { name: "engine, 1 rule, clients named", run: decide_and_name },
+        Workload { name: "engine, 1 rule, reserved and committed", run: |n| reserve(RULES[0], n) },
         Workload { name: "engine, 8 rules", run: |n| decide(&RULES, n) },
     ]
 }
@@ -119,6 +120,22 @@ fn decide(rules: &[&str], steps: u64) -> u64 {
         decision.map_or(0, |decision| black_box(&decision).remaining)
     };
     (0..steps).map(decide).fold(0, u64::wrapping_add)
+}
+
+/// Reserves two units for each request, and commits one at once.
+fn reserve(text: &str, steps: u64) -> u64 {
+    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else { return 0 };
+    let Some(rule) = text.parse().ok().and_then(|rule| engine.prepare("rule-0", &rule).ok()) else {
+        return 0;
+    };
+    let reserve = |step: u64| {
+        let key = &(step % CLIENTS).to_le_bytes()[..];
+        let charge = Charge { rule, key, cost: Cost::from_units(2) };
+        let id = engine.hold(&[charge], HoldTerms::default(), None).ok()?.id?;
+        let committed = engine.commit(id, Actual::All(Cost::ONE), None).ok()?;
+        Some(black_box(&committed).decision.remaining)
+    };
+    (0..steps).filter_map(reserve).fold(0, u64::wrapping_add)
 }
 
 /// The same as `decide` of one rule, with a directory of names that no client is close enough to the

@@ -5,6 +5,7 @@
 //! earlier, so every live reservation keeps the sum of what older ones have given back since it was
 //! made. Commits of newer reservations do not matter, since these were charged later.
 
+use core::hash::BuildHasherDefault;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::sharding::{SHARDS, lock};
 use crate::engine::RuleId;
+use crate::store::Identity;
 use crate::store::table::KeyHash;
 
 /// The most groups of one client. Beyond that, neighbours share a group, and a commit may give back
@@ -23,7 +25,8 @@ const MOST: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketHold(u64);
 
-type Clients = HashMap<(RuleId, KeyHash), ClientHolds>;
+/// The reservations of the clients of rules, found by the client's hash alone.
+type Clients = HashMap<(RuleId, KeyHash), ClientHolds, BuildHasherDefault<Identity>>;
 
 /// The live reservations of all clients of buckets.
 #[derive(Debug, Default)]

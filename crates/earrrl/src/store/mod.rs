@@ -17,7 +17,7 @@ pub(crate) use clients::{Clients, Kept, Next};
 pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
 pub(crate) use older::Older;
-pub(crate) use states::{Bounds, Shard, States, Under};
+pub(crate) use states::{Bounds, Identity, Shard, States, Under};
 pub(crate) use walk::{Passed, StateRef};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated

@@ -20,7 +20,7 @@ use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shard::OVERHEAD;
-pub(crate) use shard::{Shard, Under};
+pub(crate) use shard::{Identity, Shard, Under};
 pub(crate) use view::{Bounds, View};
 
 use super::table::KeyHash;

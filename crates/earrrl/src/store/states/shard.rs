@@ -70,7 +70,7 @@ impl Entry {
     }
 }
 
-/// A hasher that returns its input, for a map whose keys are hashes already.
+/// A hasher that returns the 64-bit integer in its input, for a map whose keys are hashes already, or contain one.
 #[derive(Default)]
 pub(crate) struct Identity(u64);
 
