@@ -226,6 +226,7 @@ impl Server {
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
         families.extend(self.service.engine().reservation_metrics());
+        families.extend(self.service.estimate_metrics());
         families.extend(self.suggested_limits());
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));

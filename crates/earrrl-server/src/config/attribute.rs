@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use toml::Spanned;
 
 use super::file;
 use super::problem::Problems;
@@ -318,23 +319,38 @@ pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Pa
     }
 }
 
-/// Validates the parts of a key; the default is `client`.
-pub(super) fn key(field: &file::Placed<file::OneOrMany>, problems: &mut Problems) -> Vec<KeyPart> {
-    let Some(field) = field else { return vec![KeyPart::Attribute("client".to_owned())] };
+/// Validates the parts of a rule's key; the default is `client`.
+pub(super) fn client_key(
+    field: &file::Placed<file::OneOrMany>,
+    problems: &mut Problems,
+) -> Vec<KeyPart> {
+    match field {
+        Some(field) => key_parts("key", field, problems),
+        None => vec![KeyPart::Attribute("client".to_owned())],
+    }
+}
+
+/// Validates a list of attributes and literals.
+pub(super) fn key_parts(
+    name: &str,
+    field: &Spanned<file::OneOrMany>,
+    problems: &mut Problems,
+) -> Vec<KeyPart> {
     let texts = field.get_ref().as_slice();
     if texts.is_empty() || texts.len() > MAX_LEN {
-        problems.add(field.span(), format!("key: {} parts; expected 1 to {MAX_LEN}", texts.len()));
+        problems
+            .add(field.span(), format!("{name}: {} parts; expected 1 to {MAX_LEN}", texts.len()));
     }
     let mut parts = Vec::with_capacity(texts.len());
     for text in texts {
         match KeyPart::new(text) {
             Ok(part) if parts.contains(&part) && matches!(part, KeyPart::Attribute(_)) => {
                 let twice =
-                    format!("key: `{}` is there twice; once is enough", text.escape_debug());
+                    format!("{name}: `{}` is there twice; once is enough", text.escape_debug());
                 problems.add(field.span(), twice);
             }
             Ok(part) => parts.push(part),
-            Err(why) => problems.add(field.span(), format!("key: {why}")),
+            Err(why) => problems.add(field.span(), format!("{name}: {why}")),
         }
     }
     parts

@@ -2,6 +2,7 @@
 
 mod action;
 mod cost;
+mod estimate;
 mod limit;
 mod overrides;
 
@@ -14,9 +15,10 @@ use toml::Spanned;
 
 use self::action::{action, consistency, missing, on_error, on_expiry, suggest};
 use self::cost::{cost_source, max_cost, min_cost};
+use self::estimate::estimate;
 use self::limit::{SharedTerms, bounded, limit};
 use self::overrides::overrides;
-use super::attribute::{Condition, KeyPart, conditions, key};
+use super::attribute::{Condition, KeyPart, client_key, conditions};
 use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::{file, value};
@@ -25,6 +27,7 @@ use earrrl_tower::Prefixes;
 
 pub use self::action::{OnError, OnMissing, action_name};
 pub use self::cost::CostSource;
+pub use self::estimate::EstimateConfig;
 pub use self::overrides::Override;
 
 /// A validated rule of the configuration.
@@ -54,6 +57,8 @@ pub struct RuleConfig {
     pub missing: OnMissing,
     /// The share of the clients that a suggested limit may touch; `None` if none is suggested.
     pub suggest: Option<f64>,
+    /// The settings of learned estimates; `None` if the rule has none.
+    pub estimate: Option<EstimateConfig>,
     /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt from the rule; one is enough.
@@ -78,6 +83,7 @@ impl RuleConfig {
             on_error: None,
             missing: OnMissing::default(),
             suggest: None,
+            estimate: None,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -164,7 +170,7 @@ fn validate(
     let cost = cost_source(&file.cost, rule.as_ref(), paths, problems);
     let mut config = RuleConfig {
         name: file.name.get_ref().clone(),
-        key: key(&file.key, problems),
+        key: client_key(&file.key, problems),
         overrides: overrides(file, terms, paths, problems),
         conditions: conditions("match", &file.matching, paths, problems),
         min_cost: min_cost(file, &cost, terms.max_cost, problems),
@@ -173,6 +179,7 @@ fn validate(
         on_error: on_error(file, problems),
         missing: missing(file, problems),
         suggest: suggest(file, problems),
+        estimate: estimate(file, rule.as_ref(), problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt: conditions("exempt", &file.exempt, paths, problems),

@@ -10,7 +10,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Encoder as _, TextEncoder};
 
 pub use counter::{Counter, Histogram, SmallCounter};
-pub use family::{Family, Labels};
+pub use family::{Buckets, Family, Labels};
 pub use outcomes::{Outcomes, RuleOutcomes};
 pub use passed::{PassReason, PassedUnjudged};
 

@@ -42,6 +42,11 @@ impl<'a> Ask<'a> {
         }
     }
 
+    /// Returns this request with another cost.
+    pub(super) fn with_cost(self, cost: Cost) -> Self {
+        Self { cost, ..self }
+    }
+
     /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
     pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {

@@ -7,6 +7,7 @@ pub mod attributes;
 pub mod changes;
 pub mod descriptors;
 pub mod error;
+pub mod estimates;
 pub mod event_source;
 mod inline;
 pub mod key;
@@ -71,6 +72,7 @@ pub struct Service {
     directories: names::Directories,
     peaks: peaks::PeaksByRule,
     trials: trials::Trials,
+    estimates: estimates::Estimates,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
@@ -102,11 +104,13 @@ impl Service {
         let directories = names::Directories::new(&config.server.names);
         let peaks = peaks::PeaksByRule::default();
         let trials = trials::Trials::default();
+        let estimates = estimates::Estimates::default();
         let kept = RuleRecords {
             outcomes: &metrics.outcomes,
             directories: &directories,
             peaks: &peaks,
             trials: &trials,
+            estimates: &estimates,
         };
         let (rules, descriptors) =
             prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
@@ -124,6 +128,7 @@ impl Service {
             directories,
             peaks,
             trials,
+            estimates,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
@@ -158,8 +163,9 @@ impl Service {
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = (&self.descriptor_counts, &self.overrides);
-        let Self { metrics, directories, peaks, trials, .. } = self;
-        let kept = RuleRecords { outcomes: &metrics.outcomes, directories, peaks, trials };
+        let Self { metrics, directories, peaks, trials, estimates, .. } = self;
+        let outcomes = &metrics.outcomes;
+        let kept = RuleRecords { outcomes, directories, peaks, trials, estimates };
         let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
@@ -167,6 +173,8 @@ impl Service {
         before();
         self.trials.retain(|name| rules.get(name.as_bytes()).is_some());
         self.directories.retain(|name| rules.get(name.as_bytes()).is_some());
+        self.estimates
+            .retain(|name| rules.get(name.as_bytes()).is_some_and(|rule| rule.estimator.is_some()));
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {

@@ -12,13 +12,23 @@ use super::answer::{Answer, decided_quota};
 use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
+use super::estimates::Estimate;
 use super::key::Key;
 use super::limit::PreparedLimit;
 use super::matching::Application;
 use super::rule::ActiveRule;
 use super::rules::ActiveRules;
+use crate::metrics::Family;
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
+
+/// A request for a reservation under one rule.
+#[derive(Clone, Debug)]
+pub struct ReserveAsk<'a> {
+    ask: Ask<'a>,
+    /// The estimate; `None` if the rule does not learn from its commit.
+    estimate: Option<Estimate<'a>>,
+}
 
 /// The answer to a reservation.
 #[derive(Debug, Default)]
@@ -41,6 +51,23 @@ pub enum ActualCosts<'a> {
 }
 
 impl Service {
+    /// Prepares a request for a reservation under `rule` of the client with this key. If `cost` is
+    /// `None`, the estimate is learned from the costs of requests with the same label, or, if the
+    /// rule does not learn, it is the cost that the rule sets.
+    pub fn reserve_ask<'a>(
+        &self,
+        rule: &'a ActiveRule,
+        key: &'a [u8],
+        cost: Option<Cost>,
+        label: &[u8],
+    ) -> ReserveAsk<'a> {
+        let ask = Ask::new(rule, key, cost);
+        let Some(estimator) = &rule.estimator else { return ReserveAsk { ask, estimate: None } };
+        let limit = ask.charge().map(|(limit, _)| limit);
+        let (estimate, cost) = estimator.estimate(label, cost, limit, self.now());
+        ReserveAsk { ask: ask.with_cost(cost), estimate: Some(estimate) }
+    }
+
     /// Reserves the estimates of a request under one or several rules: under all of them, or, if
     /// one denies it, under none.
     ///
@@ -49,16 +76,22 @@ impl Service {
     /// as many reservations are live as are kept.
     pub async fn reserve<'a>(
         &self,
-        asks: &[Ask<'a>],
+        asks: &[ReserveAsk<'a>],
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, AskError> {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
         }
-        let charges = asks.iter().filter_map(|ask| Some((ask.rule, ask.charge()?)));
-        let (charged, charges): (Charged<'a>, Vec<Charge<'_>>) =
-            charges.map(|(rule, (limit, charge))| ((rule, limit), charge)).unzip();
-        Ok(self.hold(charged, &charges, terms).await?)
+        let (mut charged, mut charges) = (Charged::new(), Vec::with_capacity(asks.len()));
+        let mut estimates = Vec::with_capacity(asks.len());
+        for ReserveAsk { ask, estimate } in asks {
+            if let Some((limit, charge)) = ask.charge() {
+                charged.push((ask.rule, limit));
+                charges.push(charge);
+                estimates.push(estimate.clone());
+            }
+        }
+        Ok(self.hold(charged, &charges, estimates, terms).await?)
     }
 
     /// Reserves under every rule that matches a request's attributes, at the cost that the rule
@@ -74,11 +107,19 @@ impl Service {
     ) -> Result<Reserved<'a>, AskError> {
         let mut charged = Charged::new();
         let mut keyed: Vec<(Key, Cost)> = Vec::new();
+        let mut estimates = Vec::new();
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             match self.application(rule, request, Mode::Check.into()) {
                 Application::Charge(limit, key) => {
+                    let estimated = rule.estimator.as_ref().map(|estimator| {
+                        let label = estimator.label(request);
+                        let stated = rule.stated_cost(request);
+                        estimator.estimate(&label, stated, Some(limit), self.now())
+                    });
+                    let (estimate, cost) = estimated.unzip();
                     charged.push((rule, limit));
-                    keyed.push((key, rule.cost(request)));
+                    keyed.push((key, cost.unwrap_or_else(|| rule.cost(request))));
+                    estimates.push(estimate);
                 }
                 Application::None => {}
                 Application::Denial(answer) => {
@@ -90,13 +131,14 @@ impl Service {
         let charges: Vec<Charge<'_>> = each
             .map(|((_, limit), (key, cost))| Charge { rule: limit.id, key, cost: *cost })
             .collect();
-        Ok(self.hold(charged, &charges, terms).await?)
+        Ok(self.hold(charged, &charges, estimates, terms).await?)
     }
 
     async fn hold<'a>(
         &self,
         charged: Charged<'a>,
         charges: &[Charge<'_>],
+        estimates: Vec<Option<Estimate<'_>>>,
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, EngineError> {
         if charges.is_empty() {
@@ -104,6 +146,10 @@ impl Service {
             return Ok(Reserved::default());
         }
         let holding = self.engine.hold(charges, terms).await?;
+        if let Some(id) = holding.id {
+            let estimates = (&holding.granted[..], estimates);
+            self.estimates.reserved(id, charges, estimates, self.now(), terms);
+        }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
         let answer = self.answered(decision, charged, charges).await;
@@ -148,6 +194,12 @@ impl Service {
             _ => Actual::ByRule(&by_rule),
         };
         let committed = self.engine.commit(id, actual).await?;
+        self.learn(id, |rule| match costs {
+            ActualCosts::All(cost) => *cost,
+            ActualCosts::ByRule(_) => {
+                by_rule.iter().find(|(named, _)| *named == rule).map(|(_, cost)| *cost)
+            }
+        });
         let decision = committed.decision;
         let deciding = committed.rules.get(decision.rule).and_then(|id| rules.of_id(*id));
         let charged: Charged<'a> = deciding.into_iter().collect();
@@ -165,7 +217,20 @@ impl Service {
     /// Returns an [`AskError`] if the reservation is unknown, expired or committed, or `ttl` is out
     /// of its bounds.
     pub async fn renew(&self, id: HoldId, ttl: Duration) -> Result<(), AskError> {
-        Ok(self.engine.renew(id, ttl).await?)
+        self.engine.renew(id, ttl).await?;
+        self.estimates.renewed(id, self.now() + ttl);
+        Ok(())
+    }
+
+    /// Learns from the actual costs of a committed reservation, by the ids of its limits. A repeated
+    /// commit changes nothing.
+    pub fn learn(&self, id: HoldId, actual: impl Fn(RuleId) -> Option<Cost>) {
+        self.estimates.committed(id, self.now(), actual);
+    }
+
+    /// Returns the metrics of learned estimates.
+    pub fn estimate_metrics(&self) -> Vec<Family> {
+        self.estimates.metrics()
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use earrrl::{Charge, Cost, EngineError, Mode, Outcome, Rule, RuleId};
 
 use super::attributes::Attributes;
+use super::estimates::{Estimates, Estimator};
 use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
@@ -39,6 +40,8 @@ pub struct ActiveRule {
     pub suggestion: Option<Suggestion>,
     /// The limit on trial beside the limit in force.
     pub trial: Arc<TrialOfRule>,
+    /// The estimator of reservations without an estimate; `None` if the rule has none.
+    pub estimator: Option<Estimator>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -68,6 +71,8 @@ pub struct RuleRecords<'a> {
     pub peaks: &'a PeaksByRule,
     /// The limits on trial.
     pub trials: &'a Trials,
+    /// The learned costs.
+    pub estimates: &'a Estimates,
 }
 
 /// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
@@ -111,7 +116,7 @@ impl ActiveRule {
         kept: RuleRecords<'_>,
     ) -> Option<Self> {
         let PlannedRule { config, own, capacity, overrides } = wanted;
-        let RuleRecords { outcomes, directories, peaks, trials } = kept;
+        let RuleRecords { outcomes, directories, peaks, trials, estimates } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
@@ -125,6 +130,7 @@ impl ActiveRule {
                 peaks: peaks.of_rule(&config.name, config.rule.limit()),
             }),
             trial: trials.of_rule(&config.name),
+            estimator: config.estimate.as_ref().map(|of| estimates.of_rule(&config.name, of)),
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -163,9 +169,11 @@ impl ActiveRule {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
         };
+        let label = self.estimator.iter().flat_map(|estimator| &estimator.config.by);
+        let label = label.filter_map(KeyPart::attribute);
         let conditions = self.conditions.iter().chain(&self.exempt);
         let conditions = conditions.map(|condition| condition.attribute.as_str());
-        key.chain(cost).chain(conditions).chain(self.overrides.attributes())
+        key.chain(cost).chain(label).chain(conditions).chain(self.overrides.attributes())
     }
 
     /// Creates a rule that a request contains as text.
@@ -187,6 +195,7 @@ impl ActiveRule {
             directory: Directory::default(),
             suggestion: None,
             trial: Arc::default(),
+            estimator: None,
             capacity,
             on_error: None,
             missing: OnMissing::Share,
@@ -292,6 +301,12 @@ impl ActiveRule {
                 named.unwrap_or(Cost::ONE).max(self.min_cost).min(max)
             }
         }
+    }
+
+    /// Returns the cost that a request's attribute states; `None` if the request states none.
+    pub(super) fn stated_cost(&self, request: &Attributes<'_>) -> Option<Cost> {
+        let CostSource::Attribute(name) = &self.cost else { return None };
+        request.get(name).map(|_| self.cost(request))
     }
 
     /// Returns the cost of a request that names the rule but does not name a cost.

@@ -18,10 +18,9 @@ use crate::config::access::{Access, Scope};
 use crate::protocol::response;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
-use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::reserve::{ActualCosts, Reserved};
+use crate::service::reserve::{ActualCosts, ReserveAsk, Reserved};
 
 /// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
 #[derive(Debug, Deserialize)]
@@ -43,12 +42,21 @@ struct ReserveBody<'a> {
     ttl: Option<&'a RawValue>,
     #[serde(default)]
     at_most: bool,
+    #[serde(borrow, default)]
+    label: Option<JsonText<'a>>,
 }
 
+/// A request for a reservation: the charges, the terms, and the label of learned estimates.
+type Wanted<'a> = (WantedDecision<'a>, HoldTerms, Cow<'a, str>);
+
 impl<'a> ReserveBody<'a> {
-    /// Returns what is to be reserved, and the terms.
-    fn wanted(self) -> Result<(WantedDecision<'a>, HoldTerms), AskError> {
-        let Self { rule, key, key_b64, cost, rules, attributes, ttl, at_most } = self;
+    /// Returns the charges, the terms and the label.
+    fn wanted(self) -> Result<Wanted<'a>, AskError> {
+        let Self { rule, key, key_b64, cost, rules, attributes, ttl, at_most, label } = self;
+        if label.is_some() && attributes.is_some() {
+            let why = "label: with attributes, the rule's own estimate.by names the label";
+            return Err(AskError::Invalid(why.to_owned()));
+        }
         let mut terms = HoldTerms::default();
         if let Some(ttl) = ttl {
             terms = terms.ttl(seconds(ttl)?);
@@ -58,7 +66,7 @@ impl<'a> ReserveBody<'a> {
             terms = terms.at_most();
         }
         let check = Check { rule, key, key_b64, cost, rules, attributes };
-        Ok((check.wanted()?, terms))
+        Ok((check.wanted()?, terms, label.map(|label| label.0).unwrap_or_default()))
     }
 }
 
@@ -101,8 +109,8 @@ pub(super) async fn reserve(
 ) -> Result<Response, Problem> {
     let (access, body) = read(&server, request, Scope::Check).await?;
     let started = Instant::now();
-    let (wanted, terms) = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
-    let response = decide(&server, &access, wanted, terms).await?;
+    let wanted = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
+    let response = decide(&server, &access, wanted).await?;
     server.service.metrics.http_request.record(started.elapsed());
     Ok(response)
 }
@@ -110,8 +118,7 @@ pub(super) async fn reserve(
 async fn decide(
     server: &Server,
     access: &Access,
-    wanted: WantedDecision<'_>,
-    terms: HoldTerms,
+    (wanted, terms, label): Wanted<'_>,
 ) -> Result<Response, Problem> {
     let (rules, service) = (server.service.rules(), &server.service);
     let respond = |reserved: &Reserved<'_>, several| {
@@ -129,9 +136,12 @@ async fn decide(
             return Ok(respond(&reserved, true));
         }
     };
-    let asks: Vec<Ask<'_>> = list
+    let asks: Vec<ReserveAsk<'_>> = list
         .iter()
-        .map(|named| Ok(named.ask(find_named(access, &rules, named)?)))
+        .map(|named| {
+            let rule = find_named(access, &rules, named)?;
+            Ok(service.reserve_ask(rule, named.key.as_bytes(), named.cost, label.as_bytes()))
+        })
         .collect::<Result<_, Problem>>()?;
     let reserved = service.reserve(&asks, terms).await?;
     Ok(respond(&reserved, several))

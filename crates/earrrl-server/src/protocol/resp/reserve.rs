@@ -11,13 +11,13 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
 use crate::config::access::{Access, Scope};
-use crate::service::ask::Ask;
 use crate::service::error::AskError;
 use crate::service::reserve::ActualCosts;
+use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
-/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [AND rule key [COST c] …]`. The terms
-/// hold for the whole reservation, after whichever charge they are.
+/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [LABEL l] [AND rule key [COST c] …]`.
+/// The terms and the label hold for the whole reservation, after whichever charge they are.
 pub(super) async fn reserve(
     session: &Session,
     request: Request<'_, '_>,
@@ -25,20 +25,32 @@ pub(super) async fn reserve(
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
-    let (asks, terms) = parse(request, &session.access, rules)?;
+    let Parsed { charges, terms, label } = parse(request, &session.access, rules)?;
     terms.check().map_err(AskError::from)?;
-    let reserved = session.server.service.reserve(&asks, terms).await?;
+    let service = &session.server.service;
+    let asks = charges.iter().map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
+    let asks: Vec<_> = asks.collect();
+    let reserved = service.reserve(&asks, terms).await?;
     write_reserved(&reserved, asks.len() > 1, &mut Writer::new(out, session.version));
     Ok(())
+}
+
+/// The words of `EARRRL.RESERVE`.
+#[derive(Default)]
+struct Parsed<'a> {
+    /// The rule, key and estimate of each charge.
+    charges: Vec<(&'a ActiveRule, &'a [u8], Option<Cost>)>,
+    terms: HoldTerms,
+    label: &'a [u8],
 }
 
 fn parse<'a>(
     request: Request<'a, '_>,
     access: &Access,
     rules: &'a ActiveRules,
-) -> Result<(Vec<Ask<'a>>, HoldTerms), Refusal> {
+) -> Result<Parsed<'a>, Refusal> {
     let mut words = request.words().skip(1);
-    let (mut asks, mut terms) = (Vec::new(), HoldTerms::default());
+    let Parsed { mut charges, mut terms, mut label } = Parsed::default();
     loop {
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
@@ -54,17 +66,19 @@ fn parse<'a>(
                 terms = terms.ttl(seconds(value()?)?);
             } else if word.eq_ignore_ascii_case(b"ATMOST") {
                 terms = terms.at_most();
-            } else if word.eq_ignore_ascii_case(b"AND") && asks.len() + 1 < MAX_CHARGES {
+            } else if word.eq_ignore_ascii_case(b"LABEL") {
+                label = value()?;
+            } else if word.eq_ignore_ascii_case(b"AND") && charges.len() + 1 < MAX_CHARGES {
                 goes_on = true;
                 break;
             } else {
-                let expected = "expected COST, TTL, ATMOST, AND or nothing more";
+                let expected = "expected COST, TTL, ATMOST, LABEL, AND or nothing more";
                 return Err(Refusal::Error(expected.to_owned()));
             }
         }
-        asks.push(Ask::new(rule, key, estimate));
+        charges.push((rule, key, estimate));
         if !goes_on {
-            return Ok((asks, terms));
+            return Ok(Parsed { charges, terms, label });
         }
     }
 }
