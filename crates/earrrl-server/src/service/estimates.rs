@@ -1,5 +1,7 @@
 //! Estimates that are learned from the actual costs of committed reservations.
 
+#[cfg(test)]
+mod comparison;
 mod decaying;
 
 use std::collections::{BTreeMap, HashMap};
@@ -278,7 +280,7 @@ mod tests {
     const MODELS: [(&str, f64, f64); 3] =
         [("small", 150.0, 0.5), ("large", 700.0, 0.8), ("reasoning", 2500.0, 0.6)];
 
-    fn estimator(quantile: f64) -> Estimator {
+    pub(super) fn estimator(quantile: f64) -> Estimator {
         let config = EstimateConfig {
             by: Vec::new(),
             quantile,
@@ -298,7 +300,7 @@ mod tests {
     }
 
     /// Returns the model and the cost of a request.
-    fn request(state: &mut u64) -> (&'static str, f64) {
+    pub(super) fn request(state: &mut u64) -> (&'static str, f64) {
         let (model, median, deviation) = MODELS[(uniform(state) * 3.0) as usize % 3];
         let radius = (-2.0 * (1.0 - uniform(state)).ln()).sqrt();
         let normal = radius * (std::f64::consts::TAU * uniform(state)).cos();

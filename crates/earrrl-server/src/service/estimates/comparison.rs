@@ -1,0 +1,108 @@
+//! Compares learned estimates with a fixed one and with none, for the table in the documentation.
+
+use std::time::Duration;
+
+use super::tests::{estimator, request};
+use super::*;
+
+/// The estimate of a request before its work.
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    /// A check before the work and a charge after it.
+    Nothing,
+    Fixed(f64),
+    Learned,
+}
+
+/// The tokens that a client may use in each window of a minute.
+const LIMIT: f64 = 400_000.0;
+const WINDOWS: u64 = 200;
+const WINDOW_MILLIS: u64 = 60_000;
+/// The milliseconds between two requests; about half of them can pass.
+const BETWEEN: u64 = 100;
+/// The milliseconds in which a token is made.
+const A_TOKEN: f64 = 10.0;
+
+#[derive(Debug)]
+struct Stream<'a> {
+    end: u64,
+    learned: Option<Estimate<'a>>,
+    estimate: f64,
+    actual: f64,
+}
+
+fn instant(millis: u64) -> Nanos {
+    Nanos::ZERO + Duration::from_millis(millis)
+}
+
+impl<'a> Stream<'a> {
+    fn estimated(method: Method, estimator: &'a Estimator, at: u64, state: &mut u64) -> Self {
+        let (model, actual) = request(state);
+        let (learned, estimate) = match method {
+            Method::Nothing => (None, 0.0),
+            Method::Fixed(estimate) => (None, estimate),
+            Method::Learned => {
+                let (learned, cost) = estimator.estimate(model.as_bytes(), None, None, instant(at));
+                (Some(learned), cost.as_f64())
+            }
+        };
+        Self { end: at + (A_TOKEN * actual) as u64, learned, estimate, actual }
+    }
+
+    fn commit(&self, at: u64) {
+        if let Some(Estimate { estimator, label, learned }) = &self.learned {
+            estimator.learn(*label, *learned, self.actual, instant(at));
+        }
+    }
+}
+
+/// Returns the tokens of the admitted requests, and the number of denials of requests whose actual
+/// cost would have been within the limit. Streams that outlast the window end with it.
+fn window(method: Method, estimator: &Estimator, start: u64, state: &mut u64) -> (f64, u64) {
+    let (mut admitted, mut charged, mut false_denials) = (0.0, 0.0, 0);
+    let mut streams: Vec<Stream<'_>> = Vec::new();
+    for at in (start..start + WINDOW_MILLIS).step_by(BETWEEN as usize) {
+        for ended in streams.extract_if(.., |stream| stream.end <= at) {
+            charged += ended.actual - ended.estimate;
+            ended.commit(at);
+        }
+        let stream = Stream::estimated(method, estimator, at, state);
+        if charged + stream.estimate.max(1.0) <= LIMIT {
+            admitted += stream.actual;
+            charged += stream.estimate;
+            streams.push(stream);
+        } else {
+            false_denials += u64::from(admitted + stream.actual <= LIMIT);
+        }
+    }
+    streams.iter().for_each(|stream| stream.commit(start + WINDOW_MILLIS));
+    (admitted, false_denials)
+}
+
+/// Returns the row of a method: its name, and percentages.
+fn row(name: &str, method: Method, quantile: f64) -> String {
+    let (estimator, mut state) = (estimator(quantile), 1);
+    let (mut over, mut used, mut denials) = (0.0, 0.0, 0);
+    for nth in 0..WINDOWS {
+        let (admitted, denied) = window(method, &estimator, nth * WINDOW_MILLIS, &mut state);
+        over += f64::max(admitted - LIMIT, 0.0);
+        used += f64::min(admitted, LIMIT);
+        denials += denied;
+    }
+    let percent = |tokens: f64| tokens / (WINDOWS as f64 * LIMIT) * 100.0;
+    let denials = denials as f64 / (WINDOWS * WINDOW_MILLIS / BETWEEN) as f64 * 100.0;
+    format!("| {name} | {:.1} % | {:.1} % | {denials:.1} % |", percent(over), percent(used))
+}
+
+#[test]
+fn the_documented_comparison_is_measured() {
+    let page = include_str!("../../../../../docs/llm.md");
+    let rows = [
+        row("none: check before, charge after", Method::Nothing, 0.95),
+        row("1024 for every request", Method::Fixed(1024.0), 0.95),
+        row("learned, `quantile = 0.5`", Method::Learned, 0.5),
+        row("learned, `quantile = 0.8`", Method::Learned, 0.8),
+        row("learned, `quantile = 0.95`", Method::Learned, 0.95),
+    ];
+    assert!(rows.iter().all(|row| page.contains(row)), "{rows:#?}");
+}
