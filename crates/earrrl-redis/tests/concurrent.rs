@@ -11,30 +11,14 @@ use earrrl::{
     Actual, Charge, Cost, Decision, Engine, EngineError, HoldId, HoldTerms, ManualClock,
     MemoryEngine, Mode, Nanos, RuleId,
 };
-use earrrl_redis::{Consistency, Options, RedisEngine, WhenGone};
+use earrrl_redis::{Consistency, Options, RedisEngine};
 
+use crate::reservations::{node, nodes, prepare};
+use crate::support::Server;
 use crate::support::cluster::Cluster;
-use crate::support::{PATIENCE, Server};
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 const STREAMS: &str = "concurrent 5 timeout=60s";
-
-async fn node(mut options: Options) -> RedisEngine {
-    (options.deadline, options.when_gone) = (PATIENCE / 4, WhenGone::Deny);
-    // The times of some tests are virtual, so no record may expire meanwhile.
-    options.linger = Duration::from_secs(36_000);
-    let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
-    assert!(engine.ready(PATIENCE).await);
-    engine
-}
-
-async fn nodes(server: &Server) -> [RedisEngine; 2] {
-    [node(Options::new(&server.url())).await, node(Options::new(&server.url())).await]
-}
-
-fn prepare(engine: &RedisEngine, name: &str, rule: &str) -> RuleId {
-    engine.prepare_with(name, &rule.parse().unwrap(), 100).unwrap()
-}
 
 fn charge(rule: RuleId, cost: u64) -> Charge<'static> {
     Charge { rule, key: b"alice", cost: Cost::from_units(cost) }

@@ -27,21 +27,21 @@ const RULES: [&str; 8] = [
     "sliding-counter 100/1m",
 ];
 
-async fn node(options: Options) -> RedisEngine {
+pub(crate) async fn node(options: Options) -> RedisEngine {
     let mut options = options;
     (options.deadline, options.when_gone) = (PATIENCE / 4, WhenGone::Deny);
     // The times of some tests are virtual, so no record may expire meanwhile.
-    options.linger = Duration::from_secs(3600);
+    options.linger = Duration::from_secs(36_000);
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(engine.ready(PATIENCE).await);
     engine
 }
 
-async fn nodes(server: &Server) -> [RedisEngine; 2] {
+pub(crate) async fn nodes(server: &Server) -> [RedisEngine; 2] {
     [node(Options::new(&server.url())).await, node(Options::new(&server.url())).await]
 }
 
-fn prepare(engine: &RedisEngine, name: &str, rule: &str) -> RuleId {
+pub(crate) fn prepare(engine: &RedisEngine, name: &str, rule: &str) -> RuleId {
     engine.prepare_with(name, &rule.parse().unwrap(), 100).unwrap()
 }
 

@@ -371,7 +371,7 @@ proptest! {
                     }
                 }
                 Step::Commit(nth) if nth < ids.len() => {
-                    // Those committed before are repeated, or forgotten.
+                    // A commit of a reservation that was committed before is repeated or forgotten.
                     let found = engine.commit(ids[nth], Actual::All(Cost::ONE), None);
                     let is_first = found.is_ok_and(|committed| !committed.repeated);
                     prop_assert_eq!(is_first, live.remove(&ids[nth]).is_some());
