@@ -98,18 +98,15 @@ class Engine {
   }
 
   check(charges) {
-    const rule = this.#native.check(...columns(charges), figures);
-    return new Decision(headersOf(this.#native, rule), rule);
+    return this.#decide("check", charges);
   }
 
   peek(charges) {
-    const rule = this.#native.peek(...columns(charges), figures);
-    return new Decision(headersOf(this.#native, rule), rule);
+    return this.#decide("peek", charges);
   }
 
   charge(charges) {
-    const rule = this.#native.charge(...columns(charges), figures);
-    return new Decision(headersOf(this.#native, rule), rule);
+    return this.#decide("charge", charges);
   }
 
   refund(charges, at) {
@@ -130,6 +127,11 @@ class Engine {
 
   get rules() {
     return Object.fromEntries(pairs(this.#native.rules));
+  }
+
+  #decide(mode, charges) {
+    const rule = this.#native.decide(mode, ...columns(charges), figures);
+    return new Decision(headersOf(this.#native, rule), rule);
   }
 }
 

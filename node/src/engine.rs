@@ -50,40 +50,23 @@ impl NativeEngine {
         Ok(Self { engine, rules })
     }
 
-    /// Decides a request and counts it; returns the name of the deciding rule, as `peek` and `charge` do.
+    /// Decides a request in the mode "check", "peek" or "charge"; returns the name of the deciding rule.
     #[napi]
-    pub fn check(
+    pub fn decide(
         &self,
+        mode: String,
         names: Vec<String>,
         keys: Vec<Key<'_>>,
         costs: Vec<Option<f64>>,
         figures: Figures<'_>,
     ) -> napi::Result<&str> {
-        self.decide(Mode::Check, &self.charges(&names, &keys, &costs)?, figures)
-    }
-
-    /// Decides a request and counts nothing.
-    #[napi]
-    pub fn peek(
-        &self,
-        names: Vec<String>,
-        keys: Vec<Key<'_>>,
-        costs: Vec<Option<f64>>,
-        figures: Figures<'_>,
-    ) -> napi::Result<&str> {
-        self.decide(Mode::Peek, &self.charges(&names, &keys, &costs)?, figures)
-    }
-
-    /// Counts a request under every rule, even if it is over a limit.
-    #[napi]
-    pub fn charge(
-        &self,
-        names: Vec<String>,
-        keys: Vec<Key<'_>>,
-        costs: Vec<Option<f64>>,
-        figures: Figures<'_>,
-    ) -> napi::Result<&str> {
-        self.decide(Mode::Charge, &self.charges(&names, &keys, &costs)?, figures)
+        let mode = match mode.as_str() {
+            "check" => Mode::Check,
+            "peek" => Mode::Peek,
+            "charge" => Mode::Charge,
+            _ => return Err(invalid(format!("mode: {mode:?} is not check, peek or charge"))),
+        };
+        self.judge(mode, &self.charges(&names, &keys, &costs)?, figures)
     }
 
     /// Takes back a request that was counted at an instant, in nanoseconds since the epoch.
@@ -143,7 +126,7 @@ impl NativeEngine {
 }
 
 impl NativeEngine {
-    fn decide(
+    fn judge(
         &self,
         mode: Mode,
         charges: &[ChargeOf<'_>],
