@@ -222,6 +222,44 @@ fn whatever_a_client_sends_gets_a_verdict() {
     }
 }
 
+/// The server begins to parse a connection anew when a head has more than a hundred fields.
+#[test]
+fn one_connection_may_ask_with_few_and_with_many_fields() {
+    let (server, _) = TestServer::manual(RULES);
+    let question = |fields: usize, body: &str| {
+        let fields: String = (0..fields).map(|n| format!("H{n}: v\r\n")).collect();
+        let length = body.len();
+        format!(
+            "POST /v1/authz HTTP/1.1\r\nHost: a.example\r\nX-Forwarded-Method: POST\r\n\
+             X-Forwarded-Uri: /login\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+        )
+    };
+    for (many, piece) in [(96, 50), (97, 50), (97, 10_000), (400, 1), (400, 1_000), (400, 10_000)] {
+        let mut client = server.http();
+        for (fields, body) in [(1, ""), (many, ""), (1, "abc"), (many, "abc"), (many, "")] {
+            let question = question(fields, body);
+            let login =
+                question.replace("Host", &format!("X-Forwarded-For: 192.0.2.{piece}\r\nHost"));
+            login.as_bytes().chunks(piece).for_each(|piece| client.send(piece));
+            assert!(matches!(client.response().status, 200 | 429), "{many} in {piece}");
+        }
+    }
+}
+
+/// The bytes of a body must never be read as a request.
+#[test]
+fn many_fields_after_another_request_are_no_request_of_their_own() {
+    let (server, _) = TestServer::manual(RULES);
+    let inner = "GET /v1/authz HTTP/1.1\r\nHost: a\r\n";
+    let fields: String = (0..200).map(|n| format!("H{n}: v\r\n")).collect();
+    let mut client = server.http();
+    client.send(b"POST /v1/authz HTTP/1.1\r\nHost: a\r\nContent-Length: 34\r\n\r\nGET");
+    assert_eq!(client.response().status, 200);
+    client.send(format!("{}{inner}{fields}\r\n", "x".repeat(31)).as_bytes());
+    let rest = String::from_utf8_lossy(&client.rest()).into_owned();
+    assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 429 "), "{rest}");
+}
+
 #[test]
 fn a_head_beyond_the_bounds_is_a_denial() {
     let rules = format!("[authz]\ndeny_status = 403\n{RULES}");

@@ -19,15 +19,19 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 #[derive(Debug)]
 pub(super) struct Rewound {
     pub(super) stream: Stream,
-    first: [u8; PREFACE.len()],
-    length: u8,
-    consumed: u8,
+    first: Vec<u8>,
+    consumed: usize,
 }
 
 impl Rewound {
     /// Wraps a connection from which nothing has been read.
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, first: [0; PREFACE.len()], length: 0, consumed: 0 }
+        Self::again(stream, Vec::with_capacity(PREFACE.len()))
+    }
+
+    /// Wraps a connection from which `first` was read.
+    pub(super) fn again(stream: Stream, first: Vec<u8>) -> Self {
+        Self { stream, first, consumed: 0 }
     }
 
     /// Reads until the bytes show if the client speaks HTTP/2, and returns true if it does.
@@ -39,20 +43,17 @@ impl Rewound {
             return Ok(true);
         }
         loop {
-            let length = usize::from(self.length);
-            let read = self.stream.read(&mut self.first[length..]).await?;
-            if read == 0 {
+            let missing = (PREFACE.len() - self.first.len()) as u64;
+            if (&mut self.stream).take(missing).read_buf(&mut self.first).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            if length == 0 {
+            if !connection.is_busy() {
                 connection.busy();
             }
-            self.length += read as u8;
-            let first = &self.first[..length + read];
-            if !PREFACE.starts_with(first) {
+            if !PREFACE.starts_with(&self.first) {
                 return Ok(false);
             }
-            if first.len() == PREFACE.len() {
+            if self.first.len() == PREFACE.len() {
                 return Ok(true);
             }
         }
@@ -66,13 +67,17 @@ impl AsyncRead for Rewound {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let again = &self.first[usize::from(self.consumed)..usize::from(self.length)];
+        let again = &self.first[self.consumed..];
         if again.is_empty() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
         let taken = again.len().min(buffer.remaining());
         buffer.put_slice(&again[..taken]);
-        self.consumed += taken as u8;
+        self.consumed += taken;
+        if self.consumed < self.first.len() {
+            return Poll::Ready(Ok(()));
+        }
+        (self.first, self.consumed) = (Vec::new(), 0);
         // Bytes that have arrived in the meantime are added, so that the caller parses the request
         // only once.
         match Pin::new(&mut self.stream).poll_read(context, buffer) {

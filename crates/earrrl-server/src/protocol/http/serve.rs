@@ -85,19 +85,24 @@ async fn serve_http1(
 ) {
     let server = Arc::clone(&routes.server);
     let connection = Arc::new(connection);
-    let socket = TimedSocket::new(stream, Arc::clone(&connection));
     let asking = Arc::clone(&connection);
-    let mut served = http1::Builder::new()
-        .half_close(true)
-        .max_headers(MAX_FIELDS)
-        .max_buf_size(BUFFER)
-        .serve_connection(
-            TokioIo::new(socket),
-            service_fn(|request| routes.answer(request, &asking)),
-        );
-    let ended =
-        poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
-    let TimedSocket { stream, refused, .. } = served.into_parts().io.into_inner();
+    let mut hyper = http1::Builder::new();
+    hyper.half_close(true).max_buf_size(BUFFER);
+    let mut socket = TimedSocket::new(stream, Arc::clone(&connection), false);
+    let ended = loop {
+        let answer = service_fn(|request| routes.answer(request, &asking));
+        let mut served = hyper.serve_connection(TokioIo::new(socket), answer);
+        let ended =
+            poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
+        let parts = served.into_parts();
+        socket = parts.io.into_inner();
+        let Some(unread) = socket.take_unread(&parts.read_buf) else { break ended };
+        // The present head has more fields than hyper reads by default.
+        hyper.max_headers(MAX_FIELDS);
+        let stream = Rewound::again(socket.stream.stream, unread);
+        socket = TimedSocket::new(stream, Arc::clone(&connection), true);
+    };
+    let TimedSocket { stream, refused, .. } = socket;
     let ended = match (refused, ended) {
         (Some(refusal), _) => HttpEnded::Refused(refusal),
         (None, Ok(served)) => {
