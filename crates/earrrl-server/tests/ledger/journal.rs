@@ -176,7 +176,7 @@ pub(super) fn summary(journals: &[Journal]) -> String {
             Some(Entry::Committing { .. }) => "committed without an answer",
             Some(Entry::Committed) => "committed",
             Some(Entry::Gone { unanswered: 0 }) => "committed too late",
-            Some(Entry::Gone { .. }) => "lost with their server",
+            Some(Entry::Gone { .. }) => "unknown after lost answers",
             None => "empty",
         };
         *counts.entry(end).or_default() += 1;

@@ -1,5 +1,6 @@
 //! Compares the committed costs with a ledger of their own: many clients reserve, renew, release, and
-//! commit once, again, late or never, while clients, servers and Redis are killed by SIGKILL.
+//! commit once, again, late or never, while clients, servers and Redis are killed by SIGKILL, and Redis
+//! is suspended.
 //!
 //! Each client writes its requests and the answers to a journal. A journal outlives its client, and
 //! all of them together say in plain arithmetic how much each key may have been charged. Where an
@@ -18,6 +19,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -144,13 +146,22 @@ fn lasting_redis(folder: &TempDir) -> Redis {
     Redis::start_with(&["--dir", &path, "--appendonly", "yes", "--appendfsync", "always"])
 }
 
-/// Two servers share one Redis, which loses nothing when it is killed. A reservation is charged under all of its rules or none, and is committed under all of them at once.
+/// Suspends Redis for longer than the servers wait for it. It then executes what they have sent, and what
+/// they answered as failed must be taken back.
+fn suspend(redis: &Redis) {
+    redis.signal(Signal::STOP);
+    thread::sleep(Duration::from_millis(1200));
+    redis.signal(Signal::CONT);
+}
+
+/// Two servers share one Redis, which loses nothing when it is killed. A reservation is charged under all of
+/// its rules or none, and is committed under all of them at once.
 #[test]
 fn of_two_servers_over_redis_balances() {
     let (reservations, kills) = plan(3_000);
     let folder = tempfile::tempdir().unwrap();
     let mut redis = lasting_redis(&folder);
-    let engine = format!("redis = \"{}\"\ndeadline = \"2s\"", redis.url());
+    let engine = format!("redis = \"{}\"\ndeadline = \"500ms\"", redis.url());
     let mut servers = Servers::start(2, &engine, &rules(3));
     servers.settle();
     let mut crowd = Crowd::start(&servers.addresses, 3, reservations);
@@ -159,6 +170,7 @@ fn of_two_servers_over_redis_balances() {
         let round = kill / 3;
         match kill % 3 {
             0 => crowd.kill_one(kill),
+            1 if round % 5 == 2 => suspend(&redis),
             1 => redis.restart(),
             _ => {
                 // Every fifth one is killed before it has taken back what Redis did not answer.
