@@ -15,6 +15,7 @@ gate:
 # (5 minutes); 200 kills of processes that share a state file (2 minutes); 72 mutants of the core, each of which a test must catch (2 minutes);
 # then the server at full load with a million clients and reloads (5 minutes);
 # then everything that can go wrong at once, and a restart every minute (10 minutes);
+# then 200,000 reservations while clients, servers and Redis are killed (20 minutes);
 # then a real Envoy that waits for 20 ms while its rate limit service reloads, changes certificates, restarts and
 # crashes (2 minutes); 200,000 mutated requests of a client over its limit through each of Envoy, nginx and HAProxy
 # (5 minutes; nginx and HAProxy as scripts/gate installs them);
@@ -32,11 +33,12 @@ long:
     cargo run --release -p earrrl --example flood
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- soak:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- chaos:: --nocapture
+    EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- ledger:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- envoy_trouble:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- no_request_gets_past --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test debian -- no_request_gets_past --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- follow:: --nocapture
-    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: near:: audit:: cuts:: receipts:: clocks::
+    EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: commits:: near:: audit:: cuts:: receipts:: clocks::
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- near:: --nocapture
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)

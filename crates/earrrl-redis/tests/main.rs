@@ -3,6 +3,7 @@
 mod agreement;
 mod audit;
 mod clocks;
+mod commits;
 mod concurrent;
 mod conformance;
 mod cuts;

@@ -211,38 +211,82 @@ async fn several_rules_on_a_cluster() {
     several_rules_are_all_or_nothing(&node(options()).await, &node(options()).await).await;
 }
 
-/// The actual costs are at most the estimates, so the sum never exceeds the limit.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_concurrent_reservations_stay_within_the_limit() {
-    let server = Server::start(&[]).await;
-    let engines = Arc::new(nodes(&server).await);
-    let rules = engines.each_ref().map(|e| prepare(e, "tokens", "token-bucket 1000 refill=1/1h"));
+/// The actual costs are at most the estimates, so the sum never exceeds the limit. On a Cluster, the clients
+/// of the two rules are in different slots.
+async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {
+    let engines = Arc::new(engines);
+    let of = |engine: &RedisEngine| {
+        let tokens = prepare(engine, "tokens", "token-bucket 1000 refill=1/1h");
+        (tokens, prepare(engine, "requests", "fixed-window 1000000/30d"))
+    };
+    let rules = engines.each_ref().map(of);
     let streams = (0..100).map(|stream: u64| {
         let engines = engines.clone();
         tokio::spawn(async move {
-            let mut spent = 0;
+            let (mut spent, mut made) = (0, 0);
             for round in 0..3 {
                 let (from, to) = ((stream + round) as usize % 2, stream as usize % 2);
                 let estimate = 5 + (stream * 7 + round) % 10;
-                let charge = charge(rules[from], b"alice", estimate);
-                let Some(id) = hold(&engines[from], &[charge], None).await.id else { continue };
+                let (tokens, requests) = rules[from];
+                let charges = [charge(tokens, b"alice", estimate), charge(requests, b"bob", 1)];
+                let Some(id) = hold(&engines[from], &charges, None).await.id else { continue };
                 let actual = estimate * (stream % 11) / 10;
                 let actual = actual.min(estimate);
-                let committed = engines[to].commit(id, Actual::All(units(actual)), None).await;
+                let costs = [(rules[to].0, units(actual))];
+                let committed = engines[to].commit(id, Actual::ByRule(&costs), None).await;
                 assert!(!committed.unwrap().repeated);
-                spent += actual;
+                (spent, made) = (spent + actual, made + 1);
             }
-            spent
+            (spent, made)
         })
     });
-    let mut spent = 0;
+    let (mut spent, mut made) = (0, 0);
     for stream in streams.collect::<Vec<_>>() {
-        spent += stream.await.unwrap();
+        let (more, others) = stream.await.unwrap();
+        (spent, made) = (spent + more, made + others);
     }
     assert!((500..=1000).contains(&spent), "{spent}");
-    let left = remaining(&engines[0], rules[0], b"alice", None).await;
+    let left = remaining(&engines[0], rules[0].0, b"alice", None).await;
     // The refill during the test is lost or counted, at most a unit.
     assert!((999 - spent..=1001 - spent).contains(&left), "{left}, spent {spent}");
+    assert_eq!(remaining(&engines[1], rules[1].1, b"bob", None).await, 1_000_000 - made);
+}
+
+/// A hundred streams cost more than their estimates. Nothing passes until the refill has paid the excess.
+async fn debt_is_paid_first(engines: &[RedisEngine; 2]) {
+    let rules = engines.each_ref().map(|e| prepare(e, "debt", "token-bucket 1000 refill=1/s"));
+    let ask = async |node: usize, cost, secs| {
+        let held = hold(&engines[node], &[charge(rules[node], b"carol", cost)], at(secs)).await;
+        (held.id, held.decision.retry_after.duration())
+    };
+    let mut ids = Vec::new();
+    for stream in 0..120 {
+        ids.extend(ask(stream % 2, 10, 0).await.0);
+    }
+    assert_eq!(ids.len(), 100);
+    for (nth, id) in ids.into_iter().enumerate() {
+        engines[nth % 2].commit(id, Actual::All(units(25)), at(0)).await.unwrap();
+    }
+    assert_eq!(ask(0, 1, 0).await, (None, Some(Duration::from_secs(1501))));
+    assert_eq!(ask(1, 1, 1500).await.0, None);
+    assert!(ask(0, 1, 1501).await.0.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_streams_on_two_nodes() {
+    let server = Server::start(&[]).await;
+    debt_is_paid_first(&nodes(&server).await).await;
+    a_hundred_streams_stay_within_the_limit(nodes(&server).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_streams_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    let options = || Options::cluster(urls.iter().map(String::as_str));
+    let engines = [node(options()).await, node(options()).await];
+    debt_is_paid_first(&engines).await;
+    a_hundred_streams_stay_within_the_limit(engines).await;
 }
 
 #[tokio::test]

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use earrrl_server::protobuf::reservation::{CommitRequest, CommitResponse};
 use serde_json::{Value, json};
 
+use crate::reserve::COMMIT;
 use crate::support::redis::Redis;
-use crate::support::{TestServer, parse, until};
+use crate::support::{TestServer, grpc, parse, until};
 
 const RULE: &str = r#"
 [[rule]]
@@ -67,6 +69,43 @@ fn commits_teach_the_estimate_of_their_label() {
     ] {
         assert!(metrics.contains(line), "{line}{metrics}");
     }
+}
+
+/// The ids of reservations are the same in all protocols, and so are their commits.
+#[test]
+fn a_commit_over_grpc_teaches_the_estimate_of_a_reservation_over_http() {
+    let (server, _) = TestServer::manual(RULE);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let channel = runtime.block_on(grpc::connect(server.grpc));
+    let commit = |held: &Value, actual_amount| {
+        let reservation_id = held["reservation"].as_str().unwrap().to_owned();
+        let request = CommitRequest { reservation_id, actual_amount, ..CommitRequest::default() };
+        let call = grpc::call::<_, CommitResponse>(&channel, COMMIT, request);
+        runtime.block_on(call).unwrap();
+    };
+    for _ in 0..30 {
+        let held = reserve(&server, "small");
+        commit(&held, 100);
+        // A repeated commit and a release teach nothing.
+        commit(&held, 5000);
+        commit(&reserve(&server, "small"), 0);
+    }
+    assert_eq!(granted(&reserve(&server, "small")), 100);
+    let metrics = server.http().get("/metrics").body;
+    let commits = "earrrl_estimate_commits_total{rule=\"tokens\",result=\"within\"} 30\n";
+    assert!(metrics.contains(commits), "{metrics}");
+}
+
+#[test]
+fn a_refused_reload_adds_no_estimate() {
+    let (server, _) = TestServer::manual(RULE);
+    let other = RULE.replace("name = \"tokens\"", "name = \"other\"");
+    let engine = "[engine]\nredis = \"redis://127.0.0.1:1\"\n";
+    let refused = server.server.reload(Ok(parse(&format!("{engine}{RULE}{other}"))));
+    assert!(refused.is_err());
+    let metrics = server.http().get("/metrics").body;
+    assert!(metrics.contains("earrrl_estimate{rule=\"tokens\"}"), "{metrics}");
+    assert!(!metrics.contains("rule=\"other\""), "{metrics}");
 }
 
 fn teach(server: &TestServer, model: &str) {

@@ -19,6 +19,7 @@ mod figures;
 mod follow;
 mod foresight;
 mod formats;
+mod ledger;
 mod listeners;
 mod memory;
 mod missing;

@@ -396,7 +396,7 @@ fn text(pairs: &[(String, Reply)], name: &str) -> String {
 }
 
 const RESERVE: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
-const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
+pub(crate) const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit";
 
 /// Five hits a minute are allowed on the path `/login`.
 #[test]

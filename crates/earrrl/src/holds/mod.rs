@@ -204,3 +204,6 @@ impl Holds {
         expired
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -3,7 +3,9 @@
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
+use core::ops::Deref;
 use core::time::Duration;
+use std::sync::Arc;
 
 use super::Limiter;
 use crate::clock::{Clock, Nanos};
@@ -78,7 +80,7 @@ impl std::error::Error for HoldError {
 /// ```
 #[must_use = "a hold that is dropped keeps or releases its estimate at once"]
 pub struct Hold<'a, K: ?Sized, C: Clock> {
-    limiter: &'a Limiter<K, C>,
+    limiter: HeldLimiter<'a, K, C>,
     key: KeyHash,
     held: Held,
     /// The reservation among those of its client, if the rule is a bucket.
@@ -89,8 +91,46 @@ pub struct Hold<'a, K: ?Sized, C: Clock> {
     is_open: bool,
 }
 
-impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
-    /// Returns the granted cost, which is the estimate.
+/// The limiter of a hold.
+enum HeldLimiter<'a, K: ?Sized, C> {
+    Borrowed(&'a Limiter<K, C>),
+    Shared(Arc<Limiter<K, C>>),
+}
+
+impl<K: ?Sized, C> Deref for HeldLimiter<'_, K, C> {
+    type Target = Limiter<K, C>;
+
+    fn deref(&self) -> &Limiter<K, C> {
+        match self {
+            Self::Borrowed(limiter) => limiter,
+            Self::Shared(limiter) => limiter,
+        }
+    }
+}
+
+impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
+    fn new(
+        limiter: HeldLimiter<'a, K, C>,
+        key: KeyHash,
+        estimate: Cost,
+        now: Nanos,
+    ) -> Result<Self, HoldError> {
+        let is_bucket = limiter.rule.limit().is_bucket();
+        let in_bucket = is_bucket.then(|| limiter.buckets.reserve(ONLY, key));
+        let part = limiter.part(key, estimate);
+        let (decision, resets) = atomic::check_with_resets(&mut [part], now);
+        if !decision.allowed {
+            if let Some(hold) = in_bucket {
+                limiter.buckets.finish(ONLY, key, hold, Duration::ZERO);
+            }
+            return Err(HoldError::Denied(Denied(decision)));
+        }
+        let held = Held::new(now, estimate, resets[0]);
+        let is_stored = part.has_stored(&decision, 0);
+        Ok(Self { limiter, key, held, in_bucket, is_stored, is_open: true })
+    }
+
+    /// Returns the granted cost: the estimate, or what [`Limiter::hold_at_most`] granted of it.
     ///
     /// ```
     /// # use earrrl::{Cost, Limiter, Rule};
@@ -108,6 +148,32 @@ impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
     /// Returns the instant of the reservation.
     pub fn held_at(&self) -> Nanos {
         self.held.at
+    }
+
+    /// Keeps the places of a rule of [`Concurrent`](crate::Concurrent) for its timeout from now on.
+    /// Returns false if they are gone, because they have timed out or the client was reset. Under other
+    /// rules a hold lives until it is dropped, and nothing changes.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// let rule: Rule = "concurrent 2 timeout=60s".parse()?;
+    /// let streams: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let mut hold = streams.hold("alice", Cost::ONE)?;
+    /// // … a long stream, at least once a minute …
+    /// assert!(hold.renew());
+    /// hold.release();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn renew(&mut self) -> bool {
+        let (limiter, now) = (&*self.limiter, self.limiter.clock.now());
+        if !self.is_stored || !limiter.rule.limit().is_concurrent() {
+            return true;
+        }
+        let is_renewed = limiter.part(self.key, self.held.cost).renew(now, &self.held);
+        if is_renewed {
+            self.held.at = now;
+        }
+        is_renewed
     }
 
     /// Corrects the charge to the actual cost; see [`Limit::commit`](crate::Limit::commit). A cost above the estimate is
@@ -132,7 +198,7 @@ impl<K: ?Sized, C: Clock> Hold<'_, K, C> {
 
     fn finish(&mut self, actual: Option<Cost>) {
         self.is_open = false;
-        let Limiter { rule, clients, buckets, clock, .. } = self.limiter;
+        let Limiter { rule, clients, buckets, clock, .. } = &*self.limiter;
         let finish = |given_back| {
             if let Some(hold) = self.in_bucket {
                 buckets.finish(ONLY, self.key, hold, given_back);
@@ -192,18 +258,71 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
-        let (key, limit, now) = (self.hasher.hash(key), self.rule.limit(), self.clock.now());
-        let in_bucket = limit.is_bucket().then(|| self.buckets.reserve(ONLY, key));
-        let part = self.part(key, estimate);
-        let (decision, resets) = atomic::check_with_resets(&mut [part], now);
-        if !decision.allowed {
-            if let Some(hold) = in_bucket {
-                self.buckets.finish(ONLY, key, hold, Duration::ZERO);
-            }
-            return Err(HoldError::Denied(Denied(decision)));
-        }
-        let held = Held::new(now, estimate, resets[0]);
-        let is_stored = part.has_stored(&decision, 0);
-        Ok(Hold { limiter: self, key, held, in_bucket, is_stored, is_open: true })
+        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        Hold::new(HeldLimiter::Borrowed(self), key, estimate, now)
+    }
+
+    /// Reserves as [`hold`](Self::hold) does, but grants less than the estimate if less is left: the
+    /// remaining quota, in whole units. [`Hold::granted`] is the cost that was granted.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, Rule};
+    ///
+    /// let rule: Rule = "fixed-window 10000/1d".parse()?;
+    /// let tokens: Limiter<str> = Limiter::builder(rule).build()?;
+    /// tokens.charge("alice", Cost::from_units(7000))?;
+    /// let hold = tokens.hold_at_most("alice", Cost::from_units(4096))?;
+    /// // The model is asked for at most this many tokens.
+    /// assert_eq!(hold.granted(), Cost::from_units(3000));
+    /// hold.commit(Cost::from_units(731));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if no unit is left, or the estimate is above the rule's `max_cost`.
+    pub fn hold_at_most<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        estimate: Cost,
+    ) -> Result<Hold<'_, K, C>, HoldError>
+    where
+        K: Borrow<Q>,
+    {
+        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
+        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        let granted = atomic::grant(self.part(key, estimate), now);
+        Hold::new(HeldLimiter::Borrowed(self), key, granted, now)
+    }
+
+    /// Reserves as [`hold`](Self::hold) does. The hold keeps the limiter alive, so that it can be moved
+    /// to another task or thread.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, Rule};
+    /// use std::sync::Arc;
+    ///
+    /// let rule: Rule = "fixed-window 10000/1d".parse()?;
+    /// let tokens: Arc<Limiter<str>> = Arc::new(Limiter::builder(rule).build()?);
+    /// let hold = Arc::clone(&tokens).hold_owned("alice", Cost::from_units(4096))?;
+    /// // A task of an asynchronous runtime, such as `tokio::spawn` starts, can own it as well.
+    /// let stream = std::thread::spawn(move || hold.commit(Cost::from_units(731)));
+    /// stream.join().map_err(|_| "the thread panicked")?;
+    /// assert_eq!(tokens.peek("alice", Cost::ONE)?.remaining(), 9269);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the errors of [`hold`](Self::hold).
+    pub fn hold_owned<Q: Hash + ?Sized>(
+        self: Arc<Self>,
+        key: &Q,
+        estimate: Cost,
+    ) -> Result<Hold<'static, K, C>, HoldError>
+    where
+        K: Borrow<Q>,
+    {
+        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
+        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        Hold::new(HeldLimiter::Shared(self), key, estimate, now)
     }
 }

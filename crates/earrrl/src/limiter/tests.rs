@@ -519,3 +519,40 @@ fn a_check_takes_no_place_of_a_concurrent_rule() {
     drop(hold);
     assert_eq!(limiter.peek(&7, Cost::ONE).unwrap().remaining(), 2);
 }
+
+#[test]
+fn a_renewed_hold_keeps_its_place_beyond_the_timeout() {
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let builder = Limiter::<str>::builder(rule("concurrent 2 timeout=60s")).clock(clock.clone());
+    let limiter = Arc::new(builder.build().unwrap());
+    let free = || limiter.peek("alice", Cost::ONE).unwrap().remaining();
+    let mut renewed = Arc::clone(&limiter).hold_owned("alice", Cost::ONE).unwrap();
+    let mut lost = limiter.hold("alice", Cost::ONE).unwrap();
+    clock.advance(Duration::from_secs(59));
+    assert!(renewed.renew());
+    assert_eq!(free(), 0);
+    clock.advance(Duration::from_secs(59));
+    assert_eq!((free(), lost.renew(), renewed.renew()), (1, false, true));
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(free(), 1);
+    std::thread::spawn(move || renewed.commit(Cost::ZERO)).join().unwrap();
+    lost.release();
+    assert_eq!(free(), 2);
+}
+
+#[test]
+fn a_hold_of_at_most_the_estimate_grants_what_is_left() {
+    for text in ["token-bucket 100 refill=1/d", "sliding-log 100/1d"] {
+        let limiter = Limiter::<str>::builder(rule(text)).build().unwrap();
+        let ask = || limiter.hold_at_most("alice", Cost::from_units(70));
+        let (all, rest) = (ask().unwrap(), ask().unwrap());
+        let granted = [&all, &rest].map(|hold| hold.granted());
+        assert_eq!(granted, [70, 30].map(Cost::from_units), "{text}");
+        assert!(matches!(ask(), Err(HoldError::Denied(_))), "{text}");
+        let mut rest = rest;
+        assert!(rest.renew(), "only places are renewed");
+        rest.commit(Cost::from_units(20));
+        all.release();
+        assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 80, "{text}");
+    }
+}

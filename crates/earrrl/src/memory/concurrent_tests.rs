@@ -1,8 +1,8 @@
 use std::collections::HashMap;
 use std::string::ToString;
-use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use proptest::prelude::*;
@@ -283,6 +283,63 @@ fn no_instant_sees_more_holders_than_the_bound() {
     });
     assert!(granted.into_inner() > rounds);
     assert_eq!((engine.usage(rule), engine.reservations().live), (Some((0, 0)), 0));
+}
+
+/// Some holders disappear, others renew, and the clock moves on under all threads. A holder counts from
+/// the answer to its reservation until the start of its commit, or else until its timeout.
+#[test]
+fn no_instant_sees_more_holders_than_the_bound_while_they_time_out() {
+    const BOUND: usize = 4;
+    let rounds = if std::env::var_os("EARRRL_LONG").is_some() { 100_000 } else { 3_000 };
+    let (engine, timeout) = (engine(), secs(60));
+    let rule = prepare(&engine, "streams", &std::format!("concurrent {BOUND} timeout=60s"), 10);
+    let (live, start) = (Mutex::new(HashMap::new()), Barrier::new(8));
+    let granted = AtomicU64::new(0);
+    let work = |worker: usize| {
+        start.wait();
+        for round in 0..rounds {
+            if round % 4 == 0 {
+                wait(&engine, secs(3));
+            }
+            let before = engine.clock.now();
+            let Some(id) = hold(&engine, &[charge(rule, 1)]) else { continue };
+            granted.fetch_add(1, SeqCst);
+            let count = {
+                let mut live = live.lock().unwrap();
+                live.insert(id, before + timeout);
+                let now = engine.clock.now();
+                live.retain(|_, ends| *ends > now);
+                live.len()
+            };
+            assert!(count <= BOUND, "{count} holders");
+            if worker % 3 == round % 3 {
+                let before = engine.clock.now();
+                let is_renewed = engine.renew(id, timeout, None).is_ok();
+                let mut live = live.lock().unwrap();
+                let ends = live.remove(&id);
+                assert!(is_renewed || ends.is_none_or(|ends| ends <= engine.clock.now()));
+                if is_renewed {
+                    live.insert(id, before + timeout);
+                }
+            } else if round % 5 > 0 {
+                let ends = live.lock().unwrap().remove(&id);
+                let is_committed = engine.commit(id, Actual::All(Cost::ONE), None).is_ok();
+                assert!(is_committed || ends.is_none_or(|ends| ends <= engine.clock.now()));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        (0..8).for_each(|worker| {
+            drop({
+                let work = &work;
+                scope.spawn(move || work(worker))
+            })
+        })
+    });
+    assert!(granted.into_inner() > rounds as u64 / 2);
+    wait(&engine, timeout);
+    engine.expire();
+    assert_eq!((free(&engine, rule), engine.reservations().live), (BOUND as u64, 0));
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl<C: Clock> MemoryEngine<C> {
             let (known, mut part) = self.known_part(&rules, charge)?;
             known.settle(part.key, now);
             if terms.at_most {
-                part.cost = grant(part, now);
+                part.cost = atomic::grant(part, now);
             }
             each.push((known, part));
         }
@@ -270,14 +270,6 @@ impl<C: Clock> MemoryEngine<C> {
             self.holds.buckets.finish(part.rule, part.key, hold, given_back);
         }
     }
-}
-
-/// Returns the granted cost: the estimate, or the remaining quota if that is less. If nothing
-/// remains, the cost is one unit, which is then denied.
-fn grant(part: Part<'_>, now: Nanos) -> Cost {
-    let one = Part { cost: Cost::ONE, ..part };
-    let remaining = atomic::decide(&mut [one], Mode::Peek, &|| now).remaining;
-    part.cost.min(Cost::from_units(remaining.max(1)))
 }
 
 /// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.

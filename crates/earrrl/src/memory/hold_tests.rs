@@ -252,6 +252,36 @@ fn concurrent_streams_stay_within_the_limit() {
     }
 }
 
+/// The streams cost more than their estimates. Nothing passes until the refill has paid the excess.
+#[test]
+fn the_debt_of_concurrent_streams_is_paid_first() {
+    for rule in ["token-bucket 1000 refill=1/s", "gcra 1/s burst=1000"] {
+        let engine = engine();
+        let rule = prepare(&engine, "tokens", rule);
+        let (start, engine) = (&Barrier::new(4), &engine);
+        let spend = || {
+            let ids = (0..50).filter_map(|_| {
+                engine.hold(&[charge(rule, 10)], HoldTerms::default(), None).unwrap().id
+            });
+            let ids: Vec<_> = ids.collect();
+            start.wait();
+            ids.iter().for_each(|id| drop(engine.commit(*id, Actual::All(units(25)), None)));
+            ids.len()
+        };
+        let admitted: usize = thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(spend)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 100);
+        let ask = || engine.hold(&[charge(rule, 1)], HoldTerms::default(), None).unwrap();
+        assert_eq!(ask().decision.retry_after.duration(), Some(secs(1501)));
+        wait(engine, 1500);
+        assert_eq!(ask().id, None);
+        wait(engine, 1);
+        assert!(ask().id.is_some());
+    }
+}
+
 #[test]
 fn a_change_of_the_algorithm_drops_the_estimates() {
     let engine = engine();

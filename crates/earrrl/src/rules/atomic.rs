@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Mode, Policy};
 use crate::clock::Nanos;
+use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Wait};
 use crate::rules::alone::Judged;
 use crate::rules::at_home::AtHome;
@@ -44,6 +45,14 @@ pub(crate) fn check_with_resets(parts: &mut [Part<'_>], now: Nanos) -> (Decision
         resets.push(decision.reset_after);
     }
     (decision, resets)
+}
+
+/// Returns the cost that a reservation is granted: its estimate, or the remaining quota if that is less.
+/// If nothing remains, the cost is one unit, which is then denied.
+pub(crate) fn grant(part: Part<'_>, now: Nanos) -> Cost {
+    let one = Part { cost: Cost::ONE, ..part };
+    let remaining = decide(&mut [one], Mode::Peek, &|| now).remaining;
+    part.cost.min(Cost::from_units(remaining.max(1)))
 }
 
 /// Decides a request, and passes the answers of several rules to `report`.

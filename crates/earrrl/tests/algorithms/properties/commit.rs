@@ -174,6 +174,48 @@ proptest! {
         }
     }
 
+    /// The first charge is not refilled before the last commit, so the bucket is never full.
+    #[test]
+    fn of_a_bucket_that_is_never_full_leave_the_state_of_the_actual_costs_in_any_order(
+        limit in token_buckets(),
+        start in starts(),
+        held in proptest::collection::vec((costs(), actual_costs(), 0.0..0.15), 1..6),
+        order in Just((0..6usize).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let mut client = Client::new(limit.into());
+        client.charge(start, limit.capacity());
+        let (mut exact, mut now, mut all) = (client.clone(), start, Vec::new());
+        for (estimate, actual, share) in held {
+            now = after(now, &limit.into(), share);
+            all.push((hold(&mut client, now, estimate), actual));
+            charge(&mut exact, now, actual);
+        }
+        for (held, actual) in order.iter().filter_map(|place| all.get(*place)) {
+            commit(&mut client, now, held, *actual);
+        }
+        prop_assert_eq!(client.state, exact.state);
+    }
+
+    /// The log never holds more than its quota, and so drops nothing.
+    #[test]
+    fn of_a_log_in_any_order_leave_the_state_of_the_actual_costs(
+        start in starts(),
+        held in proptest::collection::vec((costs(), actual_costs(), 0.0..0.5), 1..6),
+        order in Just((0..6usize).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let mut client = Client::of("sliding-log 1000000/1m");
+        let (mut exact, mut now, mut all) = (client.clone(), start, Vec::new());
+        for (estimate, actual, share) in held {
+            now = after(now, &client.limit, share);
+            all.push((hold(&mut client, now, estimate), actual));
+            charge(&mut exact, now, actual);
+        }
+        for (held, actual) in order.iter().filter_map(|place| all.get(*place)) {
+            commit(&mut client, now, held, *actual);
+        }
+        prop_assert_eq!(client.report(now, Cost::ONE), exact.report(now, Cost::ONE));
+    }
+
     /// A bucket that was full in between, and an exponential average, depend on the order.
     #[test]
     fn in_any_order_leave_the_same_state(
