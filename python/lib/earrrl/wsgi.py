@@ -37,7 +37,7 @@ class RateLimitMiddleware:
         self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
 
     def __call__(self, environ, start_response):
-        headers = [(name, environ[key].encode("latin-1")) for name, key in self._headers if key in environ]
+        headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
         target = quote(path, encoding="latin-1", errors="replace").encode()
         peer = environ.get("REMOTE_ADDR")
@@ -60,12 +60,22 @@ class RateLimitMiddleware:
                 headers = headers + _texts(passing.leave(int(status[:3]), raw))
             return start_response(status, headers, *error)
 
+        def started_later(body):
+            """Passes on the body of an application that is a generator, and starts the response with its first part."""
+            try:
+                yield from body
+            finally:
+                getattr(body, "close", tuple)()
+                if not answered:
+                    passing.leave(499, [])
+
         try:
-            return self.app(environ, start_with_headers)
+            body = self.app(environ, start_with_headers)
         except BaseException:
             if not answered:
                 passing.leave(499, [])
             raise
+        return body if answered else started_later(body)
 
     def _refuse(self, refusal, environ, start_response):
         headers, body = refusal.headers, refusal.body
