@@ -1,4 +1,4 @@
-"""Every block of Python in the page docs/python.md and in the package's README runs, and every service in it denies."""
+"""Every block of Python in the pages about the package runs, and every service in it denies."""
 
 import os
 import pathlib
@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 from conftest import asgi, wsgi
+from django.test import override_settings as django_settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs" / "python.md", ROOT / "python" / "README.md"]
+PAGES = [ROOT / "docs" / "python.md", ROOT / "docs" / "moving.md", ROOT / "python" / "README.md"]
 BLOCKS = [(page.name, place, block) for page in PAGES
           for place, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))]
 
@@ -48,5 +49,40 @@ def test_block(block, prefix):
     assert folders(prefix), "the block keeps its limits in files"
 
 
+OLD_VIEWS = """
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+from django_ratelimit.decorators import ratelimit
+
+@ratelimit(key="get:user", rate="3/d")
+def export(request):
+    return HttpResponse("a file")
+
+@ratelimit(key="ip", rate="5/d", method="POST")
+def login(request):
+    return HttpResponse("welcome")
+
+urlpatterns = [path("export", export), path("login", login)]
+app = get_wsgi_application()
+"""
+
+
+def test_django_ratelimit_denies_what_the_block_in_its_place_denies(prefix):
+    [block] = [block for _, _, block in BLOCKS if "@ratelimit" in block]
+    # No window ends within the test.
+    block = block.replace("/dev/shm/", prefix).replace("5/1m", "5/1d").replace("3/1h", "3/1d")
+    exports, logins = [("GET", f"/export?user={user}") for user in "ababaaa"], [("POST", "/login")] * 6
+    allowed = []
+    for code in (OLD_VIEWS, block):
+        names = {"__name__": "service"}
+        exec(compile(code, "block", "exec"), names)
+        with django_settings(ROOT_URLCONF=tuple(names["urlpatterns"])):
+            statuses = [wsgi(names["app"], path, method=method)[0] for method, path in [*exports, *logins, ("GET", "/login")]]
+        assert set(statuses) <= {200, 403, 429}
+        allowed.append([status == 200 for status in statuses])
+    assert allowed[0] == allowed[1] == [True] * 5 + [False] * 2 + [True] * 5 + [False, True]
+
+
 def test_there_are_blocks():
-    assert len(BLOCKS) >= 8
+    assert len(BLOCKS) >= 10
