@@ -14,7 +14,7 @@
 """
 
 import time
-from http.client import responses
+from http import HTTPStatus
 from urllib.parse import quote
 
 
@@ -82,11 +82,18 @@ class RateLimitMiddleware:
         if self.respond:
             kind, body = self.respond(environ, refusal)
             headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
-        reason = responses.get(refusal.status, "Error")
-        start_response(f"{refusal.status} {reason}", [*_texts(headers), ("content-length", str(len(body)))])
+        start_response(_status_line(refusal.status), [*_texts(headers), ("content-length", str(len(body)))])
         return [body]
 
 
+def _status_line(status):
+    """Returns a status with its reason, which WSGI demands for statuses without one, too."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"{status} Error"
+
+
 def _texts(headers):
-    """Returns headers as _texts, as WSGI has them."""
+    """Returns headers as texts, as WSGI has them."""
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
