@@ -21,7 +21,11 @@ use crate::input::{self, key_bytes};
 use crate::passing::{Passing, Refusal};
 use crate::request_rule::{AllAnswers, Rule};
 
-/// The rules of a service, over one engine.
+/// The rules of a service, over one engine. Both middlewares take it.
+///
+/// >>> from earrrl import RateLimits, Rule
+/// >>> limits = RateLimits([Rule("address", "gcra 5/s burst=20")], trusted_proxies=["10.0.0.0/8"])
+/// >>> limits.change("address", "gcra 10/s burst=40")
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct RateLimits {
     layer: RateLimitLayer<MemoryEngine>,

@@ -1,13 +1,19 @@
-"""Every block of Python in the pages about the package runs, and every service in it denies."""
+"""Every block of Python in the pages about the package runs, and every service in it denies; so do examples of docstrings."""
 
+import doctest
 import os
 import pathlib
 import re
 import shutil
 
+import mypy.api
 import pytest
 from conftest import asgi, wsgi
 from django.test import override_settings as django_settings
+
+import earrrl.asgi
+import earrrl.limits
+import earrrl.wsgi
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "docs" / "python.md", ROOT / "docs" / "moving.md", ROOT / "python" / "README.md"]
@@ -47,6 +53,24 @@ def test_block(block, prefix):
         statuses = [get(app, headers=[("host", "example.org"), ("x-api-key", "a")])[0] for _ in range(200)]
         assert statuses[0] in (200, 404) and statuses[-1] == 429, statuses
     assert folders(prefix), "the block keeps its limits in files"
+
+
+@pytest.mark.parametrize(("module", "least"), [(earrrl, 25), (earrrl.asgi, 5), (earrrl.wsgi, 6), (earrrl.limits, 6)])
+def test_examples_of_docstrings(module, least):
+    failed, attempted = doctest.testmod(module)
+    assert failed == 0 and attempted >= least
+
+
+def test_blocks_agree_with_the_stubs(tmp_path):
+    for place, (_, _, block) in enumerate(BLOCKS):
+        # slowapi's own types do not allow what its page says.
+        head = "# mypy: disable-error-code=arg-type\n" if "slowapi" in block else ""
+        (tmp_path / f"block{place}.py").write_text(head + block)
+    # Functions without types are usual in examples, and some of the frameworks have none.
+    allowed = ["--allow-untyped-defs", "--allow-incomplete-defs", "--allow-untyped-calls", "--allow-untyped-decorators"]
+    allowed += ["--disable-error-code=import-untyped", "--disable-error-code=method-assign"]
+    report, errors, status = mypy.api.run(["--strict", *allowed, f"--cache-dir={tmp_path}/cache", *map(str, tmp_path.glob("*.py"))])
+    assert status == 0, report + errors
 
 
 OLD_VIEWS = """
