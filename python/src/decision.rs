@@ -157,6 +157,14 @@ pub(crate) struct Client {
     reset_after: f64,
 }
 
+#[pymethods]
+impl Client {
+    fn __repr__(&self) -> String {
+        let Self { fingerprint, usage, remaining, .. } = self;
+        format!("<Client fingerprint={fingerprint} usage={usage:.3} remaining={remaining}>")
+    }
+}
+
 impl From<TopClient> for Client {
     fn from(client: TopClient) -> Self {
         Self {

@@ -14,6 +14,13 @@ use crate::error::{invalid, not_built, refused};
 use crate::input::{self, key_bytes, wrong_type};
 
 /// Decides requests under several named rules: a request is counted under all of them, or under none.
+///
+/// >>> from earrrl import Engine
+/// >>> engine = Engine({"user": "gcra 1/h burst=1", "tokens": "token-bucket 1000 refill=100/h"})
+/// >>> engine.check({"user": "alice", "tokens": ("alice", 1200)}).rule
+/// 'tokens'
+/// >>> bool(engine.check({"user": "alice", "tokens": ("alice", 800)}))
+/// True
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Engine {
     engine: MemoryEngine,

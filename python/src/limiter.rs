@@ -11,6 +11,17 @@ use crate::error::{invalid, not_built};
 use crate::input::{self, with_key};
 
 /// Decides requests under one rule, for at most ``capacity`` clients.
+///
+/// >>> from earrrl import Limiter
+/// >>> limiter = Limiter("token-bucket 10 refill=1/h")
+/// >>> decision = limiter.check("alice", cost=8)
+/// >>> decision
+/// <Decision allowed=True remaining=2 retry_after=0>
+/// >>> limiter.peek("alice", cost=8).allowed
+/// False
+/// >>> limiter.refund("alice", cost=8, at=decision.at)
+/// >>> bool(limiter.check("alice", cost=8))
+/// True
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Limiter {
     limiter: earrrl::Limiter<[u8]>,
@@ -119,7 +130,8 @@ impl Limiter {
         self.named.rule.to_string()
     }
 
-    /// Returns the number of stored clients, including idle ones; large numbers are estimates.
+    /// Returns the number of stored clients, including idle ones: an estimate from a sample of a large
+    /// table, in which few clients may count as 0. ``top`` walks over all of them.
     fn __len__(&self) -> usize {
         self.limiter.len()
     }

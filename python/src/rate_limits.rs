@@ -21,7 +21,11 @@ use crate::input::{self, key_bytes};
 use crate::passing::{Passing, Refusal};
 use crate::request_rule::{AllAnswers, Rule};
 
-/// The rules of a service, over one engine.
+/// The rules of a service, over one engine. Both middlewares take it.
+///
+/// >>> from earrrl import RateLimits, Rule
+/// >>> limits = RateLimits([Rule("address", "gcra 5/s burst=20")], trusted_proxies=["10.0.0.0/8"])
+/// >>> limits.change("address", "gcra 10/s burst=40")
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct RateLimits {
     layer: RateLimitLayer<MemoryEngine>,
@@ -169,7 +173,7 @@ impl RateLimits {
 impl RateLimits {
     fn add_headers(&self, headers: &Bound<'_, PyAny>, parts: &mut Parts) -> PyResult<()> {
         for pair in headers.cast::<PyList>()?.iter() {
-            let (name, value): (Bound<'_, PyBytes>, Bound<'_, PyBytes>) = pair.extract()?;
+            let (name, value) = header(&pair)?;
             let is_read = |known: &String| known.as_bytes().eq_ignore_ascii_case(name.as_bytes());
             let Some(known) = self.headers.iter().find(|known| is_read(known)) else { continue };
             let name = HeaderName::from_bytes(known.as_bytes());
@@ -193,6 +197,15 @@ impl RateLimits {
         let place = rules.iter().position(|(known, _)| known == name);
         place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(name))
     }
+}
+
+/// Returns the name and the value of a header: a tuple, or another sequence of two, such as the lists of some servers.
+fn header<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    if let Ok(tuple) = pair.extract() {
+        return Ok(tuple);
+    }
+    let [name, value]: [Bound<'py, PyBytes>; 2] = pair.extract()?;
+    Ok((name, value))
 }
 
 fn client_address(proxies: &[String], hops: usize, source: &str) -> PyResult<ClientAddress> {

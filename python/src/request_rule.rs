@@ -14,6 +14,10 @@ use crate::error::invalid;
 use crate::input::{self, key_bytes, wrong_type};
 
 /// A rule for requests, with the key that tells clients apart and the cost of a request.
+///
+/// >>> from earrrl import Rule
+/// >>> Rule("export", "token-bucket 100 refill=1/s", "header:x-api-key", missing=401, cost=10)
+/// <Rule export: token-bucket 100 refill=1/s>
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct Rule {
     name: String,

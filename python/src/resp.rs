@@ -122,7 +122,9 @@ fn open(address: &Address) -> io::Result<Box<dyn Socket>> {
             Ok(Box::new(stream))
         }
         #[cfg(not(unix))]
-        Address::Unix(_) => Err(io::Error::other("this system has no Unix sockets")),
+        Address::Unix(path) => {
+            Err(io::Error::other(format!("{}: this system has no Unix sockets", path.display())))
+        }
     }
 }
 

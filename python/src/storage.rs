@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earrrl::{Cost, Decision, Nanos, Rule, State};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::{invalid, not_built};
@@ -118,10 +118,16 @@ impl Windows {
         true
     }
 
-    /// Forgets all counts of this process, and returns their number. Counters in files stay.
-    fn reset(&self) -> u64 {
+    /// Forgets all counts of this process, and returns their number.
+    ///
+    /// Raises `NotImplementedError` for counts in files, which other processes use at the same time.
+    fn reset(&self) -> PyResult<u64> {
+        if self.directory.is_some() {
+            let problem = "the counts in files are shared, and are cleared one key at a time";
+            return Err(PyNotImplementedError::new_err(problem));
+        }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.drain().map(|(_, limiter)| limiter.survey(0).rates.clients()).sum()
+        Ok(known.drain().map(|(_, limiter)| limiter.survey(0).rates.clients()).sum())
     }
 }
 

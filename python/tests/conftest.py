@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 from wsgiref.util import setup_testing_defaults
 
@@ -19,10 +20,10 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http", extensions=()):
+def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http", extensions=(), pair=tuple):
     """Calls an ASGI application, and returns the status, the headers and the body."""
     scope = {"type": kind, "method": method, "path": path, "raw_path": quote(path, errors="replace").encode(), "query_string": b"", "state": {},
-             "headers": [(name.encode(), value.encode()) for name, value in headers],
+             "headers": [pair((name.encode(), value.encode("latin-1"))) for name, value in headers],
              "client": (peer, 4711) if peer else None, "extensions": dict.fromkeys(extensions, {})}
     sent = []
 
@@ -41,7 +42,8 @@ def asgi(app, path="/", headers=(), peer="192.0.2.7", method="GET", kind="http",
 
 def wsgi(app, path="/", headers=(), peer="192.0.2.7", method="GET"):
     """Calls a WSGI application, and returns the status, the headers and the body."""
-    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": ""}
+    path, _, query = path.partition("?")
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "SCRIPT_NAME": "", "QUERY_STRING": query}
     environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers}
     if "HTTP_CONTENT_TYPE" in environ:
         environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
@@ -79,7 +81,7 @@ class Server:
             assert self.process.poll() is None and time.monotonic() < deadline, b"".join(self.log).decode()
             try:
                 seen.add(self.get("/pid")[1])
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 time.sleep(0.05)
         return {int(pid) for pid in seen}
 
@@ -94,22 +96,14 @@ class Server:
 
     def flood(self, path, requests, threads=20):
         """Sends requests from many threads at once, and returns how often each status came."""
-        statuses = Counter()
+        def status(_):
+            try:
+                return self.get(path)[0]
+            except (OSError, http.client.HTTPException):
+                return "failed"
 
-        def work():
-            for _ in range(requests // threads):
-                try:
-                    status = self.get(path)[0]
-                except OSError:
-                    status = "failed"
-                statuses[status] += 1
-
-        workers = [threading.Thread(target=work) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        return statuses
+        with ThreadPoolExecutor(threads) as pool:
+            return Counter(pool.map(status, range(requests)))
 
     def stop(self):
         if self.process.poll() is None:

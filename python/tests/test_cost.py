@@ -1,10 +1,14 @@
 """No call leaves memory behind."""
 
+import gc
 import os
 import resource
 
 import pytest
+from limits import parse
+from limits.storage import storage_from_string
 
+import earrrl.limits
 from earrrl import Engine, Limiter, Passing, RateLimits, Rule
 
 CHECKS = 10_000_000 if os.environ.get("EARRRL_LONG") else 200_000
@@ -17,6 +21,7 @@ def bytes_in_use():
 
 LIMITER = Limiter("gcra 5/s burst=9", capacity=1000)
 ENGINE = Engine({"login": "gcra 5/s burst=9", "log": "sliding-log 5/1s"}, capacity=1000)
+STORAGE = storage_from_string("earrrl://?capacity=1000")
 LIMITS = RateLimits([Rule("a", "gcra 5/s burst=9", [lambda scope: "key", "client"], cost_after=lambda status, headers: 1)], capacity=1000)
 
 
@@ -49,7 +54,22 @@ def build(turn):
         Limiter("gcra 5/s burst=x")
 
 
-@pytest.mark.parametrize(("share", "work"), [(1, check), (4, check_several), (40, refuse), (8, judge), (200, build)])
+def build_cycles(turn):
+    limits = RateLimits([Rule("a", "gcra 5/s burst=9", exempt=lambda scope: limits)], capacity=1000)
+    if turn % 50 == 0:
+        gc.collect()
+
+
+def store(turn):
+    key = parse("5/minute").key_for(f"{turn % 5000}")
+    STORAGE.incr(key, 60)
+    STORAGE.get_expiry(key)
+    STORAGE.acquire_sliding_window_entry(key, 5, 60)
+
+
+@pytest.mark.parametrize(
+    ("share", "work"), [(1, check), (4, check_several), (40, refuse), (8, judge), (200, build), (200, build_cycles), (20, store)],
+)
 def test_no_leak(share, work):
     for turn in range(20_000 // share):
         work(turn)

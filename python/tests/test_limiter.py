@@ -49,6 +49,15 @@ def test_a_text_and_its_utf8_are_one_key():
     assert limiter.fingerprint("ämne") == limiter.fingerprint("ämne".encode()) == limiter.top(1)[0].fingerprint
 
 
+def test_the_clients_with_the_highest_rates():
+    limiter = Limiter("gcra 1/d burst=4")
+    for key in ("alice", "bob", "bob"):
+        limiter.check(key)
+    first, second = limiter.top()
+    assert [first.fingerprint, second.fingerprint] == [limiter.fingerprint("bob"), limiter.fingerprint("alice")]
+    assert repr(first) == f"<Client fingerprint={first.fingerprint} usage=0.500 remaining=2>"
+
+
 def test_costs_charges_and_refunds():
     limiter = Limiter("token-bucket 10 refill=1/d", max_cost=100)
     assert limiter.check("a", 2.5).remaining == 7
@@ -166,6 +175,11 @@ def test_tasks_share_a_limiter():
     assert sum(asyncio.run(all_work())) == 50
 
 
-def test_import_takes_no_other_package():
-    code = "import sys; before = set(sys.modules); import earrrl; print(*sorted(set(sys.modules) - before))"
-    assert in_process(code).split() == ["earrrl", "earrrl._native"]
+@pytest.mark.parametrize("name", ["earrrl", "earrrl.asgi", "earrrl.wsgi"])
+def test_import_takes_no_other_package(name):
+    code = f"import sys; before = set(sys.modules); import {name}; print(*sorted(set(sys.modules) - before))"
+    imported = in_process(code).split()
+    # asyncio and http.client would take most of the time.
+    assert not {"asyncio", "http.client"} & set(imported)
+    own = [module for module in imported if module.split(".")[0] not in sys.stdlib_module_names]
+    assert own == sorted({"earrrl", "earrrl._native", name})

@@ -43,7 +43,8 @@ def test_asynchronous_strategies(uri, strategy):
         limiter = strategy(storage_from_string(f"async+{uri}"))
         limit = parse("5/day")
         assert sum(await asyncio.gather(*(limiter.hit(limit, "alice") for _ in range(20)))) == 5
-        assert (await limiter.get_window_stats(limit, "alice")).remaining == 0
+        stats = await limiter.get_window_stats(limit, "alice")
+        assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 86400
         assert not await limiter.test(limit, "alice")
         await limiter.clear(limit, "alice")
         assert await limiter.test(limit, "alice")
@@ -113,8 +114,9 @@ def test_threads_share_a_storage(uri):
 
 
 def test_refusals(tmp_path):
-    for wrong in ("earrrl://127.0.0.1:x", "earrrl://?capacity=x", "earrrl://?capacity=-1"):
-        with pytest.raises(ConfigurationError):
+    for wrong in ("earrrl://127.0.0.1:x", "earrrl://?capacity=x", "earrrl://?capacity=-1", "earrrl://dev/shm/limits",
+                  "earrrl+unix://run/earrrl.sock", "earrrl+unix://"):
+        with pytest.raises(ConfigurationError, match="expected earrrl://, earrrl:///DIRECTORY"):
             storage_from_string(wrong)
     storage = storage_from_string("earrrl://?capacity=10")
     for arguments, error in [(("key", 0), ValueError), (("key", -1), OverflowError), ((1, 60), TypeError), (("key", 60, "1"), TypeError),
@@ -122,18 +124,41 @@ def test_refusals(tmp_path):
         with pytest.raises(error):
             storage.incr(*arguments)
     assert storage.incr("k" * 10_000_000, 60) == 1
-    with pytest.raises(NotImplementedError):
+    for method in (storage.get, storage.get_expiry, storage.clear):
+        with pytest.raises(TypeError):
+            method(1)
+    with pytest.raises(NotImplementedError, match="MovingWindowRateLimiting is not implemented"):
         MovingWindowRateLimiter(storage)
+    with pytest.raises(NotImplementedError, match="MovingWindowRateLimiting is not implemented"):
+        async_strategies.MovingWindowRateLimiter(storage_from_string("async+earrrl://"))
     with pytest.raises(ValueError, match="1000 different limits"):
         for limit in range(1001):
             storage.acquire_sliding_window_entry("key", limit, 60)
 
 
-def test_reset_forgets_the_counts_of_this_process():
+def test_reset_forgets_the_counts_of_this_process(tmp_path):
     storage = storage_from_string("earrrl://")
     for name in range(10):
         storage.incr(f"key{name}", 60)
-    assert storage.reset() == 10 and storage.get("key1") == 0
+    assert storage.acquire_sliding_window_entry("key", 1, 60)
+    assert storage.reset() == 11 and storage.get("key1") == 0
+    assert storage.acquire_sliding_window_entry("key", 1, 60)
+    assert asyncio.run(storage_from_string("async+earrrl://").reset()) == 0
+
+
+def test_counts_in_files_are_not_reset(tmp_path):
+    storage = storage_from_string(f"earrrl://{tmp_path}/states")
+    assert storage.incr("key", 86400) == 1
+    with pytest.raises(NotImplementedError, match="the counts in files are shared"):
+        storage.reset()
+    with pytest.raises(NotImplementedError, match="the counts in files are shared"):
+        asyncio.run(storage_from_string(f"async+earrrl://{tmp_path}/states").reset())
+    assert storage.get("key") == 1
+
+
+def test_paths_of_uris_are_decoded(tmp_path):
+    storage_from_string(f"earrrl://{tmp_path}/a%20b").incr("key", 60)
+    assert (tmp_path / "a b").is_dir()
 
 
 def test_the_limit_is_read_from_a_strategys_key():

@@ -288,6 +288,31 @@ def test_long_keys_and_odd_requests_are_limited(serve):
     assert service.get(peer=None)[0] == 429
 
 
+def test_servers_whose_headers_are_lists():
+    service = AsgiService(RateLimits([Rule("key", "gcra 1/h burst=1", "header:x-api-key")]))
+    assert [service.get(headers=[("x-api-key", key)], pair=list)[0] for key in "aba"] == [200, 200, 429]
+
+
+def test_environs_that_are_not_latin1():
+    service = WsgiService(RateLimits([Rule("key", "gcra 1/h burst=1", "header:x-api-key")]))
+    assert [service.get(headers=[("x-api-key", "\u4e2d")])[0] for _ in range(2)] == [200, 429]
+
+
+def test_applications_that_are_generators():
+    def hello(environ, start_response):
+        if environ["PATH_INFO"] == "/fail":
+            raise ZeroDivisionError
+        start_response("200 OK", [("x-own", "1")])
+        yield b"hello"
+
+    service = Wsgi(hello, RateLimits([Rule("login", "gcra 1/h burst=9", cost_after=lambda status, headers: 4 if status == 499 else 0)]))
+    status, headers, body = wsgi(service)
+    assert (status, headers["ratelimit"], body) == (200, '"login";r=8;t=28800', b"hello")
+    with pytest.raises(ZeroDivisionError):
+        wsgi(service, "/fail")
+    assert wsgi(service)[1]["ratelimit"] == '"login";r=2;t=7200'
+
+
 def test_websockets_and_other_scopes():
     limits = RateLimits([Rule("address", "gcra 1/h burst=1")])
     seen = []

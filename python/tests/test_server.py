@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 
 import pytest
 from limits import parse
@@ -25,10 +26,12 @@ def test_strategies(server, place, strategy):
         assert limiter.test(limit, key) and limiter.hit(limit, key)
     for limiter in (limiter, other):
         assert not limiter.test(limit, key) and not limiter.hit(limit, key)
-        assert limiter.get_window_stats(limit, key).remaining == 0
+        stats = limiter.get_window_stats(limit, key)
+        assert stats.remaining == 0 and time.time() < stats.reset_time <= time.time() + 86400
     assert limiter.storage.check()
-    with pytest.raises(NotImplementedError):
-        limiter.clear(limit, key)
+    for refused in (lambda: limiter.clear(limit, key), limiter.storage.reset):
+        with pytest.raises(NotImplementedError, match="a server cannot clear the counts of limits"):
+            refused()
 
 
 def test_asynchronous_strategies(server):
@@ -36,6 +39,9 @@ def test_asynchronous_strategies(server):
         limiter = AsyncFixedWindowRateLimiter(storage_from_string(f"async+{server[0]}"))
         hits = await asyncio.gather(*(limiter.hit(parse("7/day"), "alice") for _ in range(50)))
         assert sum(hits) == 7 and await limiter.storage.check()
+        assert time.time() < (await limiter.get_window_stats(parse("7/day"), "alice")).reset_time <= time.time() + 86400
+        with pytest.raises(NotImplementedError, match="a server cannot clear the counts of limits"):
+            await limiter.storage.reset()
 
     asyncio.run(work())
 
@@ -56,14 +62,24 @@ def test_threads_and_children_have_connections_of_their_own(server):
     assert limiter.get_window_stats(limit, "shared").remaining == 29
 
 
-def answering(*answers):
+def test_tokens_of_uris_are_decoded():
+    commands = []
+    uri = answering(b"-ERR no\r\n", seen=commands).replace("//", "//:a%2Fb@")
+    with pytest.raises(RuntimeError):
+        storage_from_string(uri).incr("key", 60)
+    assert commands == [b"*2\r\n$4\r\nAUTH\r\n$3\r\na/b\r\n"]
+
+
+def answering(*answers, seen=None):
     """Starts a server that gives these answers, each to one connection; returns its URI."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
         for answer in answers:
             connection = listener.accept()[0]
-            connection.recv(1000)
+            command = connection.recv(1000)
+            if seen is not None:
+                seen.append(command)
             connection.sendall(answer)
             connection.close()
         listener.close()

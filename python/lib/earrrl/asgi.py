@@ -7,7 +7,6 @@
 >>> app = RateLimitMiddleware(app, limits)
 """
 
-import asyncio
 from urllib.parse import quote
 
 
@@ -35,6 +34,9 @@ class RateLimitMiddleware:
         if hasattr(judged, "status"):
             return await self._refuse(judged, scope, receive, send)
         if judged.delay:
+            # Services that hold no request back need not wait for this import, which takes longer than all others.
+            import asyncio
+
             await asyncio.sleep(judged.delay)
         verdict, settlement = judged.enter()
         if verdict or settlement:

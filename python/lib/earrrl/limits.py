@@ -15,7 +15,7 @@
 
 import asyncio
 from functools import lru_cache
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs, unquote, urlparse
 
 from limits import parse
 from limits.aio.storage import SlidingWindowCounterSupport as AsyncSlidingWindowCounterSupport
@@ -120,17 +120,22 @@ class AsyncEarrrlStorage(AsyncStorage, AsyncSlidingWindowCounterSupport, Timesta
 
 def _open_windows(uri, options):
     """Returns the counters that a URI describes."""
-    parts = urlparse(uri)
     try:
-        if parts.scheme.endswith("+unix"):
-            return ServerWindows(None, parts.path, parts.password)
+        parts = urlparse(uri)
+        path, token = unquote(parts.path), parts.password and unquote(parts.password)
+        is_unix = parts.scheme.endswith("+unix")
+        if path.strip("/") if parts.hostname else is_unix and not path:
+            raise ValueError("a host with a path" if parts.hostname else "no path")
+        if is_unix:
+            return ServerWindows(None, path, token)
         if parts.hostname:
             host = parts.netloc.rpartition("@")[2]
-            return ServerWindows(host if parts.port else f"{host}:{_DEFAULT_PORT}", None, parts.password)
+            return ServerWindows(host if parts.port else f"{host}:{_DEFAULT_PORT}", None, token)
         capacity = options.get("capacity") or parse_qs(parts.query).get("capacity", [_DEFAULT_CAPACITY])[-1]
-        return Windows(parts.path or None, int(capacity))
+        return Windows(path or None, int(capacity))
     except (ValueError, OverflowError) as error:
-        raise ConfigurationError(f"{uri}: {error}; expected earrrl://, earrrl:///DIRECTORY, or earrrl://HOST:PORT") from error
+        expected = "earrrl://, earrrl:///DIRECTORY, earrrl://HOST:PORT, or earrrl+unix:///SOCKET"
+        raise ConfigurationError(f"{uri}: {error}; expected {expected}") from error
 
 
 @lru_cache(maxsize=1000)
@@ -144,5 +149,5 @@ def _parse(amount, multiples, granularity):
 
 def _limit_of(key):
     """Returns the amount and the window of a limit, which the strategies write at the end of its keys; None for other keys."""
-    parts = key.rsplit("/", 3)
+    parts = str.rsplit(key, "/", 3)
     return _parse(*parts[1:]) if len(parts) == 4 else (None, None)

@@ -14,7 +14,7 @@
 """
 
 import time
-from http.client import responses
+from http import HTTPStatus
 from urllib.parse import quote
 
 
@@ -37,7 +37,7 @@ class RateLimitMiddleware:
         self._headers = [(name.encode(), key if key == "CONTENT_TYPE" else f"HTTP_{key}") for name, key in names]
 
     def __call__(self, environ, start_response):
-        headers = [(name, environ[key].encode("latin-1")) for name, key in self._headers if key in environ]
+        headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
         path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
         target = quote(path, encoding="latin-1", errors="replace").encode()
         peer = environ.get("REMOTE_ADDR")
@@ -60,23 +60,40 @@ class RateLimitMiddleware:
                 headers = headers + _texts(passing.leave(int(status[:3]), raw))
             return start_response(status, headers, *error)
 
+        def started_later(body):
+            """Passes on the body of an application that is a generator, and starts the response with its first part."""
+            try:
+                yield from body
+            finally:
+                getattr(body, "close", tuple)()
+                if not answered:
+                    passing.leave(499, [])
+
         try:
-            return self.app(environ, start_with_headers)
+            body = self.app(environ, start_with_headers)
         except BaseException:
             if not answered:
                 passing.leave(499, [])
             raise
+        return body if answered else started_later(body)
 
     def _refuse(self, refusal, environ, start_response):
         headers, body = refusal.headers, refusal.body
         if self.respond:
             kind, body = self.respond(environ, refusal)
             headers = [header for header in headers if header[0] != b"content-type"] + [(b"content-type", kind.encode())]
-        reason = responses.get(refusal.status, "Error")
-        start_response(f"{refusal.status} {reason}", [*_texts(headers), ("content-length", str(len(body)))])
+        start_response(_status_line(refusal.status), [*_texts(headers), ("content-length", str(len(body)))])
         return [body]
 
 
+def _status_line(status):
+    """Returns a status with its reason, which WSGI demands for statuses without one, too."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"{status} Error"
+
+
 def _texts(headers):
-    """Returns headers as _texts, as WSGI has them."""
+    """Returns headers as texts, as WSGI has them."""
     return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

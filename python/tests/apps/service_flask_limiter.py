@@ -18,6 +18,12 @@ def hello():
     return "hello"
 
 
+@app.get("/long")
+@limiter.limit("5/year")
+def long():
+    return "hello"
+
+
 @app.get("/pid")
 def pid():
     return str(os.getpid())

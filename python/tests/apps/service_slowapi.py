@@ -21,6 +21,12 @@ def hello(request: Request):
     return "hello"
 
 
+@app.get("/long")
+@limiter.limit("5/year")
+def long(request: Request):
+    return "hello"
+
+
 @app.get("/pid")
 def pid():
     return os.getpid()
