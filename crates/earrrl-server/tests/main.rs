@@ -5,6 +5,7 @@ mod chaos;
 mod clients;
 mod command;
 mod conformance;
+mod contrib;
 mod dashboard;
 mod docs;
 mod envoy_config;

@@ -529,6 +529,22 @@ fn other_machines_are_not_served_unasked() {
 }
 
 #[test]
+fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
+    for (arguments, hint) in [
+        (&["serve", "-c", "/nowhere.toml"][..], "/nowhere.toml: No such file"),
+        (&["serve", "--port", "x"], "\"8080\" for this machine only"),
+        (&["-c", "/nowhere.toml"], "a command comes first, as in `earrrl serve`"),
+        (&["serve", "--http", ":8080"], "\"8080\", is for this machine only"),
+        (&["server"], "'serve'"),
+    ] {
+        let output = run(arguments);
+        let error = text(&output.stderr);
+        assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1), "{error}");
+        assert!(error.contains(hint), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
 fn a_second_server_on_the_same_port_is_an_error() {
     let first = Process::start(&[]);
     let address = first.resp.to_string();
@@ -626,7 +642,7 @@ fn the_containers_health_check_tells_health() {
 fn the_example_configuration_is_valid() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/limits.toml");
     let output = run(&["config", "check", example.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
 
 #[test]
@@ -635,7 +651,7 @@ fn every_command_has_a_manual_page() {
     assert_eq!(run(&["man", folder.path().to_str().unwrap()]).status.code(), Some(0));
     for page in ["earrrl", "earrrl-serve", "earrrl-replay", "earrrl-config-check"] {
         let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
-        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES"] {
+        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES", "\"SEE ALSO\""] {
             // The command without a subcommand has no examples section.
             let found = text.contains(&format!(".SH {section}\n")) || page == "earrrl";
             assert!(found, "{page}: {section}: {text}");

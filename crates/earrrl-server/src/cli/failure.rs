@@ -78,6 +78,11 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    warn(message.split(" For more information, try").next().unwrap_or(message));
+    let message = message.split(" For more information, try").next().unwrap_or(message);
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    match first.as_encoded_bytes().starts_with(b"-") {
+        true => warn(&format!("{message}; a command comes first, as in `earrrl serve`")),
+        false => warn(message),
+    }
     ExitCode::from(ERROR)
 }

@@ -38,6 +38,8 @@ Of commands that read logs: Ctrl-C was pressed twice.
 .TP
 limits.toml
 The configuration, which \fB\-\-config\fR names. There is no default place.
+.SH "SEE ALSO"
+.BR limits.toml (5)
 "#;
 
 pub(super) fn run(args: &ManArgs, command: Command) -> Result<ExitCode, CliFailure> {

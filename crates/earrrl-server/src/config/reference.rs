@@ -1,10 +1,10 @@
-//! Tests that `docs/configuration.md` and `contrib/limits.toml` have every field, and that their
-//! examples are valid.
+//! Tests that `docs/configuration.md` and `contrib/limits.toml` have every field, that the documented
+//! defaults and bounds are those of the code, and that the examples are valid.
 
 use std::collections::BTreeSet;
 
-use super::Config;
 use super::file::File;
+use super::{Config, RuleConfig};
 
 const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
 const STARTER: &str = include_str!("../../../../contrib/limits.toml");
@@ -35,12 +35,153 @@ fn known_fields(text: &str) -> BTreeSet<String> {
     quoted.filter(|name| *name != "unknown").map(str::to_owned).collect()
 }
 
-/// Returns the fields in the table below a heading of `docs/configuration.md`.
-fn documented_fields(heading: &str) -> BTreeSet<String> {
+/// A field of the reference: the cells of its row.
+struct Documented {
+    name: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    bounds: &'static str,
+}
+
+/// Returns the rows of the table below a heading of `docs/configuration.md`.
+fn documented(heading: &str) -> Vec<Documented> {
     let (_, section) = REFERENCE.split_once(&format!("\n## {heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
-    let field = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
-    section.lines().filter_map(field).collect()
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let field = |row: &'static str| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let name = cells[0].trim_end_matches('`');
+        Documented { name, kind: cells[1], default: cells[2], bounds: cells[3] }
+    };
+    rows.map(field).collect()
+}
+
+/// Returns the names of the fields in the table below a heading of `docs/configuration.md`.
+fn documented_fields(heading: &str) -> BTreeSet<String> {
+    documented(heading).iter().map(|field| field.name.to_owned()).collect()
+}
+
+/// Returns a configuration in which a section has a field with this value, and the other fields
+/// that the section or the field requires.
+fn with_field(heading: &str, field: &str, value: Option<&str>) -> String {
+    let own = value.map(|value| format!("{field} = {value}\n")).unwrap_or_default();
+    let rule = "[[rule]]\nname = \"a\"\n";
+    let limit = "limit = \"gcra 1/s burst=9\"\n";
+    let section = match heading {
+        "Top level" => own,
+        "`[[server.token]]`" if field == "name" => {
+            format!(
+                "[server]\n{heading}\ntoken = \"0123456789abcdef\"\nscopes = [\"check\"]\n{own}"
+            )
+        }
+        "`[[server.token]]`" => {
+            format!("[server]\n{heading}\nname = \"a\"\nscopes = [\"check\"]\n{own}")
+        }
+        "`[server.tls]`" => format!("{heading}\ncert = \"c\"\nkey = \"k\"\n{own}"),
+        "`[server.otlp]`" => format!("{heading}\nendpoint = \"localhost:1\"\n{own}"),
+        "`[engine]`" => {
+            let base = match field {
+                "capacity" | "max_reservations" => "",
+                "not_persisted" => "state = \"s\"\n",
+                _ => "redis = \"redis://localhost\"\n",
+            };
+            format!("{heading}\n{base}{own}")
+        }
+        "`[[rule]]`" if field == "name" => format!("[[rule]]\n{limit}{own}"),
+        "`[[rule]]`" => match field {
+            "max_bytes" => format!("{rule}limit = \"sliding-log 9/1m\"\n{own}"),
+            "min_cost" => format!("{rule}{limit}cost = \"attribute:cost\"\n{own}"),
+            "consistency" => {
+                format!("[engine]\nredis = \"redis://localhost\"\n{rule}{limit}{own}")
+            }
+            "suggest" => format!("{rule}limit = \"recent-average 1/s half-life=1m\"\n{own}"),
+            _ => format!("{rule}{limit}{own}"),
+        },
+        _ => format!("{heading}\n{own}"),
+    };
+    section.replace('`', "")
+}
+
+/// Returns true if the fields of a section can be used in this build.
+fn is_usable(heading: &str) -> bool {
+    cfg!(feature = "otlp") || heading != "`[server.otlp]`"
+}
+
+/// Returns the value at the beginning of a cell, in backticks, without the comment after it.
+fn literal(cell: &str) -> Option<&str> {
+    cell.strip_prefix('`')?.split_once('`').map(|(literal, _)| literal)
+}
+
+#[test]
+fn the_defaults_in_the_reference_are_those_of_the_code() {
+    let mut checked = Vec::new();
+    for (heading, _) in SECTIONS.into_iter().filter(|(heading, _)| is_usable(heading)) {
+        for field in documented(heading) {
+            let Some(default) = literal(field.default) else { continue };
+            let parsed = |value| {
+                let text = with_field(heading, field.name, value);
+                let config = Config::parse(&text, "f");
+                let config = config.unwrap_or_else(|error| panic!("{error}\n{text}"));
+                // These only note that a field is there, or where.
+                let rules = config.rules.into_iter();
+                let rules = rules.map(|rule| RuleConfig { capacity_place: None, ..rule }).collect();
+                format!("{:?}", Config { answers_proxies: false, rules, ..config })
+            };
+            let (without, with) = (parsed(None), parsed(Some(default)));
+            assert!(without == with, "{heading} {}: {default}", field.name);
+            checked.push(field.name);
+        }
+    }
+    assert!(checked.len() >= 45, "{} defaults: {checked:?}", checked.len());
+}
+
+/// A number of the reference with its unit, as `1`, `86400s` or `1ms`.
+fn number(word: &str) -> Option<(i128, &str)> {
+    let word = word.trim_matches(['`', ',', ';', ':']);
+    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let (number, unit) = word.split_at(digits);
+    let is_unit = matches!(unit, "" | "ms" | "s");
+    is_unit.then(|| Some((number.parse().ok()?, unit))).flatten()
+}
+
+/// Returns the two bounds that a cell states as `LEAST to MOST`.
+fn bounds(cell: &str) -> Option<[(i128, &str); 2]> {
+    let words: Vec<_> = cell.split_whitespace().collect();
+    let found = words.windows(3).find_map(|words| {
+        (words[1] == "to").then(|| Some([number(words[0])?, number(words[2])?])).flatten()
+    });
+    found.filter(|[(least, _), (most, _)]| least < most)
+}
+
+#[test]
+fn the_bounds_in_the_reference_are_those_of_the_code() {
+    let mut checked = Vec::new();
+    for (heading, _) in SECTIONS.into_iter().filter(|(heading, _)| is_usable(heading)) {
+        for field in documented(heading) {
+            let Some([least, most]) = bounds(field.bounds) else { continue };
+            let value = |(number, unit): (i128, &str), more: i128| match field.kind {
+                "number" | "bytes" => (number + more).to_string(),
+                "duration" => format!("\"{}{unit}\"", number + more),
+                _ => format!("{:?}", "a".repeat(usize::try_from(number + more).unwrap())),
+            };
+            let is_known = matches!(field.kind, "number" | "bytes" | "duration" | "text");
+            if !is_known || field.name == "quantile" {
+                continue;
+            }
+            let is_valid = |value: &str| {
+                Config::parse(&with_field(heading, field.name, Some(value)), "f").is_ok()
+            };
+            let name = format!("{heading} {}", field.name);
+            assert!(is_valid(&value(least, 0)), "{name}: {:?} is refused", least);
+            assert!(is_valid(&value(most, 0)), "{name}: {:?} is refused", most);
+            assert!(!is_valid(&value(most, 1)), "{name}: more than {:?} is accepted", most);
+            if least.0 > 0 {
+                assert!(!is_valid(&value(least, -1)), "{name}: below {:?} is accepted", least);
+            }
+            checked.push(field.name);
+        }
+    }
+    assert!(checked.len() >= 25, "{} bounds: {checked:?}", checked.len());
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl ServerConfig {
         let remote = addresses.into_iter().find(|address| address.is_remote())?;
         Some(format!(
             "{remote} can be reached by other machines: set check_token, admin_token or [[server.token]], \
-             or allow it with --allow-remote"
+             or allow it with --allow-remote; a port alone, as \"8080\", is for this machine only"
         ))
     }
 }

@@ -8,7 +8,7 @@ use super::session::Session;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 25] = [
+const COMMANDS: [(&str, i64); 27] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -21,6 +21,7 @@ const COMMANDS: [(&str, i64); 25] = [
     ("earrrl.commit", -2),
     ("earrrl.peek", -3),
     ("earrrl.refund", -4),
+    ("earrrl.renew", -2),
     ("earrrl.reserve", -3),
     ("earrrl.reset", 3),
     ("earrrl.rules", 1),
@@ -34,6 +35,7 @@ const COMMANDS: [(&str, i64); 25] = [
     ("quit", -1),
     ("reset", 1),
     ("select", 2),
+    ("throttle", -5),
 ];
 
 /// Returns true if the server supports a command of this name.
@@ -204,11 +206,11 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
 }
 
 /// Writes a command's description for `COMMAND`: its name, number of words, flags, and the position
-/// of the key, which is the second word in `CL.THROTTLE` and the third in the `EARRRL` commands.
+/// of the key, which is the second word in `CL.THROTTLE` and `THROTTLE`, and the third in the `EARRRL` commands.
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
-        "cl.throttle" => 1,
-        "earrrl.rules" | "earrrl.checkattr" | "earrrl.top" => 0,
+        "cl.throttle" | "throttle" => 1,
+        "earrrl.checkattr" | "earrrl.commit" | "earrrl.renew" | "earrrl.rules" | "earrrl.top" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
     };

@@ -21,10 +21,11 @@ use crate::service::rules::ActiveRules;
 /// names.
 #[derive(Debug)]
 pub(super) enum Question<'a> {
-    /// `CL.THROTTLE`, which states the limit in the command itself.
+    /// `CL.THROTTLE` or `THROTTLE`, which state the limit in the command itself.
     Throttle {
         key: &'a [u8],
         call: Call,
+        dialect: Dialect,
         /// The hash of the key, if the state of this key was prefetched.
         hash: Option<KeyHash>,
     },
@@ -38,6 +39,15 @@ pub(super) enum Question<'a> {
     Inline(InlineAsk<'a>),
     /// A command that is invalid or not permitted, and is answered with this error.
     Refused(Refusal),
+}
+
+/// The program whose form of the command `Throttle` is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// `CL.THROTTLE` of redis-cell, whose `max_burst` does not count the first request.
+    RedisCell,
+    /// `THROTTLE` of throttlecrab, whose `max_burst` counts it.
+    Throttlecrab,
 }
 
 /// A request for a decision under an inline rule, whose text is in the command.
@@ -58,7 +68,7 @@ impl InlineAsk<'_> {
 /// The form of the words that follow a command's name.
 #[derive(Clone, Copy)]
 enum Form {
-    Throttle,
+    Throttle(Dialect),
     Ask(Mode),
     Allow,
 }
@@ -71,7 +81,8 @@ impl Form {
         upper.copy_from_slice(name);
         upper.make_ascii_uppercase();
         match &*upper {
-            b"CL.THROTTLE" => Some(Self::Throttle),
+            b"CL.THROTTLE" => Some(Self::Throttle(Dialect::RedisCell)),
+            b"THROTTLE" => Some(Self::Throttle(Dialect::Throttlecrab)),
             b"EARRRL.CHECK" => Some(Self::Ask(Mode::Check)),
             b"EARRRL.ALLOW" => Some(Self::Allow),
             b"EARRRL.PEEK" => Some(Self::Ask(Mode::Peek)),
@@ -84,7 +95,7 @@ impl Form {
     #[inline]
     fn scope(&self) -> Scope {
         match self {
-            Self::Throttle | Self::Allow => Scope::Check,
+            Self::Throttle(_) | Self::Allow => Scope::Check,
             Self::Ask(mode) => (*mode).into(),
         }
     }
@@ -119,9 +130,9 @@ impl Session {
         }
         let form = Form::of(request.word(0)?)?;
         let parsed = self.may(form.scope()).and_then(|()| match form {
-            Form::Throttle => {
+            Form::Throttle(dialect) => {
                 self.access.permit_all_rules()?;
-                parse_throttle(request)
+                parse_throttle(request, dialect)
             }
             Form::Ask(mode) => self.parse_ask(request, rules, mode),
             Form::Allow => self.parse_allow(request, rules),
@@ -247,9 +258,9 @@ fn parse_several<'a>(
     Ok(Question::Several { asks, mode })
 }
 
-/// Parses `CL.THROTTLE key max_burst count period [quantity]`.
+/// Parses `CL.THROTTLE key max_burst count period [quantity]`; `THROTTLE` has the same words.
 #[inline]
-fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
+fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Question<'a>, Refusal> {
     let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
         return Err(Refusal::WordCount);
     };
@@ -259,9 +270,12 @@ fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal>
     };
     let (max_burst, count) = (number(2, "max_burst")?, number(3, "count")?);
     let (period, quantity) = (number(4, "period")?, number(5, "quantity")?);
-    let call = Call::new(max_burst, count, period, quantity)
-        .map_err(|error| Refusal::Error(error.to_string()))?;
-    Ok(Question::Throttle { key, call, hash: None })
+    let call = match dialect {
+        Dialect::RedisCell => Call::new(max_burst, count, period, quantity),
+        Dialect::Throttlecrab => Call::of_burst(max_burst, count, period, quantity),
+    };
+    let call = call.map_err(|error| Refusal::Error(error.to_string()))?;
+    Ok(Question::Throttle { key, call, dialect, hash: None })
 }
 
 /// Parses a decimal integer as Redis does: a minus sign is permitted, a plus sign and spaces are
