@@ -96,13 +96,13 @@ impl Subscriber {
             self.only.as_ref().is_none_or(|only| only == rule) && access.permit_rule(rule).is_ok()
         };
         let events = self.source.step(&server.service, permitted);
-        let now = server.service.now();
-        let mut text = String::new();
-        for event in events {
-            self.form.write(&mut text, &described(event, now));
-        }
-        text.into()
+        self.form.text(events, server.service.now()).into()
     }
+}
+
+/// Returns events as lines of JSON in visible ASCII.
+pub fn json_lines(events: Vec<RuleEvent>, now: Nanos) -> String {
+    EventFormat::JsonLines.text(events, now)
 }
 
 /// Returns an event as JSON.
@@ -156,6 +156,15 @@ impl EventFormat {
             Self::Sse => ":\n\n",
             Self::JsonLines => "\n",
         }
+    }
+
+    /// Returns events in this form.
+    fn text(self, events: Vec<RuleEvent>, now: Nanos) -> String {
+        let mut text = String::new();
+        for event in events {
+            self.write(&mut text, &described(event, now));
+        }
+        text
     }
 
     fn write(self, out: &mut String, event: &Value) {
