@@ -139,8 +139,14 @@ fn a_limit_on_trial_counts_what_it_would_deny() {
     server.server.reload(Ok(Config::parse(CONFIG, "f").unwrap())).unwrap();
     send(&server, "bucket", "bob", 1);
     assert_eq!(results(), [Some(22), Some(6), Some(2)]);
+    let has_table = || {
+        let metrics = server.http().get("/metrics").body;
+        metrics.contains("earrrl_clients_capacity{rule=\"bucket (trial)\"} 10000\n")
+    };
+    assert!(has_table());
     assert_eq!(admin(&server, "DELETE", path, "").status, 204);
     assert_eq!(get(&server, path, ADMIN).status, 404);
+    assert!(!has_table());
 }
 
 #[test]
