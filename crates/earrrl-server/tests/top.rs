@@ -205,6 +205,35 @@ fn the_top_clients_have_names_figures_and_counts() {
     }
 }
 
+/// Limits in Envoy's format have one list, of the clients that were denied or close to their limit.
+#[test]
+fn clients_of_envoys_limits_are_listed_together() {
+    let server = TestServer::with_descriptors(CONFIG);
+    let ask = |user: &str, times: u32| {
+        for _ in 0..times {
+            let entry = json!({"key": "user", "value": user});
+            let plan = json!({"key": "plan", "value": "free"});
+            let asked = json!({"domain": "shop", "descriptors": [{"entries": [entry, plan]}]});
+            assert!(
+                [200, 429].contains(&admin(&server, "POST", "/json", &asked.to_string()).status)
+            );
+        }
+    };
+    ask("alice", 5);
+    ask("bob\u{202e}", 2);
+    let top = get(&server, "/v1/top?rule=ENVOY", ADMIN).json();
+    let clients: Vec<_> = top["clients"].as_array().unwrap().iter().collect();
+    let shown: Vec<_> =
+        clients.iter().map(|client| (client["key"].clone(), client["denied"].clone())).collect();
+    let alice = (json!("shop user=alice plan=free"), json!(3));
+    assert_eq!(shown, [alice, (json!("shop user=bob\u{202e} plan=free"), json!(0))], "{top}");
+    assert!(clients[0]["retry_after"].as_f64().unwrap() > 0.0, "{top}");
+    let rates = get(&server, "/v1/rates?rule=ENVOY", ADMIN).json();
+    assert_eq!((&rates["clients"], &rates["limit"]), (&json!(2), &json!(null)), "{rates}");
+    let without = TestServer::start(CONFIG);
+    assert_eq!(get(&without, "/v1/top?rule=ENVOY", ADMIN).status, 404);
+}
+
 #[test]
 fn a_reset_client_is_gone() {
     let (server, _) = TestServer::manual(CONFIG);

@@ -90,6 +90,7 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let allowed = known.outcomes.get(Outcome::Allow);
     let engine = server.service.engine();
     let (state, usage) = (engine.state(), engine.usage(known.own.id));
+    let limit = known.own.rule.limit().per_second();
     let over = report.clients.iter().filter(|client| client.figures.usage >= 1.0).count();
     let clients: Vec<Value> = report.clients.iter().take(CLIENTS).map(client).collect();
     // A report may be shown again, so its own time is not that of the counters.
@@ -102,7 +103,7 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
         "trouble": state.trouble,
         "displaced": usage.map(|(_, displaced)| displaced),
         "reload_error": server.reload_error(),
-        "rates": distribution(rule, known.own.rule.limit().per_second(), &report),
+        "rates": distribution(rule, Some(limit), &report),
         "trial": known.trial.report().map(|trial| described(rule, &trial)),
         "suggested": known.suggestion.as_ref().map(suggested),
         "over": over,
