@@ -24,9 +24,12 @@ const CLIENTS: usize = 20;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `GET /` of the admin listener.
-pub(super) async fn page() -> Response {
-    asset("text/html; charset=utf-8", include_str!("dashboard/index.html"))
+/// `GET /` of the admin listener. The page contains the fact that tokens are needed, since a browser would log the
+/// refusal of a request without one as an error.
+pub(super) async fn page(State(server): ServerState) -> Response {
+    let body = if server.tokens().any() { "<body data-token=\"needed\">" } else { "<body>" };
+    let page = include_str!("dashboard/index.html").replacen("<body>", body, 1);
+    asset("text/html; charset=utf-8", page)
 }
 
 /// `GET /dashboard.css` of the admin listener.
@@ -44,7 +47,7 @@ pub(super) async fn charts() -> Response {
     asset("text/javascript; charset=utf-8", include_str!("dashboard/charts.js"))
 }
 
-fn asset(kind: &'static str, text: &'static str) -> Response {
+fn asset(kind: &'static str, text: impl IntoResponse) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CONTENT_SECURITY_POLICY, POLICY),
