@@ -247,7 +247,7 @@ impl Server {
         (!suggested.is_empty()).then(|| family.labelled("rule", suggested))
     }
 
-    /// Returns the usage of the tables: one for each rule, and one for `CL.THROTTLE`.
+    /// Returns the usage of the tables: one for each rule and each trial, and one for `CL.THROTTLE`.
     fn table_gauges(&self) -> [Family; 3] {
         let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: &str, of: (usize, u64), places: usize| {
@@ -260,6 +260,9 @@ impl Server {
         for rule in self.service.rules().iter() {
             if let Some(usage) = self.service.engine().usage(rule.own.id) {
                 add(&rule.name, usage, rule.capacity);
+            }
+            if let Some((usage, capacity)) = rule.trial.usage() {
+                add(&format!("{} (trial)", rule.name), usage, capacity);
             }
         }
         let gauge = |name, help, values| Family::gauge(name, help).labelled("rule", values);

@@ -210,6 +210,23 @@ fn a_full_disk_stops_no_reload() {
     assert!(server.lost() >= 3);
 }
 
+#[test]
+fn names_in_the_log_are_visible_ascii() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let rule = "[[rule]]\nname = \"dry\"\nlimit = \"gcra 1/h burst=1\"\nkey = \"user\"\naction = \"observe\"\n";
+    std::fs::write(file.path(), rule).unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--config", file.path().to_str().unwrap()]).env("RUST_LOG", "debug");
+    let mut process = Process::spawn(&mut command);
+    let mut client = crate::support::resp::Client::connect(process.resp);
+    let key = "<b>\u{202e}\x1b[2J\n\u{7f}".as_bytes();
+    for _ in 0..2 {
+        client.call(&[b"EARRRL.CHECK", b"dry", key]);
+    }
+    let line = process.until_logged("the key of a client");
+    assert_eq!(line["fields"]["key"], r"<b>\xe2\x80\xae\x1b[2J\n\x7f");
+}
+
 /// A limit on the size of files simulates a full disk.
 #[test]
 fn a_log_goes_on_once_its_disk_has_room_again() {

@@ -1,6 +1,7 @@
 //! Tests full load with a million clients and continuous reloads, and a server that a dashboard and
 //! `earrrl top` watch: no request may fail, and memory must not grow. It takes a few seconds; with
-//! `EARRRL_LONG=1` the first takes five minutes, with a reload every ten seconds, and the second an hour.
+//! `EARRRL_LONG=1` the first takes five minutes, with a reload every ten seconds, and the second an hour, or the
+//! number of minutes in `EARRRL_MINUTES`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -182,8 +183,9 @@ fn assert_flat(what: &str, readings: &[u64], slack: u64) {
 #[test]
 fn memory_stays_while_a_page_and_a_terminal_watch() {
     let long = std::env::var_os("EARRRL_LONG").is_some();
+    let minutes = std::env::var("EARRRL_MINUTES").map_or(60, |minutes| minutes.parse().unwrap());
     let (readings, pause) =
-        if long { (360, Duration::from_secs(10)) } else { (9, Duration::from_secs(1)) };
+        if long { (6 * minutes, Duration::from_secs(10)) } else { (9, Duration::from_secs(1)) };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     std::fs::write(&file, WATCHED).unwrap();

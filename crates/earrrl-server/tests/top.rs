@@ -139,8 +139,14 @@ fn a_limit_on_trial_counts_what_it_would_deny() {
     server.server.reload(Ok(Config::parse(CONFIG, "f").unwrap())).unwrap();
     send(&server, "bucket", "bob", 1);
     assert_eq!(results(), [Some(22), Some(6), Some(2)]);
+    let has_table = || {
+        let metrics = server.http().get("/metrics").body;
+        metrics.contains("earrrl_clients_capacity{rule=\"bucket (trial)\"} 10000\n")
+    };
+    assert!(has_table());
     assert_eq!(admin(&server, "DELETE", path, "").status, 204);
     assert_eq!(get(&server, path, ADMIN).status, 404);
+    assert!(!has_table());
 }
 
 #[test]
@@ -197,6 +203,35 @@ fn the_top_clients_have_names_figures_and_counts() {
     for field in ["first_seen", "first_denied", "last_denied"] {
         assert_eq!(clients[2].get(field), Some(&serde_json::Value::Null), "{field}");
     }
+}
+
+/// Limits in Envoy's format have one list, of the clients that were denied or close to their limit.
+#[test]
+fn clients_of_envoys_limits_are_listed_together() {
+    let server = TestServer::with_descriptors(CONFIG);
+    let ask = |user: &str, times: u32| {
+        for _ in 0..times {
+            let entry = json!({"key": "user", "value": user});
+            let plan = json!({"key": "plan", "value": "free"});
+            let asked = json!({"domain": "shop", "descriptors": [{"entries": [entry, plan]}]});
+            assert!(
+                [200, 429].contains(&admin(&server, "POST", "/json", &asked.to_string()).status)
+            );
+        }
+    };
+    ask("alice", 5);
+    ask("bob\u{202e}", 2);
+    let top = get(&server, "/v1/top?rule=ENVOY", ADMIN).json();
+    let clients: Vec<_> = top["clients"].as_array().unwrap().iter().collect();
+    let shown: Vec<_> =
+        clients.iter().map(|client| (client["key"].clone(), client["denied"].clone())).collect();
+    let alice = (json!("shop user=alice plan=free"), json!(3));
+    assert_eq!(shown, [alice, (json!("shop user=bob\u{202e} plan=free"), json!(0))], "{top}");
+    assert!(clients[0]["retry_after"].as_f64().unwrap() > 0.0, "{top}");
+    let rates = get(&server, "/v1/rates?rule=ENVOY", ADMIN).json();
+    assert_eq!((&rates["clients"], &rates["limit"]), (&json!(2), &json!(null)), "{rates}");
+    let without = TestServer::start(CONFIG);
+    assert_eq!(get(&without, "/v1/top?rule=ENVOY", ADMIN).status, 404);
 }
 
 #[test]

@@ -91,14 +91,18 @@ fn a_server_is_asked_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let [config, socket] = ["limits.toml", "http"].map(|name| folder.path().join(name));
     let address = format!("unix:{}", socket.display());
-    fs::write(&config, format!("[server]\nhttp = \"{address}\"\n{RULE}")).unwrap();
+    let token = format!("admin_token = \"{ADMIN}\"");
+    fs::write(&config, format!("[server]\n{token}\nhttp = \"{address}\"\n{RULE}")).unwrap();
     let mut command = Command::new(BINARY);
     command.args(["serve", "--config"]).arg(config).stderr(Stdio::null());
     let mut server = command.spawn().unwrap();
     until("it serves", || UnixStream::connect(&socket).is_ok());
-    let table = earrrl(&["top", "--once", "--server", &address]);
+    let once = ["top", "--once", "--server", &address];
+    let refused = earrrl(&once);
+    let table = earrrl(&[&once[..], &["--token", ADMIN]].concat());
     server.kill().unwrap();
     server.wait().unwrap();
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert_eq!((table.code, &*table.err), (Some(0), ""));
     assert!(table.out.contains("api  gcra 1/1h burst=10  0 allowed"), "{}", table.out);
 }
@@ -196,6 +200,15 @@ fn the_view_of_a_growing_log_works_in_a_terminal() {
     let access = access.to_str().unwrap();
     fs::write(access, log()).unwrap();
     in_a_terminal("log", &["--follow", access, "--rule", "recent-average 0.1/s half-life=1m"]);
+}
+
+#[test]
+fn the_view_of_a_log_from_a_pipe_works_in_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let access = folder.path().join("access.log");
+    let access = access.to_str().unwrap();
+    fs::write(access, log()).unwrap();
+    in_a_terminal("pipe", &[access, "recent-average 0.1/s half-life=1m"]);
 }
 
 #[test]

@@ -79,6 +79,7 @@ pub(super) struct ServerTable {
     pub(super) proxy_protocol: Vec<Spanned<String>>,
     pub(super) tls: Option<TlsTable>,
     pub(super) names: NamesTable,
+    pub(super) events_file: Placed<String>,
     pub(super) otlp: Option<OtlpTable>,
 }
 

@@ -6,6 +6,7 @@ pub mod allocator;
 mod balanced;
 pub mod descriptors;
 pub mod dial;
+mod event_file;
 pub mod handover;
 #[cfg(feature = "otlp")]
 mod otlp;

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::accept::{accept, refusal};
 use super::allocator::give_back_free_memory;
 use super::balanced;
+use super::event_file::append_forever;
 use super::handover::HandedOver;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
@@ -206,6 +207,9 @@ impl Running {
         let Self { server, services, control_plane, listeners, workers, mut tasks, .. } = self;
         if let Some(plane) = control_plane {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
+        }
+        if let Some(path) = server.config.events_file.clone() {
+            tasks.spawn(append_forever(Arc::clone(&server), path));
         }
         #[cfg(feature = "otlp")]
         if let Some(collector) = server.config.otlp.clone() {

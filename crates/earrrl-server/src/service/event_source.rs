@@ -7,7 +7,7 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use super::Service;
 use super::changes::{Budget, ClientEvent, LimitedClients};
-use super::names::ResetClient;
+use super::names::{ENVOY, ResetClient};
 
 /// The greatest number of events that a subscriber gets in a step; the others follow.
 const MAX_EVENTS: usize = 1_000;
@@ -40,15 +40,16 @@ impl EventSource {
     pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
         let (rules, now) = (service.rules(), service.now());
         let mut events = self.reset_clients(&permitted);
-        self.limited.retain(|rule, _| rules.get(rule.as_bytes()).is_some());
+        self.limited.retain(|rule, _| rules.get(rule.as_bytes()).is_some() || rule == ENVOY);
         let known: usize = self.limited.values().map(LimitedClients::len).sum();
         let mut budget = Budget { events: MAX_EVENTS, clients: MAX_CLIENTS.saturating_sub(known) };
-        for rule in rules.iter().filter(|rule| permitted(&rule.name)) {
-            let Some(names) = rule.directory.names() else { continue };
-            let limited = self.limited.entry(rule.name.clone()).or_default();
+        let of_rules = rules.iter().map(|rule| (&*rule.name, &rule.directory));
+        let all = of_rules.chain([(ENVOY, &*service.descriptor_clients)]);
+        for (rule, directory) in all.filter(|(rule, _)| permitted(rule)) {
+            let Some(names) = directory.names() else { continue };
+            let limited = self.limited.entry(rule.to_owned()).or_default();
             let changes = limited.step(names.top(usize::MAX), now, &mut budget);
-            events
-                .extend(changes.into_iter().map(|one| RuleEvent::Changed(rule.name.clone(), one)));
+            events.extend(changes.into_iter().map(|one| RuleEvent::Changed(rule.to_owned(), one)));
         }
         events
     }

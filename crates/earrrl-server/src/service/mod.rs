@@ -43,11 +43,11 @@ use crate::engine::throttle::{Call, Throttled};
 use crate::metrics::{Family, Metrics, PassReason};
 use descriptors::counts::CountsOf;
 use descriptors::overrides::RequestOverrides;
-use descriptors::prepared::Descriptors;
+use descriptors::prepared::{Descriptors, LastingParts};
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
-use names::ResetClient;
+use names::{Directory, ResetClient};
 use rule::{ActiveRule, RuleRecords};
 use rules::ActiveRules;
 use trials::TrialReport;
@@ -70,6 +70,7 @@ pub struct Service {
     overrides: Arc<RequestOverrides>,
     clock: TheClock,
     directories: names::Directories,
+    descriptor_clients: Arc<Directory>,
     peaks: peaks::PeaksByRule,
     trials: trials::Trials,
     estimates: estimates::Estimates,
@@ -102,6 +103,7 @@ impl Service {
         let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
+        let descriptor_clients = Arc::new(directories.of_descriptors());
         let peaks = peaks::PeaksByRule::default();
         let trials = trials::Trials::default();
         let estimates = estimates::Estimates::default();
@@ -112,8 +114,9 @@ impl Service {
             trials: &trials,
             estimates: &estimates,
         };
-        let (rules, descriptors) =
-            prepare(config, &engine, &known, kept, (&descriptor_counts, &overrides))?;
+        let (counts, directory) = (&descriptor_counts, &descriptor_clients);
+        let lasting = LastingParts { counts, overrides: &overrides, directory };
+        let (rules, descriptors) = prepare(config, &engine, &known, kept, lasting)?;
         engine.log_swept();
         Ok(Self {
             metrics,
@@ -126,6 +129,7 @@ impl Service {
             overrides,
             clock: TheClock(clock),
             directories,
+            descriptor_clients,
             peaks,
             trials,
             estimates,
@@ -162,7 +166,7 @@ impl Service {
             );
         }
         self.engine.may_reload(&config.engine)?;
-        let lasting = (&self.descriptor_counts, &self.overrides);
+        let lasting = self.lasting_parts();
         let Self { metrics, directories, peaks, trials, estimates, .. } = self;
         let outcomes = &metrics.outcomes;
         let kept = RuleRecords { outcomes, directories, peaks, trials, estimates };
@@ -197,9 +201,14 @@ impl Service {
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
         let mut ids = ids.map_err(|error| error.to_string())?.into_iter();
-        let descriptors = plan.finish(&mut ids, &self.descriptor_counts, &self.overrides);
+        let descriptors = plan.finish(&mut ids, self.lasting_parts());
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
+    }
+
+    fn lasting_parts(&self) -> LastingParts<'_> {
+        let (counts, overrides) = (&self.descriptor_counts, &self.overrides);
+        LastingParts { counts, overrides, directory: &self.descriptor_clients }
     }
 
     /// Begins the trial of a limit beside the one of this rule, and ends the trial of the rule before.
@@ -339,7 +348,7 @@ fn prepare(
     engine: &Engine,
     known: &Known,
     kept: RuleRecords<'_>,
-    (counts, overrides): (&Arc<CountsOf>, &Arc<RequestOverrides>),
+    lasting: LastingParts<'_>,
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
@@ -347,5 +356,5 @@ fn prepare(
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
     let rules = rules.finish(&mut ids, kept);
     engine.set_on_error(&rules.verdicts_on_error());
-    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, counts, overrides))))
+    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, lasting))))
 }

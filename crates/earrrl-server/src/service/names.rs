@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use earrrl::table::KeyHash;
-use earrrl::{Decision, Limit, Names};
+use earrrl::{Decision, Limit, Names, Rule};
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
 use crate::config::names::NamesConfig;
 
+/// The name under which the clients of all limits in Envoy's format are listed. No rule can have it.
+pub const ENVOY: &str = "ENVOY";
 /// The bytes of an HMAC that replace a name, as hexadecimal digits.
 const DIGEST: usize = 16;
 
@@ -56,6 +58,14 @@ impl Directories {
         let names = Arc::clone(by_rule.entry(name.to_owned()).or_insert_with(new));
         names.set_limit(limit);
         Directory { names: Some(names), config: self.config.clone() }
+    }
+
+    /// Returns a directory for the clients of all limits in Envoy's format, most of which have windows of a minute.
+    pub fn of_descriptors(&self) -> Directory {
+        let usual = "fixed-window 1/1m".parse::<Rule>().ok();
+        let usual = usual.filter(|_| self.config.options.capacity > 0);
+        let names = usual.map(|rule| Arc::new(Names::new(rule.limit(), self.config.options)));
+        Directory { names, config: self.config.clone() }
     }
 
     /// Drops the directories of rules that were removed.

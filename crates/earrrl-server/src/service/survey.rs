@@ -7,9 +7,10 @@ use earrrl::{Nanos, Rates, Survey, TopClient};
 
 use super::Service;
 use super::error::AskError;
+use super::names::{Directory, ENVOY};
 use super::peaks::MAX_PEAKS;
 use super::reports::{LatestReport, MAX_TOP, SurveyReport, SurveyedClient};
-use super::rule::{ActiveRule, Suggestion};
+use super::rule::Suggestion;
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with
@@ -37,13 +38,16 @@ impl Service {
     /// # Errors
     /// Returns an error if there is no such rule, or the walk failed.
     pub fn survey(&self, name: &str) -> Result<SurveyReport, AskError> {
+        if name == ENVOY && self.descriptors.load().is_some() {
+            return Ok(seen_here(&self.descriptor_clients, self.clock.0.now()));
+        }
         let rules = self.rules.load();
         let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
         let surveys = rule.ids().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
         let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
         let now = self.clock.0.now();
         if surveys.is_empty() {
-            return Ok(seen_here(rule, now));
+            return Ok(seen_here(&rule.directory, now));
         }
         let at = surveys.iter().map(|survey| survey.at).max().unwrap_or(now);
         let mut rates = Rates::default();
@@ -91,10 +95,10 @@ impl Service {
     }
 }
 
-/// Returns the report of a node whose clients' states are in Redis: the clients that this node has
-/// named, with the figures of their latest decisions.
-fn seen_here(rule: &ActiveRule, at: Nanos) -> SurveyReport {
-    let named = rule.directory.names().map(|names| names.top(MAX_TOP)).unwrap_or_default();
+/// Returns the report on clients whose states are in Redis, or under limits in Envoy's format: those that this node
+/// has named, with the figures of their latest decisions.
+fn seen_here(directory: &Directory, at: Nanos) -> SurveyReport {
+    let named = directory.names().map(|names| names.top(MAX_TOP)).unwrap_or_default();
     let mut rates = Rates::default();
     let mut clients = Vec::with_capacity(named.len());
     for (fingerprint, name) in named {

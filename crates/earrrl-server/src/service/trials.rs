@@ -26,6 +26,7 @@ pub struct TrialOfRule {
 /// A limit on trial, and the counts of the requests that it judged.
 pub struct Trial {
     limiter: Limiter<[u8], Arc<dyn Clock>>,
+    capacity: usize,
     started: Nanos,
     requests: Counter,
     denied: Counter,
@@ -83,6 +84,7 @@ impl TrialOfRule {
         let limiter = Limiter::builder(limit).capacity(capacity).clock(clock).build()?;
         let trial = Trial {
             limiter,
+            capacity,
             started,
             requests: Counter::default(),
             denied: Counter::default(),
@@ -126,6 +128,13 @@ impl TrialOfRule {
     /// Returns the results; `None` if there is no trial.
     pub fn report(&self) -> Option<TrialReport> {
         self.trial.load().as_ref().map(|trial| trial.report())
+    }
+
+    /// Returns the number of clients in the trial's table, the number of those that it displaced, and its capacity;
+    /// `None` if there is no trial.
+    pub fn usage(&self) -> Option<((usize, u64), usize)> {
+        let trial = self.running()?;
+        Some(((trial.limiter.len(), trial.limiter.displaced()), trial.capacity))
     }
 
     /// Returns the trial, if there is one.

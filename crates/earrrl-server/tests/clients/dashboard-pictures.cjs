@@ -36,7 +36,7 @@ async function traffic(seconds) {
 
 async function main() {
   const browser = await launch();
-  const page = await (await browser.newContext({ viewport: { width: 1120, height: 800 } })).newPage();
+  const page = await (await browser.newContext({ viewport: { width: 1120, height: 1000 } })).newPage();
   await fill();
   await page.goto(admin + '/');
   await page.fill('#token', adminToken);

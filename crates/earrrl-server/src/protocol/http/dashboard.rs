@@ -24,9 +24,12 @@ const CLIENTS: usize = 20;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `GET /` of the admin listener.
-pub(super) async fn page() -> Response {
-    asset("text/html; charset=utf-8", include_str!("dashboard/index.html"))
+/// `GET /` of the admin listener. The page contains the fact that tokens are needed, since a browser would log the
+/// refusal of a request without one as an error.
+pub(super) async fn page(State(server): ServerState) -> Response {
+    let body = if server.tokens().any() { "<body data-token=\"needed\">" } else { "<body>" };
+    let page = include_str!("dashboard/index.html").replacen("<body>", body, 1);
+    asset("text/html; charset=utf-8", page)
 }
 
 /// `GET /dashboard.css` of the admin listener.
@@ -44,7 +47,7 @@ pub(super) async fn charts() -> Response {
     asset("text/javascript; charset=utf-8", include_str!("dashboard/charts.js"))
 }
 
-fn asset(kind: &'static str, text: &'static str) -> Response {
+fn asset(kind: &'static str, text: impl IntoResponse) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CONTENT_SECURITY_POLICY, POLICY),
@@ -90,6 +93,7 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let allowed = known.outcomes.get(Outcome::Allow);
     let engine = server.service.engine();
     let (state, usage) = (engine.state(), engine.usage(known.own.id));
+    let limit = known.own.rule.limit().per_second();
     let over = report.clients.iter().filter(|client| client.figures.usage >= 1.0).count();
     let clients: Vec<Value> = report.clients.iter().take(CLIENTS).map(client).collect();
     // A report may be shown again, so its own time is not that of the counters.
@@ -102,7 +106,7 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
         "trouble": state.trouble,
         "displaced": usage.map(|(_, displaced)| displaced),
         "reload_error": server.reload_error(),
-        "rates": distribution(rule, known.own.rule.limit().per_second(), &report),
+        "rates": distribution(rule, Some(limit), &report),
         "trial": known.trial.report().map(|trial| described(rule, &trial)),
         "suggested": known.suggestion.as_ref().map(suggested),
         "over": over,

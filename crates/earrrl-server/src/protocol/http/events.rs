@@ -19,7 +19,7 @@ use crate::protocol::response::problem::Problem;
 use crate::service::changes::ClientEvent;
 use crate::service::error::AskError;
 use crate::service::event_source::{EventSource, RuleEvent};
-use crate::service::names::ResetClient;
+use crate::service::names::{ENVOY, ResetClient};
 use crate::service::reports::SurveyedClient;
 
 /// The number of steps without an event after which a stream shows that it is alive.
@@ -53,7 +53,9 @@ pub(super) async fn events(
     let access = authorize(&server, &headers, Scope::Top)?;
     let only = parameter(&uri, "rule").map(Cow::into_owned);
     if let Some(rule) = &only {
-        server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+        if rule != ENVOY {
+            server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+        }
         access.permit_rule(rule)?;
     }
     let form = EventFormat::of(&uri)?;
@@ -96,13 +98,13 @@ impl Subscriber {
             self.only.as_ref().is_none_or(|only| only == rule) && access.permit_rule(rule).is_ok()
         };
         let events = self.source.step(&server.service, permitted);
-        let now = server.service.now();
-        let mut text = String::new();
-        for event in events {
-            self.form.write(&mut text, &described(event, now));
-        }
-        text.into()
+        self.form.text(events, server.service.now()).into()
     }
+}
+
+/// Returns events as lines of JSON in visible ASCII.
+pub fn json_lines(events: Vec<RuleEvent>, now: Nanos) -> String {
+    EventFormat::JsonLines.text(events, now)
 }
 
 /// Returns an event as JSON.
@@ -156,6 +158,15 @@ impl EventFormat {
             Self::Sse => ":\n\n",
             Self::JsonLines => "\n",
         }
+    }
+
+    /// Returns events in this form.
+    fn text(self, events: Vec<RuleEvent>, now: Nanos) -> String {
+        let mut text = String::new();
+        for event in events {
+            self.write(&mut text, &described(event, now));
+        }
+        text
     }
 
     fn write(self, out: &mut String, event: &Value) {

@@ -55,8 +55,9 @@ pub(super) async fn rates(
     let above = number(&uri, "above")?;
     let report = server.service.report(&rule).await?;
     let rules = server.service.rules();
-    let limit = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?.own.rule.limit();
-    let mut body = distribution(&rule, limit.per_second(), &report);
+    // There is no rule of the clients of Envoy's limits, each of which has its own.
+    let limit = rules.get(rule.as_bytes()).map(|known| known.own.rule.limit().per_second());
+    let mut body = distribution(&rule, limit, &report);
     if let Some(above) = above {
         let above = report.rates.above(above);
         body["above"] =
@@ -95,7 +96,7 @@ pub(super) fn suggested(suggestion: &Suggestion) -> Value {
 }
 
 /// Returns the distribution of rates as JSON.
-pub(super) fn distribution(rule: &str, limit: f64, report: &SurveyReport) -> Value {
+pub(super) fn distribution(rule: &str, limit: Option<f64>, report: &SurveyReport) -> Value {
     let rates = &report.rates;
     let bucket = |one: earrrl::RateBucket| json!({ "from": one.from, "to": one.to, "clients": one.clients, "rate": one.rate });
     json!({

@@ -101,15 +101,19 @@ pub(super) fn count(
     verdicts: &Verdicts,
 ) {
     for ((asked, verdict), figures) in limits.iter().zip(&verdicts.each).zip(&verdicts.figures) {
+        // A request that one limit denies is not charged under those that allow it.
+        let is_charged = verdict.over || !verdicts.over() || descriptors.config.drain_denied;
         match &asked.limit {
-            // A request that one limit denies is not charged under the rules that allow it.
-            LimitRef::Rule(rule)
-                if verdict.over || !verdicts.over() || descriptors.config.drain_denied =>
-            {
+            LimitRef::Rule(rule) if is_charged => {
                 count_rule(engine, rule, asked, verdict, figures.as_ref());
             }
             LimitRef::Rule(_) => {}
-            _ => count_descriptor(descriptors, request, asked, verdict),
+            _ => {
+                count_descriptor(descriptors, request, asked, verdict);
+                if let Some(figures) = figures.filter(|_| is_charged) {
+                    name_client(descriptors, engine, request, asked, (verdict.over, figures));
+                }
+            }
         }
     }
 }
@@ -130,6 +134,23 @@ fn count_rule(
     if verdict.over || figures.remaining < prepared.named_below {
         figures.over = places(verdict.over);
         rule.directory.note(engine.hash(charge.key), prepared.rule.limit(), &figures, charge.key);
+    }
+}
+
+/// Notes a client that is over or close to a limit in Envoy's format.
+fn name_client(
+    descriptors: &Descriptors,
+    engine: &Engine,
+    request: &RateLimitRequest,
+    asked: &AskedLimit<'_>,
+    (is_over, mut figures): (bool, Decision),
+) {
+    let LimitKind::Counted(_, rule) = &asked.limit.kind else { return };
+    let is_charge = matches!(asked.hits, Hits::Charged(1..));
+    if is_charge && (is_over || figures.remaining < asked.limit.named_below) {
+        let name = asked.client_name(request);
+        figures.over = places(is_over);
+        descriptors.directory.note(engine.hash(&name), rule.limit(), &figures, &name);
     }
 }
 

@@ -107,6 +107,20 @@ impl AskedLimit<'_> {
         matches!(&self.limit, LimitRef::Rule(rule) if rule.rule.denies_on_error())
     }
 
+    /// Returns the name of the client under a limit in Envoy's format: the domain and each level of the descriptor.
+    pub(super) fn client_name(&self, request: &RateLimitRequest) -> Vec<u8> {
+        let mut name = request.domain.clone().into_bytes();
+        for (nth, entry) in request.descriptors[self.descriptor].entries.iter().enumerate() {
+            let shared = match &self.limit {
+                LimitRef::Tree(_, limit) => limit.path.get(nth).filter(|part| !part.is_open()),
+                LimitRef::Own(_) | LimitRef::Rule(_) => None,
+            };
+            let value = shared.map_or(&*entry.value, |part| part.value.as_bytes());
+            name.extend([b" ", entry.key.as_bytes(), b"=", value].concat());
+        }
+        name
+    }
+
     /// Returns the counters of the limit for the metrics.
     pub(super) fn counts(
         &self,
@@ -268,9 +282,10 @@ fn rules_of<'a>(
             _ => LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone())),
         };
         let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
-        let quota_mode = false;
+        let (named_below, quota_mode) = (prepared.named_below, false);
+        let (path, counts) = (None, None);
         let limit =
-            DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None };
+            DescriptorLimit { kind, named_below, path, current, shadow_mode, quota_mode, counts };
         let limit = LimitRef::Rule(Box::new(RuleLimit { rule, prepared, limit }));
         limits.push((limit, applied.stored_key(key)));
     }

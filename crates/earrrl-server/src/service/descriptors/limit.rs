@@ -15,6 +15,8 @@ pub type PathHash = [u8; 16];
 pub struct DescriptorLimit {
     /// The way in which requests are decided under the limit.
     pub kind: LimitKind,
+    /// The number of remaining requests below which a client is named.
+    pub named_below: u64,
     /// The start of the keys of the limit's clients, if the limit shares its store with others.
     pub path: Option<PathHash>,
     /// The limit in the form in which responses report it.

@@ -86,6 +86,7 @@ fn new_limit(
         }
     };
     let current = Current { name: String::new(), requests, unit: unit.number() };
-    let (shadow_mode, quota_mode) = (false, false);
-    Ok(DescriptorLimit { kind, path: None, current, shadow_mode, quota_mode, counts: None })
+    let (named_below, shadow_mode, quota_mode) = (0, false, false);
+    let (path, counts) = (None, None);
+    Ok(DescriptorLimit { kind, named_below, path, current, shadow_mode, quota_mode, counts })
 }

@@ -17,6 +17,7 @@ use crate::config::envoy::unit::Unit;
 use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
 use crate::config::{Config, RuleConfig};
 use crate::engine::{Engine, PlannedLimit};
+use crate::service::names::Directory;
 
 /// The smallest number of clients that a limit with wildcard values is sized for, if its table
 /// grows as clients arrive.
@@ -34,8 +35,21 @@ pub struct Descriptors {
     pub config: EnvoyConfig,
     /// The metrics' counters of requests by descriptor.
     pub counts: Arc<CountsOf>,
+    /// The names of clients that are limited or close to it.
+    pub directory: Arc<Directory>,
     limits: Vec<DescriptorLimit>,
     overrides: Arc<RequestOverrides>,
+}
+
+/// The parts of descriptors that stay across reloads.
+#[derive(Clone, Copy)]
+pub struct LastingParts<'a> {
+    /// The metrics' counters of requests by descriptor.
+    pub counts: &'a Arc<CountsOf>,
+    /// The limits that requests brought.
+    pub overrides: &'a Arc<RequestOverrides>,
+    /// The names of clients.
+    pub directory: &'a Arc<Directory>,
 }
 
 /// The name of the store that the limits without wildcards share. No rule can have this name.
@@ -177,8 +191,7 @@ impl DescriptorsPlan {
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
-        counts: &Arc<CountsOf>,
-        overrides: &Arc<RequestOverrides>,
+        LastingParts { counts, overrides, directory }: LastingParts<'_>,
     ) -> Descriptors {
         let Self { tree, config, limits, counted } = self;
         let metrics = config.metrics.then_some(&**counts);
@@ -188,13 +201,14 @@ impl DescriptorsPlan {
                 let (rule, id) = prepared.get(counted.limit)?;
                 Some((*id, Arc::clone(rule), counted.path))
             });
-            DescriptorLimit::new(limit, counted, metrics)
+            DescriptorLimit::new(limit, counted, metrics, directory)
         });
         let limits = limits.collect();
         Descriptors {
             tree,
             config,
             counts: Arc::clone(counts),
+            directory: Arc::clone(directory),
             limits,
             overrides: Arc::clone(overrides),
         }
@@ -235,6 +249,7 @@ impl DescriptorLimit {
         limit: &TreeLimit,
         counted: Option<(RuleId, Arc<Rule>, Option<PathHash>)>,
         counts: Option<&CountsOf>,
+        directory: &Directory,
     ) -> Self {
         let config = &limit.config;
         let path = counted.as_ref().and_then(|(_, _, path)| *path);
@@ -243,9 +258,14 @@ impl DescriptorLimit {
             (None, Amount::PerUnit(_, unit)) => LimitKind::Zero(unit),
             (None, Amount::Unlimited | Amount::Own) => LimitKind::Unlimited,
         };
+        let named_below = match &kind {
+            LimitKind::Counted(_, rule) => directory.remaining_below(rule.limit()),
+            LimitKind::Zero(_) | LimitKind::Unlimited => 0,
+        };
         Self {
             current: Current::new(limit, &kind),
             kind,
+            named_below,
             path,
             shadow_mode: config.shadow_mode,
             quota_mode: config.quota_mode,

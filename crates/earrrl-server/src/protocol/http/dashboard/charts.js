@@ -1,8 +1,9 @@
 // The charts of the dashboard, as SVG. Nothing here holds state or asks the server.
 
 const SVG = "http://www.w3.org/2000/svg";
-const HEIGHT = 190;
-const BOTTOM = 166; // the base of charts; the labels of the horizontal axis are below
+const HEIGHT = 190; // at least
+const LABELS = 24; // the space for the labels of the horizontal axis
+const BOTTOM = HEIGHT - LABELS;
 const TOP = 18;
 // The server counts rates in 16 buckets for each doubling; a bucket is named by the number of its lower edge.
 const PER_DOUBLING = 16;
@@ -25,11 +26,11 @@ export function element(name, attributes, text) {
   return made;
 }
 
-// Gives a chart a coordinate system of CSS pixels, and returns its width.
+// Gives a chart a coordinate system of CSS pixels, and returns its width and height.
 function prepare(svg) {
-  const width = Math.max(100, svg.clientWidth);
-  svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-  return width;
+  const [width, height] = [Math.max(100, svg.clientWidth), Math.max(HEIGHT, svg.clientHeight)];
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  return [width, height];
 }
 
 function gridLine(y, width, label) {
@@ -47,10 +48,11 @@ function ceiling(x) {
 
 // Draws the requests of each second, denied ones above those that were allowed; the latest is at the right.
 export function drawTime(svg, history, most) {
-  const width = prepare(svg);
+  const [width, height] = prepare(svg);
+  const bottom = height - LABELS;
   const highest = ceiling(Math.max(1, ...history.map((one) => one.allowed + one.denied)));
   const x = (nth) => width - ((history.length - 1 - nth) * width) / (most - 1);
-  const y = (value) => BOTTOM - ((BOTTOM - TOP) * value) / highest;
+  const y = (value) => bottom - ((bottom - TOP) * value) / highest;
   const area = (low, high, kind) => {
     const points = [...history.map((one, nth) => [x(nth), y(high(one))]), ...history.map((one, nth) => [x(nth), y(low(one))]).reverse()];
     return element("polygon", { class: kind, points: points.map((point) => point.map((v) => v.toFixed(1)).join(",")).join(" ") });
@@ -59,9 +61,9 @@ export function drawTime(svg, history, most) {
     area(() => 0, (one) => one.allowed, "allowed"),
     area((one) => one.allowed, (one) => one.allowed + one.denied, "denied"),
     ...[0.5, 1].flatMap((share) => gridLine(y(share * highest), width, figure(share * highest))),
-    element("line", { class: "grid", x1: 0, x2: width, y1: BOTTOM, y2: BOTTOM }),
-    element("text", { x: 0, y: HEIGHT - 6 }, "2 minutes ago"),
-    element("text", { x: width, y: HEIGHT - 6, "text-anchor": "end" }, "now"),
+    element("line", { class: "grid", x1: 0, x2: width, y1: bottom, y2: bottom }),
+    element("text", { x: 0, y: height - 6 }, "2 minutes ago"),
+    element("text", { x: width, y: height - 6, "text-anchor": "end" }, "now"),
   );
 }
 
@@ -110,7 +112,7 @@ function marksOf(low, high) {
 // Draws the number of clients by rate; the bars right of the line at `chosen` in another colour. Returns the place
 // of an edge in pixels.
 export function drawRates(svg, rates, chosen) {
-  const width = prepare(svg);
+  const [width] = prepare(svg);
   const { low, high } = scaleOf(rates);
   const place = (edge) => (width * (edge - low)) / (high - low);
   const { group, bars } = barsOf(rates, width / (high - low));

@@ -50,13 +50,17 @@ function ask(path, options = {}) {
 // Asks for a token if the answer demands one; returns true if it did.
 function locked(answer) {
   if (answer.status !== 401 && answer.status !== 403) return false;
+  lock();
+  return true;
+}
+
+function lock() {
   $("login").hidden = false;
   $("main").hidden = true;
   status("locked", true);
   if (token) $("refused").textContent = "This token is not accepted.";
   token = "";
   $("token").focus();
-  return true;
 }
 
 async function begin() {
@@ -321,4 +325,5 @@ addEventListener("resize", () => {
   if (rates) showRates();
   if (history.length) drawTime($("time"), history, SECONDS);
 });
-begin();
+if (document.body.dataset.token) lock();
+else begin();
