@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::client::RULES;
+
 /// A step of a reservation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Entry {
@@ -82,8 +84,8 @@ impl Journal {
 }
 
 /// The charges of one key: the certain ones, and those of which one of two is right.
-#[derive(Debug, Default)]
-pub(super) struct Doubts {
+#[derive(Debug)]
+pub(super) struct PossibleCharges {
     certain: Vec<u64>,
     either: Vec<[Vec<u64>; 2]>,
     /// True if the reservations are in Redis: each is charged and committed under all of its rules at
@@ -91,7 +93,7 @@ pub(super) struct Doubts {
     is_shared: bool,
 }
 
-impl Doubts {
+impl PossibleCharges {
     /// Adds up the charges of a key. `may_lack` returns true if a server may not have taken back what
     /// it had answered as failed at an instant.
     pub(super) fn new(
@@ -100,35 +102,35 @@ impl Doubts {
         is_shared: bool,
         may_lack: impl Fn(usize, SystemTime) -> bool,
     ) -> Self {
-        let mut doubts = Self { is_shared, ..Self::default() };
+        let certain = vec![0; RULES.len()];
+        let mut charges = Self { certain, either: Vec::new(), is_shared };
         for entries in journals.iter().flat_map(|journal| journal.0.values()) {
             let Entry::Asked { key: asked, estimates } = &entries[0] else { panic!("{entries:?}") };
             if *asked != key {
                 continue;
             }
-            doubts.certain.resize(estimates.len(), 0);
             let none = vec![0; estimates.len()];
             match &entries[1..] {
-                [] => doubts.add_either(&none, estimates),
+                [] => charges.add_either(&none, estimates),
                 [Entry::Failed { server, at }] if may_lack(*server, *at) => {
-                    doubts.add_either(&none, estimates);
+                    charges.add_either(&none, estimates);
                 }
                 [Entry::Failed { .. }] => {}
-                [Entry::Held] => doubts.add(estimates),
-                [Entry::Held, Entry::Committing { costs }] => doubts.add_either(estimates, costs),
-                [Entry::Held, Entry::Committing { costs }, Entry::Committed] => doubts.add(costs),
+                [Entry::Held] => charges.add(estimates),
+                [Entry::Held, Entry::Committing { costs }] => charges.add_either(estimates, costs),
+                [Entry::Held, Entry::Committing { costs }, Entry::Committed] => charges.add(costs),
                 [Entry::Held, Entry::Committing { .. }, Entry::Gone { unanswered }]
                     if is_shared || *unanswered == 0 =>
                 {
-                    doubts.add(estimates);
+                    charges.add(estimates);
                 }
                 [Entry::Held, Entry::Committing { costs }, Entry::Gone { .. }] => {
-                    doubts.add_either(estimates, costs);
+                    charges.add_either(estimates, costs);
                 }
                 other => panic!("{other:?}"),
             }
         }
-        doubts
+        charges
     }
 
     fn add(&mut self, costs: &[u64]) {

@@ -29,7 +29,7 @@ use crate::support::process::{BINARY, Process};
 use crate::support::redis::Redis;
 use crate::support::until;
 use client::{Crowd, RULES};
-use journal::Doubts;
+use journal::PossibleCharges;
 
 /// The number of keys among which the requests are spread.
 const KEYS: u64 = 200;
@@ -126,7 +126,7 @@ impl Servers {
     }
 
     /// Compares the units that every key has used of the first rules with the journals.
-    fn audit(&self, rules: usize, doubts: impl Fn(u64) -> Doubts) {
+    fn audit(&self, rules: usize, charges: impl Fn(u64) -> PossibleCharges) {
         let mut client = self.http(0);
         for nth in 0..KEYS {
             let used = |(rule, (_, quota)): (&&str, &(&str, u64))| {
@@ -134,8 +134,8 @@ impl Servers {
                 quota - client.post("/v1/peek", &peek).json()["remaining"].as_u64().unwrap()
             };
             let used: Vec<_> = RULES.iter().zip(&LIMITS).take(rules).map(used).collect();
-            let doubts = doubts(nth);
-            assert!(doubts.may_be(&used), "key {nth}: {used:?} were charged: {doubts:?}");
+            let charges = charges(nth);
+            assert!(charges.may_be(&used), "key {nth}: {used:?} were charged: {charges:?}");
         }
     }
 }
@@ -183,9 +183,10 @@ fn of_two_servers_over_redis_balances() {
     }
     let journals = crowd.join();
     servers.settle();
-    let doubts = |key| Doubts::new(&journals, key, true, |server, at| servers.may_lack(server, at));
+    let charges =
+        |key| PossibleCharges::new(&journals, key, true, |server, at| servers.may_lack(server, at));
     println!("{}", journal::summary(&journals));
-    servers.audit(3, doubts);
+    servers.audit(3, charges);
 }
 
 /// One server keeps its states in files. After a kill it knows none of the reservations before, whose
@@ -205,10 +206,11 @@ fn of_a_server_with_state_files_balances() {
         }
     }
     let journals = crowd.join();
-    let doubts =
-        |key| Doubts::new(&journals, key, false, |server, at| servers.may_lack(server, at));
+    let charges = |key| {
+        PossibleCharges::new(&journals, key, false, |server, at| servers.may_lack(server, at))
+    };
     println!("{}", journal::summary(&journals));
-    servers.audit(2, doubts);
+    servers.audit(2, charges);
 }
 
 /// Waits for a moment, as a client does between two attempts.
