@@ -69,4 +69,4 @@ def test_middleware_for_wsgi(start, tmp_path, command):
     ids=["slowapi", "flask-limiter", "flask-limiter-preloaded"],
 )
 def test_packages_that_use_limits(start, tmp_path, command, strategy):
-    admits_five_whatever_dies(start(command, STORAGE_URI=f"earrrl://{tmp_path}/states", STRATEGY=strategy), seconds=20)
+    admits_five_whatever_dies(start(command, STORAGE_URI=f"earrrl://{tmp_path}/states", STRATEGY=strategy), seconds=30)
