@@ -52,3 +52,29 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     Ok(HttpServer::new(app).bind("127.0.0.1:8000")?.run().await?)
 }
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::{TestRequest, call_service, init_service};
+
+    use super::*;
+
+    #[actix_web::test]
+    async fn the_sixth_request_of_a_client_is_denied() {
+        let rule: earrrl::Rule = "gcra 1/h burst=5".parse().unwrap();
+        let limiter = Limiter::builder(rule).build().unwrap();
+        let limit = Data::new(Limit { limiter, address: ClientAddress::default() });
+        let hello = web::get().to(|| async { "hello" });
+        let app = App::new().app_data(limit).wrap(from_fn(limited)).route("/", hello);
+        let app = init_service(app).await;
+        for (client, status) in [("192.0.2.7:1", 200); 5]
+            .into_iter()
+            .chain([("192.0.2.7:2", 429), ("192.0.2.8:1", 200)])
+        {
+            let request = TestRequest::get().uri("/").peer_addr(client.parse().unwrap());
+            let response = call_service(&app, request.to_request()).await;
+            assert_eq!(response.status(), status, "{client}");
+            assert_eq!(response.headers().contains_key(RETRY_AFTER), status == 429);
+        }
+    }
+}

@@ -56,6 +56,8 @@ fn every_configuration_in_the_documentation_is_valid() {
             let absent = "No such file or directory (os error 2)";
             let only_files = mistakes.lines().all(|line| line.ends_with(absent));
             assert!(output.status.success() || only_files, "{name}: {mistakes}\n{block}");
+            let is_recipe = name == "choosing-a-limit.md";
+            assert!(!is_recipe || mistakes.is_empty(), "{name}: {mistakes}\n{block}");
             checked += 1;
         }
     }
@@ -279,24 +281,19 @@ fn the_middleware_for_express_limits_a_client() {
 }
 
 #[test]
-fn the_configuration_for_kubernetes_is_valid() {
-    let manifest = fs::read_to_string(root().join("contrib/kubernetes.yaml")).unwrap();
-    let (_, rest) = manifest.split_once("limits.toml: |\n").unwrap();
-    let (config, _) = rest.split_once("\n---").unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    // The page reads tokens from a Kubernetes secret; here they are in the test's folder.
-    let config = config.replace("/run/secrets/earrrl", &folder.path().display().to_string());
-    for token in ["check-token", "admin-token"] {
-        fs::write(folder.path().join(token), format!("{token}-0123456789\n")).unwrap();
-    }
-    let file = folder.path().join("limits.toml");
-    fs::write(
-        &file,
-        config.lines().map(|line| format!("{}\n", line.trim_start())).collect::<String>(),
-    )
-    .unwrap();
-    let output = Command::new(EARRRL).args(["config", "check"]).arg(&file).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
+fn the_limits_file_of_limitador_becomes_the_rule_beside_it() {
+    let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
+    let (folder, limits) = (tempfile::tempdir().unwrap(), blocks(&page, "yaml")[0]);
+    let file = folder.path().join("limits.yaml");
+    fs::write(&file, limits).unwrap();
+    let convert = |file: &Path| {
+        Command::new(EARRRL).args(["config", "from-limitador"]).arg(file).output().unwrap()
+    };
+    let printed = String::from_utf8(convert(&file).stdout).unwrap();
+    assert!(blocks(&page, "toml").contains(&printed.trim_end()), "{printed}");
+    fs::write(&file, limits.replace("==", "!=")).unwrap();
+    let refused = convert(&file);
+    assert_eq!((refused.status.code(), refused.stdout), (Some(2), Vec::new()));
 }
 
 /// Simulates a guesser that tries once a second for a day, against the rules for logins.

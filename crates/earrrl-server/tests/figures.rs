@@ -27,21 +27,60 @@ const RULES: [&str; 6] = [
     "gcra 1/s burst=20",
 ];
 
-/// The example in the page on choosing a limit.
-const STRICT_OR_LEAKY: [&str; 13] = [
-    "simulate",
-    "--rule",
-    "gcra 1/s burst=15",
-    "--rule",
-    "recent-average 1/s half-life=10s leaky",
-    "--rule",
-    "recent-average 1/s half-life=10s strict",
-    "--client",
-    "greedy steady 2/s until=120s",
-    "--client",
-    "greedy steady 0.5/s from=120s",
-    "--duration",
-    "200s",
+/// The figures of the page on choosing a limit, each with the arguments that the page prints for it.
+const EXAMPLES: [(&str, &[&str]); 3] = [
+    (
+        "burst",
+        &[
+            "simulate",
+            "--rule",
+            "gcra 1/s burst=5",
+            "--rule",
+            "gcra 1/s burst=20",
+            "--rule",
+            "gcra 1/s burst=60",
+            "--client",
+            "hasty steady 5/s",
+            "--duration",
+            "20s",
+        ],
+    ),
+    (
+        "half-life",
+        &[
+            "simulate",
+            "--rule",
+            "recent-average 1/s half-life=10s strict",
+            "--rule",
+            "recent-average 1/s half-life=30s strict",
+            "--rule",
+            "recent-average 1/s half-life=60s strict",
+            "--client",
+            "greedy steady 3/s until=120s",
+            "--client",
+            "greedy steady 0.5/s from=120s",
+            "--duration",
+            "300s",
+        ],
+    ),
+    (
+        "strict-leaky",
+        &[
+            "simulate",
+            "--rule",
+            "gcra 1/s burst=15",
+            "--rule",
+            "recent-average 1/s half-life=10s leaky",
+            "--rule",
+            "recent-average 1/s half-life=10s strict",
+            "--client",
+            "greedy steady 2/s until=120s",
+            "--client",
+            "greedy steady 0.5/s from=120s",
+            "--duration",
+            "200s",
+        ],
+    ),
 ];
 
 /// A text of a figure: its content, its size and its area, in pixels of the drawing.
@@ -152,7 +191,9 @@ fn figures_in_files_are_legible() {
     for name in NAMES {
         check(name, &plotted(&["simulate", "--figure", name]));
     }
-    check("strict-leaky", &plotted(&STRICT_OR_LEAKY));
+    for (name, arguments) in EXAMPLES {
+        check(name, &plotted(arguments));
+    }
     check("suggest", &plotted(&["suggest", log]));
     let replay = plotted(&[&["replay", log], &RULES[..]].concat());
     check("replay", &replay);
@@ -182,5 +223,11 @@ fn figures_of_the_documentation_are_as_drawn() {
         let drawn = plotted(&["simulate", "--figure", name]);
         assert!(drawn == committed(name), "run `earrrl simulate --figure {name} --plot` again");
     }
-    assert!(plotted(&STRICT_OR_LEAKY) == committed("strict-leaky"));
+    let page = fs::read_to_string(format!("{folder}/../choosing-a-limit.md")).unwrap();
+    for (name, arguments) in EXAMPLES {
+        assert!(plotted(arguments) == committed(name), "draw {name} again");
+        assert!(page.contains(&format!("(figures/{name}.svg)")), "{name}");
+        let missing = arguments.iter().find(|word| !page.contains(**word));
+        assert_eq!(missing, None, "the page has other arguments for {name}");
+    }
 }

@@ -242,6 +242,14 @@ fn a_scenario_from_a_file_or_from_flags() {
     let table = earrrl(&file).out;
     assert!(table.contains("400        300  75.0 %"), "{table}");
     assert_eq!(earrrl(&flags).out, table);
+    let login = ["--rule", "recent-average 0.2/s half-life=5m", "--rule", "gcra 1/m burst=5"];
+    let login = [&flags[..], &login].concat();
+    let login = earrrl(&login).out;
+    let at_once = |line: &str| line.split_once("greedy").unwrap().1.trim().to_owned();
+    let at_once: Vec<String> = login.lines().skip(1).map(at_once).collect();
+    assert!(at_once[0].starts_with("60  fixed-window"), "{login}");
+    assert!(at_once[1].starts_with("87  recent-average"), "{login}");
+    assert!(at_once[2].starts_with("5  gcra"), "{login}");
     let csv = earrrl(&[&file[..], &["--output", "csv"]].concat()).out;
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("rule,time,client,cost,allowed,rate,remaining,retry_after"));

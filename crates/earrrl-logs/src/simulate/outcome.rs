@@ -93,7 +93,8 @@ impl SimulatedOutcome {
     }
 }
 
-/// Writes a row for each rule and client.
+/// Writes a row for each rule and client. The column "at once" is the number of requests that the
+/// rule lets through at once.
 ///
 /// # Errors
 /// Returns the writer's error if writing fails.
@@ -102,7 +103,8 @@ pub fn write_table(
     scenario: &Scenario,
     outcomes: &[SimulatedOutcome],
 ) -> io::Result<()> {
-    let header = ["asked", "permitted", "share", "first denied", "last denied", "client", "rule"];
+    let header =
+        ["asked", "permitted", "share", "first denied", "last denied", "client", "at once", "rule"];
     let mut rows = vec![header.map(str::to_owned)];
     for outcome in outcomes {
         // A client with several phases has one tally, under its first phase. The other phases have
@@ -117,6 +119,7 @@ pub fn write_table(
                 time(tally.first_denied),
                 time(tally.last_denied),
                 client.name.clone(),
+                outcome.rule.limit().at_once().to_string(),
                 outcome.rule.to_string(),
             ]);
         }

@@ -128,15 +128,15 @@ fn candidate(
     half_life: Duration,
     descending: &[f64],
 ) -> Result<JudgedLimit, RuleError> {
-    let limit = RecentAverage::with_half_life(rate, half_life)?;
+    let limit = Limit::from(RecentAverage::with_half_life(rate, half_life)?);
     // Rules tolerate rounding errors of this size; without it the counts would differ from those of
     // `replay`.
     let threshold = rate.per_second_f64() * (1.0 + 1e-9);
     Ok(JudgedLimit {
-        rule: Rule::from(Limit::from(limit)),
+        at_once: limit.at_once(),
+        rule: Rule::from(limit),
         limit: threshold,
         rate,
-        at_once: (limit.burst() * (1.0 + 1e-9)) as u64 + 1,
         clients: descending.partition_point(|&peak| peak > threshold),
         requests: 0,
         half_life,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl::{Action, Cost, Mode, Nanos};
+use earrrl::Action;
 use earrrl_server::config::rule::RuleConfig;
-use earrrl_server::config::{Config, ConfigError, EnvoyConfig};
+use earrrl_server::config::{Config, ConfigError, EnvoyConfig, limitador};
 use earrrl_server::service::memory_check::{self, OverMemory};
 use earrrl_server::tls::Tls;
 
@@ -43,13 +43,28 @@ enum ConfigCommand {
         #[arg(value_name = "[DOMAIN] NAME=VALUE", required = true)]
         words: Vec<String>,
     },
+    /// Print the limits file of Limitador as a configuration.
+    #[command(after_help = "Example:\n  earrrl config from-limitador limits.yaml > limits.toml")]
+    FromLimitador {
+        /// The limits file: a YAML list.
+        file: PathBuf,
+    },
 }
 
 pub(super) fn run(args: ConfigArgs) -> Result<ExitCode, CliFailure> {
     match args.command {
         ConfigCommand::Check { file } => check(&file),
         ConfigCommand::Explain { file, words } => explain::run(&file, &load(&file)?, &words),
+        ConfigCommand::FromLimitador { file } => from_limitador(&file),
     }
+}
+
+fn from_limitador(file: &Path) -> Result<ExitCode, CliFailure> {
+    let failed = |error: ConfigError| failure::lines(&error.to_string());
+    let text = limitador::read(file).map_err(failed)?;
+    let config = limitador::convert(&text, &file.display().to_string()).map_err(failed)?;
+    io::stdout().write_all(config.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Creates an error from a message and, if it is known, its place in the file.
@@ -123,10 +138,8 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     }
     writeln!(out, "{}: {found}, valid", file.display())?;
     for rule in &config.rules {
-        let (name, limit) = (&rule.name, &rule.rule);
-        let (_, unseen) = limit.limit().decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek);
-        let most = unseen.remaining;
-        writeln!(out, "{name}: {limit}: {most} requests at once from one client")?;
+        let (name, limit, burst) = (&rule.name, &rule.rule, rule.rule.limit().at_once());
+        writeln!(out, "{name}: {limit}: {burst} requests at once from one client")?;
     }
     for grant in config.server.tokens.grants() {
         writeln!(out, "token {grant}")?;

@@ -1,25 +1,36 @@
-//! Warnings about valid configurations: limits that checks do not apply, and limits that are shared
-//! through Redis less well than they could be.
+//! Warnings about valid configurations: limits that checks do not apply, bursts that are larger than
+//! they look, keys that requests lack, and limits that are shared through Redis less well than they
+//! could be.
 
 use std::time::Duration;
 
-use earrrl::{Limit, Quota, Rule};
+use earrrl::{Action, Limit, Quota, Rule};
 use earrrl_redis::{Consistency, max_exact_units};
 
-use super::rule::RuleConfig;
+use super::attribute::{Condition, KeyPart};
+use super::rule::{OnMissing, RuleConfig};
 use super::{Config, EngineConfig};
 
+/// The least number of requests at once that a warning is about.
+const LARGE_BURST: u64 = 50;
+/// The least time for earning a burst that a warning is about. A burst that is earned sooner is
+/// large because the rate is high, which nobody overlooks.
+const LONG_EARNING: Duration = Duration::from_secs(300);
 /// The longest `sync` that needs no warning.
 const LONG_SYNC: Duration = Duration::from_secs(10);
 /// The number of `sync` intervals that a near rule's window should have at least.
 const SYNCS: f64 = 5.0;
 
 impl Config {
-    /// Returns warnings about rules that only reservations apply, near rules whose counts are exchanged too rarely, and about limits
-    /// whose counts Redis rounds.
+    /// Returns warnings about rules that only reservations apply, that let surprisingly many requests
+    /// through at once, whose key names what requests lack, or whose counts are exchanged too rarely
+    /// through Redis or rounded by it.
     pub fn cautions(&self) -> Vec<String> {
-        let reserved = self.rules.iter().filter(|config| config.rule.limit().is_concurrent());
-        let mut cautions: Vec<String> = reserved.map(only_reserved).collect();
+        let of_rule = |config| {
+            let found = [only_reserved(config), self.large_burst(config), self.lacked_key(config)];
+            found.into_iter().flatten().map(|caution| format!("{}: {caution}", config.name))
+        };
+        let mut cautions: Vec<String> = self.rules.iter().flat_map(of_rule).collect();
         let EngineConfig::Redis(redis) = &self.engine else { return cautions };
         let sync = redis.options.sync;
         let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
@@ -38,15 +49,83 @@ impl Config {
         }
         cautions
     }
+
+    /// Returns a warning if a rule lets many requests through at once, of which its text says
+    /// nothing, and no other rule limits the burst of the same clients.
+    fn large_burst(&self, config: &RuleConfig) -> Option<String> {
+        let limit = config.rule.limit();
+        let burst = limit.at_once();
+        let earning = Duration::try_from_secs_f64(burst as f64 / limit.per_second()).ok()?;
+        let is_large = matches!(limit, Limit::RecentAverage(_))
+            && burst >= LARGE_BURST
+            && earning >= LONG_EARNING;
+        if !is_large || self.rules.iter().any(|other| limits_burst(other, config)) {
+            return None;
+        }
+        Some(format!(
+            "{} lets {burst} requests of a client through at once; want a shorter half-life, or a \
+             second rule with this key and match, as \"gcra 1/m burst=5\"; see docs/choosing-a-limit.md",
+            config.rule
+        ))
+    }
+
+    /// Returns a warning if a rule is meant for requests of Envoy's rate limit service that lack an
+    /// attribute of its key, or for requests of proxies that lack all of them.
+    fn lacked_key(&self, config: &RuleConfig) -> Option<String> {
+        let matched = |had: fn(&str) -> bool| {
+            config.conditions.iter().all(|condition| had(&condition.attribute))
+        };
+        let mut names = config.key.iter().filter_map(KeyPart::attribute);
+        if config.serves_descriptors() {
+            let name = names.find(|name| matched(of_descriptors) && !of_descriptors(name))?;
+            return Some(format!(
+                "key: requests of Envoy's rate limit service have no `{name}`, only `domain` and \
+                 `descriptor:NAME`: it tells no clients apart"
+            ));
+        }
+        let shares = config.missing == OnMissing::Share && self.answers_proxies;
+        let first = names.next().filter(|_| shares && matched(of_proxies))?;
+        let lacks_all = !of_proxies(first) && !names.any(of_proxies);
+        lacks_all.then(|| {
+            format!(
+                "key: requests that a proxy describes have no `{first}`: they all count as one client; \
+                 want header:NAME, or missing = \"skip\" if only other callers should meet the rule"
+            )
+        })
+    }
+}
+
+/// Returns true for attributes of requests of Envoy's rate limit service.
+fn of_descriptors(name: &str) -> bool {
+    name == "domain" || name.starts_with("descriptor:")
+}
+
+/// Returns true for attributes of requests that a proxy describes.
+fn of_proxies(name: &str) -> bool {
+    ["client", "method", "path", "host", "proto"].contains(&name) || name.starts_with("header:")
+}
+
+/// Returns true if a rule applies to all requests of another rule, has no finer key, and lets few
+/// requests through at once.
+fn limits_burst(config: &RuleConfig, other: &RuleConfig) -> bool {
+    let applies = |condition: &Condition| other.conditions.iter().any(|own| condition.covers(own));
+    let denies = |config: &RuleConfig| config.rule.action() != Action::Observe;
+    config.rule.limit().at_once() < LARGE_BURST
+        && config.conditions.iter().all(applies)
+        && config.key.iter().all(|part| other.key.contains(part))
+        && config.exempt.iter().all(|condition| other.exempt.contains(condition))
+        && (denies(config) || !denies(other))
 }
 
 /// Returns the warning about a rule of concurrent.
-fn only_reserved(config: &RuleConfig) -> String {
-    format!(
-        "{}: {} applies to reservations alone (/v1/reserve, EARRRL.RESERVE); checks, proxies and Envoy's \
-         descriptors pass it by",
-        config.name, config.rule
-    )
+fn only_reserved(config: &RuleConfig) -> Option<String> {
+    config.rule.limit().is_concurrent().then(|| {
+        format!(
+            "{} applies to reservations alone (/v1/reserve, EARRRL.RESERVE); checks, proxies and Envoy's \
+             descriptors pass it by",
+            config.rule
+        )
+    })
 }
 
 /// Returns a warning if a near rule's window has too few exchanges.

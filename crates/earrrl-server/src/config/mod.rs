@@ -12,6 +12,7 @@ pub mod condition_index;
 pub mod engine;
 pub mod envoy;
 mod file;
+pub mod limitador;
 pub mod listen;
 pub mod names;
 pub mod otlp;

@@ -388,6 +388,7 @@ fn every_mistake_says_what_would_be_right() {
         (rule("action = \"deyn\""), "4:10:", "did you mean `deny`?"),
         (rule("action = \"delay\""), "4:10:", "needs max_delay"),
         (rule("max_delay = \"1s\""), "4:13:", "only for action = \"delay\""),
+        (rule("key = \"ip\""), "4:7:", "did you mean `client`?"),
         (rule("key = [\"usr\"]"), "4:7:", "expected client, user, path"),
         (rule("match = { path = \"/*/a\" }"), "4:18:", "at the end only"),
         (rule("cost = -1"), "4:8:", "expected a number ≥ 0"),
@@ -495,5 +496,76 @@ fn every_mistake_says_what_would_be_right() {
         }
     }
     assert!(missed.is_empty(), "{missed}");
-    assert!(mistakes.len() >= 67, "{}", mistakes.len());
+    assert!(mistakes.len() >= 68, "{}", mistakes.len());
+}
+
+/// Returns a rule with a limit and further fields.
+fn named(name: &str, limit: &str, fields: &str) -> String {
+    format!("[[rule]]\nname = \"{name}\"\nlimit = \"{limit}\"\n{fields}\n")
+}
+
+/// Returns the warnings about a configuration.
+fn cautions(text: &str) -> Vec<String> {
+    Config::parse(text, "f").unwrap().cautions()
+}
+
+#[test]
+fn a_burst_that_takes_long_to_earn_is_warned_about() {
+    let login = "match = { path = \"/login\" }";
+    let slow = named("login", "recent-average 0.2/s half-life=5m", login);
+    let found = cautions(&slow);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let start = "login: recent-average 0.2/s half-life=5m lets 87 requests";
+    assert!(found[0].starts_with(start), "{found:?}");
+    // Bursts that are small, that are earned soon, or that the rule states.
+    for limit in [
+        "recent-average 10/h half-life=1h",
+        "recent-average 10/s half-life=1m",
+        "gcra 0.2/s burst=87",
+        "fixed-window 87/1d",
+    ] {
+        assert_eq!(cautions(&named("a", limit, "")), [""; 0], "{limit}");
+    }
+    // Another rule limits the burst if it applies to the same requests, and its key is not finer.
+    let small = "gcra 1/m burst=5";
+    for (fields, count) in [
+        (login, 0),
+        ("", 0),
+        ("match = { path = [\"/login\", \"/password\"] }", 0),
+        ("match = { path = \"/password\" }", 1),
+        ("match = { path = \"/login\", method = \"POST\" }", 1),
+        ("key = [\"client\", \"user\"]", 1),
+        ("action = \"observe\"", 1),
+        ("exempt = { client = \"192.0.2.7\" }", 1),
+    ] {
+        let found = cautions(&(slow.clone() + &named("burst", small, fields)));
+        assert_eq!(found.len(), count, "{fields}: {found:?}");
+    }
+    let large = named("burst", "gcra 1/m burst=80", login);
+    assert_eq!(cautions(&(slow + &large)).len(), 1);
+}
+
+#[test]
+fn a_key_that_requests_lack_is_warned_about() {
+    let envoy = "match = { domain = \"shop\" }";
+    let proxied = "[client_address]\ntrusted_proxies = [\"10.0.0.0/8\"]\n";
+    let small = "gcra 1/s burst=5";
+    for (before, fields, expected) in [
+        ("", format!("{envoy}\nkey = \"descriptor:user\""), None),
+        ("", envoy.to_owned(), Some("have no `client`")),
+        ("", format!("{envoy}\nkey = [\"domain\", \"user\"]"), Some("have no `user`")),
+        ("", "key = \"user\"".to_owned(), None),
+        (proxied, "key = \"user\"".to_owned(), Some("have no `user`")),
+        (proxied, "key = [\"client\", \"attribute:plan\"]".to_owned(), None),
+        (proxied, "key = [\"user\", \"attribute:plan\"]".to_owned(), Some("have no `user`")),
+        (proxied, "key = [\"client\", \"header:x-key\", \"attribute:host\"]".to_owned(), None),
+        (proxied, "key = \"user\"\nmissing = \"skip\"".to_owned(), None),
+        (proxied, "key = \"user\"\nmatch = { user = \"a*\" }".to_owned(), None),
+    ] {
+        let found = cautions(&format!("{before}{}", named("a", small, &fields)));
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{fields}: {found:?}");
+        if let Some(expected) = expected {
+            assert!(found[0].starts_with("a: key: ") && found[0].contains(expected), "{found:?}");
+        }
+    }
 }

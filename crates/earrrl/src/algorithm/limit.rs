@@ -224,6 +224,19 @@ impl Limit {
         each!(self, limit => limit.limit())
     }
 
+    /// Returns the number of requests of cost 1 that the limit lets through at once from a client
+    /// that it has not seen.
+    ///
+    /// ```
+    /// # use earrrl::Rule;
+    /// let rule: Rule = "recent-average 0.2/s half-life=5m".parse()?;
+    /// assert_eq!(rule.limit().at_once(), 87);   // 0.2/s times 300 s / ln 2, rounded up
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_once(&self) -> u64 {
+        self.decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek).1.remaining
+    }
+
     /// Returns the quota in cost units, and the seconds in which that many units are allowed.
     pub(crate) fn allowance(&self) -> (f64, f64) {
         each!(self, limit => limit.allowance())

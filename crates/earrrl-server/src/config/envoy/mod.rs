@@ -10,7 +10,7 @@ pub mod tree;
 pub mod unit;
 mod wildcard;
 pub mod xds;
-mod yaml;
+pub(super) mod yaml;
 
 use std::path::PathBuf;
 use std::sync::Arc;
