@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use earrrl::internal::{merge_charges, restore_places};
 use earrrl::{
-    Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId, SystemClock,
+    Actual, Charge, Clock, Committed, Cost, Decision, Engine, EngineError, HoldId, HoldTerms,
+    Holding, Mode, Nanos, Reserving, Rule, RuleId, SystemClock,
 };
 use tokio::task::JoinHandle;
 
@@ -22,7 +23,7 @@ use crate::outage::policy;
 use crate::request::Request;
 use crate::shared::Shared;
 use crate::status::{Status, count};
-use crate::{near, supervisor};
+use crate::{holds, near, supervisor};
 
 type Waited<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
 
@@ -485,5 +486,33 @@ impl Engine for RedisEngine {
         let keyed = self.shared.keyed(known, &charge, 0);
         let shared = self.shared.clone();
         Answer::under_way(async move { reset(&shared, &keyed).await.map_err(EngineError::from) })
+    }
+
+    fn place_hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Option<Nanos>,
+    ) -> Reserving<Holding> {
+        let request = self.request(charges, Mode::Check, self.shared.clocks.given(now));
+        let (shared, count) = (self.shared.clone(), charges.len());
+        Box::pin(async move { holds::hold(shared, request?, terms, count).await })
+    }
+
+    fn commit_hold(
+        &self,
+        id: HoldId,
+        actual: Actual<'_>,
+        now: Option<Nanos>,
+    ) -> Reserving<Committed> {
+        let (shared, given) = (self.shared.clone(), self.shared.clocks.given(now));
+        let (same, by_rule) = match actual {
+            Actual::All(cost) => (Some(cost), Vec::new()),
+            Actual::ByRule(costs) => (None, costs.to_vec()),
+        };
+        Box::pin(async move {
+            let actual = same.map_or(Actual::ByRule(&by_rule), Actual::All);
+            holds::commit(&shared, id, actual, given).await
+        })
     }
 }

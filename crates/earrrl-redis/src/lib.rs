@@ -45,6 +45,7 @@ mod outage;
 mod pending;
 mod reply;
 mod request;
+mod reservations;
 mod rules;
 mod shared;
 mod status;

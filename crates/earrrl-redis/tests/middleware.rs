@@ -2,15 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::future::pending;
+use std::time::{Duration, Instant};
 
 use crate::support::{PATIENCE, Server};
 use bytes::Bytes;
-use earrrl::Cost;
+use earrrl::{Charge, Cost, Engine, Mode};
 use earrrl_redis::{Options, RedisEngine};
-use earrrl_tower::{ClientAddress, PeerAddress, RateLimitLayer, RequestRule};
+use earrrl_tower::{ClientAddress, PeerAddress, RateLimitLayer, RequestHold, RequestRule, key};
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {
@@ -76,4 +77,55 @@ async fn what_a_response_costs_stands_on_every_machine() {
     // The cost is known only afterwards: 6 of 10 are used, then 12, since the charge is kept
     // although it exceeds the limit.
     assert_eq!(statuses, [200, 200, 429, 429]);
+}
+
+const TOKENS: &str = "fixed-window 1000/3650d";
+
+/// Waits until this many tokens are left, by the engine of a layer.
+async fn left(layer: &RateLimitLayer<RedisEngine>, expected: u64) {
+    let rule = layer.engine().prepare("tokens", &TOKENS.parse().unwrap()).unwrap();
+    let charge = Charge { rule, key: b"", cost: Cost::ONE };
+    let since = Instant::now();
+    loop {
+        let decision = layer.engine().decide(&[charge], Mode::Peek, None).await.unwrap();
+        if decision.remaining == expected {
+            return;
+        }
+        assert!(since.elapsed() < PATIENCE, "{} of {expected}", decision.remaining);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Each request reserves 400 tokens at one machine; the other one sees the estimate, then the cost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reservation_is_committed_however_its_request_ends() {
+    let server = Server::start(&[]).await;
+    let rule = || RequestRule::new("tokens", TOKENS.parse().unwrap(), key::Everyone);
+    let rule = || rule().cost(Cost::from_units(400)).reserved();
+    let machines = [machine(&server, rule()).await, machine(&server, rule()).await];
+    let inner = service_fn(|request: Request<u64>| async move {
+        let hold = request.extensions().get::<RequestHold>().unwrap();
+        hold.report(Cost::from_units(*request.body()));
+        if *request.body() == 7 {
+            pending::<()>().await;
+        }
+        Ok::<_, Infallible>(Response::new(Full::from("tokens")))
+    });
+    let respond = |tokens| machines[0].clone().layer(inner).oneshot(Request::new(tokens));
+
+    let response = respond(50).await.unwrap();
+    left(&machines[1], 600).await;
+    response.into_body().collect().await.unwrap();
+    left(&machines[1], 950).await;
+
+    let unread = respond(30).await.unwrap();
+    left(&machines[1], 550).await;
+    drop(unread);
+    left(&machines[1], 920).await;
+
+    // A client that leaves before it has an answer, as servers drop the future then.
+    let unanswered = tokio::spawn(respond(7));
+    left(&machines[1], 520).await;
+    unanswered.abort();
+    left(&machines[1], 913).await;
 }

@@ -84,7 +84,7 @@ async fn reservations_are_those_of_the_engine_in_memory() {
                 .hold(&[charge(known, b"alice", cost)], HoldTerms::default(), in_memory)
                 .unwrap();
             assert_eq!(held.decision.remaining, expected.decision.remaining, "{text}");
-            assert_eq!((held.id.is_some(), &held.granted), (true, &expected.granted), "{text}");
+            assert_eq!((held.id.is_some(), held.granted()), (true, expected.granted()), "{text}");
             ids.push((held.id.unwrap(), expected.id.unwrap()));
         }
         // Below the estimate, at it, and above it; the oldest one last.
@@ -98,7 +98,7 @@ async fn reservations_are_those_of_the_engine_in_memory() {
             // An exponential average is corrected approximately.
             let most = if number == 1 { 40.0 } else { 0.0 };
             assert!((of(left) - of(wanted)).abs() <= most, "{text}, {nth}: {left}, {wanted}");
-            assert_eq!((committed.rules, committed.repeated), (vec![rules[1]], false));
+            assert_eq!((committed.rules(), committed.repeated), (&[rules[1]][..], false));
         }
     }
 }
@@ -188,12 +188,12 @@ async fn several_rules_are_all_or_nothing(engine: &RedisEngine, other: &RedisEng
     assert!(other.commit(id, Actual::ByRule(&wrong), None).await.is_err());
     for repeated in [false, true] {
         let committed = other.commit(id, Actual::ByRule(&wrong[..1]), None).await.unwrap();
-        assert_eq!((committed.rules, committed.repeated), (vec![others.0, others.1], repeated));
+        assert_eq!((committed.rules(), committed.repeated), (&[others.0, others.1][..], repeated));
         assert_eq!(left().await, (90, 2));
     }
     let terms = HoldTerms::default().at_most();
     let most = engine.hold(&[charge(tokens, b"alice", 700)], terms, None).await.unwrap();
-    assert_eq!(most.granted, [units(90)]);
+    assert_eq!(most.granted(), [units(90)]);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! A gateway to a language model in axum, with a budget of tokens for each user: an estimate is
 //! reserved before the model is asked, and the tokens that it reports are committed when the stream
-//! has ended or the client has left. The model is a toy that speaks the OpenAI-compatible API.
+//! has ended or the client has left. Responses have the headers that clients of the large providers
+//! read. The model is a toy that speaks the OpenAI-compatible API.
 //!
 //! Run it, then `python3 contrib/llm/chat.py http://127.0.0.1:3000 alice "Tell me a story" 100`.
 use std::convert::Infallible;
@@ -13,10 +14,10 @@ use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use earrrl::{Cost, HoldTerms, MemoryEngine};
-use earrrl_tower::{Missing, RateLimitLayer, RequestHold, RequestRule, key};
+use earrrl::{Cost, HoldTerms, MemoryEngine, Quota, Rule};
+use earrrl_tower::{Missing, RateLimitLayer, RequestHold, RequestRule, Verdict, key};
 use futures_util::{StreamExt, stream};
-use http::{HeaderName, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, StatusCode, header::CONTENT_TYPE};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
@@ -39,7 +40,9 @@ pub(crate) fn gateway(
     model: SocketAddr,
 ) -> Result<Router, Error> {
     let user = key::header(HeaderName::from_static("x-user"));
-    let tokens = RequestRule::new("tokens", limit.parse()?, user)
+    let limit: Rule = limit.parse()?;
+    let most = Quota::of(limit.limit()).units;
+    let tokens = RequestRule::new("tokens", limit, user)
         .missing(Missing::Deny(StatusCode::UNAUTHORIZED))
         .cost_by(|request| {
             let estimated = request.extensions.get::<Estimated>();
@@ -48,8 +51,15 @@ pub(crate) fn gateway(
         .reserved();
     // A user with little left gets a shorter answer instead of a denial.
     let terms = HoldTerms::default().ttl(Duration::from_secs(600)).at_most();
-    let layer = RateLimitLayer::builder(engine).rule(tokens).hold_terms(terms).build()?;
-    let routes = Router::new().route("/v1/chat/completions", post(complete)).with_state(model);
+    let builder = RateLimitLayer::builder(engine).rule(tokens).hold_terms(terms);
+    let builder = builder.always_verdict(true).respond_with(move |denial| {
+        let mut response = denial.problem();
+        response.headers_mut().extend(token_headers(most, denial.verdict));
+        response
+    });
+    let layer = builder.build()?;
+    let routes = Router::new().route("/v1/chat/completions", post(complete));
+    let routes = routes.with_state((model, most));
     // The last layer runs first: it reads the body, from which the estimate is made.
     Ok(routes.layer(layer).layer(from_fn(estimate)))
 }
@@ -67,9 +77,35 @@ async fn estimate(request: Request, next: Next) -> Response {
     next.run(Request::from_parts(parts, Body::empty())).await
 }
 
+/// Returns the headers that clients of the large providers read: the tokens of the limit, the
+/// remaining ones, and the time until all are available again.
+fn token_headers(most: u64, verdict: &Verdict) -> HeaderMap {
+    let Some(decision) = &verdict.decision else { return HeaderMap::new() };
+    let headers = [
+        ("x-ratelimit-limit-tokens", most.to_string()),
+        ("x-ratelimit-remaining-tokens", decision.remaining.to_string()),
+        ("x-ratelimit-reset-tokens", duration(decision.reset_after)),
+    ];
+    let headers = headers.map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
+    headers.into_iter().flatten().collect()
+}
+
+/// Returns a time as these clients read it, rounded up: `20ms`, `1s` or `6m0s`.
+pub(crate) fn duration(time: Duration) -> String {
+    let millis = time.as_nanos().div_ceil(1_000_000);
+    let secs = millis.div_ceil(1000);
+    match (secs / 3600, secs / 60 % 60, secs % 60) {
+        _ if millis < 1000 => format!("{millis}ms"),
+        (0, 0, secs) => format!("{secs}s"),
+        (0, minutes, secs) => format!("{minutes}m{secs}s"),
+        (hours, minutes, secs) => format!("{hours}h{minutes}m{secs}s"),
+    }
+}
+
 /// Asks the model, and passes its events on while it reads the tokens that they report.
 async fn complete(
-    State(model): State<SocketAddr>,
+    State((model, most)): State<(SocketAddr, u64)>,
+    verdict: Verdict,
     Extension(hold): Extension<RequestHold>,
     Extension(mut estimated): Extension<Estimated>,
 ) -> Response {
@@ -96,7 +132,8 @@ async fn complete(
         }
         bytes
     });
-    ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
+    let headers = token_headers(most, &verdict);
+    (headers, [(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
 }
 
 /// The tokens of a stream, as far as it has arrived.

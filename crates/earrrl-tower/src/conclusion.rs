@@ -197,7 +197,8 @@ where
         prepared: &[LayerRule],
         is_local: bool,
     ) -> Option<HoldGuard> {
-        let (id, granted) = judgement.reserved.as_ref()?;
+        let reserved = judgement.reserved.as_ref()?;
+        let (id, granted) = (reserved.id?, reserved.granted());
         let reserved = charges.iter().zip(granted).filter_map(|((_, charge), granted)| {
             let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
             charge.rule(&self.rules).reserved.then(|| ReservedRule {
@@ -208,7 +209,7 @@ where
                 actual: None,
             })
         });
-        let hold = LayerHold { shared: Arc::clone(self), id: *id, is_local };
+        let hold = LayerHold { shared: Arc::clone(self), id, is_local };
         Some(HoldGuard::new(Box::new(hold), reserved.collect()))
     }
 

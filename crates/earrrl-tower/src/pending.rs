@@ -5,9 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use earrrl::{
-    Cost, Decision, Engine, EngineError, HoldId, HoldTerms, Holding, Mode, Outcome, Reserving,
-};
+use earrrl::{Decision, Engine, EngineError, HoldTerms, Holding, Mode, Outcome, Reserving};
 use smallvec::SmallVec;
 
 use crate::charges::RequestCharges;
@@ -35,8 +33,8 @@ pub(crate) struct ItemizedDecision {
     pub(crate) decision: Decision,
     /// The rules that headers report, the deciding one first.
     pub(crate) items: SmallVec<[Item; 1]>,
-    /// The id of the request's reservation, and the granted cost of each charge.
-    pub(crate) reserved: Option<(HoldId, Vec<Cost>)>,
+    /// The request's reservation.
+    pub(crate) reserved: Option<Box<Holding>>,
 }
 
 /// The quota that is available under one rule.
@@ -104,8 +102,8 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         Poll::Ready(Ok(match self {
             Self::Deciding(deciding) => Some((ready!(Pin::new(deciding).poll(context))?, None)),
             Self::Placing(placing) => {
-                let Holding { decision, id, granted, .. } = ready!(placing.as_mut().poll(context))?;
-                Some((decision, id.map(|id| (id, granted))))
+                let holding = ready!(placing.as_mut().poll(context))?;
+                Some((holding.decision, holding.id.is_some().then(|| Box::new(holding))))
             }
             Self::Peeking(..) => None,
         }))
@@ -113,7 +111,7 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
 }
 
 /// A decision that has just arrived, and its reservation.
-type Arrived = Option<(Decision, Option<(HoldId, Vec<Cost>)>)>;
+type Arrived = Option<(Decision, Option<Box<Holding>>)>;
 
 /// Adds an item for each rule that headers report, the deciding one first, and starts a peek where
 /// the decision lacks its figures.

@@ -1,8 +1,9 @@
 //! The terms of a reservation, and the answers to a reservation and to its commit.
 
 use alloc::format;
-use alloc::vec::Vec;
 use core::time::Duration;
+
+use smallvec::SmallVec;
 
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -80,7 +81,7 @@ impl HoldTerms {
 /// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(4096) };
 /// // The estimate is above the quota; the terms permit a grant of less.
 /// let holding = engine.hold(&[charge], HoldTerms::default().at_most(), None)?;
-/// assert_eq!(holding.granted, [Cost::from_units(1000)]);
+/// assert_eq!(holding.granted(), [Cost::from_units(1000)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -90,16 +91,25 @@ pub struct Holding {
     pub decision: Decision,
     /// The id for the commit; `None` if the request was denied.
     pub id: Option<HoldId>,
-    /// The granted cost of each charge, in the order of the request; 0 if the request was denied.
-    /// Several charges to one client of one rule are granted as one, the first.
-    pub granted: Vec<Cost>,
+    granted: SmallVec<[Cost; 1]>,
 }
 
 impl Holding {
     /// Returns an answer, for engines outside of this crate.
     #[must_use]
-    pub fn new(decision: Decision, id: Option<HoldId>, granted: Vec<Cost>) -> Self {
-        Self { decision, id, granted }
+    pub fn new(
+        decision: Decision,
+        id: Option<HoldId>,
+        granted: impl IntoIterator<Item = Cost>,
+    ) -> Self {
+        Self { decision, id, granted: granted.into_iter().collect() }
+    }
+
+    /// Returns the granted cost of each charge, in the order of the request; 0 if the request was
+    /// denied. Several charges to one client of one rule are granted as one, the first.
+    #[must_use]
+    pub fn granted(&self) -> &[Cost] {
+        &self.granted
     }
 }
 
@@ -150,8 +160,7 @@ impl Actual<'_> {
 pub struct Committed {
     /// The decision that a request of cost 1 would get now.
     pub decision: Decision,
-    /// The rules of the reservation; [`Decision::rule`] is a place among them.
-    pub rules: Vec<RuleId>,
+    rules: SmallVec<[RuleId; 4]>,
     /// True if the reservation was committed before. Nothing was changed this time.
     pub repeated: bool,
 }
@@ -159,7 +168,17 @@ pub struct Committed {
 impl Committed {
     /// Returns an answer, for engines outside of this crate.
     #[must_use]
-    pub fn new(decision: Decision, rules: Vec<RuleId>, repeated: bool) -> Self {
-        Self { decision, rules, repeated }
+    pub fn new(
+        decision: Decision,
+        rules: impl IntoIterator<Item = RuleId>,
+        repeated: bool,
+    ) -> Self {
+        Self { decision, rules: rules.into_iter().collect(), repeated }
+    }
+
+    /// Returns the rules of the reservation; [`Decision::rule`] is a place among them.
+    #[must_use]
+    pub fn rules(&self) -> &[RuleId] {
+        &self.rules
     }
 }

@@ -146,7 +146,7 @@ pub(crate) async fn commit(
     let standing = all.iter().map(one).collect();
     let request = Request { charges: standing, now: given, mode: Mode::Peek, hold: None };
     let decision = peek(shared, request).await?;
-    let rules = all.iter().map(|held| held.charge.rule.id).collect();
+    let rules = all.iter().map(|held| held.charge.rule.id);
     Ok(Committed::new(decision, rules, repeated))
 }
 

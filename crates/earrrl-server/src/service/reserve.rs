@@ -147,13 +147,13 @@ impl Service {
         }
         let holding = self.engine.hold(charges, terms).await?;
         if let Some(id) = holding.id {
-            let estimates = (&holding.granted[..], estimates);
+            let estimates = (holding.granted(), estimates);
             self.estimates.reserved(id, charges, estimates, self.now(), terms);
         }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
         let answer = self.answered(decision, charged, charges).await;
-        Ok(Reserved { answer, id: holding.id, granted: holding.granted })
+        Ok(Reserved { answer, id: holding.id, granted: holding.granted().to_vec() })
     }
 
     /// Returns the answer with the quota that is left under each rule. If the engine fails to
@@ -201,7 +201,7 @@ impl Service {
             }
         });
         let decision = committed.decision;
-        let deciding = committed.rules.get(decision.rule).and_then(|id| rules.of_id(*id));
+        let deciding = committed.rules().get(decision.rule).and_then(|id| rules.of_id(*id));
         let charged: Charged<'a> = deciding.into_iter().collect();
         // Only the deciding rule is named; none if it was removed from the configuration meanwhile.
         let mut decision = decision;

@@ -6,14 +6,17 @@
 //! made. Commits of newer reservations do not matter, since these were charged later.
 
 use core::hash::BuildHasherDefault;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Mutex;
 
 use smallvec::SmallVec;
 
 use super::sharding::{SHARDS, lock};
 use crate::engine::RuleId;
+use crate::held::Held;
 use crate::store::Identity;
 use crate::store::table::KeyHash;
 
@@ -23,7 +26,7 @@ const MOST: usize = 32;
 
 /// The number of a live reservation of a client of a bucket. Newer reservations have greater ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BucketHold(u64);
+pub(crate) struct BucketHold(NonZeroU64);
 
 /// The reservations of the clients of rules, found by the client's hash alone.
 type Clients = HashMap<(RuleId, KeyHash), ClientHolds, BuildHasherDefault<Identity>>;
@@ -38,28 +41,47 @@ impl BucketHolds {
         lock(self.shard(key)).entry((rule, key)).or_default().reserve()
     }
 
-    /// Returns the refill time of what older reservations of the client have given back since this
-    /// one was made, at most.
-    pub(crate) fn given_back_before(
+    /// Counts the end of a reservation that gives nothing back.
+    pub(crate) fn keep(&self, rule: RuleId, key: KeyHash, hold: Option<BucketHold>) {
+        if let Some(hold) = hold {
+            self.finish(rule, key, hold, |_| Duration::ZERO);
+        }
+    }
+
+    /// Counts the end of a reservation that is about to be corrected, and returns it lowered by what
+    /// older reservations of the client have given back since it was made. `given_back` returns the
+    /// refill time of what this one gives back.
+    pub(crate) fn correct(
+        &self,
+        (rule, key): (RuleId, KeyHash),
+        hold: Option<BucketHold>,
+        held: Held,
+        given_back: impl FnOnce(&Held) -> Duration,
+    ) -> Held {
+        let Some(hold) = hold else { return held };
+        held.lowered(self.finish(rule, key, hold, |older| given_back(&held.lowered(older))))
+    }
+
+    /// Counts the end of a reservation, and returns the refill time of what older reservations have
+    /// given back since it was made, at most. `given_back` turns that into the refill time of what
+    /// this reservation gives back, which matters only to other reservations of the client.
+    fn finish(
         &self,
         rule: RuleId,
         key: KeyHash,
         hold: BucketHold,
+        given_back: impl FnOnce(Duration) -> Duration,
     ) -> Duration {
-        let clients = lock(self.shard(key));
-        let client = clients.get(&(rule, key));
-        client.map_or(Duration::ZERO, |client| client.given_back_before(hold))
-    }
-
-    /// Counts the end of a reservation that gave back what refills in `time`.
-    pub(crate) fn finish(&self, rule: RuleId, key: KeyHash, hold: BucketHold, time: Duration) {
         let mut clients = lock(self.shard(key));
-        if let Some(client) = clients.get_mut(&(rule, key)) {
-            client.finish(hold, time);
-            if client.groups.is_empty() {
-                clients.remove(&(rule, key));
-            }
+        let Entry::Occupied(mut client) = clients.entry((rule, key)) else {
+            return Duration::ZERO;
+        };
+        let older = client.get().given_back_before(hold);
+        match &client.get().groups[..] {
+            [Group { live: 1, .. }] => drop(client.remove()),
+            _ => client.get_mut().finish(hold, given_back(older)),
         }
+        older
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -73,9 +95,9 @@ impl BucketHolds {
 }
 
 /// The live reservations of one client, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ClientHolds {
-    next: u64,
+    next: NonZeroU64,
     groups: SmallVec<[Group; 1]>,
 }
 
@@ -83,10 +105,16 @@ struct ClientHolds {
 #[derive(Clone, Copy, Debug)]
 struct Group {
     /// The number of the oldest one.
-    first: u64,
+    first: NonZeroU64,
     live: u32,
     /// The greatest refill time that reservations older than one of these have given back since.
     given_back: Duration,
+}
+
+impl Default for ClientHolds {
+    fn default() -> Self {
+        Self { next: NonZeroU64::MIN, groups: SmallVec::new() }
+    }
 }
 
 impl ClientHolds {
@@ -95,7 +123,7 @@ impl ClientHolds {
             self.groups = self.groups.chunks(2).map(merge).collect();
         }
         let first = self.next;
-        self.next += 1;
+        self.next = first.saturating_add(1);
         self.groups.push(Group { first, live: 1, given_back: Duration::ZERO });
         BucketHold(first)
     }
@@ -189,9 +217,9 @@ mod tests {
         let (holds, rule, key) = (BucketHolds::default(), RuleId(1), KeyHash::from_bits(7));
         let two = [(); 2].map(|()| holds.reserve(rule, key));
         let clients = || holds.0.iter().map(|clients| lock(clients).len()).sum::<usize>();
-        holds.finish(rule, key, two[0], Duration::ZERO);
+        holds.keep(rule, key, Some(two[0]));
         assert_eq!(clients(), 1);
-        holds.finish(rule, key, two[1], Duration::ZERO);
+        holds.keep(rule, key, Some(two[1]));
         assert_eq!(clients(), 0);
     }
 }

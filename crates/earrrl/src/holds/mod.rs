@@ -128,9 +128,17 @@ impl Holds {
         let most = self.most().div_ceil(SHARDS);
         let id = |place: u32| self.id(count, place * SHARDS as u32 + nth as u32);
         let id = lock(&self.shards[nth]).insert(id, parts, (now, now + ttl), most);
-        self.earliest.fetch_min((now + ttl).get(), Relaxed);
+        self.expires(now + ttl);
         std::mem::forget(permit);
         id
+    }
+
+    /// Notes that a reservation expires at this instant. Called after its shard was locked, so that
+    /// [`expire`](Self::expire) either finds the reservation there or resets `earliest` before.
+    fn expires(&self, at: Nanos) {
+        if at.get() < self.earliest.load(Relaxed) {
+            self.earliest.fetch_min(at.get(), Relaxed);
+        }
     }
 
     /// Returns an id: the place in the low 32 bits, the low half of the count, and 64 bits of a
@@ -154,22 +162,26 @@ impl Holds {
         (lock(&self.shards[place as usize % SHARDS]), place / SHARDS as u32)
     }
 
-    /// Marks a reservation as committed, and returns its parts, and true if it was committed
-    /// before. `accepts` may refuse the commit; the reservation then stays live.
-    pub(crate) fn commit(
+    /// Passes the parts of a reservation to `commit`, with true if it was committed before. Marks it
+    /// as committed unless `commit` returns an error; no other commit or expiry comes in between.
+    pub(crate) fn commit<R>(
         &self,
         id: HoldId,
         now: Nanos,
-        accepts: impl FnOnce(&[HeldPart]) -> Result<(), EngineError>,
-    ) -> Result<(HeldParts, bool), EngineError> {
+        commit: impl FnOnce(&[HeldPart], bool) -> Result<R, EngineError>,
+    ) -> Result<R, EngineError> {
         let (mut shard, place) = self.at(id);
-        let found = shard.commit(place, id, now, accepts)?;
-        let (parts, repeated) = found.ok_or(EngineError::UnknownReservation(id))?;
+        let mut repeated = false;
+        let answer = shard.commit(place, id, now, |parts, is_committed| {
+            repeated = is_committed;
+            commit(parts, repeated)
+        })?;
+        drop(shard);
         if !repeated {
             drop(Permit(self));
             self.committed.fetch_add(1, Relaxed);
         }
-        Ok((parts, repeated))
+        Ok(answer)
     }
 
     /// Moves the expiry of a live reservation to the time from now that `renew` returns. `renew` may
@@ -183,8 +195,7 @@ impl Holds {
         let (mut shard, place) = self.at(id);
         let expires = |parts: &mut [HeldPart]| renew(parts).map(|ttl| now + ttl);
         let expires = shard.renew(place, id, now, expires);
-        let expires = expires.ok_or(EngineError::UnknownReservation(id))?;
-        self.earliest.fetch_min(expires.get(), Relaxed);
+        self.expires(expires.ok_or(EngineError::UnknownReservation(id))?);
         Ok(())
     }
 

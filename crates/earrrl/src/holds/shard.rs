@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::buckets::BucketHold;
 use crate::clock::Nanos;
-use crate::engine::RuleId;
+use crate::engine::{EngineError, RuleId};
 use crate::held::Held;
 use crate::hold_id::HoldId;
 use crate::store::table::KeyHash;
@@ -35,22 +35,32 @@ pub(crate) struct HeldPart {
 
 pub(crate) type HeldParts = SmallVec<[HeldPart; 1]>;
 
-/// A reservation.
+/// The place of a reservation.
 struct HoldSlot {
-    /// The id; `None` in a free slot.
-    id: Option<HoldId>,
+    id: HoldId,
+    status: Status,
     expires: Nanos,
-    is_committed: bool,
+    /// The instant of the slot's earliest entry in the queue of expiries; `NEVER` if it has none.
+    queued: Nanos,
     parts: HeldParts,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Free,
+    Live,
+    Committed,
+}
+
+const NEVER: Nanos = Nanos::new(u64::MAX);
 
 #[derive(Default)]
 pub(super) struct Shard {
     slots: Vec<HoldSlot>,
     free: Vec<u32>,
-    /// The live reservations by their expiry. An entry of a slot that was committed or renewed
-    /// since is skipped.
-    due: BinaryHeap<Reverse<(Nanos, u32, HoldId)>>,
+    /// The slots by the expiry of their reservations, or by that of an earlier reservation or term,
+    /// so that most new reservations find their slot in the queue.
+    due: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// The committed reservations, the oldest first, with the instant at which each is forgotten.
     committed: VecDeque<(Nanos, u32)>,
 }
@@ -68,41 +78,39 @@ impl Shard {
         self.forget(now, most);
         let place = self.free.pop().unwrap_or(self.slots.len() as u32);
         let id = id(place);
-        let slot = HoldSlot { id: Some(id), expires, is_committed: false, parts };
+        let queued = self.slots.get(place as usize).map_or(NEVER, |slot| slot.queued);
+        let slot = HoldSlot { id, status: Status::Live, expires, queued, parts };
         match self.slots.get_mut(place as usize) {
             Some(free) => *free = slot,
             None => self.slots.push(slot),
         }
-        self.schedule(expires, place, id);
+        self.queue(expires, place);
         id
     }
 
-    /// Returns the parts of a reservation, and true if it was committed already; `None` if the id
-    /// is unknown or expired. `accepts` may refuse the commit of a live reservation, which then
-    /// stays live.
-    pub(super) fn commit<E>(
+    /// Passes the parts of a reservation to `commit`, with true if it was committed already. Marks
+    /// it as committed unless `commit` returns an error.
+    pub(super) fn commit<R>(
         &mut self,
         place: u32,
         id: HoldId,
         now: Nanos,
-        accepts: impl FnOnce(&[HeldPart]) -> Result<(), E>,
-    ) -> Result<Option<(HeldParts, bool)>, E> {
-        let Some(slot) = self.live(place, id, now) else { return Ok(None) };
-        let repeated = slot.is_committed;
-        if !repeated {
-            accepts(&slot.parts)?;
-            slot.is_committed = true;
-        }
-        let parts = slot.parts.clone();
-        if !repeated {
+        commit: impl FnOnce(&[HeldPart], bool) -> Result<R, EngineError>,
+    ) -> Result<R, EngineError> {
+        let slot = self.known(place, id, now).ok_or(EngineError::UnknownReservation(id))?;
+        let before = std::mem::replace(&mut slot.status, Status::Committed);
+        let answer = commit(&slot.parts, before == Status::Committed);
+        if answer.is_err() {
+            slot.status = before;
+        } else if before == Status::Live {
             self.committed.push_back((now + REMEMBERED, place));
         }
-        Ok(Some((parts, repeated)))
+        answer
     }
 
     /// Returns the rules of a reservation; `None` if the id is unknown or expired.
     pub(super) fn rules(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<Vec<RuleId>> {
-        let slot = self.live(place, id, now)?;
+        let slot = self.known(place, id, now)?;
         Some(slot.parts.iter().map(|part| part.rule).collect())
     }
 
@@ -115,10 +123,10 @@ impl Shard {
         now: Nanos,
         renew: impl FnOnce(&mut [HeldPart]) -> Option<Nanos>,
     ) -> Option<Nanos> {
-        let slot = self.live(place, id, now).filter(|slot| !slot.is_committed)?;
+        let slot = self.known(place, id, now).filter(|slot| slot.status == Status::Live)?;
         let expires = renew(&mut slot.parts)?;
         slot.expires = expires;
-        self.schedule(expires, place, id);
+        self.queue(expires, place);
         Some(expires)
     }
 
@@ -129,16 +137,24 @@ impl Shard {
         now: Nanos,
         mut expired: impl FnMut(HeldParts),
     ) -> Option<Nanos> {
-        while let Some(Reverse((at, place, id))) = self.due.peek().copied() {
+        while let Some(Reverse((at, place))) = self.due.peek().copied() {
             if at > now {
                 return Some(at);
             }
             self.due.pop();
-            let Some(slot) = self.slots.get_mut(place as usize) else { continue };
-            if slot.id == Some(id) && !slot.is_committed && slot.expires <= now {
-                slot.id = None;
-                expired(std::mem::take(&mut slot.parts));
-                self.free.push(place);
+            let slot = self.slots.get_mut(place as usize).filter(|slot| slot.queued == at);
+            let Some(slot) = slot else { continue };
+            slot.queued = NEVER;
+            match slot.status {
+                Status::Live if slot.expires <= now => {
+                    expired(slot.take());
+                    self.free.push(place);
+                }
+                Status::Live => {
+                    let expires = slot.expires;
+                    self.queue(expires, place);
+                }
+                Status::Free | Status::Committed => {}
             }
         }
         None
@@ -151,15 +167,20 @@ impl Shard {
         };
         self.slots.capacity() * size_of::<HoldSlot>()
             + self.free.capacity() * size_of::<u32>()
-            + self.due.capacity() * size_of::<Reverse<(Nanos, u32, HoldId)>>()
+            + self.due.capacity() * size_of::<Reverse<(Nanos, u32)>>()
             + self.committed.capacity() * size_of::<(Nanos, u32)>()
             + self.slots.iter().map(boxed).sum::<usize>()
     }
 
-    fn live(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<&mut HoldSlot> {
-        let slot = self.slots.get_mut(place as usize)?;
-        let known = slot.id == Some(id) && (slot.is_committed || slot.expires > now);
-        known.then_some(slot)
+    /// Returns the slot of a reservation that is live or committed.
+    fn known(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<&mut HoldSlot> {
+        let slot = self.slots.get_mut(place as usize).filter(|slot| slot.id == id)?;
+        let is_known = match slot.status {
+            Status::Free => false,
+            Status::Live => slot.expires > now,
+            Status::Committed => true,
+        };
+        is_known.then_some(slot)
     }
 
     /// Frees the slots of committed reservations that need not be remembered any longer.
@@ -171,24 +192,33 @@ impl Shard {
             }
             self.committed.pop_front();
             if let Some(slot) = self.slots.get_mut(place as usize) {
-                slot.id = None;
-                slot.parts = HeldParts::new();
+                slot.take();
                 self.free.push(place);
             }
         }
     }
 
-    /// Adds an expiry. Entries of committed or renewed reservations are removed once they are more
-    /// than half of the queue, so that it stays in proportion to the slots.
-    fn schedule(&mut self, expires: Nanos, place: u32, id: HoldId) {
-        if self.due.len() > 2 * self.slots.len() + 16 {
-            let slots = &self.slots;
-            self.due.retain(|Reverse((at, place, id))| {
-                slots.get(*place as usize).is_some_and(|slot| {
-                    slot.id == Some(*id) && slot.expires == *at && !slot.is_committed
-                })
-            });
+    /// Puts a slot into the queue of expiries unless an entry of the slot is due before. The queue is
+    /// made anew once most of its entries are of no use, so that it stays in proportion to the slots.
+    fn queue(&mut self, expires: Nanos, place: u32) {
+        let Some(slot) = self.slots.get_mut(place as usize) else { return };
+        if slot.queued <= expires {
+            return;
         }
-        self.due.push(Reverse((expires, place, id)));
+        slot.queued = expires;
+        self.due.push(Reverse((expires, place)));
+        if self.due.len() > 2 * self.slots.len() + 16 {
+            let entry = |(place, slot): (usize, &HoldSlot)| Reverse((slot.queued, place as u32));
+            let queued = self.slots.iter().enumerate().filter(|(_, slot)| slot.queued != NEVER);
+            self.due = queued.map(entry).collect();
+        }
+    }
+}
+
+impl HoldSlot {
+    /// Frees the slot, and returns the parts of its reservation.
+    fn take(&mut self) -> HeldParts {
+        self.status = Status::Free;
+        std::mem::take(&mut self.parts)
     }
 }

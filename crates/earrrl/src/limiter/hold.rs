@@ -4,7 +4,6 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::ops::Deref;
-use core::time::Duration;
 use std::sync::Arc;
 
 use super::Limiter;
@@ -118,14 +117,12 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         let is_bucket = limiter.rule.limit().is_bucket();
         let in_bucket = is_bucket.then(|| limiter.buckets.reserve(ONLY, key));
         let part = limiter.part(key, estimate);
-        let (decision, resets) = atomic::check_with_resets(&mut [part], now);
+        let decision = atomic::check_with_resets(&mut [part], now, |_, _| ());
         if !decision.allowed {
-            if let Some(hold) = in_bucket {
-                limiter.buckets.finish(ONLY, key, hold, Duration::ZERO);
-            }
+            limiter.buckets.keep(ONLY, key, in_bucket);
             return Err(HoldError::Denied(Denied(decision)));
         }
-        let held = Held::new(now, estimate, resets[0]);
+        let held = Held::new(now, estimate, decision.reset_after);
         let is_stored = part.has_stored(&decision, 0);
         Ok(Self { limiter, key, held, in_bucket, is_stored, is_open: true })
     }
@@ -199,19 +196,13 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
     fn finish(&mut self, actual: Option<Cost>) {
         self.is_open = false;
         let Limiter { rule, clients, buckets, clock, .. } = &*self.limiter;
-        let finish = |given_back| {
-            if let Some(hold) = self.in_bucket {
-                buckets.finish(ONLY, self.key, hold, given_back);
-            }
-        };
         let Some(actual) = actual.filter(|_| self.is_stored) else {
-            return finish(Duration::ZERO);
+            return buckets.keep(ONLY, self.key, self.in_bucket);
         };
         let now = clock.now();
-        let before = |hold| buckets.given_back_before(ONLY, self.key, hold);
-        let held = self.held.lowered(self.in_bucket.map_or(Duration::ZERO, before));
         // Before the commit: a newer reservation that is committed meanwhile must know of it.
-        finish(rule.limit().given_back(now, &held, actual));
+        let given_back = |held: &Held| rule.limit().given_back(now, held, actual);
+        let held = buckets.correct((ONLY, self.key), self.in_bucket, self.held, given_back);
         Part { rule, clients, key: self.key, cost: actual }.commit(now, &held, actual);
     }
 }

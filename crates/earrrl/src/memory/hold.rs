@@ -5,15 +5,18 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::MemoryEngine;
+use super::known_part;
 use super::prepared::{Prepared, RuleBlocks};
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
-use crate::engine::{Charge, EngineError, RuleId, merge_charges, restore_places};
+use crate::decision::Decision;
+use crate::engine::{Charge, EngineError, RuleId, are_distinct, merge_charges, restore_places};
 use crate::held::{Held, OnExpiry};
 use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
 use crate::holds::{HeldPart, HeldParts, Reservations};
+use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 
@@ -91,38 +94,57 @@ impl<C: Clock> MemoryEngine<C> {
         let now = self.clock.at_or_now(now);
         self.expire_holds(now);
         let rules = self.rules.load();
+        if are_distinct(charges) {
+            return self.hold_distinct(&rules, charges, terms, now);
+        }
         let known = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, known)?;
+        let distinct: Vec<_> = merged.iter().map(|(_, charge)| *charge).collect();
+        let mut holding = self.hold_distinct(&rules, &distinct, terms, now)?;
+        restore_places(&mut holding.decision, &merged);
+        let mut granted = std::vec![Cost::ZERO; charges.len()];
+        for ((place, _), cost) in merged.iter().zip(holding.granted()) {
+            granted[*place] = *cost;
+        }
+        Ok(Holding::new(holding.decision, holding.id, granted))
+    }
+
+    /// Reserves under charges of which no two have the same rule and key.
+    fn hold_distinct(
+        &self,
+        rules: &RuleBlocks,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Nanos,
+    ) -> Result<Holding, EngineError> {
         let permit = self.holds.permit()?;
-        let mut each: Each<(&Prepared, Part<'_>)> = Each::new();
-        for (_, charge) in &merged {
-            let (known, mut part) = self.known_part(&rules, charge)?;
+        let (mut parts, mut versions) = (Each::new(), Each::new());
+        for charge in charges {
+            let (known, mut part) = self.known_part(rules, charge)?;
             known.settle(part.key, now);
             if terms.at_most {
                 part.cost = atomic::grant(part, now);
             }
-            each.push((known, part));
+            parts.push(part);
+            versions.push(known.version);
         }
-        let mut held = self.held_parts(&merged, &each, now);
-        let mut parts: Each<Part<'_>> = each.iter().map(|(_, part)| *part).collect();
-        let (mut decision, resets) = atomic::check_with_resets(&mut parts, now);
-        let mut granted = std::vec![Cost::ZERO; charges.len()];
+        let mut held = HeldParts::new();
+        for (nth, charge) in charges.iter().enumerate() {
+            held.push(self.held_part(charge.rule, versions[nth], &parts[nth], now));
+        }
+        let decision = atomic::check_with_resets(&mut parts, now, |nth, reset_after| {
+            held[nth].held = Held::new(now, held[nth].held.cost, reset_after);
+        });
+        if !decision.allowed {
+            held.iter().for_each(|part| self.keep(part));
+            return Ok(Holding::new(decision, None, held.iter().map(|_| Cost::ZERO)));
+        }
         for (nth, part) in held.iter_mut().enumerate() {
-            part.held = Held::new(now, each[nth].1.cost, resets[nth]);
-            part.is_stored = each[nth].1.has_stored(&decision, nth);
-            if decision.allowed {
-                granted[merged[nth].0] = part.held.cost;
-            }
+            part.is_stored = parts[nth].has_stored(&decision, nth);
         }
-        restore_places(&mut decision, &merged);
-        let id = if decision.allowed {
-            let ttl = live_for(&rules, &held, terms.ttl);
-            Some(self.holds.insert(permit, held, now, ttl))
-        } else {
-            held.iter().for_each(|part| self.finish(part, Duration::ZERO));
-            None
-        };
-        Ok(Holding { decision, id, granted })
+        let ttl = live_for(parts.iter().map(|part| part.rule), terms.ttl);
+        let id = self.holds.insert(permit, held, now, ttl);
+        Ok(Holding::new(decision, Some(id), parts.iter().map(|part| part.cost)))
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
@@ -141,22 +163,14 @@ impl<C: Clock> MemoryEngine<C> {
     ) -> Result<Committed, EngineError> {
         let now = self.clock.at_or_now(now);
         let rules = self.rules.load();
-        let accepts = |parts: &[HeldPart]| accepts(&rules, parts, &actual);
-        let (parts, repeated) = self.holds.commit(id, now, accepts)?;
-        if !repeated {
-            parts
-                .iter()
-                .for_each(|part| self.correct(&rules, part, cost(&rules, part, &actual), now));
-        }
-        let mut standing: Each<Part<'_>> = Each::new();
-        for HeldPart { rule, key, .. } in &parts {
-            let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(*rule))?;
-            known.settle(*key, now);
-            let (rule, clients) = (&known.rule, &*known.clients);
-            standing.push(Part { rule, clients, key: *key, cost: Cost::ONE });
-        }
-        let decision = atomic::decide(&mut standing, Mode::Peek, &|| now);
-        Ok(Committed { decision, rules: parts.iter().map(|part| part.rule).collect(), repeated })
+        self.holds.commit(id, now, |parts, repeated| {
+            if !repeated {
+                accept(parts, &actual)?;
+                parts.iter().for_each(|part| self.correct(&rules, part, &actual, now));
+            }
+            let decision = standing(&rules, parts, now)?;
+            Ok(Committed::new(decision, parts.iter().map(|part| part.rule), repeated))
+        })
     }
 
     /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of
@@ -182,7 +196,8 @@ impl<C: Clock> MemoryEngine<C> {
         let rules = self.rules.load();
         self.holds.renew(id, now, |parts| {
             let are_renewed = parts.iter_mut().all(|part| renew_places(&rules, part, now));
-            are_renewed.then(|| live_for(&rules, parts, ttl))
+            let rule = |part: &HeldPart| Some(&rules.get(part.rule.0 as usize)?.rule);
+            are_renewed.then(|| live_for(parts.iter().filter_map(rule), ttl))
         })
     }
 
@@ -201,81 +216,62 @@ impl<C: Clock> MemoryEngine<C> {
         for part in expired.iter().flatten() {
             let rule = rules.get(part.rule.0 as usize).map(|known| &known.rule);
             match rule.map(|rule| rule.on_expiry()) {
-                Some(OnExpiry::Release) => self.correct(&rules, part, Cost::ZERO, now),
-                _ => self.finish(part, Duration::ZERO),
+                Some(OnExpiry::Release) => {
+                    self.correct(&rules, part, &Actual::All(Cost::ZERO), now);
+                }
+                _ => self.keep(part),
             }
         }
     }
 
-    /// Returns the parts of a reservation that is about to be decided. Buckets count it before the
-    /// decision, so that no concurrent commit is missed.
-    fn held_parts(
-        &self,
-        merged: &[(usize, Charge<'_>)],
-        each: &[(&Prepared, Part<'_>)],
-        now: Nanos,
-    ) -> HeldParts {
-        let charges = merged.iter().zip(each);
-        charges
-            .map(|((_, Charge { rule, .. }), (known, part))| {
-                let is_bucket = part.rule.limit().is_bucket();
-                let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(*rule, part.key));
-                let held = Held { at: now, cost: part.cost, full_at: now };
-                let (version, key) = (known.version, part.key);
-                HeldPart { rule: *rule, version, key, held, in_bucket, is_stored: false }
-            })
-            .collect()
+    /// Returns one rule's part of a reservation that is about to be decided. Buckets count it before
+    /// the decision, so that no concurrent commit is missed.
+    fn held_part(&self, rule: RuleId, version: u32, part: &Part<'_>, now: Nanos) -> HeldPart {
+        let (key, is_bucket) = (part.key, part.rule.limit().is_bucket());
+        let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(rule, key));
+        let held = Held { at: now, cost: part.cost, full_at: now };
+        HeldPart { rule, version, key, held, in_bucket, is_stored: false }
     }
 
-    /// Corrects one rule's charge.
-    fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: Cost, now: Nanos) {
+    /// Corrects one rule's charge. The actual cost is at most the rule's `max_cost`: the work is
+    /// done, so the cost cannot be refused.
+    fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>, now: Nanos) {
         let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
-        let Some((known, held)) = known.and_then(|known| self.held(known, part, actual, now))
-        else {
-            return self.finish(part, Duration::ZERO);
-        };
-        known.settle(part.key, now);
-        let given_back = known.rule.limit().given_back(now, &held, actual);
+        let corrected = known.and_then(|known| {
+            let actual = actual.under(part.rule, part.held.cost).min(known.rule.max_cost());
+            Some((known, present(known, part, actual, now)?, actual))
+        });
+        let Some((known, held, actual)) = corrected else { return self.keep(part) };
+        let HeldPart { rule, key, in_bucket, .. } = *part;
+        let given_back = |held: &Held| known.rule.limit().given_back(now, held, actual);
         // Before the commit: a newer reservation that is committed meanwhile must know of it.
-        self.finish(part, given_back);
-        let (rule, clients, key) = (&known.rule, &*known.clients, part.key);
+        let held = self.holds.buckets.correct((rule, key), in_bucket, held, given_back);
+        known.settle(key, now);
+        let (rule, clients) = (&known.rule, &*known.clients);
         Part { rule, clients, key, cost: actual }.commit(now, &held, actual);
     }
 
-    /// Returns the charge to be corrected under the present version of the rule; `None` if nothing
-    /// of it is left.
-    fn held<'r>(
-        &self,
-        known: &'r Prepared,
-        part: &HeldPart,
-        actual: Cost,
-        now: Nanos,
-    ) -> Option<(&'r Prepared, Held)> {
-        let Held { at, cost, .. } = part.held;
-        let held = if part.version < known.algorithm_since {
-            // The estimate went with the states of the old algorithm; only the excess is charged.
-            let is_more = actual > cost && !known.rule.limit().is_concurrent();
-            Held { at: now, cost: is_more.then_some(cost)?, full_at: now }
-        } else if part.version < known.version {
-            Held { at, cost, full_at: at }
-        } else {
-            let before = |hold| self.holds.buckets.given_back_before(part.rule, part.key, hold);
-            part.held.lowered(part.in_bucket.map_or(Duration::ZERO, before))
-        };
-        Some((known, held))
-    }
-
-    fn finish(&self, part: &HeldPart, given_back: Duration) {
-        if let Some(hold) = part.in_bucket {
-            self.holds.buckets.finish(part.rule, part.key, hold, given_back);
-        }
+    fn keep(&self, part: &HeldPart) {
+        self.holds.buckets.keep(part.rule, part.key, part.in_bucket);
     }
 }
 
+/// Returns the charge to be corrected under the present version of the rule; `None` if nothing of it
+/// is left.
+fn present(known: &Prepared, part: &HeldPart, actual: Cost, now: Nanos) -> Option<Held> {
+    let Held { at, cost, .. } = part.held;
+    if part.version < known.algorithm_since {
+        // The estimate went with the states of the old algorithm; only the excess is charged.
+        let is_more = actual > cost && !known.rule.limit().is_concurrent();
+        return is_more.then_some(Held { at: now, cost, full_at: now });
+    }
+    let is_same = part.version == known.version;
+    Some(if is_same { part.held } else { Held { full_at: at, ..part.held } })
+}
+
 /// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.
-fn live_for(rules: &RuleBlocks, parts: &[HeldPart], ttl: Duration) -> Duration {
-    let known = |part: &HeldPart| rules.get(part.rule.0 as usize)?.rule.limit().hold_timeout();
-    parts.iter().filter_map(known).fold(ttl, Duration::min)
+fn live_for<'r>(rules: impl Iterator<Item = &'r Rule>, ttl: Duration) -> Duration {
+    rules.filter_map(|rule| rule.limit().hold_timeout()).fold(ttl, Duration::min)
 }
 
 /// Moves the places that a live reservation has under one rule of concurrent to `now`. Returns false
@@ -293,24 +289,22 @@ fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
     is_renewed
 }
 
-/// Returns the actual cost of one part, at most the rule's `max_cost`: the work is done, so the cost
-/// cannot be refused.
-fn cost(rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>) -> Cost {
-    let known = rules.get(part.rule.0 as usize);
-    let most = known.map_or(Cost::MAX, |known| known.rule.max_cost());
-    most.min(actual.under(part.rule, part.held.cost))
+/// Returns the decision that a request of cost 1 would get under the rules of a reservation.
+fn standing(rules: &RuleBlocks, parts: &[HeldPart], now: Nanos) -> Result<Decision, EngineError> {
+    let mut standing = Each::new();
+    for HeldPart { rule, key, .. } in parts {
+        let (known, part) = known_part(rules, *rule, *key, Cost::ZERO)?;
+        known.settle(*key, now);
+        standing.push(Part { cost: Cost::ONE, ..part });
+    }
+    Ok(atomic::decide(&mut standing, Mode::Peek, &|| now))
 }
 
-/// Returns an error if a rule with an actual cost is not part of the reservation, or is unknown.
-fn accepts(rules: &RuleBlocks, parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
-    if let Actual::ByRule(costs) = actual {
-        let missing = costs.iter().find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
-        if let Some((rule, _)) = missing {
-            return Err(EngineError::UnknownRule(*rule));
-        }
-    }
-    let unknown = parts.iter().find(|part| rules.get(part.rule.0 as usize).is_none());
-    unknown.map_or(Ok(()), |part| Err(EngineError::UnknownRule(part.rule)))
+/// Returns an error if a rule with an actual cost is not part of the reservation.
+fn accept(parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
+    let Actual::ByRule(costs) = actual else { return Ok(()) };
+    let missing = costs.iter().find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
+    missing.map_or(Ok(()), |(rule, _)| Err(EngineError::UnknownRule(*rule)))
 }
 
 #[cfg(test)]

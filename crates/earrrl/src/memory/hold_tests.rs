@@ -51,7 +51,7 @@ fn an_estimate_counts_at_once_and_is_corrected_exactly_once() {
     assert_eq!(remaining(&engine, rule), 40);
     let first = engine.commit(id, Actual::All(units(25)), None).unwrap();
     assert!(!first.repeated);
-    assert_eq!((first.decision.remaining, first.rules), (75, std::vec![rule]));
+    assert_eq!((first.decision.remaining, first.rules()), (75, &[rule][..]));
     for actual in [25, 0, 99] {
         let again = engine.commit(id, Actual::All(units(actual)), None).unwrap();
         assert!(again.repeated);
@@ -104,7 +104,7 @@ fn several_rules_reserve_all_or_nothing_and_commit_an_amount_each() {
     let id = hold(&engine, &both);
     let denied = engine.hold(&both, HoldTerms::default(), None).unwrap();
     assert_eq!((denied.id, denied.decision.rule), (None, 0));
-    assert_eq!(denied.granted, [Cost::ZERO; 2]);
+    assert_eq!(denied.granted(), [Cost::ZERO; 2]);
     assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (40, 2));
     let costs = [(tokens, units(10)), (RuleId(9), units(1))];
     assert!(engine.commit(id, Actual::ByRule(&costs), None).is_err());
@@ -119,13 +119,13 @@ fn at_most_grants_what_is_left() {
     let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/d");
     let terms = HoldTerms::default().at_most();
     let ask = |cost| engine.hold(&[charge(rule, cost)], terms, None).unwrap();
-    assert_eq!(ask(70).granted, [units(70)]);
+    assert_eq!(ask(70).granted(), [units(70)]);
     let rest = ask(70);
-    assert_eq!((rest.granted, rest.decision.remaining), (std::vec![units(30)], 0));
+    assert_eq!((rest.granted(), rest.decision.remaining), (&[units(30)][..], 0));
     let nothing = ask(70);
-    assert_eq!((nothing.id, nothing.granted), (None, std::vec![Cost::ZERO]));
+    assert_eq!((nothing.id, nothing.granted()), (None, &[Cost::ZERO][..]));
     engine.commit(rest.id.unwrap(), Actual::All(units(20)), None).unwrap();
-    assert_eq!(ask(70).granted, [units(10)]);
+    assert_eq!(ask(70).granted(), [units(10)]);
 }
 
 /// The work is done, so the most expensive request must not become free.

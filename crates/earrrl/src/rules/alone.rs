@@ -79,6 +79,9 @@ impl<'a> Part<'a> {
 
     /// Corrects a reservation's estimate to the actual cost.
     pub(crate) fn commit(&self, now: Nanos, held: &Held, actual: Cost) {
+        if self.commit_at_home(now, held, actual).is_some() {
+            return;
+        }
         self.settled(now, |part| {
             let limit = part.rule.limit();
             let correct = |state| (limit.commit(state, now, held, actual), ());

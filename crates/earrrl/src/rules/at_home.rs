@@ -6,7 +6,9 @@ use core::time::Duration;
 
 use crate::algorithm::Mode;
 use crate::clock::Nanos;
+use crate::cost::Cost;
 use crate::decision::{Brief, Decision, Outcome, Wait};
+use crate::held::Held;
 use crate::rules::part::Part;
 use crate::rules::word_request::WordRequest;
 use crate::rules::{Judgement, Report, outcome_of, wait_of};
@@ -64,6 +66,19 @@ impl<'a> Part<'a> {
             false => Mode::Peek,
         };
         Some(self.settle_at_home(now, if_allowed)?.judgement().allowed)
+    }
+
+    /// Corrects a reservation's estimate to the actual cost. Returns `None`, with nothing changed, if
+    /// the client is not in its home lines or no word is its new state.
+    pub(super) fn commit_at_home(&self, now: Nanos, held: &Held, actual: Cost) -> Option<()> {
+        let (place, Kept::Words(table)) = (self.place()?, &self.clients.kept) else { return None };
+        let mut seen = table.at_home(&place)?;
+        loop {
+            let after = WordRequest::committed(self.rule, seen.word()?, now, held, actual)?;
+            if seen.apply(Change::Store(after)) {
+                return Some(());
+            }
+        }
     }
 
     /// Judges the request, then stores it if `mode` returns [`Mode::Charge`] for the judgement.

@@ -34,17 +34,21 @@ pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos
     decide_and_report(parts, mode, now, &mut |_| ())
 }
 
-/// Checks a request, and returns the time after which each rule's client is as good as new.
-pub(crate) fn check_with_resets(parts: &mut [Part<'_>], now: Nanos) -> (Decision, Each<Duration>) {
-    let mut resets = Each::new();
+/// Checks a request, and passes the time after which each rule's client is as good as new to
+/// `reset`, after the rule's place.
+pub(crate) fn check_with_resets(
+    parts: &mut [Part<'_>],
+    now: Nanos,
+    mut reset: impl FnMut(usize, Duration),
+) -> Decision {
     let mut report = |answers: &[RuleVerdict<'_>]| {
-        resets = answers.iter().map(|answer| answer.standing().2).collect();
+        answers.iter().enumerate().for_each(|(nth, answer)| reset(nth, answer.standing().2));
     };
     let decision = decide_and_report(parts, Mode::Check, &|| now, &mut report);
     if parts.len() == 1 {
-        resets.push(decision.reset_after);
+        reset(0, decision.reset_after);
     }
-    (decision, resets)
+    decision
 }
 
 /// Returns the cost that a reservation is granted: its estimate, or the remaining quota if that is less.

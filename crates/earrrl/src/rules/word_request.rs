@@ -7,6 +7,7 @@ use crate::algorithm::{Algorithm, Limit, Word};
 use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
+use crate::held::Held;
 use crate::rule::Rule;
 use crate::rules::{Judgement, Report, combine};
 
@@ -79,6 +80,22 @@ impl<'a> WordRequest<'a> {
         in_words!(self.rule, limit => {
             let before = limit.advance(limit.state_of(word), self.now);
             limit.word(&limit.charge(before, self.now, self.cost))
+        }, else None)
+    }
+
+    /// Returns the word of a client whose reservation is corrected to the actual cost; `None` if no
+    /// word is the new state.
+    #[inline(always)]
+    pub(crate) fn committed(
+        rule: &Rule,
+        word: Word,
+        now: Nanos,
+        held: &Held,
+        actual: Cost,
+    ) -> Option<Word> {
+        in_words!(rule, limit => {
+            let before = limit.state_of(word)?;
+            limit.word(&limit.commit(Some(before), now, held, actual)?)
         }, else None)
     }
 

@@ -1,4 +1,5 @@
-//! Compares learned estimates with a fixed one and with none, for the table in the documentation.
+//! Compares learned estimates with a fixed one and with none, for the table and the figure in the
+//! documentation.
 
 use std::time::Duration;
 
@@ -79,8 +80,15 @@ fn window(method: Method, estimator: &Estimator, start: u64, state: &mut u64) ->
     (admitted, false_denials)
 }
 
-/// Returns the row of a method: its name, and percentages.
-fn row(name: &str, method: Method, quantile: f64) -> String {
+/// The result of a method, in thousandths: of the limit, and of all requests.
+struct Row {
+    name: &'static str,
+    over: u32,
+    used: u32,
+    denials: u32,
+}
+
+fn row(name: &'static str, method: Method, quantile: f64) -> Row {
     let (estimator, mut state) = (estimator(quantile), 1);
     let (mut over, mut used, mut denials) = (0.0, 0.0, 0);
     for nth in 0..WINDOWS {
@@ -89,10 +97,50 @@ fn row(name: &str, method: Method, quantile: f64) -> String {
         used += f64::min(admitted, LIMIT);
         denials += denied;
     }
-    let percent = |tokens: f64| tokens / (WINDOWS as f64 * LIMIT) * 100.0;
-    let denials = denials as f64 / (WINDOWS * WINDOW_MILLIS / BETWEEN) as f64 * 100.0;
-    format!("| {name} | {:.1} % | {:.1} % | {denials:.1} % |", percent(over), percent(used))
+    let of_limit = |tokens: f64| (tokens / (WINDOWS as f64 * LIMIT) * 1000.0).round() as u32;
+    let requests = (WINDOWS * WINDOW_MILLIS / BETWEEN) as f64;
+    let denials = (denials as f64 / requests * 1000.0).round() as u32;
+    Row { name, over: of_limit(over), used: of_limit(used), denials }
 }
+
+fn percent(thousandths: u32) -> String {
+    format!("{}.{} %", thousandths / 10, thousandths % 10)
+}
+
+/// Returns the figure of the documentation: two bars for each method.
+fn figure(rows: &[Row]) -> String {
+    let series = [("tokens above the limit", "#D55E00"), ("false denials", "#0072B2")];
+    let mut svg = String::from(HEAD);
+    for (nth, (name, color)) in series.into_iter().enumerate() {
+        let x = 250 + 200 * nth;
+        svg += &format!("<rect x=\"{x}\" y=\"12\" width=\"14\" height=\"14\" fill=\"{color}\"/>\n");
+        svg += &format!("<text x=\"{}\" y=\"24\">{name}</text>\n", x + 22);
+    }
+    for (nth, row) in rows.iter().enumerate() {
+        let (top, name) = (44 + 52 * nth, row.name.replace('`', ""));
+        svg += &format!("<text x=\"240\" y=\"{}\" text-anchor=\"end\">{name}</text>\n", top + 25);
+        for (y, value, (_, color)) in
+            [(top, row.over, series[0]), (top + 20, row.denials, series[1])]
+        {
+            let width = value * 3 / 10;
+            let bar = format!("x=\"250\" y=\"{y}\" width=\"{width}\" height=\"18\"");
+            svg += &format!("<rect {bar} fill=\"{color}\"/>\n");
+            let text = format!("x=\"{}\" y=\"{}\"", width + 256, y + 14);
+            svg += &format!("<text {text}>{}</text>\n", percent(value));
+        }
+    }
+    svg + "</svg>\n"
+}
+
+const HEAD: &str = "<svg role=\"img\" width=\"640\" height=\"310\" viewBox=\"0 0 640 310\" \
+    font-family=\"sans-serif\" font-size=\"14\" xmlns=\"http://www.w3.org/2000/svg\">
+<style>@media (prefers-color-scheme: dark) { [fill='#FFFFFF'] { fill: #0d1117 } \
+    text { fill: #e6edf3 } [fill='#0072B2'] { fill: #56b4e9 } }</style>
+<title>Estimates compared</title>
+<desc>Tokens above the limit, as a share of the limit, and denials of requests that would have \
+    fitted, as a share of all requests, by the estimate.</desc>
+<rect width=\"640\" height=\"310\" fill=\"#FFFFFF\"/>
+";
 
 #[test]
 fn the_documented_comparison_is_measured() {
@@ -104,5 +152,11 @@ fn the_documented_comparison_is_measured() {
         row("learned, `quantile = 0.8`", Method::Learned, 0.8),
         row("learned, `quantile = 0.95`", Method::Learned, 0.95),
     ];
-    assert!(rows.iter().all(|row| page.contains(row)), "{rows:#?}");
+    for Row { name, over, used, denials } in &rows {
+        let [over, used, denials] = [*over, *used, *denials].map(percent);
+        let row = format!("| {name} | {over} | {used} | {denials} |");
+        assert!(page.contains(&row), "{row}");
+    }
+    let svg = figure(&rows);
+    assert!(svg == include_str!("../../../../../docs/figures/estimates.svg"), "{svg}");
 }
