@@ -288,7 +288,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Returns the `count` clients with the highest rates, the highest first; see
-    /// [`survey`](Self::survey).
+    /// [`survey`](Self::survey). A limiter keeps no keys, so clients have fingerprints, for which a directory of
+    /// [`Names`](crate::Names) beside it may have names.
     ///
     /// ```
     /// use earrrl::{Limiter, Rule};

@@ -109,6 +109,7 @@ impl Screen {
 
     fn command(&mut self, code: KeyCode) -> KeyEffect {
         match code {
+            KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Char('q') | KeyCode::Esc => return KeyEffect::Quit,
             KeyCode::Char('p') => self.paused = !self.paused,
             KeyCode::Char('/') => self.prompt = Prompt::Filter,
@@ -242,6 +243,11 @@ mod tests {
         press(&mut screen, KeyCode::Backspace);
         press(&mut screen, KeyCode::Enter);
         assert_eq!(names(&screen), ["carol"]);
+        assert!(
+            matches!(press(&mut screen, KeyCode::Esc), KeyEffect::Stay),
+            "it removes the filter"
+        );
+        assert_eq!(names(&screen), ["alice", "bob", "carol"]);
         press(&mut screen, KeyCode::Char('p'));
         screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
         assert_eq!(screen.snapshot.rules[0].allowed, 10.0);

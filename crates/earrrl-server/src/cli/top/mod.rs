@@ -130,14 +130,14 @@ fn interact(
         if terminal_is_gone()? {
             return Ok(());
         }
-        if !event::poll(Duration::ZERO)? {
-            continue;
-        }
-        let Event::Key(key) = event::read()? else { continue };
-        match screen.press(key) {
-            KeyEffect::Quit => return Ok(()),
-            KeyEffect::Request(request) => drop(requests.send(request)),
-            KeyEffect::Stay => {}
+        // Keys that were read from the terminal together, as when text is pasted, do not wait there any more.
+        while event::poll(Duration::ZERO)? {
+            let Event::Key(key) = event::read()? else { continue };
+            match screen.press(key) {
+                KeyEffect::Quit => return Ok(()),
+                KeyEffect::Request(request) => drop(requests.send(request)),
+                KeyEffect::Stay => {}
+            }
         }
     }
 }
