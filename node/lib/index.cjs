@@ -1,6 +1,6 @@
 // Rate limits in process: exact, bounded in memory, and shared by all processes of a host that open one file.
 "use strict";
-const { NativeEngine, NativeLimiter, NativeLimits, Windows } = require("./earrrl.node");
+const { NativeEngine, NativeLimiter, NativeLimits, Windows } = require("./native.cjs");
 
 const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny"];
 
