@@ -273,14 +273,16 @@ function pairs(flat) {
   return flat.flatMap((name, place) => (place % 2 ? [] : [[name, flat[place + 1]]]));
 }
 
-// A store for express-rate-limit.
+// A store for express-rate-limit, which calls `init` with its windows.
 class EarrrlStore {
   #options;
-  #windows;
+  #counts;
 
   constructor({ path, capacity = 100_000, prefix = "" } = {}) {
     this.#options = { path, capacity };
     this.prefix = prefix;
+    // The default of express-rate-limit, for a store that is used before it is initialised.
+    this.windowMs = 60_000;
     // Without a file, the counts are those of this process.
     this.localKeys = path === undefined;
   }
@@ -309,7 +311,12 @@ class EarrrlStore {
 
   // Forgets the counts of this process. Those in files stay.
   resetAll() {
-    this.#windows = new Windows(this.windowMs, this.#options.capacity, this.#options.path);
+    this.#counts = new Windows(this.windowMs, this.#options.capacity, this.#options.path);
+  }
+
+  get #windows() {
+    if (!this.#counts) this.resetAll();
+    return this.#counts;
   }
 }
 
