@@ -293,12 +293,13 @@ class EarrrlStore {
   }
 
   async get(key) {
-    const count = counted(this.#windows.get(this.prefix + key));
-    return count.totalHits > 0 ? count : undefined;
+    this.#windows.get(this.prefix + key, figures);
+    return figures[0] > 0 ? counted() : undefined;
   }
 
   async increment(key) {
-    return counted(this.#windows.increment(this.prefix + key));
+    this.#windows.increment(this.prefix + key, figures);
+    return counted();
   }
 
   async decrement(key) {
@@ -320,8 +321,9 @@ class EarrrlStore {
   }
 }
 
-function counted({ totalHits, resetMs }) {
-  return { totalHits, resetTime: new Date(resetMs) };
+// Returns the count that was written last.
+function counted() {
+  return { totalHits: figures[0], resetTime: new Date(figures[1]) };
 }
 
 module.exports = { Decision, EarrrlStore, Engine, Limiter, RateLimits };

@@ -8,6 +8,7 @@ use napi::Env;
 use napi::bindgen_prelude::ObjectFinalize;
 use napi_derive::napi;
 
+use crate::figures::Figures;
 use crate::input::{self, Key, StoreMemory, bytes, invalid};
 
 /// The most units a second that a window counts: those that fit a state file.
@@ -27,15 +28,6 @@ impl ObjectFinalize for Windows {
     fn finalize(self, env: Env) -> napi::Result<()> {
         self.memory.free(&env)
     }
-}
-
-/// A count, and the end of its window in milliseconds since the epoch.
-#[napi(object)]
-pub struct Count {
-    /// The count of the present window.
-    pub total_hits: f64,
-    /// The end of the window in milliseconds since the epoch.
-    pub reset_ms: f64,
 }
 
 #[napi]
@@ -67,18 +59,20 @@ impl Windows {
         Ok(Self { limiter, quota, memory: StoreMemory::reserve(&env, capacity, 1)? })
     }
 
-    /// Counts a request, and returns the count.
+    /// Counts a request. Writes the count, and the end of its window in milliseconds since the epoch.
     #[napi]
-    pub fn increment(&self, key: Key<'_>) -> napi::Result<Count> {
+    pub fn increment(&self, key: Key<'_>, count: Figures<'_>) -> napi::Result<()> {
         let charged = self.limiter.charge(bytes(&key), Cost::ONE).map_err(invalid)?;
-        Ok(self.count(&charged.decision()))
+        self.write(&charged.decision(), count);
+        Ok(())
     }
 
-    /// Returns the count.
+    /// Writes the count, and the end of its window in milliseconds since the epoch.
     #[napi]
-    pub fn get(&self, key: Key<'_>) -> napi::Result<Count> {
+    pub fn get(&self, key: Key<'_>, count: Figures<'_>) -> napi::Result<()> {
         let peeked = self.limiter.peek(bytes(&key), Cost::ONE).map_err(invalid)?;
-        Ok(self.count(&peeked.decision()))
+        self.write(&peeked.decision(), count);
+        Ok(())
     }
 
     /// Takes back one request.
@@ -95,11 +89,10 @@ impl Windows {
 }
 
 impl Windows {
-    fn count(&self, decision: &Decision) -> Count {
+    fn write(&self, decision: &Decision, count: Figures<'_>) {
+        let Some(count) = count.first_chunk_mut() else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Count {
-            total_hits: self.quota.saturating_sub(decision.remaining) as f64,
-            reset_ms: (now + decision.reset_after).as_secs_f64() * 1e3,
-        }
+        let hits = self.quota.saturating_sub(decision.remaining);
+        *count = [hits as f64, (now + decision.reset_after).as_secs_f64() * 1e3];
     }
 }
