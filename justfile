@@ -12,7 +12,7 @@ gate:
     scripts/gate
 
 # the properties, extremes, accuracy and the stress tests at length: 50 times the cases, 10 million updates
-# (5 minutes); 200 kills of processes that share a state file (2 minutes); 72 mutants of the core, each of which a test must catch (2 minutes);
+# (5 minutes); 200 kills of processes that share a state file (2 minutes); 10 million checks each from Python and Node (3 minutes); 72 mutants of the core, each of which a test must catch (2 minutes);
 # then the server at full load with a million clients and reloads (5 minutes);
 # then everything that can go wrong at once, and a restart every minute (10 minutes);
 # then 200,000 reservations while clients, servers and Redis are killed (20 minutes);
@@ -27,6 +27,7 @@ long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all algorithms::
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all state_file::
     EARRRL_LONG=1 scripts/python tests/test_cost.py
+    EARRRL_LONG=1 scripts/node memory.test.mjs hostile.test.mjs
     scripts/mutants
     scripts/miri
     scripts/fuzz 120 0
@@ -86,10 +87,12 @@ bench-python:
     scripts/python --quiet
     target/python/bin/python bench/python.py
 
-# microseconds a check from Node, beside the store of express-rate-limit (one minute; keep the machine idle)
+# microseconds a check from Node, beside express-rate-limit and rate-limiter-flexible (one minute; keep the machine idle)
 bench-node:
-    scripts/node
-    cp bench/node.mjs target/node/bench.mjs && cd target/node && node bench.mjs
+    mkdir -p target/bench-node
+    cp bench/package.json bench/package-lock.json bench/node.mjs target/bench-node
+    PATH=$PATH:$PWD/target/tools/bin; package=$(scripts/node --pack) && cd target/bench-node && npm ci --no-audit --no-fund && \
+        npm install --no-save --no-audit --no-fund $package && node node.mjs ../tools/bin/valkey-server
 
 # the table under Miri
 miri:

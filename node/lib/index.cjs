@@ -1,6 +1,6 @@
 // Rate limits in process: exact, bounded in memory, and shared by all processes of a host that open one file.
 "use strict";
-const { NativeEngine, NativeLimiter, NativeLimits, Windows } = require("./earrrl.node");
+const { NativeEngine, NativeLimiter, NativeLimits, Windows } = require("./native.cjs");
 
 const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny"];
 
@@ -273,14 +273,16 @@ function pairs(flat) {
   return flat.flatMap((name, place) => (place % 2 ? [] : [[name, flat[place + 1]]]));
 }
 
-// A store for express-rate-limit.
+// A store for express-rate-limit, which calls `init` with its windows.
 class EarrrlStore {
   #options;
-  #windows;
+  #counts;
 
   constructor({ path, capacity = 100_000, prefix = "" } = {}) {
     this.#options = { path, capacity };
     this.prefix = prefix;
+    // The default of express-rate-limit, for a store that is used before it is initialised.
+    this.windowMs = 60_000;
     // Without a file, the counts are those of this process.
     this.localKeys = path === undefined;
   }
@@ -291,12 +293,13 @@ class EarrrlStore {
   }
 
   async get(key) {
-    const count = counted(this.#windows.get(this.prefix + key));
-    return count.totalHits > 0 ? count : undefined;
+    this.#windows.get(this.prefix + key, figures);
+    return figures[0] > 0 ? counted() : undefined;
   }
 
   async increment(key) {
-    return counted(this.#windows.increment(this.prefix + key));
+    this.#windows.increment(this.prefix + key, figures);
+    return counted();
   }
 
   async decrement(key) {
@@ -309,12 +312,18 @@ class EarrrlStore {
 
   // Forgets the counts of this process. Those in files stay.
   resetAll() {
-    this.#windows = new Windows(this.windowMs, this.#options.capacity, this.#options.path);
+    this.#counts = new Windows(this.windowMs, this.#options.capacity, this.#options.path);
+  }
+
+  get #windows() {
+    if (!this.#counts) this.resetAll();
+    return this.#counts;
   }
 }
 
-function counted({ totalHits, resetMs }) {
-  return { totalHits, resetTime: new Date(resetMs) };
+// Returns the count that was written last.
+function counted() {
+  return { totalHits: figures[0], resetTime: new Date(figures[1]) };
 }
 
 module.exports = { Decision, EarrrlStore, Engine, Limiter, RateLimits };

@@ -80,7 +80,7 @@ export declare class Limiter {
   top(count?: number): Client[];
   /** Returns the number by which `top` reports a key. */
   fingerprint(key: Key): number;
-  /** The number of stored clients, including idle ones; large numbers are estimates. */
+  /** The number of stored clients, including idle ones. Of a large table it is an estimate from a sample, which may miss few clients: 0 does not mean that there are none. */
   readonly size: number;
   readonly rule: string;
 }
@@ -196,6 +196,7 @@ export declare class EarrrlStore {
   constructor(options?: { path?: string; capacity?: number; prefix?: string });
   localKeys: boolean;
   prefix: string;
+  /** The length of the windows, 60000 until `init` sets it. */
   windowMs: number;
   init(options: { windowMs: number }): void;
   get(key: string): Promise<{ totalHits: number; resetTime: Date } | undefined>;

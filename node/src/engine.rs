@@ -4,17 +4,25 @@ use std::iter::zip;
 
 use earrrl::{Charge, Cost, Engine as _, MemoryEngine, Mode, Rule, RuleId};
 use earrrl_tower::headers::Available;
-use napi::bindgen_prelude::{BigInt, Either};
+use napi::Env;
+use napi::bindgen_prelude::{BigInt, Either, ObjectFinalize};
 use napi_derive::napi;
 
 use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, bytes, invalid};
+use crate::input::{self, Key, StoreMemory, bytes, invalid};
 
 /// Decides requests under several named rules; `lib/index.cjs` has its interface.
-#[napi]
+#[napi(custom_finalize)]
 pub struct NativeEngine {
     engine: MemoryEngine,
     rules: Vec<NamedRule>,
+    memory: StoreMemory,
+}
+
+impl ObjectFinalize for NativeEngine {
+    fn finalize(self, env: Env) -> napi::Result<()> {
+        self.memory.free(&env)
+    }
 }
 
 struct NamedRule {
@@ -31,6 +39,7 @@ impl NativeEngine {
     /// Builds an engine with rules of these names and texts.
     #[napi(constructor)]
     pub fn new(
+        env: Env,
         names: Vec<String>,
         texts: Vec<String>,
         path: Option<String>,
@@ -46,8 +55,9 @@ impl NativeEngine {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;
             Ok(NamedRule { id, name, rule })
         };
-        let rules = read.into_iter().map(prepare).collect::<napi::Result<_>>()?;
-        Ok(Self { engine, rules })
+        let rules = read.into_iter().map(prepare).collect::<napi::Result<Vec<_>>>()?;
+        let memory = StoreMemory::reserve(&env, input::capacity(capacity)?, rules.len())?;
+        Ok(Self { engine, rules, memory })
     }
 
     /// Decides a request in the mode "check", "peek" or "charge"; returns the name of the deciding rule.

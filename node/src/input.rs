@@ -5,19 +5,85 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use earrrl::{Action, Cost, MemoryEngine, Nanos, Rule};
-use napi::bindgen_prelude::{BigInt, BufferSlice, Either};
-use napi::{Error, Status};
+use napi::bindgen_prelude::{BigInt, BufferSlice, Either, FromNapiValue, TypeName};
+use napi::{Env, Error, Status, ValueType, sys};
 use napi_derive::napi;
 
+/// The size of the buffer for short texts, which need no allocation.
+const SHORT: usize = 64;
+/// The most bytes of a character, and the one that ends a text of JavaScript.
+const CHARACTER: usize = 5;
+
 /// A key: a text or bytes. A text and its UTF-8 are the same key.
-pub(crate) type Key<'a> = Either<String, BufferSlice<'a>>;
+pub enum Key<'a> {
+    Short([u8; SHORT], usize),
+    Long(String),
+    Bytes(BufferSlice<'a>),
+}
 
 /// Returns the bytes of a key.
 #[inline]
 pub(crate) fn bytes<'a>(key: &'a Key<'_>) -> &'a [u8] {
     match key {
-        Either::A(text) => text.as_bytes(),
-        Either::B(bytes) => bytes,
+        Key::Short(text, length) => text.get(..*length).unwrap_or_default(),
+        Key::Long(text) => text.as_bytes(),
+        Key::Bytes(bytes) => bytes,
+    }
+}
+
+impl TypeName for Key<'_> {
+    fn type_name() -> &'static str {
+        "Key"
+    }
+
+    fn value_type() -> ValueType {
+        ValueType::Unknown
+    }
+}
+
+impl FromNapiValue for Key<'_> {
+    #[expect(unsafe_code, reason = "the trait demands it")]
+    #[inline]
+    unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> napi::Result<Self> {
+        let (mut text, mut length) = ([0; SHORT], 0);
+        let start = text.as_mut_ptr().cast();
+        // SAFETY: the caller passes a value of this environment; the text has room for `SHORT` bytes.
+        let status =
+            unsafe { sys::napi_get_value_string_utf8(env, value, start, SHORT, &mut length) };
+        if status == sys::Status::napi_ok && length <= SHORT - CHARACTER {
+            return Ok(Self::Short(text, length));
+        }
+        let is_text = status == sys::Status::napi_ok;
+        // SAFETY: as above.
+        let key = unsafe {
+            if is_text {
+                String::from_napi_value(env, value).map(Self::Long)
+            } else {
+                BufferSlice::from_napi_value(env, value).map(Self::Bytes)
+            }
+        };
+        key.map_err(|_| invalid("key: expected a text or a Buffer"))
+    }
+}
+
+/// The memory of a store, which JavaScript's garbage collector does not see: without its knowledge, limiters that
+/// are no longer used would wait for as many as fill the heap.
+pub(crate) struct StoreMemory(i64);
+
+impl StoreMemory {
+    /// The bytes of a client, about those that the library reserves.
+    const CLIENT: i64 = 24;
+
+    /// Reports the memory of the clients of some rules to the garbage collector.
+    pub(crate) fn reserve(env: &Env, capacity: usize, rules: usize) -> napi::Result<Self> {
+        let bytes = (capacity as i64).saturating_mul(rules as i64).saturating_mul(Self::CLIENT);
+        env.adjust_external_memory(bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// Reports that the memory is free.
+    pub(crate) fn free(&self, env: &Env) -> napi::Result<()> {
+        env.adjust_external_memory(-self.0).map(drop)
     }
 }
 

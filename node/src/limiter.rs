@@ -2,32 +2,42 @@
 
 use earrrl::{Cost, RuleError, Verdict, check_name};
 use earrrl_tower::headers::Available;
-use napi::bindgen_prelude::{BigInt, Either};
+use napi::Env;
+use napi::bindgen_prelude::{BigInt, Either, ObjectFinalize};
 use napi_derive::napi;
 
 use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, LimiterOptions, bytes, invalid};
+use crate::input::{self, Key, LimiterOptions, StoreMemory, bytes, invalid};
 
 /// Decides requests under one rule; `lib/index.cjs` has its interface.
-#[napi]
+#[napi(custom_finalize)]
 pub struct NativeLimiter {
     limiter: earrrl::Limiter<[u8]>,
     name: String,
+    memory: StoreMemory,
+}
+
+impl ObjectFinalize for NativeLimiter {
+    fn finalize(self, env: Env) -> napi::Result<()> {
+        self.memory.free(&env)
+    }
 }
 
 #[napi]
 impl NativeLimiter {
     /// Builds a limiter.
     #[napi(constructor)]
-    pub fn new(rule: String, options: LimiterOptions) -> napi::Result<Self> {
+    pub fn new(env: Env, rule: String, options: LimiterOptions) -> napi::Result<Self> {
         let name = options.name.clone().unwrap_or_else(|| "default".to_owned());
         check_name(&name).map_err(invalid)?;
         let mut builder = earrrl::Limiter::builder(input::rule(&rule, &options)?);
-        builder = builder.capacity(input::capacity(options.capacity)?);
+        let capacity = input::capacity(options.capacity)?;
+        builder = builder.capacity(capacity);
         if let Some(path) = options.path {
             builder = builder.state_file(path);
         }
-        Ok(Self { limiter: builder.build().map_err(invalid)?, name })
+        let limiter = builder.build().map_err(invalid)?;
+        Ok(Self { limiter, name, memory: StoreMemory::reserve(&env, capacity, 1)? })
     }
 
     /// Decides a request and counts it.
@@ -117,7 +127,7 @@ impl NativeLimiter {
         figures::policy_header(&self.name, self.limiter.rule())
     }
 
-    /// The number of stored clients, including idle ones; large numbers are estimates.
+    /// The number of stored clients, including idle ones; of a large table an estimate from a sample.
     #[napi(getter)]
     pub fn size(&self) -> f64 {
         self.limiter.len() as f64

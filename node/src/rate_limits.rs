@@ -10,10 +10,12 @@ use earrrl_tower::{
     RateLimitLayer, Settlement, Verdict, bounded_key,
 };
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use napi::Env;
+use napi::bindgen_prelude::ObjectFinalize;
 use napi_derive::napi;
 
 use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, bytes, invalid, whole};
+use crate::input::{self, Key, StoreMemory, bytes, invalid, whole};
 use crate::request_rule::{AllAnswers, CostsAfter, RuleAnswers, RuleOptions};
 
 /// The options of a service's rules.
@@ -46,17 +48,24 @@ pub struct LimitsOptions {
 }
 
 /// The rules of a service; `lib/index.cjs` has its interface.
-#[napi]
+#[napi(custom_finalize)]
 pub struct NativeLimits {
     layer: RateLimitLayer<MemoryEngine>,
     headers: Vec<String>,
+    memory: StoreMemory,
+}
+
+impl ObjectFinalize for NativeLimits {
+    fn finalize(self, env: Env) -> napi::Result<()> {
+        self.memory.free(&env)
+    }
 }
 
 #[napi]
 impl NativeLimits {
     /// Builds the layer.
     #[napi(constructor)]
-    pub fn new(rules: Vec<RuleOptions>, options: LimitsOptions) -> napi::Result<Self> {
+    pub fn new(env: Env, rules: Vec<RuleOptions>, options: LimitsOptions) -> napi::Result<Self> {
         let address = client_address(&options)?;
         let held = whole("maxHeld", options.max_held.unwrap_or(1000.0), 0..=u32::MAX)?;
         let engine = input::engine(options.path, options.capacity)?;
@@ -71,7 +80,10 @@ impl NativeLimits {
         for (place, rule) in rules.into_iter().enumerate() {
             builder = builder.rule(rule.for_layer(place, &address, &mut headers)?);
         }
-        Ok(Self { layer: builder.build().map_err(layer_error)?, headers })
+        let layer = builder.build().map_err(layer_error)?;
+        let stores = layer.engine().rules().len();
+        let memory = StoreMemory::reserve(&env, input::capacity(options.capacity)?, stores)?;
+        Ok(Self { layer, headers, memory })
     }
 
     /// Judges a request. `headers` has a name and a value for each header that is read.

@@ -4,9 +4,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earrrl::{Cost, Decision, FixedWindow, Limiter, Quota, Rule};
+use napi::Env;
+use napi::bindgen_prelude::ObjectFinalize;
 use napi_derive::napi;
 
-use crate::input::{self, invalid};
+use crate::figures::Figures;
+use crate::input::{self, Key, StoreMemory, bytes, invalid};
 
 /// The most units a second that a window counts: those that fit a state file.
 const UNITS_PER_SECOND: f64 = 8e6;
@@ -14,26 +17,29 @@ const UNITS_PER_SECOND: f64 = 8e6;
 const LONGEST_WINDOW: f64 = 366.0 * 86_400_000.0;
 
 /// Counters of fixed windows, under a quota that no count reaches.
-#[napi]
+#[napi(custom_finalize)]
 pub struct Windows {
     limiter: Limiter<[u8]>,
     quota: u64,
+    memory: StoreMemory,
 }
 
-/// A count, and the end of its window in milliseconds since the epoch.
-#[napi(object)]
-pub struct Count {
-    /// The count of the present window.
-    pub total_hits: f64,
-    /// The end of the window in milliseconds since the epoch.
-    pub reset_ms: f64,
+impl ObjectFinalize for Windows {
+    fn finalize(self, env: Env) -> napi::Result<()> {
+        self.memory.free(&env)
+    }
 }
 
 #[napi]
 impl Windows {
     /// Builds the counters of windows of so many milliseconds; `directory` has a file for each length.
     #[napi(constructor)]
-    pub fn new(window_ms: f64, capacity: f64, directory: Option<String>) -> napi::Result<Self> {
+    pub fn new(
+        env: Env,
+        window_ms: f64,
+        capacity: f64,
+        directory: Option<String>,
+    ) -> napi::Result<Self> {
         if !(1.0..=LONGEST_WINDOW).contains(&window_ms) {
             let problem = format!("windowMs: {window_ms} is not from 1 to {LONGEST_WINDOW}");
             return Err(invalid(problem));
@@ -43,47 +49,50 @@ impl Windows {
         let rule = FixedWindow::new(Cost::from_units(quota), window).map_err(invalid)?;
         let rule = Rule::from(rule);
         let quota = Quota::of(rule.limit()).units;
-        let mut builder = Limiter::builder(rule).capacity(input::capacity(Some(capacity))?);
+        let capacity = input::capacity(Some(capacity))?;
+        let mut builder = Limiter::builder(rule).capacity(capacity);
         if let Some(directory) = directory {
             let file = format!("fixed-{}ms", window.as_millis());
             builder = builder.state_file(Path::new(&directory).join(file));
         }
-        Ok(Self { limiter: builder.build().map_err(invalid)?, quota })
+        let limiter = builder.build().map_err(invalid)?;
+        Ok(Self { limiter, quota, memory: StoreMemory::reserve(&env, capacity, 1)? })
     }
 
-    /// Counts a request, and returns the count.
+    /// Counts a request. Writes the count, and the end of its window in milliseconds since the epoch.
     #[napi]
-    pub fn increment(&self, key: String) -> napi::Result<Count> {
-        let charged = self.limiter.charge(key.as_bytes(), Cost::ONE).map_err(invalid)?;
-        Ok(self.count(&charged.decision()))
+    pub fn increment(&self, key: Key<'_>, count: Figures<'_>) -> napi::Result<()> {
+        let charged = self.limiter.charge(bytes(&key), Cost::ONE).map_err(invalid)?;
+        self.write(&charged.decision(), count);
+        Ok(())
     }
 
-    /// Returns the count.
+    /// Writes the count, and the end of its window in milliseconds since the epoch.
     #[napi]
-    pub fn get(&self, key: String) -> napi::Result<Count> {
-        let peeked = self.limiter.peek(key.as_bytes(), Cost::ONE).map_err(invalid)?;
-        Ok(self.count(&peeked.decision()))
+    pub fn get(&self, key: Key<'_>, count: Figures<'_>) -> napi::Result<()> {
+        let peeked = self.limiter.peek(bytes(&key), Cost::ONE).map_err(invalid)?;
+        self.write(&peeked.decision(), count);
+        Ok(())
     }
 
     /// Takes back one request.
     #[napi]
-    pub fn decrement(&self, key: String) {
-        self.limiter.refund(key.as_bytes(), Cost::ONE, None);
+    pub fn decrement(&self, key: Key<'_>) {
+        self.limiter.refund(bytes(&key), Cost::ONE, None);
     }
 
     /// Forgets the count.
     #[napi]
-    pub fn reset(&self, key: String) {
-        self.limiter.reset(key.as_bytes());
+    pub fn reset(&self, key: Key<'_>) {
+        self.limiter.reset(bytes(&key));
     }
 }
 
 impl Windows {
-    fn count(&self, decision: &Decision) -> Count {
+    fn write(&self, decision: &Decision, count: Figures<'_>) {
+        let Some(count) = count.first_chunk_mut() else { return };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Count {
-            total_hits: self.quota.saturating_sub(decision.remaining) as f64,
-            reset_ms: (now + decision.reset_after).as_secs_f64() * 1e3,
-        }
+        let hits = self.quota.saturating_sub(decision.remaining);
+        *count = [hits as f64, (now + decision.reset_after).as_secs_f64() * 1e3];
     }
 }

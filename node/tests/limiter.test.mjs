@@ -61,6 +61,12 @@ test("the clients with the highest rates", () => {
   for (const count of [-1, 1.5, NaN, 2 ** 32]) assert.throws(() => limiter.top(count), /count: .* is not a whole number from 0/);
 });
 
+test("the size of a large table is an estimate", () => {
+  const limiter = new Limiter("gcra 1/h burst=10", { capacity: 100_000 });
+  for (let client = 0; client < 20_000; client++) limiter.check(`client ${client}`);
+  assert.ok(limiter.size > 16_000 && limiter.size < 24_000, String(limiter.size));
+});
+
 test("requests of a given time", () => {
   const limiter = new Limiter("fixed-window 1/1m", { name: "log" });
   const day = 86_400 * 1e9;

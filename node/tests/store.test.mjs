@@ -29,6 +29,14 @@ for (const path of [undefined, newPath()]) {
   });
 }
 
+test("a store counts in windows of a minute until it is initialised", async () => {
+  const store = new EarrrlStore();
+  const { totalHits, resetTime } = await store.increment("alice");
+  assert.equal(totalHits, 1);
+  assert.ok(resetTime <= new Date(Date.now() + 60_000));
+  assert.equal(store.windowMs, 60_000);
+});
+
 test("refused windows", () => {
   for (const windowMs of [0, -1, NaN, 1e12]) assert.throws(() => new EarrrlStore().init({ windowMs }), /windowMs/);
 });

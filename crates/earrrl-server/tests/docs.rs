@@ -274,7 +274,7 @@ fn the_middleware_for_express_limits_a_client() {
     "#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("express.cjs");
-    fs::write(&file, format!("{}{application}", blocks(&page, "js")[0])).unwrap();
+    fs::write(&file, format!("{}{application}", blocks(&page, "js")[1])).unwrap();
     let output = tool("node").arg(&file).output().unwrap();
     let expected = "200 true false\n200 true false\n200 true false\n429 true true\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", stderr(&output));

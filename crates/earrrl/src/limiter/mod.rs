@@ -382,7 +382,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         &self.rule
     }
 
-    /// Returns the number of stored clients, including idle ones. Large numbers are estimates.
+    /// Returns the number of stored clients, including idle ones. With a capacity above 12,000, the number is an
+    /// estimate from a sample of the table, which may miss few clients.
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};

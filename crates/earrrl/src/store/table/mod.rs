@@ -400,7 +400,7 @@ impl Table {
     }
 
     /// Returns the number of clients, including idle ones. Small tables are counted; for large ones
-    /// the number is estimated from a sample.
+    /// the number is estimated from a sample, which may miss few clients.
     #[must_use]
     pub fn len(&self) -> usize {
         let set = LINE * LINES;
