@@ -84,20 +84,24 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
         held
     }
 
-    fn mark(&self, now: Nanos) -> Option<HeldParts> {
-        let accepts = |_: &[HeldPart]| Ok::<_, ()>(());
-        let found = self.holds.lock().unwrap().commit(0, ID, now, accepts).unwrap();
-        found.filter(|(_, repeated)| !repeated).map(|(parts, _)| parts)
+    /// Marks the reservation as committed, and calls `first` if it was not before. An expired
+    /// reservation is unknown, and nothing is done.
+    fn mark(&self, now: Nanos, first: impl FnOnce(&Held)) {
+        let commit = |parts: &[HeldPart], repeated: bool| {
+            if !repeated {
+                first(&parts[0].held);
+            }
+            Ok(())
+        };
+        let _unknown = self.holds.lock().unwrap().commit(0, ID, now, commit);
     }
 
     fn commit(&self, now: Nanos) {
-        if !MARKS_FIRST {
-            if let Some(held) = self.held(now) {
-                self.give_back(&held, now);
-                self.mark(now);
-            }
-        } else if let Some(parts) = self.mark(now) {
-            self.give_back(&parts[0].held, now);
+        if MARKS_FIRST {
+            self.mark(now, |held| self.give_back(held, now));
+        } else if let Some(held) = self.held(now) {
+            self.give_back(&held, now);
+            self.mark(now, |_| ());
         }
     }
 
