@@ -66,7 +66,7 @@ fn full(more: &str) -> (TestServer, Vec<TcpStream>) {
     ));
     let half = || {
         let mut stream = connect(server.resp);
-        let mut bytes = encode(&[&[b'x'; 16_000], b"y"]);
+        let mut bytes = encode(&[&[b'x'; 4_000], b"y"]);
         bytes.truncate(bytes.len() - 2);
         // The server closes a connection that would exceed the bound.
         let _ = stream.write_all(&bytes);
@@ -75,7 +75,7 @@ fn full(more: &str) -> (TestServer, Vec<TcpStream>) {
     let mut held = Vec::new();
     until("little more can be held", || {
         held.push(half());
-        server.server.connections.held() > MEMORY - 50_000
+        server.server.connections.held() > MEMORY - 25_000
     });
     (server, held)
 }
