@@ -236,7 +236,10 @@ fn one_connection_may_ask_with_few_and_with_many_fields() {
     };
     for (many, piece) in [(96, 50), (97, 50), (97, 10_000), (400, 1), (400, 1_000), (400, 10_000)] {
         let mut client = server.http();
-        for (fields, body) in [(1, ""), (many, ""), (1, "abc"), (many, "abc"), (many, "")] {
+        // The server answers before it has read a body, and closes the connection if the body has not
+        // arrived by then. So a body must not arrive in a piece of its own.
+        let body = if piece == 10_000 { "abc" } else { "" };
+        for (fields, body) in [(1, ""), (many, ""), (1, body), (many, body), (many, "")] {
             let question = question(fields, body);
             let login =
                 question.replace("Host", &format!("X-Forwarded-For: 192.0.2.{piece}\r\nHost"));
