@@ -61,8 +61,7 @@ pub(super) fn run(args: ConfigArgs) -> Result<ExitCode, CliFailure> {
 
 fn from_limitador(file: &Path) -> Result<ExitCode, CliFailure> {
     let failed = |error: ConfigError| failure::lines(&error.to_string());
-    let text = limitador::read(file).map_err(failed)?;
-    let config = limitador::convert(&text, &file.display().to_string()).map_err(failed)?;
+    let config = limitador::convert_file(file).map_err(failed)?;
     io::stdout().write_all(config.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

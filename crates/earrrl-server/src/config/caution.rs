@@ -50,8 +50,8 @@ impl Config {
         cautions
     }
 
-    /// Returns a warning if a rule lets many requests through at once, of which its text says
-    /// nothing, and no other rule limits the burst of the same clients.
+    /// Returns a warning if a rule lets many requests through at once, although its text states no
+    /// burst, and no other rule limits the burst of the same clients.
     fn large_burst(&self, config: &RuleConfig) -> Option<String> {
         let limit = config.rule.limit();
         let burst = limit.at_once();

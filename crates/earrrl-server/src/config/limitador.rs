@@ -5,24 +5,21 @@
 
 use std::path::Path;
 
-use super::envoy::yaml::{self, Value, YamlNode};
-use super::{Config, ConfigError, ConfigProblem, MAX_RULES, value};
+use super::yaml::{self, Value, YamlNode};
+use super::{Config, ConfigError, ConfigProblem, MAX_RULES};
 
-/// Reads a limits file of Limitador.
+/// Returns the configuration whose rules are the limits of a file of Limitador.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, is too large or is not UTF-8.
-pub fn read(path: &Path) -> Result<String, ConfigError> {
-    let name = path.display().to_string();
-    value::read(path).map_err(|error| ConfigError::unreadable(&name, error.to_string()))
+/// Returns an error if the file cannot be read, is too large or is not UTF-8, or else all limits that
+/// have no counterpart, each with its line and column.
+pub fn convert_file(path: &Path) -> Result<String, ConfigError> {
+    let (name, text) = super::read(path)?;
+    convert(&text, &name)
 }
 
-/// Returns the configuration whose rules are the limits of a file of Limitador; errors use `name`
-/// as the name of that file.
-///
-/// # Errors
-/// Returns all limits that have no counterpart, each with its line and column.
-pub fn convert(text: &str, name: &str) -> Result<String, ConfigError> {
+/// Converts the text of a limits file; errors use `name` as the name of that file.
+fn convert(text: &str, name: &str) -> Result<String, ConfigError> {
     let fail = |problems| ConfigError { name: name.to_owned(), problems };
     let root = yaml::parse(text).map_err(|problem| fail(vec![problem]))?;
     let limits = match root.as_ref().map(|root| (&root.value, root.place)) {

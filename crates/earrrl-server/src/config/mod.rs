@@ -23,8 +23,8 @@ pub mod server;
 pub mod suggest;
 pub mod tls;
 mod value;
+mod yaml;
 
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -89,15 +89,22 @@ impl Default for Config {
     }
 }
 
+/// Returns the name of a file for errors, and its text.
+fn read(path: &Path) -> Result<(String, String), ConfigError> {
+    let name = path.display().to_string();
+    match value::read(path) {
+        Ok(text) => Ok((name, text)),
+        Err(error) => Err(ConfigError::unreadable(&name, error.to_string())),
+    }
+}
+
 impl Config {
     /// Reads and validates a configuration file.
     ///
     /// # Errors
     /// Returns all mistakes in the file, each with its line and column.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let name = path.display().to_string();
-        let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
-        let text = value::read(path).map_err(unreadable)?;
+        let (name, text) = read(path)?;
         Self::parse(&text, &name)
     }
 
@@ -108,9 +115,7 @@ impl Config {
     /// # Errors
     /// Returns all mistakes in the validated parts, each with its line and column.
     pub fn load_rules(path: &Path) -> Result<Self, ConfigError> {
-        let name = path.display().to_string();
-        let unreadable = |error: io::Error| ConfigError::unreadable(&name, error.to_string());
-        let text = value::read(path).map_err(unreadable)?;
+        let (name, text) = read(path)?;
         Self::parse_file(&text, &name, file::File::without_secrets)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use earrrl::{Action, Limit, Rule};
 
 use super::unit::Unit;
-use super::yaml::{self, Position, Value, YamlNode};
+use crate::config::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
 
 /// Every known key, at any depth of a file. All but the last two are keys of envoyproxy/ratelimit.

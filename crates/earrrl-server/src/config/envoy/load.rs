@@ -5,9 +5,9 @@ use std::string::FromUtf8Error;
 
 use super::file::{self, DomainConfig};
 use super::tree::Tree;
-use super::yaml::Position;
 use crate::config::ConfigError;
 use crate::config::value::read_bytes;
+use crate::config::yaml::Position;
 
 /// The largest number of files that are loaded.
 const MAX_FILES: usize = 10_000;

@@ -1,6 +1,6 @@
 //! The `[envoy]` table, and the configuration files of envoyproxy/ratelimit.
 //!
-//! The modules `yaml` and `file` read the files; `tree` finds the limit of a request's descriptor.
+//! The module `file` reads the files; `tree` finds the limit of a request's descriptor.
 
 pub mod algorithm;
 pub mod explain;
@@ -10,7 +10,6 @@ pub mod tree;
 pub mod unit;
 mod wildcard;
 pub mod xds;
-pub(super) mod yaml;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,9 +19,9 @@ use toml::Spanned;
 pub use self::algorithm::EnvoyAlgorithm;
 use self::tree::Tree;
 pub use self::wildcard::Wildcard;
-pub use self::yaml::Position;
 use super::problem::Problems;
 use super::suggest::nearest;
+pub use super::yaml::Position;
 use super::{ConfigError, file as toml_file};
 
 /// The `[envoy]` table, and the descriptors of the files that it names.

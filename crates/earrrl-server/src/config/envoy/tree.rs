@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::algorithm::EnvoyAlgorithm;
 use super::file::{DescriptorConfig, DomainConfig, LimitConfig, level_name};
 use super::wildcard::Wildcard;
-use super::yaml::Position;
+use crate::config::yaml::Position;
 use crate::config::{ConfigError, ConfigProblem};
 
 /// The largest number of descriptors in all domains together.

@@ -4,8 +4,8 @@
 
 use super::file::{self, DomainConfig};
 use super::unit::Unit;
-use super::yaml::{Position, Value, YamlNode};
 use crate::config::ConfigError;
+use crate::config::yaml::{Position, Value, YamlNode};
 use crate::protobuf::discovery::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use crate::protobuf::value::Kind;
 use crate::protobuf::{Struct, Value as ProtoValue};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle};
 
-use crate::config::ConfigProblem;
+use super::ConfigProblem;
 
 /// The deepest allowed nesting of lists and maps.
 const MAX_DEPTH: usize = 64;
@@ -25,13 +25,13 @@ pub struct Position {
 
 /// A YAML value with its position in the file.
 #[derive(Clone, Debug)]
-pub(in crate::config) struct YamlNode {
-    pub(in crate::config) place: Position,
-    pub(in crate::config) value: Value,
+pub(super) struct YamlNode {
+    pub(super) place: Position,
+    pub(super) value: Value,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::config) enum Value {
+pub(super) enum Value {
     /// A scalar without quotes, which may be a number, a boolean, a null or a text.
     Plain(String),
     /// A scalar that is always a text, such as one in quotes.
@@ -41,7 +41,7 @@ pub(in crate::config) enum Value {
 }
 
 impl Position {
-    pub(in crate::config) fn problem(self, message: impl Into<String>) -> ConfigProblem {
+    pub(super) fn problem(self, message: impl Into<String>) -> ConfigProblem {
         let Self { line, column } = self;
         // A problem of a node that comes from no file has no position.
         let known = line > 0;
@@ -61,7 +61,7 @@ impl From<Marker> for Position {
 
 impl YamlNode {
     /// Returns the text of a scalar; `None` for a list or a map.
-    pub(in crate::config) fn scalar(&self) -> Option<&str> {
+    pub(super) fn scalar(&self) -> Option<&str> {
         match &self.value {
             Value::Plain(text) | Value::Text(text) => Some(text),
             Value::List(_) | Value::Map(_) => None,
@@ -142,7 +142,7 @@ fn looks_numeric(text: &str) -> bool {
 /// # Errors
 /// Returns an error if the text is not YAML, has several documents, or exceeds the bounds on its
 /// size.
-pub(in crate::config) fn parse(text: &str) -> Result<Option<YamlNode>, ConfigProblem> {
+pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, ConfigProblem> {
     let mut builder = NodeBuilder::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
