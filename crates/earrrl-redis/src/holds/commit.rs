@@ -147,6 +147,7 @@ pub(crate) async fn commit(
     let request = Request { charges: standing, now: given, mode: Mode::Peek, hold: None };
     let decision = peek(shared, request).await?;
     let rules = all.iter().map(|held| held.charge.rule.id);
+    shared.holds.end(id);
     Ok(Committed::new(decision, rules, repeated))
 }
 

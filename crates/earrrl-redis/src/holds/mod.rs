@@ -12,9 +12,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Actual, Committed, Cost, EngineError, HoldId, HoldTerms, Holding, Nanos, RuleError};
+use earrrl::{Cost, EngineError, HoldId, HoldTerms, Holding, RuleError};
 
-pub(crate) use commit::{read, renew, rules};
+pub(crate) use commit::{commit, read, renew, rules};
 
 use crate::hold_format as format;
 use crate::request::{HoldRequest, Request};
@@ -62,18 +62,6 @@ pub(crate) async fn hold(
     }
     let id = decision.allowed.then_some(hold.id);
     Ok(Holding::new(decision, id, granted))
-}
-
-/// Corrects the charges of a reservation to the actual cost, exactly once.
-pub(crate) async fn commit(
-    shared: &Arc<Shared>,
-    id: HoldId,
-    actual: Actual<'_>,
-    given: Option<Nanos>,
-) -> Result<Committed, EngineError> {
-    let committed = commit::commit(shared, id, actual, given).await?;
-    shared.holds.end(id);
-    Ok(committed)
 }
 
 /// Returns an id that nobody can guess, in the slot of the request's first charge.

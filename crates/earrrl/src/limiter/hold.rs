@@ -248,8 +248,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
-        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        let (key, estimate, now) = self.asked(key, estimate)?;
         Hold::new(HeldLimiter::Borrowed(self), key, estimate, now)
     }
 
@@ -279,8 +278,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
-        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        let (key, estimate, now) = self.asked(key, estimate)?;
         let granted = atomic::grant(self.part(key, estimate), now);
         Hold::new(HeldLimiter::Borrowed(self), key, granted, now)
     }
@@ -312,8 +310,21 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
-        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        let (key, estimate, now) = self.asked(key, estimate)?;
         Hold::new(HeldLimiter::Shared(self), key, estimate, now)
+    }
+
+    /// Returns the parameters of a reservation: the hash of the key, the estimate if the rule accepts
+    /// it, and the present time.
+    fn asked<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        estimate: Cost,
+    ) -> Result<(KeyHash, Cost, Nanos), HoldError>
+    where
+        K: Borrow<Q>,
+    {
+        let estimate = self.rule.accept(estimate).map_err(HoldError::Rule)?;
+        Ok((self.hasher.hash(key), estimate, self.clock.now()))
     }
 }
