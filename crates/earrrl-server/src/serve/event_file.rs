@@ -19,7 +19,7 @@ use crate::service::event_source::EventSource;
 /// The permissions of a new file, since events have names of clients.
 const MODE: u32 = 0o640;
 
-/// Appends the events of all rules to the file, until the server ends.
+/// Appends the events of all rules to the file, until the server stops.
 pub(super) async fn append_forever(server: Arc<Server>, path: PathBuf) {
     let mut source = EventSource::new(&server.service);
     let mut file = EventFile::new(path);
@@ -107,7 +107,7 @@ impl EventFile {
     }
 }
 
-/// Returns what tells a file from others.
+/// Returns the numbers that identify a file: its device and its inode.
 fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }

@@ -58,8 +58,9 @@ const NEVER: Nanos = Nanos::new(u64::MAX);
 pub(super) struct Shard {
     slots: Vec<HoldSlot>,
     free: Vec<u32>,
-    /// The slots by the expiry of their reservations, or by that of an earlier reservation or term,
-    /// so that most new reservations find their slot in the queue.
+    /// The queue of expiries: instants at which slots are looked at, the earliest first. The entry of
+    /// a slot stays when its reservation is committed or renewed, so it may be earlier than the expiry
+    /// of the slot's present reservation; it is then replaced by a later one.
     due: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// The committed reservations, the oldest first, with the instant at which each is forgotten.
     committed: VecDeque<(Nanos, u32)>,
