@@ -12,6 +12,7 @@ use earrrl_redis::{Options, RedisEngine};
 use earrrl_tower::{ClientAddress, PeerAddress, RateLimitLayer, RequestHold, RequestRule, key};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use tokio::sync::Notify;
 use tower::{Layer, ServiceExt, service_fn};
 
 async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngine> {
@@ -99,6 +100,7 @@ async fn left(layer: &RateLimitLayer<RedisEngine>, expected: u64) {
 /// Each request reserves 400 tokens at one machine; the other one sees the estimate, then the cost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reservation_is_committed_however_its_request_ends() {
+    static HANDLED: Notify = Notify::const_new();
     let server = Server::start(&[]).await;
     let rule = || RequestRule::new("tokens", TOKENS.parse().unwrap(), key::Everyone);
     let rule = || rule().cost(Cost::from_units(400)).reserved();
@@ -107,6 +109,7 @@ async fn a_reservation_is_committed_however_its_request_ends() {
         let hold = request.extensions().get::<RequestHold>().unwrap();
         hold.report(Cost::from_units(*request.body()));
         if *request.body() == 7 {
+            HANDLED.notify_one();
             pending::<()>().await;
         }
         Ok::<_, Infallible>(Response::new(Full::from("tokens")))
@@ -126,6 +129,8 @@ async fn a_reservation_is_committed_however_its_request_ends() {
     // A client that leaves before it has an answer, as servers drop the future then.
     let unanswered = tokio::spawn(respond(7));
     left(&machines[1], 520).await;
+    // Redis has counted the estimate, but its answer may still be on the way.
+    HANDLED.notified().await;
     unanswered.abort();
     left(&machines[1], 913).await;
 }
