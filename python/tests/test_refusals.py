@@ -44,10 +44,17 @@ def test_files_that_other_rules_use_are_refused(tmp_path):
     path = tmp_path / "states" / "login"
     kept = Limiter("gcra 1/s burst=9", path=path)
     assert kept.check("alice")
-    with pytest.raises(OSError, match="expected"):
-        Limiter("gcra 1/s burst=8", path=path)
-    with pytest.raises(OSError, match="capacity: 100000 clients; expected 7 clients"):
-        Limiter("gcra 1/s burst=9", path=path, capacity=7)
+    with pytest.raises(OSError, match="rule family"):
+        Limiter("fixed-window 8/1s", path=path)
+
+
+def test_a_rule_changes_in_all_limiters_of_a_file(tmp_path):
+    path = tmp_path / "states" / "login"
+    kept = Limiter("gcra 1/d burst=5", path=path)
+    assert [kept.check("alice").allowed for _ in range(6)] == [True] * 5 + [False]
+    changed = Limiter("gcra 1/d burst=7", path=path, capacity=7)
+    assert not kept.check("alice") and not changed.check("alice")
+    assert [kept.check("bob").allowed for _ in range(8)] == [True] * 7 + [False]
 
 
 @pytest.mark.parametrize("method", ["check", "peek", "charge", "refund"])

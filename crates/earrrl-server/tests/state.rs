@@ -125,6 +125,33 @@ fn bans_outlive_a_restart_with_another_limit() {
     assert!(list.contains("login\t2\t2\t1000\t"), "{list}");
 }
 
+/// A server goes on under the limit that another one gives the rule in a reload.
+#[test]
+fn a_reload_of_one_server_changes_the_rule_of_all() {
+    let scratch = Scratch::new("followed");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let write = |limit: &str| {
+        std::fs::write(&file, format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n"))
+            .unwrap();
+    };
+    write("token-bucket 5 refill=1/365d");
+    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
+    let mut first = Process::start(&[&arguments[..], &[scratch.0.to_str().unwrap()]].concat());
+    let second = scratch.server("login=token-bucket 5 refill=1/365d");
+    assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (5, 5));
+    write("token-bucket 7 refill=2/365d");
+    first.signal(Signal::HUP);
+    first.until_logged("reloaded");
+    assert_eq!((admitted(&second, "alice"), admitted(&first, "bob")), (0, 0));
+    assert_eq!((admitted(&second, "carol"), admitted(&first, "carol")), (7, 0));
+    let (list, _) = scratch.command("list", &[]);
+    assert!(
+        list.contains("login\t2\t3\t1000\t") && list.contains("\ttoken-bucket 7 refill=2/365d\n"),
+        "{list}"
+    );
+}
+
 #[test]
 fn the_files_of_a_server_are_listed_and_checked() {
     let scratch = Scratch::new("listed");

@@ -48,6 +48,11 @@ impl Rule {
         &self.limit
     }
 
+    /// Returns the rule with another limit, as its text is written by this library.
+    pub(crate) fn with_limit(&self, limit: Limit) -> Self {
+        Self { limit, text: limit.text().into(), ..self.clone() }
+    }
+
     /// Returns the action on requests over the limit; [`Action::Deny`] by default.
     ///
     /// ```

@@ -301,10 +301,20 @@ impl Engine {
         }
     }
 
-    /// Frees the tables that a reload has replaced, once they hold no clients.
+    /// Frees the tables that a reload has replaced, once they hold no clients, and logs the rules that
+    /// other processes have changed in their state files.
     pub fn tidy(&self) {
-        if let RuleEngine::Memory(engine) = &self.rules {
-            engine.tidy();
+        let RuleEngine::Memory(engine) = &self.rules else { return };
+        engine.tidy();
+        for (name, followed) in engine.followed() {
+            match followed {
+                Ok(rule) => {
+                    tracing::warn!(rule = name, limit = %rule, "another process changed the rule in its state file");
+                }
+                Err(error) => {
+                    tracing::error!(rule = name, %error, "clients are counted by this process alone");
+                }
+            }
         }
     }
 

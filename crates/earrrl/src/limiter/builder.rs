@@ -255,6 +255,7 @@ fn open<C: Clock>(
     let mut made = None;
     let (clients, hasher) = Clients::open(wanted, |anchor| made.insert(clock(Some(anchor))).now())?;
     let clock = made.ok_or_else(|| StateError::refused(wanted.path, "clock", "none", "a clock"))?;
+    clients.begin(clock.now());
     Ok((clients, hasher, clock))
 }
 

@@ -33,9 +33,10 @@ use crate::holds::BucketHolds;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
+use crate::store::file::FileSpec;
 use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Table, Word};
-use crate::store::{BuildError, ByRank, Clients};
-use crate::survey::{Survey, SurveySource, TopClient};
+use crate::store::{BuildError, ByRank, Clients, StateError};
+use crate::survey::{Survey, TopClient};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
 /// last reading, and would still deny this much later, is denied without another reading.
@@ -253,7 +254,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// they are; another half-life, refill or capacity converts each state, so that the client's
     /// present rate or balance stays. Only a rule with another algorithm begins without history.
     ///
-    /// In a state file, other processes use the states too, so only the limit can be changed.
+    /// In a state file, other processes use the states too. They go on under the changed limit, and each client
+    /// moves to the next generation of the file when it is met. A rule with another algorithm is refused.
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};
@@ -271,9 +273,16 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
         if let Some(file) = self.clients.file() {
-            file.accept(self.rule.limit(), rule.limit())?;
-        }
-        if self.clients.fits(self.rule.limit(), rule.limit()) {
+            if self.clients.is_succeeded() || !rule.limit().keeps_states_of(self.rule.limit()) {
+                let now = self.clock.now();
+                let open = |wanted: &FileSpec<'_>| Clients::open(wanted, |_| now);
+                let (clients, _) = file.continued(rule.limit(), self.capacity, open)?;
+                clients.begin(now);
+                self.clients = clients;
+            } else if !rule.limit().fits_words() {
+                return Err(StateError::unsupported(rule.limit()).into());
+            }
+        } else if self.clients.fits(self.rule.limit(), rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
@@ -320,13 +329,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn survey(&self, count: usize) -> Survey {
-        let limit = self.rule.limit();
-        Survey::take(
-            &[SurveySource { clients: &self.clients, limit }],
-            limit,
-            self.clock.now(),
-            count,
-        )
+        Survey::of(&self.clients, &self.rule, self.clock.now(), count)
     }
 
     /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
@@ -366,7 +369,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         let (key, now) = (self.hasher.hash(key), self.clock.now());
         let keep = |state: Option<crate::State>| (state.clone(), state);
-        self.clients.inspect(key, self.rule.limit(), now, keep).flatten()
+        let inspect = |part: &Part<'_>| part.clients.inspect(key, part.rule.limit(), now, keep);
+        self.part(key, Cost::ZERO).settled(now, inspect)
     }
 
     /// Returns the limiter's rule.
@@ -443,6 +447,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// insertion, the machine lost its power, or the file was damaged.
     pub fn swept(&self) -> Option<Swept> {
         self.clients.file().map(|file| file.swept)
+    }
+
+    /// Returns the reason why this limiter no longer shares its clients with other processes: the
+    /// state file was replaced by another generation, which could not be opened. The limiter then
+    /// decides on clients in the memory of this process.
+    pub fn state_fault(&self) -> Option<&StateError> {
+        self.clients.fault()
     }
 
     /// Hashes a key and prefetches its client's state.
@@ -571,9 +582,14 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         mode: Mode,
     ) -> Verdict<'_> {
         self.clients.reached(now);
-        let judge = |word| match self.judge(limit, word, now, cost, mode) {
-            Some((change, verdict)) => (change, Some(verdict)),
-            None => (Change::Keep, None),
+        let judge = |word: Option<Word>| {
+            if word.is_none() && self.clients.is_moving(table) {
+                return (Change::Keep, None);
+            }
+            match self.judge(limit, word, now, cost, mode) {
+                Some((change, verdict)) => (change, Some(verdict)),
+                None => (Change::Keep, None),
+            }
         };
         let verdict = table.update_anywhere(key, ByRank(limit, now), judge);
         verdict.unwrap_or_else(|| self.decide_any(key, cost, now, mode))

@@ -11,15 +11,14 @@ use core::time::Duration;
 use std::fmt;
 
 use super::Limiter;
-use crate::algorithm::{Algorithm, Limit, Moment, TokenBucket};
+use crate::algorithm::{Algorithm, Limit, Moment, State, TokenBucket};
 use crate::clock::Time;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
+use crate::rule::Rule;
 use crate::rules::part::Part;
-use crate::store::Kept;
-use crate::store::table::Change;
 
 /// The bounds of a wait. By default the wait is at most a minute, without jitter.
 ///
@@ -170,24 +169,27 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
-        let (Kept::Words(table), Limit::TokenBucket(limit)) =
-            (&self.clients.kept, self.rule.limit())
-        else {
-            let problem = std::format!("`{}` can't reserve: token-bucket and gcra can", self.rule);
-            return Err(WaitError::Rule(RuleError::new(problem)));
-        };
-        let (key, now) = (self.hasher.hash(key), self.clock.now());
-        let reserved = table.update(
-            key,
-            || limit.idle(now),
-            move |word| match turn(limit, word.map(Moment), now, cost, patience.max_wait) {
-                Ok((after, wait)) => (Change::Store(after.0), Ok(wait)),
-                Err(wait) => (Change::Keep, Err(WaitError::TooLong(wait))),
-            },
-        );
+        if !matches!(self.rule.limit(), Limit::TokenBucket(_)) {
+            return Err(WaitError::Rule(cannot_reserve(&self.rule)));
+        }
+        let (part, now) = (self.part(self.hasher.hash(key), cost), self.clock.now());
+        let reserved = part.settled(now, |part| {
+            let Limit::TokenBucket(limit) = part.rule.limit() else {
+                return Some(Err(WaitError::Rule(cannot_reserve(part.rule))));
+            };
+            part.clients.update(part.key, part.rule.limit(), now, |state| {
+                let before = match state {
+                    Some(State::TokenBucket(before)) => Some(before),
+                    _ => None,
+                };
+                match turn(limit, before, now, cost, patience.max_wait) {
+                    Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok(wait)),
+                    Err(wait) => (state, Err(WaitError::TooLong(wait))),
+                }
+            })
+        });
         let wait = reserved?.saturating_add(random_up_to(patience.jitter));
-        let (part, clock) = (self.part(key, cost), &self.clock);
-        Ok(Reservation { part, clock, charged_at: now, wait, kept: false })
+        Ok(Reservation { part, clock: &self.clock, charged_at: now, wait, kept: false })
     }
 
     /// Waits until a request of the client is due, in the order of arrival, on any async runtime.
@@ -245,6 +247,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
 /// Returns the state with the request charged, and the wait until it is due; or the wait as an
 /// error if it is too long.
+fn cannot_reserve(rule: &Rule) -> RuleError {
+    RuleError::new(std::format!("`{rule}` can't reserve: token-bucket and gcra can"))
+}
+
 fn turn(
     limit: &TokenBucket,
     before: Option<Moment>,

@@ -33,7 +33,7 @@ use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher, Swept};
-use crate::store::{BuildError, Clients, StateDirectory};
+use crate::store::{BuildError, Clients, StateDirectory, StateError};
 use crate::survey::{Survey, TopClient};
 pub use prepare::Preparation;
 use prepared::{Prepared, Registry, RuleBlocks};
@@ -64,6 +64,8 @@ pub struct MemoryEngine<C = SystemClock> {
     sweeping: Mutex<()>,
     /// Old stores without clients, which a running request may still use.
     given_up: Mutex<Vec<Arc<Clients>>>,
+    /// The rules that other processes have changed in their state files; see [`followed`](Self::followed).
+    followed: Mutex<Vec<(String, Result<Rule, StateError>)>>,
     hasher: KeyHasher,
     /// Boxed, since it is large and rarely used.
     holds: Box<Holds>,
@@ -188,6 +190,7 @@ impl<C: Clock> MemoryEngine<C> {
             names: Mutex::default(),
             sweeping: Mutex::default(),
             given_up: Mutex::default(),
+            followed: Mutex::default(),
             hasher,
             holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
@@ -205,6 +208,15 @@ impl<C: Clock> MemoryEngine<C> {
             (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
         };
         rules.iter().filter_map(swept).collect()
+    }
+
+    /// Returns the rules that other processes have changed in their state files since the last call, in which
+    /// this engine goes on by now, with their names. An error says why the engine does not share the
+    /// clients of a rule any more; see [`Limiter::state_fault`](crate::Limiter::state_fault).
+    ///
+    /// The engine looks for such rules in [`tidy`](Self::tidy). Requests go on under them at once.
+    pub fn followed(&self) -> Vec<(String, Result<Rule, StateError>)> {
+        std::mem::take(&mut *lock(&self.followed))
     }
 
     /// Returns all rules with their names, in the order of their ids.

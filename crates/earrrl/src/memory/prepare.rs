@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::collections::HashMap;
+use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -165,6 +166,9 @@ impl<C: Clock> MemoryEngine<C> {
         }
         let RuleUpdate { next, ids, added, moving } = change;
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
+        for known in ids.iter().filter_map(|id| next.get(id.0 as usize)) {
+            known.clients.begin(place.now);
+        }
         self.publish(next, &ids);
         names.places.extend(added);
         for (name, (states, bounds)) in stores.0 {
@@ -199,6 +203,7 @@ impl<C: Clock> MemoryEngine<C> {
         if let Some(directory) = &self.directory {
             directory.reached(self.clock.now());
         }
+        self.follow();
         let mut empty = Vec::new();
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the
@@ -206,12 +211,36 @@ impl<C: Clock> MemoryEngine<C> {
             let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
             let Some(known) = known else { continue };
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
-                self.replace(place, &known, swept);
+                self.replace(place, &known, |now| Prepared { older: swept.older, ..now });
             }
         }
         lock(&self.given_up).append(&mut empty);
         self.give_back();
         self.rules.load().iter().all(|known| known.older.is_none())
+    }
+
+    /// Goes on in the latest generations of state files for which other processes have changed a rule, and
+    /// removes the generations that no process needs any more.
+    fn follow(&self) {
+        for place in 0..self.rules.load().len() {
+            let known = self
+                .rules
+                .load()
+                .get(place)
+                .filter(|known| known.clients.file().is_some())
+                .cloned();
+            let Some(known) = known else { continue };
+            if let Some(file) = known.clients.file() {
+                file.tidy(self.clock.now());
+            }
+            if let Some(next) = known.followed() {
+                let fault = known.clients.fault().cloned();
+                let found = fault.map_or_else(|| Ok(next.rule.clone()), Err);
+                lock(&self.followed).push((String::from(&*known.name), found));
+                self.replace(place, &known, |_| next);
+                lock(&self.given_up).push(known.clients);
+            }
+        }
     }
 
     /// Frees the memory of old stores once no request uses them any more. That usually takes
@@ -229,13 +258,12 @@ impl<C: Clock> MemoryEngine<C> {
         lock(&self.given_up).append(&mut left);
     }
 
-    /// Publishes a rule whose clients were moved by a sweep, unless the rule was changed meanwhile.
-    fn replace(&self, place: usize, known: &Prepared, swept: Prepared) {
+    /// Publishes a rule whose clients have moved, unless the rule was changed meanwhile.
+    fn replace(&self, place: usize, known: &Prepared, moved: impl FnOnce(Prepared) -> Prepared) {
         let _names = lock(&self.names);
         let mut next = RuleBlocks::clone(&self.rules.load_full());
-        if let Some(now) = next.get(place).filter(|now| now.has_the_store_of(known)) {
-            let swept = Prepared { older: swept.older, ..now.clone() };
-            next.set(place, swept);
+        if let Some(now) = next.get(place).filter(|now| now.has_the_store_of(known)).cloned() {
+            next.set(place, moved(now));
             self.rules.store(Arc::new(next));
         }
     }

@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::{KeyHash, sets_for};
-use crate::store::{Clients, Next, Older, StateDirectory, States};
+use crate::store::{Clients, Next, Older, StateDirectory, StateError, States};
 use crate::survey::{Survey, SurveySource};
 
 /// The number of rules in a block.
@@ -111,9 +111,10 @@ impl Prepared {
         clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
     ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
-        if let Some(file) = self.clients.file().filter(|_| new.keeps_states_of(old)) {
-            let unfit = |error| EngineError::Unavailable(format!("rule {}: {error}", self.name));
-            file.accept(old, new).map_err(unfit)?;
+        let is_in_file = self.clients.file().is_some();
+        if is_in_file && new.keeps_states_of(old) && !new.fits_words() {
+            let error = StateError::unsupported(new);
+            return Err(EngineError::Unavailable(format!("rule {}: {error}", self.name)));
         }
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         if new != old {
@@ -123,9 +124,9 @@ impl Prepared {
             changed.algorithm_since = changed.version;
         }
         let is_shared = self.clients.is_shared();
-        let as_large = match self.clients.file() {
-            Some(_) => sets_for(capacity) == sets_for(self.capacity),
-            None => (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes()),
+        let as_large = match is_in_file {
+            true => sets_for(capacity) == sets_for(self.capacity) && !self.clients.is_succeeded(),
+            false => (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes()),
         };
         if is_shared && new == old || !is_shared && new.keeps_states_of(old) && as_large {
             return Ok(changed);
@@ -135,6 +136,9 @@ impl Prepared {
             return Ok(changed);
         }
         changed.displaced = self.displaced();
+        if changed.clients.file().is_some() {
+            return Ok(changed); // the file knows its earlier generations
+        }
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
             let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
             Arc::new(Older { limit: *old, clients, older })
@@ -145,7 +149,7 @@ impl Prepared {
     /// Seals this rule's store if the next version of the rule has another store, so that clients
     /// move there.
     pub(super) fn give_way_to(&self, next: &Self) {
-        if next.older.is_some() {
+        if next.older.is_some() || next.clients.file().is_some() && self.clients.file().is_some() {
             let (rule, clients) = (next.rule.clone(), Arc::clone(&next.clients));
             self.clients.seal(Next { rule, clients });
         }
@@ -154,6 +158,15 @@ impl Prepared {
     /// Returns true if both rules keep their clients in the same store.
     pub(super) fn has_the_store_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.clients, &other.clients)
+    }
+
+    /// Returns the rule as another process has changed it, if that made the next generation of the
+    /// state file.
+    pub(super) fn followed(&self) -> Option<Self> {
+        let Next { rule, clients } = self.clients.follow(&self.rule)?;
+        let version = self.version + 1;
+        let (rule, clients) = (rule.clone(), Arc::clone(clients));
+        Some(Self { rule, clients, version, displaced: self.displaced(), ..self.clone() })
     }
 
     /// Moves a client from an older store, if it is still there, to this rule's store.
@@ -179,6 +192,9 @@ impl Prepared {
 
     /// Walks over the clients in this store and the older ones; see [`Survey::take`].
     pub(super) fn survey(&self, now: Nanos, count: usize) -> Survey {
+        if self.clients.file().is_some() {
+            return Survey::of(&self.clients, &self.rule, now, count);
+        }
         let older = std::iter::successors(self.older.as_deref(), |older| older.older.as_deref());
         let older =
             older.map(|older| SurveySource { clients: &older.clients, limit: &older.limit });

@@ -17,7 +17,7 @@ impl<'a> Part<'a> {
     /// Returns the same client under the next version of the rule, if the rule was changed
     /// meanwhile.
     pub(super) fn moved(&self, now: Nanos) -> Self {
-        match self.clients.next(self.key, self.rule.limit(), now) {
+        match self.clients.next(self.key, self.rule, now) {
             Some(Next { rule, clients }) => Self { rule, clients, ..*self },
             None => *self,
         }
@@ -25,7 +25,7 @@ impl<'a> Part<'a> {
 
     /// Calls `ask` on this part. While that returns `None`, because the client has moved to the
     /// store of the rule's next version, follows the client and calls `ask` again.
-    pub(super) fn settled<R>(&self, now: Nanos, ask: impl Fn(&Self) -> Option<R>) -> R {
+    pub(crate) fn settled<R>(&self, now: Nanos, ask: impl Fn(&Self) -> Option<R>) -> R {
         let mut part = *self;
         loop {
             if let Some(answer) = ask(&part) {

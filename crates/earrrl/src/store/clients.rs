@@ -43,6 +43,12 @@ pub(crate) struct Next {
     pub(crate) clients: Arc<Clients>,
 }
 
+impl Next {
+    pub(super) fn new(rule: Rule, clients: Clients) -> Self {
+        Self { rule, clients: Arc::new(clients) }
+    }
+}
+
 /// The reason why a limiter cannot be built.
 ///
 /// ```
@@ -136,9 +142,9 @@ impl Clients {
         if wanted.capacity == 0 {
             return Err(TableError::NoCapacity.into());
         }
-        let Opened { table, hasher, file } = file::open(wanted, now)?;
-        let (kept, file) = (Kept::Words(table), Some(Box::new(file)));
-        Ok((Self { kept, overflow: None, next: OnceLock::new(), file }, hasher))
+        let opened = file::open(wanted, now)?;
+        let hasher = opened.hasher;
+        Ok((opened.into(), hasher))
     }
 
     /// Records in the state file that a request is decided at `now`. Called for clients that are
@@ -149,6 +155,11 @@ impl Clients {
         }
     }
 
+    /// Returns a store that keeps nothing beside its table or map.
+    pub(super) fn only(kept: Kept) -> Self {
+        Self { kept, overflow: None, next: OnceLock::new(), file: None }
+    }
+
     /// Returns the state file.
     pub(crate) fn file(&self) -> Option<&StateFile> {
         self.file.as_deref()
@@ -156,8 +167,7 @@ impl Clients {
 
     /// Returns the store of a rule with this limit that shares the map `states` with other rules.
     pub(crate) fn sharing(states: Arc<States>, limit: &Limit) -> Self {
-        let kept = Kept::States(View::shared(states, limit));
-        Self { kept, overflow: None, next: OnceLock::new(), file: None }
+        Self::only(Kept::States(View::shared(states, limit)))
     }
 
     /// Returns true if the rule shares its store with other rules.
@@ -186,6 +196,7 @@ impl Clients {
         match &self.kept {
             Kept::Words(table) => {
                 self.reached(now);
+                self.receive_earlier(table, key, limit, now);
                 match self.update_word(table, key, limit, now, &decide) {
                     Updated::Done(answer) => Some(answer),
                     Updated::Moved => None,
@@ -203,7 +214,7 @@ impl Clients {
 
     /// Updates a client of the table whose state fits a word before and after, or would have to fit
     /// one since other processes share the table.
-    fn update_word<R>(
+    pub(super) fn update_word<R>(
         &self,
         table: &Table,
         key: KeyHash,
@@ -246,6 +257,7 @@ impl Clients {
     ) -> Option<R> {
         match &self.kept {
             Kept::Words(table) => {
+                self.receive_earlier(table, key, limit, now);
                 let word = table.get(key);
                 if word.is_none() && table.is_sealed() {
                     return None;
@@ -300,7 +312,9 @@ impl Clients {
 
     /// Removes a client. Returns `None` as [`update`](Self::update) does.
     pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<()> {
-        self.update(key, limit, now, |_| (None, ()))
+        self.update(key, limit, now, |_| (None, ()))?;
+        self.forget_earlier(key);
+        Some(())
     }
 
     /// Returns true if this store, whose states are under `old`, can keep them under `new`. Larger
@@ -337,9 +351,13 @@ impl Clients {
         }
     }
 
+    /// Returns the number of clients, also of those that are still in an earlier generation of the file.
     pub(crate) fn len(&self) -> usize {
+        if let Some(next) = self.next.get().filter(|_| self.file.is_some()) {
+            return next.clients.len();
+        }
         match &self.kept {
-            Kept::Words(table) => table.len(),
+            Kept::Words(table) => table.len() + self.file().map_or(0, StateFile::earlier_clients),
             Kept::States(states) => states.each().map(|shard| shard.len()).sum(),
         }
     }
@@ -362,8 +380,14 @@ impl Clients {
     }
 }
 
+impl From<Opened> for Clients {
+    fn from(Opened { table, file, .. }: Opened) -> Self {
+        Self { file: Some(Box::new(file)), ..Self::only(Kept::Words(table)) }
+    }
+}
+
 /// The result of an update of a client in the table.
-enum Updated<'a, R> {
+pub(super) enum Updated<'a, R> {
     Done(R),
     /// The client may be in another store.
     Moved,

@@ -157,7 +157,7 @@ fn an_old_state_in_the_map_does_not_move() {
     let rule: Rule = "fixed-window 5/1s".parse().unwrap();
     let (older, newer) = (client_with_an_old_state(&rule), clients(&rule));
     older.seal(Next { rule: rule.clone(), clients: Arc::clone(&newer) });
-    older.next(key(), rule.limit(), NOW).unwrap();
+    older.next(key(), &rule, NOW).unwrap();
     let Some(State::FixedWindow(count)) = state(&newer, &rule) else { panic!("no state") };
     assert_eq!(count.count, Cost::ONE.billionths());
 }

@@ -3,6 +3,7 @@
 mod by_rank;
 mod clients;
 pub(crate) mod file;
+mod follow;
 mod marked;
 pub(crate) mod older;
 mod overflow;

@@ -158,12 +158,15 @@ impl Clients {
 
     /// Returns the store to which a client has moved that is not found here, after moving the
     /// client if necessary; `None` if this store is not sealed.
-    pub(crate) fn next(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<&Next> {
+    pub(crate) fn next(&self, key: KeyHash, rule: &Rule, now: Nanos) -> Option<&Next> {
+        if let Some(next) = self.follow(rule) {
+            return Some(next);
+        }
         let next = self.next.get().map(Box::as_ref)?;
         if !next.clients.contains(key) {
             let _moving = lock_move(&next.clients.kept, key);
-            if let Some(state) = self.take(key, limit) {
-                next.clients.receive(key, &next.rule, state, limit, now);
+            if let Some(state) = self.take(key, rule.limit()) {
+                next.clients.receive(key, &next.rule, state, rule.limit(), now);
             }
         }
         Some(next)

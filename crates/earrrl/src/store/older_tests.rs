@@ -50,7 +50,7 @@ fn a_late_request_takes_its_client_along() {
         let (rule, [older, newer]) = stores(text);
         assert_eq!(request(&older, &rule), Some(8));
         seal(&older, &rule, &newer);
-        let next = older.next(key(), rule.limit(), NOW).unwrap();
+        let next = older.next(key(), &rule, NOW).unwrap();
         assert_eq!((request(&next.clients, &rule), older.len()), (Some(7), 0), "{text}");
         assert_eq!(request(&older, &rule), None, "{text}");
     }

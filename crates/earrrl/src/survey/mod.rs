@@ -16,7 +16,8 @@ use top::Highest;
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::decision::{Figures, Wait};
-use crate::store::Clients;
+use crate::rule::Rule;
+use crate::store::{Clients, Next};
 
 /// The result of one walk over the clients of a rule.
 #[derive(Clone, Debug)]
@@ -73,6 +74,21 @@ pub(crate) struct SurveySource<'a> {
 }
 
 impl Survey {
+    /// Walks over the clients of a rule, also over those in other generations of its file; see
+    /// [`take`](Self::take).
+    pub(crate) fn of(clients: &Clients, rule: &Rule, now: Nanos, count: usize) -> Self {
+        if let Some(Next { rule, clients }) = clients.follow(rule) {
+            return Self::of(clients, rule, now, count);
+        }
+        let earlier = clients.file().and_then(|file| file.predecessors().clone());
+        let earlier = earlier.unwrap_or_default();
+        let earlier = earlier.iter().rev();
+        let mut sources: Vec<_> =
+            earlier.map(|one| SurveySource { clients: &one.clients, limit: &one.limit }).collect();
+        sources.push(SurveySource { clients, limit: rule.limit() });
+        Self::take(&sources, rule.limit(), now, count)
+    }
+
     /// Walks over the clients of `sources`, the oldest store first, and reports the `count` highest
     /// under the present limit. Clients move from older to newer stores, so in this order none is
     /// missed; a client that is met twice is reported once.

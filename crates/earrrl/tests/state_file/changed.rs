@@ -12,7 +12,7 @@ use earrrl::{
 };
 
 use super::process::{decider, idle_ledger};
-use super::{CAPACITY, Scratch, field, open, pruned};
+use super::{BUCKET, CAPACITY, Scratch, open, pruned};
 use crate::starts::{no_starts, start};
 
 /// Returns the limit of the only file.
@@ -56,38 +56,96 @@ const CHANGES: [[&str; 2]; 7] = [
     ["sliding-counter 9/3650d", "sliding-counter 9/3000d"],
 ];
 
+/// Asserts that the clients of a limiter have what remains to those of another one.
+fn assert_same(found: &Limiter<u64>, wanted: &Limiter<u64>, what: &str) {
+    for client in 0..1001 {
+        let [found, wanted] =
+            [found, wanted].map(|limiter| limiter.peek(&client, Cost::ONE).unwrap().remaining());
+        assert_eq!(found, wanted, "{what}: {client}");
+    }
+}
+
+/// Returns a limiter in the file and one in memory whose clients have been charged alike.
+fn charged(rule: &str, scratch: &Scratch) -> [Limiter<u64>; 2] {
+    let parsed: Rule = rule.parse().unwrap();
+    let in_memory = Limiter::builder(parsed).capacity(CAPACITY).build().unwrap();
+    let in_file = open(rule, &scratch.path(), CAPACITY).unwrap();
+    for client in 0..1000 {
+        for _ in 0..client % 12 {
+            let allowed = [&in_file, &in_memory].map(|one| one.check(&client).is_allowed());
+            assert_eq!(allowed[0], allowed[1], "{rule}");
+        }
+    }
+    [in_file, in_memory]
+}
+
 /// A limiter in a file that is opened again under another rule is like a limiter in memory whose
 /// rule changes.
 #[test]
 fn clients_go_on_under_the_new_rule() {
     for [old, new] in CHANGES.into_iter().flat_map(|[a, b]| [[a, b], [b, a]]) {
         let scratch = Scratch::alone();
-        let rule = |text: &str| text.parse::<Rule>().unwrap();
-        let mut expected: Limiter<u64> =
-            Limiter::builder(rule(old)).capacity(CAPACITY).build().unwrap();
-        let first = open(old, &scratch.path(), CAPACITY).unwrap();
-        for client in 0..1000 {
-            for _ in 0..client % 12 {
-                let (found, wanted) = (first.check(&client), expected.check(&client));
-                assert_eq!(found.is_allowed(), wanted.is_allowed(), "{old}");
-            }
-        }
-        let in_use = field(open(new, &scratch.path(), CAPACITY));
-        assert_eq!(in_use.0, "rule", "{}", in_use.1);
+        let [first, mut expected] = charged(old, &scratch);
         drop(first);
-        expected.change(rule(new)).unwrap();
+        expected.change(new.parse().unwrap()).unwrap();
         for _ in 0..2 {
             let second = open(new, &scratch.path(), CAPACITY).unwrap();
-            for client in 0..1001 {
-                let [found, wanted] =
-                    [&second, &expected].map(|limiter| limiter.peek(&client, Cost::ONE).unwrap());
-                assert_eq!(found.remaining(), wanted.remaining(), "{old} to {new}: {client}");
-            }
+            assert_same(&second, &expected, &format!("{old} to {new}"));
         }
         let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else { panic!() };
         let only = only.as_ref().unwrap();
-        assert_eq!((only.generation, only.limit.parse()), (2, Ok(rule(new))));
+        assert_eq!((only.generation, only.limit.parse()), (2, new.parse::<Rule>()));
     }
+}
+
+/// A process that uses a file goes on under the rule that another one, or its own change, gives it.
+#[test]
+fn clients_go_on_under_the_new_rule_in_all_processes() {
+    for [old, new] in CHANGES.into_iter().flat_map(|[a, b]| [[a, b], [b, a]]) {
+        let scratch = Scratch::alone();
+        let [mut first, mut expected] = charged(old, &scratch);
+        expected.change(new.parse().unwrap()).unwrap();
+        let second = open(new, &scratch.path(), CAPACITY).unwrap();
+        // Each client is met by the other process first in half of the cases.
+        for client in (0..1000).filter(|client| client % 24 < 12) {
+            let both = [&second, &expected].map(|one| one.check(&client).is_allowed());
+            assert_eq!(both[0], both[1], "{old} to {new}: {client}");
+        }
+        for client in 0..1000 {
+            let both = [&first, &expected].map(|one| one.check(&client).is_allowed());
+            assert_eq!(both[0], both[1], "{old} to {new}: {client}");
+        }
+        assert_same(&second, &expected, &format!("{old} to {new}"));
+        assert_same(&first, &expected, &format!("{old} to {new}"));
+        assert_eq!((first.len(), first.state_fault()), (second.len(), None));
+        expected.change(old.parse().unwrap()).unwrap();
+        first.change(old.parse().unwrap()).unwrap();
+        assert_same(&second, &expected, &format!("{old} to {new} and back"));
+        assert_same(&first, &expected, &format!("{old} to {new} and back"));
+        drop((first, second));
+        let last = open(old, &scratch.path(), CAPACITY).unwrap();
+        assert_same(&last, &expected, &format!("{old} to {new} and back, alone"));
+    }
+}
+
+/// Clients move to a table of another size, and the file before is removed once all of them have.
+#[test]
+fn a_capacity_changes_in_all_processes() {
+    let scratch = Scratch::alone();
+    let first = open(BUCKET, &scratch.path(), 100).unwrap();
+    let admitted = |limiter: &Limiter<u64>, client| {
+        (0..9).filter(|_| limiter.check(&client).is_allowed()).count()
+    };
+    assert!((0..100).all(|client| admitted(&first, client) == 5));
+    let second = open(BUCKET, &scratch.path(), 10_000).unwrap();
+    assert!((0..100).all(|client| admitted([&first, &second][client as usize % 2], client) == 0));
+    assert!((100..200).all(|client| admitted(&second, client) == 5));
+    assert!((100..200).all(|client| admitted(&first, client) == 0));
+    let names = || fs::read_dir(&scratch.0).unwrap().count();
+    assert_eq!((names(), pruned(&scratch, &[])), (2, vec![]));
+    drop((first, second));
+    let third = open(BUCKET, &scratch.path(), 10_000).unwrap();
+    assert_eq!((names(), third.len(), admitted(&third, 7)), (1, 200, 0));
 }
 
 /// Rules before and after a change, and the units that are charged before it. The states fit words
@@ -157,7 +215,7 @@ fn a_killed_change_loses_no_client() {
     drop(first);
     let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 400 } else { 40 };
     for episode in 0..episodes {
-        let mut changing = decider(&scratch, rules[1 - episode % 2]);
+        let mut changing = decider(&scratch, rules[1 - episode % 2], CAPACITY);
         let mut process = start(changing.stdin(Stdio::piped()).stdout(Stdio::null()));
         std::thread::sleep(Duration::from_micros(episode as u64 * 7919 % 20_000));
         process.kill().unwrap();

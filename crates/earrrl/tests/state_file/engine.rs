@@ -113,9 +113,9 @@ fn files_are_listed_copied_and_pruned() {
 }
 
 /// A reload with a capacity that needs no other file leaves the store as it is, for this process and
-/// for others.
+/// for others. Another capacity makes the next generation, in which all go on.
 #[test]
-fn a_capacity_of_the_same_file_moves_no_client() {
+fn a_capacity_may_change_while_others_use_the_file() {
     let scratch = Scratch::alone();
     let path = scratch.0.clone();
     let (done, waiting) = mpsc::channel();
@@ -128,9 +128,17 @@ fn a_capacity_of_the_same_file_moves_no_client() {
             assert_eq!(admitted(engine, "login", BUCKET, key), 5);
             assert_eq!(admitted(engine, "login", BUCKET, b"alice"), 0);
         }
-        let error = one.prepare_with("login", &BUCKET.parse().unwrap(), 9000).unwrap_err();
-        assert!(error.to_string().contains("capacity"), "{error}");
-        assert_eq!(admitted(&one, "login", BUCKET, b"carol"), 5);
+        let rule = two.prepare_with("login", &BUCKET.parse().unwrap(), 1000).unwrap();
+        one.prepare_with("login", &BUCKET.parse().unwrap(), 9000).unwrap();
+        for (key, expected) in [(&b"alice"[..], 0), (b"bob", 0), (b"carol", 5), (b"carol", 0)] {
+            let charge = Charge { rule, key, cost: Cost::ONE };
+            let check = || two.decide(&[charge], Mode::Check, None).into_inner().unwrap();
+            assert_eq!((0..9).filter(|_| check().allowed).count(), expected, "{key:?}");
+        }
+        for tidied in [&two, &one, &two, &one] {
+            tidied.tidy();
+        }
+        assert_eq!(two.top(rule, 9).unwrap().len(), 4);
         done.send(()).unwrap();
     });
     waiting.recv_timeout(Duration::from_secs(30)).unwrap();

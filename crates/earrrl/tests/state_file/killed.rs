@@ -4,11 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use earrrl::Cost;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::process::{Process, Work, wait_until};
+use super::process::{Process, Work, decider, idle_ledger, wait_until};
 use super::{CAPACITY, FIVE, Scratch, open};
 use crate::starts::start;
 
@@ -40,7 +41,8 @@ fn five_of_each_client(rule: &str, kills: usize) {
     const CLIENTS: u64 = 10_000;
     let scratch = Scratch::new();
     let start = |seed: usize| {
-        let work = Work { rule, clients: CLIENTS, requests: 3, seed: seed as u64 };
+        let (capacity, seed) = (CAPACITY, seed as u64);
+        let work = Work { rule, capacity, clients: CLIENTS, requests: 3, seed };
         Process::start(&scratch, work)
     };
     let mut running: Vec<_> = (0..8).map(start).collect();
@@ -77,17 +79,54 @@ fn eight_processes_admit_five_requests_of_each_client() {
     }
 }
 
-/// Four processes decide. Now and then one is killed and replaced by one of the build `next`, and
-/// another one is stopped for a while.
-fn episode(rule: &str, quota: u64, episode: usize, kills: usize, next: &Path) {
-    let (scratch, clients) = (Scratch::new(), 1 << 14);
-    let start = |seed: usize, build: &Path| {
-        let work = Work { rule, clients, requests: 1 << 40, seed: seed as u64 };
-        let mut process = Process::of_build(build, &scratch, work);
+/// A rule that processes open a file under, and the quota of which nothing comes back within a test.
+#[derive(Clone, Copy)]
+struct Counted<'a> {
+    rules: [&'a str; 2],
+    capacities: [usize; 2],
+    quota: u64,
+}
+
+impl Counted<'_> {
+    /// Starts a process under the rule of a round.
+    fn start(&self, round: usize, build: &Path, scratch: &Scratch) -> Process {
+        let (rule, capacity) = (self.rules[round % 2], self.capacities[round % 2]);
+        let (requests, seed) = (1 << 40, round as u64);
+        let work = Work { rule, capacity, clients: CLIENTS, requests, seed };
+        let mut process = Process::of_build(build, scratch, work);
         process.go();
         process
-    };
-    let mut running: Vec<_> = (0..4).map(|seed| start(seed, &this_build())).collect();
+    }
+
+    /// Asserts that every acknowledged request of killed processes is charged, and no other one but
+    /// the last one of each.
+    fn assert_charged(&self, scratch: &Scratch, processes: Vec<Process>) {
+        processes.iter().for_each(|process| process.signal(Signal::KILL));
+        let killed = processes.len() as u64;
+        let admitted = sum(processes, CLIENTS);
+        let limiter = open(self.rules[0], &scratch.path(), self.capacities[0]).unwrap();
+        let mut unacknowledged = 0;
+        for client in 0..CLIENTS {
+            let charged = self.quota - limiter.peek(&client, Cost::ONE).unwrap().remaining();
+            let acknowledged = admitted[client as usize];
+            let what = format!("{:?}: {client}: {charged} of {acknowledged}", self.rules);
+            assert!(charged >= acknowledged, "{what}");
+            unacknowledged += charged - acknowledged;
+        }
+        // Each process may have died between a charge and its entry in the ledger.
+        assert!(unacknowledged <= killed, "{:?}: {unacknowledged} of {killed}", self.rules);
+        assert_eq!(limiter.displaced(), 0);
+    }
+}
+
+const CLIENTS: u64 = 1 << 14;
+
+/// Four processes decide. Now and then one is killed and replaced by one of the build `next`, which
+/// may have another rule, and another one is stopped for a while.
+fn episode(counted: Counted<'_>, episode: usize, kills: usize, next: &Path) {
+    let scratch = Scratch::new();
+    let start = |round: usize, build: &Path| counted.start(round, build, &scratch);
+    let mut running: Vec<_> = (0..4).map(|round| start(round, &this_build())).collect();
     let mut ended = Vec::new();
     for kill in 0..kills {
         let moment = (episode * 7919 + kill * 104_729) as u64 % 4001;
@@ -101,29 +140,84 @@ fn episode(rule: &str, quota: u64, episode: usize, kills: usize, next: &Path) {
         ended.push(victim);
         running.push(start(4 + kill, next));
     }
-    running.iter().for_each(|process| process.signal(Signal::KILL));
     ended.append(&mut running);
-    let killed = ended.len() as u64;
-    let admitted = sum(ended, clients);
-    let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
-    let mut unacknowledged = 0;
-    for client in 0..clients {
-        let charged = quota - limiter.peek(&client, Cost::ONE).unwrap().remaining();
-        let acknowledged = admitted[client as usize];
-        assert!(charged >= acknowledged, "{rule}: {client}: {charged} of {acknowledged}");
-        unacknowledged += charged - acknowledged;
-    }
-    // Each process may have died between a charge and its entry in the ledger.
-    assert!(unacknowledged <= killed, "{rule}: {unacknowledged} of {killed}");
-    assert_eq!(limiter.displaced(), 0);
+    counted.assert_charged(&scratch, ended);
 }
 
 #[test]
 fn every_acknowledged_request_of_killed_processes_is_charged_once() {
     for (rule, quota) in COUNTED {
+        let counted = Counted { rules: [rule; 2], capacities: [CAPACITY; 2], quota };
         for nth in 0..times(1, 10) {
-            episode(rule, quota, nth, times(10, 20), &this_build());
+            episode(counted, nth, times(10, 20), &this_build());
         }
+    }
+}
+
+/// Rules whose states have different meanings, and a capacity that changes.
+const CHANGED: [Counted<'_>; 4] = [
+    Counted {
+        rules: ["token-bucket 10000 refill=1/d", "token-bucket 10000 refill=2/d"],
+        capacities: [CAPACITY; 2],
+        quota: 10_000,
+    },
+    Counted {
+        rules: ["fixed-window 1000000/3650d", "fixed-window 1000000/3000d"],
+        capacities: [CAPACITY; 2],
+        quota: 1_000_000,
+    },
+    Counted {
+        rules: ["token-bucket 10000 refill=1/d"; 2],
+        capacities: [CAPACITY, 2 * CAPACITY],
+        quota: 10_000,
+    },
+    Counted {
+        rules: ["sliding-counter 1000000/3650d", "sliding-counter 1000000/3000d strict"],
+        capacities: [CAPACITY, 3 * CAPACITY],
+        quota: 1_000_000,
+    },
+];
+
+/// The rule or the capacity changes with every process that replaces a killed one. The others go on in
+/// the generation that it makes.
+#[test]
+fn a_changed_rule_loses_no_request_of_processes_that_stop_and_die() {
+    for counted in CHANGED {
+        for nth in 0..times(1, 10) {
+            episode(counted, nth, times(10, 20), &this_build());
+        }
+    }
+}
+
+/// A process that changes the rule is stopped at any moment, and then killed or not. The others go on
+/// meanwhile.
+#[test]
+fn no_process_waits_for_one_that_changes_the_rule() {
+    for counted in CHANGED {
+        let scratch = Scratch::new();
+        let running: Vec<_> =
+            (0..3).map(|round| counted.start(2 * round, &this_build(), &scratch)).collect();
+        for round in 0..times(20, 200) {
+            let (rule, capacity) =
+                (counted.rules[1 - round % 2], counted.capacities[1 - round % 2]);
+            let mut changing = decider(&scratch, rule, capacity);
+            let mut changing = start(changing.stdin(Stdio::piped()).stdout(Stdio::null()));
+            std::thread::sleep(Duration::from_micros(round as u64 * 7919 % 20_000));
+            let pid = Pid::from_child(&changing);
+            kill_process(pid, Signal::STOP).unwrap();
+            for process in &running {
+                let until = process.acknowledged() + 100;
+                wait_until(|| process.acknowledged() >= until);
+            }
+            kill_process(pid, Signal::CONT).unwrap();
+            if round % 3 == 0 {
+                kill_process(pid, Signal::KILL).unwrap();
+            }
+            drop(changing.stdin.take());
+            changing.wait().unwrap();
+            fs::remove_file(idle_ledger(&scratch)).ok();
+        }
+        counted.assert_charged(&scratch, running);
     }
 }
 
@@ -161,6 +255,7 @@ fn processes_of_two_builds_share_a_file() {
     let scratch = Scratch::new();
     let other = other_build(&scratch);
     for (rule, quota) in COUNTED {
-        episode(rule, quota, 3, times(4, 40), &other);
+        let counted = Counted { rules: [rule; 2], capacities: [CAPACITY; 2], quota };
+        episode(counted, 3, times(4, 40), &other);
     }
 }

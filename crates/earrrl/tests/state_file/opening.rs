@@ -153,8 +153,6 @@ fn a_file_of_another_rule_is_refused() {
     let used = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
     let other = |rule, capacity| field(open(rule, &scratch.path(), capacity)).0;
     assert_eq!(other(AVERAGE, CAPACITY), "rule family");
-    assert_eq!(other("token-bucket 5 refill=2/d", CAPACITY), "rule");
-    assert_eq!(other(BUCKET, 2 * CAPACITY), "capacity");
     let text: Rule = BUCKET.parse().unwrap();
     let text = || Limiter::<str>::builder(text.clone()).capacity(CAPACITY);
     let error = text().state_file(scratch.path()).build().unwrap_err().to_string();
@@ -174,9 +172,8 @@ fn a_changed_limit_of_a_recent_average_keeps_its_file() {
     assert_eq!((0..9).filter(|_| second.check(&7).is_allowed()).count(), 2);
     second.change("recent-average 7/30d period=30d strict".parse().unwrap()).unwrap();
     assert!(second.check(&7).is_allowed());
-    let longer = "recent-average 7/30d period=60d leaky".parse().unwrap();
-    let error = second.change(longer).unwrap_err().to_string();
-    assert!(error.contains(": rule: "), "{error}");
+    let error = second.change(BUCKET.parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains(": rule family: "), "{error}");
 }
 
 #[test]
@@ -209,7 +206,6 @@ fn a_changed_quota_of_a_window_keeps_its_file() {
         limiter.change(rule("7/3650d").parse().unwrap()).unwrap();
         assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), 2);
         let mut refused = |quota: &str| limiter.change(rule(quota).parse().unwrap()).unwrap_err();
-        assert!(refused("7/365d").to_string().contains(": rule: "));
         assert!(refused("1e18/3650d").to_string().contains("expected at most "));
     }
 }

@@ -1,9 +1,9 @@
 //! Processes that decide requests on a state file: the test binary, started again.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +17,7 @@ const ROLE: &str = "EARRRL_STATE_PROCESS";
 #[derive(Clone, Copy)]
 pub(super) struct Work<'a> {
     pub(super) rule: &'a str,
+    pub(super) capacity: usize,
     /// The number of clients, without prime factors other than 2 and 5.
     pub(super) clients: u64,
     /// The number of requests of each client.
@@ -26,17 +27,18 @@ pub(super) struct Work<'a> {
 
 /// Returns the command of a process that does the work.
 fn command(build: &Path, scratch: &Scratch, work: Work<'_>, ledger: &Path) -> Command {
-    let Work { rule, clients, requests, seed } = work;
-    let (path, ledger) = (scratch.path(), ledger.display());
-    let role = format!("{}\n{ledger}\n{rule}\n{clients}\n{requests}\n{seed}", path.display());
+    let Work { rule, capacity, clients, requests, seed } = work;
+    let (path, ledger) = (scratch.path().display().to_string(), ledger.display().to_string());
+    let numbers = [capacity as u64, clients, requests, seed].map(|number| number.to_string());
+    let role = [[path, ledger, rule.to_owned()].join("\n"), numbers.join("\n")].join("\n");
     let mut command = Command::new(build);
     command.args(["state_file::process::decides_alone", "--exact", "--nocapture"]).env(ROLE, role);
     command
 }
 
 /// Returns the command of a process that opens the file under a rule, and waits.
-pub(super) fn decider(scratch: &Scratch, rule: &str) -> Command {
-    let work = Work { rule, clients: 1, requests: 0, seed: 1 };
+pub(super) fn decider(scratch: &Scratch, rule: &str, capacity: usize) -> Command {
+    let work = Work { rule, capacity, clients: 1, requests: 0, seed: 1 };
     command(&std::env::current_exe().unwrap(), scratch, work, &idle_ledger(scratch))
 }
 
@@ -48,6 +50,8 @@ pub(super) fn idle_ledger(scratch: &Scratch) -> PathBuf {
 /// A process that decides requests, and writes the client of each admitted request to a ledger.
 pub(super) struct Process {
     child: Child,
+    /// Kept open, since the test harness of the process ends if it cannot print.
+    _output: Lines<BufReader<ChildStdout>>,
     ledger: PathBuf,
 }
 
@@ -64,7 +68,7 @@ impl Process {
         let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("open")), "the process ended early");
-        Self { child, ledger }
+        Self { child, _output: lines, ledger }
     }
 
     /// Lets the process begin.
@@ -98,17 +102,19 @@ impl Process {
 fn decides_alone() {
     let Ok(role) = std::env::var(ROLE) else { return a_process_admits_the_limit() };
     let lines: Vec<&str> = role.lines().collect();
-    let [path, ledger, rule, clients, requests, seed] = lines[..] else { panic!("{role}") };
+    let [path, ledger, rule, capacity, clients, requests, seed] = lines[..] else { panic!() };
     let [clients, requests, seed] = [clients, requests, seed].map(|n| n.parse::<u64>().unwrap());
     let mut ledger = File::create_new(ledger).unwrap();
-    let limiter = open(rule, Path::new(path), CAPACITY).unwrap();
+    let limiter = open(rule, Path::new(path), capacity.parse().unwrap()).unwrap();
     println!("open");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     for nth in 0..clients * requests {
         // Multiplication by a number without the factors 2 and 5 visits every client once a round, in
         // another order in each process.
         let client = (nth * (20 * seed + 1) + seed * 977) % clients;
-        if limiter.check(&client).is_allowed() {
+        let is_allowed = limiter.check(&client).is_allowed();
+        assert_eq!(limiter.state_fault(), None);
+        if is_allowed {
             // One write for each, so that no acknowledged request is lost with the process.
             ledger.write_all(&client.to_le_bytes()).unwrap();
         }
@@ -120,7 +126,8 @@ fn decides_alone() {
 
 fn a_process_admits_the_limit() {
     let scratch = Scratch::new();
-    let work = Work { rule: super::BUCKET, clients: 64, requests: 7, seed: 1 };
+    let (rule, capacity) = (super::BUCKET, CAPACITY);
+    let work = Work { rule, capacity, clients: 64, requests: 7, seed: 1 };
     let mut process = Process::start(&scratch, work);
     process.go();
     assert_eq!(process.admitted(64), [5; 64]);

@@ -14,6 +14,7 @@ use super::folder::{Folder, Stem};
 use super::header::{FIXED, FileHeader, HeaderFault};
 use super::holders::holders;
 use super::live::{Live, Present, WORDS};
+use super::predecessor::Predecessor;
 use super::rule_text::{self, RECORDS_AT};
 use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
 use crate::algorithm::Limit;
@@ -21,7 +22,9 @@ use crate::clock::{Anchor, Nanos};
 use crate::rule::Rule;
 use crate::store::table::mapping::Mapping;
 use crate::store::table::region::{Memory, Region};
-use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets_for};
+use crate::store::table::{
+    KeyHasher, SEAL_AT, SET_BYTES, SHARDS_BYTES, Seal, Swept, Table, sets_for,
+};
 
 /// The place of the shards: behind the words of the live part.
 const SHARDS_AT: usize = FIXED + 512;
@@ -29,7 +32,16 @@ const SHARDS_AT: usize = FIXED + 512;
 pub(super) const SETS_AT: usize = 2 * FIXED;
 const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= RECORDS_AT && WORDS * 8 <= 512);
 
-/// A state file that is locked and has the wanted hash function, algorithm and capacity.
+/// The lock of a file that a process wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// An exclusive lock if no other process uses the file, and otherwise a shared one.
+    AloneIfUnused,
+    /// A shared lock.
+    Shared,
+}
+
+/// A state file that is locked and has the wanted hash function and algorithm.
 pub(super) struct CheckedFile {
     pub(super) file: File,
     path: PathBuf,
@@ -48,17 +60,48 @@ impl CheckedFile {
         stem: &Stem,
         generation: u64,
         wanted: &FileSpec<'_>,
+        access: Access,
     ) -> Result<Self, StateError> {
         let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
-        let is_alone = lock(&file, &path)?;
+        let is_alone = lock(&file, &path, access)?;
+        // The file may have been removed before it was locked.
+        folder.check(&file, &path)?;
         let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
         let header = read_header(&file, &path, generation)?.map_err(refuse)?;
         let (hasher, limit) = check(&header, wanted).map_err(refuse)?;
         Ok(Self { file, path, header, hasher, limit, is_alone })
     }
 
-    pub(super) fn refused(&self, fault: HeaderFault) -> StateError {
+    fn refused(&self, fault: HeaderFault) -> StateError {
         fault.of(&self.path).held_by(holders(&self.file))
+    }
+
+    /// Returns true if the file can keep its states under the wanted limit and capacity. A sealed
+    /// file cannot, since other processes may have moved clients to a file that is gone.
+    pub(super) fn keeps_states(&self, wanted: &FileSpec<'_>) -> Result<bool, StateError> {
+        let is_sealed = self.seal()? != Seal::None;
+        Ok(!is_sealed && self.has_sets_for(wanted) && wanted.limit.keeps_states_of(&self.limit))
+    }
+
+    /// Reads the seal of the table.
+    pub(super) fn seal(&self) -> Result<Seal, StateError> {
+        let mut seal = [0; 16];
+        self.file
+            .read_exact_at(&mut seal, (SHARDS_AT + SEAL_AT) as u64)
+            .map_err(|error| StateError::io(&self.path, "read", error))?;
+        Ok(Seal::from_bytes(seal))
+    }
+
+    /// Returns true if the file is as large as one for the wanted capacity.
+    pub(super) fn has_sets_for(&self, wanted: &FileSpec<'_>) -> bool {
+        self.header.sets == sets_for(wanted.capacity) as u64
+    }
+
+    /// Returns the clients of the file, which move to a later generation.
+    pub(super) fn into_predecessor(self) -> Result<Predecessor, StateError> {
+        let capacity = self.header.capacity as usize;
+        let (_, table) = map(&self.file, &self.path, self.header.sets as usize, capacity)?;
+        Ok(Predecessor::new(self.header.generation, self.limit, table))
     }
 
     /// Maps the file, and sweeps it if no other process uses it.
@@ -89,7 +132,8 @@ impl CheckedFile {
         }
         flock(&self.file, FlockOperation::NonBlockingLockShared)
             .map_err(|error| StateError::io(path, "lock", error))?;
-        let file = StateFile { shared, swept, path: path.into() };
+        let is_shared = wanted.shared.is_some();
+        let file = StateFile::new(path.into(), shared, is_shared, wanted.known, swept);
         Ok(Opened { table, hasher: self.hasher, file })
     }
 }
@@ -139,12 +183,14 @@ pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> 
     Err(HeaderFault { field: "clock", found, expected })
 }
 
-/// Locks a file: exclusively if no other process uses it, and then returns true.
-pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => return Ok(true),
-        Err(Errno::WOULDBLOCK) => {}
-        Err(error) => return Err(StateError::io(path, "lock", error)),
+/// Locks a file. Returns true if the lock is exclusive, since no other process uses the file.
+pub(super) fn lock(file: &File, path: &Path, access: Access) -> Result<bool, StateError> {
+    if access == Access::AloneIfUnused {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(StateError::io(path, "lock", error)),
+        }
     }
     match flock(file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
@@ -154,6 +200,12 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
         }
         Err(error) => Err(StateError::io(path, "lock", error)),
     }
+}
+
+/// Releases the lock of a file at once. A process that another thread is starting has a copy of the file, with
+/// the lock, for a moment.
+pub(super) fn unlock(file: &File) {
+    let _ = flock(file, FlockOperation::Unlock);
 }
 
 /// Reads the header of a file whose name has this generation, with the rule's present text.
@@ -181,7 +233,7 @@ pub(super) fn read_header(
     }))
 }
 
-/// Compares a header with the wanted table. Returns the hasher of the file's keys, and the limit
+/// Compares a header with the wanted states. Returns the hasher of the file's keys, and the limit
 /// under which its states were stored.
 fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<(KeyHasher, Limit), HeaderFault> {
     let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
@@ -190,10 +242,6 @@ fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<(KeyHasher, Limit
     let (stored, limit) = (stored_limit(header)?, wanted.limit);
     if !limit.is_of_the_algorithm_of(&stored) {
         return fault("rule family", header.rule.clone(), limit.text());
-    }
-    if header.sets != sets_for(wanted.capacity) as u64 {
-        let expected = format!("{} clients", wanted.capacity);
-        return fault("capacity", format!("{} clients", header.capacity), expected);
     }
     Ok((hasher, stored))
 }

@@ -1,12 +1,10 @@
 //! The next generation of a state file, for a limit that gives states another meaning.
 
-use std::os::unix::fs::FileExt;
-
-use super::checked::{CheckedFile, allocate, map};
+use super::checked::{CheckedFile, map};
+use super::create::write;
 use super::error::StateError;
 use super::folder::{Folder, Stem};
-use super::header::{FIXED, FileHeader};
-use super::live::WORDS;
+use super::header::FileHeader;
 use super::state_file::FileSpec;
 use crate::algorithm::State;
 use crate::clock::{Anchor, Nanos};
@@ -35,12 +33,7 @@ pub(super) fn convert(
         instant
     })?;
     folder.create_file(stem, generation, |file, path| {
-        let io = |error: std::io::Error| StateError::io(path, "write", error);
-        let mut clock = [0; 8 * WORDS];
-        source.read_exact_at(&mut clock, FIXED as u64).map_err(io)?;
-        allocate(file, path, sets)?;
-        file.write_all_at(&header.encode(), 0).map_err(io)?;
-        file.write_all_at(&clock, FIXED as u64).map_err(io)?;
+        write(file, path, &header, Some((&source, wanted.path)))?;
         let (_, into) = map(file, path, sets, wanted.capacity)?;
         let converted = |word| {
             let state: State = stored.state_of(word)?;
@@ -57,7 +50,7 @@ pub(super) fn convert(
 mod tests {
     use std::{format, fs, vec};
 
-    use super::*;
+    use super::super::header::FIXED;
     use crate::{Cost, Limiter, Rule, StateDirectory};
 
     #[test]

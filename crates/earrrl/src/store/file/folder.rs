@@ -172,9 +172,17 @@ impl Folder {
         Ok(names)
     }
 
+    /// Returns the generations of a file, the latest one last.
+    pub(super) fn generations(&self, stem: &Stem) -> Result<Vec<u64>, StateError> {
+        let names = self.names()?;
+        let mut found: Vec<_> = names.iter().filter_map(|name| stem.generation(name)).collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
     /// Returns the latest generation of a file, or `None` if there is no such file.
     pub(super) fn latest(&self, stem: &Stem) -> Result<Option<u64>, StateError> {
-        Ok(self.names()?.iter().filter_map(|name| stem.generation(name)).max())
+        Ok(self.generations(stem)?.pop())
     }
 
     /// Returns all files of the directory, ordered by their stems and generations.
@@ -213,7 +221,7 @@ impl Folder {
 
     /// Returns an error unless the file is regular, has this user as its owner, no other names, no
     /// permissions for others, and is on a file system that is known to be safe.
-    fn check(&self, file: &File, path: &Path) -> Result<(), StateError> {
+    pub(super) fn check(&self, file: &File, path: &Path) -> Result<(), StateError> {
         let stat = self.stat(file, path)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(StateError::refused(path, "type", "not a file", "a regular file"));

@@ -14,6 +14,7 @@
 //! | 64–71 | capacity in clients |
 //! | 72–79 | generation |
 //! | 80–81 | length of the rule's text |
+//! | 88–95 | the generation from which clients move to this one; 0 if there is none |
 //! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
 
@@ -30,7 +31,7 @@ use crate::store::table::{LAYOUT, SET_BYTES};
 /// The bytes of the fixed part.
 pub(super) const FIXED: usize = 4096;
 /// The number of the layout. Software of another layout refuses the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"EARRRL\r\x1a";
 const BYTE_ORDER: u32 = 0x0102_0304;
 const TEXT: usize = 128;
@@ -47,6 +48,8 @@ pub(super) struct FileHeader {
     pub(super) sets: u64,
     pub(super) capacity: u64,
     pub(super) generation: u64,
+    /// The generation from which clients move to this one when they are met; 0 if there is none.
+    pub(super) moves_from: u64,
     /// The rule's text, with every option spelled out.
     pub(super) rule: String,
 }
@@ -87,6 +90,7 @@ impl FileHeader {
         let text = self.rule.as_bytes();
         let text = &text[..text.len().min(CHECKSUM - TEXT)];
         put(80, &(text.len() as u16).to_ne_bytes());
+        put(88, &self.moves_from.to_ne_bytes());
         put(TEXT, text);
         let sum = checksum(&page[..CHECKSUM]);
         page[CHECKSUM..].copy_from_slice(&sum.to_ne_bytes());
@@ -136,6 +140,7 @@ impl FileHeader {
             sets: eight(page, 56),
             capacity: eight(page, 64),
             generation: eight(page, 72),
+            moves_from: eight(page, 88),
             rule: String::from_utf8_lossy(rule).into_owned(),
         })
     }
@@ -173,7 +178,8 @@ mod tests {
 
     fn header() -> FileHeader {
         let rule = "token-bucket 5 refill=1/s".into();
-        FileHeader { hash: 1, key: [7; 16], known: 3, sets: 4, capacity: 40, generation: 1, rule }
+        let (hash, key, known, sets, capacity) = (1, [7; 16], 3, 4, 40);
+        FileHeader { hash, key, known, sets, capacity, generation: 3, moves_from: 2, rule }
     }
 
     const BYTES: u64 = 8192 + 4 * SET_BYTES as u64;

@@ -9,15 +9,24 @@
 //! Every process holds a shared lock of the file for as long as it uses it; the kernel releases it
 //! when the process dies. A process that finds no other user sweeps the table before anybody else
 //! can open the file, since opening takes a lock of the directory.
+//!
+//! # Generations
+//! A limit that gives states another meaning, or another capacity, makes the next generation of the
+//! file. Other processes that use the present one go on in the next one (`follow.rs`), and clients
+//! move when they are met (`predecessor.rs`).
 
 #[cfg(target_os = "linux")]
 mod checked;
 #[cfg(target_os = "linux")]
 mod convert;
+#[cfg(target_os = "linux")]
+mod create;
 mod directory;
 mod error;
 #[cfg(target_os = "linux")]
 mod folder;
+#[cfg(target_os = "linux")]
+mod follow;
 #[cfg(target_os = "linux")]
 mod header;
 #[cfg(target_os = "linux")]
@@ -26,6 +35,7 @@ mod holders;
 mod live;
 #[cfg(target_os = "linux")]
 mod open;
+pub(crate) mod predecessor;
 #[cfg(target_os = "linux")]
 mod rule_text;
 mod state_file;

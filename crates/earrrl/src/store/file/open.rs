@@ -1,19 +1,27 @@
-//! Opening and creating state files.
+//! Opening state files.
 
-use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::vec::Vec;
 
-use super::checked::{CheckedFile, allocate};
+use super::checked::{Access, CheckedFile};
 use super::convert::convert;
+use super::create::{create, succeed};
 use super::error::StateError;
 use super::folder::{Folder, Stem};
-use super::header::{FileHeader, HeaderFault};
+use super::predecessor::Predecessor;
 use super::state_file::{FileSpec, Opened};
+use super::tools::are_unused;
 use crate::clock::{Anchor, Nanos};
-use crate::store::table::{KeyHasher, sets_for};
+use crate::store::table::Seal;
 
 /// Opens the latest generation of a state file, or creates the first one. If the wanted limit gives
-/// states another meaning and no other process uses the file, creates the next generation. `now`
-/// makes the clock of the given anchor and returns the present instant.
+/// states another meaning or the capacity differs, creates the next generation. `now` makes the clock
+/// of the given anchor and returns the present instant.
+///
+/// A file that gets a successor here is not sealed yet; see [`StateFile::begin`].
+///
+/// [`StateFile::begin`]: super::StateFile::begin
 pub(crate) fn open(
     wanted: &FileSpec<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
@@ -25,49 +33,60 @@ pub(crate) fn open(
     let stem = Stem::of(path)?;
     let folder = Folder::of(path, &stem)?;
     let _locked = folder.lock()?;
-    let generation = match folder.latest(&stem)? {
-        Some(generation) => generation,
+    let mut generations = folder.generations(&stem)?;
+    let latest = match generations.pop() {
+        Some(latest) => latest,
         None => create(&folder, &stem, wanted)?,
     };
-    let file = CheckedFile::open(&folder, &stem, generation, wanted)?;
-    if limit.keeps_states_of(&file.limit) {
-        return file.map(wanted, now);
+    let file =
+        CheckedFile::open(&folder, &stem, latest, wanted, access(&folder, &stem, &generations)?)?;
+    if file.keeps_states(wanted)? {
+        return with_predecessors(&folder, &stem, file, wanted, now);
     }
-    if !file.is_alone {
-        let (found, expected) = (file.header.rule.clone(), limit.text());
-        return Err(file.refused(HeaderFault { field: "rule", found, expected }));
+    let reopen = |next| CheckedFile::open(&folder, &stem, next, wanted, Access::Shared);
+    if !file.is_alone || !file.has_sets_for(wanted) {
+        let file = reopen(succeed(&folder, &stem, file, wanted)?)?;
+        return with_predecessors(&folder, &stem, file, wanted, now);
     }
     let mut instant = Nanos::ZERO;
     let remember = |anchor| {
         instant = now(anchor);
         instant
     };
-    let next = convert(&folder, &stem, file, wanted, remember)?;
-    CheckedFile::open(&folder, &stem, next, wanted)?.map(wanted, |_| instant)
+    let file = reopen(convert(&folder, &stem, file, wanted, remember)?)?;
+    with_predecessors(&folder, &stem, file, wanted, |_| instant)
 }
 
-/// Creates the first generation of a file, and returns its number.
-fn create(folder: &Folder, stem: &Stem, wanted: &FileSpec<'_>) -> Result<u64, StateError> {
-    let (sets, generation) = (sets_for(wanted.capacity), 1);
-    folder.create_file(stem, generation, |file, path| {
-        let io = |error: std::io::Error| StateError::io(path, "write", error);
-        let mut key = wanted.shared.map_or([0; 16], |shared| shared.key);
-        if wanted.shared.is_none() {
-            getrandom::fill(&mut key)
-                .map_err(|error| StateError::io(path, "read random bytes", error))?;
+/// Returns the lock to try for the latest generation of a file. A process that uses an earlier one
+/// may go on in the latest one at any moment, so it must find no exclusive lock.
+fn access(folder: &Folder, stem: &Stem, earlier: &[u64]) -> Result<Access, StateError> {
+    let are_unused = are_unused(folder, stem, earlier)?;
+    Ok(if are_unused { Access::AloneIfUnused } else { Access::Shared })
+}
+
+/// Maps a file, and the earlier generations in which clients may still be.
+pub(super) fn with_predecessors(
+    folder: &Folder,
+    stem: &Stem,
+    file: CheckedFile,
+    wanted: &FileSpec<'_>,
+    now: impl FnOnce(Anchor) -> Nanos,
+) -> Result<Opened, StateError> {
+    let generations = folder.generations(stem)?;
+    let (mut later, mut generation) = (file.header.generation, file.header.moves_from);
+    let mut predecessors: Vec<Arc<Predecessor>> = Vec::new();
+    // A generation is removed when it has no clients left.
+    while generation < later && generations.contains(&generation) {
+        let earlier = CheckedFile::open(folder, stem, generation, wanted, Access::Shared)?;
+        (later, generation) = (generation, earlier.header.moves_from);
+        if earlier.seal()? != Seal::Emptied {
+            predecessors.push(Arc::new(earlier.into_predecessor()?));
         }
-        let hasher = KeyHasher::with_key(&key);
-        let header = FileHeader {
-            hash: hasher.algorithm() as u32,
-            key,
-            known: (wanted.known)(&hasher),
-            sets: sets as u64,
-            capacity: wanted.capacity as u64,
-            generation,
-            rule: wanted.limit.text(),
-        };
-        allocate(file, path, sets)?;
-        file.write_all_at(&header.encode(), 0).map_err(io)
-    })?;
-    Ok(generation)
+    }
+    let opened = file.map(wanted, now)?;
+    if !predecessors.is_empty() {
+        opened.file.predecessors.store(Some(Arc::new(predecessors)));
+    }
+    opened.file.has_earlier.store(generations.len() > 1, Relaxed);
+    Ok(opened)
 }

@@ -1,12 +1,16 @@
 //! An open state file, and the properties that a file must have to be opened.
 
 use std::path::{Path, PathBuf};
-#[cfg(target_os = "linux")]
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::vec::Vec;
+
+use arc_swap::{ArcSwapOption, Guard};
 
 use super::error::StateError;
 #[cfg(target_os = "linux")]
 use super::live::Live;
+use super::predecessor::Predecessor;
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::store::table::{KeyHasher, Swept, Table};
@@ -42,22 +46,56 @@ pub(crate) struct Opened {
 
 /// The parts of an open state file besides its table.
 pub(crate) struct StateFile {
+    pub(crate) path: PathBuf,
     pub(super) shared: KeyAndClock,
+    /// True if the hash key and the clock are those of the file's directory.
+    is_shared: bool,
+    known: fn(&KeyHasher) -> u64,
     /// The entries that were removed when the file was opened.
     pub(crate) swept: Swept,
-    pub(crate) path: PathBuf,
+    /// The earlier generations in which clients may still be, the latest one first.
+    pub(super) predecessors: ArcSwapOption<Vec<Arc<Predecessor>>>,
+    /// True if the directory may have files of earlier generations.
+    pub(super) has_earlier: AtomicBool,
+    /// The reason why this process could not go on in a later generation.
+    pub(crate) fault: OnceLock<StateError>,
 }
 
 impl StateFile {
-    /// Returns an error unless the file can keep its states, which are under `old`, under `new`.
-    pub(crate) fn accept(&self, old: &Limit, new: &Limit) -> Result<(), StateError> {
-        if !new.fits_words() {
-            return Err(StateError::unsupported(new));
-        }
-        if !new.keeps_states_of(old) {
-            return Err(StateError::refused(&self.path, "rule", new.text(), old.text()));
-        }
-        Ok(())
+    pub(super) fn new(
+        path: PathBuf,
+        shared: KeyAndClock,
+        is_shared: bool,
+        known: fn(&KeyHasher) -> u64,
+        swept: Swept,
+    ) -> Self {
+        let (predecessors, has_earlier) = (ArcSwapOption::empty(), AtomicBool::new(false));
+        let fault = OnceLock::new();
+        Self { path, shared, is_shared, known, swept, predecessors, has_earlier, fault }
+    }
+
+    /// Calls `open` with the properties of a file that continues this one under a limit.
+    pub(crate) fn continued<T>(
+        &self,
+        limit: &Limit,
+        capacity: usize,
+        open: impl FnOnce(&FileSpec<'_>) -> T,
+    ) -> T {
+        // `login` of `login.1.earrrl`.
+        let path = self.path.with_extension("").with_extension("");
+        let shared = self.is_shared.then_some(&self.shared);
+        open(&FileSpec { path: &path, limit, capacity, known: self.known, shared })
+    }
+
+    /// Returns the number of clients in earlier generations.
+    pub(crate) fn earlier_clients(&self) -> usize {
+        let earlier = self.predecessors();
+        earlier.iter().flat_map(|earlier| earlier.iter()).map(|one| one.clients.len()).sum()
+    }
+
+    /// Returns the earlier generations in which clients may still be.
+    pub(crate) fn predecessors(&self) -> Guard<Option<Arc<Vec<Arc<Predecessor>>>>> {
+        self.predecessors.load()
     }
 
     /// Writes the text of a rule that the file has accepted, for operators and later starts. A file
@@ -77,6 +115,20 @@ impl StateFile {
         self.shared.live.reached(now.get());
         #[cfg(not(target_os = "linux"))]
         let _ = now;
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl StateFile {
+    /// Does nothing, since this system has no state files.
+    pub(crate) fn begin(&self, _now: Nanos) {}
+
+    /// Does nothing, since this system has no state files.
+    pub(crate) fn tidy(&self, _now: Nanos) {}
+
+    /// Returns an error, since this system has no state files.
+    pub(crate) fn follow(&self, _limit: &Limit) -> Result<(Limit, Opened), StateError> {
+        Err(StateError::refused(&self.path, "system", std::env::consts::OS, "linux"))
     }
 }
 

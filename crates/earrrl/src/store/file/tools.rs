@@ -8,7 +8,9 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use super::checked::{SETS_AT, allocate, check_hash, compare, lock, read_header, stored_limit};
+use super::checked::{
+    Access, SETS_AT, allocate, check_hash, compare, lock, read_header, stored_limit, unlock,
+};
 use super::directory::{ROOT, StateDirectory, known};
 use super::error::StateError;
 use super::folder::{Folder, Stem, TEMPORARY};
@@ -58,8 +60,7 @@ impl StateDirectory {
         Ok(files.iter().map(summary).collect())
     }
 
-    /// Copies the latest generation of every file to another directory, which gets no file that is
-    /// there already. States that change meanwhile may be copied as they were before or after.
+    /// Copies every file to another directory, which gets no file of a rule that is there already. States that change meanwhile may be copied as they were before or after.
     /// Returns the new files.
     ///
     /// # Errors
@@ -70,7 +71,7 @@ impl StateDirectory {
         let _locked = to.lock()?;
         let (mut wanted, root) = (Vec::new(), root(&to)?);
         for (stem, generation) in from.files()? {
-            if from.latest(&stem)? == Some(generation) && to.latest(&stem)?.is_none() {
+            if to.latest(&stem)?.is_none() && !is_unneeded(&from, &stem, generation)? {
                 let (source, header) = open(&from, &stem, generation)?;
                 check_hash(&header, None, root.as_ref().map(|root| &root.key))
                     .map_err(|fault| fault.of(&from.path_of(&stem, generation)))?;
@@ -87,9 +88,9 @@ impl StateDirectory {
         copied.collect()
     }
 
-    /// Removes unfinished files, generations before the latest, and the files of the rules in
-    /// `names`, unless a process uses them. Returns the removed files. A file that should be removed
-    /// and cannot be is an error in the list.
+    /// Removes unfinished files, generations before the latest that have no clients left, and the files of
+    /// the rules in `names`, unless a process uses them. Returns the removed files. A file that should
+    /// be removed and cannot be is an error in the list.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be changed, or a name is not that of a rule.
@@ -108,13 +109,16 @@ impl StateDirectory {
         let unfinished = folder.names()?.into_iter().filter(is_unfinished);
         let mut found: Vec<Result<String, StateError>> = unfinished.map(Ok).collect();
         for (stem, generation) in folder.files()? {
-            let is_old = folder.latest(&stem)? != Some(generation);
-            if is_old || names.contains(&stem.0) {
-                match is_unused(&folder, &stem, generation) {
-                    Ok(true) => found.push(Ok(stem.name(generation))),
-                    Ok(false) => {}
-                    Err(error) => found.push(Err(error)),
-                }
+            let is_removable = match names.contains(&stem.0) {
+                true => are_unused(&folder, &stem, &folder.generations(&stem)?),
+                false => is_unneeded(&folder, &stem, generation).and_then(|is_unneeded| {
+                    Ok(is_unneeded && is_unused(&folder, &stem, generation)?)
+                }),
+            };
+            match is_removable {
+                Ok(true) => found.push(Ok(stem.name(generation))),
+                Ok(false) => {}
+                Err(error) => found.push(Err(error)),
             }
         }
         let remove = |name: Result<String, StateError>| {
@@ -125,9 +129,50 @@ impl StateDirectory {
     }
 }
 
-fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
+/// Returns true if a file is an earlier generation from which no clients move, or have all moved. Files that
+/// lead to earlier generations with clients are needed.
+fn is_unneeded(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
+    let generations = folder.generations(stem)?;
+    let Some(mut later) = generations.last().copied().filter(|latest| *latest > generation) else {
+        return Ok(false);
+    };
+    let mut is_on_the_way = false;
+    loop {
+        // What is left of the clients of a damaged file is in the generations before.
+        let Ok((_, header)) = open(folder, stem, later) else { return Ok(false) };
+        let from = header.moves_from;
+        if from >= later || !generations.contains(&from) {
+            return Ok(true);
+        }
+        is_on_the_way |= from == generation;
+        if is_on_the_way && summary(folder, stem, from, None)?.clients > 0 {
+            return Ok(false);
+        }
+        later = from;
+    }
+}
+
+/// Returns true if no process uses any of these generations of a file. A process that uses an earlier one
+/// needs the later ones too.
+pub(super) fn are_unused(
+    folder: &Folder,
+    stem: &Stem,
+    generations: &[u64],
+) -> Result<bool, StateError> {
+    for generation in generations {
+        if !is_unused(folder, stem, *generation)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns true if no process uses a file.
+pub(super) fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
     let file = folder.open_file(stem, generation)?;
-    lock(&file, &folder.path_of(stem, generation))
+    let is_unused = lock(&file, &folder.path_of(stem, generation), Access::AloneIfUnused)?;
+    unlock(&file);
+    Ok(is_unused)
 }
 
 /// Opens a file and reads its header.

@@ -28,6 +28,7 @@ pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod cmac;
 mod entry;
+mod frozen;
 mod hash;
 mod insert;
 pub(crate) mod lines;
@@ -36,6 +37,9 @@ pub(crate) mod mapping;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod model;
+#[cfg(test)]
+#[cfg(not(miri))]
+mod model_of_generations;
 mod raw;
 pub(crate) mod region;
 mod slot;
@@ -58,6 +62,8 @@ use region::{Memory, Region};
 use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
 pub use sweep::Swept;
+#[cfg(target_os = "linux")]
+pub(crate) use transfer::Seal;
 pub(crate) use transfer::lock_of;
 pub use victim::Order;
 
@@ -72,8 +78,10 @@ const SAMPLE: usize = 1024;
 
 /// The bytes of a set.
 pub(crate) const SET_BYTES: usize = LINE * LINES * size_of::<AtomicSlot>();
-/// The bytes of the shards in a file.
-pub(crate) const SHARDS_BYTES: usize = SHARDS * size_of::<Shard>();
+/// The place of the seal, behind the shards.
+pub(crate) const SEAL_AT: usize = SHARDS * size_of::<Shard>();
+/// The bytes of the shards and the seal in a file.
+pub(crate) const SHARDS_BYTES: usize = SEAL_AT + size_of::<Shard>();
 /// The layout of a table in a file: slots in a line, lines in a set, bits of a fingerprint.
 pub(crate) const LAYOUT: [u32; 3] = [LINE as u32, LINES as u32, entry::FINGERPRINT_BITS];
 
@@ -207,8 +215,8 @@ impl Table {
         Self::mapped(&memory, sets, 0, sets_for(capacity), capacity)
     }
 
-    /// Returns the table that other processes share in the same memory: its shards begin at
-    /// `shards`, and `sets` sets begin at `sets_at`. Returns `None` if they are outside of the
+    /// Returns the table that other processes share in the same memory: its shards and its seal begin
+    /// at `shards`, and `sets` sets begin at `sets_at`. Returns `None` if they are outside of the
     /// memory, or the processor has no 128-bit compare-and-swap.
     pub(crate) fn mapped(
         memory: &Arc<dyn Memory>,
@@ -219,9 +227,10 @@ impl Table {
     ) -> Option<Self> {
         let lines: Region<Line<_, LINE>> =
             Region::mapped(memory, sets_at, sets.checked_mul(LINES)?)?;
+        let seal = Region::mapped(memory, shards.checked_add(SEAL_AT)?, 1)?;
         let shards = Region::mapped(memory, shards, SHARDS)?;
         let is_usable = sets >= 2 && slot::is_lock_free();
-        is_usable.then(|| Self { raw: RawTable::over(Lines::over(lines), shards), capacity })
+        is_usable.then(|| Self { raw: RawTable::over(Lines::over(lines), shards, seal), capacity })
     }
 
     /// Returns the bytes of a table for `capacity` live clients, all of which are allocated when it
@@ -373,6 +382,27 @@ impl Table {
         self.raw.copy_converted(&into.raw, convert, order);
     }
 
+    /// Freezes a client of a sealed table, so that no process changes its state any more, and returns
+    /// the state; see `frozen.rs`.
+    pub(crate) fn freeze(&self, key: KeyHash) -> Option<Word> {
+        self.raw.freeze(key)
+    }
+
+    /// Freezes all clients of a sealed table.
+    pub(crate) fn freeze_all(&self) {
+        self.raw.freeze_all();
+    }
+
+    /// Removes a frozen client, whose state is in another table.
+    pub(crate) fn clear_frozen(&self, key: KeyHash) {
+        self.raw.clear_frozen(key);
+    }
+
+    /// Records for all processes that a sealed table, whose clients were all frozen, has none left.
+    pub(crate) fn mark_emptied(&self) {
+        self.raw.mark_emptied();
+    }
+
     /// Removes the idle clients, and returns the number of clients left.
     pub(crate) fn clear_idle(&self, order: &impl Order) -> usize {
         self.raw.clear_idle(order)
@@ -463,7 +493,7 @@ impl ReadEntry<'_> {
 
 impl From<Entry> for Client {
     fn from(entry: Entry) -> Self {
-        Self { fingerprint: entry.fingerprint(), word: entry.word() }
+        Self { fingerprint: entry.key_fingerprint(), word: entry.word() }
     }
 }
 

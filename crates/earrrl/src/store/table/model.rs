@@ -13,7 +13,7 @@ use super::slot::Slot;
 use super::victim::Candidate;
 
 /// A slot whose accesses the model checker sees. Each half is read by a separate step.
-struct ModelSlot<const RESCANS: bool, const HEEDS_SEALS: bool = true>(Mutex<Entry>);
+pub(super) struct ModelSlot<const RESCANS: bool, const HEEDS_SEALS: bool = true>(Mutex<Entry>);
 
 impl<const RESCANS: bool, const HEEDS_SEALS: bool> Slot for ModelSlot<RESCANS, HEEDS_SEALS> {
     const RESCANS: bool = RESCANS;
@@ -53,10 +53,10 @@ type Model<const RESCANS: bool> = RawTable<ModelSlot<RESCANS>, 1, 1>;
 type Operation<const RESCANS: bool, T> = Box<dyn FnOnce(&Model<RESCANS>) -> T + Send>;
 
 /// A word that is lower than every word the tests store.
-const IDLE: Word = MIN_WORD;
+pub(super) const IDLE: Word = MIN_WORD;
 
 /// Returns a key whose search begins in the given set.
-fn key(fingerprint: u64, set: u64) -> KeyHash {
+pub(super) fn key(fingerprint: u64, set: u64) -> KeyHash {
     KeyHash::from_bits(fingerprint | (set << 63))
 }
 
@@ -80,7 +80,7 @@ fn words<const R: bool>(table: &Model<R>, key: KeyHash) -> Vec<Word> {
         .collect()
 }
 
-fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+pub(super) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
@@ -359,7 +359,7 @@ impl<S: Slot> GivingWay<S> {
 }
 
 /// Counts a request, unless the key is absent from a sealed table.
-fn count_in<S: Slot>(table: &RawTable<S, 1, 1>, key: KeyHash) -> Option<Word> {
+pub(super) fn count_in<S: Slot>(table: &RawTable<S, 1, 1>, key: KeyHash) -> Option<Word> {
     table.update(
         key,
         || IDLE,
@@ -373,7 +373,7 @@ fn count_in<S: Slot>(table: &RawTable<S, 1, 1>, key: KeyHash) -> Option<Word> {
     )
 }
 
-fn entries<S: Slot>(table: &RawTable<S, 1, 1>) -> Vec<Word> {
+pub(super) fn entries<S: Slot>(table: &RawTable<S, 1, 1>) -> Vec<Word> {
     table.entries(0..2).map(Entry::word).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
+use std::vec::Vec;
 
 use super::entry::{Change, Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
@@ -73,10 +74,9 @@ pub(super) struct RawReadEntry<'a, S> {
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
     shards: Region<Shard>,
-    /// The seal of the table: a slot that is filled when the table must take no more new clients; see
-    /// `transfer.rs`. It belongs to this process even if others map the table, since they would find no
-    /// next table.
-    pub(super) seal: S,
+    /// The seal of the table: one slot, which is filled when the table must take no more new clients;
+    /// see `transfer.rs`. All processes that map the table share it.
+    pub(super) seal: Region<S>,
 }
 
 impl Shard {
@@ -90,12 +90,17 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
         let shards = if sets <= SMALL { 1 } else { SHARDS };
         let shards = (0..shards).map(|_| Shard::new()).collect();
-        Some(Self::over(Lines::new(sets)?, Region::allocated(shards)))
+        let seal = Region::allocated(Vec::from([S::vacant()]));
+        Some(Self::over(Lines::new(sets)?, Region::allocated(shards), seal))
     }
 
-    /// Returns a table in the given memory. There must be at least one shard.
-    pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard>) -> Self {
-        Self { lines, shards, seal: S::vacant() }
+    /// Returns a table in the given memory. There must be at least one shard, and one seal.
+    pub(super) fn over(
+        lines: Lines<S, LINE, LINES>,
+        shards: Region<Shard>,
+        seal: Region<S>,
+    ) -> Self {
+        Self { lines, shards, seal }
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all

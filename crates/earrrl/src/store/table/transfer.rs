@@ -20,18 +20,55 @@ use super::raw::RawTable;
 use super::slot::Slot;
 use super::victim::Order;
 
-/// The mark of a sealed table: any entry that is not empty.
-const SEALED: Entry = Entry { high: 1, low: 1 };
+/// The high half of a seal, which damage of a file is not likely to write.
+const SEAL: u64 = 0x5EA1_ED5E_A1ED_5EA1;
+/// The seal of a table.
+const SEALED: Entry = Entry { high: SEAL, low: 1 };
+/// The seal of a table of which somebody has found that no client is left.
+const EMPTIED: Entry = Entry { high: SEAL, low: 2 };
+
+/// The seal of a table in a file.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seal {
+    /// The table is not sealed.
+    None,
+    /// Clients move from the table to that of a later generation.
+    Sealed,
+    /// The table is sealed, and no client is left in it.
+    Emptied,
+}
+
+#[cfg(target_os = "linux")]
+impl Seal {
+    /// Returns the seal with these bytes.
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Self {
+        match Entry::from_bits(u128::from_ne_bytes(bytes)) {
+            EMPTIED => Self::Emptied,
+            Entry { high: SEAL, .. } => Self::Sealed,
+            _ => Self::None,
+        }
+    }
+}
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Seals the table, which is step 1.
     pub(super) fn seal(&self) {
-        // The swap fails if the table is sealed already.
-        let _ = self.seal.swap(Entry::EMPTY, SEALED);
+        let mut seen = self.seal[0].load();
+        // In a damaged file, the seal may be neither empty nor whole.
+        while seen.high != SEAL {
+            seen = self.seal[0].swap(seen, SEALED).err().unwrap_or(SEALED);
+        }
     }
 
     pub(super) fn is_sealed(&self) -> bool {
-        self.seal.high() != 0
+        self.seal[0].high() == SEAL
+    }
+
+    /// Records in the seal that no client is left.
+    pub(super) fn mark_emptied(&self) {
+        // The swap fails if another process was first.
+        let _ = self.seal[0].swap(SEALED, EMPTIED);
     }
 
     /// Removes a key's state and returns it, which is step 2. If two keys with the same hash each
@@ -103,7 +140,7 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
                 continue;
             }
             if let Some(word) = convert(entry.word()) {
-                into.put_near(place, Entry::new(entry.fingerprint(), word), order);
+                into.put_near(place, Entry::new(entry.key_fingerprint(), word), order);
             }
         }
     }
