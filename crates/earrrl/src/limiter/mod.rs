@@ -250,6 +250,23 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.part(self.hasher.hash(key), Cost::ZERO).reset(self.clock.now());
     }
 
+    /// Removes the states of all clients, and returns their number. With a state file, these are the clients of all
+    /// processes that use it. Others may decide requests meanwhile, each of which comes before or after the
+    /// removal of its client.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert_eq!(limiter.clear(), 1);
+    /// assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clear(&self) -> usize {
+        self.clients.clear(&self.rule, self.clock.now())
+    }
+
     /// Replaces the rule and keeps the clients' histories. A changed limit leaves the states as
     /// they are; another half-life, refill or capacity converts each state, so that the client's
     /// present rate or balance stays. Only a rule with another algorithm begins without history.

@@ -124,6 +124,20 @@ fn clients_of_ended_windows_do_not_count_as_displaced() {
 }
 
 #[test]
+fn a_clear_forgets_all_clients() {
+    for text in RULES {
+        let (limiter, _) = manual_for::<u64>(text);
+        for client in 0..100 {
+            let _ = limiter.charge(&client, Cost::from_units(50)).unwrap();
+        }
+        assert!(!limiter.check(&7).is_allowed(), "{text}");
+        assert_eq!(limiter.clear(), 100, "{text}");
+        assert_eq!((limiter.len(), limiter.clear()), (0, 0), "{text}");
+        assert!((0..100).all(|client| limiter.check(&client).is_allowed()), "{text}");
+    }
+}
+
+#[test]
 fn a_peek_stores_nothing_and_a_reset_forgets() {
     for text in RULES {
         let (limiter, _) = manual(text);

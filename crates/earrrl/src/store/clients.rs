@@ -317,6 +317,19 @@ impl Clients {
         Some(())
     }
 
+    /// Removes the clients of this store, which no other rule shares, and returns their number. Requests of
+    /// a client that are decided meanwhile come before or after its removal.
+    pub(super) fn clear_own(&self, limit: &Limit, now: Nanos) -> usize {
+        match &self.kept {
+            Kept::Words(table) => {
+                let beside = self.clear_overflow(table, limit, now);
+                // A mark is removed with its state.
+                beside + table.clear(|word| limit.state_of(word).is_none())
+            }
+            Kept::States(states) => states.each().map(|mut shard| shard.clear()).sum(),
+        }
+    }
+
     /// Returns true if this store, whose states are under `old`, can keep them under `new`. Larger
     /// limits of an algorithm whose states are words can use the table too: states that do not fit
     /// are kept beside it.

@@ -57,6 +57,19 @@ impl Clients {
         }
     }
 
+    /// Removes the clients of this store, in all generations of its file, and returns their number.
+    /// Requests of a client that are decided meanwhile come before or after its removal.
+    pub(crate) fn clear(&self, rule: &Rule, now: Nanos) -> usize {
+        if let Some(Next { rule, clients }) = self.follow(rule) {
+            return clients.clear(rule, now);
+        }
+        // The earlier generations first, since clients move from them to this one.
+        let predecessors = self.file().and_then(|file| file.predecessors().clone());
+        let earlier = predecessors.unwrap_or_default();
+        let earlier = earlier.iter().map(|one| one.clients.clear_own(&one.limit, now));
+        earlier.sum::<usize>() + self.clear_own(rule.limit(), now)
+    }
+
     /// Returns the store in the latest generation of the file; `None` if this is the latest one. If
     /// the latest one cannot be opened, the store is one in the memory of this process.
     pub(crate) fn follow(&self, rule: &Rule) -> Option<&Next> {

@@ -71,6 +71,15 @@ impl Clients {
         states.indices().flat_map(of_shard).flatten().collect()
     }
 
+    /// Removes the clients that have a state in the map, and returns their number.
+    pub(super) fn clear_overflow(&self, table: &Table, limit: &Limit, now: Nanos) -> usize {
+        let Some(states) = self.states_beside_words() else { return 0 };
+        let keys = states.each().flat_map(|shard| shard.keys()).collect::<Vec<_>>();
+        let is_stored = |key: &KeyHash| table.get(*key).is_some();
+        let reset = |key| self.reset(key, limit, now);
+        keys.into_iter().filter(is_stored).filter_map(reset).count()
+    }
+
     /// Returns the map of the states that fit no word, if there are any.
     pub(super) fn states_beside_words(&self) -> Option<&States> {
         match &self.kept {

@@ -43,6 +43,20 @@ fn is_in_overflow(clients: &Clients) -> bool {
     clients.states_beside_words().is_some_and(|states| states.lock_of(key()).contains(key()))
 }
 
+#[test]
+fn a_clear_removes_states_that_fit_no_word() {
+    let rule: Rule = "fixed-window 5/1s".parse().unwrap();
+    let clients = clients(&rule);
+    charge(&clients, &rule, NOW, cost("1e15"));
+    charge(&clients, &rule, NOW, cost("0.000000001"));
+    assert!(is_in_overflow(&clients));
+    let decide = |_| (rule.limit().decide(None, NOW, Cost::ONE, Mode::Charge).0, ());
+    clients.update(KeyHash::from_bits(9 << 40 | 99), rule.limit(), NOW, decide).unwrap();
+    assert_eq!(clients.clear(&rule, NOW), 2);
+    assert_eq!((state(&clients, &rule), is_in_overflow(&clients)), (None, false));
+    assert_eq!(clients.clear(&rule, NOW), 0);
+}
+
 proptest! {
     #[test]
     fn states_are_those_of_the_pure_functions(

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod changed;
+mod cleared;
 mod damage;
 mod engine;
 mod killed;

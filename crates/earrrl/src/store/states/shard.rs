@@ -198,6 +198,19 @@ impl Shard {
         entry.state
     }
 
+    /// Removes all clients, and returns their number.
+    pub(crate) fn clear(&mut self) -> usize {
+        let removed = self.states.len();
+        self.states.clear();
+        self.bytes = 0;
+        removed
+    }
+
+    /// Returns the keys of all clients.
+    pub(crate) fn keys(&self) -> std::vec::Vec<KeyHash> {
+        self.states.iter().map(|(key, _)| KeyHash::from_bits(*key)).collect()
+    }
+
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
         self.states.peek(&key.bits()).is_some_and(|entry| entry.state.is_some())
     }

@@ -403,6 +403,12 @@ impl Table {
         self.raw.mark_emptied();
     }
 
+    /// Removes the clients except those for which `is_kept` returns true for the state, and returns the number of
+    /// removed ones. A client that is updated meanwhile may be removed before or after that.
+    pub(crate) fn clear(&self, is_kept: impl Fn(Word) -> bool) -> usize {
+        self.raw.clear(is_kept)
+    }
+
     /// Removes the idle clients, and returns the number of clients left.
     pub(crate) fn clear_idle(&self, order: &impl Order) -> usize {
         self.raw.clear_idle(order)

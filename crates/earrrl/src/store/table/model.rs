@@ -244,6 +244,21 @@ fn a_reset_forgets_what_was_counted_before_it() {
     });
 }
 
+#[test]
+fn a_cleared_table_has_nothing_that_was_counted_before() {
+    explore(3, || {
+        let table = Arc::new(Model::<true>::new(2).unwrap());
+        let key = key(7, 0);
+        count(&table, key);
+        let clear: Operation<true, Word> = Box::new(|table| table.clear(|_| false) as Word);
+        let answers = race(&table, vec![clear, counting(key)]);
+        assert!(answers[0] >= 1, "the state from before was removed");
+        // A request that was counted together with those from before is forgotten with them.
+        let counted_after = answers[1] % 2;
+        assert!(words(&table, key).iter().sum::<Word>() <= counted_after);
+    });
+}
+
 /// A reader never combines the halves of two different words.
 #[test]
 fn a_reader_sees_no_half_changed_word() {

@@ -145,6 +145,13 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
+    /// Removes the states except those for which `is_kept` returns true, and returns the number of
+    /// removed ones. Other threads and processes may use the table: to each client, this is a reset.
+    pub(super) fn clear(&self, is_kept: impl Fn(Word) -> bool) -> usize {
+        let slots = (0..self.lines.slots()).map(|place| self.lines.slot(place));
+        slots.filter(|slot| clear_slot(*slot, &is_kept)).count()
+    }
+
     /// Removes the states of idle clients, and returns the number of states left.
     pub(super) fn clear_idle(&self, order: &impl Order) -> usize {
         let (mut left, idle) = (0, order.idle());
@@ -158,6 +165,18 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
         left
     }
+}
+
+/// Removes the state in a slot, unless `is_kept` returns true for it. Returns true if it was removed.
+fn clear_slot(slot: &impl Slot, is_kept: impl Fn(Word) -> bool) -> bool {
+    let mut entry = slot.load();
+    while entry != Entry::EMPTY && !entry.is_claim() && !is_kept(entry.word()) {
+        match slot.swap(entry, Entry::EMPTY) {
+            Ok(()) => return true,
+            Err(found) => entry = found,
+        }
+    }
+    false
 }
 
 /// Returns the index of the lock, among `locks` of them, that keeps other threads from moving a
