@@ -46,7 +46,6 @@ function rows(folder, redis) {
   return [
     ["`Limiter.check`", 300, (client) => limiter.check(client)],
     ["`Limiter.check`, in a file", 300, (client) => shared.check(client)],
-    ["`Limiter.fingerprint`: a native call that hashes a key, and decides nothing", 300, (client) => limiter.fingerprint(client)],
     ["`Engine.check` of two rules", 300, (client) => engine.check({ a: client, b: client })],
     ["`EarrrlStore.increment`", 300, (client) => store.increment(client)],
     ["`EarrrlStore.increment`, in a file", 300, (client) => sharedStore.increment(client)],

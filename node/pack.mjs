@@ -27,7 +27,7 @@ const work = mkdtempSync(join(tmpdir(), "earrrl-pack-"));
 
 // Lays the package out in the working folder, and returns its description.
 function layOut() {
-  for (const name of licences) copyFileSync(join(source, name), join(work, name));
+  for (const name of licences) copyFileSync(join(source, "..", name), join(work, name));
   if (Object.hasOwn(PLATFORMS, kind)) {
     copyFileSync(library, join(work, "earrrl.node"));
     const { version, license, repository, engines } = own;

@@ -1,8 +1,9 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { judge } = require("./node.cjs");
+const { checkMiddleware, judge } = require("./node.cjs");
 
 function rateLimit(limits, { respond } = {}) {
+  checkMiddleware(limits, { respond });
   return async (request, response, next) => {
     let judged;
     try {

@@ -1,8 +1,9 @@
 // Rate limits for Fastify.
 "use strict";
-const { judge } = require("./node.cjs");
+const { checkMiddleware, judge } = require("./node.cjs");
 
 function rateLimit(limits, { respond } = {}) {
+  checkMiddleware(limits, { respond });
   const plugin = (fastify, options, done) => {
     fastify.decorateRequest("earrrl", null);
     fastify.addHook("onRequest", async (request, reply) => {

@@ -1,11 +1,13 @@
 // Rate limits for Hono.
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
+const { checkMiddleware } = require("./node.cjs");
 
 // The connection's address under @hono/node-server.
 const socketOf = (context) => context.env?.incoming?.socket?.remoteAddress;
 
 function rateLimit(limits, { peer = socketOf, respond } = {}) {
+  checkMiddleware(limits, { peer, respond });
   return async (context, next) => {
     const request = context.req.raw;
     const headers = Object.fromEntries(request.headers);

@@ -1,10 +1,12 @@
 // Rate limits in process: exact, bounded in memory, and shared by all processes of a host that open one file.
 "use strict";
-const { NativeEngine, NativeLimiter, NativeLimits, Windows } = require("./native.cjs");
+const { NativeEngine, NativeLimiter, NativeLimits, StoreOptions, Windows } = require("./native.cjs");
 
 const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny"];
+const [CHECK, PEEK, CHARGE] = [0, 1, 2];
 
-// The figures of the last decision, in the order of src/figures.rs. Every decision copies them at once.
+// The figures of the last decision, in the order of src/figures.rs. Every decision copies them at once. The native
+// module keeps the address of its memory, so nothing else may get this array.
 const figures = new Float64Array(12);
 
 class Decision {
@@ -38,29 +40,31 @@ class Decision {
 class Limiter {
   #native;
   #name;
+  #decide;
 
   constructor(rule, options = {}) {
-    this.#native = new NativeLimiter(rule, options);
+    this.#native = new NativeLimiter(rule, options, figures);
     this.#name = this.#native.name;
+    this.#decide = this.#native.decider();
   }
 
   check(key, cost) {
-    this.#native.check(key, cost, figures);
+    this.#decide(key, cost ?? 1, CHECK);
     return new Decision(this.#native, this.#name);
   }
 
   checkAt(key, at, cost) {
-    this.#native.checkAt(key, at, cost, figures);
+    this.#native.checkAt(key, at, cost);
     return new Decision(this.#native, this.#name);
   }
 
   peek(key, cost) {
-    this.#native.peek(key, cost, figures);
+    this.#decide(key, cost ?? 1, PEEK);
     return new Decision(this.#native, this.#name);
   }
 
   charge(key, cost) {
-    this.#native.charge(key, cost, figures);
+    this.#decide(key, cost ?? 1, CHARGE);
     return new Decision(this.#native, this.#name);
   }
 
@@ -70,6 +74,10 @@ class Limiter {
 
   reset(key) {
     this.#native.reset(key);
+  }
+
+  clear() {
+    return this.#native.clear();
   }
 
   top(count) {
@@ -92,25 +100,33 @@ class Limiter {
 // Several rules in one decision: a request is counted under all of them, or under none.
 class Engine {
   #native;
+  #decide;
+  // The names of the rules by their places, and the places by their names.
+  #names;
+  #places;
 
-  constructor(rules, { path, capacity } = {}) {
-    this.#native = new NativeEngine(Object.keys(rules), Object.values(rules), path, capacity);
+  constructor(rules, options = {}) {
+    if (!isObject(rules)) throw new TypeError("rules: expected an object with the texts of rules by their names");
+    this.#names = Object.keys(rules);
+    this.#places = new Map(this.#names.map((name, place) => [name, place]));
+    this.#native = new NativeEngine(this.#names, Object.values(rules), options, figures);
+    this.#decide = this.#native.decider();
   }
 
   check(charges) {
-    return this.#decide("check", charges);
+    return this.#decided(CHECK, charges);
   }
 
   peek(charges) {
-    return this.#decide("peek", charges);
+    return this.#decided(PEEK, charges);
   }
 
   charge(charges) {
-    return this.#decide("charge", charges);
+    return this.#decided(CHARGE, charges);
   }
 
   refund(charges, at) {
-    this.#native.refund(...columns(charges), at);
+    this.#native.refund(this.#parts(charges), at);
   }
 
   reset(rule, key) {
@@ -126,23 +142,29 @@ class Engine {
   }
 
   get rules() {
-    return Object.fromEntries(pairs(this.#native.rules));
+    const { texts } = this.#native;
+    return Object.fromEntries(this.#names.map((name, place) => [name, texts[place]]));
   }
 
-  #decide(mode, charges) {
-    const rule = this.#native.decide(mode, ...columns(charges), figures);
+  #decided(mode, charges) {
+    const rule = this.#names[this.#decide(mode, ...this.#parts(charges))];
     return new Decision(headersOf(this.#native, rule), rule);
   }
-}
 
-// Returns the names of rules, the keys and the costs of a request's charges.
-function columns(charges) {
-  const names = Object.keys(charges);
-  const read = names.map((name) => charges[name]);
-  const wrong = read.findIndex((charge) => Array.isArray(charge) && charge.length !== 2);
-  if (wrong >= 0) throw new TypeError(`${names[wrong]}: expected a key, or a key and a cost`);
-  const keys = read.map((charge) => (Array.isArray(charge) ? charge[0] : charge));
-  return [names, keys, read.map((charge) => (Array.isArray(charge) ? charge[1] : 1))];
+  // Returns the place of the rule, the key and the cost of each charge.
+  #parts(charges) {
+    if (!isObject(charges)) throw new TypeError("charges: expected an object with keys by the names of rules");
+    const parts = [];
+    for (const name of Object.keys(charges)) {
+      const place = this.#places.get(name);
+      if (place === undefined) throw new Error(`no rule is called ${JSON.stringify(name)}`);
+      const charge = charges[name];
+      if (!Array.isArray(charge)) parts.push(place, charge, 1);
+      else if (charge.length === 2) parts.push(place, charge[0], charge[1] ?? 1);
+      else throw new TypeError(`${name}: expected a key, or a key and a cost`);
+    }
+    return parts;
+  }
 }
 
 // The rules of a service, which the middlewares ask.
@@ -152,14 +174,16 @@ class RateLimits {
   #asks;
 
   constructor(rules, options = {}) {
-    this.#rules = rules.map((rule) => ({ ...rule, key: rule.key === undefined ? ["client"] : [rule.key].flat() }));
+    if (!Array.isArray(rules) || !rules.every(isObject)) throw new TypeError("rules: expected an array of objects, one for each rule");
+    this.#rules = rules.map((rule) => ({ ...rule, key: [rule.key ?? "client"].flat() }));
     this.#asks = this.#rules.some(({ key, cost, exempt, plans }) => exempt || plans?.length || [...key, cost].some(isFunction));
-    this.#native = new NativeLimits(this.#rules.map(nativeRule), options);
+    this.#native = new NativeLimits(this.#rules.map(nativeRule), options, figures);
     this.headers = this.#native.headers;
   }
 
   // Judges a request: `headers` by name, the connection's address, and the argument of the rules' functions.
   judge(method, target, headers, peer, request) {
+    if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
     const read = this.headers.flatMap((name) => (headers[name] === undefined ? [] : [name, String(headers[name])]));
     const answers = this.#asks ? this.#rules.map((rule) => ask(rule, request)) : undefined;
     const judged = this.#native.judge(method, target, read, peer, answers);
@@ -202,7 +226,7 @@ class Passing {
 
   // Returns the decision, if there is one, and the handle of a rule that is settled.
   enter() {
-    const entered = this.#native.enter(this.#judged, figures);
+    const entered = this.#native.enter(this.#judged);
     const { rule } = entered;
     return { verdict: rule === null ? null : new Decision(headersOf(this.#native, rule), rule), settlement: entered.settlement() };
   }
@@ -229,26 +253,29 @@ class Refusal {
 }
 
 const isFunction = (value) => typeof value === "function";
+const isObject = (value) => typeof value === "object" && value !== null;
 
-function nativeRule({ key, cost, costAfter, exempt, plans = [], ...rule }) {
-  const functions = { costAfter, exempt, ...Object.fromEntries(plans.map(({ name, applies }) => [`plan ${name}`, applies ?? null])) };
+function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }) {
+  plans ??= [];
+  if (!Array.isArray(plans) || !plans.every(isObject)) throw new TypeError("plans: expected an array of objects with name, limit and applies");
+  const functions = { costAfter, exempt, ...Object.fromEntries(plans.map(({ name, applies }) => [`plan ${String(name)}`, applies ?? false])) };
   for (const [name, value] of Object.entries(functions)) {
-    if (value !== undefined && !isFunction(value)) throw new TypeError(`${name}: expected a function`);
+    if ((value ?? undefined) !== undefined && !isFunction(value)) throw new TypeError(`${name}: expected a function`);
   }
-  if (key.some((part) => typeof part !== "string" && !isFunction(part))) throw new TypeError("key: expected texts and functions");
+  if (key.some((part) => typeof part !== "string" && !isFunction(part))) throw new TypeError("key: expected strings and functions");
   return {
     ...rule,
     key: key.map((part) => (isFunction(part) ? null : part)),
     cost: isFunction(cost) ? undefined : cost,
-    hasCostAfter: costAfter !== undefined,
-    plans: plans.map(({ name, limit }) => [name, limit]),
+    costAfter: isFunction(costAfter),
+    plans: plans.map(({ name, limit }) => ({ name, limit })),
   };
 }
 
-function ask({ key, cost, exempt, plans = [] }, request) {
+function ask({ key, cost, exempt, plans }, request) {
   if (exempt && answer("exempt", exempt, request)) return { exempt: true, keys: [] };
   const keys = key.filter(isFunction).map((part) => answer("key", part, request) ?? null);
-  const plan = plans.findIndex(({ applies }) => answer("plans", applies, request));
+  const plan = (plans ?? []).findIndex(({ applies }) => answer("plans", applies, request));
   return { exempt: false, keys, plan: plan < 0 ? undefined : plan, cost: isFunction(cost) ? answer("cost", cost, request) : undefined };
 }
 
@@ -277,28 +304,30 @@ function pairs(flat) {
 class EarrrlStore {
   #options;
   #counts;
+  #increment;
 
-  constructor({ path, capacity = 100_000, prefix = "" } = {}) {
-    this.#options = { path, capacity };
-    this.prefix = prefix;
+  constructor(options = {}) {
+    this.#options = new StoreOptions(options);
+    this.prefix = this.#options.prefix;
     // The default of express-rate-limit, for a store that is used before it is initialised.
     this.windowMs = 60_000;
     // Without a file, the counts are those of this process.
-    this.localKeys = path === undefined;
+    this.localKeys = !this.#options.isShared;
   }
 
   init({ windowMs }) {
     this.windowMs = windowMs;
-    this.resetAll();
+    this.#open();
   }
 
   async get(key) {
-    this.#windows.get(this.prefix + key, figures);
+    this.#windows.get(this.prefix + key);
     return figures[0] > 0 ? counted() : undefined;
   }
 
   async increment(key) {
-    this.#windows.increment(this.prefix + key, figures);
+    if (!this.#increment) this.#open();
+    this.#increment(this.prefix + key);
     return counted();
   }
 
@@ -310,14 +339,19 @@ class EarrrlStore {
     this.#windows.reset(this.prefix + key);
   }
 
-  // Forgets the counts of this process. Those in files stay.
+  // Forgets the counts of all keys, those of other processes and prefixes in the same file among them.
   resetAll() {
-    this.#counts = new Windows(this.windowMs, this.#options.capacity, this.#options.path);
+    this.#windows.clear();
   }
 
   get #windows() {
-    if (!this.#counts) this.resetAll();
+    if (!this.#counts) this.#open();
     return this.#counts;
+  }
+
+  #open() {
+    this.#counts = new Windows(this.windowMs, this.#options, figures);
+    this.#increment = this.#counts.incrementer();
   }
 }
 

@@ -76,6 +76,8 @@ export declare class Limiter {
   refund(key: Key, cost?: number, at?: number | bigint): void;
   /** Forgets a client. */
   reset(key: Key): void;
+  /** Forgets all clients, those of other processes that use the file among them. Returns their number. */
+  clear(): number;
   /** Returns the `count` clients with the highest rates, by default 10, the highest first. It walks over the whole table. */
   top(count?: number): Client[];
   /** Returns the number by which `top` reports a key. */
@@ -203,5 +205,6 @@ export declare class EarrrlStore {
   increment(key: string): Promise<{ totalHits: number; resetTime: Date }>;
   decrement(key: string): Promise<void>;
   resetKey(key: string): Promise<void>;
+  /** Forgets the counts of all keys, those of other processes and prefixes in the same file among them. */
   resetAll(): void;
 }

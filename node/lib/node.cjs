@@ -33,4 +33,12 @@ function leaveWith(passing, response) {
   });
 }
 
-module.exports = { judge };
+// Throws an error unless the arguments of a middleware are the rules and functions.
+function checkMiddleware(limits, functions) {
+  if (typeof limits?.judge !== "function") throw new TypeError("limits: expected RateLimits");
+  for (const [name, value] of Object.entries(functions)) {
+    if (value !== undefined && typeof value !== "function") throw new TypeError(`${name}: expected a function`);
+  }
+}
+
+module.exports = { checkMiddleware, judge };

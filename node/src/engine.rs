@@ -1,22 +1,30 @@
 //! Several rules in one decision.
 
 use std::iter::zip;
+use std::rc::Rc;
 
 use earrrl::{Charge, Cost, Engine as _, MemoryEngine, Mode, Rule, RuleId};
 use earrrl_tower::headers::Available;
 use napi::Env;
-use napi::bindgen_prelude::{BigInt, Either, ObjectFinalize};
+use napi::bindgen_prelude::{Float64Array, FromNapiValue as _, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
 use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, StoreMemory, bytes, invalid};
+use crate::input::{self, Key, StoreMemory, bytes, cost, invalid};
+use crate::value::{self, Options, optional, shown_text};
 
 /// Decides requests under several named rules; `lib/index.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeEngine {
+    own: Rc<Own>,
+    memory: StoreMemory,
+}
+
+/// The engine with its rules, and the array for its decisions.
+struct Own {
     engine: MemoryEngine,
     rules: Vec<NamedRule>,
-    memory: StoreMemory,
+    figures: Figures,
 }
 
 impl ObjectFinalize for NativeEngine {
@@ -31,100 +39,90 @@ struct NamedRule {
     rule: Rule,
 }
 
-/// A charge of a request, with the place of its rule.
-type ChargeOf<'a> = (usize, Charge<'a>);
+/// A part of a request: the place of a rule, the client's key, and the cost.
+type Part<'a> = (usize, Key<'a>, Cost);
 
 #[napi]
 impl NativeEngine {
-    /// Builds an engine with rules of these names and texts.
+    /// Builds an engine with rules of these names and texts, which writes its decisions into an array.
     #[napi(constructor)]
     pub fn new(
         env: Env,
         names: Vec<String>,
-        texts: Vec<String>,
-        path: Option<String>,
-        capacity: Option<f64>,
+        texts: Vec<Unknown<'_>>,
+        options: Unknown<'_>,
+        figures: Float64Array,
     ) -> napi::Result<Self> {
-        let parse = |text: String, name: &str| {
-            text.parse::<Rule>().map_err(|error| invalid(error.of(name)))
+        let parse = |(name, text): (String, Unknown<'_>)| {
+            let rule = value::text(&name, text)?.parse::<Rule>();
+            Ok((rule.map_err(|error| invalid(error.of(&name)))?, name))
         };
-        let read = zip(names, texts).map(|(name, text)| Ok((parse(text, &name)?, name)));
-        let read = read.collect::<napi::Result<Vec<_>>>()?;
+        let read = zip(names, texts).map(parse).collect::<napi::Result<Vec<_>>>()?;
+        let options = Options::new("options", options)?;
+        let (path, capacity) = (options.get("path", value::text)?, input::capacity(&options)?);
+        options.check_names()?;
         let engine = input::engine(path, capacity)?;
         let prepare = |(rule, name): (Rule, String)| {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;
             Ok(NamedRule { id, name, rule })
         };
         let rules = read.into_iter().map(prepare).collect::<napi::Result<Vec<_>>>()?;
-        let memory = StoreMemory::reserve(&env, input::capacity(capacity)?, rules.len())?;
-        Ok(Self { engine, rules, memory })
+        let memory = StoreMemory::reserve(&env, capacity, rules.len())?;
+        Ok(Self { own: Rc::new(Own { engine, rules, figures: Figures::new(figures) }), memory })
     }
 
-    /// Decides a request in the mode "check", "peek" or "charge"; returns the name of the deciding rule.
+    /// Returns the function that decides a request: of a mode, and of the place of a rule, a key and a cost for
+    /// each charge. It returns the place of the deciding rule.
     #[napi]
-    pub fn decide(
-        &self,
-        mode: String,
-        names: Vec<String>,
-        keys: Vec<Key<'_>>,
-        costs: Vec<Option<f64>>,
-        figures: Figures<'_>,
-    ) -> napi::Result<&str> {
-        let mode = match mode.as_str() {
-            "check" => Mode::Check,
-            "peek" => Mode::Peek,
-            "charge" => Mode::Charge,
-            _ => return Err(invalid(format!("mode: {mode:?} is not check, peek or charge"))),
-        };
-        self.judge(mode, &self.charges(&names, &keys, &costs)?, figures)
+    pub fn decider<'a>(&self, env: &'a Env) -> napi::Result<Function<'a, (), u32>> {
+        let own = Rc::clone(&self.own);
+        env.create_function_from_closure("decide", move |call| {
+            let arguments = call.arguments::<Unknown<'_>>()?;
+            let (mode, parts) = (figures::mode(call.get(0)?), arguments.get(1..));
+            own.decide(mode, &parts_of(parts.unwrap_or_default())?)
+        })
     }
 
-    /// Takes back a request that was counted at an instant, in nanoseconds since the epoch.
+    /// Takes back a request that was counted at an instant, in nanoseconds since the epoch. `parts` has the place
+    /// of a rule, a key and a cost for each charge.
     #[napi]
-    pub fn refund(
-        &self,
-        names: Vec<String>,
-        keys: Vec<Key<'_>>,
-        costs: Vec<Option<f64>>,
-        at: Option<Either<f64, BigInt>>,
-    ) -> napi::Result<()> {
-        let at = at.map(|at| input::instant(&at)).transpose()?;
-        let charges = self.charges(&names, &keys, &costs)?;
-        let refund = |(_, charge): &ChargeOf<'_>| self.engine.refund(charge, at, None).into_inner();
+    pub fn refund(&self, parts: Vec<Unknown<'_>>, at: Unknown<'_>) -> napi::Result<()> {
+        let at = optional("at", at, input::instant)?;
+        let parts = parts_of(&parts)?;
+        let charges = self.own.charges(&parts);
+        let refund = |charge: &Charge<'_>| self.own.engine.refund(charge, at, None).into_inner();
         charges.iter().try_for_each(refund).map_err(invalid)
     }
 
     /// Forgets a client of a rule.
     #[napi]
-    pub fn reset(&self, rule: String, key: Key<'_>) -> napi::Result<()> {
-        let id = self.rules[self.place(&rule)?].id;
-        self.engine.reset(id, bytes(&key)).into_inner().map_err(invalid)
+    pub fn reset(&self, rule: Unknown<'_>, key: Key<'_>) -> napi::Result<()> {
+        self.own.engine.reset(self.id(rule)?, bytes(&key)).into_inner().map_err(invalid)
     }
 
     /// Returns the clients of a rule with the highest rates, the highest first.
     #[napi]
-    pub fn top(&self, rule: String, count: Option<f64>) -> napi::Result<Vec<Client>> {
-        let id = self.rules[self.place(&rule)?].id;
-        let top = self.engine.top(id, input::count(count)?).map_err(invalid)?;
+    pub fn top(&self, rule: Unknown<'_>, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
+        let top = self.own.engine.top(self.id(rule)?, input::count(count)?).map_err(invalid)?;
         Ok(top.into_iter().map(Client::from).collect())
     }
 
     /// Returns the number by which `top` reports a key.
     #[napi]
     pub fn fingerprint(&self, key: Key<'_>) -> f64 {
-        self.engine.hash(bytes(&key)).fingerprint() as f64
+        self.own.engine.hash(bytes(&key)).fingerprint() as f64
     }
 
-    /// The names of the rules, each followed by its text.
+    /// The texts of the rules, in the order of their places.
     #[napi(getter)]
-    pub fn rules(&self) -> Vec<String> {
-        self.rules.iter().flat_map(|own| [own.name.clone(), own.rule.to_string()]).collect()
+    pub fn texts(&self) -> Vec<String> {
+        self.own.rules.iter().map(|own| own.rule.to_string()).collect()
     }
 
     /// Returns the header `RateLimit-Policy` of a rule.
     #[napi]
     pub fn policy_header(&self, name: String) -> Option<String> {
-        let own = self.rules.iter().find(|own| own.name == name)?;
+        let own = self.own.rules.iter().find(|own| own.name == name)?;
         figures::policy_header(&name, &own.rule)
     }
 
@@ -136,43 +134,44 @@ impl NativeEngine {
 }
 
 impl NativeEngine {
-    fn judge(
-        &self,
-        mode: Mode,
-        charges: &[ChargeOf<'_>],
-        figures: Figures<'_>,
-    ) -> napi::Result<&str> {
-        let only: Vec<_> = charges.iter().map(|(_, charge)| *charge).collect();
-        let decision = self.engine.decide(&only, mode, None).into_inner().map_err(invalid)?;
-        let (place, deciding) = charges[decision.rule];
-        let own = &self.rules[place];
-        let available =
-            Available::from_decision(&own.rule, &decision, decision.rule).or_else(|| {
-                let one = Charge { cost: Cost::ONE, ..deciding };
-                let peeked = self.engine.decide(&[one], Mode::Peek, None).into_inner().ok()?;
-                Some(Available::from_peek(&own.rule, &peeked))
-            });
-        figures::write(&decision, available, figures);
-        Ok(&own.name)
+    fn id(&self, rule: Unknown<'_>) -> napi::Result<RuleId> {
+        let name = value::text("rule", rule)?;
+        let own = self.own.rules.iter().find(|own| own.name == name);
+        let unknown = || invalid(format!("no rule is called {}", shown_text(&name)));
+        own.map(|own| own.id).ok_or_else(unknown)
+    }
+}
+
+impl Own {
+    /// Decides a request and writes the figures. Returns the place of the deciding rule.
+    fn decide(&self, mode: Mode, parts: &[Part<'_>]) -> napi::Result<u32> {
+        let charges = self.charges(parts);
+        let decision = self.engine.decide(&charges, mode, None).into_inner().map_err(invalid)?;
+        let (place, rule) = (parts[decision.rule].0, &self.rules[parts[decision.rule].0].rule);
+        let available = Available::from_decision(rule, &decision, decision.rule).or_else(|| {
+            let one = Charge { cost: Cost::ONE, ..charges[decision.rule] };
+            let peeked = self.engine.decide(&[one], Mode::Peek, None).into_inner().ok()?;
+            Some(Available::from_peek(rule, &peeked))
+        });
+        self.figures.write(&decision, available);
+        Ok(place as u32)
     }
 
-    /// Returns the charges of a request, with the places of their rules.
-    fn charges<'a>(
-        &self,
-        names: &[String],
-        keys: &'a [Key<'_>],
-        costs: &[Option<f64>],
-    ) -> napi::Result<Vec<ChargeOf<'a>>> {
-        let read = |(name, (key, cost)): (&String, (&'a Key<'_>, &Option<f64>))| {
-            let place = self.place(name)?;
-            let rule = self.rules[place].id;
-            Ok((place, Charge { rule, key: bytes(key), cost: input::cost(*cost)? }))
+    fn charges<'a>(&self, parts: &'a [Part<'_>]) -> Vec<Charge<'a>> {
+        let charge = |(place, key, cost): &'a Part<'_>| Charge {
+            rule: self.rules[*place].id,
+            key: bytes(key),
+            cost: *cost,
         };
-        zip(names, zip(keys, costs)).map(read).collect()
+        parts.iter().map(charge).collect()
     }
+}
 
-    fn place(&self, name: &str) -> napi::Result<usize> {
-        let place = self.rules.iter().position(|own| own.name == name);
-        place.ok_or_else(|| invalid(format!("no rule is called {name:?}")))
-    }
+/// Returns the parts of a request, each of which has three values.
+fn parts_of<'a>(values: &[Unknown<'a>]) -> napi::Result<Vec<Part<'a>>> {
+    let part = |values: &[Unknown<'a>]| {
+        let place = u32::from_unknown(values[0])? as usize;
+        Ok((place, Key::from_unknown(values[1])?, cost("cost", values[2])?))
+    };
+    values.chunks_exact(3).map(part).collect()
 }

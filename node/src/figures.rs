@@ -1,38 +1,67 @@
-//! The figures of a decision, in an array that JavaScript passes: making an object here would take
-//! longer than the decision.
+//! The figures of a decision, in an array that JavaScript passes once: making an object here, or finding the memory
+//! of an array in each call, would take longer than the decision.
 
-use earrrl::{Decision, Outcome, Quota, Rule, TopClient, Wait};
+use std::cell::RefCell;
+
+use earrrl::{Decision, Mode, Outcome, Quota, Rule, TopClient, Wait};
 use earrrl_tower::headers::{Available, current, retry_after};
 use http::HeaderValue;
+use napi::bindgen_prelude::Float64Array;
 use napi_derive::napi;
 
-/// The array that JavaScript passes. Its thread runs this code, so it does not use the array meanwhile.
-pub(crate) type Figures<'a> = &'a mut [f64];
+/// The array of `lib/index.cjs` into which decisions are written, which reads them at once.
+pub(crate) struct Figures(RefCell<Float64Array>);
 
-/// The number of figures, whose order is that of `lib/index.cjs`.
-pub(crate) const FIGURES: usize = 12;
+impl Figures {
+    pub(crate) fn new(array: Float64Array) -> Self {
+        Self(RefCell::new(array))
+    }
 
-/// Writes the figures of a decision. Waits are in milliseconds; infinity is never, NaN is none.
+    /// Writes numbers to the beginning of the array.
+    #[inline]
+    #[expect(unsafe_code, reason = "the memory belongs to JavaScript")]
+    pub(crate) fn set<const N: usize>(&self, figures: [f64; N]) {
+        let mut array = self.0.borrow_mut();
+        // SAFETY: `lib/index.cjs` keeps the array to itself, so that its memory is neither moved nor used by
+        // other threads. This thread holds no other slice of it, and runs no JavaScript before the slice's end.
+        let array = unsafe { array.as_mut() };
+        if let Some(first) = array.first_chunk_mut() {
+            *first = figures;
+        }
+    }
+
+    /// Writes the figures of a decision, in the order of `lib/index.cjs`. Waits are in milliseconds; infinity is
+    /// never, NaN is none.
+    #[inline]
+    pub(crate) fn write(&self, decision: &Decision, available: Option<Available>) {
+        let retry_after_seconds = retry_after(decision)
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .unwrap_or(f64::NAN);
+        self.set([
+            f64::from(u8::from(decision.allowed)),
+            outcome(decision.outcome),
+            decision.remaining as f64,
+            wait(decision.retry_after),
+            decision.reset_after.as_secs_f64() * 1e3,
+            decision.rate.unwrap_or(f64::NAN),
+            decision.limit,
+            decision.delay.as_secs_f64() * 1e3,
+            decision.at.get() as f64,
+            available.map_or(f64::NAN, |available| available.units as f64),
+            available.and_then(|own| own.seconds).map_or(f64::NAN, |wait| wait as f64),
+            retry_after_seconds,
+        ]);
+    }
+}
+
+/// Returns the mode of a number of `lib/index.cjs`.
 #[inline]
-pub(crate) fn write(decision: &Decision, available: Option<Available>, to: Figures<'_>) {
-    let Some(to) = to.first_chunk_mut::<FIGURES>() else { return };
-    let retry_after_seconds = retry_after(decision)
-        .and_then(|value| value.to_str().ok()?.parse().ok())
-        .unwrap_or(f64::NAN);
-    *to = [
-        f64::from(u8::from(decision.allowed)),
-        outcome(decision.outcome),
-        decision.remaining as f64,
-        wait(decision.retry_after),
-        decision.reset_after.as_secs_f64() * 1e3,
-        decision.rate.unwrap_or(f64::NAN),
-        decision.limit,
-        decision.delay.as_secs_f64() * 1e3,
-        decision.at.get() as f64,
-        available.map_or(f64::NAN, |available| available.units as f64),
-        available.and_then(|available| available.seconds).map_or(f64::NAN, |wait| wait as f64),
-        retry_after_seconds,
-    ];
+pub(crate) fn mode(number: u32) -> Mode {
+    match number {
+        0 => Mode::Check,
+        1 => Mode::Peek,
+        _ => Mode::Charge,
+    }
 }
 
 /// Returns the header `RateLimit-Policy` of a rule.

@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use earrrl::{Action, Cost, MemoryEngine, Nanos, Rule};
-use napi::bindgen_prelude::{BigInt, BufferSlice, Either, FromNapiValue, TypeName};
+use napi::bindgen_prelude::{BigInt, BufferSlice, FromNapiValue, TypeName, Unknown};
 use napi::{Env, Error, Status, ValueType, sys};
-use napi_derive::napi;
+
+use crate::value::{self, Options, optional, shown_number, shown_text, wrong};
 
 /// The size of the buffer for short texts, which need no allocation.
 const SHORT: usize = 64;
@@ -62,7 +63,11 @@ impl FromNapiValue for Key<'_> {
                 BufferSlice::from_napi_value(env, value).map(Self::Bytes)
             }
         };
-        key.map_err(|_| invalid("key: expected a text or a Buffer"))
+        // SAFETY: as above.
+        key.map_err(|error| match unsafe { Unknown::from_napi_value(env, value) } {
+            Ok(value) => wrong("key", value, "a string or a Buffer"),
+            Err(_) => error,
+        })
     }
 }
 
@@ -87,46 +92,56 @@ impl StoreMemory {
     }
 }
 
+/// Returns a cost.
+///
+/// # Errors
+/// Returns an error for a value that is no number, or a number that is no cost.
+#[inline]
+pub(crate) fn cost(name: &str, cost: Unknown<'_>) -> napi::Result<Cost> {
+    let number = f64::from_unknown(cost).map_err(|_| wrong(name, cost, "a number"))?;
+    Cost::try_from(number).map_err(|error| invalid(error.of(name)))
+}
+
 /// Returns a cost, 1 if there is none.
 ///
 /// # Errors
-/// Returns an error that shows what would be right.
-#[inline]
-pub(crate) fn cost(cost: Option<f64>) -> napi::Result<Cost> {
-    match cost {
-        None => Ok(Cost::ONE),
-        Some(cost) => Cost::try_from(cost).map_err(|error| invalid(error.of("cost"))),
-    }
+/// Returns the errors of [`cost`].
+pub(crate) fn cost_or_one(cost: Unknown<'_>) -> napi::Result<Cost> {
+    Ok(optional("cost", cost, self::cost)?.unwrap_or(Cost::ONE))
 }
 
-/// The options of a limiter.
-#[napi(object)]
-pub struct LimiterOptions {
-    /// The path of the file that processes share.
-    pub path: Option<String>,
-    /// The greatest number of clients.
-    pub capacity: Option<f64>,
+/// The options that every rule has.
+pub(crate) struct RuleOptions {
     /// The treatment of requests over the limit.
-    pub action: Option<String>,
-    /// The longest delay in milliseconds, for the action `delay`.
-    pub max_delay: Option<f64>,
+    action: Action,
     /// The greatest cost of a request.
-    pub max_cost: Option<f64>,
-    /// The name that headers show.
-    pub name: Option<String>,
+    max_cost: Option<Cost>,
 }
 
-/// Returns the rule of a text with its options.
-///
-/// # Errors
-/// Returns an error with the library's message.
-pub(crate) fn rule(text: &str, options: &LimiterOptions) -> napi::Result<Rule> {
-    let mut rule: Rule = text.parse().map_err(invalid)?;
-    if let Some(max_cost) = options.max_cost {
-        rule = rule.with_max_cost(cost(Some(max_cost))?).map_err(invalid)?;
+impl RuleOptions {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// Returns an error with the name of the wrong option.
+    pub(crate) fn read(options: &Options<'_>) -> napi::Result<Self> {
+        let name = options.get("action", value::text)?;
+        let max_delay = options.get("maxDelay", value::number)?;
+        let max_cost = options.get("maxCost", cost)?;
+        let action = action(name.as_deref().unwrap_or("deny"), max_delay)?;
+        Ok(Self { action, max_cost })
     }
-    let name = options.action.as_deref().unwrap_or("deny");
-    rule.with_action(action(name, options.max_delay)?).map_err(invalid)
+
+    /// Returns the rule of a text with these options.
+    ///
+    /// # Errors
+    /// Returns an error with the library's message.
+    pub(crate) fn rule(&self, text: &str) -> napi::Result<Rule> {
+        let mut rule: Rule = text.parse().map_err(invalid)?;
+        if let Some(max_cost) = self.max_cost {
+            rule = rule.with_max_cost(max_cost).map_err(invalid)?;
+        }
+        rule.with_action(self.action).map_err(invalid)
+    }
 }
 
 fn action(name: &str, max_delay: Option<f64>) -> napi::Result<Action> {
@@ -138,7 +153,7 @@ fn action(name: &str, max_delay: Option<f64>) -> napi::Result<Action> {
         "delay" => return Ok(Action::Delay { max: delay(max_delay)? }),
         _ => {
             let expected = "deny, shadow-ban, quarantine, delay or observe";
-            return Err(invalid(format!("action: {name:?} is not {expected}")));
+            return Err(invalid(format!("action: {} is not {expected}", shown_text(name))));
         }
     };
     match max_delay {
@@ -155,21 +170,20 @@ fn delay(millis: Option<f64>) -> napi::Result<Duration> {
     })
 }
 
-/// Returns the greatest number of clients, 100,000 if none is given.
+/// Returns the greatest number of clients, 100,000 if the option is not given.
 ///
 /// # Errors
 /// Returns an error for a number that is not whole, or not positive.
-pub(crate) fn capacity(clients: Option<f64>) -> napi::Result<usize> {
-    let clients = clients.unwrap_or(100_000.0);
-    whole("capacity", clients, 1..=u32::MAX).map(|clients| clients as usize)
+pub(crate) fn capacity(options: &Options<'_>) -> napi::Result<usize> {
+    let clients = options.get("capacity", whole(1..=u32::MAX))?;
+    Ok(clients.unwrap_or(100_000) as usize)
 }
 
-/// Returns an engine, whose rules have files in a directory if there is a path.
+/// Returns an engine for so many clients of each rule, whose rules have files in a directory if there is a path.
 ///
 /// # Errors
 /// Returns an error with the library's message.
-pub(crate) fn engine(path: Option<String>, capacity: Option<f64>) -> napi::Result<MemoryEngine> {
-    let capacity = self::capacity(capacity)?;
+pub(crate) fn engine(path: Option<String>, capacity: usize) -> napi::Result<MemoryEngine> {
     let engine = match path {
         Some(path) => MemoryEngine::with_state_for(capacity, path),
         None => MemoryEngine::new(capacity),
@@ -181,34 +195,40 @@ pub(crate) fn engine(path: Option<String>, capacity: Option<f64>) -> napi::Resul
 ///
 /// # Errors
 /// Returns an error for a number that is not whole, or negative.
-pub(crate) fn count(clients: Option<f64>) -> napi::Result<usize> {
-    whole("count", clients.unwrap_or(10.0), 0..=u32::MAX).map(|clients| clients as usize)
+pub(crate) fn count(clients: Unknown<'_>) -> napi::Result<usize> {
+    let count = optional("count", clients, whole(0..=u32::MAX))?;
+    Ok(count.unwrap_or(10) as usize)
 }
 
-/// Returns a whole number of a range.
-///
-/// # Errors
-/// Returns an error for a number that is not whole, or outside of the range.
-pub(crate) fn whole(name: &str, number: f64, range: RangeInclusive<u32>) -> napi::Result<u32> {
-    let (least, most) = range.into_inner();
-    if number >= f64::from(least) && number <= f64::from(most) && number.fract() == 0.0 {
-        return Ok(number as u32);
+/// Returns a function that returns a whole number of a range.
+pub(crate) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str, Unknown<'_>) -> napi::Result<u32> {
+    move |name, value| {
+        let number = value::number(name, value)?;
+        let (least, most) = (*range.start(), *range.end());
+        let is_inside = number >= f64::from(least) && number <= f64::from(most);
+        if is_inside && number.fract() == 0.0 {
+            return Ok(number as u32);
+        }
+        let number = shown_number(number);
+        Err(invalid(format!("{name}: {number} is not a whole number from {least} to {most}")))
     }
-    Err(invalid(format!("{name}: {number} is not a whole number from {least} to {most}")))
 }
 
 /// Returns an instant in nanoseconds since the epoch; a number is rounded down to a whole one.
 ///
 /// # Errors
 /// Returns an error for an instant before the epoch, or too late for the clock.
-pub(crate) fn instant(at: &Either<f64, BigInt>) -> napi::Result<Nanos> {
-    let nanos = match at {
-        Either::A(at) if (0.0..u64::MAX as f64).contains(at) => Some(*at as u64),
-        Either::A(_) => None,
-        Either::B(at) => {
-            let (is_negative, nanos, is_exact) = at.get_u64();
+pub(crate) fn instant(name: &str, at: Unknown<'_>) -> napi::Result<Nanos> {
+    let nanos = match at.get_type()? {
+        ValueType::Number => {
+            let at = f64::from_unknown(at)?;
+            (0.0..u64::MAX as f64).contains(&at).then_some(at as u64)
+        }
+        ValueType::BigInt => {
+            let (is_negative, nanos, is_exact) = BigInt::from_unknown(at)?.get_u64();
             (is_exact && !is_negative).then_some(nanos)
         }
+        _ => return Err(wrong(name, at, "a number or a BigInt")),
     };
     nanos.map(Nanos::new).ok_or_else(|| {
         invalid("at: expected the nanoseconds since the epoch, from 0 to 18446744073709551615")

@@ -9,4 +9,5 @@ mod input;
 mod limiter;
 mod rate_limits;
 mod request_rule;
+mod value;
 mod windows;

@@ -1,20 +1,29 @@
 //! The keyed limiter: one rule for many clients.
 
-use earrrl::{Cost, RuleError, Verdict, check_name};
+use std::rc::Rc;
+
+use earrrl::{Cost, Mode, check_name};
 use earrrl_tower::headers::Available;
 use napi::Env;
-use napi::bindgen_prelude::{BigInt, Either, ObjectFinalize};
+use napi::bindgen_prelude::{Float64Array, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
 use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, LimiterOptions, StoreMemory, bytes, invalid};
+use crate::input::{self, Key, RuleOptions, StoreMemory, bytes, cost_or_one, invalid};
+use crate::value::{self, Options, optional};
 
 /// Decides requests under one rule; `lib/index.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeLimiter {
-    limiter: earrrl::Limiter<[u8]>,
+    own: Rc<Own>,
     name: String,
     memory: StoreMemory,
+}
+
+/// The limiter, and the array for its decisions.
+struct Own {
+    limiter: earrrl::Limiter<[u8]>,
+    figures: Figures,
 }
 
 impl ObjectFinalize for NativeLimiter {
@@ -25,94 +34,83 @@ impl ObjectFinalize for NativeLimiter {
 
 #[napi]
 impl NativeLimiter {
-    /// Builds a limiter.
+    /// Builds a limiter, which writes its decisions into an array.
     #[napi(constructor)]
-    pub fn new(env: Env, rule: String, options: LimiterOptions) -> napi::Result<Self> {
-        let name = options.name.clone().unwrap_or_else(|| "default".to_owned());
+    pub fn new(
+        env: Env,
+        rule: Unknown<'_>,
+        options: Unknown<'_>,
+        figures: Float64Array,
+    ) -> napi::Result<Self> {
+        let (text, options) = (value::text("rule", rule)?, Options::new("options", options)?);
+        let path = options.get("path", value::text)?;
+        let capacity = input::capacity(&options)?;
+        let rule = RuleOptions::read(&options)?.rule(&text)?;
+        let name = options.get("name", value::text)?.unwrap_or_else(|| "default".to_owned());
+        options.check_names()?;
         check_name(&name).map_err(invalid)?;
-        let mut builder = earrrl::Limiter::builder(input::rule(&rule, &options)?);
-        let capacity = input::capacity(options.capacity)?;
-        builder = builder.capacity(capacity);
-        if let Some(path) = options.path {
+        let mut builder = earrrl::Limiter::builder(rule).capacity(capacity);
+        if let Some(path) = path {
             builder = builder.state_file(path);
         }
         let limiter = builder.build().map_err(invalid)?;
-        Ok(Self { limiter, name, memory: StoreMemory::reserve(&env, capacity, 1)? })
+        let own = Rc::new(Own { limiter, figures: Figures::new(figures) });
+        Ok(Self { own, name, memory: StoreMemory::reserve(&env, capacity, 1)? })
     }
 
-    /// Decides a request and counts it.
+    /// Returns the function that decides a request: of a key, a cost and a mode. A function finds its limiter in
+    /// much less time than a method does.
     #[napi]
-    pub fn check(&self, key: Key<'_>, cost: Option<f64>, figures: Figures<'_>) -> napi::Result<()> {
-        let key = bytes(&key);
-        self.write(self.limiter.check_cost(key, input::cost(cost)?), key, figures)
+    pub fn decider<'a>(&self, env: &'a Env) -> napi::Result<Function<'a, (), ()>> {
+        let own = Rc::clone(&self.own);
+        env.create_function_from_closure("decide", move |call| {
+            let (key, cost) = (call.get::<Key<'_>>(0)?, input::cost("cost", call.get(1)?)?);
+            own.decide(bytes(&key), cost, figures::mode(call.get(2)?))
+        })
     }
 
     /// Decides a request as of an instant in nanoseconds since the epoch, or as of the latest instant that
     /// was used if that is later.
     #[napi]
-    pub fn check_at(
-        &self,
-        key: Key<'_>,
-        at: Either<f64, BigInt>,
-        cost: Option<f64>,
-        figures: Figures<'_>,
-    ) -> napi::Result<()> {
-        let (at, cost) = (input::instant(&at)?, input::cost(cost)?);
-        let decision = self.limiter.check_at(bytes(&key), cost, at).map_err(invalid)?.decision();
-        let available = Available::from_decision(self.limiter.rule(), &decision, 0);
-        figures::write(&decision, available, figures);
+    pub fn check_at(&self, key: Key<'_>, at: Unknown<'_>, cost: Unknown<'_>) -> napi::Result<()> {
+        let (at, cost) = (input::instant("at", at)?, cost_or_one(cost)?);
+        let Own { limiter, figures } = &*self.own;
+        let decision = limiter.check_at(bytes(&key), cost, at).map_err(invalid)?.decision();
+        figures.write(&decision, Available::from_decision(limiter.rule(), &decision, 0));
         Ok(())
-    }
-
-    /// Decides a request and counts nothing.
-    #[napi]
-    pub fn peek(&self, key: Key<'_>, cost: Option<f64>, figures: Figures<'_>) -> napi::Result<()> {
-        let key = bytes(&key);
-        self.write(self.limiter.peek(key, input::cost(cost)?), key, figures)
-    }
-
-    /// Counts a request even if it is over the limit.
-    #[napi]
-    pub fn charge(
-        &self,
-        key: Key<'_>,
-        cost: Option<f64>,
-        figures: Figures<'_>,
-    ) -> napi::Result<()> {
-        let key = bytes(&key);
-        self.write(self.limiter.charge(key, input::cost(cost)?), key, figures)
     }
 
     /// Takes back a request that was counted at an instant, in nanoseconds since the epoch.
     #[napi]
-    pub fn refund(
-        &self,
-        key: Key<'_>,
-        cost: Option<f64>,
-        at: Option<Either<f64, BigInt>>,
-    ) -> napi::Result<()> {
-        let at = at.map(|at| input::instant(&at)).transpose()?;
-        self.limiter.refund(bytes(&key), input::cost(cost)?, at);
+    pub fn refund(&self, key: Key<'_>, cost: Unknown<'_>, at: Unknown<'_>) -> napi::Result<()> {
+        let at = optional("at", at, input::instant)?;
+        self.own.limiter.refund(bytes(&key), cost_or_one(cost)?, at);
         Ok(())
     }
 
     /// Forgets a client.
     #[napi]
     pub fn reset(&self, key: Key<'_>) {
-        self.limiter.reset(bytes(&key));
+        self.own.limiter.reset(bytes(&key));
+    }
+
+    /// Forgets all clients, and returns their number.
+    #[napi]
+    pub fn clear(&self) -> f64 {
+        self.own.limiter.clear() as f64
     }
 
     /// Returns the clients with the highest rates, the highest first.
     #[napi]
-    pub fn top(&self, count: Option<f64>) -> napi::Result<Vec<Client>> {
-        let top = self.limiter.top(input::count(count)?);
+    pub fn top(&self, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
+        let top = self.own.limiter.top(input::count(count)?);
         Ok(top.into_iter().map(Client::from).collect())
     }
 
     /// Returns the number by which `top` reports a key.
     #[napi]
     pub fn fingerprint(&self, key: Key<'_>) -> f64 {
-        self.limiter.hash(bytes(&key)).fingerprint() as f64
+        self.own.limiter.hash(bytes(&key)).fingerprint() as f64
     }
 
     /// Returns the header `RateLimit` for the available units and the seconds that they must last.
@@ -124,13 +122,13 @@ impl NativeLimiter {
     /// Returns the header `RateLimit-Policy`.
     #[napi(getter)]
     pub fn policy_header(&self) -> Option<String> {
-        figures::policy_header(&self.name, self.limiter.rule())
+        figures::policy_header(&self.name, self.own.limiter.rule())
     }
 
     /// The number of stored clients, including idle ones; of a large table an estimate from a sample.
     #[napi(getter)]
     pub fn size(&self) -> f64 {
-        self.limiter.len() as f64
+        self.own.limiter.len() as f64
     }
 
     /// The name that headers show.
@@ -142,24 +140,26 @@ impl NativeLimiter {
     /// The rule's text.
     #[napi(getter)]
     pub fn rule(&self) -> String {
-        self.limiter.rule().to_string()
+        self.own.limiter.rule().to_string()
     }
 }
 
-impl NativeLimiter {
+impl Own {
+    /// Decides a request, and writes the figures.
     #[inline]
-    fn write(
-        &self,
-        verdict: Result<Verdict<'_>, RuleError>,
-        key: &[u8],
-        figures: Figures<'_>,
-    ) -> napi::Result<()> {
-        let (decision, rule) = (verdict.map_err(invalid)?.decision(), self.limiter.rule());
-        let available = Available::from_decision(rule, &decision, 0).or_else(|| {
-            let peeked = self.limiter.peek(key, Cost::ONE).ok()?;
-            Some(Available::from_peek(rule, &peeked.decision()))
+    fn decide(&self, key: &[u8], cost: Cost, mode: Mode) -> napi::Result<()> {
+        let Self { limiter, figures } = self;
+        let verdict = match mode {
+            Mode::Check => limiter.check_cost(key, cost),
+            Mode::Peek => limiter.peek(key, cost),
+            Mode::Charge => limiter.charge(key, cost),
+        };
+        let decision = verdict.map_err(invalid)?.decision();
+        let available = Available::from_decision(limiter.rule(), &decision, 0).or_else(|| {
+            let peeked = limiter.peek(key, Cost::ONE).ok()?;
+            Some(Available::from_peek(limiter.rule(), &peeked.decision()))
         });
-        figures::write(&decision, available, figures);
+        figures.write(&decision, available);
         Ok(())
     }
 }

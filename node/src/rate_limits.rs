@@ -11,47 +11,20 @@ use earrrl_tower::{
 };
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use napi::Env;
-use napi::bindgen_prelude::ObjectFinalize;
+use napi::bindgen_prelude::{Float64Array, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
 use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, StoreMemory, bytes, invalid, whole};
-use crate::request_rule::{AllAnswers, CostsAfter, RuleAnswers, RuleOptions};
-
-/// The options of a service's rules.
-#[napi(object)]
-pub struct LimitsOptions {
-    /// The directory of the files that processes share.
-    pub path: Option<String>,
-    /// The greatest number of clients of each rule.
-    pub capacity: Option<f64>,
-    /// The networks of the proxies to believe.
-    pub trusted_proxies: Option<Vec<String>>,
-    /// The number of proxies to believe.
-    pub hops: Option<f64>,
-    /// The header that the proxies write.
-    pub source: Option<String>,
-    /// The bits of an IPv4 address that are one client.
-    pub ipv4_prefix: Option<f64>,
-    /// The bits of an IPv6 address that are one client.
-    pub ipv6_prefix: Option<f64>,
-    /// The status of denials.
-    pub status: Option<f64>,
-    /// True if allowed responses have headers.
-    pub headers_on_allowed: Option<bool>,
-    /// True if responses have the older headers.
-    pub x_rate_limit: Option<bool>,
-    /// True if every handler gets the decision.
-    pub always_verdict: Option<bool>,
-    /// The greatest number of requests that are held back.
-    pub max_held: Option<f64>,
-}
+use crate::input::{self, Key, StoreMemory, bytes, cost_or_one, invalid, whole};
+use crate::request_rule::{AllAnswers, CostsAfter, LayerRule};
+use crate::value::{self, Options, optional, shown_text};
 
 /// The rules of a service; `lib/index.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeLimits {
     layer: RateLimitLayer<MemoryEngine>,
     headers: Vec<String>,
+    figures: Figures,
     memory: StoreMemory,
 }
 
@@ -63,42 +36,57 @@ impl ObjectFinalize for NativeLimits {
 
 #[napi]
 impl NativeLimits {
-    /// Builds the layer.
+    /// Builds the layer, which writes decisions into an array.
     #[napi(constructor)]
-    pub fn new(env: Env, rules: Vec<RuleOptions>, options: LimitsOptions) -> napi::Result<Self> {
+    pub fn new(
+        env: Env,
+        rules: Vec<Unknown<'_>>,
+        options: Unknown<'_>,
+        figures: Float64Array,
+    ) -> napi::Result<Self> {
+        let options = Options::new("options", options)?;
         let address = client_address(&options)?;
-        let held = whole("maxHeld", options.max_held.unwrap_or(1000.0), 0..=u32::MAX)?;
-        let engine = input::engine(options.path, options.capacity)?;
-        let mut builder = RateLimitLayer::builder(engine)
-            .status(status("status", options.status.unwrap_or(429.0))?)
-            .headers_on_allowed(options.headers_on_allowed.unwrap_or(true))
-            .x_rate_limit(options.x_rate_limit.unwrap_or(false))
-            .always_verdict(options.always_verdict.unwrap_or(false))
+        let (path, capacity) = (options.get("path", value::text)?, input::capacity(&options)?);
+        let status = options.get("status", status)?.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let held = options.get("maxHeld", whole(0..=u32::MAX))?.unwrap_or(1000);
+        let flag =
+            |name, usual| Ok::<_, napi::Error>(options.get(name, value::flag)?.unwrap_or(usual));
+        let (allowed, older) = (flag("headersOnAllowed", true)?, flag("xRateLimit", false)?);
+        let verdict = flag("alwaysVerdict", false)?;
+        options.check_names()?;
+        let mut builder = RateLimitLayer::builder(input::engine(path, capacity)?)
+            .status(status)
+            .headers_on_allowed(allowed)
+            .x_rate_limit(older)
+            .always_verdict(verdict)
             .max_held(held as usize);
         // Calls over gRPC are recognised by their type.
         let mut headers = vec!["content-type".to_owned()];
         for (place, rule) in rules.into_iter().enumerate() {
+            let rule = LayerRule::read(Options::new("rules", rule)?)?;
             builder = builder.rule(rule.for_layer(place, &address, &mut headers)?);
         }
         let layer = builder.build().map_err(layer_error)?;
         let stores = layer.engine().rules().len();
-        let memory = StoreMemory::reserve(&env, input::capacity(options.capacity)?, stores)?;
-        Ok(Self { layer, headers, memory })
+        let memory = StoreMemory::reserve(&env, capacity, stores)?;
+        Ok(Self { layer, headers, figures: Figures::new(figures), memory })
     }
 
-    /// Judges a request. `headers` has a name and a value for each header that is read.
+    /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
+    /// of the functions of each rule.
     #[napi]
     pub fn judge(
         &self,
-        method: String,
-        target: String,
+        method: Unknown<'_>,
+        target: Unknown<'_>,
         headers: Vec<String>,
-        peer: Option<String>,
-        answers: Option<Vec<RuleAnswers>>,
+        peer: Unknown<'_>,
+        answers: Option<Vec<Unknown<'_>>>,
     ) -> napi::Result<NativeJudged> {
         let mut parts = Request::new(()).into_parts().0;
-        parts.method = method.parse().unwrap_or_default();
-        parts.uri = target.parse().unwrap_or_default();
+        parts.method = value::text("method", method)?.parse().unwrap_or_default();
+        parts.uri = value::text("target", target)?.parse().unwrap_or_default();
+        let peer = optional("peer", peer, value::text)?;
         if let Some(address) = peer.and_then(|peer| peer.parse::<IpAddr>().ok()) {
             parts.extensions.insert(PeerAddress(address));
         }
@@ -121,7 +109,8 @@ impl NativeLimits {
 
     /// Changes the limit of a rule or plan while requests go on.
     #[napi]
-    pub fn change(&self, name: String, limit: String) -> napi::Result<()> {
+    pub fn change(&self, name: Unknown<'_>, limit: Unknown<'_>) -> napi::Result<()> {
+        let (name, limit) = (value::text("name", name)?, value::text("limit", limit)?);
         let known = self.layer.engine().prepared(&name).ok_or_else(|| unknown(&name))?;
         let rule: earrrl::Rule = limit.parse().map_err(invalid)?;
         let rule = rule.with_max_cost(known.max_cost()).and_then(|r| r.with_action(known.action()));
@@ -130,23 +119,23 @@ impl NativeLimits {
 
     /// Forgets a client of a rule or plan.
     #[napi]
-    pub fn reset(&self, name: String, key: Key<'_>) -> napi::Result<()> {
-        let key = bytes(&key);
-        self.layer.engine().reset(self.id(&name)?, &bounded_key(key)).into_inner().map_err(invalid)
+    pub fn reset(&self, name: Unknown<'_>, key: Key<'_>) -> napi::Result<()> {
+        let key = bounded_key(bytes(&key));
+        self.layer.engine().reset(self.id(name)?, &key).into_inner().map_err(invalid)
     }
 
     /// Takes back one request of a client under a rule or plan.
     #[napi]
-    pub fn refund(&self, name: String, key: Key<'_>, cost: Option<f64>) -> napi::Result<()> {
+    pub fn refund(&self, name: Unknown<'_>, key: Key<'_>, cost: Unknown<'_>) -> napi::Result<()> {
         let key = bounded_key(bytes(&key));
-        let charge = Charge { rule: self.id(&name)?, key: &key, cost: input::cost(cost)? };
+        let charge = Charge { rule: self.id(name)?, key: &key, cost: cost_or_one(cost)? };
         self.layer.engine().refund(&charge, None, None).into_inner().map_err(invalid)
     }
 
     /// Returns the clients of a rule or plan with the highest rates, the highest first.
     #[napi]
-    pub fn top(&self, name: String, count: Option<f64>) -> napi::Result<Vec<Client>> {
-        let top = self.layer.engine().top(self.id(&name)?, input::count(count)?);
+    pub fn top(&self, name: Unknown<'_>, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
+        let top = self.layer.engine().top(self.id(name)?, input::count(count)?);
         Ok(top.map_err(invalid)?.into_iter().map(Client::from).collect())
     }
 
@@ -170,7 +159,7 @@ impl NativeLimits {
 
     /// Writes the figures of the decision about a request that is passed on, and returns its rule.
     #[napi]
-    pub fn enter(&self, judged: &mut NativeJudged, figures: Figures<'_>) -> Entered {
+    pub fn enter(&self, judged: &mut NativeJudged) -> Entered {
         let mut extensions = Extensions::new();
         if let Some(passed) = judged.passed.as_mut() {
             passed.enter(&mut extensions);
@@ -181,7 +170,7 @@ impl NativeLimits {
             let (name, decision) = verdict.rule.zip(verdict.decision)?;
             let rule = self.layer.engine().prepared(&name)?;
             let available = Available::from_decision(&rule, &decision, decision.rule);
-            figures::write(&decision, available, figures);
+            self.figures.write(&decision, available);
             Some(name.to_string())
         });
         Entered { rule, settlement }
@@ -189,10 +178,11 @@ impl NativeLimits {
 }
 
 impl NativeLimits {
-    fn id(&self, name: &str) -> napi::Result<RuleId> {
+    fn id(&self, name: Unknown<'_>) -> napi::Result<RuleId> {
+        let name = value::text("name", name)?;
         let rules = self.layer.engine().rules();
         let place = rules.iter().position(|(known, _)| *known == name);
-        place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(name))
+        place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(&name))
     }
 }
 
@@ -255,8 +245,9 @@ impl NativeJudged {
 
     /// Charges the costs that depend on the response, and returns the headers to add to it.
     #[napi]
-    pub fn leave(&mut self, costs: Option<Vec<f64>>) -> napi::Result<Vec<String>> {
-        let costs = costs.unwrap_or_default().into_iter().map(|cost| input::cost(Some(cost)));
+    pub fn leave(&mut self, costs: Option<Vec<Unknown<'_>>>) -> napi::Result<Vec<String>> {
+        let costs =
+            costs.unwrap_or_default().into_iter().map(|cost| input::cost("costAfter", cost));
         let costs = costs.collect::<napi::Result<Vec<_>>>()?;
         let mut parts = Response::new(()).into_parts().0;
         parts.extensions.insert(CostsAfter(costs));
@@ -275,9 +266,9 @@ pub struct NativeSettlement(Settlement);
 impl NativeSettlement {
     /// Charges a cost, at most the rule's greatest.
     #[napi]
-    pub fn charge(&self, cost: f64) -> napi::Result<()> {
+    pub fn charge(&self, cost: Unknown<'_>) -> napi::Result<()> {
         // An engine in memory has charged the cost when the future is made.
-        drop(self.0.charge(input::cost(Some(cost))?));
+        drop(self.0.charge(input::cost("cost", cost)?));
         Ok(())
     }
 }
@@ -286,10 +277,9 @@ impl NativeSettlement {
 ///
 /// # Errors
 /// Returns an error if it is none.
-pub(crate) fn status(option: &str, code: f64) -> napi::Result<StatusCode> {
-    let code = whole(option, code, 400..=999).ok();
-    code.and_then(|code| StatusCode::from_u16(code as u16).ok())
-        .ok_or_else(|| invalid(format!("{option}: expected a status from 400 to 999")))
+pub(crate) fn status(name: &str, code: Unknown<'_>) -> napi::Result<StatusCode> {
+    let code = whole(400..=999)(name, code)?;
+    StatusCode::from_u16(code as u16).map_err(|error| invalid(format!("{name}: {error}")))
 }
 
 /// Adds headers, whose values have a character for each byte, as Node has them.
@@ -311,37 +301,40 @@ fn flat(headers: &HeaderMap) -> Vec<String> {
     headers.iter().flat_map(texts).collect()
 }
 
-fn client_address(options: &LimitsOptions) -> napi::Result<ClientAddress> {
-    let source = match options.source.as_deref().unwrap_or("x-forwarded-for") {
-        text if text.eq_ignore_ascii_case("x-forwarded-for") => AddressSource::XForwardedFor,
-        text if text.eq_ignore_ascii_case("forwarded") => AddressSource::Forwarded,
-        text => AddressSource::Header(
-            text.parse()
-                .map_err(|_| invalid(format!("source: {text:?} is not the name of a header")))?,
-        ),
-    };
-    let prefix = |name, bits: Option<f64>, usual: u8, most: u8| {
-        let bits = whole(name, bits.unwrap_or(usual.into()), 0..=most.into())?;
-        Ok::<_, napi::Error>(bits as u8)
-    };
-    let ipv4 = prefix("ipv4Prefix", options.ipv4_prefix, 32, 32)?;
-    let ipv6 = prefix("ipv6Prefix", options.ipv6_prefix, 64, 128)?;
-    let hops = whole("hops", options.hops.unwrap_or(0.0), 0..=u32::MAX)? as usize;
+fn client_address(options: &Options<'_>) -> napi::Result<ClientAddress> {
+    let source = options.get("source", source)?.unwrap_or(AddressSource::XForwardedFor);
+    let ipv4 = options.get("ipv4Prefix", whole(0..=32))?.unwrap_or(32) as u8;
+    let ipv6 = options.get("ipv6Prefix", whole(0..=128))?.unwrap_or(64) as u8;
+    let hops = options.get("hops", whole(0..=u32::MAX))?.unwrap_or(0) as usize;
+    let networks = |name: &str, value| value::list(name, value, network);
+    let proxies = options.get("trustedProxies", networks)?.unwrap_or_default();
     let address =
         ClientAddress::default().hops(hops).source(source).prefixes(Prefixes::new(ipv4, ipv6));
-    let proxies = options.trusted_proxies.as_deref().unwrap_or_default();
-    proxies.iter().try_fold(address, |address, network| Ok(address.trust(read_network(network)?)))
+    Ok(proxies.into_iter().fold(address, ClientAddress::trust))
 }
 
-fn read_network(text: &str) -> napi::Result<ipnet::IpNet> {
+fn source(name: &str, value: Unknown<'_>) -> napi::Result<AddressSource> {
+    let text = value::text(name, value)?;
+    if text.eq_ignore_ascii_case("x-forwarded-for") {
+        return Ok(AddressSource::XForwardedFor);
+    }
+    if text.eq_ignore_ascii_case("forwarded") {
+        return Ok(AddressSource::Forwarded);
+    }
+    let wrong = |_| invalid(format!("{name}: {} is not the name of a header", shown_text(&text)));
+    Ok(AddressSource::Header(text.parse().map_err(wrong)?))
+}
+
+fn network(name: &str, value: Unknown<'_>) -> napi::Result<ipnet::IpNet> {
+    let text = value::text(name, value)?;
     let address = || text.parse::<IpAddr>().ok().map(ipnet::IpNet::from);
     text.parse().ok().or_else(address).ok_or_else(|| {
-        invalid(format!("trustedProxies: {text:?} is not a network such as 10.0.0.0/8"))
+        invalid(format!("{name}: {} is not a network such as 10.0.0.0/8", shown_text(&text)))
     })
 }
 
 fn unknown(name: &str) -> napi::Error {
-    invalid(format!("neither a rule nor a plan is called {name:?}"))
+    invalid(format!("neither a rule nor a plan is called {}", shown_text(name)))
 }
 
 fn layer_error(error: LayerError) -> napi::Error {

@@ -1,55 +1,34 @@
 //! Rules for requests. Their functions are called in JavaScript, before a request is judged.
 
-use earrrl::{Cost, Rule};
+use earrrl::Cost;
 use earrrl_tower::key::{self, Key, KeyBuffer};
 use earrrl_tower::{ClientAddress, Missing, RequestRule};
 use http::HeaderName;
 use http::request::Parts;
 use http::response;
-use napi::bindgen_prelude::Either;
-use napi_derive::napi;
+use napi::ValueType;
+use napi::bindgen_prelude::Unknown;
 
-use crate::input::{self, LimiterOptions, invalid};
+use crate::input::{self, RuleOptions, invalid};
 use crate::rate_limits::status;
+use crate::value::{self, Options, shown_text, wrong};
 
-/// The options of a rule, as `lib/index.cjs` passes them.
-#[napi(object)]
-pub struct RuleOptions {
-    /// The name of the rule.
-    pub name: String,
-    /// The text of the rule.
-    pub limit: String,
-    /// The parts of the key; null for one that a function returns.
-    pub key: Vec<Option<String>>,
+/// A rule, as `lib/index.cjs` passes it.
+pub(crate) struct LayerRule {
+    name: String,
+    limit: String,
+    /// The parts of the key; `None` for one that a function returns.
+    key: Vec<Option<String>>,
+    missing: Missing,
     /// The cost of a request, unless a function returns it.
-    pub cost: Option<f64>,
+    cost: Cost,
     /// True if a function returns the cost that a response adds.
-    pub has_cost_after: bool,
+    has_cost_after: bool,
     /// True if the handler gets a handle for later costs.
-    pub settled: Option<bool>,
-    /// The treatment of requests without a key.
-    pub missing: Option<Either<String, f64>>,
+    is_settled: bool,
     /// The names and limits of the plans.
-    pub plans: Vec<Vec<String>>,
-    /// The treatment of requests over the limit.
-    pub action: Option<String>,
-    /// The longest delay in milliseconds, for the action `delay`.
-    pub max_delay: Option<f64>,
-    /// The greatest cost of a request.
-    pub max_cost: Option<f64>,
-}
-
-/// The results of a rule's functions for one request.
-#[napi(object)]
-pub struct RuleAnswers {
-    /// True if the rule does not apply.
-    pub exempt: bool,
-    /// The keys that functions returned, in their order.
-    pub keys: Vec<Option<String>>,
-    /// The place of the plan that applies.
-    pub plan: Option<u32>,
-    /// The cost that a function returned.
-    pub cost: Option<f64>,
+    plans: Vec<(String, String)>,
+    options: RuleOptions,
 }
 
 /// The answers of one rule, with a cost that was checked.
@@ -66,17 +45,26 @@ struct Answers {
 pub(crate) struct AllAnswers(Vec<Answers>);
 
 impl AllAnswers {
-    /// Reads the answers.
+    /// Reads the results of the functions of all rules.
     ///
     /// # Errors
-    /// Returns an error for a cost that is none.
-    pub(crate) fn read(answers: Vec<RuleAnswers>) -> napi::Result<Self> {
-        let read = |own: RuleAnswers| {
-            let cost = own.cost.map(|cost| input::cost(Some(cost))).transpose()?;
-            let plan = own.plan.map(|plan| plan as usize);
-            Ok(Answers { exempt: own.exempt, keys: own.keys, plan, cost })
-        };
-        answers.into_iter().map(read).collect::<napi::Result<_>>().map(Self)
+    /// Returns an error for a key or a cost that is none.
+    pub(crate) fn read(answers: Vec<Unknown<'_>>) -> napi::Result<Self> {
+        answers.into_iter().map(Answers::read).collect::<napi::Result<_>>().map(Self)
+    }
+}
+
+impl Answers {
+    fn read(answers: Unknown<'_>) -> napi::Result<Self> {
+        let answers = Options::new("answers", answers)?;
+        let text_or_none = |_: &str, value| value::optional("key", value, value::text);
+        let place = input::whole(0..=u32::MAX);
+        Ok(Self {
+            exempt: answers.required("exempt", value::flag)?,
+            keys: answers.required("keys", |name, keys| value::list(name, keys, text_or_none))?,
+            plan: answers.get("plan", place)?.map(|place| place as usize),
+            cost: answers.get("cost", input::cost)?,
+        })
     }
 }
 
@@ -84,7 +72,28 @@ impl AllAnswers {
 #[derive(Clone)]
 pub(crate) struct CostsAfter(pub(crate) Vec<Cost>);
 
-impl RuleOptions {
+impl LayerRule {
+    /// Reads a rule.
+    ///
+    /// # Errors
+    /// Returns an error with the name of the wrong option.
+    pub(crate) fn read(rule: Options<'_>) -> napi::Result<Self> {
+        let part_of_key = |name: &str, value| value::optional(name, value, value::text);
+        let read = Self {
+            name: rule.required("name", value::text)?,
+            limit: rule.required("limit", value::text)?,
+            key: rule.required("key", |name, key| value::list(name, key, part_of_key))?,
+            missing: rule.get("missing", missing)?.unwrap_or(Missing::Shared),
+            cost: rule.get("cost", input::cost)?.unwrap_or(Cost::ONE),
+            has_cost_after: rule.required("costAfter", value::flag)?,
+            is_settled: rule.get("settled", value::flag)? == Some(true),
+            plans: rule.required("plans", |name, plans| value::list(name, plans, plan))?,
+            options: RuleOptions::read(&rule)?,
+        };
+        rule.check_names()?;
+        Ok(read)
+    }
+
     /// Returns the rule as the layer takes it, and adds the names of the headers that it reads.
     /// `place` is its place among the rules of the layer.
     ///
@@ -96,11 +105,11 @@ impl RuleOptions {
         address: &ClientAddress,
         headers: &mut Vec<String>,
     ) -> napi::Result<RequestRule> {
-        let limit = self.rule(&self.limit)?;
-        let fixed = input::cost(self.cost)?;
+        let limit = self.options.rule(&self.limit)?;
+        let fixed = self.cost;
         let key = layer_key(&self.key, place, address, headers)?;
-        let mut rule = RequestRule::new(self.name.clone(), limit, key)
-            .missing(missing(self.missing.as_ref())?)
+        let mut rule = RequestRule::new(self.name, limit, key)
+            .missing(self.missing)
             .exempt(move |request| answers(request, place).is_some_and(|own| own.exempt))
             .cost_by(move |request| {
                 answers(request, place).and_then(|own| own.cost).unwrap_or(fixed)
@@ -111,26 +120,19 @@ impl RuleOptions {
                 costs.and_then(|costs| costs.0.get(place).copied()).unwrap_or_default()
             });
         }
-        for (nth, plan) in self.plans.iter().enumerate() {
-            let [name, limit] = &**plan else { return Err(invalid("plans: a name and a limit")) };
-            rule = rule.plan(name.clone(), self.rule(limit)?, move |request| {
+        for (nth, (name, limit)) in self.plans.into_iter().enumerate() {
+            rule = rule.plan(name, self.options.rule(&limit)?, move |request| {
                 answers(request, place).is_some_and(|own| own.plan == Some(nth))
             });
         }
-        Ok(if self.settled == Some(true) { rule.settled() } else { rule })
+        Ok(if self.is_settled { rule.settled() } else { rule })
     }
+}
 
-    fn rule(&self, text: &str) -> napi::Result<Rule> {
-        let options = LimiterOptions {
-            path: None,
-            capacity: None,
-            action: self.action.clone(),
-            max_delay: self.max_delay,
-            max_cost: self.max_cost,
-            name: None,
-        };
-        input::rule(text, &options)
-    }
+/// Returns the name and the limit of a plan.
+fn plan(name: &str, plan: Unknown<'_>) -> napi::Result<(String, String)> {
+    let plan = Options::new(name, plan)?;
+    Ok((plan.required("name", value::text)?, plan.required("limit", value::text)?))
 }
 
 fn layer_key(
@@ -170,7 +172,8 @@ fn named_key(
         ("method", _) => Box::new(key::Method),
         ("path", _) => Box::new(key::by(|request| Some(request.uri.path().to_owned()))),
         (_, Some(("header", name))) => {
-            let wrong = |_| invalid(format!("key: {name:?} is not the name of a header"));
+            let wrong =
+                |_| invalid(format!("key: {} is not the name of a header", shown_text(name)));
             let name: HeaderName = name.parse().map_err(wrong)?;
             headers.push(name.as_str().to_owned());
             Box::new(key::header(name))
@@ -181,20 +184,20 @@ fn named_key(
         }
         _ => {
             let expected = "client, everyone, method, path, header:NAME or cookie:NAME";
-            return Err(invalid(format!("key: {text:?} is not {expected}")));
+            return Err(invalid(format!("key: {} is not {expected}", shown_text(text))));
         }
     })
 }
 
-fn missing(missing: Option<&Either<String, f64>>) -> napi::Result<Missing> {
-    match missing {
-        None => Ok(Missing::Shared),
-        Some(Either::A(text)) if text == "share" => Ok(Missing::Shared),
-        Some(Either::A(text)) if text == "skip" => Ok(Missing::Skip),
-        Some(Either::B(code)) => status("missing", *code).map(Missing::Deny),
-        Some(Either::A(_)) => {
-            Err(invalid("missing: expected share, skip, or a status from 400 to 999"))
-        }
+fn missing(name: &str, value: Unknown<'_>) -> napi::Result<Missing> {
+    let is_number = value.get_type()? == ValueType::Number;
+    if is_number && let Ok(status) = status(name, value) {
+        return Ok(Missing::Deny(status));
+    }
+    match value::text(name, value).as_deref() {
+        Ok("share") => Ok(Missing::Shared),
+        Ok("skip") => Ok(Missing::Skip),
+        _ => Err(wrong(name, value, "\"share\", \"skip\", or a status from 400 to 999")),
     }
 }
 

@@ -126,6 +126,22 @@ test("processes share a file", () => {
   assert.ok(!new Limiter("gcra 100/d burst=100", { path }).check("alice").allowed);
 });
 
+test("a clear forgets the clients of all processes", () => {
+  const path = join(newPath(), "login");
+  const limiter = new Limiter("gcra 2/d burst=2", { path });
+  const code = `const { Limiter } = require(${JSON.stringify(require.resolve("earrrl"))});
+    const limiter = new Limiter("gcra 2/d burst=2", { path: ${JSON.stringify(path)} });
+    console.log(["alice", "bob"].map((client) => [1, 2, 3].filter(() => limiter.check(client).allowed).length).join())`;
+  for (const expected of ["2,2\n", "2,2\n"]) {
+    assert.equal(execFileSync(process.execPath, ["-e", code], { encoding: "utf8" }), expected);
+    assert.ok(!limiter.peek("alice").allowed);
+    assert.deepEqual([limiter.clear(), limiter.clear(), limiter.size], [2, 0, 0]);
+  }
+  const alone = new Limiter("sliding-log 2/1d");
+  alone.check("alice", 2);
+  assert.deepEqual([alone.clear(), alone.check("alice").allowed], [1, true]);
+});
+
 test("worker threads share a file", async () => {
   const path = join(newPath(), "login");
   const code = `const { Limiter } = require(${JSON.stringify(require.resolve("earrrl"))});

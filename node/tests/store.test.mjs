@@ -26,6 +26,10 @@ for (const path of [undefined, newPath()]) {
     assert.equal((await other.get("a:alice"))?.totalHits, path && 2);
     await store.resetKey("alice");
     assert.equal(await store.get("alice"), undefined);
+    for (const key of ["alice", "bob"]) await store.increment(key);
+    store.resetAll();
+    for (const key of ["alice", "bob"]) assert.equal(await store.get(key), undefined);
+    assert.equal(await other.get("a:alice"), undefined);
   });
 }
 

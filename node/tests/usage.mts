@@ -17,7 +17,7 @@ for (const { at, rule, outcome, rate, delay } of decisions) {
 }
 const headers: Record<string, string> = decisions[0]!.headers();
 const top: Client[] = [...limiter.top(), ...limiter.top(3)];
-console.log(headers, top[0]?.fingerprint === limiter.fingerprint("a"), limiter.rule.length + limiter.size);
+console.log(headers, top[0]?.fingerprint === limiter.fingerprint("a"), limiter.rule.length + limiter.size + limiter.clear());
 
 const engine = new Engine({ login: "gcra 1/s burst=9", address: "fixed-window 5/1m" }, { path: "/dev/shm/b", capacity: 10 });
 const both = engine.check({ login: "alice", address: ["192.0.2.7", 5] });

@@ -1,0 +1,162 @@
+//! Values of JavaScript. What is wrong about one is said in its language: which argument it is, what it is, and
+//! what would be right.
+
+use std::cell::RefCell;
+
+use napi::bindgen_prelude::{Array, FromNapiValue, JsObjectValue as _, Object, Unknown};
+use napi::{Error, Result, ValueType};
+
+use crate::input::invalid;
+
+/// The most characters of a string that an error shows.
+const SHOWN: usize = 40;
+
+/// Returns a string.
+pub(crate) fn text(name: &str, value: Unknown<'_>) -> Result<String> {
+    read(name, value, ValueType::String, "a string")
+}
+
+/// Returns a number.
+pub(crate) fn number(name: &str, value: Unknown<'_>) -> Result<f64> {
+    read(name, value, ValueType::Number, "a number")
+}
+
+/// Returns a boolean.
+pub(crate) fn flag(name: &str, value: Unknown<'_>) -> Result<bool> {
+    read(name, value, ValueType::Boolean, "true or false")
+}
+
+fn read<T: FromNapiValue>(
+    name: &str,
+    value: Unknown<'_>,
+    kind: ValueType,
+    expected: &str,
+) -> Result<T> {
+    if value.get_type()? == kind {
+        T::from_unknown(value)
+    } else {
+        Err(wrong(name, value, expected))
+    }
+}
+
+/// Returns what `read` returns for each element of an array.
+pub(crate) fn list<'a, T>(
+    name: &str,
+    value: Unknown<'a>,
+    read: impl Fn(&str, Unknown<'a>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let array = Array::from_unknown(value).map_err(|_| wrong(name, value, "an array"))?;
+    let elements = (0..array.len()).filter_map(|place| array.get(place).transpose());
+    elements.map(|element| read(name, element?)).collect()
+}
+
+/// Returns what `read` returns, or `None` for undefined and null.
+pub(crate) fn optional<'a, T>(
+    name: &str,
+    value: Unknown<'a>,
+    read: impl Fn(&str, Unknown<'a>) -> Result<T>,
+) -> Result<Option<T>> {
+    match value.get_type()? {
+        ValueType::Undefined | ValueType::Null => Ok(None),
+        _ => read(name, value).map(Some),
+    }
+}
+
+/// Returns the error for an argument that has the wrong type.
+pub(crate) fn wrong(name: &str, value: Unknown<'_>, expected: &str) -> Error {
+    invalid(format!("{name}: {} is not {expected}", shown(value)))
+}
+
+/// Returns a description of a value. No code of the caller runs.
+fn shown(value: Unknown<'_>) -> String {
+    match value.get_type() {
+        Ok(ValueType::Undefined) => "undefined".to_owned(),
+        Ok(ValueType::Null) => "null".to_owned(),
+        Ok(ValueType::Boolean) => bool::from_unknown(value).is_ok_and(|flag| flag).to_string(),
+        Ok(ValueType::Number) => shown_number(f64::from_unknown(value).unwrap_or(f64::NAN)),
+        Ok(ValueType::String) => shown_text(&String::from_unknown(value).unwrap_or_default()),
+        Ok(ValueType::BigInt) => "a BigInt".to_owned(),
+        Ok(ValueType::Symbol) => "a symbol".to_owned(),
+        Ok(ValueType::Function) => "a function".to_owned(),
+        _ if Array::from_unknown(value).is_ok() => "an array".to_owned(),
+        _ => "an object".to_owned(),
+    }
+}
+
+/// Returns a number as JavaScript shows it.
+pub(crate) fn shown_number(number: f64) -> String {
+    if number.is_infinite() {
+        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    let is_short = number == 0.0 || number.is_nan() || (1e-6..1e21).contains(&number.abs());
+    if is_short { number.to_string() } else { format!("{number:e}") }
+}
+
+/// Returns the beginning of a string, in quotation marks.
+pub(crate) fn shown_text(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),
+    }
+}
+
+/// The options of a call: the properties of an object.
+pub(crate) struct Options<'a> {
+    object: Object<'a>,
+    /// The names that were read.
+    known: RefCell<Vec<&'static str>>,
+}
+
+impl<'a> Options<'a> {
+    /// Returns the options of an object.
+    ///
+    /// # Errors
+    /// Returns an error for a value that is no object.
+    pub(crate) fn new(name: &str, value: Unknown<'a>) -> Result<Self> {
+        let object = read(name, value, ValueType::Object, "an object")?;
+        Ok(Self { object, known: RefCell::default() })
+    }
+
+    /// Returns what `read` returns for an option, or `None` if it is not given.
+    ///
+    /// # Errors
+    /// Returns the errors of `read`, and what a getter of the caller throws.
+    pub(crate) fn get<T>(
+        &self,
+        name: &'static str,
+        read: impl Fn(&str, Unknown<'a>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.known.borrow_mut().push(name);
+        optional(name, self.object.get_named_property_unchecked(name)?, read)
+    }
+
+    /// Returns what `read` returns for an option that must be given.
+    ///
+    /// # Errors
+    /// Returns the errors of [`get`](Self::get).
+    pub(crate) fn required<T>(
+        &self,
+        name: &'static str,
+        read: impl Fn(&str, Unknown<'a>) -> Result<T>,
+    ) -> Result<T> {
+        self.known.borrow_mut().push(name);
+        read(name, self.object.get_named_property_unchecked(name)?)
+    }
+
+    /// Returns an error if there is an option that was not read: a misspelt one would otherwise have no
+    /// effect, and nobody would notice.
+    ///
+    /// # Errors
+    /// Returns an error that lists the options.
+    pub(crate) fn check_names(&self) -> Result<()> {
+        let known = self.known.borrow();
+        let names = Object::keys(&self.object)?;
+        match names.iter().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(()),
+            Some(name) => {
+                let name = shown_text(name);
+                Err(invalid(format!("{name} is not an option; expected {}", known.join(", "))))
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+// Wrong values for every function and option: each message names the argument, the value, and what would be right.
+import assert from "node:assert/strict";
+import test from "node:test";
+import { EarrrlStore, Engine, Limiter, RateLimits } from "earrrl";
+import { rateLimit as forExpress } from "earrrl/express";
+import { rateLimit as forFastify } from "earrrl/fastify";
+import { rateLimit as forHono } from "earrrl/hono";
+
+const GCRA = "gcra 5/s burst=9";
+// What an error calls these values.
+const VALUES = [[undefined, "undefined"], [null, "null"], [true, "true"], [5, "5"], [NaN, "NaN"], [-Infinity, "-Infinity"], [1e300, "1e300"], ["5", '"5"'], ["x".repeat(99), `"${"x".repeat(40)}…"`],
+  [7n, "a BigInt"], [Symbol("a"), "a symbol"], [() => 1, "a function"], [{}, "an object"], [["a"], "an array"], [new Date(0), "an object"], [new Map(), "an object"]];
+
+const KINDS = {
+  "a string": (value) => typeof value === "string",
+  "a number": (value) => typeof value === "number",
+  "a number or a BigInt": (value) => typeof value === "number" || typeof value === "bigint",
+  "true or false": (value) => typeof value === "boolean",
+  "an object": (value) => typeof value === "object" && value !== null,
+  "an array": Array.isArray,
+  "a string or a Buffer": (value) => typeof value === "string",
+};
+const NONE = (value) => value === undefined || value === null;
+
+const limiter = new Limiter(GCRA);
+const engine = new Engine({ login: GCRA });
+const limits = new RateLimits([{ name: "a", limit: GCRA, settled: true }]);
+const rule = (options) => new RateLimits([{ name: "a", limit: GCRA, ...options }]);
+const answering = (options) => rule(options).judge("GET", "/", {}, "10.0.0.1", {});
+const settlement = limits.judge("GET", "/", {}, "10.0.0.1", {}).enter().settlement;
+
+// The argument, what is right, whether it may be left out, and the call.
+const CALLS = [
+  ["rule", "a string", false, (value) => new Limiter(value)],
+  ["options", "an object", undefined, (value) => new Limiter(GCRA, value)],
+  ["path", "a string", true, (value) => new Limiter(GCRA, { path: value })],
+  ["capacity", "a number", true, (value) => new Limiter(GCRA, { capacity: value })],
+  ["action", "a string", true, (value) => new Limiter(GCRA, { action: value })],
+  ["maxDelay", "a number", true, (value) => new Limiter(GCRA, { action: "delay", maxDelay: value })],
+  ["maxCost", "a number", true, (value) => new Limiter(GCRA, { maxCost: value })],
+  ["name", "a string", true, (value) => new Limiter(GCRA, { name: value })],
+  ...["check", "peek", "charge"].flatMap((name) => [
+    ["key", "a string or a Buffer", false, (value) => limiter[name](value)],
+    ["cost", "a number", true, (value) => limiter[name]("a", value)],
+    ["key", "a string or a Buffer", false, (value) => engine[name]({ login: [value, 1] })],
+    ["cost", "a number", true, (value) => engine[name]({ login: ["a", value] })],
+  ]),
+  ["key", "a string or a Buffer", false, (value) => limiter.checkAt(value, 5)],
+  ["at", "a number or a BigInt", false, (value) => limiter.checkAt("a", value)],
+  ["cost", "a number", true, (value) => limiter.checkAt("a", 5, value)],
+  ["key", "a string or a Buffer", false, (value) => limiter.refund(value)],
+  ["cost", "a number", true, (value) => limiter.refund("a", value)],
+  ["at", "a number or a BigInt", true, (value) => limiter.refund("a", 1, value)],
+  ["key", "a string or a Buffer", false, (value) => limiter.reset(value)],
+  ["count", "a number", true, (value) => limiter.top(value)],
+  ["key", "a string or a Buffer", false, (value) => limiter.fingerprint(value)],
+  ["login", "a string", false, (value) => new Engine({ login: value })],
+  ["path", "a string", true, (value) => new Engine({ login: GCRA }, { path: value })],
+  ["capacity", "a number", true, (value) => new Engine({ login: GCRA }, { capacity: value })],
+  ["at", "a number or a BigInt", true, (value) => engine.refund({ login: "a" }, value)],
+  ["rule", "a string", false, (value) => engine.reset(value, "a")],
+  ["key", "a string or a Buffer", false, (value) => engine.reset("login", value)],
+  ["rule", "a string", false, (value) => engine.top(value)],
+  ["count", "a number", true, (value) => engine.top("login", value)],
+  ["key", "a string or a Buffer", false, (value) => engine.fingerprint(value)],
+  ["options", "an object", undefined, (value) => new RateLimits([], value)],
+  ...["path", "source"].map((name) => [name, "a string", true, (value) => new RateLimits([], { [name]: value })]),
+  ...["capacity", "hops", "ipv4Prefix", "ipv6Prefix", "status", "maxHeld"].map((name) => [name, "a number", true, (value) => new RateLimits([], { [name]: value })]),
+  ...["headersOnAllowed", "xRateLimit", "alwaysVerdict"].map((name) => [name, "true or false", true, (value) => new RateLimits([], { [name]: value })]),
+  ["trustedProxies", "an array", true, (value) => new RateLimits([], { trustedProxies: value })],
+  ["trustedProxies", "a string", false, (value) => new RateLimits([], { trustedProxies: [value] })],
+  ...["name", "limit"].map((name) => [name, "a string", false, (value) => rule({ [name]: value })]),
+  ["action", "a string", true, (value) => rule({ action: value })],
+  ["maxDelay", "a number", true, (value) => rule({ action: "delay", maxDelay: value })],
+  ["maxCost", "a number", true, (value) => rule({ maxCost: value })],
+  ["settled", "true or false", true, (value) => rule({ settled: value })],
+  ["name", "a string", false, (value) => rule({ plans: [{ name: value, limit: GCRA, applies: () => true }] })],
+  ["limit", "a string", false, (value) => rule({ plans: [{ name: "b", limit: value, applies: () => true }] })],
+  ["key", "a string", true, (value) => answering({ key: () => value })],
+  ["cost", "a number", true, (value) => answering({ cost: () => value })],
+  ["costAfter", "a number", false, (value) => answering({ costAfter: () => value }).leave(200, {})],
+  ["cost", "a number", false, (value) => settlement.charge(value)],
+  ["method", "a string", false, (value) => limits.judge(value, "/", {}, "10.0.0.1", {})],
+  ["target", "a string", false, (value) => limits.judge("GET", value, {}, "10.0.0.1", {})],
+  ["peer", "a string", true, (value) => limits.judge("GET", "/", {}, value, {})],
+  ["name", "a string", false, (value) => limits.change(value, GCRA)],
+  ["limit", "a string", false, (value) => limits.change("a", value)],
+  ["name", "a string", false, (value) => limits.reset(value, "a")],
+  ["key", "a string or a Buffer", false, (value) => limits.reset("a", value)],
+  ["name", "a string", false, (value) => limits.refund(value, "a")],
+  ["key", "a string or a Buffer", false, (value) => limits.refund("a", value)],
+  ["cost", "a number", true, (value) => limits.refund("a", "a", value)],
+  ["name", "a string", false, (value) => limits.top(value)],
+  ["count", "a number", true, (value) => limits.top("a", value)],
+  ["key", "a string or a Buffer", false, (value) => limits.fingerprint(value)],
+  ["options", "an object", undefined, (value) => new EarrrlStore(value)],
+  ["path", "a string", true, (value) => new EarrrlStore({ path: value })],
+  ["capacity", "a number", true, (value) => new EarrrlStore({ capacity: value })],
+  ["prefix", "a string", true, (value) => new EarrrlStore({ prefix: value })],
+  ["windowMs", "a number", false, (value) => new EarrrlStore().init({ windowMs: value })],
+];
+
+test("the message for a wrong type names the argument, the value, and what would be right", () => {
+  for (const [name, kind, optional, call] of CALLS) {
+    for (const [value, shown] of VALUES) {
+      if (KINDS[kind](value) || (optional && NONE(value)) || (optional === undefined && value === undefined)) continue;
+      const message = `${name}: ${shown} is not ${kind}`;
+      assert.throws(() => call(value), (error) => error instanceof Error && error.message === message, `${call}: expected ${message}`);
+    }
+  }
+});
+
+const missing = 'missing: "ban" is not "share", "skip", or a status from 400 to 999';
+const TEXTS = [
+  [() => limiter.check("a", -1), "cost: `-1` is not a number from 0 to 1e18"],
+  [() => new Limiter(GCRA, { capacity: Infinity }), "capacity: Infinity is not a whole number from 1 to 4294967295"],
+  [() => new Limiter(GCRA, { capcity: 5 }), '"capcity" is not an option; expected path, capacity, action, maxDelay, maxCost, name'],
+  [() => new Engine({ a: GCRA }, { name: "a" }), '"name" is not an option; expected path, capacity'],
+  [() => new EarrrlStore({ paht: "/dev/shm/a" }), '"paht" is not an option; expected path, capacity, prefix'],
+  [() => new RateLimits([], { trustProxies: true }), /^"trustProxies" is not an option; expected source, .*, trustedProxies, /],
+  [() => rule({ keys: ["client"] }), /^"keys" is not an option; expected name, limit, key, /],
+  [() => rule({ missing: "ban" }), missing],
+  [() => rule({ missing: 200 }), missing.replace('"ban"', "200")],
+  [() => rule({ missing: true }), missing.replace('"ban"', "true")],
+  [() => rule({ key: 5 }), "key: expected strings and functions"],
+  [() => rule({ key: [] }), "key: an empty list; expected at least one part"],
+  [() => rule({ key: "adress" }), 'key: "adress" is not client, everyone, method, path, header:NAME or cookie:NAME'],
+  [() => rule({ exempt: true }), "exempt: expected a function"],
+  [() => rule({ costAfter: 5 }), "costAfter: expected a function"],
+  [() => rule({ plans: { name: "b" } }), "plans: expected an array of objects with name, limit and applies"],
+  [() => rule({ plans: ["b"] }), "plans: expected an array of objects with name, limit and applies"],
+  [() => rule({ plans: [{ name: "b", limit: GCRA }] }), "plan b: expected a function"],
+  [() => new RateLimits({ name: "a", limit: GCRA }), "rules: expected an array of objects, one for each rule"],
+  [() => new RateLimits([GCRA]), "rules: expected an array of objects, one for each rule"],
+  [() => new RateLimits([], { status: 200 }), "status: 200 is not a whole number from 400 to 999"],
+  [() => new RateLimits([], { trustedProxies: ["10.0.0.0/99"] }), 'trustedProxies: "10.0.0.0/99" is not a network such as 10.0.0.0/8'],
+  [() => limits.judge("GET", "/", null), "headers: expected an object with the values of headers by their names"],
+  [() => limits.change("b", GCRA), 'neither a rule nor a plan is called "b"'],
+  [() => new Engine(GCRA), "rules: expected an object with the texts of rules by their names"],
+  [() => engine.check("alice"), "charges: expected an object with keys by the names of rules"],
+  [() => engine.check({ login: ["a"] }), "login: expected a key, or a key and a cost"],
+  [() => engine.check({ address: "a" }), 'no rule is called "address"'],
+  [() => engine.reset("address", "a"), 'no rule is called "address"'],
+  [() => new EarrrlStore().init({ windowMs: -1 }), /^windowMs: -1 is not from 1 to /],
+  ...[forExpress, forFastify, forHono].flatMap((rateLimit) => [
+    [() => rateLimit(), "limits: expected RateLimits"],
+    [() => rateLimit(limiter), "limits: expected RateLimits"],
+    [() => rateLimit(limits, { respond: "no" }), "respond: expected a function"],
+  ]),
+  [() => forHono(limits, { peer: "10.0.0.1" }), "peer: expected a function"],
+];
+
+test("the message for a wrong value says what would be right", () => {
+  for (const [call, message] of TEXTS) assert.throws(call, { message }, String(call));
+});
