@@ -1,19 +1,18 @@
-//! The format of reservations in Redis: the part that `hold.lua` writes, then a note of this node.
+//! The format of reservations in Redis: the part that `hold.lua` writes and `held.lua` reads, then a
+//! note for nodes that did not make the reservation.
 
 use std::time::Duration;
 
 use earrrl::{Action, Cost, HoldId, Nanos, Rule};
 
-use crate::algorithm::{AlgorithmKind, Fields, Packed, nanos};
+use crate::algorithm::{Fields, Packed, nanos};
 use crate::batches::PackedHold;
 use crate::key::place_of;
 use crate::request::{HoldRequest, KeyedCharge, Request};
 use crate::shared::Shared;
 
-/// The flags of charges in `hold.lua`.
-const BUCKET: u8 = 8;
+/// The flag of charges in `hold.lua` that are answered as allowed even if they are not.
 const ANSWERED_AS_ALLOWED: u8 = 16;
-const CONCURRENT: u8 = 32;
 
 /// The places of tags in an id: its low bits are the place of the slot in which it is stored.
 const PLACES: u128 = 1024;
@@ -23,7 +22,6 @@ const PLACES: u128 = 1024;
 pub(crate) struct StoredHold {
     pub(crate) is_committed: bool,
     pub(crate) expires: Nanos,
-    pub(crate) at: Nanos,
     pub(crate) parts: Vec<StoredPart>,
     /// The places of the tags of the other slots that the reservation is in.
     pub(crate) others: Vec<usize>,
@@ -40,20 +38,6 @@ pub(crate) struct StoredPart {
     pub(crate) cost: Cost,
     /// The key of the record up to the rule's name.
     pub(crate) client: Vec<u8>,
-    /// False if the rule let the request pass without storing it.
-    pub(crate) is_stored: bool,
-    pub(crate) bucket: StoredBucket,
-    /// The offset of the time at which places were taken or renewed; `None` but for concurrent.
-    pub(crate) taken_at: Option<usize>,
-}
-
-/// The figures that the commit of a bucket needs; all 0 under other algorithms.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StoredBucket {
-    /// The time at which the bucket would be full after the request, in microseconds and ticks.
-    pub(crate) full_at: (f64, f64),
-    /// The time from which commits were summed up, and the microseconds that they had given back.
-    pub(crate) given: (f64, f64),
 }
 
 /// Returns the place of the tag in whose slot a reservation is stored.
@@ -66,12 +50,9 @@ pub(crate) fn id_in(slot: u16, random: u128) -> HoldId {
     HoldId::from_bits(random - random % PLACES + place_of(slot) as u128)
 }
 
-/// Returns the flags of a charge in `hold.lua`.
+/// Returns the flags that a charge has in `hold.lua` beside those of a decision.
 pub(crate) fn flags(rule: &Rule) -> u8 {
-    let is_bucket = AlgorithmKind::of(rule.limit()) == AlgorithmKind::TokenBucket;
-    let bucket = if is_bucket { BUCKET } else { 0 };
-    let concurrent = if rule.limit().is_concurrent() { CONCURRENT } else { 0 };
-    bucket | concurrent | if rule.action() == Action::ShadowBan { ANSWERED_AS_ALLOWED } else { 0 }
+    if rule.action() == Action::ShadowBan { ANSWERED_AS_ALLOWED } else { 0 }
 }
 
 /// Returns a time to live as scripts read it: microseconds, and the milliseconds for which the key
@@ -119,58 +100,27 @@ fn pack_charge(place: usize, charge: &KeyedCharge, packed: &mut Packed) {
 pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     let (status, rest) = bytes.split_first()?;
     let mut fields = Fields(rest);
-    let (expires, at) = (nanos(fields.number()?), nanos(fields.number()?));
+    let (expires, _at) = (nanos(fields.number()?), fields.number()?);
     let count = fields.whole(1)?;
-    let heads: Vec<_> =
-        (0..count).map(|_| read_head(&mut fields, bytes.len())).collect::<Option<_>>()?;
-    let parts = heads.into_iter().map(|head| read_part(&mut fields, head));
-    let parts = parts.collect::<Option<_>>()?;
+    for _ in 0..count {
+        let (_is_stored, len) = (fields.whole(1)?, fields.whole(1)? as usize);
+        fields.bytes(len)?;
+    }
+    let parts = (0..count).map(|_| read_part(&mut fields)).collect::<Option<_>>()?;
     let others = std::iter::from_fn(|| fields.whole(2)).map(|place| place as usize).collect();
-    Some(StoredHold { is_committed: *status == b'C', expires, at, parts, others })
-}
-
-/// The fields of a charge that `hold.lua` writes.
-struct Head {
-    is_stored: bool,
-    bucket: StoredBucket,
-    taken_at: Option<usize>,
-}
-
-/// Reads the fields of a charge that `hold.lua` writes into a reservation of `total` bytes.
-fn read_head(fields: &mut Fields<'_>, total: usize) -> Option<Head> {
-    let (is_stored, len) = (fields.whole(1)? == 1, fields.whole(1)? as usize);
-    if len == size_of::<f64>() {
-        let taken_at = Some(total - fields.0.len());
-        fields.number()?;
-        return Some(Head { is_stored, bucket: StoredBucket::default(), taken_at });
-    }
-    let (bucket, rest) = fields.0.split_at_checked(len)?;
-    fields.0 = rest;
-    let mut read = Fields(bucket);
-    let mut figures = StoredBucket::default();
-    if len > 0 {
-        figures.given = (read.number()?, read.number()?);
-        // A record begins with its tag. There is none if the bucket is full.
-        if read.whole(1).is_some() {
-            figures.full_at = (read.whole(7)? as f64, read.whole(4)? as f64);
-        }
-    }
-    Some(Head { is_stored, bucket: figures, taken_at: None })
+    Some(StoredHold { is_committed: *status == b'C', expires, parts, others })
 }
 
 /// Reads the fields of a charge in the note.
-fn read_part(fields: &mut Fields<'_>, head: Head) -> Option<StoredPart> {
-    let Head { is_stored, bucket, taken_at } = head;
+fn read_part(fields: &mut Fields<'_>) -> Option<StoredPart> {
     let place = fields.whole(1)? as usize;
     let (kind, tag) = (fields.whole(1)? as u8, fields.whole(4)? as u32);
     let (low, high) = (fields.whole(8)?, fields.whole(8)?);
     let cost = Cost::from_billionths(u128::from(high) << 64 | u128::from(low));
     let mut text = || {
         let len = fields.whole(4)? as usize;
-        let (text, rest) = fields.0.split_at_checked(len)?;
-        fields.0 = rest;
-        Some(text.to_vec())
+        Some(fields.bytes(len)?.to_vec())
     };
     let (rule, client) = (String::from_utf8(text()?).ok()?, text()?);
-    Some(StoredPart { place, rule, kind, tag, cost, client, is_stored, bucket, taken_at })
+    Some(StoredPart { place, rule, kind, tag, cost, client })
 }

@@ -105,7 +105,7 @@ impl Keys {
 
     /// Returns the key of what commits of a client's reservations have given back to a bucket.
     pub(crate) fn given(&self, record: &[u8]) -> Vec<u8> {
-        [record, b":given"].concat()
+        [record, b":given-back"].concat()
     }
 
     /// Returns the key of a node's receipts, in the slot of this tag.

@@ -1,11 +1,13 @@
-//! The reservations that this node has made and that are live, as far as it knows. They are only
-//! counted here, so that clients cannot fill Redis.
+//! The reservations that this node has made and that are live, as far as it knows. They are counted, so
+//! that clients cannot fill Redis, and their requests are kept, so that a commit need not read them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use earrrl::{DEFAULT_MAX_HOLDS, EngineError, HoldId, Nanos};
+
+use crate::request::Request;
 
 /// The live reservations of this node, a bounded number.
 #[derive(Debug)]
@@ -17,18 +19,19 @@ pub(crate) struct LiveHolds {
 /// Reservations, also in the order in which they expire.
 #[derive(Debug, Default)]
 struct ByExpiry {
-    expiries: HashMap<HoldId, Nanos>,
+    live: HashMap<HoldId, (Nanos, Arc<Request>)>,
     due: BTreeSet<(Nanos, HoldId)>,
 }
 
 impl ByExpiry {
-    fn remove(&mut self, id: HoldId) -> bool {
-        let expires = self.expiries.remove(&id);
-        expires.is_some_and(|expires| self.due.remove(&(expires, id)))
+    fn remove(&mut self, id: HoldId) -> Option<Arc<Request>> {
+        let (expires, request) = self.live.remove(&id)?;
+        self.due.remove(&(expires, id));
+        Some(request)
     }
 
-    fn insert(&mut self, id: HoldId, expires: Nanos) {
-        self.expiries.insert(id, expires);
+    fn insert(&mut self, id: HoldId, expires: Nanos, request: Arc<Request>) {
+        self.live.insert(id, (expires, request));
         self.due.insert((expires, id));
     }
 }
@@ -48,18 +51,28 @@ impl LiveHolds {
         self.most.store(most, Relaxed);
     }
 
-    /// Counts a reservation. Returns an error if as many as the bound are live.
-    pub(crate) fn take(&self, id: HoldId, now: Nanos, expires: Nanos) -> Result<(), EngineError> {
+    /// Counts the reservation of a request. Returns an error if as many as the bound are live.
+    pub(crate) fn take(
+        &self,
+        id: HoldId,
+        request: Arc<Request>,
+        now: Nanos,
+        expires: Nanos,
+    ) -> Result<(), EngineError> {
         let (mut live, most) = (self.lock(), self.most.load(Relaxed));
-        while let Some(&(expired, id)) = live.due.first().filter(|(expires, _)| *expires <= now) {
-            live.due.remove(&(expired, id));
-            live.expiries.remove(&id);
+        while let Some(&(_, id)) = live.due.first().filter(|(expires, _)| *expires <= now) {
+            live.remove(id);
         }
         if live.due.len() >= most {
             return Err(EngineError::Reservations { most });
         }
-        live.insert(id, expires);
+        live.insert(id, expires, request);
         Ok(())
+    }
+
+    /// Returns the request of a live reservation that this node has made.
+    pub(crate) fn request(&self, id: HoldId) -> Option<Arc<Request>> {
+        self.lock().live.get(&id).map(|(_, request)| request.clone())
     }
 
     /// Counts the end of a reservation, if this node has made it.
@@ -70,32 +83,40 @@ impl LiveHolds {
     /// Notes that a reservation of this node expires at another time.
     pub(crate) fn renew(&self, id: HoldId, expires: Nanos) {
         let mut live = self.lock();
-        if live.remove(id) {
-            live.insert(id, expires);
+        if let Some(request) = live.remove(id) {
+            live.insert(id, expires, request);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use earrrl::Mode;
+
     use super::*;
 
     #[test]
     fn the_number_is_bounded_until_reservations_end_or_expire() {
         let live = LiveHolds::default();
         live.set_most(2);
-        let take =
-            |id, now| live.take(HoldId::from_bits(id), Nanos::new(now), Nanos::new(now + 10));
+        let (charges, mode) = (Vec::new(), Mode::Check);
+        let request = Arc::new(Request { charges, now: None, mode, hold: None });
+        let take = |id, now| {
+            let (id, expires) = (HoldId::from_bits(id), Nanos::new(now + 10));
+            live.take(id, request.clone(), Nanos::new(now), expires)
+        };
         assert!(take(1, 0).is_ok() && take(2, 1).is_ok());
         assert_eq!(take(3, 9), Err(EngineError::Reservations { most: 2 }));
+        assert!(live.request(HoldId::from_bits(2)).is_some());
         live.end(HoldId::from_bits(2));
         live.end(HoldId::from_bits(2));
+        assert!(live.request(HoldId::from_bits(2)).is_none());
         assert!(take(3, 9).is_ok());
         live.renew(HoldId::from_bits(1), Nanos::new(50));
         live.renew(HoldId::from_bits(7), Nanos::new(50));
         assert!(take(4, 18).is_err());
         assert!(take(4, 19).is_ok() && take(5, 49).is_ok() && take(6, 50).is_ok());
         let live = live.lock();
-        assert_eq!(live.expiries.len(), live.due.len());
+        assert_eq!(live.live.len(), live.due.len());
     }
 }

@@ -5,6 +5,9 @@
 //! every engine uses, so that there is no second implementation in Lua.
 
 use earrrl::Nanos;
+use redis::Value;
+
+use crate::algorithm::Fields;
 
 /// A script's verdict on one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +110,50 @@ pub(crate) fn batch(bytes: &[u8], count: usize) -> Option<Vec<Option<Reply>>> {
         rest = more;
     }
     (rest.is_empty() && replies.len() == count).then_some(replies)
+}
+
+/// The result of a commit in one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitStatus {
+    Done,
+    Repeated,
+    Unknown,
+}
+
+/// The answer of `commit.lua`.
+#[derive(Debug, PartialEq)]
+pub(crate) struct CommitReply {
+    pub(crate) status: CommitStatus,
+    /// Redis's time; `None` if the caller gave a time.
+    pub(crate) time: Option<Nanos>,
+    /// The state after the commit of each record, as scripts report it.
+    pub(crate) states: Vec<Vec<u8>>,
+}
+
+/// Reads an answer of `commit.lua` about `count` records: the status, a byte, the time, a space, then the
+/// length and state of each record. If nothing was changed, since a record has other parameters, that is
+/// an error with the record's place, which is the byte, and the time.
+pub(crate) fn commit(
+    answer: &Value,
+    count: usize,
+) -> Option<Result<CommitReply, (usize, Option<Nanos>)>> {
+    let Value::BulkString(bytes) = answer else { return None };
+    let (&[status, place], rest) = bytes.split_first_chunk()?;
+    let (time, rest) = split_time(rest)?;
+    let status = match status {
+        b'0' => CommitStatus::Done,
+        b'1' => CommitStatus::Repeated,
+        b'2' => CommitStatus::Unknown,
+        FOREIGN => return Some(Err((place.into(), time))),
+        _ => return None,
+    };
+    let mut fields = Fields(rest);
+    let mut state = || {
+        let length = fields.whole(1)?;
+        Some(fields.bytes(length as usize)?.to_vec())
+    };
+    let states = (0..count).map(|_| state()).collect::<Option<_>>()?;
+    Some(Ok(CommitReply { status, time, states }))
 }
 
 fn read(verdict: u8) -> Option<ScriptVerdict> {

@@ -94,8 +94,7 @@ impl RedisEngine {
         now: Option<Nanos>,
     ) -> Result<Vec<RuleId>, EngineError> {
         let shared = self.shared();
-        let holds = holds::read(shared, id, shared.clocks.given(now)).await?;
-        holds::rules(shared, id, &holds)
+        holds::rules(shared, id, shared.clocks.given(now)).await
     }
 
     /// Sets the most reservations of this node that may be live at a time; 100 000 by default. One

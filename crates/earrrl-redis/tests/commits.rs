@@ -60,13 +60,15 @@ impl Client<'_> {
         holding.unwrap().id.unwrap()
     }
 
-    /// Commits a reservation, which frees at most its estimate.
+    /// Commits a reservation, which frees at most its estimate. The figures are those of a peek.
     async fn commit(&self, (id, estimate, actual): Pending, now: Nanos, slack: u64) {
         let before = self.remaining(now).await;
         let actual = Actual::All(Cost::from_units(actual));
         let committed = self.engine.commit(id, actual, Some(now)).await.unwrap();
         let freed = committed.decision.remaining.saturating_sub(before);
         assert!(freed <= estimate + slack, "{freed} of {estimate}");
+        let peeked = self.engine.decide(&[self.charge(1)], Mode::Peek, Some(now)).await.unwrap();
+        assert_eq!(committed.decision, peeked);
     }
 }
 

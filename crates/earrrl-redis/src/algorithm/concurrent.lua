@@ -20,6 +20,13 @@ write(key, tally, lives)
 -- answer
 state = tally and summary(key, tally, most - cost) or ''
 
+-- details
+-- The time at which the places were taken, to which a renewal moves them.
+details = pack('<d', now)
+
+-- held
+when = unpack('<d', hold, from)
+
 -- adjust
 add_past(key, tally, back and unnamed and tally.newest or when, cost)
 -- Each place costs a unit, so most of these entries are empty.

@@ -40,8 +40,10 @@ end
 if record then
   local after = last + cost * math.exp(math.min(when - stored, 0) / period)
   if after > 0 then
-    call('SET', key, pack('<I4dd', tag, after, stored), 'KEEPTTL')
+    state = pack('<I4dd', tag, after, stored)
+    call('SET', key, state, 'KEEPTTL')
   else
     call('DEL', key)
+    state = ''
   end
 end

@@ -12,7 +12,7 @@ pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
     /// Reads a double that is a time, an amount or a count. Returns `None` if it is below zero or
     /// NaN.
     pub(crate) fn number(&mut self) -> Option<f64> {
@@ -23,9 +23,15 @@ impl Fields<'_> {
 
     /// Reads an unsigned integer of `bytes` bytes, at most eight.
     pub(crate) fn whole(&mut self, bytes: usize) -> Option<u64> {
-        let (field, rest) = self.0.split_at_checked(bytes)?;
-        self.0 = rest;
+        let field = self.bytes(bytes)?;
         Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    /// Reads this many bytes.
+    pub(crate) fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
     }
 }
 

@@ -42,9 +42,11 @@ local after = math.max(count + cost, 0)
 if there == number then
   if after > 0 then
     local lives = math.ceil(((number + 1) * window - now) / 1000) + linger
-    call('SET', key, pack('<I4dd', tag, number, after), 'PX', lives)
+    state = pack('<I4dd', tag, number, after)
+    call('SET', key, state, 'PX', lives)
   elseif record then
     call('DEL', key)
+    state = ''
   end
 end
 

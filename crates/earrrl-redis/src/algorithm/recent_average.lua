@@ -56,10 +56,11 @@ end
 local after = math.min(count + cost * math.exp((math.min(when, now) - time) / period), 1e27)
 if after > count * 1e-11 and after > 1e-27 then
   local more = after > many and period * math.log(after / many) / 1000 or 0
-  local new = pack(layout, tag, time % turn, (math.log(after) + 64) * steps + half)
-  call('SET', key, new, 'PX', math.ceil(lives + more))
+  state = pack(layout, tag, time % turn, (math.log(after) + 64) * steps + half)
+  call('SET', key, state, 'PX', math.ceil(lives + more))
 elseif record then
   call('DEL', key)
+  state = ''
 end
 
 -- spare

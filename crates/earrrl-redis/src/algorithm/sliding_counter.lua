@@ -56,9 +56,11 @@ if age == 0 then current = math.max(current + cost, 0) end
 if age == 1 then previous = math.max(previous + cost, 0) end
 if current > 0 or previous > 0 then
   local lives = math.ceil(((number + 2) * window - now) / 1000) + linger
-  call('SET', key, pack('<I4ddd', tag, number, current, previous), 'PX', lives)
+  state = pack('<I4ddd', tag, number, current, previous)
+  call('SET', key, state, 'PX', lives)
 elseif record then
   call('DEL', key)
+  state = ''
 end
 
 -- spare

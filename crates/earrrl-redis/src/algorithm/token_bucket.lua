@@ -59,13 +59,28 @@ else
   call('SET', key, new, 'PX', math.ceil((cell + step - now) / 1000) + linger)
 end
 
+-- details
+-- What commits give back to the bucket is stored beside the record: the time from which it is summed up,
+-- the sum in microseconds, and the time until which that is kept. It is kept for longer than this
+-- reservation, so that most reservations need not renew it. The reservation gets the first two, and
+-- the record after the request.
+local known, began, sum, ends = call('GET', given_key), now, 0, 0
+if known then began, sum, ends = unpack('<ddd', known) end
+if ends < now + 1000 * hold_lives then
+  local given = pack('<ddd', began, sum, now + 2000 * hold_lives)
+  call('SET', given_key, given, 'PX', 2 * hold_lives)
+end
+details = pack('<dd', began, sum) .. new
+
 -- held
 -- A commit gives back the price, less the time for which the bucket may have been full without it.
--- What other commits have given back since the request made it full earlier.
+-- What other commits have given back since the request made it full earlier. Under other parameters it
+-- may have been full at any time since the request.
 if back then
-  local known = call('GET', given_key)
-  local began, sum = 0, 0
-  if known then began, sum = unpack('<dd', known) end
+  local epoch, given = unpack('<dd', hold, from)
+  local filled, filled_rest, known, began, sum, ends = 0, 0, call('GET', given_key), 0, 0
+  if mode >= 8 then filled, filled_rest = unpack('<I7I4', hold, from + 17) end
+  if known then began, sum, ends = unpack('<ddd', known) end
   local early, early_rest = filled - (sum - given) - price, filled_rest - price_rest
   if early_rest < 0 then early, early_rest = early - 1, early_rest + ticks end
   if began ~= epoch or early < when then early, early_rest = when, 0 end
@@ -76,7 +91,7 @@ if back then
   end
   if known then
     sum = sum + price + (price_rest > 0 and 1 or 0)
-    call('SET', given_key, pack('<dd', began, sum), 'KEEPTTL')
+    call('SET', given_key, pack('<ddd', began, sum, ends), 'KEEPTTL')
   end
 else
   alone, alone_rest = now + price, price_rest
@@ -103,8 +118,10 @@ if full_at + kept > now or full_at == now and left > 0 then
   local new = pack('<I1I7I4', tag, full_at, left)
   if full_at - now > farthest then new = new .. pack('<I7', now) end
   call('SET', key, new, 'PX', math.ceil((full_at + math.max(step, kept) - now) / 1000) + linger)
+  state = new
 elseif record then
   call('DEL', key)
+  state = ''
 end
 
 -- spare

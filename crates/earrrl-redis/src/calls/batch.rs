@@ -168,7 +168,7 @@ fn script_call<'a>(
         (Some(hold), _, charges) => {
             let mut args = vec![[&head(0)[..], &hold.argument].concat()];
             args.extend(charges.iter().map(argument));
-            (scripts.hold(kinds), args)
+            (scripts.hold(&kinds.collect::<Vec<_>>()), args)
         }
         (None, 1, [charge]) => {
             let argument = [&head(charge.flags)[..], &charge.parameters].concat();

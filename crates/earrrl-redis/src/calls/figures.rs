@@ -1,7 +1,7 @@
 //! The decisions that are computed from scripts' answers.
 
 use earrrl::internal::{Judgement, combine};
-use earrrl::{Cost, Decision, Figures, Mode, Nanos, Rule, State};
+use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Rule, State};
 
 use crate::algorithm::{self, Answers};
 use crate::reply::{Observation, ScriptVerdict};
@@ -26,6 +26,29 @@ pub(crate) fn decide(
     (combine(at, judged), states)
 }
 
+/// Computes the decision that a request of one unit would get under each of these rules, given the
+/// clients' states at the times at which scripts reported them.
+pub(crate) fn standing<'a>(
+    states: impl Iterator<Item = (&'a Rule, &'a (Vec<u8>, Nanos))>,
+) -> Decision {
+    let (mut at, mut judged) = (Nanos::ZERO, Vec::new());
+    for (rule, (state, now)) in states {
+        let (limit, state) = (rule.limit(), read(rule.limit(), state, *now));
+        let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
+        at = if judged.is_empty() { *now } else { at };
+        judged.push((rule, Judgement::new(rule, allowed, || figures.retry_after), figures));
+    }
+    combine(at, judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
+}
+
+/// Returns the state that a script reported.
+fn read(limit: &Limit, state: &[u8], now: Nanos) -> Option<State> {
+    match algorithm::of(limit).answers() {
+        Answers::After => algorithm::decode_summary(limit, state),
+        Answers::Before => algorithm::decode(limit, state, now),
+    }
+}
+
 struct ObservedCharge<'a> {
     rule: &'a Rule,
     cost: Cost,
@@ -40,11 +63,9 @@ impl<'a> ObservedCharge<'a> {
     fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
         let (limit, now) = (rule.limit(), observed.at);
         let after = algorithm::of(limit).answers() == Answers::After;
-        let state = match after {
-            true if observed.undone => algorithm::decode_summary(limit, &observed.state)
-                .and_then(|state| limit.refund(Some(state), now, now, cost)),
-            true => algorithm::decode_summary(limit, &observed.state),
-            false => algorithm::decode(limit, &observed.state, now),
+        let state = match read(limit, &observed.state, now) {
+            Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),
+            state => state,
         };
         let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
         let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);

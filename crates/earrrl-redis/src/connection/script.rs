@@ -1,10 +1,10 @@
 //! The Lua scripts, composed of the parts in the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into five
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into
 //! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), several such
-//! requests, a request under several rules, an exchange with a node, and the commit of a reservation.
+//! requests, a request under several rules, an exchange with a node, and a reservation and its commit
+//! under one rule and under several.
 
-use std::fmt::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,7 +52,8 @@ impl AlgorithmKind {
     }
 }
 
-const PARTS: [&str; 7] = ["parameters", "judge", "charge", "answer", "held", "adjust", "spare"];
+const PARTS: [&str; 8] =
+    ["parameters", "judge", "charge", "answer", "details", "held", "adjust", "spare"];
 
 /// All scripts that the engine calls.
 pub(crate) struct Scripts {
@@ -63,9 +64,12 @@ pub(crate) struct Scripts {
     several: Vec<OnceLock<Script>>,
     /// The scripts for several requests under one rule each, by the set of their algorithms.
     batch: Vec<OnceLock<Script>>,
-    /// The scripts that reserve under one or several rules, by the set of their algorithms.
+    /// The scripts that reserve under one rule, and those that commit such a reservation.
+    hold_one: Vec<Script>,
+    commit_one: Vec<Script>,
+    /// The scripts that reserve under several rules, by the set of their algorithms.
     hold: Vec<OnceLock<Script>>,
-    /// The scripts that commit reservations, by the set of their algorithms.
+    /// The scripts that commit reservations under several rules, by the set of their algorithms.
     commit: Vec<OnceLock<Script>>,
     /// Prolongs a reservation.
     pub(crate) renew: Script,
@@ -88,6 +92,8 @@ impl Scripts {
             near: each(|kind| in_frame(include_str!("../scripts/near.lua"), kind)),
             several: sets(),
             batch: sets(),
+            hold_one: each(hold_one),
+            commit_one: each(commit_one),
             hold: sets(),
             commit: sets(),
             renew: Script::new(&renew()),
@@ -107,7 +113,7 @@ impl Scripts {
     /// Notes that there is a new connection, perhaps to a server without the scripts.
     pub(crate) fn forget(&self) {
         self.common().for_each(Script::forget);
-        self.renew.forget();
+        self.hold_one.iter().chain(&self.commit_one).chain([&self.renew]).for_each(Script::forget);
         let composed = self.several.iter().chain(&self.batch).chain(&self.hold).chain(&self.commit);
         composed.filter_map(OnceLock::get).for_each(Script::forget);
     }
@@ -125,18 +131,25 @@ impl Scripts {
     /// Returns the script that decides a request under several rules with these algorithms.
     pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
         let set = set_of(kinds);
-        self.several[set].get_or_init(|| Script::new(&several(set, "")))
+        self.several[set].get_or_init(|| Script::new(&several(set)))
     }
 
-    /// Returns the script that reserves under rules with these algorithms.
-    pub(crate) fn hold(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
-        let (set, hold) = (set_of(kinds), include_str!("../scripts/hold.lua"));
-        self.hold[set].get_or_init(|| Script::new(&several(set, &strip(hold))))
+    /// Returns the script that reserves under rules with these algorithms, one for each charge.
+    pub(crate) fn hold(&self, kinds: &[AlgorithmKind]) -> &Script {
+        if let [kind] = kinds {
+            return &self.hold_one[*kind as usize];
+        }
+        let set = set_of(kinds.iter().copied());
+        self.hold[set].get_or_init(|| Script::new(&hold(set)))
     }
 
-    /// Returns the script that commits a reservation under rules with these algorithms.
-    pub(crate) fn commit(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
-        let set = set_of(kinds);
+    /// Returns the script that commits a reservation under rules with these algorithms, one for each
+    /// charge.
+    pub(crate) fn commit(&self, kinds: &[AlgorithmKind]) -> &Script {
+        if let [kind] = kinds {
+            return &self.commit_one[*kind as usize];
+        }
+        let set = set_of(kinds.iter().copied());
         self.commit[set].get_or_init(|| Script::new(&commit(set)))
     }
 
@@ -155,6 +168,11 @@ fn set_of(kinds: impl Iterator<Item = AlgorithmKind>) -> usize {
 /// Returns the algorithms of a set.
 fn kinds_of(set: usize) -> impl Iterator<Item = AlgorithmKind> + Clone {
     KINDS.iter().copied().filter(move |kind| set >> *kind as usize & 1 == 1)
+}
+
+/// Returns the beginning of a script for these algorithms.
+fn prelude_of(set: usize) -> String {
+    prelude(kinds_of(set).any(AlgorithmKind::is_tally))
 }
 
 fn prelude(tally: bool) -> String {
@@ -176,22 +194,65 @@ fn single(kind: AlgorithmKind) -> String {
     in_frame(&include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
 }
 
-/// Composes the script of several rules. `hold` is the part that stores a reservation, if any.
-fn several(set: usize, hold: &str) -> String {
-    let kinds = kinds_of(set);
-    let mut algorithms = String::new();
-    for kind in kinds.clone() {
-        let [parameters, judge, charge, answer, ..] = PARTS.map(|part| strip(kind.part(part)));
-        let _ = write!(
-            algorithms,
-            "judge[{}] = function(key, now, args, at, flags)\nlocal verdict, state\n{parameters}{judge}\
-             return verdict, function()\n{charge}end, function()\n{answer}return state\nend\nend\n",
-            kind as u8,
-        );
-    }
+/// Composes the script of several rules.
+fn several(set: usize) -> String {
+    let algorithms: String = kinds_of(set).map(|kind| judged(kind, "")).collect();
     let frame = strip(include_str!("../scripts/several.lua"));
-    prelude(kinds.clone().any(AlgorithmKind::is_tally))
-        + &frame.replace("--[[ algorithms ]]", &algorithms).replace("--[[ hold ]]\n", hold)
+    prelude_of(set)
+        + &frame.replace("--[[ algorithms ]]", &algorithms).replace("--[[ hold ]]\n", "")
+}
+
+/// Returns the function of several.lua that judges a charge by one algorithm, and ends the charge with
+/// the text `charged`.
+fn judged(kind: AlgorithmKind, charged: &str) -> String {
+    let [parameters, judge, charge, answer, ..] = PARTS.map(|part| strip(kind.part(part)));
+    format!(
+        "judge[{}] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n{parameters}{judge}\
+         return verdict, function()\n{charge}{charged}end, function()\n{answer}return state\nend\nend\n",
+        kind as u8,
+    )
+}
+
+/// Composes the script that reserves under several rules. Each charge returns the details for the
+/// reservation.
+fn hold(set: usize) -> String {
+    let one = |kind: AlgorithmKind| {
+        let details = strip(kind.part("details"));
+        judged(kind, &format!("local details = ''\n{details}return details\n"))
+    };
+    let algorithms: String = kinds_of(set).map(one).collect();
+    let frame = strip(include_str!("../scripts/several.lua"))
+        .replacen(
+            "place = unpack('<dBdc4Bc0'",
+            "place, lasts, hold_lives = unpack('<dBdc4Bc0dd'",
+            1,
+        )
+        .replace("--[[ algorithms ]]", &algorithms)
+        .replace("--[[ hold ]]\n", &strip(include_str!("../scripts/hold.lua")));
+    prelude_of(set) + &frame
+}
+
+/// Composes the script that reserves under one rule.
+fn hold_one(kind: AlgorithmKind) -> String {
+    let frame = in_frame(include_str!("../scripts/hold_one.lua"), kind);
+    fetching(frame, kind, &["key", "given_key"])
+}
+
+/// Replaces the reads of these keys by one that reads them together. What commits give back is read
+/// only under a bucket, and a tally is not read whole. A record that is missing, or that the user may
+/// not read that way, is read by itself, which also finds keys of another type.
+fn fetching(frame: String, kind: AlgorithmKind, keys: &[&str]) -> String {
+    let is_read = |key: &&&str| frame.contains(&format!("call('GET', {key})"));
+    let keys: Vec<&str> = keys.iter().filter(is_read).copied().collect();
+    if kind.is_tally() || keys.len() < 2 {
+        return frame.replace("--[[ fetch ]]\n", "");
+    }
+    let fetch = format!("local found = redis.pcall('MGET', {})\n", keys.join(", "));
+    let read = |frame: String, (place, key): (usize, &&str)| {
+        let get = format!("call('GET', {key})");
+        frame.replace(&get, &format!("(found[{}] or {get})", place + 1))
+    };
+    keys.iter().enumerate().fold(frame, read).replace("--[[ fetch ]]\n", &fetch)
 }
 
 /// The command with which a script reads a record.
@@ -202,32 +263,48 @@ const GET_FROM_BATCH: &str = "(records[done - first] or call('GET', key))";
 const GET_ALL: &str = "redis.pcall('MGET', values(KEYS, first + 1, last))";
 
 fn batch(set: usize) -> String {
-    let kinds = kinds_of(set);
     let algorithm = |kind: AlgorithmKind| {
         let text = filled(include_str!("../scripts/batch_algorithm.lua"), kind);
         let reads_whole = text.contains(GET);
         text.replace(GET, GET_FROM_BATCH)
             .replace("--[[ records ]]", if reads_whole { GET_ALL } else { "{}" })
     };
-    let algorithms: String = kinds.clone().map(algorithm).collect();
+    let algorithms: String = kinds_of(set).map(algorithm).collect();
     let frame = strip(include_str!("../scripts/batch.lua"));
     // The prelude uses the name `unpack` for another function.
     "local values = table.unpack or unpack\n".to_owned()
-        + &prelude(kinds.clone().any(AlgorithmKind::is_tally))
+        + &prelude_of(set)
         + &frame.replace("--[[ algorithms ]]", &algorithms)
 }
 
 fn commit(set: usize) -> String {
-    let kinds = kinds_of(set);
-    let one = |kind| filled(include_str!("../scripts/commit_algorithm.lua"), kind);
-    let algorithms: String = kinds.clone().map(one).collect();
-    prelude(kinds.clone().any(AlgorithmKind::is_tally))
-        + &strip(include_str!("../scripts/commit.lua")).replace("--[[ algorithms ]]", &algorithms)
+    let one =
+        |kind| with_unit(&filled(include_str!("../scripts/commit_algorithm.lua"), kind), kind);
+    let algorithms: String = kinds_of(set).map(one).collect();
+    let frame = with_hold(include_str!("../scripts/commit.lua"));
+    prelude_of(set) + &frame.replace("--[[ algorithms ]]", &algorithms)
+}
+
+/// Composes the script that commits a reservation under one rule.
+fn commit_one(kind: AlgorithmKind) -> String {
+    let frame = with_unit(&in_frame(include_str!("../scripts/commit_one.lua"), kind), kind);
+    fetching(frame, kind, &["KEYS[1]", "key", "given_key"])
+}
+
+/// Inserts the cost that the answer of a tally is about: a unit, as that of a peek.
+fn with_unit(text: &str, kind: AlgorithmKind) -> String {
+    text.replace("--[[ unit ]]\n", if kind.is_tally() { "cost = 1000000000\n" } else { "" })
+}
+
+/// Returns a script with the part that reads a reservation inserted.
+fn with_hold(text: &str) -> String {
+    strip(text).replace("--[[ hold ]]", &strip(include_str!("../scripts/held.lua")))
 }
 
 /// Returns the script that prolongs a reservation, and moves the places that it has under concurrent.
 fn renew() -> String {
-    prelude(true) + &filled(include_str!("../scripts/renew.lua"), AlgorithmKind::Concurrent)
+    let text = with_hold(include_str!("../scripts/renew.lua"));
+    prelude(true) + &filled(&text, AlgorithmKind::Concurrent)
 }
 
 /// Returns a text with the parts and the number of an algorithm inserted.
@@ -267,11 +344,10 @@ mod tests {
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
         let near = KINDS.iter().map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
-        let hold = strip(include_str!("../scripts/hold.lua"));
-        let sets = [1, 127]
-            .into_iter()
-            .flat_map(|set| [several(set, ""), several(set, &hold), batch(set), commit(set)]);
-        for text in texts.chain(near).chain(sets) {
+        let sets =
+            [1, 127].into_iter().flat_map(|set| [several(set), hold(set), batch(set), commit(set)]);
+        let ones = KINDS.iter().flat_map(|kind| [hold_one(*kind), commit_one(*kind)]);
+        for text in texts.chain(near).chain(sets).chain(ones) {
             assert!(!text.contains("--"), "{text}");
         }
     }

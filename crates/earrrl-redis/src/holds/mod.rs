@@ -2,10 +2,12 @@
 //!
 //! A reservation is a key beside the records of its client, in the same slot, so that one script
 //! charges the estimate and stores the reservation, and one corrects the records and marks the
-//! reservation as committed. If a reservation's records are in several slots of a Cluster, each slot
+//! reservation as committed. The node that made a reservation knows its request. Another one reads it
+//! first. If a reservation's records are in several slots of a Cluster, each slot
 //! has a part of it, which is committed exactly once. The id contains the slot of the first one.
 
 mod commit;
+mod find;
 mod reserve;
 
 use std::future::Future;
@@ -14,7 +16,8 @@ use std::time::Duration;
 
 use earrrl::{Cost, EngineError, HoldId, HoldTerms, Holding, RuleError};
 
-pub(crate) use commit::{commit, read, renew, rules};
+pub(crate) use commit::{commit, renew};
+pub(crate) use find::rules;
 
 use crate::hold_format as format;
 use crate::request::{HoldRequest, Request};
@@ -48,7 +51,7 @@ pub(crate) async fn hold(
     }
     let request = Arc::new(Request { hold: Some(hold), ..request });
     let since = shared.clocks.now(request.now);
-    shared.holds.take(hold.id, since, since + ttl)?;
+    shared.holds.take(hold.id, request.clone(), since, since + ttl)?;
     let decision = in_task(async move {
         let decision = reserve::reserve(&shared, &request).await;
         if !decision.as_ref().is_ok_and(|decision| decision.allowed) {

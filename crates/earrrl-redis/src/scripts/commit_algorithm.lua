@@ -1,16 +1,21 @@
--- The correction of a record of one algorithm in commit.lua.
+-- The function in commit.lua that corrects a record of one algorithm. Flags: 1 gives back, 2 corrects
+-- the charge, 4 as of the present and not of the request, 8 the parameters are those of the reservation.
 
-correct[--[[ number ]]] = function(key, given_key, now, args)
-  local flags, at, alone, alone_rest, unnamed, verdict, state = 1, 43, 0, 0, false
-  local _, back, when, filled, filled_rest, epoch, given = unpack('<BBddddd', args)
-  -- A renewal may have moved the places since the caller read the reservation.
-  if back == 2 then when = unpack('<d', call('GETRANGE', KEYS[1], epoch, epoch + 7)) end
-  back = back > 0
-  if when < 0 then when = now end
+correct[--[[ number ]]] = function(key, given_key, args, part)
+  local _, mode = unpack('<BB', args)
+  local corrects, from = false
+  if code == DONE then corrects, from = part.kept and mode % 4 >= 2, part.from end
+  local back, when = mode % 2 == 1, mode % 8 >= 4 and now or since
+  local flags, at, alone, alone_rest, unnamed, verdict, state = code == DONE and 1 or 0, 3, 0, 0, false
   --[[ parameters ]]
   --[[ judge ]]
   return verdict, function()
-    --[[ held ]]
-    --[[ adjust ]]
+    if corrects then
+      --[[ held ]]
+      --[[ adjust ]]
+    end
+    --[[ unit ]]
+    --[[ answer ]]
+    return state
   end
 end

@@ -1,12 +1,15 @@
--- The beginning of every script. An algorithm's file has up to seven parts, which are inserted into the
+-- The beginning of every script. An algorithm's file has up to eight parts, which are inserted into the
 -- frames (single.lua, several.lua, near.lua, commit.lua). `key`, `now` and `flags` are given.
 --   parameters  unpacks the rule's parameters from `args` at `at`
 --   judge       reads the client's record and judges the request. Sets `verdict`, and `state`, from
 --               which the caller computes the figures
 --   charge      stores the request that was just judged
 --   answer      sets `state` if it is not the record before the request
---   held        reduces what a commit gives back by what a full bucket has lost
---   adjust      takes back a request of the time `when`, or adds one that a node has counted
+--   details     sets `details` to what a reservation stores for `held`, after a charge
+--   held        interprets the details of the reservation that is committed: reduces what is given back by
+--               what a full bucket has lost, or sets the time of its places
+--   adjust      takes back a request of the time `when`, or adds one that a node has counted; sets `state`
+--               if it is the record
 --   spare       sets `spare` to the headroom that the limit has left for the client
 -- Times are microseconds since 1970, and amounts billionths of a unit. Both are whole numbers, which
 -- doubles represent exactly up to 2^53 (the year 2255, or nine million units).

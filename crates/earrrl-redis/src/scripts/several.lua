@@ -15,14 +15,15 @@ end
 local judge = {}
 --[[ algorithms ]]
 
-local verdicts, charges, answers, strict, stores = {}, {}, {}, {}, {}
+local verdicts, charges, answers, after, strict, stores = {}, {}, {}, {}, {}, {}
 local passes = true
 for number, args in ipairs(ARGV) do
   if number > 1 then
     -- Flags: 1 may store, 2 strict, 4 enforces.
     local algorithm, flags = unpack('<BB', args)
     local i = number - 1
-    verdicts[i], charges[i], answers[i] = judge[algorithm](KEYS[i], now, args, 3, flags)
+    verdicts[i], charges[i], answers[i] = judge[algorithm](KEYS[i], now, args, 3, flags,
+      KEYS[#ARGV + i])
     stores[i], strict[i] = flags % 2 == 1, flags % 4 >= 2
     if verdicts[i] == FOREIGN then return time .. ' ' .. FOREIGN .. string.char(i - 1) end
     if verdicts[i] == OVER and flags % 8 >= 4 then passes = false end
@@ -31,7 +32,7 @@ end
 local answer, stored = { time .. ' ' }, 0
 for i, verdict in ipairs(verdicts) do
   if stores[i] and (strict[i] or passes and verdict ~= OVER) then
-    charges[i]()
+    after[i] = charges[i]()
     if i <= 16 then stored = stored + 2 ^ (i - 1) end
   end
   local state = answers[i]()
