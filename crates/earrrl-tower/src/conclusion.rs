@@ -14,11 +14,10 @@ use crate::charges::RequestCharges;
 use crate::cost_after::CostAfter;
 use crate::event::Event;
 use crate::headers::{self, Available};
-use crate::layer_hold::LayerHold;
-use crate::pending::{ItemizedDecision, PendingDecision};
+use crate::pending::ItemizedDecision;
 use crate::prepared::LayerRule;
 use crate::problem::Kind;
-use crate::request_hold::{HoldGuard, ReservedRule};
+use crate::request_hold::HoldGuard;
 use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
 use crate::response_headers::{RateLimitHeaders, first_quota};
 use crate::settlement::Settlement;
@@ -104,7 +103,7 @@ where
     pub(crate) fn conclude(
         self: &Arc<Self>,
         charges: &RequestCharges,
-        answer: Result<&ItemizedDecision, EngineError>,
+        answer: Result<&mut ItemizedDecision, EngineError>,
         prepared: &[LayerRule],
         request: &HeaderMap,
     ) -> Conclusion<E> {
@@ -115,7 +114,7 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(charges, judgement, prepared, request, false)
+                self.judged(charges, judgement, prepared, request)
             }
             // A cost above `max_cost` is denied, and so is a request for which no reservation is
             // free. If these were treated as failures of the engine, the request could pass.
@@ -134,11 +133,11 @@ where
     fn judged(
         self: &Arc<Self>,
         charges: &RequestCharges,
-        judgement: &ItemizedDecision,
+        judgement: &mut ItemizedDecision,
         prepared: &[LayerRule],
         request: &HeaderMap,
-        is_local: bool,
     ) -> Conclusion<E> {
+        let hold = judgement.reserved.take();
         let decision = &judgement.decision;
         let name = charges.get(decision.rule).map(|charge| &charge.prepared(prepared).name);
         self.emit(&Event::Decided { rule: name.map_or("", |name| name), decision });
@@ -157,7 +156,6 @@ where
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
         let flagged = over || self.settings.always_verdict;
         let verdict = flagged.then(|| Verdict { rule: name.cloned(), decision: Some(*decision) });
-        let hold = self.hold_guard(charges, judgement, prepared, is_local);
         let extras = self.extras(charges, verdict, x_rate_limit, hold);
         let pass = Pass { headers: rate_limit, extras };
         if decision.delay.is_zero() {
@@ -187,30 +185,6 @@ where
         let settlement = settled.map(|charges| Settlement::new(Arc::clone(self), charges));
         let cost_after = after.map(|charges| CostAfter::new(Arc::clone(self), charges));
         Some(Box::new(Extras { x_rate_limit, cost_after, verdict, settlement, hold }))
-    }
-
-    /// Returns the owner of the request's reservation, if it has one.
-    fn hold_guard(
-        self: &Arc<Self>,
-        charges: &RequestCharges,
-        judgement: &ItemizedDecision,
-        prepared: &[LayerRule],
-        is_local: bool,
-    ) -> Option<HoldGuard> {
-        let reserved = judgement.reserved.as_ref()?;
-        let (id, granted) = (reserved.id?, reserved.granted());
-        let reserved = charges.iter().zip(granted).filter_map(|((_, charge), granted)| {
-            let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
-            charge.rule(&self.rules).reserved.then(|| ReservedRule {
-                name: name.clone(),
-                id: *id,
-                max_cost: rule.max_cost(),
-                granted: *granted,
-                actual: None,
-            })
-        });
-        let hold = LayerHold { shared: Arc::clone(self), id, is_local };
-        Some(HoldGuard::new(Box::new(hold), reserved.collect()))
     }
 
     /// Returns the response to a request that is over a limit, without `RateLimit` headers.
@@ -303,11 +277,10 @@ where
                 let prepared = prepared.load();
                 let on_allowed = self.settings.headers_on_allowed;
                 let context = &mut Context::from_waker(Waker::noop());
-                let terms = self.hold_terms(charges);
-                let mut pending = PendingDecision::new(engine, &prepared, charges, terms);
+                let mut pending = self.start(engine, &prepared, charges, true);
                 match pending.poll(context, engine, &prepared, charges, on_allowed) {
                     Poll::Ready(Ok(judgement)) => {
-                        self.judged(charges, judgement, &prepared, request, true)
+                        self.judged(charges, judgement, &prepared, request)
                     }
                     _ => self.refuse(Reason::OverLimit, request),
                 }

@@ -5,19 +5,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use earrrl::{Decision, Engine, EngineError, HoldTerms, Holding, Mode, Outcome, Reserving};
+use earrrl::{Decision, Engine, EngineError, Mode, Outcome};
 use smallvec::SmallVec;
 
 use crate::charges::RequestCharges;
 use crate::headers::{Available, peek_cost};
+use crate::layer_hold::{Placed, PlacingHold};
 use crate::prepared::LayerRule;
+use crate::request_hold::HoldGuard;
 
 /// A decision in flight; `D` is the engine's future.
 #[allow(clippy::large_enum_variant, reason = "a box would cost each request an allocation")]
 pub(crate) enum PendingDecision<D> {
     Deciding(D),
     /// The decision on an estimate.
-    Placing(Reserving<Holding>),
+    Placing(PlacingHold),
     Peeking(ItemizedDecision, Vec<Peek<D>>),
 }
 
@@ -33,8 +35,8 @@ pub(crate) struct ItemizedDecision {
     pub(crate) decision: Decision,
     /// The rules that headers report, the deciding one first.
     pub(crate) items: SmallVec<[Item; 1]>,
-    /// The request's reservation.
-    pub(crate) reserved: Option<Box<Holding>>,
+    /// The request's reservation, which is released if the request is not passed on.
+    pub(crate) reserved: Option<HoldGuard>,
 }
 
 /// The quota that is available under one rule.
@@ -46,16 +48,12 @@ pub(crate) struct Item {
 }
 
 impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<D> {
-    /// Starts a decision. With `terms`, it reserves the costs of the request.
+    /// Starts a decision on a request whose costs are not reserved.
     pub(crate) fn new(
         engine: &impl Engine<Decide = D>,
         prepared: &[LayerRule],
         charges: &RequestCharges,
-        terms: Option<HoldTerms>,
     ) -> Self {
-        if let Some(terms) = terms {
-            return Self::Placing(engine.place_hold(&charges.for_engine(prepared), terms, None));
-        }
         Self::Deciding(match charges.only() {
             Some(only) => {
                 let charge = charges.with_cost(prepared, only, only.cost);
@@ -74,7 +72,7 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
         prepared: &[LayerRule],
         charges: &RequestCharges,
         on_allowed: bool,
-    ) -> Poll<Result<&ItemizedDecision, EngineError>> {
+    ) -> Poll<Result<&mut ItemizedDecision, EngineError>> {
         if let Some((decision, reserved)) = ready!(self.poll_decision(context))? {
             let needs_items = on_allowed || decision.outcome == Outcome::Deny;
             let judgement = ItemizedDecision { decision, items: SmallVec::new(), reserved };
@@ -98,20 +96,17 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
     }
 
     /// Returns the decision and its reservation when they arrive; `None` if they arrived before.
-    fn poll_decision(&mut self, context: &mut Context<'_>) -> Poll<Result<Arrived, EngineError>> {
+    fn poll_decision(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Placed>, EngineError>> {
         Poll::Ready(Ok(match self {
             Self::Deciding(deciding) => Some((ready!(Pin::new(deciding).poll(context))?, None)),
-            Self::Placing(placing) => {
-                let holding = ready!(placing.as_mut().poll(context))?;
-                Some((holding.decision, holding.id.is_some().then(|| Box::new(holding))))
-            }
+            Self::Placing(placing) => Some(ready!(Pin::new(placing).poll(context))?),
             Self::Peeking(..) => None,
         }))
     }
 }
-
-/// A decision that has just arrived, and its reservation.
-type Arrived = Option<(Decision, Option<Box<Holding>>)>;
 
 /// Adds an item for each rule that headers report, the deciding one first, and starts a peek where
 /// the decision lacks its figures.

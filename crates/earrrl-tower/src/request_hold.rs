@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earrrl::{Cost, RuleId};
+use earrrl::{Cost, HoldId, RuleId};
 
 use crate::pending_charge::PendingCharge;
 
@@ -95,15 +95,16 @@ impl fmt::Debug for RequestHold {
 /// The owner of a request's reservation. Dropping it commits the reservation; if the service was
 /// never called, the reservation is released.
 pub(crate) struct HoldGuard {
+    id: HoldId,
     hold: RequestHold,
     commit: Box<dyn StartCommit>,
     service_called: bool,
 }
 
 impl HoldGuard {
-    pub(crate) fn new(commit: Box<dyn StartCommit>, rules: Vec<ReservedRule>) -> Self {
+    pub(crate) fn new(id: HoldId, commit: Box<dyn StartCommit>, rules: Vec<ReservedRule>) -> Self {
         let hold = RequestHold(Arc::new(Mutex::new(rules)));
-        Self { hold, commit, service_called: false }
+        Self { id, hold, commit, service_called: false }
     }
 
     /// Notes that the service is called. Returns the handle for the request's handler.
@@ -120,7 +121,7 @@ impl Drop for HoldGuard {
             costs.iter_mut().for_each(|(_, cost)| *cost = Cost::ZERO);
         }
         // An engine in memory has committed when this value is dropped.
-        drop(self.commit.start(&costs));
+        drop(self.commit.start(self.id, &costs));
     }
 }
 
@@ -130,7 +131,7 @@ impl fmt::Debug for HoldGuard {
     }
 }
 
-/// The start of a commit with the actual cost under each reserved rule.
+/// The start of a reservation's commit with the actual cost under each reserved rule.
 pub(crate) trait StartCommit: Send + Sync {
-    fn start(&self, costs: &[(RuleId, Cost)]) -> PendingCharge;
+    fn start(&self, id: HoldId, costs: &[(RuleId, Cost)]) -> PendingCharge;
 }

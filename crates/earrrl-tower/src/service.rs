@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use earrrl::Engine;
+use earrrl::{Cost, Engine};
 use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::charges::RequestCharges;
+use crate::charges::{RequestCharges, RuleCharge};
 use crate::conclusion::{Conclusion, Pass};
 use crate::future::{ResponseFuture, WaitingRequest};
+use crate::layer_hold::{LayerHold, PlacingHold};
 use crate::pending::PendingDecision;
+use crate::prepared::LayerRule;
+use crate::request_hold::ReservedRule;
 use crate::response::ResponseBody;
 use crate::shared::SharedLimits;
 
@@ -119,6 +122,42 @@ where
     E: Engine + Send + Sync + 'static,
     E::Decide: Unpin,
 {
+    /// Starts a decision by one of the layer's engines, which reserves the costs of the request if a
+    /// rule that applies to it does so.
+    pub(crate) fn start<G: Engine>(
+        self: &Arc<Self>,
+        engine: &G,
+        prepared: &[LayerRule],
+        charges: &RequestCharges,
+        is_local: bool,
+    ) -> PendingDecision<G::Decide>
+    where
+        G::Decide: Unpin,
+    {
+        let Some(terms) = self.hold_terms(charges) else {
+            return PendingDecision::new(engine, prepared, charges);
+        };
+        let holding = engine.place_hold(&charges.for_engine(prepared), terms, None);
+        let rules = self.reserved_rules(prepared, charges);
+        let commit = Box::new(LayerHold { shared: Arc::clone(self), is_local });
+        PendingDecision::Placing(PlacingHold::new(holding, rules, commit))
+    }
+
+    /// Returns the rules whose costs are reserved, each with its place among the charges.
+    fn reserved_rules(
+        &self,
+        prepared: &[LayerRule],
+        charges: &RequestCharges,
+    ) -> Vec<(usize, ReservedRule)> {
+        let reserved = charges.iter().filter(|(_, charge)| charge.rule(&self.rules).reserved);
+        let rule = |(place, charge): (usize, &RuleCharge)| {
+            let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
+            let (name, max_cost, granted) = (name.clone(), rule.max_cost(), Cost::ZERO);
+            (place, ReservedRule { name, id: *id, max_cost, granted, actual: None })
+        };
+        reserved.map(rule).collect()
+    }
+
     /// Requests the engine's decision. An engine in memory decides at once, and the inner service
     /// can then be called as it is; it is cloned only for a request that must wait.
     #[inline]
@@ -128,8 +167,7 @@ where
         request: &HeaderMap,
     ) -> Progress<E> {
         let prepared = self.prepared.load();
-        let terms = self.hold_terms(charges);
-        let mut pending = PendingDecision::new(&self.engine, &prepared, charges, terms);
+        let mut pending = self.start(&self.engine, &prepared, charges, false);
         let context = &mut Context::from_waker(Waker::noop());
         let on_allowed = self.settings.headers_on_allowed;
         match pending.poll(context, &self.engine, &prepared, charges, on_allowed) {

@@ -8,15 +8,19 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use earrrl::{Charge, Cost, Engine as _, HoldTerms, MemoryEngine, Mode, Rule};
+use earrrl::{
+    Actual, Charge, Committed, Cost, Engine as _, EngineError, HoldId, HoldTerms, Holding,
+    MemoryEngine, Mode, Nanos, Reserving, Rule, RuleId,
+};
 use earrrl_tower::{Judged, RateLimitLayer, RequestHold, RequestRule, key};
 use futures_util::{FutureExt, StreamExt, stream};
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::sync::Notify;
 use tower::{Layer, Service, service_fn};
 
-use crate::support::{Engine, engine, layer, request};
+use crate::support::{Counting, Engine, engine, layer, request};
 
 const TOKENS: &str = "fixed-window 1000/1d";
 
@@ -107,6 +111,74 @@ fn a_client_that_leaves_before_the_response_pays_what_was_reported() {
     assert_eq!(left(&engine), 600);
     drop(response);
     assert_eq!(left(&engine), 988);
+}
+
+/// An engine whose reservations arrive when the gate is opened.
+struct Gated(Engine, Arc<Notify>);
+
+impl earrrl::Engine for Gated {
+    type Decide = <Engine as earrrl::Engine>::Decide;
+    type Done = <Engine as earrrl::Engine>::Done;
+
+    fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
+        self.0.prepare(name, rule)
+    }
+
+    fn prepared(&self, name: &str) -> Option<Rule> {
+        self.0.prepared(name)
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
+        self.0.decide(charges, mode, now)
+    }
+
+    fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
+        self.0.refund(charge, at, now)
+    }
+
+    fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
+        self.0.reset(rule, key)
+    }
+
+    fn place_hold(
+        &self,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Option<Nanos>,
+    ) -> Reserving<Holding> {
+        let (placed, gate) = (self.0.place_hold(charges, terms, now), self.1.clone());
+        Box::pin(async move {
+            gate.notified().await;
+            placed.await
+        })
+    }
+
+    fn commit_hold(
+        &self,
+        id: HoldId,
+        actual: Actual<'_>,
+        now: Option<Nanos>,
+    ) -> Reserving<Committed> {
+        self.0.commit_hold(id, actual, now)
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_its_reservation_arrives_pays_nothing() {
+    let ((engine, _), gate) = (engine(), Arc::new(Notify::new()));
+    let gated = Gated(engine.clone(), gate.clone());
+    let layer = RateLimitLayer::builder(gated).rule(tokens(400)).build().unwrap();
+    let inner = Counting::default();
+    let mut response = Box::pin(layer.layer(inner.clone()).call(request("192.0.2.1", &[])));
+    assert!(response.as_mut().now_or_never().is_none());
+    drop(response);
+    assert_eq!(left(&engine), 600, "the estimate counts until the reservation arrives");
+    gate.notify_one();
+    // The runtime has one thread, which runs the other tasks now.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((left(&engine), inner.count()), (1000, 0));
 }
 
 #[test]
