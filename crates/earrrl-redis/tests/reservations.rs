@@ -11,7 +11,7 @@ use earrrl::{
 use earrrl_redis::{Consistency, Options, RedisEngine, WhenGone};
 
 use crate::support::cluster::Cluster;
-use crate::support::{PATIENCE, Server, command};
+use crate::support::{PATIENCE, Server, called, command};
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 
@@ -123,14 +123,6 @@ async fn a_commit_is_applied_once_by_whichever_node() {
     }
 }
 
-/// Returns how often a command was called so far.
-fn calls(server: &Server, command: &str) -> u64 {
-    let stats: String = server.command(&["INFO", "commandstats"]).unwrap();
-    let calls = format!("cmdstat_{command}:calls=");
-    let count = |line: &str| line.strip_prefix(&calls)?.split(',').next()?.parse().ok();
-    stats.lines().find_map(count).unwrap_or(0)
-}
-
 /// A reservation and its commit are a script each. A node reads only what another one has reserved.
 #[tokio::test]
 async fn a_commit_is_one_call_of_a_script() {
@@ -138,16 +130,16 @@ async fn a_commit_is_one_call_of_a_script() {
     let engines = nodes(&server).await;
     for (number, text) in RULES.iter().enumerate() {
         let rules = engines.each_ref().map(|e| prepare(e, &format!("rule-{number}"), text));
-        let scripts = || calls(&server, "eval") + calls(&server, "evalsha");
+        let scripts = || called(&server, "eval") + called(&server, "evalsha");
         let mut reads = [0, 0];
         for to in [0, 1] {
             let before = scripts();
             let id = hold(&engines[0], &[charge(rules[0], b"alice", 20)], at(0)).await.id.unwrap();
             assert_eq!(scripts() - before, 1, "{text}");
-            let (before, gets) = (scripts(), calls(&server, "get"));
+            let (before, gets) = (scripts(), called(&server, "get"));
             engines[to].commit(id, Actual::All(units(7)), at(0)).await.unwrap();
             assert_eq!(scripts() - before, 1, "{text}");
-            reads[to] = calls(&server, "get") - gets;
+            reads[to] = called(&server, "get") - gets;
         }
         assert_eq!(reads[1] - reads[0], 1, "{text}");
     }

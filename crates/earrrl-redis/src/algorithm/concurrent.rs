@@ -1,26 +1,25 @@
 //! Concurrency limit. A record holds the places that live reservations have taken; the slots of its
 //! tally are microseconds.
 
-use std::time::Duration;
+use earrrl::algorithm::Tally;
+use earrrl::{Concurrent, Nanos, RuleError, State};
 
-use earrrl::algorithm::{Moment, Tally};
-use earrrl::{Concurrent, Cost, Nanos, RuleError, State};
-
-use super::fields::{Fields, Packed, micros, moved_slot, whole_micros};
+use super::Terms;
+use super::fields::{Packed, micros, whole_micros};
 use super::fixed_window::check_window;
-use super::{Adjustment, Answers, MAX_EXACT_UNITS, OnRedis, Terms, tally};
+use super::tally::TallyOnRedis;
 
-/// The nanoseconds per slot.
-const SLOT: u64 = 1000;
 const UNIT: u128 = 1_000_000_000;
 
-impl OnRedis for Concurrent {
+impl TallyOnRedis for Concurrent {
+    const SLOT: u64 = 1000;
+
     /// Returns no parameters, since entries mean the same under every limit.
     fn meaning(&self) -> [u64; 4] {
         [0; 4]
     }
 
-    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
+    fn check(&self) -> Result<(), RuleError> {
         check_window(self.timeout_nanos())
     }
 
@@ -32,56 +31,22 @@ impl OnRedis for Concurrent {
         packed.numbers(&[timeout, places(self.places().into()), cost, lives]);
     }
 
-    fn has_len(&self, len: usize) -> bool {
-        len >= tally::HEADER
+    fn state(tally: Tally) -> State {
+        State::Concurrent(tally)
     }
 
-    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
-        tally::decode(record, SLOT).map(State::Concurrent)
-    }
-
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::Concurrent(tally) = state else { return None };
-        tally::encode(tally, SLOT, packed);
-        Some(())
-    }
-
-    fn answers(&self) -> Answers {
-        Answers::After
-    }
-
-    fn summary(&self, summary: Fields<'_>) -> Option<State> {
-        tally::decode_summary(summary, SLOT).map(State::Concurrent)
-    }
-
-    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::Concurrent(tally) = state else { return state };
-        let entry = |(slot, cost)| (moved_slot(slot, from.get(), to.get()), cost);
-        State::Concurrent(Tally::from_entries(tally.entries().map(entry)))
-    }
-
-    fn adds(&self) -> bool {
-        true
-    }
-
-    fn max_exact_units(&self) -> Option<u64> {
-        Some(MAX_EXACT_UNITS)
-    }
-
-    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
-        None
-    }
-
-    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
-        let State::Concurrent(tally) = counted else { return Vec::new() };
-        let add = |(slot, cost)| Adjustment::add(micros(Nanos::new(slot)), cost);
-        tally.entries().map(add).collect()
-    }
-
-    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
-        match (state, counted) {
-            (State::Concurrent(a), State::Concurrent(b)) => State::Concurrent(tally::merged(&a, b)),
-            (state, _) => state,
+    fn tally(state: &State) -> Option<&Tally> {
+        match state {
+            State::Concurrent(tally) => Some(tally),
+            _ => None,
         }
+    }
+
+    fn slot_of(&self, now: Nanos) -> u64 {
+        now.get()
+    }
+
+    fn begins(&self, slot: u64) -> f64 {
+        micros(Nanos::new(slot))
     }
 }

@@ -1,7 +1,6 @@
 //! Exponential rate limiting. A record holds the last average and its time. Averages of several
 //! nodes cannot be added up.
 
-use earrrl::algorithm::Moment;
 use earrrl::algorithm::exponential::Measured;
 use earrrl::{Cost, Exponential, Nanos, State};
 
@@ -55,10 +54,6 @@ impl OnRedis for Exponential {
     }
 
     fn max_exact_units(&self) -> Option<u64> {
-        None
-    }
-
-    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
         None
     }
 

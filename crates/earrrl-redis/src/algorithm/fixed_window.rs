@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Moment;
 use earrrl::algorithm::fixed_window::Count;
 use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
-use super::{Adjustment, MAX_EXACT_UNITS, OnRedis, Terms};
+use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for FixedWindow {
     fn meaning(&self) -> [u64; 4] {
@@ -45,18 +44,6 @@ impl OnRedis for FixedWindow {
             to.get() / self.window_nanos(),
         );
         State::FixedWindow(Count { window, ..state })
-    }
-
-    fn adds(&self) -> bool {
-        true
-    }
-
-    fn max_exact_units(&self) -> Option<u64> {
-        Some(MAX_EXACT_UNITS)
-    }
-
-    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
-        None
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -88,15 +88,21 @@ pub(crate) trait OnRedis {
     }
 
     /// Returns true if the counts of several nodes can be added up.
-    fn adds(&self) -> bool;
+    fn adds(&self) -> bool {
+        true
+    }
 
     /// Returns the largest count in units that a record holds exactly; `None` if a record holds no
     /// count, but a measured rate or an instant.
-    fn max_exact_units(&self) -> Option<u64>;
+    fn max_exact_units(&self) -> Option<u64> {
+        Some(MAX_EXACT_UNITS)
+    }
 
     /// Returns the single instant that the state consists of, or `None` if it is more. Such a state
     /// can be leased to the index of near clients, so that most decisions read only the index.
-    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment>;
+    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
+        None
+    }
 
     /// Returns the adjustments that add one node's counts, with the total cost `sum`, to the
     /// client's record.

@@ -87,10 +87,6 @@ impl OnRedis for RecentAverage {
         self.state_with_count(count, to).map_or(State::RecentAverage(moment), State::RecentAverage)
     }
 
-    fn adds(&self) -> bool {
-        true
-    }
-
     fn max_exact_units(&self) -> Option<u64> {
         None
     }

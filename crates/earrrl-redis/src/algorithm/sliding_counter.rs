@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Moment;
 use earrrl::algorithm::sliding_counter::WindowCounts;
 use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
 
 use super::fields::{Fields, Packed, moved_slot};
 use super::fixed_window::{check_window, start, window_parameters};
-use super::{Adjustment, MAX_EXACT_UNITS, OnRedis, Terms};
+use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for SlidingCounter {
     fn meaning(&self) -> [u64; 4] {
@@ -47,18 +46,6 @@ impl OnRedis for SlidingCounter {
             to.get() / self.window_nanos(),
         );
         State::SlidingCounter(WindowCounts { window, ..state })
-    }
-
-    fn adds(&self) -> bool {
-        true
-    }
-
-    fn max_exact_units(&self) -> Option<u64> {
-        Some(MAX_EXACT_UNITS)
-    }
-
-    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
-        None
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {

@@ -1,15 +1,99 @@
-//! Tallies (counts ordered by time) in the format of `tally.lua`.
+//! Tallies (counts ordered by time) in the format of `tally.lua`, and the algorithms whose states they
+//! are.
+
+use std::time::Duration;
 
 use earrrl::algorithm::Tally;
+use earrrl::{Cost, Nanos, RuleError, State};
 
-use super::fields::{Fields, Packed};
+use super::fields::{Fields, Packed, moved_slot};
+use super::{Adjustment, Answers, OnRedis, Terms};
 
 /// The offset of the entries in a record, in bytes. The constant below is the length of one entry.
-pub(super) const HEADER: usize = 36;
+const HEADER: usize = 36;
 const ENTRY: usize = 16;
 
+/// An algorithm whose clients' records are tallies.
+pub(super) trait TallyOnRedis {
+    /// A slot of a record, in the unit of the slots of a state.
+    const SLOT: u64;
+
+    /// As [`OnRedis::meaning`].
+    fn meaning(&self) -> [u64; 4];
+
+    /// As [`OnRedis::check`].
+    fn check(&self) -> Result<(), RuleError>;
+
+    /// As [`OnRedis::parameters`].
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed);
+
+    /// Returns the state with this tally.
+    fn state(tally: Tally) -> State;
+
+    /// Returns the tally of a state; `None` if the state is one of another algorithm.
+    fn tally(state: &State) -> Option<&Tally>;
+
+    /// Returns the slot of an instant.
+    fn slot_of(&self, now: Nanos) -> u64;
+
+    /// Returns the first microsecond of a slot.
+    fn begins(&self, slot: u64) -> f64;
+}
+
+impl<A: TallyOnRedis> OnRedis for A {
+    fn meaning(&self) -> [u64; 4] {
+        TallyOnRedis::meaning(self)
+    }
+
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
+        TallyOnRedis::check(self)
+    }
+
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        TallyOnRedis::parameters(self, terms, packed);
+    }
+
+    fn has_len(&self, len: usize) -> bool {
+        len >= HEADER
+    }
+
+    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
+        decode(record, A::SLOT).map(A::state)
+    }
+
+    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
+        encode(A::tally(state)?, A::SLOT, packed);
+        Some(())
+    }
+
+    fn answers(&self) -> Answers {
+        Answers::After
+    }
+
+    fn summary(&self, summary: Fields<'_>) -> Option<State> {
+        decode_summary(summary, A::SLOT).map(A::state)
+    }
+
+    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
+        let Some(tally) = A::tally(&state) else { return state };
+        let (from, to) = (self.slot_of(from), self.slot_of(to));
+        let entry = |(slot, cost)| (moved_slot(slot, from, to), cost);
+        A::state(Tally::from_entries(tally.entries().map(entry)))
+    }
+
+    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
+        let entries = A::tally(counted).into_iter().flat_map(Tally::entries);
+        entries.map(|(slot, cost)| Adjustment::add(self.begins(slot), cost)).collect()
+    }
+
+    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
+        let Some((a, b)) = A::tally(&state).zip(A::tally(counted)) else { return state };
+        A::state(merged(a, b))
+    }
+}
+
 /// Reads a whole record without its tag. A slot is `unit` times the stored number.
-pub(super) fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
+fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     let (oldest, last) = (record.whole(4)? as usize, record.whole(4)? as usize);
     let _sum = record.number()?;
     let newest = entry(&mut record, unit)?;
@@ -21,7 +105,7 @@ pub(super) fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     Some(Tally::from_entries(entries.into_iter().chain([newest])))
 }
 
-pub(super) fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
+fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
     let mut entries: Vec<_> = tally.entries().collect();
     let newest = entries.pop().unwrap_or_default();
     packed.whole(0, 4);
@@ -34,13 +118,13 @@ pub(super) fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
 
 /// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
 /// the same slot that must expire next, and the same newest slot.
-pub(super) fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
+fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
     let (leaving, newest) = (entry(&mut summary, unit)?, entry(&mut summary, unit)?);
     Some(Tally::from_entries([leaving, newest].into_iter().filter(|(_, cost)| *cost > 0)))
 }
 
 /// Returns a tally with the counts of both tallies.
-pub(super) fn merged(a: &Tally, b: &Tally) -> Tally {
+fn merged(a: &Tally, b: &Tally) -> Tally {
     let mut entries: Vec<_> = a.entries().chain(b.entries()).collect();
     entries.sort_by_key(|(slot, _)| *slot);
     Tally::from_entries(entries)

@@ -74,10 +74,6 @@ impl OnRedis for TokenBucket {
         State::TokenBucket(Moment(full_at.0 + by * self.ticks_per_nano()))
     }
 
-    fn adds(&self) -> bool {
-        true
-    }
-
     fn max_exact_units(&self) -> Option<u64> {
         None
     }
