@@ -9,6 +9,8 @@ use redis::Value;
 
 use crate::algorithm::Fields;
 
+use crate::algorithm::{Fields, nanos};
+
 /// A script's verdict on one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScriptVerdict {
@@ -26,6 +28,8 @@ pub(crate) const FOREIGN: u8 = b'3';
 const EXPIRED: u8 = b'4';
 /// The verdict byte of a request in a batch that was not decided, since an error occurred.
 const FAILED: u8 = b'5';
+/// The length in bytes of the verdicts of a batch, three bits for each request.
+const VERDICTS_LEN: usize = 6;
 
 /// The result of one charge in a script.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,16 +93,23 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     rest.is_empty().then_some(Reply::Decided { time, observed })
 }
 
-/// Reads an answer of `batch.lua` to `count` requests: the time, a space, then the verdict, length and
-/// state of each request. `None` stands for a request that must be sent again by itself.
+/// Reads an answer of `batch.lua` to `count` requests: the time, the verdicts, the lengths of the states,
+/// and the states. `None` stands for a request that must be sent again by itself.
 pub(crate) fn batch(bytes: &[u8], count: usize) -> Option<Vec<Option<Reply>>> {
-    let (time, mut rest) = split_time(bytes)?;
-    if rest == [EXPIRED] {
+    let (time, rest) = bytes.split_first_chunk()?;
+    // A time below zero means that the caller gave the time.
+    let time = Some(f64::from_le_bytes(*time)).filter(|micros| *micros >= 0.0).map(nanos);
+    if rest.is_empty() {
         return Some(vec![Some(Reply::Expired { time: time? }); count]);
     }
+    let mut fields = Fields(rest);
+    let mut verdicts = fields.whole(VERDICTS_LEN)?;
+    let (lengths, mut states) = fields.0.split_at_checked(count)?;
     let mut replies = Vec::with_capacity(count);
-    while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
-        let (state, more) = more.split_at_checked(length.into())?;
+    for length in lengths {
+        let (state, more) = states.split_at_checked((*length).into())?;
+        let verdict = b'0' + (verdicts & 7) as u8;
+        (verdicts, states) = (verdicts >> 3, more);
         replies.push(match verdict {
             FAILED => None,
             FOREIGN => Some(Reply::Foreign { time, place: 0 }),
@@ -107,9 +118,8 @@ pub(crate) fn batch(bytes: &[u8], count: usize) -> Option<Vec<Option<Reply>>> {
                 Some(Reply::Decided { time, observed })
             }
         });
-        rest = more;
     }
-    (rest.is_empty() && replies.len() == count).then_some(replies)
+    states.is_empty().then_some(replies)
 }
 
 /// The result of a commit in one slot.
@@ -209,11 +219,12 @@ mod tests {
         let past = Some(Reply::Expired { time: Nanos::new(1_700_000_000_000_007_000) });
         assert_eq!(single(b"41700000000.7 "), past);
         assert_eq!(several(b"1700000000.7 4\x00"), past);
-        assert_eq!(batch(b"1700000000.7 4", 2), Some(vec![past.clone(), past]));
+        let micros = 1_700_000_000_000_007f64.to_le_bytes();
+        assert_eq!(batch(&micros, 2), Some(vec![past.clone(), past]));
         let decided =
             |verdict, state| Reply::Decided { time, observed: vec![observed(verdict, state)] };
         assert_eq!(
-            batch(b"1700000000.7 0\x02ab3\x005\x002\x00", 4),
+            batch(&[&micros, &b"\x58\x05\0\0\0\0\x02\0\0\0ab"[..]].concat(), 4),
             Some(vec![
                 Some(decided(ScriptVerdict::Allowed, b"ab")),
                 Some(Reply::Foreign { time, place: 0 }),
@@ -233,10 +244,13 @@ mod tests {
         for bytes in [&b""[..], b" 0\x05ab", b" 7\x00", b" 0"] {
             assert_eq!(several(bytes), None, "{bytes:?}");
         }
-        for bytes in
-            [&b""[..], b" 4", b" 0\x00", b" 0\x000\x000\x00", b" 0\x000\x05ab", b" 7\x000\x00"]
-        {
-            assert_eq!(batch(bytes, 2), None, "{bytes:?}");
+        for bytes in [&b"123"[..], b"", b"\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0"] {
+            let bytes = [&[0; 8], bytes].concat();
+            assert_eq!(batch(&bytes, 2).filter(|_| bytes.len() > 8), None, "{bytes:?}");
         }
+        for rest in [&b"\0\0\0\0\0\0\0\x05ab"[..], b"\x07\0\0\0\0\0\0\0"] {
+            assert_eq!(batch(&[&[0; 8], rest].concat(), 2), None, "{rest:?}");
+        }
+        assert_eq!(batch(&(-1f64).to_le_bytes(), 2), None, "late by a time that the caller gave");
     }
 }

@@ -10,36 +10,42 @@
 local tag, period, most, held, cost, step, lives, many, wide =
   unpack('<I1dddddddB', args, at)
 
+-- once
+local layout, size, turn, steps, half = '<I1I5I6', 12, 1099511627776, 2199023255552, 0.5
+if wide == 1 then layout, size, turn, steps, half = '<I1I7d', 16, 72057594037927936, 1, 0 end
+local instant, into_step, latest_age = now % turn, now % step, turn * 0.9375
+
 -- judge
-local layout, turn, steps, half = '<I1I5I6', 1099511627776, 2199023255552, 0.5
-if wide == 1 then layout, turn, steps, half = '<I1I7d', 72057594037927936, 1, 0 end
 local record, count, stored, age, power = call('GET', key), 0
 verdict, state = ALLOWED, record or ''
 if record then
   local known
-  if #record == 12 + 4 * wide then known, stored, power = unpack(layout, record) end
+  if #record == size then known, stored, power = unpack(layout, record) end
   if known ~= tag then
     verdict = FOREIGN
   else
-    age = (now - stored) % turn
-    if age > turn * 0.9375 then
-      age, record = 0, pack(layout, tag, now % turn, power)
+    age = (instant - stored) % turn
+    if age > latest_age then
+      age, record = 0, pack(layout, tag, instant, power)
       state = record
       if flags % 2 == 1 then call('SETRANGE', key, '0', record) end
     end
     count = math.exp(power / steps - 64 - age / period)
-    -- No client can send that many requests: a change of the clock has made the record invalid.
-    if count > 1e16 then count = many end
-    if count > most then verdict = count <= held and HELD or OVER end
+    if count > most then
+      -- No client can send that many requests: a change of the clock has made the record invalid.
+      if count > 1e16 then count = many end
+      verdict = count <= held and HELD or OVER
+    end
   end
 end
 
 -- charge
 -- A count of up to `many` is dropped after `lives` milliseconds, which include one `step`. So most
 -- writes need not change the expiry.
-local after = math.min(count + cost, 1e27)
-local new = pack(layout, tag, now % turn, (math.log(after) + 64) * steps + half)
-if record and after <= many and now % step >= age then
+local after = count + cost
+if after > 1e27 then after = 1e27 end
+local new = pack(layout, tag, instant, (math.log(after) + 64) * steps + half)
+if record and after <= many and into_step >= age then
   call('SETRANGE', key, '0', new)
 else
   local more = after > many and period * math.log(after / many) / 1000 or 0

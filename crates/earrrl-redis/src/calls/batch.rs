@@ -25,8 +25,6 @@ use crate::status::count;
 /// The time after its deadline during which Redis may still execute a call. A call that arrives
 /// later, because the server or the network was stopped, does nothing.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// The flag of a group of requests whose keys differ.
-const DISTINCT: u8 = 16;
 
 /// Calls a script, together with other calls if there are any.
 pub(crate) async fn call(
@@ -189,12 +187,11 @@ fn script_call<'a>(
 fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
     let charges: Vec<&PackedCharge> = group.iter().flat_map(|call| &call.call.charges).collect();
     let Some(first) = charges.first() else { return Vec::new() };
-    let repeats = |(place, charge): (usize, &&PackedCharge)| {
-        charges[..place].iter().any(|other| other.key == charge.key)
-    };
-    let is_distinct = charges.len() > 1 && !charges.iter().enumerate().any(repeats);
-    let flags = first.flags | if is_distinct { DISTINCT } else { 0 };
-    [&[first.kind as u8, flags, charges.len() as u8][..], &first.parameters].concat()
+    let repeats =
+        |place: &usize| charges[..*place].iter().any(|other| other.key == charges[*place].key);
+    let repeated = (0..charges.len()).filter(repeats).fold(0u16, |bits, place| bits | 1 << place);
+    let head = [first.kind as u8, first.flags, charges.len() as u8];
+    [&head[..], &repeated.to_le_bytes(), &first.parameters].concat()
 }
 
 /// Reads the answer to these calls. `None` stands for a call that must be sent again by itself.

@@ -1,23 +1,35 @@
--- The function in batch.lua that decides requests by one algorithm. Most records are read together:
--- flag 16 says that the keys differ. A record that is missing, or that the user may not read that way,
--- is read by itself, which also finds keys of another type.
+-- The function in batch.lua that decides requests by one algorithm. Their records are read together,
+-- except those that an earlier request may change. A record that is missing, or that the user may not
+-- read that way, is read by itself, which also finds keys of another type.
 
-decide[--[[ number ]]] = function(args, at, flags, last)
+decide[--[[ number ]]] = function(args, at, flags, repeats, last)
   --[[ parameters ]]
-  local first, records = done, {}
-  if flags >= 16 then records = --[[ records ]] end
-  local stores, strict = flags % 2 == 1, flags % 4 >= 2
-  while done < last do
-    done, own_bit = done + 1, own_bit * 2
-    local key, verdict, state = KEYS[done]
+  local first, keys = done, keys
+  local states = --[[ records ]]
+  if repeats > 0 then
+    for i = 1, last - first do
+      if repeats % 2 == 1 then states[i] = nil end
+      repeats = math.floor(repeats / 2)
+    end
+  end
+  records = states
+  --[[ once ]]
+  -- Requests with a verdict below this one are stored.
+  local bound = flags % 2 == 0 and ALLOWED or flags % 4 >= 2 and FOREIGN or OVER
+  for i = 1, last - first do
+    done = first + i
+    local key, found, verdict, state = keys[done], states[i]
     --[[ judge ]]
-    if stores and verdict ~= FOREIGN and (verdict ~= OVER or strict) then
+    if verdict < bound then
       --[[ charge ]]
-      stored_bits = stored_bits + own_bit
+    else
+      skipped = skipped + 2 ^ (done - 1)
     end
     --[[ answer ]]
-    if verdict == FOREIGN then state = '' end
-    if #state ~= length then length, length_byte = #state, string.char(#state) end
-    answer[done * 3 - 1], answer[done * 3], answer[done * 3 + 1] = verdict, length_byte, state
+    if verdict ~= ALLOWED then
+      verdicts = verdicts + verdict * 8 ^ (done - 1)
+      if verdict == FOREIGN then state = '' end
+    end
+    if state ~= found then states[i] = state end
   end
 end

@@ -8,6 +8,7 @@ correct[--[[ number ]]] = function(key, given_key, args, part)
   local back, when = mode % 2 == 1, mode % 8 >= 4 and now or since
   local flags, at, alone, alone_rest, unnamed, verdict, state = code == DONE and 1 or 0, 3, 0, 0, false
   --[[ parameters ]]
+  --[[ once ]]
   --[[ judge ]]
   return verdict, function()
     if corrects then

@@ -16,6 +16,7 @@ local code = status == 'C' and REPEATED or UNKNOWN
 if status == 'L' and now < expires then code = DONE end
 local flags, back, when = code == DONE and 1 or 0, mode % 2 == 1, mode % 8 >= 4 and now or since
 --[[ parameters ]]
+--[[ once ]]
 --[[ judge ]]
 if verdict == FOREIGN then return FOREIGN .. '\0' .. time .. ' ' end
 if code == DONE then

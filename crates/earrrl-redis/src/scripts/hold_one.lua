@@ -13,6 +13,7 @@ if now < 0 then
 end
 --[[ fetch ]]
 --[[ parameters ]]
+--[[ once ]]
 --[[ judge ]]
 if verdict == FOREIGN then return time .. ' ' .. FOREIGN .. '\0' end
 local kept = verdict ~= OVER or flags % 4 >= 2

@@ -44,6 +44,7 @@ local function see(args, at, add)
     if unnamed then when = now end
   end
   --[[ parameters ]]
+  --[[ once ]]
   --[[ judge ]]
   if verdict == FOREIGN then return verdict end
   if add then

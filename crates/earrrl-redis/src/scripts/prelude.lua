@@ -1,6 +1,7 @@
--- The beginning of every script. An algorithm's file has up to eight parts, which are inserted into the
--- frames (single.lua, several.lua, near.lua, commit.lua). `key`, `now` and `flags` are given.
+-- The beginning of every script. An algorithm's file has up to nine parts, which are inserted into the
+-- frames (single.lua, batch.lua, several.lua, near.lua, hold.lua, commit.lua). `key`, `now` and `flags` are given.
 --   parameters  unpacks the rule's parameters from `args` at `at`
+--   once        computes what the requests of a batch share, before the first of them
 --   judge       reads the client's record and judges the request. Sets `verdict`, and `state`, from
 --               which the caller computes the figures
 --   charge      stores the request that was just judged
@@ -13,13 +14,13 @@
 --   spare       sets `spare` to the headroom that the limit has left for the client
 -- Times are microseconds since 1970, and amounts billionths of a unit. Both are whole numbers, which
 -- doubles represent exactly up to 2^53 (the year 2255, or nine million units).
+--
+-- The names of verdicts are replaced by digits: numbers in batch.lua, texts elsewhere. HELD: the request
+-- is over the limit, but may be held back until it is allowed. FOREIGN: the record was written under other
+-- parameters; the caller converts it and calls again. EXPIRED: the call came after its caller has decided
+-- without it, or with a wrong idea of Redis's time.
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-
--- Verdicts. HELD: the request is over the limit, but may be held back until it is allowed. FOREIGN:
--- the record was written under other parameters; the caller converts it and calls again. EXPIRED:
--- the call came after its caller has decided without it, or with a wrong idea of Redis's time.
-local ALLOWED, HELD, OVER, FOREIGN, EXPIRED = '0', '1', '2', '3', '4'
 
 -- The milliseconds after the last call of a node at which its receipts expire. They survive a clock
 -- that is set forward by an hour.

@@ -16,6 +16,7 @@ local function renewal(key, args, part)
   local flags, at, verdict, state = 1, 1
   local when = unpack('<d', hold, part.from)
   --[[ parameters ]]
+  --[[ once ]]
   --[[ judge ]]
   if not tally then return end
   local found, there, counted = find(key, tally, when)

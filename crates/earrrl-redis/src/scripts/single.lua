@@ -10,6 +10,7 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
   if now > latest then return EXPIRED .. time[1] .. '.' .. time[2] .. ' ' end
 end
+--[[ once ]]
 --[[ judge ]]
 -- Flags: 1 may store, 2 strict, 8 renews the expiry of the receipts.
 if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
