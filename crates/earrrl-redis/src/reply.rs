@@ -7,8 +7,6 @@
 use earrrl::Nanos;
 use redis::Value;
 
-use crate::algorithm::Fields;
-
 use crate::algorithm::{Fields, nanos};
 
 /// A script's verdict on one charge.
