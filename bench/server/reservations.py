@@ -4,9 +4,11 @@
     bench/server/reservations.py BINARY [VALKEY_SERVER]
 
 Prints the processor microseconds of the server and of Redis, user and system, and Redis's commands: medians of rounds
-in which the two take turns, one request at a time. Then the bytes of memory for each live reservation.
+in which the two take turns, one request at a time, and the medians of the rounds' ratios, which other programs on the
+machine change less. Then the bytes of memory for each live reservation.
 """
 
+import glob
 import re
 import shutil
 import statistics
@@ -16,9 +18,8 @@ import tempfile
 import urllib.request
 
 from instructions import connected, free_port, resp
-from run import TICKS
 
-ROUNDS, REQUESTS, LIVE = 5, 10_000, 50_000
+ROUNDS, REQUESTS, LIVE = 25, 1000, 50_000
 # One thread, so that none wakes another.
 CONFIG = """
 [server]
@@ -52,9 +53,8 @@ class Process:
 
     def cpu(self):
         """Returns the seconds of processor time so far."""
-        with open(f"/proc/{self.process.pid}/stat") as stat:
-            fields = stat.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        threads = glob.glob(f"/proc/{self.process.pid}/task/*/schedstat")
+        return sum(int(open(thread).read().split()[0]) for thread in threads) / 1e9
 
 
 def ask(connection, *words):
@@ -133,11 +133,13 @@ def table(name, binary, redis_port, redis_process):
         for _ in range(ROUNDS):
             for work, seen in rounds.items():
                 seen.append(measure(work, server.connection, server, redis, redis_process))
-    medians = [[statistics.median(each) for each in zip(*seen)] for seen in rounds.values()]
-    for what, one, both in zip(("server, µs", "Redis, µs", "Redis, commands"), *medians):
+    figures = [list(zip(*seen)) for seen in rounds.values()]
+    for what, ones, both in zip(("server, µs", "Redis, µs", "Redis, commands"), *figures):
         scale = 1 if "commands" in what else 1e6
-        if one:
-            print(f"| {name}: {what} | {one * scale:.1f} | {both * scale:.1f} | {both / one:.2f} |")
+        if any(ones):
+            one, two = (statistics.median(each) * scale for each in (ones, both))
+            times = statistics.median(second / first for first, second in zip(ones, both))
+            print(f"| {name}: {what} | {one:.1f} | {two:.1f} | {times:.2f} |")
     print(f"| {name}: bytes for each live reservation | | {size:.0f} | |", flush=True)
 
 
