@@ -33,11 +33,11 @@ impl Engine {
     #[pyo3(signature = (rules, path=None, capacity=100_000))]
     fn new(
         py: Python<'_>,
-        rules: &Bound<'_, PyDict>,
+        rules: &Bound<'_, PyAny>,
         path: Option<PathBuf>,
         capacity: usize,
     ) -> PyResult<Self> {
-        let named = rules.iter().map(|(name, rule)| {
+        let named = input::dict("rules", rules)?.iter().map(|(name, rule)| {
             let (name, text): (String, String) = (name.extract()?, rule.extract()?);
             let rule: Rule =
                 text.parse().map_err(|error: earrrl::RuleError| invalid(error.of(&name)))?;
@@ -59,23 +59,23 @@ impl Engine {
     }
 
     /// Decides a request and counts it: ``check({"login": "alice", "address": ("192.0.2.7", 5)})``.
-    fn check(&self, charges: &Bound<'_, PyDict>) -> PyResult<Decision> {
+    fn check(&self, charges: &Bound<'_, PyAny>) -> PyResult<Decision> {
         self.decide(charges, Mode::Check)
     }
 
     /// Returns the decision that ``check`` would return, and counts nothing.
-    fn peek(&self, charges: &Bound<'_, PyDict>) -> PyResult<Decision> {
+    fn peek(&self, charges: &Bound<'_, PyAny>) -> PyResult<Decision> {
         self.decide(charges, Mode::Peek)
     }
 
     /// Counts a request under every rule, even if it is over a limit.
-    fn charge(&self, charges: &Bound<'_, PyDict>) -> PyResult<Decision> {
+    fn charge(&self, charges: &Bound<'_, PyAny>) -> PyResult<Decision> {
         self.decide(charges, Mode::Charge)
     }
 
     /// Takes back a request that was counted at ``at`` (``Decision.at``), by default the latest one.
     #[pyo3(signature = (charges, at=None))]
-    fn refund(&self, charges: &Bound<'_, PyDict>, at: Option<u64>) -> PyResult<()> {
+    fn refund(&self, charges: &Bound<'_, PyAny>, at: Option<u64>) -> PyResult<()> {
         let at = at.map(Nanos::new);
         self.with_charges(charges, |charges, _| {
             charges
@@ -116,7 +116,7 @@ impl Engine {
 }
 
 impl Engine {
-    fn decide(&self, charges: &Bound<'_, PyDict>, mode: Mode) -> PyResult<Decision> {
+    fn decide(&self, charges: &Bound<'_, PyAny>, mode: Mode) -> PyResult<Decision> {
         self.with_charges(charges, |charges, named| {
             let decision = self.engine.decide(charges, mode, None).into_inner().map_err(refused)?;
             let deciding = charges[decision.rule];
@@ -132,9 +132,10 @@ impl Engine {
     /// Calls `then` with the charges of a request and their rules.
     fn with_charges<T>(
         &self,
-        charges: &Bound<'_, PyDict>,
+        charges: &Bound<'_, PyAny>,
         then: impl FnOnce(&[Charge<'_>], &[&Arc<NamedRule>]) -> PyResult<T>,
     ) -> PyResult<T> {
+        let charges = input::dict("charges", charges)?;
         let mut read = Vec::with_capacity(charges.len());
         let mut named = Vec::with_capacity(charges.len());
         for (rule, charge) in charges {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use earrrl::{Action, Cost, Rule};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyString};
 
 use crate::error::invalid;
 
@@ -34,6 +34,20 @@ pub(crate) fn key_bytes<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }
     with_key(key, |key| Cow::Owned(key.to_vec()))
+}
+
+/// Returns a mapping as a `dict`.
+///
+/// # Errors
+/// Returns a `TypeError` for another type.
+pub(crate) fn dict<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    if let Ok(dict) = value.cast::<PyDict>() {
+        return Ok(dict.clone());
+    }
+    let mapping = value.cast::<PyMapping>().map_err(|_| wrong_type(name, value, "a mapping"))?;
+    let dict = PyDict::new(value.py());
+    dict.update(mapping)?;
+    Ok(dict)
 }
 
 /// Returns a cost: an `int` or a `float` from 0 to 1e18, 1 if there is none.

@@ -111,6 +111,11 @@ impl Limiter {
         with_key(key, |key| self.limiter.reset(key))
     }
 
+    /// Forgets all clients, those of other processes that use the file among them. Returns their number.
+    fn clear(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.limiter.clear())
+    }
+
     /// Returns the ``count`` clients with the highest rates, the highest first.
     #[pyo3(signature = (count=10))]
     fn top(&self, py: Python<'_>, count: usize) -> Vec<Client> {

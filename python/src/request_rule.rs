@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderName, StatusCode, response};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::error::invalid;
@@ -90,7 +90,7 @@ impl Rule {
         settled: bool,
         missing: Option<&Bound<'_, PyAny>>,
         exempt: Option<Bound<'_, PyAny>>,
-        plans: Option<&Bound<'_, PyDict>>,
+        plans: Option<&Bound<'_, PyAny>>,
         action: Option<&str>,
         max_delay: Option<f64>,
         max_cost: Option<&Bound<'_, PyAny>>,
@@ -101,6 +101,7 @@ impl Rule {
             let (text, applies): (String, Py<PyAny>) = plan.extract()?;
             Ok(Plan { rule: of(&text)?, name: name.extract()?, applies })
         };
+        let plans = plans.map(|plans| input::dict("plans", plans)).transpose()?;
         Ok(Self {
             name,
             rule: of(limit)?,

@@ -5,12 +5,15 @@
 //! limits of one window share a store.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::DirEntry;
+use std::io::ErrorKind;
+use std::mem;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earrrl::{Cost, Decision, Nanos, Rule, State};
-use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{invalid, not_built};
@@ -118,16 +121,15 @@ impl Windows {
         true
     }
 
-    /// Forgets all counts of this process, and returns their number.
-    ///
-    /// Raises `NotImplementedError` for counts in files, which other processes use at the same time.
-    fn reset(&self) -> PyResult<u64> {
-        if self.directory.is_some() {
-            let problem = "the counts in files are shared, and are cleared one key at a time";
-            return Err(PyNotImplementedError::new_err(problem));
+    /// Forgets all counts, those of other processes in the files of the directory among them. Returns their number.
+    fn reset(&self, py: Python<'_>) -> PyResult<usize> {
+        if let Some(directory) = &self.directory {
+            for kind in kinds_in(directory)? {
+                self.limiter(kind)?;
+            }
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(known.drain().map(|(_, limiter)| limiter.survey(0).rates.clients()).sum())
+        let known = mem::take(&mut *self.known.write().unwrap_or_else(PoisonError::into_inner));
+        Ok(py.detach(|| known.values().map(|limiter| limiter.clear()).sum()))
     }
 }
 
@@ -208,6 +210,28 @@ impl Kind {
             Self::Sliding { window, .. } => format!("sliding-{window}s"),
         }
     }
+
+    /// Returns the kind of the counters in a file, whose name has the number of its generation and an ending, too, or
+    /// in the directory of such a file.
+    fn of_file(name: &str) -> Option<Self> {
+        let (kind, rest) = name.split_once('-')?;
+        let window = rest.split('.').next()?.strip_suffix('s')?.parse().ok()?;
+        match kind {
+            "fixed" => Some(Self::Fixed { window }),
+            "sliding" => Some(Self::Sliding { limit: 1, window }),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the kinds of the counters in the files of a directory, which may not exist yet.
+fn kinds_in(directory: &Path) -> PyResult<Vec<Kind>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let kind = |entry: DirEntry| entry.file_name().to_str().and_then(Kind::of_file);
+    Ok(entries.filter_map(|entry| entry.map(kind).transpose()).collect::<Result<_, _>>()?)
 }
 
 /// Returns the greatest count of a window.

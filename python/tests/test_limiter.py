@@ -124,6 +124,16 @@ def test_processes_share_a_file(path):
     assert not Limiter("gcra 100/d burst=100", path=path).check("alice")
 
 
+def test_a_clear_forgets_the_clients_of_all_processes(path):
+    limiter = Limiter("gcra 100/d burst=100", path=path)
+    for _ in range(2):
+        assert in_process(CHECKS, path, 120) == "100\n"
+        assert not limiter.peek("alice")
+        assert (limiter.clear(), limiter.clear(), len(limiter)) == (1, 0, 0)
+    alone = Limiter("sliding-log 2/1d")
+    assert alone.check("alice", 2) and alone.clear() == 1 and alone.check("alice")
+
+
 def test_a_killed_process_loses_nothing(path):
     code = CHECKS + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
     for _ in range(3):

@@ -146,14 +146,21 @@ def test_reset_forgets_the_counts_of_this_process(tmp_path):
     assert asyncio.run(storage_from_string("async+earrrl://").reset()) == 0
 
 
-def test_counts_in_files_are_not_reset(tmp_path):
-    storage = storage_from_string(f"earrrl://{tmp_path}/states")
-    assert storage.incr("key", 86400) == 1
-    with pytest.raises(NotImplementedError, match="the counts in files are shared"):
-        storage.reset()
-    with pytest.raises(NotImplementedError, match="the counts in files are shared"):
-        asyncio.run(storage_from_string(f"async+earrrl://{tmp_path}/states").reset())
-    assert storage.get("key") == 1
+def test_reset_forgets_the_counts_of_all_processes(tmp_path):
+    uri = f"earrrl://{tmp_path}/states"
+    work = f"""
+from limits.storage import storage_from_string
+import earrrl.limits
+storage = storage_from_string({uri!r})
+print(storage.incr("key", 86400), storage.incr("other", 3600), storage.acquire_sliding_window_entry("key", 1, 86400))
+"""
+    assert storage_from_string(uri).reset() == 0
+    for scheme in ("", "async+", ""):
+        printed = subprocess.run([sys.executable, "-c", work], check=True, capture_output=True, text=True).stdout
+        assert printed.split() == ["1", "1", "True"]
+        # This storage has no window yet.
+        storage = storage_from_string(scheme + uri)
+        assert (asyncio.run(storage.reset()) if scheme else storage.reset()) == 3
 
 
 def test_paths_of_uris_are_decoded(tmp_path):

@@ -1,10 +1,11 @@
 """Refused arguments: Python's exceptions with the library's messages."""
 
 import re
+from types import MappingProxyType
 
 import pytest
 
-from earrrl import Engine, Limiter
+from earrrl import Engine, Limiter, Rule
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,19 @@ def test_a_cost_above_the_greatest_is_refused():
 def test_charges_of_an_engine(charges, error):
     with pytest.raises(error):
         Engine({"login": "gcra 1/s burst=9"}).check(charges)
+
+
+def test_mappings_are_taken_for_dicts():
+    engine = Engine(MappingProxyType({"login": "gcra 1/d burst=1"}))
+    assert engine.check(MappingProxyType({"login": "alice"})) and not engine.check({"login": "alice"})
+    Rule("address", "gcra 1/s burst=9", plans=MappingProxyType({"paid": ("gcra 5/s burst=9", bool)}))
+    for wrong in ([], None, "login"):
+        with pytest.raises(TypeError, match="charges: expected a mapping, not "):
+            engine.check(wrong)
+        with pytest.raises(TypeError, match="rules: expected a mapping, not "):
+            Engine(wrong)
+    with pytest.raises(TypeError, match="plans: expected a mapping, not list"):
+        Rule("address", "gcra 1/s burst=9", plans=[])
 
 
 def test_engines_that_cannot_be_built():

@@ -22,12 +22,14 @@ def limiter() -> List[Client]:
     logins.check(7)  # type: ignore[arg-type]
     logins.check("alice", "1")  # type: ignore[arg-type]
     Limiter("gcra 1/s burst=5", action="ban")  # type: ignore[arg-type]
-    return logins.top(count=len(logins))
+    return logins.top(count=len(logins) + logins.clear())
 
 
 def engine() -> Decision:
     several = Engine({"user": "gcra 1/s burst=5"}, capacity=10)
     several.charge({"user": 7})  # type: ignore[dict-item]
+    keys: Dict[str, str] = {"user": "alice"}
+    several.check(keys)
     return several.check({"user": "alice"}) or several.peek({"user": ("alice", 5)})
 
 

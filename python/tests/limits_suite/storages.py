@@ -52,8 +52,3 @@ def pytest_pycollect_makeitem(collector, name, obj):
         else:
             replacement = [] if "MovingWindow" in name else storages(scheme)
         object.__setattr__(mark, "args", (mark.args[0], replacement, *mark.args[2:]))
-
-
-def pytest_collection_modifyitems(items):
-    """Leaves out the reset of counts in files, which raises `NotImplementedError`: other processes use them."""
-    items[:] = [item for item in items if item.originalname != "test_storage_reset" or item.callspec.id != "files"]
