@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use super::process::{Process, Work, wait_until};
 use super::{CAPACITY, FIVE, Scratch, open};
 
-const CLIENTS: u64 = 10_000;
+const CLIENTS: u64 = 2_000;
 
 fn admits_five_of_each(limiter: &earrrl::Limiter<u64>) -> bool {
     let admitted = |client| (0..7).filter(|_| limiter.check(&client).is_allowed()).count();
@@ -47,7 +47,7 @@ fn a_clear_forgets_the_clients_of_earlier_generations() {
 /// client is admitted more than five times between two clears, and nothing remains of what was cleared.
 #[test]
 fn a_process_decides_while_another_clears() {
-    const CLEARS: u64 = 20;
+    const CLEARS: u64 = 10;
     for rule in FIVE {
         let scratch = Scratch::new();
         let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
