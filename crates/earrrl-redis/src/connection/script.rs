@@ -209,8 +209,7 @@ fn several(set: usize) -> String {
 /// Returns the function of several.lua that judges a charge by one algorithm, and ends the charge with
 /// the text `charged`.
 fn judged(kind: AlgorithmKind, charged: &str) -> String {
-    let [parameters, once, judge, charge, answer, ..] =
-        PARTS.map(|part| strip(kind.part(part)));
+    let [parameters, once, judge, charge, answer, ..] = PARTS.map(|part| strip(kind.part(part)));
     format!(
         "judge[{}] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n{parameters}{once}{judge}\
          return verdict, function()\n{charge}{charged}end, function()\n{answer}return state\nend\nend\n",

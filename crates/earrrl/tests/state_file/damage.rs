@@ -95,6 +95,50 @@ fn random_slots_lock_nobody_out_for_ever() {
     }
 }
 
+/// Returns a file with the clients of [`used`] in its first generation, and none in its second one.
+fn with_an_earlier_generation() -> Scratch {
+    let scratch = used();
+    let first = open(BUCKET, &scratch.path(), 1000).unwrap();
+    let second = open(BUCKET, &scratch.path(), 9000).unwrap();
+    assert!(!second.check(&7).is_allowed());
+    drop((first, second));
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 2);
+    scratch
+}
+
+#[test]
+fn a_damaged_earlier_generation_is_swept_or_refused() {
+    let scratch = with_an_earlier_generation();
+    let length = fs::metadata(scratch.file()).unwrap().len() - 2 * PAGE;
+    let bytes: Vec<u8> = (0..length).map(|at| (at * at * 31 % 251) as u8 | 0xA0).collect();
+    write(&scratch, 2 * PAGE, &bytes);
+    let limiter = open(BUCKET, &scratch.path(), 9000).unwrap();
+    let swept = limiter.swept().unwrap();
+    assert!(swept.ahead > 100, "{swept:?}");
+    assert!((0..1000).all(|client| client == 7 || limiter.check(&client).is_allowed()));
+    assert!(!limiter.check(&7).is_allowed());
+    drop(limiter);
+    let scratch = with_an_earlier_generation();
+    write(&scratch, 100, &[7]);
+    assert_eq!(field(open(BUCKET, &scratch.path(), 9000)).0, "checksum");
+}
+
+/// The clock of a file is renewed after a new boot of the machine, as after damage, whichever generations
+/// there are and are made.
+#[test]
+fn a_capacity_changes_after_a_new_boot() {
+    for earlier in [used(), with_an_earlier_generation()] {
+        for file in fs::read_dir(&earlier.0).unwrap() {
+            let file = OpenOptions::new().write(true).open(file.unwrap().path()).unwrap();
+            file.write_all_at(&[0x5A], PAGE + 16).unwrap();
+        }
+        let limiter = open(BUCKET, &earlier.path(), 20_000).unwrap();
+        let banned = (0..100).filter(|client| !limiter.check(client).is_allowed()).count();
+        assert_eq!(banned, 100);
+        assert!((100..200).all(|client| limiter.check(&client).is_allowed()));
+    }
+}
+
 /// Whatever bytes a file gets while it is used, a decision ends, and new clients are counted.
 #[test]
 fn damage_while_a_file_is_used_stops_no_process() {

@@ -97,6 +97,26 @@ impl CheckedFile {
         self.header.sets == sets_for(wanted.capacity) as u64
     }
 
+    /// Writes the present clock into the file, which no other process uses, and sweeps it. The lock is
+    /// released: the lock of the directory keeps others away.
+    pub(super) fn renewed(
+        self,
+        wanted: &FileSpec<'_>,
+        now: impl FnOnce(Anchor) -> Nanos,
+    ) -> Result<Self, StateError> {
+        let io = |error| StateError::io(&self.path, "open", error);
+        let copy = Self {
+            file: self.file.try_clone().map_err(io)?,
+            path: self.path.clone(),
+            header: self.header.clone(),
+            ..self
+        };
+        let stored = self.limit;
+        self.map(&FileSpec { limit: &stored, ..*wanted }, now)?;
+        unlock(&copy.file);
+        Ok(copy)
+    }
+
     /// Returns the clients of the file, which move to a later generation.
     pub(super) fn into_predecessor(self) -> Result<Predecessor, StateError> {
         let capacity = self.header.capacity as usize;

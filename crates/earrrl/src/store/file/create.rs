@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::checked::{CheckedFile, allocate, unlock};
+use super::checked::{CheckedFile, allocate};
 use super::error::StateError;
 use super::folder::{Folder, Stem};
 use super::header::{FIXED, FileHeader};
@@ -46,7 +46,7 @@ pub(super) fn create(
 pub(super) fn succeed(
     folder: &Folder,
     stem: &Stem,
-    old: CheckedFile,
+    old: &CheckedFile,
     wanted: &FileSpec<'_>,
 ) -> Result<u64, StateError> {
     let (sets, generation) = (sets_for(wanted.capacity), old.header.generation + 1);
@@ -62,7 +62,6 @@ pub(super) fn succeed(
     folder.create_file(stem, generation, |file, new| {
         write(file, new, &header, Some((&old.file, &path)))
     })?;
-    unlock(&old.file);
     Ok(generation)
 }
 

@@ -43,9 +43,9 @@ pub(crate) fn open(
     if file.keeps_states(wanted)? {
         return with_predecessors(&folder, &stem, file, wanted, now);
     }
-    let reopen = |next| CheckedFile::open(&folder, &stem, next, wanted, Access::Shared);
-    if !file.is_alone || !file.has_sets_for(wanted) {
-        let file = reopen(succeed(&folder, &stem, file, wanted)?)?;
+    if !file.is_alone {
+        let next = succeed(&folder, &stem, &file, wanted)?;
+        let file = CheckedFile::open(&folder, &stem, next, wanted, Access::Shared)?;
         return with_predecessors(&folder, &stem, file, wanted, now);
     }
     let mut instant = Nanos::ZERO;
@@ -53,7 +53,13 @@ pub(crate) fn open(
         instant = now(anchor);
         instant
     };
-    let file = reopen(convert(&folder, &stem, file, wanted, remember)?)?;
+    let next = if file.has_sets_for(wanted) {
+        convert(&folder, &stem, file, wanted, remember)?
+    } else {
+        // The clock may be that of another boot.
+        succeed(&folder, &stem, &file.renewed(wanted, remember)?, wanted)?
+    };
+    let file = CheckedFile::open(&folder, &stem, next, wanted, Access::AloneIfUnused)?;
     with_predecessors(&folder, &stem, file, wanted, |_| instant)
 }
 
@@ -64,7 +70,8 @@ fn access(folder: &Folder, stem: &Stem, earlier: &[u64]) -> Result<Access, State
     Ok(if are_unused { Access::AloneIfUnused } else { Access::Shared })
 }
 
-/// Maps a file, and the earlier generations in which clients may still be.
+/// Maps a file, and the earlier generations in which clients may still be. Sweeps all of them if no other
+/// process uses one.
 pub(super) fn with_predecessors(
     folder: &Folder,
     stem: &Stem,
@@ -74,16 +81,24 @@ pub(super) fn with_predecessors(
 ) -> Result<Opened, StateError> {
     let generations = folder.generations(stem)?;
     let (mut later, mut generation) = (file.header.generation, file.header.moves_from);
+    let (is_alone, mut instant) = (file.is_alone, Nanos::ZERO);
+    let mut opened = file.map(wanted, |anchor| {
+        instant = now(anchor);
+        instant
+    })?;
     let mut predecessors: Vec<Arc<Predecessor>> = Vec::new();
     // A generation is removed when it has no clients left.
     while generation < later && generations.contains(&generation) {
         let earlier = CheckedFile::open(folder, stem, generation, wanted, Access::Shared)?;
         (later, generation) = (generation, earlier.header.moves_from);
         if earlier.seal()? != Seal::Emptied {
-            predecessors.push(Arc::new(earlier.into_predecessor()?));
+            let earlier = earlier.into_predecessor()?;
+            if is_alone {
+                opened.file.swept += earlier.sweep(instant);
+            }
+            predecessors.push(Arc::new(earlier));
         }
     }
-    let opened = file.map(wanted, now)?;
     if !predecessors.is_empty() {
         opened.file.predecessors.store(Some(Arc::new(predecessors)));
     }

@@ -7,7 +7,7 @@ use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::store::ByRank;
 use crate::store::clients::{Clients, Kept};
-use crate::store::table::{KeyHash, Table};
+use crate::store::table::{KeyHash, Swept, Table};
 
 /// An earlier generation of a state file.
 pub(crate) struct Predecessor {
@@ -24,6 +24,11 @@ impl Predecessor {
 
     fn table(&self) -> Option<&Table> {
         self.clients.table()
+    }
+
+    /// Removes what a crash or a damaged file left behind, from a file that no other process uses.
+    pub(super) fn sweep(&self, now: Nanos) -> Swept {
+        self.table().map(|table| table.sweep(self.limit.greatest(now))).unwrap_or_default()
     }
 
     /// Seals the file, so that no process stores a new client in it.
