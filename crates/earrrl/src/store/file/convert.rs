@@ -11,10 +11,12 @@ use crate::clock::{Anchor, Nanos};
 use crate::store::by_rank::ByRank;
 
 /// Creates the next generation of a file that no other process uses, with the states of all clients
-/// converted to the wanted limit, and removes the present one. Returns the new generation.
+/// converted to the wanted limit. Returns the new generation.
 ///
-/// The present generation only changes by its removal, so that a process which dies meanwhile leaves
-/// either of both complete.
+/// The present generation stays as it is, so that a process which dies meanwhile leaves either of both
+/// complete. It is removed when the next one is used; see [`StateFile::begin`].
+///
+/// [`StateFile::begin`]: super::StateFile::begin
 pub(super) fn convert(
     folder: &Folder,
     stem: &Stem,
@@ -42,7 +44,6 @@ pub(super) fn convert(
         from.table.copy_converted(&into, converted, &ByRank(limit, instant));
         Ok(())
     })?;
-    folder.remove(&stem.name(generation - 1))?;
     Ok(generation)
 }
 
@@ -50,7 +51,8 @@ pub(super) fn convert(
 mod tests {
     use std::{format, fs, vec};
 
-    use super::super::header::FIXED;
+    use super::super::checked::SETS_AT;
+    use super::super::header::{FIXED, FileHeader};
     use crate::{Cost, Limiter, Rule, StateDirectory};
 
     #[test]
@@ -61,22 +63,24 @@ mod tests {
             let builder = Limiter::builder(text.parse::<Rule>().unwrap()).capacity(100);
             builder.state_file(directory.join("login.earrrl")).build().unwrap()
         };
-        let wall_of = |generation| {
+        let read = |generation| {
             let file = fs::read(directory.join(format!("login.{generation}.earrrl"))).unwrap();
-            file[FIXED..FIXED + 8].to_vec()
+            let header =
+                FileHeader::decode(file.first_chunk().unwrap(), file.len() as u64, SETS_AT);
+            (file[FIXED..FIXED + 8].to_vec(), header.unwrap().rule)
         };
         let first = open("fixed-window 9/3650d");
         (0..3).for_each(|_| assert!(first.check(&7).is_allowed()));
         drop(first);
-        let wall = wall_of(1);
+        let (wall, _) = read(1);
         let second = open("fixed-window 5/3000d");
         let [left, new] = [7, 8].map(|key| second.peek(&key, Cost::ONE).unwrap().remaining());
         let files = StateDirectory::list(&directory).unwrap();
         let files = files.into_iter().map(|file| file.map(|file| (file.generation, file.limit)));
         let files: Result<vec::Vec<_>, _> = files.collect();
-        let found = (left, new, wall_of(2), files.unwrap());
+        let found = (left, new, read(2), files.unwrap());
         fs::remove_dir_all(&directory).unwrap();
         let limit = second.rule().limit().text();
-        assert_eq!(found, (2, 5, wall, vec![(2, limit)]));
+        assert_eq!(found, (2, 5, (wall, limit.clone()), vec![(2, limit)]));
     }
 }
