@@ -49,6 +49,7 @@ impl Rule {
     }
 
     /// Returns the rule with another limit, as its text is written by this library.
+    #[cfg(feature = "std")]
     pub(crate) fn with_limit(&self, limit: Limit) -> Self {
         Self { limit, text: limit.text().into(), ..self.clone() }
     }
