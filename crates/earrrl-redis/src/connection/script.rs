@@ -263,7 +263,7 @@ fn fetching(frame: String, kind: AlgorithmKind, keys: &[&str]) -> String {
 const GET: &str = "call('GET', key)";
 /// Finds a record among those that were read together, or reads it.
 const GET_FROM_BATCH: &str = "(found or call('GET', key))";
-/// Reads the records of the requests after `done` up to `last`.
+/// Reads the records of the requests from `done + 1` to `last` by one command.
 const GET_ALL: &str = "redis.pcall('MGET', values(keys, done + 1, last))";
 
 fn batch(set: usize) -> String {
@@ -282,7 +282,7 @@ fn batch(set: usize) -> String {
     with_verdicts(&with_local_math(&text), "")
 }
 
-/// Replaces the names of verdicts by digits in quotes.
+/// Replaces the names of verdicts by their digits, each enclosed in `quote`.
 fn with_verdicts(text: &str, quote: &str) -> String {
     let digits = VERDICTS.iter().zip(0..);
     digits.fold(text.to_owned(), |text, (name, digit)| {

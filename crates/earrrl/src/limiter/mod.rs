@@ -290,14 +290,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
         if let Some(file) = self.clients.file() {
+            StateError::accept(rule.limit())?;
             if self.clients.is_succeeded() || !rule.limit().keeps_states_of(self.rule.limit()) {
                 let now = self.clock.now();
                 let open = |wanted: &FileSpec<'_>| Clients::open(wanted, |_| now);
                 let (clients, _) = file.continued(rule.limit(), self.capacity, open)?;
                 clients.begin(now);
                 self.clients = clients;
-            } else if !rule.limit().fits_words() {
-                return Err(StateError::unsupported(rule.limit()).into());
             }
         } else if self.clients.fits(self.rule.limit(), rule.limit()) {
             self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());

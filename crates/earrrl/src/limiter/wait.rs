@@ -17,7 +17,6 @@ use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
-use crate::rule::Rule;
 use crate::rules::part::Part;
 
 /// The bounds of a wait. By default the wait is at most a minute, without jitter.
@@ -169,13 +168,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
-        if !matches!(self.rule.limit(), Limit::TokenBucket(_)) {
-            return Err(WaitError::Rule(cannot_reserve(&self.rule)));
-        }
         let (part, now) = (self.part(self.hasher.hash(key), cost), self.clock.now());
         let reserved = part.settled(now, |part| {
             let Limit::TokenBucket(limit) = part.rule.limit() else {
-                return Some(Err(WaitError::Rule(cannot_reserve(part.rule))));
+                let problem =
+                    std::format!("`{}` can't reserve: token-bucket and gcra can", part.rule);
+                return Some(Err(WaitError::Rule(RuleError::new(problem))));
             };
             part.clients.update(part.key, part.rule.limit(), now, |state| {
                 let before = match state {
@@ -247,10 +245,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
 
 /// Returns the state with the request charged, and the wait until it is due; or the wait as an
 /// error if it is too long.
-fn cannot_reserve(rule: &Rule) -> RuleError {
-    RuleError::new(std::format!("`{rule}` can't reserve: token-bucket and gcra can"))
-}
-
 fn turn(
     limit: &TokenBucket,
     before: Option<Moment>,

@@ -112,9 +112,9 @@ impl Prepared {
     ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
         let is_in_file = self.clients.file().is_some();
-        if is_in_file && new.keeps_states_of(old) && !new.fits_words() {
-            let error = StateError::unsupported(new);
-            return Err(EngineError::Unavailable(format!("rule {}: {error}", self.name)));
+        if is_in_file && new.keeps_states_of(old) {
+            let unfit = |error| EngineError::Unavailable(format!("rule {}: {error}", self.name));
+            StateError::accept(new).map_err(unfit)?;
         }
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         if new != old {

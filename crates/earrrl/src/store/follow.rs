@@ -49,7 +49,8 @@ impl Clients {
         clear(predecessors, key);
     }
 
-    /// Removes what a process that died while it moved a client has left in an earlier generation.
+    /// Removes a client from the earlier generations, in which a process that died during a move may have
+    /// left it.
     pub(super) fn forget_earlier(&self, key: KeyHash) {
         if let Some(predecessors) = self.file().and_then(|file| file.predecessors().clone()) {
             freeze(&predecessors, key);

@@ -58,9 +58,12 @@ impl StateError {
         Self::Refused { path: path.into(), field, found, expected, holders: Vec::new() }
     }
 
-    /// Returns the error that no file can keep states under a limit.
-    pub(crate) fn unsupported(limit: &Limit) -> Self {
-        Self::Unsupported { rule: limit.text(), largest: limit.largest_in_words() }
+    /// Returns an error if no file can keep states under a limit.
+    pub(crate) fn accept(limit: &Limit) -> Result<(), Self> {
+        if limit.fits_words() {
+            return Ok(());
+        }
+        Err(Self::Unsupported { rule: limit.text(), largest: limit.largest_in_words() })
     }
 
     /// Adds the processes that use the file.

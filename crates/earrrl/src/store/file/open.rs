@@ -27,9 +27,7 @@ pub(crate) fn open(
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
     let (path, limit) = (wanted.path, wanted.limit);
-    if !limit.fits_words() {
-        return Err(StateError::unsupported(limit));
-    }
+    StateError::accept(limit)?;
     let stem = Stem::of(path)?;
     let folder = Folder::of(path, &stem)?;
     let _locked = folder.lock()?;

@@ -138,7 +138,7 @@ fn is_unneeded(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, St
     };
     let mut is_on_the_way = false;
     loop {
-        // What is left of the clients of a damaged file is in the generations before.
+        // If a file is damaged, the generations before it have the rest of its clients.
         let Ok((_, header)) = open(folder, stem, later) else { return Ok(false) };
         let from = header.moves_from;
         if from >= later || !generations.contains(&from) {

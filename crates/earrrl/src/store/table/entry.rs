@@ -3,8 +3,8 @@
 //!
 //! The state is a [`Word`] plus 2^87, so that unsigned states sort as the words do. The topmost
 //! 1/256 of the range is never a word: a state in it is a numbered *claim* of a slot that a thread
-//! is about to fill. A slot of zeroes is empty. The lowest bit of a fingerprint is always set; a frozen
-//! entry, which is never changed and belongs to no key that a search looks for, has it cleared.
+//! is about to fill. A slot of zeroes is empty. The lowest bit of a fingerprint is set, except in a
+//! frozen entry: no search finds such an entry, and no request changes it.
 
 pub use crate::algorithm::Word;
 
