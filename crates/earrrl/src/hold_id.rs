@@ -45,22 +45,69 @@ impl FromStr for HoldId {
 
     /// Parses 32 hexadecimal digits in lower case.
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        let bits = u128::from_str_radix(text, 16).ok();
-        bits.filter(|_| text.len() == 32 && text.bytes().all(is_digit)).map(Self).ok_or_else(|| {
+        let halves = text.as_bytes().split_at_checked(16).filter(|(_, low)| low.len() == 16);
+        let bits = halves.and_then(|(high, low)| {
+            Some(u128::from(of_digits(high)?) << 64 | u128::from(of_digits(low)?))
+        });
+        bits.map(Self).ok_or_else(|| {
             RuleError::syntax("expected 32 hexadecimal digits".to_owned()).of("reservation")
         })
     }
 }
 
+/// Returns the number that 16 hexadecimal digits in lower case denote.
+fn of_digits(text: &[u8]) -> Option<u64> {
+    text.iter().try_fold(0, |bits: u64, byte| {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        Some(bits << 4 | u64::from(digit))
+    })
+}
+
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        let (bytes, mut digits) = (self.0.to_be_bytes(), [0; 32]);
+        for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
+            let half = |bits: u8| b"0123456789abcdef"[usize::from(bits & 15)];
+            pair.copy_from_slice(&[half(byte >> 4), half(*byte)]);
+        }
+        f.write_str(core::str::from_utf8(&digits).unwrap_or_default())
     }
 }
 
 impl fmt::Debug for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_written_as_they_are_parsed() {
+        for bits in [0, 1, 0xf, 1 << 63, 1 << 64, u128::MAX, u128::MAX / 0xf * 7] {
+            let id = HoldId::from_bits(bits);
+            assert_eq!(id.to_string(), format!("{bits:032x}"));
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        let digits = "00112233445566778899aabbccddeeff";
+        let short = &digits[1..];
+        for text in ["", short, &format!("{digits}0"), &format!("{short}F"), &format!("+{short}")] {
+            assert!(text.parse::<HoldId>().is_err(), "{text:?}");
+        }
+        // 32 bytes, of which two are one character.
+        assert!(format!("{}é", &digits[2..]).parse::<HoldId>().is_err());
     }
 }

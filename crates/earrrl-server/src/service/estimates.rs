@@ -110,11 +110,11 @@ impl Estimates {
 
     /// Keeps the estimates of a reservation until its commit or its expiry.
     /// A charge that was granted less than its estimate is left out: its actual cost is cut off.
-    pub(super) fn reserved(
+    pub(super) fn reserved<'a>(
         &self,
         id: HoldId,
         charges: &[Charge<'_>],
-        (granted, estimates): (&[Cost], Vec<Option<Estimate<'_>>>),
+        (granted, estimates): (&[Cost], impl IntoIterator<Item = Option<Estimate<'a>>>),
         now: Nanos,
         terms: HoldTerms,
     ) {
@@ -145,10 +145,16 @@ impl Estimates {
     pub(super) fn committed(
         &self,
         id: HoldId,
-        now: Nanos,
+        now: impl FnOnce() -> Nanos,
         actual: impl Fn(RuleId) -> Option<Cost>,
     ) {
-        let Some((_, parts)) = lock(&self.pending).by_id.remove(&id) else { return };
+        let mut pending = lock(&self.pending);
+        if pending.by_id.is_empty() {
+            return;
+        }
+        let Some((_, parts)) = pending.by_id.remove(&id) else { return };
+        drop(pending);
+        let now = now();
         for PendingEstimate { rule, estimator, label, learned } in parts {
             if let Some(cost) = actual(rule).filter(|cost| !cost.is_zero()) {
                 estimator.learn(label, learned, cost.as_f64().ceil(), now);

@@ -22,6 +22,9 @@ use crate::metrics::Family;
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
 
+/// The estimate of each charge; `None` if its rule does not learn from the commit.
+type Estimates<'a> = SmallVec<[Option<Estimate<'a>>; 1]>;
+
 /// A request for a reservation under one rule.
 #[derive(Clone, Debug)]
 pub struct ReserveAsk<'a> {
@@ -38,7 +41,7 @@ pub struct Reserved<'a> {
     /// The id for the commit; `None` if the request is denied, or no rule applies to it.
     pub id: Option<HoldId>,
     /// The granted cost of each charge.
-    pub granted: Vec<Cost>,
+    pub granted: SmallVec<[Cost; 1]>,
 }
 
 /// The actual costs of a reserved request, by the names of rules.
@@ -82,8 +85,8 @@ impl Service {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
         }
-        let (mut charged, mut charges) = (Charged::new(), Vec::with_capacity(asks.len()));
-        let mut estimates = Vec::with_capacity(asks.len());
+        let (mut charged, mut estimates) = (Charged::new(), Estimates::new());
+        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for ReserveAsk { ask, estimate } in asks {
             if let Some((limit, charge)) = ask.charge() {
                 charged.push((ask.rule, limit));
@@ -107,7 +110,7 @@ impl Service {
     ) -> Result<Reserved<'a>, AskError> {
         let mut charged = Charged::new();
         let mut keyed: Vec<(Key, Cost)> = Vec::new();
-        let mut estimates = Vec::new();
+        let mut estimates = Estimates::new();
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             match self.application(rule, request, Mode::Check.into()) {
                 Application::Charge(limit, key) => {
@@ -138,7 +141,7 @@ impl Service {
         &self,
         charged: Charged<'a>,
         charges: &[Charge<'_>],
-        estimates: Vec<Option<Estimate<'_>>>,
+        estimates: Estimates<'_>,
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, EngineError> {
         if charges.is_empty() {
@@ -146,14 +149,14 @@ impl Service {
             return Ok(Reserved::default());
         }
         let holding = self.engine.hold(charges, terms).await?;
-        if let Some(id) = holding.id {
+        if let Some(id) = holding.id.filter(|_| estimates.iter().any(Option::is_some)) {
             let estimates = (holding.granted(), estimates);
             self.estimates.reserved(id, charges, estimates, self.now(), terms);
         }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
         let answer = self.answered(decision, charged, charges).await;
-        Ok(Reserved { answer, id: holding.id, granted: holding.granted().to_vec() })
+        Ok(Reserved { answer, id: holding.id, granted: holding.granted().into() })
     }
 
     /// Returns the answer with the quota that is left under each rule. If the engine fails to
@@ -225,7 +228,7 @@ impl Service {
     /// Learns from the actual costs of a committed reservation, by the ids of its limits. A repeated
     /// commit changes nothing.
     pub fn learn(&self, id: HoldId, actual: impl Fn(RuleId) -> Option<Cost>) {
-        self.estimates.committed(id, self.now(), actual);
+        self.estimates.committed(id, || self.now(), actual);
     }
 
     /// Returns the metrics of learned estimates.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use earrrl::{Cost, HoldId, HoldTerms, MAX_CHARGES};
+use smallvec::SmallVec;
 
 use super::codec::Request;
 use super::decision::{write_committed, write_reserved};
@@ -29,17 +30,19 @@ pub(super) async fn reserve(
     terms.check().map_err(AskError::from)?;
     let service = &session.server.service;
     let asks = charges.iter().map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
-    let asks: Vec<_> = asks.collect();
+    let asks: SmallVec<[_; 1]> = asks.collect();
     let reserved = service.reserve(&asks, terms).await?;
     write_reserved(&reserved, asks.len() > 1, &mut Writer::new(out, session.version));
     Ok(())
 }
 
+/// The rule, key and estimate of a charge.
+type Estimated<'a> = (&'a ActiveRule, &'a [u8], Option<Cost>);
+
 /// The words of `EARRRL.RESERVE`.
 #[derive(Default)]
 struct Parsed<'a> {
-    /// The rule, key and estimate of each charge.
-    charges: Vec<(&'a ActiveRule, &'a [u8], Option<Cost>)>,
+    charges: SmallVec<[Estimated<'a>; 1]>,
     terms: HoldTerms,
     label: &'a [u8],
 }
