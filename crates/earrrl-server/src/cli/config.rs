@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use earrrl::Action;
+use earrrl_logs::text::counted;
 use earrrl_server::config::rule::RuleConfig;
 use earrrl_server::config::{Config, ConfigError, EnvoyConfig, limitador};
 use earrrl_server::service::memory_check::{self, OverMemory};
@@ -131,9 +132,11 @@ fn delaying(config: &Config) -> impl Iterator<Item = &str> {
 /// token permits.
 fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     let mut out = io::stdout();
-    let mut found = format!("{} rules", config.rules.len());
+    let mut found = counted(config.rules.len() as u64, "rule");
     if let Some(tree) = &config.envoy.tree {
-        found.push_str(&format!(", {} domains, {} limits", tree.domains(), tree.limits().len()));
+        let domains = counted(tree.domains() as u64, "domain");
+        let limits = counted(tree.limits().len() as u64, "limit");
+        found.push_str(&format!(", {domains}, {limits}"));
     }
     writeln!(out, "{}: {found}, valid", file.display())?;
     for rule in &config.rules {
