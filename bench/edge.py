@@ -16,7 +16,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EARRRL = f"{ROOT}/target/dist/earrrl"
-FLOOR = f"{ROOT}/bench/server/target/release/floor_http"
+FLOOR = f"{ROOT}/bench/target/release/floor_http"
 NGINX = "/usr/sbin/nginx"
 TICKS = os.sysconf("SC_CLK_TCK")
 FOLDER = tempfile.mkdtemp()

@@ -147,7 +147,7 @@ def resp_table(earrrl):
 
 def http_table(earrrl):
     print("\nHTTP: POST /v1/check, server CPU microseconds a request, times the bare route")
-    floor = [f"{HERE}/target/release/floor_http", "127.0.0.1:{port}"]
+    floor = [f"{HERE}/../target/release/floor_http", "127.0.0.1:{port}"]
     a_runtime_a_core = [*floor, "a runtime a core"]
     swapped = [word.replace("{port}", "{x}").replace("{http}", "{port}").replace("{x}", "{http}")
                for word in earrrl]
