@@ -19,8 +19,6 @@ use crate::holds::{HeldPart, HeldParts, Reservations};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
-use crate::rules::word_request::WordRequest;
-use crate::store::table::Word;
 
 impl<C: Clock> MemoryEngine<C> {
     /// Sets the most reservations that may be live at a time; 100 000 by default. A lower bound
@@ -120,7 +118,7 @@ impl<C: Clock> MemoryEngine<C> {
         now: Nanos,
     ) -> Result<Holding, EngineError> {
         let permit = self.holds.permit()?;
-        let (mut parts, mut held) = (Each::new(), HeldParts::new());
+        let (mut parts, mut versions) = (Each::new(), Each::new());
         for charge in charges {
             let (known, mut part) = self.known_part(rules, charge)?;
             known.settle(part.key, now);
@@ -128,12 +126,11 @@ impl<C: Clock> MemoryEngine<C> {
                 part.cost = atomic::grant(part, now);
             }
             parts.push(part);
-            held.push(held_part(charge.rule, known.version, &part, now));
+            versions.push(known.version);
         }
-        // Before the decision, so that no concurrent commit is missed.
-        for (held, part) in held.iter_mut().zip(&parts) {
-            let is_bucket = part.rule.limit().is_bucket();
-            held.in_bucket = is_bucket.then(|| self.holds.buckets.reserve(held.rule, held.key));
+        let mut held = HeldParts::new();
+        for (nth, charge) in charges.iter().enumerate() {
+            held.push(self.held_part(charge.rule, versions[nth], &parts[nth], now));
         }
         let decision = atomic::check_with_resets(&mut parts, now, |nth, reset_after| {
             held[nth].held = Held::new(now, held[nth].held.cost, reset_after);
@@ -167,21 +164,11 @@ impl<C: Clock> MemoryEngine<C> {
         let now = self.clock.at_or_now(now);
         let rules = self.rules.load();
         self.holds.commit(id, now, |parts, repeated| {
-            let mut corrected = None;
             if !repeated {
                 accept(parts, &actual)?;
-                for part in parts {
-                    corrected = self.correct(&rules, part, &actual, now);
-                }
+                parts.iter().for_each(|part| self.correct(&rules, part, &actual, now));
             }
-            // The client of a single rule need not be looked up again.
-            let known = corrected.filter(|_| parts.len() == 1);
-            let known =
-                known.and_then(|(rule, word)| WordRequest::judge(rule, word, now, Cost::ONE));
-            let decision = match known {
-                Some(request) => request.decision(),
-                None => standing(&rules, parts, now)?,
-            };
+            let decision = standing(&rules, parts, now)?;
             Ok(Committed::new(decision, parts.iter().map(|part| part.rule), repeated))
         })
     }
@@ -230,51 +217,43 @@ impl<C: Clock> MemoryEngine<C> {
             let rule = rules.get(part.rule.0 as usize).map(|known| &known.rule);
             match rule.map(|rule| rule.on_expiry()) {
                 Some(OnExpiry::Release) => {
-                    let _ = self.correct(&rules, part, &Actual::All(Cost::ZERO), now);
+                    self.correct(&rules, part, &Actual::All(Cost::ZERO), now);
                 }
                 _ => self.keep(part),
             }
         }
     }
 
+    /// Returns one rule's part of a reservation that is about to be decided. Buckets count it before
+    /// the decision, so that no concurrent commit is missed.
+    fn held_part(&self, rule: RuleId, version: u32, part: &Part<'_>, now: Nanos) -> HeldPart {
+        let (key, is_bucket) = (part.key, part.rule.limit().is_bucket());
+        let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(rule, key));
+        let held = Held { at: now, cost: part.cost, full_at: now };
+        HeldPart { rule, version, key, held, in_bucket, is_stored: false }
+    }
+
     /// Corrects one rule's charge. The actual cost is at most the rule's `max_cost`: the work is
-    /// done, so the cost cannot be refused. Returns the rule and the client's new state if that is a
-    /// word in one of its home lines.
-    fn correct<'r>(
-        &self,
-        rules: &'r RuleBlocks,
-        part: &HeldPart,
-        actual: &Actual<'_>,
-        now: Nanos,
-    ) -> Option<(&'r Rule, Word)> {
+    /// done, so the cost cannot be refused.
+    fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>, now: Nanos) {
         let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
         let corrected = known.and_then(|known| {
             let actual = actual.under(part.rule, part.held.cost).min(known.rule.max_cost());
             Some((known, present(known, part, actual, now)?, actual))
         });
-        let Some((known, held, actual)) = corrected else {
-            self.keep(part);
-            return None;
-        };
+        let Some((known, held, actual)) = corrected else { return self.keep(part) };
         let HeldPart { rule, key, in_bucket, .. } = *part;
         let given_back = |held: &Held| known.rule.limit().given_back(now, held, actual);
         // Before the commit: a newer reservation that is committed meanwhile must know of it.
         let held = self.holds.buckets.correct((rule, key), in_bucket, held, given_back);
         known.settle(key, now);
         let (rule, clients) = (&known.rule, &*known.clients);
-        let after = Part { rule, clients, key, cost: actual }.commit(now, &held, actual)?;
-        Some((rule, after))
+        Part { rule, clients, key, cost: actual }.commit(now, &held, actual);
     }
 
     fn keep(&self, part: &HeldPart) {
         self.holds.buckets.keep(part.rule, part.key, part.in_bucket);
     }
-}
-
-/// Returns one rule's part of a reservation that is about to be decided.
-fn held_part(rule: RuleId, version: u32, part: &Part<'_>, now: Nanos) -> HeldPart {
-    let held = Held { at: now, cost: part.cost, full_at: now };
-    HeldPart { rule, version, key: part.key, held, in_bucket: None, is_stored: false }
 }
 
 /// Returns the charge to be corrected under the present version of the rule; `None` if nothing of it

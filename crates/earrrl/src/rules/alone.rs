@@ -9,7 +9,6 @@ use crate::held::Held;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, combine};
 use crate::store::Next;
-use crate::store::table::Word;
 
 /// The judgement of one rule, and the rule's figures after the decision.
 pub(super) type Judged = (Judgement, Figures);
@@ -78,18 +77,16 @@ impl<'a> Part<'a> {
         });
     }
 
-    /// Corrects a reservation's estimate to the actual cost. Returns the client's new state if it is a
-    /// word in one of its home lines.
-    pub(crate) fn commit(&self, now: Nanos, held: &Held, actual: Cost) -> Option<Word> {
-        let at_home = self.commit_at_home(now, held, actual);
-        if at_home.is_none() {
-            self.settled(now, |part| {
-                let limit = part.rule.limit();
-                let correct = |state| (limit.commit(state, now, held, actual), ());
-                part.clients.update(part.key, limit, now, correct)
-            });
+    /// Corrects a reservation's estimate to the actual cost.
+    pub(crate) fn commit(&self, now: Nanos, held: &Held, actual: Cost) {
+        if self.commit_at_home(now, held, actual).is_some() {
+            return;
         }
-        at_home
+        self.settled(now, |part| {
+            let limit = part.rule.limit();
+            let correct = |state| (limit.commit(state, now, held, actual), ());
+            part.clients.update(part.key, limit, now, correct)
+        });
     }
 
     /// Moves the places of a live reservation under concurrent to `now`. Returns false if they are

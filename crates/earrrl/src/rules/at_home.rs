@@ -13,7 +13,7 @@ use crate::rules::part::Part;
 use crate::rules::word_request::WordRequest;
 use crate::rules::{Judgement, Report, outcome_of, wait_of};
 use crate::store::Kept;
-use crate::store::table::{Change, Lookup, Purpose, ReadEntry, Word};
+use crate::store::table::{Change, Lookup, Purpose, ReadEntry};
 
 /// A client in one of its home lines, with the state that was read, and the request judged on that
 /// state.
@@ -68,15 +68,15 @@ impl<'a> Part<'a> {
         Some(self.settle_at_home(now, if_allowed)?.judgement().allowed)
     }
 
-    /// Corrects a reservation's estimate to the actual cost, and returns the new state. Returns `None`,
-    /// with nothing changed, if the client is not in its home lines or no word is its new state.
-    pub(super) fn commit_at_home(&self, now: Nanos, held: &Held, actual: Cost) -> Option<Word> {
+    /// Corrects a reservation's estimate to the actual cost. Returns `None`, with nothing changed, if
+    /// the client is not in its home lines or no word is its new state.
+    pub(super) fn commit_at_home(&self, now: Nanos, held: &Held, actual: Cost) -> Option<()> {
         let (place, Kept::Words(table)) = (self.place()?, &self.clients.kept) else { return None };
         let mut seen = table.at_home(&place)?;
         loop {
             let after = WordRequest::committed(self.rule, seen.word()?, now, held, actual)?;
             if seen.apply(Change::Store(after)) {
-                return Some(after);
+                return Some(());
             }
         }
     }

@@ -13,7 +13,7 @@ pub(crate) mod atomic;
 #[cfg(feature = "std")]
 pub(crate) mod part;
 #[cfg(feature = "std")]
-pub(crate) mod word_request;
+mod word_request;
 
 #[cfg(feature = "std")]
 pub use word_request::WordRequest;
