@@ -55,7 +55,7 @@ impl FromStr for HoldId {
     }
 }
 
-/// Returns the number that 16 hexadecimal digits in lower case denote.
+/// Parses 16 hexadecimal digits in lower case; returns `None` for any other character.
 fn of_digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0, |bits: u64, byte| {
         let digit = match byte {

@@ -115,7 +115,7 @@ impl Estimates {
         id: HoldId,
         charges: &[Charge<'_>],
         (granted, estimates): (&[Cost], impl IntoIterator<Item = Option<Estimate<'a>>>),
-        now: Nanos,
+        now: impl FnOnce() -> Nanos,
         terms: HoldTerms,
     ) {
         let each = charges.iter().zip(granted).zip(estimates);
@@ -129,6 +129,7 @@ impl Estimates {
         if parts.is_empty() {
             return;
         }
+        let now = now();
         lock(&self.pending).insert(id, now + terms.ttl, parts, now);
     }
 
@@ -150,7 +151,7 @@ impl Estimates {
     ) {
         let mut pending = lock(&self.pending);
         if pending.by_id.is_empty() {
-            return;
+            return; // Usually no rule learns, and the id need not be hashed.
         }
         let Some((_, parts)) = pending.by_id.remove(&id) else { return };
         drop(pending);

@@ -22,8 +22,8 @@ use crate::metrics::Family;
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
 
-/// The estimate of each charge; `None` if its rule does not learn from the commit.
-type Estimates<'a> = SmallVec<[Option<Estimate<'a>>; 1]>;
+/// The estimates of a reservation's charges; `None` for a charge whose rule does not learn from commits.
+type ChargeEstimates<'a> = SmallVec<[Option<Estimate<'a>>; 1]>;
 
 /// A request for a reservation under one rule.
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Service {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
         }
-        let (mut charged, mut estimates) = (Charged::new(), Estimates::new());
+        let (mut charged, mut estimates) = (Charged::new(), ChargeEstimates::new());
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for ReserveAsk { ask, estimate } in asks {
             if let Some((limit, charge)) = ask.charge() {
@@ -110,7 +110,7 @@ impl Service {
     ) -> Result<Reserved<'a>, AskError> {
         let mut charged = Charged::new();
         let mut keyed: Vec<(Key, Cost)> = Vec::new();
-        let mut estimates = Estimates::new();
+        let mut estimates = ChargeEstimates::new();
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             match self.application(rule, request, Mode::Check.into()) {
                 Application::Charge(limit, key) => {
@@ -141,7 +141,7 @@ impl Service {
         &self,
         charged: Charged<'a>,
         charges: &[Charge<'_>],
-        estimates: Estimates<'_>,
+        estimates: ChargeEstimates<'_>,
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, EngineError> {
         if charges.is_empty() {
@@ -149,9 +149,9 @@ impl Service {
             return Ok(Reserved::default());
         }
         let holding = self.engine.hold(charges, terms).await?;
-        if let Some(id) = holding.id.filter(|_| estimates.iter().any(Option::is_some)) {
+        if let Some(id) = holding.id {
             let estimates = (holding.granted(), estimates);
-            self.estimates.reserved(id, charges, estimates, self.now(), terms);
+            self.estimates.reserved(id, charges, estimates, || self.now(), terms);
         }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);

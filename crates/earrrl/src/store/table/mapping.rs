@@ -19,15 +19,21 @@ use super::region::Memory;
 pub(crate) struct Mapping {
     start: NonNull<c_void>,
     len: usize,
-    /// The address range that is unmapped at the end, in which the memory lies.
-    range: (NonNull<c_void>, usize),
+    /// The addresses among which the memory is. The file is closed after they are unmapped.
+    _addresses: Addresses,
     _file: Option<File>,
 }
 
-/// The size of a huge page.
+/// A range of addresses of this process, which is unmapped when this is dropped.
+struct Addresses {
+    start: NonNull<c_void>,
+    len: usize,
+}
+
+/// The size in bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
-/// The advice to put memory into huge pages now, also on a tmpfs whose mount options ask for none. Linux
-/// has it since 6.1.
+/// The advice by which the kernel moves memory into huge pages at once, even on a tmpfs that was mounted
+/// without them. Linux knows it since version 6.1.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 // SAFETY: the memory is only handed out as values that may be shared; see `Region::mapped`.
@@ -35,7 +41,7 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-// SAFETY: `drop` unmaps the range, and no one else has its address.
+// SAFETY: only the drop of `_addresses` unmaps the memory, and no one else has its address.
 unsafe impl Memory for Mapping {
     fn memory(&self) -> (NonNull<u8>, usize) {
         (self.start.cast(), self.len)
@@ -52,45 +58,54 @@ impl Mapping {
         let start =
             unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, len, range: (start, len), _file: None })
+        Ok(Self { start, len, _addresses: Addresses { start, len }, _file: None })
     }
 
     /// Maps the first `len` bytes of a file. The whole file is made present now, so that later
     /// decisions do not wait for the disk.
     ///
-    /// The file is put into huge pages where the system has them, since a decision in a large table
-    /// otherwise waits for an entry of the page tables, too. Its memory was allocated as the mount options
-    /// say, which usually means small pages; a huge page must begin at a multiple of its size in
-    /// the file and in the address space.
+    /// The file is also moved into huge pages, if the kernel can do that. With small pages, a decision in
+    /// a large table waits for a second access to memory: that to the page tables. A huge page must begin
+    /// at a multiple of its size, both in the file and among the addresses.
     pub(crate) fn new(file: File, len: usize) -> io::Result<Self> {
-        let reserved = len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses the address, so no memory that is in use is replaced.
-        let base =
-            unsafe { mmap_anonymous(core::ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
-        let base = NonNull::new(base).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let skipped = base.as_ptr().cast::<u8>().align_offset(HUGE_PAGE).min(HUGE_PAGE);
-        // SAFETY: `skipped` is at most the size of a huge page, by which `reserved` exceeds `len`.
-        let start = unsafe { base.byte_add(skipped) };
-        let mut mapping = Self { start, len, range: (base, reserved), _file: None };
+        let addresses = Addresses::reserve(len.saturating_add(HUGE_PAGE))?;
+        let skipped = addresses.start.as_ptr().cast::<u8>().align_offset(HUGE_PAGE);
+        // SAFETY: at most the size of a huge page is skipped, and so much more than `len` is reserved.
+        let start = unsafe { addresses.start.byte_add(skipped.min(HUGE_PAGE)) };
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: the range that is replaced lies in the one that was reserved, which nobody uses.
+        // SAFETY: this replaces a part of the addresses that were just reserved, which nobody uses.
         unsafe { mmap(start.as_ptr(), len, protection, flags | MapFlags::FIXED, &file, 0) }?;
-        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateRead] {
-            // The advice is an optimisation that older kernels do not know.
-            // SAFETY: the advice changes no byte of the mapping.
-            let _ = unsafe { madvise(start.as_ptr(), len, advice) };
-        }
-        // SAFETY: as above; the kernel checks the range.
-        let _ = unsafe { libc::madvise(start.as_ptr(), len, MADV_COLLAPSE) };
-        mapping._file = Some(file);
+        let mapping = Self { start, len, _addresses: addresses, _file: Some(file) };
+        mapping.make_present();
         Ok(mapping)
+    }
+
+    /// Reads the whole file into memory, and moves it into huge pages. Kernels that cannot do one of
+    /// these refuse it, and decisions are then slower, but as good.
+    fn make_present(&self) {
+        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateRead] {
+            // SAFETY: the advice changes no byte of the mapping.
+            let _ = unsafe { madvise(self.start.as_ptr(), self.len, advice) };
+        }
+        // SAFETY: this advice changes no byte of the mapping either.
+        let _ = unsafe { libc::madvise(self.start.as_ptr(), self.len, MADV_COLLAPSE) };
     }
 }
 
-impl Drop for Mapping {
+impl Addresses {
+    /// Reserves addresses for `len` bytes, which cannot be read or written yet and take no memory.
+    fn reserve(len: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the kernel chooses the address, so no memory that is in use is replaced.
+        let start = unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, flags) }?;
+        let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { start, len })
+    }
+}
+
+impl Drop for Addresses {
     fn drop(&mut self) {
         // SAFETY: no region in this memory is left, since each of them keeps the mapping alive.
-        let _ = unsafe { munmap(self.range.0.as_ptr(), self.range.1) };
+        let _ = unsafe { munmap(self.start.as_ptr(), self.len) };
     }
 }
