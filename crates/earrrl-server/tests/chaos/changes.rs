@@ -40,7 +40,7 @@ impl<'a> Changes<'a> {
         let file = folder.path().join("limits.toml");
         let changes = Self { file, chaos, authority, folder, nth: Cell::new(1), bad: Cell::new(0) };
         changes.write_tokens(1);
-        *chaos.token.write().unwrap() = token(1);
+        chaos.use_token(token(1));
         std::fs::write(&changes.file, changes.config(1)).unwrap();
         changes
     }
@@ -60,7 +60,7 @@ impl<'a> Changes<'a> {
             generation.signal(Signal::HUP);
             self.burst() == u64::from(nth)
         });
-        *self.chaos.token.write().unwrap() = token(nth);
+        self.chaos.use_token(token(nth));
 
         let bad = self.bad.replace(self.bad.get() + 1) as usize;
         self.replace(BAD[bad % BAD.len()]);

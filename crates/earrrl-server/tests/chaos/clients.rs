@@ -221,13 +221,13 @@ pub(super) fn redis_py(chaos: &Chaos) {
     let mut script = tool("python3");
     script.env("PYTHONPATH", tools::folder().join("python"));
     script.arg(testdata("../crates/earrrl-server/tests/clients/chaos.py"));
-    let mut script = script.arg(chaos.resp.port().to_string());
+    let mut script = script.arg(chaos.resp.port().to_string()).arg(&chaos.token_file);
     script = script.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = script.spawn().unwrap();
     let mut orders = child.stdin.take().unwrap();
     let mut results = BufReader::new(child.stdout.take().unwrap());
     while chaos.goes_on() {
-        writeln!(orders, "{}", chaos.token()).unwrap();
+        writeln!(orders).unwrap();
         let mut line = String::new();
         results.read_line(&mut line).unwrap();
         let counts = line.trim().split_once(' ').unwrap_or_else(|| panic!("redis-py: {line:?}"));

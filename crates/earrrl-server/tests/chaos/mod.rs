@@ -42,6 +42,8 @@ struct Chaos {
     /// The file with the certificate of the authority.
     authority: PathBuf,
     token: RwLock<String>,
+    /// The file with the same token, for clients in other processes.
+    token_file: PathBuf,
     over: AtomicBool,
     /// If set, clients send no further requests.
     rest: AtomicBool,
@@ -72,6 +74,14 @@ impl Chaos {
 
     fn token(&self) -> String {
         self.token.read().unwrap().clone()
+    }
+
+    /// Makes clients use this token from now on.
+    fn use_token(&self, token: String) {
+        let next = self.token_file.with_extension("next");
+        std::fs::write(&next, &token).unwrap();
+        std::fs::rename(next, &self.token_file).unwrap();
+        *self.token.write().unwrap() = token;
     }
 }
 
@@ -118,6 +128,7 @@ fn nothing_fails_and_everything_is_counted() {
         tls: client(&authority),
         authority: authority.path("ca.pem"),
         token: RwLock::default(),
+        token_file: authority.path("token"),
         over: AtomicBool::new(false),
         rest: AtomicBool::new(false),
         resting: AtomicUsize::new(0),
