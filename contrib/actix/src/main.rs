@@ -25,10 +25,11 @@ async fn limited(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let peer = request.peer_addr().map(|peer| peer.ip());
-    let header = request.headers().get(limit.address.header());
-    let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    // All lines of the header are one list: a proxy may add a line of its own after the client's.
+    let lines = request.headers().get_all(limit.address.header());
+    let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
     // A service on a Unix socket has no peer; all of its clients are one then.
-    let client = limit.address.resolve_value(peer, header).unwrap_or(IpAddr::from([0; 4]));
+    let client = limit.address.resolve_value(peer, &lines.join(",")).unwrap_or(IpAddr::from([0; 4]));
     let denied = match limit.limiter.check(&client).ok() {
         Ok(_) => return Ok(next.call(request).await?.map_into_boxed_body()),
         Err(denied) => denied,
@@ -75,6 +76,24 @@ mod tests {
             let response = call_service(&app, request.to_request()).await;
             assert_eq!(response.status(), status, "{client}");
             assert_eq!(response.headers().contains_key(RETRY_AFTER), status == 429);
+        }
+    }
+
+    /// The proxy adds the line with the client's address after the lines that the client sent.
+    #[actix_web::test]
+    async fn a_client_cannot_invent_addresses_behind_a_proxy() {
+        let rule: earrrl::Rule = "gcra 1/h burst=1".parse().unwrap();
+        let limiter = Limiter::builder(rule).build().unwrap();
+        let address = ClientAddress::default().trust("10.0.0.0/8".parse().unwrap());
+        let hello = web::get().to(|| async { "hello" });
+        let app = App::new().app_data(Data::new(Limit { limiter, address }));
+        let app = init_service(app.wrap(from_fn(limited)).route("/", hello)).await;
+        for (invented, status) in [("198.51.100.1", 200), ("198.51.100.2", 429)] {
+            let request = TestRequest::get().uri("/").peer_addr("10.0.0.1:1".parse().unwrap());
+            let request = request
+                .append_header(("x-forwarded-for", invented))
+                .append_header(("x-forwarded-for", "192.0.2.7"));
+            assert_eq!(call_service(&app, request.to_request()).await.status(), status, "{invented}");
         }
     }
 }
