@@ -243,8 +243,9 @@ impl RequestRule {
                 rule = self.name,
                 missing = ?self.missing,
                 "requests lack the address of their connection, so the rule cannot tell clients \
-                 apart; with axum, serve `into_make_service_with_connect_info::<SocketAddr>()`; \
-                 elsewhere, insert `earrrl_tower::PeerAddress` into the requests' extensions"
+                 apart; with axum, enable the feature `axum` of earrrl-tower and serve \
+                 `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the \
+                 feature `tonic`; elsewhere, insert `earrrl_tower::PeerAddress` into the requests' extensions"
             );
         }
     }
