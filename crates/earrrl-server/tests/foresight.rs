@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
+use std::path::Path;
 
 use crate::command;
 use crate::command::{earrrl, logs};
@@ -305,6 +306,42 @@ fn clients_that_may_be_exempt_are_pointed_out() {
     assert!(read.out.contains("198.51.100.1") && !read.out.contains("crawler"), "{read:?}");
 }
 
+/// The rule for the requests that flags select judges the same requests in a server, at the same
+/// costs, and `replay` reads them with the flags that the table prints.
+fn the_flags_are_in_the_configuration(log: &str, limits: &Path) {
+    for (flags, expected) in [
+        (["--where", "path=/login"], "match = { path = \"/login\" }\nlimit"),
+        (["--key", "user"], "key = [\"user\"]\nmissing = \"skip\"\n"),
+        (["--cost", "path:/login=20"], "cost = { \"/login\" = 20 }\n"),
+    ] {
+        let found = &suggested(log, &flags)["suggestion"];
+        let config = earrrl(&[&["suggest", log, "--config"], &flags[..]].concat()).out;
+        assert!(config.contains(expected), "{flags:?}: {config}");
+        fs::write(limits, &config).unwrap();
+        let limits = limits.to_str().unwrap();
+        let replayed = earrrl(&["replay", log, "--config", limits, "--output", "json"]).out;
+        let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
+        assert_eq!(replayed["rules"][0]["over"], found["requests"], "{flags:?}: {config}");
+        let table = earrrl(&[&["suggest", log], &flags[..]].concat()).out;
+        let printed = format!("    {} '{}' --rule 'recent-average", flags[0], flags[1]);
+        assert!(table.contains(&printed), "{flags:?}: {table}");
+        assert!(flags[0] != "--where" || !table.contains("advises for that path"), "{table}");
+    }
+    let own = self::log();
+    for (cost, expected) in [("2", "cost = 2\n"), ("field:bytes", "cost = \"attribute:bytes\"\n")] {
+        let config = earrrl(&["suggest", &own, "--config", "--cost", cost]).out;
+        assert!(config.contains(expected), "{config}");
+    }
+    for (flags, expected) in [
+        (&["--where", "status=200"][..], "it decides before the response"),
+        (&["--where", "path=/login", "--where", "path=/*"], "two conditions on `path`"),
+        (&["--cost", "path:/login=20", "--cost", "2"], "another `--cost` beside them"),
+    ] {
+        let refused = earrrl(&[&["suggest", log, "--config"], flags].concat());
+        assert!(refused.code == Some(2) && refused.err.contains(expected), "{refused:?}");
+    }
+}
+
 #[test]
 fn a_path_and_a_user_get_rules_of_their_own() {
     let line = |client: &str, user: &str, second: u32, path: &str| {
@@ -359,6 +396,9 @@ fn a_path_and_a_user_get_rules_of_their_own() {
         let rule = rules.iter().find(|rule| rule["name"] == name).unwrap();
         assert_eq!(rule["over"], expected["requests"], "{replayed:#}");
     }
+    // A request without a user is none of the user's.
+    assert!(config.contains("key = [\"user\"]\nmissing = \"skip\"\n"), "{config}");
+    the_flags_are_in_the_configuration(path, &limits);
     // Nothing of this is found where a condition or another key was asked for.
     let narrow = suggested(path, &["--where", "path=/login"]);
     assert_eq!(

@@ -40,7 +40,7 @@ pub fn pattern(notation: &str) -> Result<LinePattern, String> {
     };
     let names: Vec<&str> = pieces.iter().filter_map(Piece::name).collect();
     if !names.contains(&"time") {
-        return Err("expected a field with the time, such as $time_local or %t".into());
+        return Err("expected a field with the time, such as $time_local, $msec or %t".into());
     }
     let pattern = LinePattern::new(&expression(&pieces))?;
     Ok(time_format.map_or(pattern.clone(), |format| pattern.with_time_format(&format)))

@@ -75,8 +75,9 @@ impl LinePattern {
     /// one of these groups.
     pub fn given(expression: &str) -> Result<Self, String> {
         let pattern = Self::new(expression)?;
-        for name in ["time", "key"] {
-            if pattern.place(name).is_none() {
+        // `client` is the name of the key's default.
+        for (name, other) in [("time", "time"), ("key", "client")] {
+            if pattern.place(name).or(pattern.place(other)).is_none() {
                 return Err(format!("expected a group for the {name}, `(?<{name}>…)`"));
             }
         }
@@ -107,7 +108,12 @@ impl LinePattern {
         let named =
             self.names.iter().map(String::as_str).filter(|&name| !name.is_empty() && name != TWIN);
         let also = [
-            ("client", self.place("key").or(self.place("forwarded_for"))),
+            (
+                "client",
+                self.place("key")
+                    .or(self.place("forwarded_for"))
+                    .filter(|_| self.place("client").is_none()),
+            ),
             ("path", self.place("request")),
             ("method", self.place("request")),
         ];

@@ -1,5 +1,6 @@
 //! The cost of a logged request, as `--cost` sets it.
 
+use std::fmt;
 use std::str::FromStr;
 
 use earrrl::Cost;
@@ -58,6 +59,19 @@ impl FromStr for CostRule {
         text.parse().map(Self::Fixed).map_err(|error| {
             format!("{error}; expected a cost, `field:NAME` or `path:/some/*=COST`")
         })
+    }
+}
+
+/// Writes the value as `--cost` accepts it.
+impl fmt::Display for CostRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(cost) => cost.fmt(f),
+            Self::Field(field) => write!(f, "field:{}", field.name()),
+            Self::Path { path, prefix, cost } => {
+                write!(f, "path:{path}{}={cost}", if *prefix { "*" } else { "" })
+            }
+        }
     }
 }
 

@@ -8,6 +8,8 @@ mod parts;
 mod peaks;
 mod profile;
 mod report;
+mod terms;
+mod toml;
 
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
 pub use gap::{Gap, HALF_LIVES, Sweep};
@@ -15,4 +17,6 @@ pub use judge::{JudgedAdvice, SeenClient, judge};
 pub use parts::{PartRules, PathRule};
 pub use peaks::Peaks;
 pub use profile::{Profiles, SecondReading};
-pub use report::{Advice, figure, write_json, write_table, write_toml};
+pub use report::{Advice, figure, write_json, write_table};
+pub use terms::RuleTerms;
+pub use toml::write_toml;

@@ -1,11 +1,13 @@
-//! Writes the suggested limit as a table, JSON, TOML and a figure.
+//! Writes the suggested limit as a table, JSON and a figure.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Gap, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, SeenClient, Sweep};
+use super::{
+    Gap, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep,
+};
 use crate::line::Escaped;
 use crate::line::time::written;
 use crate::reading::{ClientNames, LogReader};
@@ -45,6 +47,8 @@ pub struct Advice<'a> {
     pub reader: &'a LogReader,
     /// The names of the clients in the output.
     pub names: &'a ClientNames,
+    /// The parts of the rule that follow from how the log was read.
+    pub terms: &'a RuleTerms,
     /// A warning that the number of clients above the limit is a lower bound, with the reason; `None`
     /// if the number is exact.
     pub most: Option<String>,
@@ -126,10 +130,11 @@ fn write_suggested(
     let clients = peaks.clients() as u64;
     writeln!(
         out,
-        "\nThis limit touches {} ({}) and denies {} of the requests:\n\n    --rule '{}'\n",
+        "\nThis limit touches {} ({}) and denies {} of the requests:\n\n    {}--rule '{}'\n",
         counted(suggested.clients as u64, "client"),
         percent(suggested.clients as u64, clients),
         percent(suggested.requests, peaks.requests),
+        advice.terms.flags,
         suggested.rule,
     )?;
     write_clients(out, advice, &advice.judged.touched)?;
@@ -147,8 +152,8 @@ fn write_suggested(
     }
     let touched = advice.judged.touched.iter().map(|client| client.number);
     match advice.profiles.usual_path(touched) {
-        Some(sentence) => writeln!(out, "\n{sentence}"),
-        None => Ok(()),
+        Some(sentence) if !advice.terms.are_for_a_path() => writeln!(out, "\n{sentence}"),
+        _ => Ok(()),
     }
 }
 
@@ -177,8 +182,9 @@ fn write_second(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let count = counted(further.len() as u64, "further client");
     writeln!(
         out,
-        "\nA second rule, with a half-life of {}, touches {count} beside it:\n\n    --rule '{}'\n",
+        "\nA second rule, with a half-life of {}, touches {count} beside it:\n\n    {}--rule '{}'\n",
         duration(limit.half_life),
+        advice.terms.flags,
         limit.rule,
     )?;
     write_clients(out, advice, further)
@@ -346,34 +352,6 @@ fn clients_json(advice: &Advice<'_>, clients: &[SeenClient]) -> Value {
         })
     };
     clients.iter().map(object).collect()
-}
-
-/// Writes the suggested rule for a server's configuration file, with these parts of the key.
-///
-/// # Errors
-/// Returns the writer's error if writing fails.
-pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>, key: &[String]) -> io::Result<()> {
-    let parts: Vec<String> = key.iter().map(|part| json!(part).to_string()).collect();
-    writeln!(out, "# {}", advice.reason())?;
-    let second = advice.judged.second.as_ref().map(|(limit, _)| ("suggested-second", limit));
-    let suggested = advice.suggested().map(|limit| ("suggested", limit));
-    for (name, limit) in suggested.into_iter().chain(second) {
-        let (limit, parts) = (json!(limit.rule.to_string()), parts.join(", "));
-        writeln!(out, "[[rule]]\nname = \"{name}\"\nlimit = {limit}\nkey = [{parts}]")?;
-    }
-    for (number, rule) in (1..).zip(&advice.parts.paths) {
-        let limit = json!(rule.judged.suggested.rule.to_string());
-        let (path, parts) = (json!(String::from_utf8_lossy(&rule.path)), parts.join(", "));
-        writeln!(
-            out,
-            "[[rule]]\nname = \"suggested-path-{number}\"\nmatch = {{ path = {path} }}\nlimit = {limit}\nkey = [{parts}]"
-        )?;
-    }
-    if let Some(judged) = &advice.parts.user {
-        let limit = json!(judged.suggested.rule.to_string());
-        writeln!(out, "[[rule]]\nname = \"suggested-user\"\nlimit = {limit}\nkey = [\"user\"]")?;
-    }
-    Ok(())
 }
 
 /// Returns the shortest unit in which none of the rates is below 0.1: its length in seconds, and

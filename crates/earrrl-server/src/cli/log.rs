@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use earrrl_logs::format::{Field, Format, Hints, LinePattern, notation};
+use earrrl_logs::format::{Format, Hints, LinePattern, notation};
 use earrrl_logs::line::{Escaped, Skip, is_private};
 use earrrl_logs::reading::{
     ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
@@ -31,7 +31,7 @@ pub(crate) struct LogArgs {
     /// The field that identifies a client: client, user, path or any field of the log; several with
     /// commas between them make a compound key
     #[arg(long, value_name = "FIELD,…", default_value = "client")]
-    key: LogKey,
+    pub(super) key: LogKey,
 
     /// The format of the logs, or the product that writes them; auto detects it for each
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
@@ -66,13 +66,13 @@ pub(crate) struct LogArgs {
     /// The cost of a request: a number, field:NAME, or path:/some/path=COST, where a * at the end
     /// of the path stands for anything; may be given several times, the first path that fits counts
     #[arg(long = "cost", value_name = "COST", allow_hyphen_values = true)]
-    costs: Vec<CostRule>,
+    pub(super) costs: Vec<CostRule>,
 
     /// Read only requests whose field has this value, such as path=/login, path=/api/*, method=POST,
     /// status=4* or client=192.0.2.0/24; may be given several times, all must hold. Paths are compared
     /// as in rules
     #[arg(long = "where", value_name = "NAME=VALUE")]
-    conditions: Vec<LogCondition>,
+    pub(super) conditions: Vec<LogCondition>,
 
     /// Read only requests from this time on: 2024-01-31T12:00:00Z, 2024-01-31, or an age such as 2h
     #[arg(long, value_name = "TIME", value_parser = bound)]
@@ -135,17 +135,6 @@ impl LogArgs {
             (key, Some(field)) if key == "client" => field.clone(),
             (key, _) => key,
         }
-    }
-
-    /// Returns the names of the key's parts, as a server's configuration has them.
-    pub(crate) fn key_parts(&self) -> Vec<String> {
-        let name = |field: &Field| match field {
-            Field::Client | Field::User | Field::Path => field.name().to_owned(),
-            Field::Forwarded => "header:x-forwarded-for".to_owned(),
-            Field::Named(name) if name == "method" => name.clone(),
-            Field::Named(name) => format!("attribute:{name}"),
-        };
-        self.key.fields().iter().map(name).collect()
     }
 
     /// Returns the selection of lines and fields that the flags describe.

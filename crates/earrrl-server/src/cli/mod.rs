@@ -17,6 +17,7 @@ mod simulate;
 mod state;
 mod stop;
 mod suggest;
+mod terms;
 mod top;
 
 use std::process::ExitCode;

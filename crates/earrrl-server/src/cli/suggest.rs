@@ -14,8 +14,8 @@ use super::{CliFailure, log};
 use crate::configured::fields;
 use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
 use earrrl_logs::suggest::{
-    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, SecondReading,
-    Sweep, judge, most_touched, write_json, write_table, write_toml,
+    Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, RuleTerms,
+    SecondReading, Sweep, judge, most_touched, write_json, write_table, write_toml,
 };
 
 /// Find the limit that would affect only the worst clients
@@ -72,6 +72,9 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     for &half_life in &half_lives {
         Peaks::of(half_life, std::iter::empty()).map_err(wrong)?;
     }
+    if args.config {
+        args.log.check_terms()?;
+    }
     let mut reader = LogReader::new(args.log.selection());
     let (held, whole) = args.read(&mut reader)?;
     let most = |clients: usize| most_touched(args.touch, clients);
@@ -121,6 +124,7 @@ impl SuggestArgs {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
         let (profiles, parts) = self.read_again(reader, judged, alike)?;
+        let terms = self.log.terms();
         let advice = Advice {
             sweep,
             judged,
@@ -128,11 +132,12 @@ impl SuggestArgs {
             parts: &parts,
             reader,
             names: &ClientNames::new(self.log.anonymize),
+            terms: &terms,
             most: none,
         };
         let mut out = BufWriter::new(io::stdout().lock());
         match self.output {
-            _ if self.config => write_toml(&mut out, &advice, &self.log.key_parts())?,
+            _ if self.config => write_toml(&mut out, &advice)?,
             SuggestOutput::Table => write_table(&mut out, &advice)?,
             SuggestOutput::Json => write_json(&mut out, &advice)?,
         }
@@ -148,7 +153,8 @@ impl SuggestArgs {
         alike: bool,
     ) -> Result<(Profiles, PartRules), CliFailure> {
         let selection = self.log.selection();
-        let narrow = self.log.key_parts().iter().any(|part| part == "path" || part == "user");
+        let key = self.log.terms().key;
+        let narrow = key.iter().any(|part| part == "path" || part == "user");
         let parts = alike && selection.filter.condition.is_none() && !narrow;
         let agents = fields("header:user-agent");
         let reading = SecondReading { files: &self.log.files, selection, agents, parts };
@@ -183,6 +189,7 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, C
         parts: &PartRules::default(),
         reader,
         names: &names,
+        terms: &RuleTerms::default(),
         most: None,
     };
     let suggested = &judged.suggested;

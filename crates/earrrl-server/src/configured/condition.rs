@@ -18,6 +18,8 @@ use super::attributes::fields;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogCondition {
     condition: Condition,
+    /// The value as it was given.
+    value: String,
     /// The fields of a line that may hold the value, in order of preference.
     fields: Vec<Field>,
 }
@@ -36,11 +38,16 @@ impl FromStr for LogCondition {
         // Other names are those of fields of the log.
         let name = attribute_name(name).unwrap_or_else(|_| name.to_owned());
         let condition = Condition::new(&name, value, Paths::TOLERANT)?;
-        Ok(Self { condition, fields: fields(&name) })
+        Ok(Self { condition, value: value.to_owned(), fields: fields(&name) })
     }
 }
 
 impl LogCondition {
+    /// Returns the name of the attribute and the value that it must have.
+    pub(crate) fn pair(&self) -> (&str, &str) {
+        (&self.condition.attribute, &self.value)
+    }
+
     fn holds(&self, record: &Record<'_>, reading: &ReadOptions) -> bool {
         let Some(value) = self.fields.iter().find_map(|field| record.get(field)) else {
             return false;

@@ -1,0 +1,67 @@
+//! Writes the suggested rules as a server's configuration has them.
+
+use std::io::{self, Write};
+
+use earrrl::Rule;
+use serde_json::json;
+
+use super::{Advice, RuleTerms};
+
+/// The attributes that every request over HTTP has.
+const ALWAYS_PRESENT: [&str; 3] = ["client", "path", "method"];
+
+/// Writes the suggested rules as a configuration file of a server. Requests that lack a part of the
+/// key are not limited, since the advice says nothing about them.
+///
+/// # Errors
+/// Returns the writer's error if writing fails.
+pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
+    writeln!(out, "# {}", advice.reason())?;
+    let RuleTerms { key, conditions, cost, .. } = advice.terms;
+    let second = advice.judged.second.as_ref().map(|(limit, _)| ("suggested-second", limit));
+    let suggested = advice.suggested().map(|limit| ("suggested", limit));
+    for (name, limit) in suggested.into_iter().chain(second) {
+        write_rule(out, name, &limit.rule, conditions, key)?;
+        if let Some(cost) = cost {
+            writeln!(out, "cost = {cost}")?;
+        }
+    }
+    for (number, rule) in (1..).zip(&advice.parts.paths) {
+        let path = String::from_utf8_lossy(&rule.path).into_owned();
+        let (name, path) = (format!("suggested-path-{number}"), [("path".to_owned(), path)]);
+        write_rule(out, &name, &rule.judged.suggested.rule, &path, key)?;
+    }
+    match &advice.parts.user {
+        Some(judged) => {
+            write_rule(out, "suggested-user", &judged.suggested.rule, &[], &["user".to_owned()])
+        }
+        None => Ok(()),
+    }
+}
+
+fn write_rule(
+    out: &mut impl Write,
+    name: &str,
+    limit: &Rule,
+    conditions: &[(String, String)],
+    key: &[String],
+) -> io::Result<()> {
+    writeln!(out, "[[rule]]\nname = \"{name}\"")?;
+    if !conditions.is_empty() {
+        let pair = |(name, value): &(String, String)| format!("{} = {}", bare(name), json!(value));
+        let pairs: Vec<_> = conditions.iter().map(pair).collect();
+        writeln!(out, "match = {{ {} }}", pairs.join(", "))?;
+    }
+    let parts: Vec<_> = key.iter().map(|part| json!(part).to_string()).collect();
+    writeln!(out, "limit = {}\nkey = [{}]", json!(limit.to_string()), parts.join(", "))?;
+    if key.iter().any(|part| !ALWAYS_PRESENT.contains(&part.as_str())) {
+        writeln!(out, "missing = \"skip\"")?;
+    }
+    Ok(())
+}
+
+/// Returns the name of an attribute as a key in TOML: in quotes unless it is one word.
+fn bare(name: &str) -> String {
+    let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_word { name.to_owned() } else { json!(name).to_string() }
+}
