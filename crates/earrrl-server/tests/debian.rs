@@ -20,7 +20,7 @@ use support::balancer::{Balancer, balanced_server, each_client_is_limited, heads
 use support::hostile::{self, none_is_served};
 use support::proxy::{
     HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone,
-    stays_open_while_we_hang, stays_open_without_us,
+    stays_closed_without_us, stays_open_while_we_hang, stays_open_without_us,
 };
 
 fn program(path: &str) -> Command {
@@ -117,6 +117,26 @@ fn haproxy_stays_open_without_us() {
     let mut limiter = Limiter::start(429);
     let proxy = haproxy(&limiter);
     stays_open_without_us(&proxy, &mut limiter);
+}
+
+/// The changes are those of the table in docs/proxies.md.
+#[test]
+fn both_can_refuse_requests_without_us() {
+    let nginx = |text: &str| text.replace("error_page 500 = @unasked;", "");
+    let haproxy = |text: &str| {
+        let condition = "if not action and (status < 200 or status >= 500) then\n";
+        let refuse = format!("{condition}txn:set_var(\"txn.earrrl_denied\", 503)\n");
+        text.replace(condition, &refuse)
+    };
+    type Change<'a> = &'a dyn Fn(&str) -> String;
+    let recipes: [(&str, Command, Change<'_>, u16, u16); 2] =
+        [("nginx", run_nginx(), &nginx, 403, 500), ("haproxy", run_haproxy(), &haproxy, 429, 429)];
+    for (recipe, mut command, change, deny_status, status) in recipes {
+        let mut limiter = Limiter::start(deny_status);
+        let patient = |_: &Path, text: &str| change(text).replace("50ms", "20s");
+        let proxy = Proxy::start_with(recipe, &limiter, &mut command, patient);
+        stays_closed_without_us(&proxy, &mut limiter, status);
+    }
 }
 
 #[test]

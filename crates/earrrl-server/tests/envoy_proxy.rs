@@ -25,6 +25,25 @@ fn an_independent_client_is_answered() {
     assert!(metrics.contains("earrrl_failed_logins_total 1"), "{metrics}");
 }
 
+/// Every line of the filter in docs/envoy.md is one of the configuration that the tests run. A busy
+/// machine needs another timeout, so a second Envoy starts with the one of the page.
+#[test]
+fn the_filter_of_the_documentation_is_accepted() {
+    let page = std::fs::read_to_string(testdata("../docs/envoy.md")).unwrap();
+    let (_, section) = page.split_once("\n## Envoy\n").unwrap();
+    let (_, block) = section.split_once("```yaml\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let lines = block.lines().map(|line| line.split('#').next().unwrap().trim());
+    let (timeouts, others): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("timeout"));
+    let tested = std::fs::read_to_string(testdata("envoy/proxy.yaml")).unwrap();
+    for line in &others {
+        assert!(tested.contains(line), "{line}");
+    }
+    assert_eq!((timeouts.len(), others.len()), (1, 9), "{block}");
+    let server = TestServer::with_descriptors("");
+    drop(Envoy::start_with(server.grpc, |text| text.replace("timeout: 30s", timeouts[0])));
+}
+
 #[test]
 fn envoy_obeys() {
     let server = TestServer::with_descriptors("");

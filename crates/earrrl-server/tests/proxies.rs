@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::support::hostile::{self, none_is_served};
 use crate::support::proxy::{
-    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_open_while_we_hang,
-    stays_open_without_us,
+    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_closed_without_us,
+    stays_open_while_we_hang, stays_open_without_us,
 };
 use crate::support::{grpc, installed};
 use earrrl_server::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
@@ -130,6 +130,36 @@ fn traefik_stays_open_without_us() {
     let mut limiter = Limiter::start(429);
     let proxy = traefik(&limiter);
     stays_open_without_us(&proxy, &mut limiter);
+}
+
+/// The changes are those of the table in docs/proxies.md.
+#[test]
+fn the_proxies_can_refuse_requests_without_us() {
+    let caddy = |text: &str| match text.split_once("# earrrl does not answer: serve without it.\n")
+    {
+        Some((before, after)) => {
+            let (_two_lines, after) = after.split_once("\n\t}").unwrap();
+            format!("{before}respond 503\n\t}}{after}")
+        }
+        None => text.to_owned(),
+    };
+    let envoy = |text: &str| text.replace("failure_mode_allow: true", "failure_mode_allow: false");
+    let traefik = |text: &str| text.replace("      middlewares: [open]\n", "");
+    type Change<'a> = &'a dyn Fn(&str) -> String;
+    let recipes: [(&str, Command, Change<'_>, u16); 4] = [
+        ("caddy", run_caddy(), &caddy, 503),
+        ("envoy", run_envoy("grpc.yaml"), &envoy, 403),
+        ("envoy", run_envoy("http.yaml"), &envoy, 403),
+        ("traefik", run_traefik(), &traefik, 502),
+    ];
+    for (recipe, mut command, change, status) in recipes {
+        let mut limiter = Limiter::start(429);
+        let patient = |_: &std::path::Path, text: &str| {
+            change(text).replace("50ms", "20s").replace("0.05s", "20s")
+        };
+        let proxy = Proxy::start_with(recipe, &limiter, &mut command, patient);
+        stays_closed_without_us(&proxy, &mut limiter, status);
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(super) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print all mistakes in a file, each with its line and column, and how much each rule allows at once.
+    /// Print the mistakes in a file, each with its line and column, and how much each rule allows at once.
     #[command(after_help = "Example:\n  earrrl config check limits.toml")]
     Check {
         /// The configuration, or one of envoyproxy/ratelimit: a YAML file, or a folder of them.
@@ -95,15 +95,8 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
             mistake(file, place.map(|(_, place)| place.clone()), format!("[server.tls] {why}"))
         })?;
     }
-    let envoy = &config.envoy;
-    if config.rules.is_empty()
-        && !config.no_rules
-        && envoy.tree.is_none()
-        && envoy.control_plane.is_none()
-    {
-        let why =
-            "0 rules: nothing is limited; add a [[rule]], or rules = \"none\" if that is intended";
-        return Err(mistake(file, None, why.to_owned()));
+    if config.limits_nothing() {
+        return Err(mistake(file, None, Config::LIMITS_NOTHING.to_owned()));
     }
     for rule in delaying(&config) {
         writeln!(

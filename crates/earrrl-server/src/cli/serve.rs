@@ -267,6 +267,9 @@ fn announce(args: &ServeArgs, running: &Running, config: &Config) {
     let descriptors = config.envoy.tree.as_ref().map_or(0, |tree| tree.limits().len());
     let rules = config.rules.len();
     tracing::info!(%http, %resp, %grpc, %admin, rules, descriptors, "serving");
+    if config.limits_nothing() {
+        tracing::warn!("{}", Config::LIMITS_NOTHING);
+    }
     if args.config.is_some() || config.rules.is_empty() {
         return;
     }

@@ -2,6 +2,7 @@
 //! they look, keys that requests lack, and limits that are shared through Redis less well than they
 //! could be.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use earrrl::{Action, Limit, Quota, Rule};
@@ -9,6 +10,7 @@ use earrrl_redis::{Consistency, max_exact_units};
 
 use super::attribute::{Condition, KeyPart};
 use super::rule::{OnMissing, RuleConfig};
+use super::suggest::nearest;
 use super::{Config, EngineConfig};
 
 /// The least number of requests at once that a warning is about.
@@ -23,11 +25,17 @@ const SYNCS: f64 = 5.0;
 
 impl Config {
     /// Returns warnings about rules that only reservations apply, that let surprisingly many requests
-    /// through at once, whose key names what requests lack, or whose counts are exchanged too rarely
+    /// through at once, whose key names what requests lack, whose overrides nearly name a part of the
+    /// key, or whose counts are exchanged too rarely
     /// through Redis or rounded by it.
     pub fn cautions(&self) -> Vec<String> {
         let of_rule = |config| {
-            let found = [only_reserved(config), self.large_burst(config), self.lacked_key(config)];
+            let found = [
+                only_reserved(config),
+                self.large_burst(config),
+                self.lacked_key(config),
+                mistyped_override(config),
+            ];
             found.into_iter().flatten().map(|caution| format!("{}: {caution}", config.name))
         };
         let mut cautions: Vec<String> = self.rules.iter().flat_map(of_rule).collect();
@@ -115,6 +123,26 @@ fn limits_burst(config: &RuleConfig, other: &RuleConfig) -> bool {
         && config.key.iter().all(|part| other.key.contains(part))
         && config.exempt.iter().all(|condition| other.exempt.contains(condition))
         && (denies(config) || !denies(other))
+}
+
+/// Returns a warning if an override names an attribute that is almost one of the rule's key. Plans
+/// are often in other attributes, so a name that is not in the key is usual.
+fn mistyped_override(config: &RuleConfig) -> Option<String> {
+    let key: BTreeSet<_> = config.key.iter().filter_map(KeyPart::attribute).collect();
+    let conditions = config.overrides.iter().flat_map(|special| &special.conditions);
+    let names: BTreeSet<_> = conditions.map(|condition| condition.attribute.as_str()).collect();
+    names.difference(&key).find_map(|name| {
+        // The prefix that both have would hide how different the rest is.
+        let (kind, rest) = parts(name);
+        let rests = key.iter().map(|known| parts(known)).filter(|known| known.0 == kind);
+        let meant = nearest(rest, rests.map(|known| known.1))?;
+        Some(format!("override: `{name}` is not in the key; did you mean the key's `{meant}`?"))
+    })
+}
+
+/// Splits the name of an attribute into its prefix, such as `header`, and the rest.
+fn parts(name: &str) -> (&str, &str) {
+    name.rsplit_once(':').unwrap_or(("", name))
 }
 
 /// Returns the warning about a rule of concurrent.

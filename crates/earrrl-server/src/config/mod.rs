@@ -99,6 +99,19 @@ fn read(path: &Path) -> Result<(String, String), ConfigError> {
 }
 
 impl Config {
+    /// The problem of a configuration that [limits nothing](Self::limits_nothing).
+    pub const LIMITS_NOTHING: &str =
+        "0 rules: nothing is limited; add a [[rule]], or rules = \"none\" if that is intended";
+
+    /// Returns true if the configuration has neither rules nor descriptors, and does not state that
+    /// this is intended.
+    pub fn limits_nothing(&self) -> bool {
+        let has_descriptors = self.envoy.tree.as_ref().is_some_and(|tree| tree.domains() > 0);
+        let is_intended = self.no_rules || self.server.allow_inline_rules;
+        let comes_later = self.envoy.control_plane.is_some();
+        self.rules.is_empty() && !has_descriptors && !is_intended && !comes_later
+    }
+
     /// Reads and validates a configuration file.
     ///
     /// # Errors

@@ -546,6 +546,25 @@ fn a_burst_that_takes_long_to_earn_is_warned_about() {
 }
 
 #[test]
+fn an_override_that_almost_names_a_part_of_the_key_is_warned_about() {
+    for (name, expected) in [
+        ("header:x-api-key", None),
+        ("header:x-apikey", Some("did you mean the key's `x-api-key`?")),
+        ("header:x-plan", None),
+        ("attribute:api-key", None),
+        ("user", None),
+    ] {
+        let fields = format!(
+            "key = [\"client\", \"header:x-api-key\"]\n\
+             override = [{{ key = {{ {name:?} = \"gold-1\" }}, limit = \"gcra 9/s burst=9\" }}]"
+        );
+        let found = cautions(&named("a", "gcra 1/s burst=5", &fields));
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{name}: {found:?}");
+        assert!(found.iter().all(|found| found.ends_with(expected.unwrap())), "{found:?}");
+    }
+}
+
+#[test]
 fn a_key_that_requests_lack_is_warned_about() {
     let envoy = "match = { domain = \"shop\" }";
     let proxied = "[client_address]\ntrusted_proxies = [\"10.0.0.0/8\"]\n";

@@ -84,7 +84,10 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
         tracing::warn!("[server] has changed; that takes effect at the next start only");
     }
     match &reloaded {
-        Reloaded::Anew => tracing::info!(rules = server.service.rules().len(), "reloaded"),
+        Reloaded::Anew => {
+            let (rules, service) = (server.service.rules().len(), &server.service);
+            tracing::info!(rules, descriptors = service.descriptor_limits(), "reloaded");
+        }
         Reloaded::Refused(error) => {
             tracing::error!(%error, "not reloaded; the rules before stay in force");
         }

@@ -320,6 +320,11 @@ impl Service {
         &self.descriptor_counts
     }
 
+    /// Returns the number of limits that descriptors can meet.
+    pub fn descriptor_limits(&self) -> usize {
+        self.descriptors.load().as_ref().map_or(0, |descriptors| descriptors.tree.limits().len())
+    }
+
     /// Returns the metrics of descriptors under the names of envoyproxy/ratelimit; the list is
     /// empty if the configuration does not enable them.
     pub fn descriptor_metrics(&self) -> Vec<Family> {

@@ -476,6 +476,17 @@ pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
     limits_are_back(proxy);
 }
 
+/// Checks that a proxy that is to refuse requests while the limiter is gone answers with `status`.
+pub fn stays_closed_without_us(proxy: &Proxy, limiter: &mut Limiter, status: u16) {
+    assert_eq!(proxy.login(POLITE, "").status, 200);
+    limiter.kill();
+    for _ in 0..3 {
+        let answer = proxy.login(POLITE, "");
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(!answer.body.contains("POST"), "{}", answer.body);
+    }
+}
+
 /// Checks that the proxy, with its recipe's own timeouts, serves every request while the limiter
 /// hangs.
 pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {

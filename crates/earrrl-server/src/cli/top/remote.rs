@@ -75,7 +75,11 @@ impl Remote {
         let detail = serde_json::from_str::<Value>(&body).ok();
         let detail = detail.and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
         let detail = detail.unwrap_or_else(|| format!("status {status}"));
-        Err(detail.escape_debug().to_string())
+        let hint = match status {
+            401 => "; the server asks for a token: give it with --token or EARRRL_TOKEN",
+            _ => "",
+        };
+        Err(format!("{}{hint}", detail.escape_debug()))
     }
 
     fn json(&self, path: &str) -> Result<Value, String> {

@@ -28,6 +28,12 @@ pub struct Loaded {
 pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigError> {
     let mut warnings = Vec::new();
     let mut domains: Vec<DomainConfig> = Vec::new();
+    for folder in paths.iter().filter(|path| path.is_dir()) {
+        if files(std::slice::from_ref(folder))?.is_empty() {
+            let name = folder.display();
+            warnings.push(format!("{name}: no .yaml or .yml file; folders inside it are not read"));
+        }
+    }
     for path in files(paths)? {
         let name = path.display().to_string();
         let bytes = read_bytes(&path).map_err(|error| unreadable(&path, &error))?;
