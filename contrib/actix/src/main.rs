@@ -27,7 +27,7 @@ async fn limited(
     let peer = request.peer_addr().map(|peer| peer.ip());
     // All lines of the header are one list: a proxy may add a line of its own after the client's.
     let lines = request.headers().get_all(limit.address.header());
-    let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
+    let lines: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
     // A service on a Unix socket has no peer; all of its clients are one then.
     let client = limit.address.resolve_value(peer, &lines.join(",")).unwrap_or(IpAddr::from([0; 4]));
     let denied = match limit.limiter.check(&client).ok() {
@@ -88,12 +88,13 @@ mod tests {
         let hello = web::get().to(|| async { "hello" });
         let app = App::new().app_data(Data::new(Limit { limiter, address }));
         let app = init_service(app.wrap(from_fn(limited)).route("/", hello)).await;
-        for (invented, status) in [("198.51.100.1", 200), ("198.51.100.2", 429)] {
+        let invented = [&b"198.51.100.1"[..], b"198.51.100.2", b"\xff"];
+        for (invented, status) in invented.into_iter().zip([200, 429, 429]) {
             let request = TestRequest::get().uri("/").peer_addr("10.0.0.1:1".parse().unwrap());
             let request = request
                 .append_header(("x-forwarded-for", invented))
                 .append_header(("x-forwarded-for", "192.0.2.7"));
-            assert_eq!(call_service(&app, request.to_request()).await.status(), status, "{invented}");
+            assert_eq!(call_service(&app, request.to_request()).await.status(), status, "{invented:?}");
         }
     }
 }

@@ -323,22 +323,59 @@ fn the_flags_are_in_the_configuration(log: &str, limits: &Path) {
         let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
         assert_eq!(replayed["rules"][0]["over"], found["requests"], "{flags:?}: {config}");
         let table = earrrl(&[&["suggest", log], &flags[..]].concat()).out;
-        let printed = format!("    {} '{}' --rule 'recent-average", flags[0], flags[1]);
+        let printed = format!("    {} {} --rule 'recent-average", flags[0], flags[1]);
         assert!(table.contains(&printed), "{flags:?}: {table}");
         assert!(flags[0] != "--where" || !table.contains("advises for that path"), "{table}");
     }
     let own = self::log();
-    for (cost, expected) in [("2", "cost = 2\n"), ("field:bytes", "cost = \"attribute:bytes\"\n")] {
-        let config = earrrl(&["suggest", &own, "--config", "--cost", cost]).out;
-        assert!(config.contains(expected), "{config}");
+    let pattern = r#"^(?<key>\S+) \S+ \S+ \[(?<time>[^\]]+)\] "[^"]*" \d+ (?<cost>\d+)"#;
+    for (flags, expected) in [
+        (["--cost", "2"], "\ncost = 2\n"),
+        (["--pattern", pattern], "\ncost = \"attribute:cost\"\n"),
+        (["--ipv4-prefix", "24"], "[client_address]\nipv4_prefix = 24\n"),
+    ] {
+        let config = earrrl(&[&["suggest", &own, "--config"], &flags[..]].concat()).out;
+        assert!(config.contains(expected), "{flags:?}: {config}");
     }
     for (flags, expected) in [
         (&["--where", "status=200"][..], "it decides before the response"),
+        (&["--cost", "field:bytes"], "it decides before the response"),
+        (&["--key", "client,client"], "`client` is twice in the key"),
         (&["--where", "path=/login", "--where", "path=/*"], "two conditions on `path`"),
-        (&["--cost", "path:/login=20", "--cost", "2"], "another `--cost` beside them"),
+        (&["--cost", "path:/login=20", "--cost", "2"], "costs by path and 1 elsewhere"),
+        (&["--cost", "2", "--cost", "1"], "a rule has one cost"),
+        (&["--cost", "path:/l*=2", "--cost", "path:/login=20"], "after one that fits it too"),
+        (&["--cost", "path:login=20"], "starts with `/`"),
     ] {
         let refused = earrrl(&[&["suggest", log, "--config"], flags].concat());
         assert!(refused.code == Some(2) && refused.err.contains(expected), "{refused:?}");
+    }
+}
+
+/// Clients choose paths. What is printed to be copied into a shell runs nothing, and a rule for a path
+/// is not one for all paths.
+#[test]
+fn hostile_paths_are_no_commands_and_no_patterns() {
+    let table = |path: &str| {
+        let mut log = String::new();
+        for second in 0..600 {
+            let time = format!("17/May/2015:10:{:02}:{:02} +0000", second / 60, second % 60);
+            for reader in 0..60 {
+                let path = if second == reader * 5 { path } else { "/page" };
+                log += &format!("192.0.2.{reader} - - [{time}] \"GET {path} HTTP/1.1\" 200 5\n");
+            }
+            log += &format!("198.51.100.1 - - [{time}] \"GET {path} HTTP/1.1\" 200 5\n");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &log).unwrap();
+        earrrl(&["suggest", file.path().to_str().unwrap()]).out
+    };
+    let printed = table("/x';reboot;'");
+    assert!(printed.contains(r"    --where 'path=/x'\'';reboot;'\''' --rule '"), "{printed}");
+    for path in ["*", "/*", "/a*b", "example.com:443"] {
+        let printed = table(path);
+        let read = printed.contains("clients, 36600 requests");
+        assert!(read && !printed.contains("A rule for"), "{printed}");
     }
 }
 
@@ -378,8 +415,7 @@ fn a_path_and_a_user_get_rules_of_their_own() {
     assert_eq!(paths[0]["touched"][0]["key"], "198.51.100.1");
     assert_eq!(found["user"]["touched"], serde_json::json!(["mallory"]));
     let table = earrrl(&["suggest", path]).out;
-    for part in ["A rule for /login alone", "--where 'path=/login' --rule '", "--key user --rule '"]
-    {
+    for part in ["A rule for /login alone", "--where path=/login --rule '", "--key user --rule '"] {
         assert!(table.contains(part), "{part}: {table}");
     }
     // The rules are those of a server's configuration, and deny what `suggest` counted.

@@ -605,7 +605,10 @@ fn config_check_tells_every_mistake() {
     let no_yaml = run(&["config", "check", folder.path().to_str().unwrap()]);
     let error = text(&no_yaml.stderr);
     assert_eq!(no_yaml.status.code(), Some(2));
-    assert!(error.contains("no .yaml or .yml file") && error.contains("0 rules"), "{error}");
+    assert!(
+        error.contains("no .yaml or .yml file that can be read") && error.contains("0 rules"),
+        "{error}"
+    );
     let bad = check("[[rule]]\nname = \"A\"\nlimit = \"gcra\"\naction = \"dney\"\n");
     assert_eq!(bad.status.code(), Some(2));
     let error = text(&bad.stderr);

@@ -3,6 +3,7 @@
 mod address;
 mod decimal;
 mod escape;
+mod shell;
 mod skips;
 pub mod time;
 mod years;
@@ -10,5 +11,6 @@ mod years;
 pub(crate) use address::{is_address, is_dotted};
 pub use address::{is_client, is_private, last_of_list};
 pub use escape::Escaped;
+pub use shell::shell_word;
 pub use skips::{Example, Skip, Skips};
 pub(crate) use years::Years;

@@ -19,4 +19,4 @@ pub use peaks::Peaks;
 pub use profile::{Profiles, SecondReading};
 pub use report::{Advice, figure, write_json, write_table};
 pub use terms::RuleTerms;
-pub use toml::write_toml;
+pub use toml::{toml_text, write_toml};

@@ -75,7 +75,7 @@ impl PartRequests {
     pub(super) fn add(&mut self, record: &Record<'_>, client: u32) {
         let time = record.time();
         if let Some(path) = record.get(&Field::Path)
-            && path.len() <= MOST_BYTES
+            && may_be_a_condition(&path)
             && self.by_path.len() < MOST_REQUESTS
             && let Some(path) = self.path(&path)
         {
@@ -135,6 +135,15 @@ impl PartRequests {
         let user = standing_out(half_lives, most, || self.by_user.iter().copied())?;
         Ok(PartRules { paths, user, users: self.users })
     }
+}
+
+/// Returns true if a rule's condition can name the path: as UTF-8 from its slash on, and without a `*`,
+/// which would be any text. A client may send other paths.
+fn may_be_a_condition(path: &[u8]) -> bool {
+    path.len() <= MOST_BYTES
+        && path.starts_with(b"/")
+        && !path.contains(&b'*')
+        && std::str::from_utf8(path).is_ok()
 }
 
 /// Judges the requests for one path, if it has enough clients and some of them stand out. Returns

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use super::parts::{PartRequests, PartRules};
 use crate::format::{Field, Record};
-use crate::line::Escaped;
+use crate::line::{Escaped, shell_word};
 use crate::reading::{ClientNumbers, KeyMaker, LogReader, RecordSink, Selection};
 use crate::text::percent;
 
@@ -206,9 +206,10 @@ impl Profiles {
         }
         let (path, count) = paths.top()?;
         let (share, name) = (percent(count, paths.all), Escaped(path));
+        let condition = shell_word(&[b"path=", path].concat());
         (count as f64 >= MAIN * paths.all as f64).then(|| {
             format!(
-                "{share} of their requests are for {name}: `--where path={name}` advises for that path alone."
+                "{share} of their requests are for {name}: `--where {condition}` advises for that path alone."
             )
         })
     }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{
     Gap, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep,
 };
-use crate::line::Escaped;
 use crate::line::time::written;
+use crate::line::{Escaped, shell_word};
 use crate::reading::{ClientNames, LogReader};
 use crate::text::{counted, percent, write_rows};
 
@@ -58,6 +58,11 @@ impl Advice<'_> {
     /// Returns the suggested limit; `None` if no client stands out.
     pub fn suggested(&self) -> Option<&JudgedLimit> {
         self.sweep.gap().map(|_| &self.judged.suggested)
+    }
+
+    /// Returns true if no rule is suggested, not even for a path or for users.
+    pub fn has_no_rule(&self) -> bool {
+        self.suggested().is_none() && self.parts.paths.is_empty() && self.parts.user.is_none()
     }
 
     /// Returns a remark on a client that may need an exemption.
@@ -162,9 +167,10 @@ fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     for rule in &advice.parts.paths {
         let limit = &rule.judged.suggested;
         let (path, count) = (Escaped(&rule.path), counted(limit.clients as u64, "client"));
+        let condition = shell_word(&[b"path=", &rule.path[..]].concat());
         writeln!(
             out,
-            "\nA rule for {path} alone, which {} requested, touches {count}:\n\n    --where 'path={path}' --rule '{}'\n",
+            "\nA rule for {path} alone, which {} requested, touches {count}:\n\n    --where {condition} --rule '{}'\n",
             counted(rule.clients as u64, "client"),
             limit.rule,
         )?;

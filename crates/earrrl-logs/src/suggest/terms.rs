@@ -10,7 +10,11 @@ pub struct RuleTerms {
     pub conditions: Vec<(String, String)>,
     /// The field `cost` of the rule, in TOML; `None` if every request costs 1.
     pub cost: Option<String>,
-    /// The flags with which `replay` reads the same requests; empty, or with a space at the end.
+    /// The bits of an IPv4 and of an IPv6 address that are one client, if they are not the default.
+    pub prefixes: Vec<(&'static str, u8)>,
+    /// The sentences about what an operator must know beside the rule.
+    pub remarks: Vec<String>,
+    /// The flags of the key, the conditions and the costs; empty, or with a space at the end.
     pub flags: String,
 }
 

@@ -17,7 +17,16 @@ const ALWAYS_PRESENT: [&str; 3] = ["client", "path", "method"];
 /// Returns the writer's error if writing fails.
 pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     writeln!(out, "# {}", advice.reason())?;
-    let RuleTerms { key, conditions, cost, .. } = advice.terms;
+    let RuleTerms { key, conditions, cost, prefixes, remarks, .. } = advice.terms;
+    for remark in remarks {
+        writeln!(out, "# {remark}")?;
+    }
+    if !prefixes.is_empty() {
+        writeln!(out, "[client_address]")?;
+    }
+    for (name, bits) in prefixes {
+        writeln!(out, "{name} = {bits}")?;
+    }
     let second = advice.judged.second.as_ref().map(|(limit, _)| ("suggested-second", limit));
     let suggested = advice.suggested().map(|limit| ("suggested", limit));
     for (name, limit) in suggested.into_iter().chain(second) {
@@ -48,12 +57,14 @@ fn write_rule(
 ) -> io::Result<()> {
     writeln!(out, "[[rule]]\nname = \"{name}\"")?;
     if !conditions.is_empty() {
-        let pair = |(name, value): &(String, String)| format!("{} = {}", bare(name), json!(value));
+        let pair =
+            |(name, value): &(String, String)| format!("{} = {}", bare(name), toml_text(value));
         let pairs: Vec<_> = conditions.iter().map(pair).collect();
         writeln!(out, "match = {{ {} }}", pairs.join(", "))?;
     }
-    let parts: Vec<_> = key.iter().map(|part| json!(part).to_string()).collect();
-    writeln!(out, "limit = {}\nkey = [{}]", json!(limit.to_string()), parts.join(", "))?;
+    let parts: Vec<_> = key.iter().map(|part| toml_text(part)).collect();
+    let limit = toml_text(&limit.to_string());
+    writeln!(out, "limit = {limit}\nkey = [{}]", parts.join(", "))?;
     if key.iter().any(|part| !ALWAYS_PRESENT.contains(&part.as_str())) {
         writeln!(out, "missing = \"skip\"")?;
     }
@@ -63,5 +74,14 @@ fn write_rule(
 /// Returns the name of an attribute as a key in TOML: in quotes unless it is one word.
 fn bare(name: &str) -> String {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if is_word { name.to_owned() } else { json!(name).to_string() }
+    if is_word { name.to_owned() } else { toml_text(name) }
+}
+
+/// Returns a text as a basic string of TOML. Those of JSON may contain the character DEL.
+///
+/// ```
+/// assert_eq!(earrrl_logs::suggest::toml_text("a\"\n\x7f"), r#""a\"\n\u007f""#);
+/// ```
+pub fn toml_text(text: &str) -> String {
+    json!(text).to_string().replace('\u{7f}', "\\u007f")
 }

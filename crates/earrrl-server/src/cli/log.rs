@@ -84,11 +84,11 @@ pub(crate) struct LogArgs {
 
     /// The number of bits of an IPv4 address that identify a client
     #[arg(long, value_name = "BITS", default_value_t = 32, value_parser = clap::value_parser!(u8).range(0..=32))]
-    ipv4_prefix: u8,
+    pub(super) ipv4_prefix: u8,
 
     /// The number of bits of an IPv6 address that identify a client
     #[arg(long, value_name = "BITS", default_value_t = 64, value_parser = clap::value_parser!(u8).range(0..=128))]
-    ipv6_prefix: u8,
+    pub(super) ipv6_prefix: u8,
 
     /// Replace clients by pseudonyms, which differ in every run
     #[arg(long)]

@@ -124,7 +124,7 @@ impl SuggestArgs {
             format!("the share that --touch allows is less than one of {clients} clients")
         });
         let (profiles, parts) = self.read_again(reader, judged, alike)?;
-        let terms = self.log.terms();
+        let terms = self.log.terms(alike);
         let advice = Advice {
             sweep,
             judged,
@@ -137,7 +137,12 @@ impl SuggestArgs {
         };
         let mut out = BufWriter::new(io::stdout().lock());
         match self.output {
-            _ if self.config => write_toml(&mut out, &advice)?,
+            _ if self.config => {
+                if advice.has_no_rule() {
+                    warn("no rule is suggested, so the configuration has none");
+                }
+                write_toml(&mut out, &advice)?;
+            }
             SuggestOutput::Table => write_table(&mut out, &advice)?,
             SuggestOutput::Json => write_json(&mut out, &advice)?,
         }
@@ -153,7 +158,7 @@ impl SuggestArgs {
         alike: bool,
     ) -> Result<(Profiles, PartRules), CliFailure> {
         let selection = self.log.selection();
-        let key = self.log.terms().key;
+        let key = self.log.terms(true).key;
         let narrow = key.iter().any(|part| part == "path" || part == "user");
         let parts = alike && selection.filter.condition.is_none() && !narrow;
         let agents = fields("header:user-agent");

@@ -10,7 +10,6 @@ use earrrl_redis::{Consistency, max_exact_units};
 
 use super::attribute::{Condition, KeyPart};
 use super::rule::{OnMissing, RuleConfig};
-use super::suggest::nearest;
 use super::{Config, EngineConfig};
 
 /// The least number of requests at once that a warning is about.
@@ -132,17 +131,14 @@ fn mistyped_override(config: &RuleConfig) -> Option<String> {
     let conditions = config.overrides.iter().flat_map(|special| &special.conditions);
     let names: BTreeSet<_> = conditions.map(|condition| condition.attribute.as_str()).collect();
     names.difference(&key).find_map(|name| {
-        // The prefix that both have would hide how different the rest is.
-        let (kind, rest) = parts(name);
-        let rests = key.iter().map(|known| parts(known)).filter(|known| known.0 == kind);
-        let meant = nearest(rest, rests.map(|known| known.1))?;
+        let meant = key.iter().find(|known| bare(known) == bare(name))?;
         Some(format!("override: `{name}` is not in the key; did you mean the key's `{meant}`?"))
     })
 }
 
-/// Splits the name of an attribute into its prefix, such as `header`, and the rest.
-fn parts(name: &str) -> (&str, &str) {
-    name.rsplit_once(':').unwrap_or(("", name))
+/// Returns a name without what is mistaken most: hyphens, underscores, and capital letters.
+fn bare(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
 }
 
 /// Returns the warning about a rule of concurrent.

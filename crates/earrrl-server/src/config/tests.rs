@@ -549,8 +549,8 @@ fn a_burst_that_takes_long_to_earn_is_warned_about() {
 fn an_override_that_almost_names_a_part_of_the_key_is_warned_about() {
     for (name, expected) in [
         ("header:x-api-key", None),
-        ("header:x-apikey", Some("did you mean the key's `x-api-key`?")),
-        ("header:x-plan", None),
+        ("header:x-apikey", Some("did you mean the key's `header:x-api-key`?")),
+        ("header:x-api-tier", None),
         ("attribute:api-key", None),
         ("user", None),
     ] {

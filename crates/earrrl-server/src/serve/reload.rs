@@ -79,6 +79,7 @@ fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
 fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> bool {
     let config = config.map_err(|error| error.to_string());
     let needs_restart = config.as_ref().is_ok_and(|config| needs_restart(server, config));
+    let limits_nothing = config.as_ref().is_ok_and(Config::limits_nothing);
     let reloaded = if asked { server.reload(config).into() } else { server.reload_again(config) };
     if needs_restart && reloaded != Reloaded::RefusedAsBefore {
         tracing::warn!("[server] has changed; that takes effect at the next start only");
@@ -87,6 +88,9 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
         Reloaded::Anew => {
             let (rules, service) = (server.service.rules().len(), &server.service);
             tracing::info!(rules, descriptors = service.descriptor_limits(), "reloaded");
+            if limits_nothing {
+                tracing::warn!("{}", Config::LIMITS_NOTHING);
+            }
         }
         Reloaded::Refused(error) => {
             tracing::error!(%error, "not reloaded; the rules before stay in force");

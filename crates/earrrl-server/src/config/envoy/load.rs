@@ -31,7 +31,9 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
     for folder in paths.iter().filter(|path| path.is_dir()) {
         if files(std::slice::from_ref(folder))?.is_empty() {
             let name = folder.display();
-            warnings.push(format!("{name}: no .yaml or .yml file; folders inside it are not read"));
+            warnings.push(format!(
+                "{name}: no .yaml or .yml file that can be read; folders inside it are not read"
+            ));
         }
     }
     for path in files(paths)? {
