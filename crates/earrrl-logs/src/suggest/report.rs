@@ -221,12 +221,16 @@ fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
 fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
     let descending = peaks.descending();
     let clients = descending.len();
-    let (unit, name) = unit(descending.iter().copied());
+    // The quantile is the least peak that at least this share of the clients does not exceed.
+    let least = |quantile: f64| {
+        let above = clients - ((quantile * clients as f64).ceil() as usize).clamp(1, clients);
+        descending[above]
+    };
+    // The unit suits the printed rates, not the lowest rate of any client.
+    let (unit, name) = unit(QUANTILES.iter().map(|(quantile, _)| least(*quantile)));
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, share) in QUANTILES {
-        // The quantile is the least peak that at least this share of the clients does not exceed.
-        let above = clients - ((quantile * clients as f64).ceil() as usize).clamp(1, clients);
-        rows.push([share.to_owned(), number(descending[above] * unit) + name]);
+        rows.push([share.to_owned(), number(least(quantile) * unit) + name]);
     }
     write_rows(out, "", &rows)?;
     writeln!(out)
