@@ -174,7 +174,7 @@ impl RedisConnection {
                 let (fault, why) = (fault.name(), fault.detail());
                 tracing::warn!(mode, fault, why, policy, "Redis is left alone; the policy decides");
             }
-            None => tracing::info!(mode, "Redis decides again"),
+            None => tracing::info!(mode, "Redis decides"),
         }
     }
 
