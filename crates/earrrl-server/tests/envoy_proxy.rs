@@ -40,6 +40,7 @@ fn the_filter_of_the_documentation_is_accepted() {
         assert!(tested.contains(line), "{line}");
     }
     assert_eq!((timeouts.len(), others.len()), (1, 9), "{block}");
+    assert!(tested.contains("timeout: 30s"));
     let server = TestServer::with_descriptors("");
     drop(Envoy::start_with(server.grpc, |text| text.replace("timeout: 30s", timeouts[0])));
 }

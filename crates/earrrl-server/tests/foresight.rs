@@ -306,8 +306,8 @@ fn clients_that_may_be_exempt_are_pointed_out() {
     assert!(read.out.contains("198.51.100.1") && !read.out.contains("crawler"), "{read:?}");
 }
 
-/// The rule for the requests that flags select judges the same requests in a server, at the same
-/// costs, and `replay` reads them with the flags that the table prints.
+/// Checks that the printed configuration limits as many requests as `suggest` counted under the same
+/// flags, that the table prints these flags, and that flags which no rule can express are refused.
 fn the_flags_are_in_the_configuration(log: &str, limits: &Path) {
     for (flags, expected) in [
         (["--where", "path=/login"], "match = { path = \"/login\" }\nlimit"),
@@ -432,7 +432,7 @@ fn a_path_and_a_user_get_rules_of_their_own() {
         let rule = rules.iter().find(|rule| rule["name"] == name).unwrap();
         assert_eq!(rule["over"], expected["requests"], "{replayed:#}");
     }
-    // A request without a user is none of the user's.
+    // The rule for users does not apply to requests without a user.
     assert!(config.contains("key = [\"user\"]\nmissing = \"skip\"\n"), "{config}");
     the_flags_are_in_the_configuration(path, &limits);
     // Nothing of this is found where a condition or another key was asked for.

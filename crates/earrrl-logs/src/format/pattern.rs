@@ -62,7 +62,8 @@ impl LinePattern {
         Ok(Self { regex, names, time_format: None, program: "" })
     }
 
-    /// Compiles the expression of `--pattern`, which must have groups for the time and the key.
+    /// Compiles the expression of `--pattern`, which must have groups for the time and for the key, called
+    /// `key` or `client`.
     ///
     /// ```
     /// # use earrrl_logs::format::LinePattern;
@@ -75,9 +76,10 @@ impl LinePattern {
     /// one of these groups.
     pub fn given(expression: &str) -> Result<Self, String> {
         let pattern = Self::new(expression)?;
-        // `client` is the name of the key's default.
-        for (name, other) in [("time", "time"), ("key", "client")] {
-            if pattern.place(name).or(pattern.place(other)).is_none() {
+        let has = |name| pattern.place(name).is_some();
+        // The key's group may also have the name of the field that is the key by default.
+        for (name, is_there) in [("time", has("time")), ("key", has("key") || has("client"))] {
+            if !is_there {
                 return Err(format!("expected a group for the {name}, `(?<{name}>…)`"));
             }
         }
@@ -108,12 +110,7 @@ impl LinePattern {
         let named =
             self.names.iter().map(String::as_str).filter(|&name| !name.is_empty() && name != TWIN);
         let also = [
-            (
-                "client",
-                self.place("key")
-                    .or(self.place("forwarded_for"))
-                    .filter(|_| self.place("client").is_none()),
-            ),
+            ("client", self.place("key").or(self.place("forwarded_for"))),
             ("path", self.place("request")),
             ("method", self.place("request")),
         ];

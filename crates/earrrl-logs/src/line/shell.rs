@@ -26,7 +26,7 @@ pub fn shell_word(text: &[u8]) -> String {
     let quoted = |byte: &u8| match byte {
         b'\'' | b'\\' => format!("\\{}", char::from(*byte)),
         b' '..=b'~' => char::from(*byte).to_string(),
-        // Two digits are all that a shell reads here.
+        // A shell reads two digits at most, so a digit that follows is not part of the number.
         _ => format!("\\x{byte:02x}"),
     };
     format!("$'{}'", text.iter().map(quoted).collect::<String>())

@@ -226,7 +226,7 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
         let above = clients - ((quantile * clients as f64).ceil() as usize).clamp(1, clients);
         descending[above]
     };
-    // The unit suits the printed rates, not the lowest rate of any client.
+    // The unit is chosen by the printed rates. The lowest rate of any client may need a far longer one.
     let (unit, name) = unit(QUANTILES.iter().map(|(quantile, _)| least(*quantile)));
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, share) in QUANTILES {

@@ -58,7 +58,7 @@ fn write_rule(
     writeln!(out, "[[rule]]\nname = \"{name}\"")?;
     if !conditions.is_empty() {
         let pair =
-            |(name, value): &(String, String)| format!("{} = {}", bare(name), toml_text(value));
+            |(name, value): &(String, String)| format!("{} = {}", toml_key(name), toml_text(value));
         let pairs: Vec<_> = conditions.iter().map(pair).collect();
         writeln!(out, "match = {{ {} }}", pairs.join(", "))?;
     }
@@ -71,8 +71,8 @@ fn write_rule(
     Ok(())
 }
 
-/// Returns the name of an attribute as a key in TOML: in quotes unless it is one word.
-fn bare(name: &str) -> String {
+/// Returns the name of an attribute as a key in TOML: in quotes, unless it has letters and digits only.
+fn toml_key(name: &str) -> String {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if is_word { name.to_owned() } else { toml_text(name) }
 }

@@ -12,6 +12,7 @@ use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
 use crate::configured::fields;
+use earrrl_logs::format::Field;
 use earrrl_logs::reading::{ClientNames, HeldBack, LogReader};
 use earrrl_logs::suggest::{
     Advice, ClientShare, HALF_LIVES, JudgedAdvice, PartRules, Peaks, Profiles, RuleTerms,
@@ -158,8 +159,8 @@ impl SuggestArgs {
         alike: bool,
     ) -> Result<(Profiles, PartRules), CliFailure> {
         let selection = self.log.selection();
-        let key = self.log.terms(true).key;
-        let narrow = key.iter().any(|part| part == "path" || part == "user");
+        let narrow = |field: &Field| matches!(field, Field::Path | Field::User);
+        let narrow = self.log.key.fields().iter().any(narrow);
         let parts = alike && selection.filter.condition.is_none() && !narrow;
         let agents = fields("header:user-agent");
         let reading = SecondReading { files: &self.log.files, selection, agents, parts };

@@ -9,8 +9,9 @@ use earrrl_server::config::attribute::PLAIN;
 
 use super::CliFailure;
 use super::log::LogArgs;
+use crate::configured::LogCondition;
 
-/// Fields of a log that are known only after the response, so that no rule can read them.
+/// The fields of a log that are known only after the response, so that no rule can use them.
 const OF_RESPONSES: [&str; 6] =
     ["status", "bytes", "body_bytes_sent", "bytes_sent", "request_time", "duration"];
 
@@ -18,24 +19,28 @@ impl LogArgs {
     /// Returns the parts of a rule for the requests that the flags select. `alike` is true if every
     /// request of the log costs 1.
     pub(super) fn terms(&self, alike: bool) -> RuleTerms {
-        let key: Vec<_> = self.key.fields().iter().map(attribute).collect();
-        let conditions: Vec<_> = self.conditions.iter().map(|condition| condition.pair()).collect();
-        let conditions =
-            conditions.into_iter().map(|(name, value)| (configured(name), value.into()));
-        let conditions: Vec<(String, String)> = conditions.collect();
-        let cost =
-            self.cost().or((!alike && self.costs.is_empty()).then(|| "\"attribute:cost\"".into()));
-        let prefixes =
-            [("ipv4_prefix", self.ipv4_prefix, 32), ("ipv6_prefix", self.ipv6_prefix, 64)];
-        let prefixes = prefixes.into_iter().filter(|(_, bits, default)| bits != default);
+        let key: Vec<_> = self.key.fields().iter().map(|field| configured(field.name())).collect();
+        let pairs = self.conditions.iter().map(LogCondition::pair);
+        let conditions: Vec<_> =
+            pairs.map(|(name, value)| (configured(name), value.into())).collect();
+        let cost_field = self.cost_field(alike);
         RuleTerms {
-            remarks: remarks(&key, &conditions, cost.as_deref()),
+            remarks: remarks(&key, &conditions, cost_field),
             key,
             conditions,
-            cost,
-            prefixes: prefixes.map(|(name, bits, _)| (name, bits)).collect(),
+            cost: self.cost(cost_field),
+            prefixes: self.prefixes().collect(),
             flags: self.flags(),
         }
+    }
+
+    /// Returns the bits of addresses that are one client, if they are not the default, with their names
+    /// in a server's configuration.
+    fn prefixes(&self) -> impl Iterator<Item = (&'static str, u8)> {
+        let all = [("ipv4_prefix", self.ipv4_prefix, 32), ("ipv6_prefix", self.ipv6_prefix, 64)];
+        all.into_iter()
+            .filter(|(_, bits, default)| bits != default)
+            .map(|(name, bits, _)| (name, bits))
     }
 
     /// Returns an error if a rule of a server cannot have the key, conditions and costs of the flags.
@@ -44,11 +49,8 @@ impl LogArgs {
     /// Returns a sentence about the first flag that no rule can express.
     pub(super) fn check_terms(&self) -> Result<(), CliFailure> {
         let parts: Vec<_> = self.key.fields().iter().map(Field::name).collect();
-        let names: Vec<_> = self.conditions.iter().map(|condition| condition.pair().0).collect();
-        let costs = self.costs.iter().filter_map(|cost| match cost {
-            CostRule::Field(field) => Some(field.name()),
-            CostRule::Fixed(_) | CostRule::Path { .. } => None,
-        });
+        let names: Vec<_> = self.conditions.iter().map(|one| one.pair().0).collect();
+        let costs = self.costs.iter().filter_map(field_of);
         let mut read = parts.iter().copied().chain(names.iter().copied()).chain(costs);
         let why = if let Some(name) = read.find(|name| OF_RESPONSES.contains(name)) {
             format!("no rule knows `{name}`: it decides before the response")
@@ -89,24 +91,30 @@ impl LogArgs {
         Ok(())
     }
 
+    /// Returns the field of the log that has a request's cost: that of `--cost`, or else that of the log's
+    /// format; `None` if the cost is in neither.
+    fn cost_field(&self, alike: bool) -> Option<&str> {
+        let of_format = (!alike && self.costs.is_empty()).then_some("cost");
+        self.costs.iter().filter_map(field_of).next_back().or(of_format)
+    }
+
     /// Returns the field `cost` of the rule, in TOML; `None` if every request costs 1.
-    fn cost(&self) -> Option<String> {
-        let mut paths = Vec::new();
-        let mut other = None;
+    fn cost(&self, cost_field: Option<&str>) -> Option<String> {
+        if let Some(field) = cost_field {
+            return Some(toml_text(&format!("attribute:{field}")));
+        }
+        let (mut paths, mut fixed) = (Vec::new(), None);
         for cost in &self.costs {
             match cost {
                 CostRule::Path { path, prefix, cost } => {
                     let pattern = format!("{path}{}", if *prefix { "*" } else { "" });
                     paths.push(format!("{} = {cost}", toml_text(&pattern)));
                 }
-                CostRule::Field(field) => {
-                    other = Some(toml_text(&format!("attribute:{}", field.name())))
-                }
-                CostRule::Fixed(cost) if *cost == Cost::ONE => {}
-                CostRule::Fixed(cost) => other = Some(cost.to_string()),
+                CostRule::Fixed(cost) if *cost != Cost::ONE => fixed = Some(cost.to_string()),
+                CostRule::Fixed(_) | CostRule::Field(_) => {}
             }
         }
-        other.or_else(|| (!paths.is_empty()).then(|| format!("{{ {} }}", paths.join(", "))))
+        fixed.or_else(|| (!paths.is_empty()).then(|| format!("{{ {} }}", paths.join(", "))))
     }
 
     /// Returns the flags of the key, the conditions and the costs, as a shell reads them.
@@ -117,10 +125,8 @@ impl LogArgs {
         let condition = |(name, value): (&str, &str)| flag("where", &format!("{name}={value}"));
         let conditions = self.conditions.iter().map(|one| condition(one.pair()));
         let costs = self.costs.iter().map(|cost| flag("cost", &cost.to_string()));
-        let prefixes =
-            [("ipv4-prefix", self.ipv4_prefix, 32), ("ipv6-prefix", self.ipv6_prefix, 64)];
-        let prefixes = prefixes.into_iter().filter(|(_, bits, default)| bits != default);
-        let prefixes = prefixes.map(|(name, bits, _)| flag(name, &bits.to_string()));
+        let prefix = |(name, bits): (&str, u8)| flag(&name.replace('_', "-"), &bits.to_string());
+        let prefixes = self.prefixes().map(prefix);
         key.into_iter().chain(conditions).chain(costs).chain(prefixes).collect()
     }
 }
@@ -131,26 +137,28 @@ fn twice<'a>(names: &[&'a str]) -> Option<&'a str> {
     Some(name)
 }
 
-/// Returns what an operator must know beside the rule: which attributes only a caller can name, and how
-/// an attribute's cost counts.
-fn remarks(key: &[String], conditions: &[(String, String)], cost: Option<&str>) -> Vec<String> {
-    let names = key.iter().chain(conditions.iter().map(|(name, _)| name)).map(String::as_str);
-    let cost =
-        cost.map(|cost| cost.trim_matches('"')).filter(|cost| cost.starts_with("attribute:"));
-    let of_callers = names.chain(cost).filter_map(|name| name.strip_prefix("attribute:"));
+/// Returns the field that a cost is read from, if it is read from one.
+fn field_of(cost: &CostRule) -> Option<&str> {
+    match cost {
+        CostRule::Field(field) => Some(field.name()),
+        CostRule::Fixed(_) | CostRule::Path { .. } => None,
+    }
+}
+
+/// Returns sentences for the operator who uses the rule: which attributes the server learns only from
+/// callers that send them, and how the cost in an attribute counts.
+fn remarks(
+    key: &[String],
+    conditions: &[(String, String)],
+    cost_field: Option<&str>,
+) -> Vec<String> {
+    let names = key.iter().chain(conditions.iter().map(|(name, _)| name));
+    let of_callers = names.filter_map(|name| name.strip_prefix("attribute:")).chain(cost_field);
     let of_callers = of_callers.filter(|name| *name != "host").map(|name| {
         format!("The caller sends the attribute `{}`; no proxy does.", name.escape_debug())
     });
-    let mut remarks: Vec<_> = of_callers.collect();
-    if cost.is_some() {
-        remarks.push("A cost below 1, or a missing one, counts 1; see min_cost.".into());
-    }
-    remarks
-}
-
-/// Returns the name of a field's attribute, as a server's configuration has it.
-fn attribute(field: &Field) -> String {
-    configured(field.name())
+    let of_cost = "A cost below 1, or a missing one, counts 1; see min_cost.".to_owned();
+    of_callers.chain(cost_field.map(|_| of_cost)).collect()
 }
 
 /// Returns the name of an attribute that is known by `name` in a log, as a server's configuration has it.

@@ -136,7 +136,7 @@ fn mistyped_override(config: &RuleConfig) -> Option<String> {
     })
 }
 
-/// Returns a name without what is mistaken most: hyphens, underscores, and capital letters.
+/// Returns a name in small letters, without hyphens and underscores: these are what is mistyped most.
 fn bare(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::clients::get;
 use super::generation::Generation;
-use super::{Chaos, HELD, client};
+use super::{Chaos, HELD, client, replace};
 use crate::support::certificates::{Authority, shake};
 use crate::support::until;
 
@@ -55,7 +55,7 @@ impl<'a> Changes<'a> {
         self.authority.issue("server", &["localhost"]);
         let nth = self.nth.replace(self.nth.get() + 1) + 1;
         self.write_tokens(nth);
-        self.replace(&self.config(nth));
+        replace(&self.file, &self.config(nth));
         until("the rules are other ones", || {
             generation.signal(Signal::HUP);
             self.burst() == u64::from(nth)
@@ -63,7 +63,7 @@ impl<'a> Changes<'a> {
         self.chaos.use_token(token(nth));
 
         let bad = self.bad.replace(self.bad.get() + 1) as usize;
-        self.replace(BAD[bad % BAD.len()]);
+        replace(&self.file, BAD[bad % BAD.len()]);
         until("it is refused", || {
             generation.signal(Signal::HUP);
             let ready: Value = serde_json::from_str(&get(self.chaos, "/readyz")).unwrap();
@@ -71,7 +71,7 @@ impl<'a> Changes<'a> {
         });
         assert_eq!(self.burst(), u64::from(nth), "the rules before are in force");
         // Restores a valid file, so that the server can be started again.
-        self.replace(&self.config(nth));
+        replace(&self.file, &self.config(nth));
         self.until_certified();
     }
 
@@ -124,13 +124,6 @@ impl<'a> Changes<'a> {
             let _ = writeln!(text, "{token}");
         }
         std::fs::write(self.tokens(), text).unwrap();
-    }
-
-    /// Replaces the file atomically, as editors and Kubernetes do.
-    fn replace(&self, text: &str) {
-        let next = self.folder.path().join("next");
-        std::fs::write(&next, text).unwrap();
-        std::fs::rename(next, &self.file).unwrap();
     }
 }
 

@@ -13,7 +13,7 @@ mod generation;
 mod hostile;
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
 use std::thread;
@@ -78,11 +78,16 @@ impl Chaos {
 
     /// Makes clients use this token from now on.
     fn use_token(&self, token: String) {
-        let next = self.token_file.with_extension("next");
-        std::fs::write(&next, &token).unwrap();
-        std::fs::rename(next, &self.token_file).unwrap();
+        replace(&self.token_file, &token);
         *self.token.write().unwrap() = token;
     }
+}
+
+/// Replaces a file atomically, as editors and Kubernetes do.
+fn replace(file: &Path, text: &str) {
+    let next = file.with_extension("next");
+    std::fs::write(&next, text).unwrap();
+    std::fs::rename(next, file).unwrap();
 }
 
 /// Returns the TLS configuration of a client that trusts an authority.

@@ -193,9 +193,7 @@ impl Proxy {
     /// Runs a command in a copy of a folder of `contrib/`, with free ports and timeouts for a busy
     /// machine.
     pub fn start(recipe: &str, limiter: &Limiter, command: &mut Command) -> Self {
-        Self::start_with(recipe, limiter, command, |_, text| {
-            text.replace("50ms", "20s").replace("0.05s", "20s")
-        })
+        Self::start_with(recipe, limiter, command, |_, text| patient(text))
     }
 
     /// Runs a command in a copy of a folder of `contrib/`, with free ports and a change to each
@@ -270,6 +268,11 @@ impl Proxy {
     pub fn login(&self, number: u8, headers: &str) -> Response {
         self.client(number).request("POST", "/login?next=/", headers, b"user=alice")
     }
+}
+
+/// Returns a recipe with timeouts for a busy machine.
+fn patient(text: &str) -> String {
+    text.replace("50ms", "20s").replace("0.05s", "20s")
 }
 
 /// Returns a recipe with the headers that the tests' rules need, inserted where its comments
@@ -476,8 +479,16 @@ pub fn stays_open_without_us(proxy: &Proxy, limiter: &mut Limiter) {
     limits_are_back(proxy);
 }
 
-/// Checks that a proxy that is to refuse requests while the limiter is gone answers with `status`.
-pub fn stays_closed_without_us(proxy: &Proxy, limiter: &mut Limiter, status: u16) {
+/// Checks that a recipe with a change serves requests, and answers with `status` while the limiter is
+/// gone.
+pub fn stays_closed_without_us(
+    recipe: &str,
+    command: &mut Command,
+    (deny_status, status): (u16, u16),
+    change: impl Fn(&str) -> String,
+) {
+    let mut limiter = Limiter::start(deny_status);
+    let proxy = Proxy::start_with(recipe, &limiter, command, |_, text| patient(&change(text)));
     assert_eq!(proxy.login(POLITE, "").status, 200);
     limiter.kill();
     for _ in 0..3 {

@@ -28,15 +28,16 @@ pub struct Loaded {
 pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigError> {
     let mut warnings = Vec::new();
     let mut domains: Vec<DomainConfig> = Vec::new();
+    let files = files(paths)?;
     for folder in paths.iter().filter(|path| path.is_dir()) {
-        if files(std::slice::from_ref(folder))?.is_empty() {
+        if !files.iter().any(|file| file.parent() == Some(folder)) {
             let name = folder.display();
             warnings.push(format!(
                 "{name}: no .yaml or .yml file that can be read; folders inside it are not read"
             ));
         }
     }
-    for path in files(paths)? {
+    for path in files {
         let name = path.display().to_string();
         let bytes = read_bytes(&path).map_err(|error| unreadable(&path, &error))?;
         let text = String::from_utf8(bytes).map_err(|error| no_text(&name, &error))?;

@@ -80,8 +80,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Reads the whole file into memory, and moves it into huge pages. Kernels that cannot do one of
-    /// these refuse it, and decisions are then slower, but as good.
+    /// Reads the whole file into memory, and moves it into huge pages. A kernel that cannot do one of
+    /// these returns an error, which is ignored: decisions are the same then, but slower.
     fn make_present(&self) {
         for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateRead] {
             // SAFETY: the advice changes no byte of the mapping.
