@@ -21,7 +21,8 @@ gate:
 # (5 minutes; nginx and HAProxy as scripts/gate installs them);
 # a log that is followed through rotation at 5,000 lines a second (10 minutes);
 # then Rust and Lua over a million requests of every algorithm (10 minutes), near rules of 2 to 8 servers, 10,000 cut
-# connections of one Redis and of a Cluster, calls without an answer, and clocks that are set
+# connections of one Redis and of a Cluster, calls without an answer, and clocks that are set;
+# then the packages
 long:
     EARRRL_LONG=1 cargo test -p earrrl --all-features --lib
     EARRRL_LONG=1 cargo test -p earrrl --all-features --test all algorithms::
@@ -41,6 +42,13 @@ long:
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- follow:: --nocapture
     EARRRL_LONG=1 cargo test --release -p earrrl-redis --test all -- agreement:: commits:: near:: audit:: cuts:: receipts:: clocks::
     EARRRL_LONG=1 cargo test --release -p earrrl-server --test all -- near:: --nocapture
+    just packages
+
+# packages for this machine: makes, installs and starts each, without the optimisation of a release (10 minutes; needs
+# lowdown and umoci from Debian, and scripts/python to have run)
+packages:
+    CARGO_PROFILE_DIST_LTO=off CARGO_PROFILE_DIST_CODEGEN_UNITS=16 CARGO_PROFILE_DIST_OPT_LEVEL=0 scripts/dist x86_64-unknown-linux-musl
+    scripts/packages
 
 # the server, its floors and its peers side by side; keep the machine idle (10 minutes)
 bench-server:

@@ -111,6 +111,9 @@ impl FromStr for Cost {
 
     /// Parses a decimal with an optional fraction and exponent. The cost is exact.
     fn from_str(text: &str) -> Result<Self, RuleError> {
+        if let Some(units) = decimal::short_whole(text) {
+            return Ok(Self::from_units(units));
+        }
         let decimal = decimal::parse(text)
             .ok_or_else(|| RuleError::syntax(format!("`{text}` is not a decimal number ≥ 0")))?;
         let billionths = decimal.scaled(9).filter(|billionths| *billionths <= Self::MAX.0);

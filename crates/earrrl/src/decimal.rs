@@ -28,6 +28,17 @@ pub(crate) fn parse(text: &str) -> Option<Decimal> {
     Some(Decimal { digits, exponent: exponent - fraction.len() as i32 })
 }
 
+/// Returns the number of a text of 1 to 18 digits, as most costs are; `None` for any other text.
+pub(crate) fn short_whole(text: &str) -> Option<u64> {
+    if !(1..=18).contains(&text.len()) {
+        return None;
+    }
+    text.bytes().try_fold(0, |number, byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        Some(10 * number + u64::from(digit))
+    })
+}
+
 fn exponent_of(text: &str) -> Option<i32> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || digits.len() > 4 || !digits.bytes().all(|b| b.is_ascii_digit()) {

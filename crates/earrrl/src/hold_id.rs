@@ -38,6 +38,21 @@ impl HoldId {
     pub const fn bits(self) -> u128 {
         self.0
     }
+
+    /// Returns the id's text: 32 hexadecimal digits in lower case.
+    ///
+    /// ```
+    /// assert_eq!(&earrrl::HoldId::from_bits(255).digits()[30..], b"ff");
+    /// ```
+    #[must_use]
+    pub fn digits(self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        for (byte, pair) in self.0.to_be_bytes().iter().zip(digits.chunks_exact_mut(2)) {
+            let half = |bits: u8| b"0123456789abcdef"[usize::from(bits & 15)];
+            pair.copy_from_slice(&[half(byte >> 4), half(*byte)]);
+        }
+        digits
+    }
 }
 
 impl FromStr for HoldId {
@@ -69,12 +84,7 @@ fn of_digits(text: &[u8]) -> Option<u64> {
 
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, mut digits) = (self.0.to_be_bytes(), [0; 32]);
-        for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
-            let half = |bits: u8| b"0123456789abcdef"[usize::from(bits & 15)];
-            pair.copy_from_slice(&[half(byte >> 4), half(*byte)]);
-        }
-        f.write_str(core::str::from_utf8(&digits).unwrap_or_default())
+        f.write_str(core::str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 

@@ -19,7 +19,10 @@ impl Engine {
     ) -> Result<Holding, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.hold(charges, terms, None),
-            RuleEngine::Redis(redis) => redis.engine.hold(charges, terms, redis.now()).await,
+            // Boxed here and below, so that it takes no space in futures of the engine in memory.
+            RuleEngine::Redis(redis) => {
+                Box::pin(redis.engine.hold(charges, terms, redis.now())).await
+            }
         }
     }
 
@@ -31,7 +34,9 @@ impl Engine {
     pub async fn commit(&self, id: HoldId, actual: Actual<'_>) -> Result<Committed, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.commit(id, actual, None),
-            RuleEngine::Redis(redis) => redis.engine.commit(id, actual, redis.now()).await,
+            RuleEngine::Redis(redis) => {
+                Box::pin(redis.engine.commit(id, actual, redis.now())).await
+            }
         }
     }
 
@@ -42,7 +47,7 @@ impl Engine {
     pub async fn renew(&self, id: HoldId, ttl: Duration) -> Result<(), EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.renew(id, ttl, None),
-            RuleEngine::Redis(redis) => redis.engine.renew(id, ttl, redis.now()).await,
+            RuleEngine::Redis(redis) => Box::pin(redis.engine.renew(id, ttl, redis.now())).await,
         }
     }
 
@@ -60,7 +65,9 @@ impl Engine {
     pub async fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.reserved_rules(id),
-            RuleEngine::Redis(redis) => redis.engine.reserved_rules(id, redis.now()).await,
+            RuleEngine::Redis(redis) => {
+                Box::pin(redis.engine.reserved_rules(id, redis.now())).await
+            }
         }
     }
 

@@ -274,24 +274,33 @@ impl Service {
         }
         let decision = self.decide(&charged, charges, hash, mode).await?;
         let available = match available {
-            true => match decided_quota(&decision, &charged) {
-                Some(available) => available,
-                // The future is boxed, so that it takes no space in requests that do not ask for
-                // these figures. If the peek fails, the answer is valid without them, since the
-                // request is charged already.
-                None => {
-                    let figures = Box::pin(self.available(&decision, &charged, charges)).await;
-                    figures.unwrap_or_default()
-                }
-            },
+            true => self.left_of(&decision, &charged, charges).await,
             false => SmallVec::new(),
         };
         Ok(Answer { decision: Some(decision), charged, available, unjudged: None })
     }
 
     /// Returns the quota available to the client under each rule, from the decision or from a
-    /// peek.
-    pub(super) async fn available(
+    /// peek. If the peek fails, the list is empty: the request is charged already, and its answer is
+    /// valid without these figures.
+    #[inline]
+    pub(super) async fn left_of(
+        &self,
+        decision: &Decision,
+        charged: &[(&ActiveRule, &PreparedLimit)],
+        charges: &[Charge<'_>],
+    ) -> SmallVec<[Available; 2]> {
+        match decided_quota(decision, charged) {
+            Some(available) => available,
+            // The future is boxed, so that it takes no space in requests that need no peek.
+            None => {
+                let available = Box::pin(self.available(decision, charged, charges)).await;
+                available.unwrap_or_default()
+            }
+        }
+    }
+
+    async fn available(
         &self,
         decision: &Decision,
         charged: &[(&ActiveRule, &PreparedLimit)],

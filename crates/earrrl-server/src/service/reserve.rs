@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use earrrl::{
-    Actual, Charge, Cost, Decision, EngineError, HoldId, HoldTerms, MAX_CHARGES, Mode, RuleId,
-};
+use earrrl::{Actual, Charge, Cost, EngineError, HoldId, HoldTerms, MAX_CHARGES, Mode, RuleId};
 use smallvec::SmallVec;
 
 use super::Service;
-use super::answer::{Answer, decided_quota};
+use super::answer::Answer;
 use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
@@ -72,7 +70,7 @@ impl Service {
     }
 
     /// Reserves the estimates of a request under one or several rules: under all of them, or, if
-    /// one denies it, under none.
+    /// one denies it, under none. The answer has the quota that is left if `available` is true.
     ///
     /// # Errors
     /// Returns an [`AskError`] if a charge or the terms are invalid, there are too many charges, or
@@ -81,6 +79,7 @@ impl Service {
         &self,
         asks: &[ReserveAsk<'a>],
         terms: HoldTerms,
+        available: bool,
     ) -> Result<Reserved<'a>, AskError> {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
@@ -94,11 +93,11 @@ impl Service {
                 estimates.push(estimate.clone());
             }
         }
-        Ok(self.hold(charged, &charges, estimates, terms).await?)
+        self.hold(charged, &charges, estimates, terms, available).await
     }
 
     /// Reserves under every rule that matches a request's attributes, at the cost that the rule
-    /// sets.
+    /// sets. The answer has the quota that is left.
     ///
     /// # Errors
     /// Returns the errors of [`Service::reserve`].
@@ -134,7 +133,7 @@ impl Service {
         let charges: Vec<Charge<'_>> = each
             .map(|((_, limit), (key, cost))| Charge { rule: limit.id, key, cost: *cost })
             .collect();
-        Ok(self.hold(charged, &charges, estimates, terms).await?)
+        self.hold(charged, &charges, estimates, terms, true).await
     }
 
     async fn hold<'a>(
@@ -143,7 +142,8 @@ impl Service {
         charges: &[Charge<'_>],
         estimates: ChargeEstimates<'_>,
         terms: HoldTerms,
-    ) -> Result<Reserved<'a>, EngineError> {
+        available: bool,
+    ) -> Result<Reserved<'a>, AskError> {
         if charges.is_empty() {
             terms.check()?;
             return Ok(Reserved::default());
@@ -155,23 +155,12 @@ impl Service {
         }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
-        let answer = self.answered(decision, charged, charges).await;
-        Ok(Reserved { answer, id: holding.id, granted: holding.granted().into() })
-    }
-
-    /// Returns the answer with the quota that is left under each rule. If the engine fails to
-    /// return that, the answer is valid without it.
-    async fn answered<'a>(
-        &self,
-        decision: Decision,
-        charged: Charged<'a>,
-        charges: &[Charge<'_>],
-    ) -> Answer<'a> {
-        let available = match decided_quota(&decision, &charged) {
-            Some(available) => available,
-            None => self.available(&decision, &charged, charges).await.unwrap_or_default(),
+        let available = match available {
+            true => self.left_of(&decision, &charged, charges).await,
+            false => SmallVec::new(),
         };
-        Answer { decision: Some(decision), charged, available, unjudged: None }
+        let answer = Answer { decision: Some(decision), charged, available, unjudged: None };
+        Ok(Reserved { answer, id: holding.id, granted: holding.granted().into() })
     }
 
     /// Corrects a reservation to its actual costs. Returns the figures after it, and true if the
@@ -203,14 +192,13 @@ impl Service {
                 by_rule.iter().find(|(named, _)| *named == rule).map(|(_, cost)| *cost)
             }
         });
-        let decision = committed.decision;
+        let mut decision = committed.decision;
         let deciding = committed.rules().get(decision.rule).and_then(|id| rules.of_id(*id));
-        let charged: Charged<'a> = deciding.into_iter().collect();
         // Only the deciding rule is named; none if it was removed from the configuration meanwhile.
-        let mut decision = decision;
+        let charged = deciding.into_iter().collect();
         decision.rule = 0;
-        let answer = Answer { decision: Some(decision), charged, ..Answer::default() };
-        Ok((answer, committed.repeated))
+        let (decision, available) = (Some(decision), SmallVec::new());
+        Ok((Answer { decision, charged, available, unjudged: None }, committed.repeated))
     }
 
     /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of

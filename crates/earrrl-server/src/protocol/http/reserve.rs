@@ -143,7 +143,7 @@ async fn decide(
             Ok(service.reserve_ask(rule, named.key.as_bytes(), named.cost, label.as_bytes()))
         })
         .collect::<Result<_, Problem>>()?;
-    let reserved = service.reserve(&asks, terms).await?;
+    let reserved = service.reserve(&asks, terms, true).await?;
     Ok(respond(&reserved, several))
 }
 

@@ -31,7 +31,7 @@ pub(super) async fn reserve(
     let service = &session.server.service;
     let asks = charges.iter().map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
     let asks: SmallVec<[_; 1]> = asks.collect();
-    let reserved = service.reserve(&asks, terms).await?;
+    let reserved = service.reserve(&asks, terms, false).await?;
     write_reserved(&reserved, asks.len() > 1, &mut Writer::new(out, session.version));
     Ok(())
 }
