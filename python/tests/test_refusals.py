@@ -12,7 +12,7 @@ from earrrl import Engine, Limiter, Rule
     ("arguments", "error", "message"),
     [
         (("recent-average 1/s half-life=0s",), ValueError, "column 30: half-life: 0ns is not from 1ms to ten years (3660d)"),
-        (("gcra 1/s burst=many",), ValueError, "column 16: `many` is not a decimal number ≥ 0"),
+        (("gcra 1/s burst=many",), ValueError, "column 16: `many` is not a decimal number from 0 to 1e18"),
         (("gcra 1/s burst=9", None, 0), ValueError, "capacity"),
         (("gcra 1/s burst=9", None, -1), OverflowError, "can't convert negative int"),
         (("gcra 1/s burst=9", "/proc/none/x"), OSError, "state file /proc/none"),

@@ -25,7 +25,15 @@ pub(crate) struct StoredHold {
     pub(crate) parts: Vec<StoredPart>,
     /// The places of the tags of the other slots that the reservation is in.
     pub(crate) others: Vec<usize>,
+    /// The actual costs of a committed reservation in several slots, by the places of the charges.
+    pub(crate) actual: ActualCosts,
 }
+
+/// The actual cost of each charge of a reservation, by the place of the charge in the request.
+pub(crate) type ActualCosts = Vec<(usize, Cost)>;
+
+/// Stands after the tags of the other slots, before the actual costs.
+const ACTUAL: u64 = u16::MAX as u64;
 
 /// The part of a reservation that concerns one rule.
 #[derive(Debug)]
@@ -45,9 +53,29 @@ pub(crate) fn first_place(shared: &Shared, id: HoldId) -> usize {
     (id.bits() % PLACES) as usize % shared.connection.keys.receipt_tags().len()
 }
 
-/// Returns the id with these random bits of a reservation in this slot.
+/// Returns the id with these random bits of a reservation in this slot. Its highest 32 bits follow from
+/// the others, so that an id that Redis has forgotten is known as one of a reservation.
 pub(crate) fn id_in(slot: u16, random: u128) -> HoldId {
-    HoldId::from_bits(random - random % PLACES + place_of(slot) as u128)
+    let bits = (random - random % PLACES + place_of(slot) as u128) & (u128::MAX >> 32);
+    HoldId::from_bits(u128::from(mark_of(bits)) << 96 | bits)
+}
+
+/// Returns true if `id` is that of a reservation in Redis, also if that was committed or has expired.
+pub(crate) fn is_of_redis(id: HoldId) -> bool {
+    (id.bits() >> 96) as u32 == mark_of(id.bits() & (u128::MAX >> 32))
+}
+
+/// Returns the highest bits of an id, given the others. An id of another origin has them by chance, once
+/// in four billion.
+fn mark_of(bits: u128) -> u32 {
+    // The mixing function of SplitMix64, over both halves.
+    let mut mixed = (bits >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15;
+    for half in [bits as u64, 0] {
+        mixed = (mixed ^ half ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+    }
+    (mixed >> 32) as u32
 }
 
 /// Returns the flags that a charge has in `hold.lua` beside those of a decision.
@@ -107,16 +135,32 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
         fields.bytes(len)?;
     }
     let parts = (0..count).map(|_| read_part(&mut fields)).collect::<Option<_>>()?;
-    let others = std::iter::from_fn(|| fields.whole(2)).map(|place| place as usize).collect();
-    Some(StoredHold { is_committed: *status == b'C', expires, parts, others })
+    let others = std::iter::from_fn(|| fields.whole(2).filter(|place| *place != ACTUAL));
+    let others = others.map(|place| place as usize).collect();
+    let actual = std::iter::from_fn(|| Some((fields.whole(1)? as usize, cost(&mut fields)?)));
+    let actual = actual.collect();
+    Some(StoredHold { is_committed: *status == b'C', expires, parts, others, actual })
+}
+
+/// Returns what a commit adds to a reservation: the actual costs.
+pub(crate) fn pack_actual(costs: &ActualCosts, packed: &mut Packed) {
+    packed.whole(ACTUAL, 2);
+    for (place, cost) in costs {
+        packed.whole(*place as u64, 1);
+        packed.0.extend(cost.billionths().to_le_bytes());
+    }
+}
+
+fn cost(fields: &mut Fields<'_>) -> Option<Cost> {
+    let (low, high) = (fields.whole(8)?, fields.whole(8)?);
+    Some(Cost::from_billionths(u128::from(high) << 64 | u128::from(low)))
 }
 
 /// Reads the fields of a charge in the note.
 fn read_part(fields: &mut Fields<'_>) -> Option<StoredPart> {
     let place = fields.whole(1)? as usize;
     let (kind, tag) = (fields.whole(1)? as u8, fields.whole(4)? as u32);
-    let (low, high) = (fields.whole(8)?, fields.whole(8)?);
-    let cost = Cost::from_billionths(u128::from(high) << 64 | u128::from(low));
+    let cost = cost(fields)?;
     let mut text = || {
         let len = fields.whole(4)? as usize;
         Some(fields.bytes(len)?.to_vec())

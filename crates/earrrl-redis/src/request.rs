@@ -23,7 +23,7 @@ pub(crate) struct KeyedCharge {
 }
 
 /// A request under one or several rules. Charges with the same rule and key are merged.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) charges: Vec<KeyedCharge>,
     /// The time that the caller gave, in whole microseconds.

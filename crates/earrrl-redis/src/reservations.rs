@@ -7,6 +7,7 @@ use earrrl::{
 };
 
 use crate::engine::RedisEngine;
+use crate::hold_format::is_of_redis;
 use crate::holds;
 
 impl RedisEngine {
@@ -82,6 +83,19 @@ impl RedisEngine {
         holds::renew(shared, id, ttl, given).await?;
         shared.holds.renew(id, shared.clocks.now(given) + ttl);
         Ok(())
+    }
+
+    /// Returns true if `id` is that of a reservation which any node made, also if that has expired, or was
+    /// committed so long ago that Redis has forgotten it.
+    ///
+    /// ```
+    /// # use earrrl::HoldId;
+    /// # use earrrl_redis::RedisEngine;
+    /// assert!(!RedisEngine::has_issued(HoldId::from_bits(7)));
+    /// ```
+    #[must_use]
+    pub fn has_issued(id: HoldId) -> bool {
+        is_of_redis(id)
     }
 
     /// Returns the rules of a reservation that is live or was committed lately.

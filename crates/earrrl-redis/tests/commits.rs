@@ -125,3 +125,32 @@ async fn commits_leave_what_the_actual_costs_leave_in_any_order() {
         }
     }
 }
+
+/// Of a reservation whose window has passed, nothing is corrected, although later requests are counted.
+#[tokio::test]
+async fn an_excess_goes_with_the_window_of_its_reservation() {
+    const WINDOWS: [&str; 5] = [
+        "fixed-window 20/2s",
+        "sliding-log 20/2s",
+        "sliding-window 20/2s sub-windows=2",
+        "sliding-window 20/2s sub-windows=2 lenient",
+        "sliding-counter 20/2s",
+    ];
+    let server = Server::start(&[]).await;
+    let engine = node(Options::new(&server.url())).await;
+    for (number, text) in WINDOWS.into_iter().enumerate() {
+        let rule = prepare(&engine, &format!("window-{number}"), text);
+        let client = Client { engine: &engine, rule, key: "alice".to_owned() };
+        // An engine's time never goes back.
+        let start = START + Duration::from_secs(10) * number as u32;
+        let later = start + Duration::from_millis(4100);
+        let first = client.hold(10, start).await;
+        client.hold(5, later).await;
+        for (actual, repeated) in [(15, false), (0, true)] {
+            let actual = Actual::All(Cost::from_units(actual));
+            let committed = engine.commit(first, actual, Some(later)).await.unwrap();
+            assert_eq!(committed.repeated, repeated);
+            assert_eq!(client.remaining(later).await, 15, "{text}");
+        }
+    }
+}

@@ -233,6 +233,66 @@ async fn several_rules_on_a_cluster() {
     several_rules_are_all_or_nothing(&node(options()).await, &node(options()).await).await;
 }
 
+/// Two commits of different costs meet on a Cluster. One of them wins in every slot.
+#[tokio::test]
+async fn of_two_commits_at_once_one_wins_in_every_slot() {
+    let cluster = Cluster::start().await;
+    let urls = cluster.urls();
+    let options = || Options::cluster(urls.iter().map(String::as_str));
+    let (engine, other) = (node(options()).await, node(options()).await);
+    let rule = prepare(&engine, "tokens", "fixed-window 100/30d");
+    assert_eq!(prepare(&other, "tokens", "fixed-window 100/30d"), rule);
+    for round in 0..100 {
+        let keys: Vec<String> = (0..6).map(|nth| format!("client-{round}-{nth}")).collect();
+        let charges: Vec<_> = keys.iter().map(|key| charge(rule, key.as_bytes(), 5)).collect();
+        let id = hold(&engine, &charges, None).await.id.unwrap();
+        let (one, three) = tokio::join!(
+            engine.commit(id, Actual::All(units(1)), None),
+            other.commit(id, Actual::All(units(3)), None)
+        );
+        let repeated = [one, three].map(|committed| committed.unwrap().repeated);
+        let left = if repeated[0] { 97 } else { 99 };
+        assert_ne!(repeated[0], repeated[1], "{round}");
+        for key in &keys {
+            assert_eq!(remaining(&engine, rule, key.as_bytes(), None).await, left, "{key}");
+        }
+    }
+}
+
+/// The second of two reservations gets what the first one leaves, although both have seen the whole quota.
+#[tokio::test]
+async fn two_reservations_of_at_most_their_estimates_share_what_is_left() {
+    let server = Server::start(&[]).await;
+    let [engine, other] = nodes(&server).await;
+    let rule = prepare(&engine, "tokens", "fixed-window 1000/30d");
+    assert_eq!(prepare(&other, "tokens", "fixed-window 1000/30d"), rule);
+    let terms = HoldTerms::default().at_most();
+    for round in 0..50 {
+        let key = format!("client-{round}");
+        let charges = [charge(rule, key.as_bytes(), 600)];
+        let asked = (engine.hold(&charges, terms, None), other.hold(&charges, terms, None));
+        let (one, two) = tokio::join!(asked.0, asked.1);
+        let mut granted = [one, two].map(|holding| holding.unwrap().granted()[0]);
+        granted.sort();
+        assert_eq!(granted, [units(400), units(600)], "{round}");
+    }
+}
+
+#[tokio::test]
+async fn ids_show_that_they_are_of_reservations() {
+    let server = Server::start(&[]).await;
+    let [engine, _] = nodes(&server).await;
+    let rule = prepare(&engine, "tokens", "fixed-window 1000/30d");
+    for _ in 0..20 {
+        let id = hold(&engine, &[charge(rule, b"alice", 1)], None).await.id.unwrap();
+        assert!(RedisEngine::has_issued(id), "{id}");
+        for bit in [0, 9, 10, 63, 64, 95, 96, 127] {
+            let other = HoldId::from_bits(id.bits() ^ 1 << bit);
+            assert!(!RedisEngine::has_issued(other), "{other}");
+        }
+    }
+}
+
 /// The actual costs are at most the estimates, so the sum never exceeds the limit. On a Cluster, the clients
 /// of the two rules are in different slots.
 async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {

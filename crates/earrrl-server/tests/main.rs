@@ -39,6 +39,7 @@ mod redis;
 mod replay;
 mod replay_config;
 mod reserve;
+mod reserve_costs;
 mod robustness;
 mod soak;
 mod state;

@@ -114,8 +114,9 @@ impl FromStr for Cost {
         if let Some(units) = decimal::short_whole(text) {
             return Ok(Self::from_units(units));
         }
-        let decimal = decimal::parse(text)
-            .ok_or_else(|| RuleError::syntax(format!("`{text}` is not a decimal number ≥ 0")))?;
+        let decimal = decimal::parse(text).ok_or_else(|| {
+            RuleError::syntax(format!("`{text}` is not a decimal number from 0 to 1e18"))
+        })?;
         let billionths = decimal.scaled(9).filter(|billionths| *billionths <= Self::MAX.0);
         billionths.map(Self).ok_or_else(|| {
             RuleError::syntax(format!("`{text}` is not a whole multiple of 1e-9 up to 1e18"))

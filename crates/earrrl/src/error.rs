@@ -9,7 +9,7 @@ use core::fmt;
 /// use earrrl::{Rule, RuleErrorKind};
 /// let error = "gcra 1/s burst=many".parse::<Rule>().unwrap_err();
 /// assert_eq!((error.kind(), error.column()), (RuleErrorKind::Syntax, Some(16)));
-/// assert_eq!(error.to_string(), "column 16: `many` is not a decimal number ≥ 0");
+/// assert_eq!(error.to_string(), "column 16: `many` is not a decimal number from 0 to 1e18");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
@@ -112,7 +112,7 @@ impl RuleError {
     /// ```
     /// # use earrrl::Rule;
     /// let error = "gcra 1/s burst=many".parse::<Rule>().unwrap_err();
-    /// assert_eq!(error.message(), "`many` is not a decimal number ≥ 0");
+    /// assert_eq!(error.message(), "`many` is not a decimal number from 0 to 1e18");
     /// ```
     pub fn message(&self) -> &str {
         &self.message

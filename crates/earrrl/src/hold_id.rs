@@ -65,7 +65,8 @@ impl FromStr for HoldId {
             Some(u128::from(of_digits(high)?) << 64 | u128::from(of_digits(low)?))
         });
         bits.map(Self).ok_or_else(|| {
-            RuleError::syntax("expected 32 hexadecimal digits".to_owned()).of("reservation")
+            RuleError::syntax("expected 32 hexadecimal digits in lower case".to_owned())
+                .of("reservation")
         })
     }
 }

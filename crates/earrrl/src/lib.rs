@@ -86,7 +86,7 @@ pub mod internal {
     pub use crate::nearest::nearest;
     #[cfg(feature = "std")]
     pub use crate::rules::WordRequest;
-    pub use crate::rules::{Judgement, Report, combine, decide_all};
+    pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
     #[cfg(feature = "std")]
     pub use crate::store::table::{available::total as memory_in_all, lines::room_for};
     #[cfg(feature = "std")]

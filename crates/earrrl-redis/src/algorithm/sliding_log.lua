@@ -30,7 +30,8 @@ if back then
 else
   gather(tally, when, exact, grain)
 end
-add_past(key, tally, when, cost)
+-- What is added to a time before the window belongs to the past.
+if back or when > now - window then add_past(key, tally, when, cost) end
 drop_outweighed(key, tally, quota)
 if tally.sum > 0 then
   write(key, tally, lives)

@@ -30,7 +30,8 @@ write(key, tally, moves and lives)
 state = tally and summary(key, tally, quota - cost) or ''
 
 -- adjust
-add_past(key, tally, slot_of(when), cost)
+-- What is added to a sub-window before the window belongs to the past.
+if back or slot_of(when) > slot - lifetime then add_past(key, tally, slot_of(when), cost) end
 if tally.sum > 0 then
   write(key, tally, lives)
 elseif tally.there then

@@ -6,13 +6,13 @@ use std::time::Duration;
 use earrrl::{Actual, Committed, Cost, EngineError, HoldId, Nanos, RuleId};
 use redis::Value;
 
-use super::find::{HeldCharge, HeldSlot, find};
+use super::find::{HeldCharge, HeldSlot, find, read_slot};
 use crate::algorithm::{AlgorithmKind, Packed};
 use crate::calls::convert::{Called, converting};
 use crate::calls::figures;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
-use crate::hold_format as format;
+use crate::hold_format::{self as format, ActualCosts};
 use crate::reply::{self, CommitReply, CommitStatus};
 use crate::request::time_argument;
 use crate::shared::Shared;
@@ -27,7 +27,8 @@ const AT_PRESENT: u8 = 4;
 const SAME_PARAMETERS: u8 = 8;
 
 /// Corrects the charges of a reservation to the actual cost. Every slot does so exactly once, so a
-/// commit without an answer can be repeated.
+/// commit without an answer can be repeated. The first slot decides which of several commits is the
+/// first one, and the other slots get its costs.
 pub(crate) async fn commit(
     shared: &Arc<Shared>,
     id: HoldId,
@@ -36,16 +37,23 @@ pub(crate) async fn commit(
 ) -> Result<Committed, EngineError> {
     let slots = find(shared, id, given).await?;
     accepts(&slots, &actual)?;
-    let (mut repeated, mut standing) = (true, Vec::new());
+    let (mut repeated, mut standing) = (false, Vec::new());
+    let mut costs = costs_of(&slots, &actual);
     for (nth, slot) in slots.iter().enumerate() {
-        let reply = commit_slot(shared, id, slot, &actual, given).await?;
+        let reply = commit_slot(shared, id, slot, (&costs, slots.len() > 1), given).await?;
         match reply.status {
             CommitStatus::Unknown if nth == 0 => {
                 shared.holds.end(id);
                 return Err(EngineError::UnknownReservation(id));
             }
-            CommitStatus::Done => repeated = false,
-            CommitStatus::Repeated | CommitStatus::Unknown => {}
+            CommitStatus::Repeated if nth == 0 => {
+                repeated = true;
+                if slots.len() > 1 {
+                    let first = read_slot(shared, id, slot.place).await?;
+                    costs = first.map(|hold| hold.actual).unwrap_or_default();
+                }
+            }
+            CommitStatus::Done | CommitStatus::Repeated | CommitStatus::Unknown => {}
         }
         let at = reply.time.or(given).unwrap_or(Nanos::ZERO);
         let states = reply.states.into_iter().map(|state| (state, at));
@@ -71,12 +79,20 @@ fn accepts(slots: &[HeldSlot], actual: &Actual<'_>) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Commits the part of a reservation that is in one slot.
+/// Returns the actual cost of each charge.
+fn costs_of(slots: &[HeldSlot], actual: &Actual<'_>) -> ActualCosts {
+    let cost = |HeldCharge { charge, .. }: &HeldCharge| {
+        (charge.place, actual.under(charge.rule.id, charge.cost))
+    };
+    slots.iter().flat_map(|slot| &slot.charges).map(cost).collect()
+}
+
+/// Commits the part of a reservation that is in one slot. The costs are stored there if `stores` is true.
 async fn commit_slot(
     shared: &Arc<Shared>,
     id: HoldId,
     slot: &HeldSlot,
-    actual: &Actual<'_>,
+    (costs, stores): (&ActualCosts, bool),
     given: Option<Nanos>,
 ) -> Result<CommitReply, Fault> {
     let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
@@ -86,10 +102,15 @@ async fn commit_slot(
     let script = shared.connection.scripts.commit(&kinds);
     let mut head = Packed(time_argument(given).to_vec());
     head.numbers(&[REMEMBERED.as_millis() as f64]);
+    if stores {
+        format::pack_actual(costs, &mut head);
+    }
     let mut args = vec![head.0];
     for held in &slot.charges {
         let key = &held.charge.key;
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
+        let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
+        let actual = cost.map_or(held.charge.cost, |(_, cost)| *cost);
         args.push(correction(shared, held, actual));
     }
     let (keys, args) = (&keys, &args);
@@ -109,14 +130,14 @@ async fn commit_slot(
 
 /// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's
 /// `max_cost`: the work is done, so the cost cannot be refused.
-fn correction(shared: &Shared, held: &HeldCharge, actual: &Actual<'_>) -> Vec<u8> {
+fn correction(shared: &Shared, held: &HeldCharge, actual: Cost) -> Vec<u8> {
     let HeldCharge { charge, kind, tag } = held;
     let (rule, estimate) = (&charge.rule, charge.cost);
     let keeps_records = *kind == rule.kind as u8;
     let (flags, difference) = if rule.kind == AlgorithmKind::Concurrent {
         (GIVES_BACK | if keeps_records { CORRECTS } else { 0 }, estimate)
     } else {
-        let actual = actual.under(rule.id, estimate).min(rule.rule.max_cost());
+        let actual = actual.min(rule.rule.max_cost());
         match (actual < estimate, keeps_records) {
             (true, true) => (GIVES_BACK | CORRECTS, estimate.saturating_sub(actual)),
             (true, false) => (0, Cost::ZERO),

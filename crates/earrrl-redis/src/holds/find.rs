@@ -94,7 +94,8 @@ async fn read(
     Ok(slots.into_iter().collect())
 }
 
-async fn read_slot(
+/// Reads the part of a reservation that is in one slot.
+pub(super) async fn read_slot(
     shared: &Arc<Shared>,
     id: HoldId,
     place: usize,

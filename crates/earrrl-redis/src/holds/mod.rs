@@ -14,6 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::internal::grant::{GRANTS, is_tried_again};
 use earrrl::{Cost, EngineError, HoldId, HoldTerms, Holding, RuleError};
 
 pub(crate) use commit::{commit, renew};
@@ -23,14 +24,33 @@ use crate::hold_format as format;
 use crate::request::{HoldRequest, Request};
 use crate::shared::Shared;
 
-/// Reserves a request of this many charges. The reservation is made even if the caller stops waiting.
+/// Reserves a request of this many charges. The reservation is made even if the caller stops waiting. If
+/// the terms permit less than the estimate and another request has used what remained, reserves what
+/// remains then.
 pub(crate) async fn hold(
+    shared: Arc<Shared>,
+    request: Request,
+    terms: HoldTerms,
+    count: usize,
+) -> Result<Holding, EngineError> {
+    terms.check()?;
+    let tries = if terms.at_most { GRANTS } else { 1 };
+    for _ in 1..tries {
+        let holding = hold_once(shared.clone(), request.clone(), terms, count).await?;
+        let rules = request.charges.iter().map(|charge| &charge.rule.rule);
+        if !is_tried_again(&holding.decision, rules) {
+            return Ok(holding);
+        }
+    }
+    hold_once(shared, request, terms, count).await
+}
+
+async fn hold_once(
     shared: Arc<Shared>,
     mut request: Request,
     terms: HoldTerms,
     count: usize,
 ) -> Result<Holding, EngineError> {
-    terms.check()?;
     if let Some(charge) = request.charges.iter().find(|charge| charge.rule.is_near) {
         let problem = format!("{}: a near rule has no reservations", charge.rule.name);
         return Err(RuleError::new(problem).of("consistency").into());

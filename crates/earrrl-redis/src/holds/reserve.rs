@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use earrrl::internal::grant::granted;
 use earrrl::internal::restore_places;
 use earrrl::{Cost, Decision, EngineError, Mode};
 
@@ -60,7 +61,6 @@ async fn forget(shared: &Shared, request: &Request) {
 }
 
 /// Returns the cost that a charge is granted: the estimate, or the remaining quota if that is less.
-/// If nothing remains, the cost is one unit, which is then denied.
 pub(crate) async fn grant(
     shared: &Arc<Shared>,
     charge: &KeyedCharge,
@@ -68,7 +68,7 @@ pub(crate) async fn grant(
 ) -> Result<Cost, EngineError> {
     let one = KeyedCharge { cost: Cost::ONE, ..charge.clone() };
     let peeked = peek(shared, Request { charges: vec![one], mode: Mode::Peek, ..*request }).await?;
-    Ok(charge.cost.min(Cost::from_units(peeked.remaining.max(1))))
+    Ok(granted(&charge.rule.rule, charge.cost, || peeked.remaining))
 }
 
 /// Returns the decision that a request would get from Redis.

@@ -1,6 +1,7 @@
 -- Corrects the charges of a reservation to the actual costs, once. KEYS[1] is the reservation, followed
 -- by each record and the key of what commits give back to a bucket. ARGV[1] contains the time (below
--- zero for Redis's own) and the milliseconds for which the commit is remembered. Each further ARGV
+-- zero for Redis's own), the milliseconds for which the commit is remembered, and what is added to the
+-- reservation then. Each further ARGV
 -- corrects one record: its algorithm, flags, and the parameters with the difference of the costs.
 --
 -- Returns DONE, REPEATED, UNKNOWN, or FOREIGN (then nothing is changed), the number of the record, and
@@ -28,7 +29,9 @@ for i = 1, #ARGV - 1 do
   if verdict == FOREIGN then return FOREIGN .. string.char(i - 1) .. time .. ' ' end
   corrections[i] = apply
 end
-if code == DONE then call('SET', KEYS[1], 'C' .. string.sub(hold, 2), 'PX', remembered) end
+if code == DONE then
+  call('SET', KEYS[1], 'C' .. string.sub(hold, 2) .. string.sub(ARGV[1], 17), 'PX', remembered)
+end
 for i, apply in ipairs(corrections) do
   local state = apply()
   answer[i + 1] = string.char(#state) .. state

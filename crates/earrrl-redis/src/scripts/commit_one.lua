@@ -20,7 +20,7 @@ local flags, back, when = code == DONE and 1 or 0, mode % 2 == 1, mode % 8 >= 4 
 --[[ judge ]]
 if verdict == FOREIGN then return FOREIGN .. '\0' .. time .. ' ' end
 if code == DONE then
-  call('SET', KEYS[1], 'C' .. string.sub(hold, 2), 'PX', remembered)
+  call('SET', KEYS[1], 'C' .. string.sub(hold, 2) .. string.sub(ARGV[1], 17), 'PX', remembered)
   if kept == 1 and mode % 4 >= 2 then
     --[[ held ]]
     --[[ adjust ]]

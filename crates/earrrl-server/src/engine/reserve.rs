@@ -6,6 +6,7 @@ use earrrl::{Actual, Charge, Committed, EngineError, HoldId, HoldTerms, Holding,
 
 use super::{Engine, RuleEngine};
 use crate::metrics::Family;
+use earrrl_redis::RedisEngine;
 
 impl Engine {
     /// Reserves an estimate, as [`MemoryEngine::hold`](earrrl::MemoryEngine::hold) does.
@@ -52,10 +53,13 @@ impl Engine {
     }
 
     /// Returns true if this engine made a reservation of this id, as
-    /// [`MemoryEngine::has_issued`](earrrl::MemoryEngine::has_issued) does. Redis does not know of
-    /// reservations that it has forgotten.
+    /// [`MemoryEngine::has_issued`](earrrl::MemoryEngine::has_issued) does; over Redis, if any server
+    /// did.
     pub fn has_issued(&self, id: HoldId) -> bool {
-        matches!(&self.rules, RuleEngine::Memory(engine) if engine.has_issued(id))
+        match &self.rules {
+            RuleEngine::Memory(engine) => engine.has_issued(id),
+            RuleEngine::Redis(_) => RedisEngine::has_issued(id),
+        }
     }
 
     /// Returns the rules of a reservation.

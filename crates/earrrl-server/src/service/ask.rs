@@ -47,6 +47,11 @@ impl<'a> Ask<'a> {
         Self { cost, ..self }
     }
 
+    /// Returns the cost of the request.
+    pub(super) fn cost(&self) -> Cost {
+        self.cost
+    }
+
     /// Returns the client's limit and the charge under it; `None` if the rule exempts the client.
     #[inline]
     pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {

@@ -42,6 +42,21 @@ pub struct Reserved<'a> {
     pub granted: SmallVec<[Cost; 1]>,
 }
 
+impl Reserved<'_> {
+    /// Adds what is granted to the charges whose client is exempt: all that they ask for, or nothing if
+    /// the request is denied. So the list has an item for each charge.
+    fn grant_exempt(&mut self, asks: &[ReserveAsk<'_>]) {
+        let is_denied = self.answer.is_over();
+        let mut counted = std::mem::take(&mut self.granted).into_iter();
+        let granted = asks.iter().map(|ReserveAsk { ask, .. }| match ask.charge() {
+            Some(_) => counted.next().unwrap_or_default(),
+            None if is_denied => Cost::ZERO,
+            None => ask.cost(),
+        });
+        self.granted = granted.collect();
+    }
+}
+
 /// The actual costs of a reserved request, by the names of rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ActualCosts<'a> {
@@ -93,7 +108,12 @@ impl Service {
                 estimates.push(estimate.clone());
             }
         }
-        self.hold(charged, &charges, estimates, terms, available).await
+        let exempts = charges.len() < asks.len();
+        let mut reserved = self.hold(charged, &charges, estimates, terms, available).await?;
+        if exempts {
+            reserved.grant_exempt(asks);
+        }
+        Ok(reserved)
     }
 
     /// Reserves under every rule that matches a request's attributes, at the cost that the rule
@@ -225,19 +245,29 @@ impl Service {
     }
 }
 
-/// Returns the costs by the ids of the reservation's limits.
+/// Returns the costs by the ids of the reservation's limits. A rule may have several of these, if
+/// clients with overrides have parts of the reservation, or none, if it exempts the client. Its cost is
+/// then ignored, as is that of a rule which was removed from the configuration meanwhile, so that a
+/// caller who always names the same rules can commit.
 fn by_rule(
     rules: &ActiveRules,
     reserved: &[RuleId],
     costs: &[(&str, Cost)],
 ) -> Result<Vec<(RuleId, Cost)>, AskError> {
+    let is_removed = |id: &RuleId| rules.of_id(*id).is_none();
     let mut all = Vec::with_capacity(costs.len());
-    for (name, cost) in costs {
-        let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
-        let id = reserved.iter().find(|id| rule.has_limit(**id)).ok_or_else(|| {
-            AskError::invalid(format!("costs: {name} is not a rule of this reservation"))
-        })?;
-        all.push((*id, *cost));
+    for (place, (name, cost)) in costs.iter().enumerate() {
+        if costs[..place].iter().any(|(earlier, _)| earlier == name) {
+            return Err(AskError::invalid(format!("costs: {name} is named twice")));
+        }
+        match rules.get(name.as_bytes()) {
+            Some(rule) => {
+                let ids = reserved.iter().filter(|id| rule.has_limit(**id));
+                all.extend(ids.map(|id| (*id, *cost)));
+            }
+            None if reserved.iter().any(is_removed) => {}
+            None => return Err(AskError::invalid(format!("costs: no rule is named {name}"))),
+        }
     }
     Ok(all)
 }

@@ -74,12 +74,11 @@ impl Concurrent {
             let problem = format!("{places} is not from 1 to {MOST_PLACES}");
             return Err(RuleError::out_of_range(problem).of("places"));
         }
-        let nanos = parameter::span("timeout", timeout)?;
-        if timeout > LONGEST {
+        if !(Duration::from_millis(1)..=LONGEST).contains(&timeout) {
             let problem = format!("{timeout:?} is not from 1ms to 24h");
             return Err(RuleError::out_of_range(problem).of("timeout"));
         }
-        Ok(Self { places, timeout: nanos })
+        Ok(Self { places, timeout: timeout.as_nanos() as u64 })
     }
 
     /// Returns the number of places.

@@ -15,6 +15,7 @@ use crate::held::{Held, OnExpiry};
 use crate::holds::BucketHold;
 use crate::limiter::verdict::Denied;
 use crate::rules::atomic;
+use crate::rules::grant::{GRANTS, is_tried_again};
 use crate::rules::part::Part;
 use crate::store::table::KeyHash;
 
@@ -279,8 +280,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let (key, estimate, now) = self.asked(key, estimate)?;
-        let granted = atomic::grant(self.part(key, estimate), now);
-        Hold::new(HeldLimiter::Borrowed(self), key, granted, now)
+        let mut left = GRANTS;
+        loop {
+            let granted = atomic::grant(self.part(key, estimate), now);
+            let hold = Hold::new(HeldLimiter::Borrowed(self), key, granted, now);
+            left -= 1;
+            match &hold {
+                Err(HoldError::Denied(denied))
+                    if left > 0 && is_tried_again(denied.decision(), [&self.rule].into_iter()) => {}
+                _ => return hold,
+            }
+        }
     }
 
     /// Reserves as [`hold`](Self::hold) does. The hold keeps the limiter alive, so that it can be moved

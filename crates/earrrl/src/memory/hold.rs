@@ -18,6 +18,7 @@ use crate::hold_id::HoldId;
 use crate::holds::{HeldPart, HeldParts, Reservations};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
+use crate::rules::grant::{GRANTS, is_tried_again};
 use crate::rules::part::Part;
 
 impl<C: Clock> MemoryEngine<C> {
@@ -109,8 +110,28 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(Holding::new(holding.decision, holding.id, granted))
     }
 
-    /// Reserves under charges of which no two have the same rule and key.
+    /// Reserves under charges of which no two have the same rule and key. If the terms permit less than
+    /// the estimate and another request has used what remained, reserves what remains then.
     fn hold_distinct(
+        &self,
+        rules: &RuleBlocks,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Nanos,
+    ) -> Result<Holding, EngineError> {
+        let asked = || charges.iter().filter_map(|charge| rules.get(charge.rule.0 as usize));
+        let mut left = if terms.at_most { GRANTS } else { 1 };
+        loop {
+            let holding = self.hold_once(rules, charges, terms, now)?;
+            left -= 1;
+            let rules = asked().map(|known| &known.rule);
+            if left == 0 || !is_tried_again(&holding.decision, rules) {
+                return Ok(holding);
+            }
+        }
+    }
+
+    fn hold_once(
         &self,
         rules: &RuleBlocks,
         charges: &[Charge<'_>],

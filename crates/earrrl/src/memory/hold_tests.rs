@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::{Rule, State};
+use crate::{Action, Engine, Rule, State};
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 
@@ -126,6 +126,37 @@ fn at_most_grants_what_is_left() {
     assert_eq!((nothing.id, nothing.granted()), (None, &[Cost::ZERO][..]));
     engine.commit(rest.id.unwrap(), Actual::All(units(20)), None).unwrap();
     assert_eq!(ask(70).granted(), [units(10)]);
+}
+
+/// Under a strict rule, a denied reservation counts its estimate, as a check does.
+#[test]
+fn at_most_counts_the_estimate_where_nothing_is_left() {
+    for (text, counted) in [("fixed-window 100/1d strict", 150), ("fixed-window 100/1d", 100)] {
+        let engine = engine();
+        let rule = prepare(&engine, "tokens", text);
+        hold(&engine, &[charge(rule, 100)]);
+        let denied = engine.hold(&[charge(rule, 50)], HoldTerms::default().at_most(), None);
+        assert_eq!(denied.unwrap().id, None);
+        let peek = engine.decide(&[charge(rule, 1)], Mode::Peek, None).into_inner().unwrap();
+        let units = peek.rate.map(|rate| (rate * 86_400.0).round());
+        assert_eq!(units, Some(f64::from(counted)), "{text}");
+    }
+}
+
+/// A rule that stops nobody must not make a gateway ask its model for less.
+#[test]
+fn at_most_grants_all_where_nothing_is_enforced() {
+    for action in [Action::Observe, Action::Quarantine, Action::ShadowBan] {
+        let engine = engine();
+        let rule: Rule = "fixed-window 100/1d".parse().unwrap();
+        let rule = rule.with_action(action).unwrap();
+        let rule = engine.prepare_with("tokens", &rule, 1000).unwrap();
+        let ask =
+            || engine.hold(&[charge(rule, 90)], HoldTerms::default().at_most(), None).unwrap();
+        let granted = [ask(), ask(), ask()].map(|holding| holding.granted()[0]);
+        let shown = if action == Action::ShadowBan { [90, 10, 90] } else { [90; 3] };
+        assert_eq!(granted, shown.map(units), "{action:?}");
+    }
 }
 
 /// The work is done, so the most expensive request must not become free.

@@ -21,6 +21,7 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Figures, Wait};
 use crate::rules::alone::Judged;
 use crate::rules::at_home::AtHome;
+use crate::rules::grant::granted;
 use crate::rules::part::Part;
 use crate::rules::{Judgement, Report, combine};
 use crate::store::table::Lookup;
@@ -52,11 +53,10 @@ pub(crate) fn check_with_resets(
 }
 
 /// Returns the cost that a reservation is granted: its estimate, or the remaining quota if that is less.
-/// If nothing remains, the cost is one unit, which is then denied.
 pub(crate) fn grant(part: Part<'_>, now: Nanos) -> Cost {
     let one = Part { cost: Cost::ONE, ..part };
-    let remaining = decide(&mut [one], Mode::Peek, &|| now).remaining;
-    part.cost.min(Cost::from_units(remaining.max(1)))
+    let remaining = || decide(&mut [one], Mode::Peek, &|| now).remaining;
+    granted(part.rule, part.cost, remaining)
 }
 
 /// Decides a request, and passes the answers of several rules to `report`.

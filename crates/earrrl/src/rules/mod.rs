@@ -10,6 +10,7 @@ mod alone;
 mod at_home;
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
+pub mod grant;
 #[cfg(feature = "std")]
 pub(crate) mod part;
 #[cfg(feature = "std")]

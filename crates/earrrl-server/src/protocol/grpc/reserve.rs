@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::Request;
 use earrrl::{Actual, Cost, EngineError, HoldId, HoldTerms, Mode};
 use h2::RecvStream;
+use tonic::Status;
 
 use super::call;
 use super::message::frame;
@@ -18,6 +19,7 @@ use crate::protobuf::reservation::{
 };
 use crate::protocol::http2::held::HeldBytes;
 use crate::server::Server;
+use crate::service::error::AskError;
 
 /// Answers a call to `Reserve`.
 pub(super) async fn reserve(
@@ -29,7 +31,7 @@ pub(super) async fn reserve(
         call::message(server, all, request).await?;
     let terms = match ttl {
         None => HoldTerms::default(),
-        Some(ttl) => HoldTerms::default().ttl(duration(&ttl)),
+        Some(ttl) => HoldTerms::default().ttl(duration(&ttl).ok_or_else(|| invalid_ttl(&ttl))?),
     };
     let request = request_of(domain, descriptors, amount);
     let reserved = server.service.reserve_descriptors(&request, terms).await;
@@ -79,8 +81,14 @@ fn request_of(
     RateLimitRequest { domain, descriptors, hits_addend: 0 }
 }
 
-/// Returns a duration; a negative one is zero, which the bounds of reservations then refuse.
-fn duration(ttl: &protobuf::Duration) -> Duration {
-    let seconds = u64::try_from(ttl.seconds).unwrap_or_default();
-    Duration::new(seconds, u32::try_from(ttl.nanos).unwrap_or_default().min(999_999_999))
+/// Returns a duration; `None` if the message is negative or has a second or more of nanoseconds.
+fn duration(ttl: &protobuf::Duration) -> Option<Duration> {
+    let nanos = u32::try_from(ttl.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(u64::try_from(ttl.seconds).ok()?, nanos))
+}
+
+fn invalid_ttl(ttl: &protobuf::Duration) -> Status {
+    let protobuf::Duration { seconds, nanos } = ttl;
+    let problem = format!("ttl: {seconds} seconds and {nanos} nanoseconds; expected 1 ms to 24 h");
+    call::status(&AskError::Invalid(problem))
 }

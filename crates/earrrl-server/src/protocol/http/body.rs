@@ -139,9 +139,18 @@ impl<'a> Check<'a> {
                     _ => Err(one_of()),
                 }
             }
+            (None, Some(_), None) => Err(misplaced("rules: each has its own key and cost")),
+            (None, None, Some(_)) => {
+                Err(misplaced("attributes: the rules set the key and the cost"))
+            }
             _ => Err(one_of()),
         }
     }
+}
+
+/// Returns the error of a check with a `key` or a `cost` beside a field that excludes them.
+fn misplaced(why: &str) -> AskError {
+    AskError::Invalid(format!("key, key_b64, cost: not beside {why}"))
 }
 
 fn one_of() -> AskError {

@@ -61,7 +61,6 @@ impl<'a> ReserveBody<'a> {
         if let Some(ttl) = ttl {
             terms = terms.ttl(seconds(ttl)?);
         }
-        terms.check()?;
         if at_most {
             terms = terms.at_most();
         }
@@ -92,9 +91,14 @@ struct RenewBody<'a> {
     ttl: Option<&'a RawValue>,
 }
 
+/// Parses a time to live in seconds.
 fn seconds(text: &RawValue) -> Result<Duration, AskError> {
-    let nanos = u64::try_from(amount("ttl", text)?.billionths()).unwrap_or(u64::MAX);
-    Ok(Duration::from_nanos(nanos))
+    let nanos = u64::try_from(amount("ttl", text)?.billionths()).ok();
+    let terms = nanos.map(|nanos| HoldTerms::default().ttl(Duration::from_nanos(nanos)));
+    let terms = terms.filter(|terms| terms.check().is_ok());
+    let problem =
+        || AskError::Invalid(format!("ttl: {text} is not a number of seconds from 0.001 to 86400"));
+    terms.map(|terms| terms.ttl).ok_or_else(problem)
 }
 
 /// Parses an id. A text that is no id is that of no reservation.

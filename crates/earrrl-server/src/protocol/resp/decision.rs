@@ -84,7 +84,7 @@ pub(super) fn write_reserved(reserved: &Reserved<'_>, several: bool, reply: &mut
     reply.bulk(b"granted");
     if several {
         reply.array(reserved.granted.len());
-        reserved.granted.iter().for_each(|cost| reply.bulk(cost.to_string().as_bytes()));
+        reserved.granted.iter().for_each(|cost| reply.double(cost.as_f64()));
     } else {
         optional(reply, reserved.granted.first().map(|cost| cost.as_f64()));
     }

@@ -54,6 +54,7 @@ fn parse<'a>(
 ) -> Result<Parsed<'a>, Refusal> {
     let mut words = request.words().skip(1);
     let Parsed { mut charges, mut terms, mut label } = Parsed::default();
+    let mut has_ttl = false;
     loop {
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
@@ -65,8 +66,8 @@ fn parse<'a>(
             let mut value = || words.next().ok_or(Refusal::WordCount);
             if word.eq_ignore_ascii_case(b"COST") && estimate.is_none() {
                 estimate = Some(cost(value()?)?);
-            } else if word.eq_ignore_ascii_case(b"TTL") {
-                terms = terms.ttl(seconds(value()?)?);
+            } else if word.eq_ignore_ascii_case(b"TTL") && !has_ttl {
+                (terms, has_ttl) = (terms.ttl(seconds(value()?)?), true);
             } else if word.eq_ignore_ascii_case(b"ATMOST") {
                 terms = terms.at_most();
             } else if word.eq_ignore_ascii_case(b"LABEL") {
@@ -90,8 +91,12 @@ fn parse<'a>(
 fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
     let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
-    let problem = || Refusal::Error("ttl: expected seconds, from 0.001 to 86400".to_owned());
-    nanos.map(Duration::from_nanos).ok_or_else(problem)
+    let terms = nanos.map(|nanos| HoldTerms::default().ttl(Duration::from_nanos(nanos)));
+    let problem = || {
+        let shown = String::from_utf8_lossy(text);
+        Refusal::Error(format!("ttl: {shown} is not a number of seconds from 0.001 to 86400"))
+    };
+    terms.filter(|terms| terms.check().is_ok()).map(|terms| terms.ttl).ok_or_else(problem)
 }
 
 /// Answers `EARRRL.COMMIT id [COST c | RULE rule COST c …]`. Without a cost, the estimates become the
