@@ -119,18 +119,18 @@ impl<C: Clock> MemoryEngine<C> {
         terms: HoldTerms,
         now: Nanos,
     ) -> Result<Holding, EngineError> {
-        let asked = || charges.iter().filter_map(|charge| rules.get(charge.rule.0 as usize));
-        let mut left = if terms.at_most { GRANTS } else { 1 };
-        loop {
+        let rule = |charge: &Charge<'_>| Some(&rules.get(charge.rule.0 as usize)?.rule);
+        let tries = if terms.at_most { GRANTS } else { 1 };
+        for _ in 1..tries {
             let holding = self.hold_once(rules, charges, terms, now)?;
-            left -= 1;
-            let rules = asked().map(|known| &known.rule);
-            if left == 0 || !is_tried_again(&holding.decision, rules) {
+            if !is_tried_again(&holding.decision, charges.iter().filter_map(rule)) {
                 return Ok(holding);
             }
         }
+        self.hold_once(rules, charges, terms, now)
     }
 
+    #[inline]
     fn hold_once(
         &self,
         rules: &RuleBlocks,
