@@ -8,8 +8,8 @@ use earrrl::{EngineError, RuleError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AskError {
-    /// No rule has the name in the request.
-    UnknownRule,
+    /// No rule has this name, which the request contains.
+    UnknownRule(Box<str>),
     /// The request contains a rule as text, which this server does not allow.
     InlineRulesOff,
     /// The server has accepted as many rules as text as it can.
@@ -26,7 +26,17 @@ pub enum AskError {
     Engine(EngineError),
 }
 
+/// The most characters of an unknown rule's name that an error shows.
+const SHOWN: usize = 100;
+
 impl AskError {
+    /// Returns the error of a request that names an unknown rule.
+    #[cold]
+    pub fn unknown_rule(name: &[u8]) -> Self {
+        let name = String::from_utf8_lossy(&name[..name.len().min(4 * SHOWN)]);
+        Self::UnknownRule(name.chars().take(SHOWN).collect())
+    }
+
     pub(super) fn invalid(why: impl Into<String>) -> Self {
         Self::Invalid(why.into())
     }
@@ -35,7 +45,10 @@ impl AskError {
 impl fmt::Display for AskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownRule => f.write_str("rule: none has this name; see the list of rules"),
+            Self::UnknownRule(name) => {
+                let name = name.escape_debug();
+                write!(f, "rule: no rule is named `{name}`; see the list of rules")
+            }
             Self::InlineRulesOff => f.write_str(
                 "rule: expected a rule's name; rule texts need the server's --allow-inline-rules",
             ),

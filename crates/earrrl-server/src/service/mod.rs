@@ -217,7 +217,7 @@ impl Service {
     /// Returns an error if there is no such rule, or not enough memory.
     pub fn begin_trial(&self, rule: &str, limit: Rule) -> Result<TrialReport, AskError> {
         let rules = self.rules.load();
-        let rule = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+        let rule = rules.named(rule.as_bytes())?;
         for limit in [&limit, &rule.own.rule] {
             limit.accept_mode(Mode::Check)?;
         }
@@ -231,7 +231,7 @@ impl Service {
     /// Returns an error if there is no such rule.
     pub fn end_trial(&self, rule: &str) -> Result<(), AskError> {
         let rules = self.rules.load();
-        rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?.trial.end();
+        rules.named(rule.as_bytes())?.trial.end();
         Ok(())
     }
 

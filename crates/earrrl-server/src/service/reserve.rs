@@ -258,7 +258,7 @@ fn by_rule(
     let mut all = Vec::with_capacity(costs.len());
     for (place, (name, cost)) in costs.iter().enumerate() {
         if costs[..place].iter().any(|(earlier, _)| earlier == name) {
-            return Err(AskError::invalid(format!("costs: {name} is named twice")));
+            return Err(AskError::invalid(format!("costs: `{name}` is named twice")));
         }
         match rules.get(name.as_bytes()) {
             Some(rule) => {
@@ -266,7 +266,12 @@ fn by_rule(
                 all.extend(ids.map(|id| (*id, *cost)));
             }
             None if reserved.iter().any(is_removed) => {}
-            None => return Err(AskError::invalid(format!("costs: no rule is named {name}"))),
+            None => {
+                return Err(AskError::invalid(format!(
+                    "costs: no rule is named `{}`",
+                    name.escape_debug()
+                )));
+            }
         }
     }
     Ok(all)

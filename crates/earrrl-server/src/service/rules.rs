@@ -7,6 +7,7 @@ use earrrl::RuleId;
 use earrrl_tower::ClientAddress;
 
 use super::attributes::ReadOptions;
+use super::error::AskError;
 use super::limit::PreparedLimit;
 use super::rule::{ActiveRule, PlannedRule, RuleRecords};
 use crate::config::Config;
@@ -170,6 +171,14 @@ impl ActiveRules {
     }
 
     /// Returns the rule of this name.
+    ///
+    /// # Errors
+    /// Returns an [`AskError::UnknownRule`] if no rule has this name.
+    pub fn named(&self, name: &[u8]) -> Result<&ActiveRule, AskError> {
+        self.get(name).ok_or_else(|| AskError::unknown_rule(name))
+    }
+
+    /// Returns the rule of this name; `None` if no rule has it.
     pub fn get(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.rules.get(self.position(name)?).map(Arc::as_ref)
     }

@@ -42,7 +42,7 @@ impl Service {
             return Ok(seen_here(&self.descriptor_clients, self.clock.0.now()));
         }
         let rules = self.rules.load();
-        let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+        let rule = rules.named(name.as_bytes())?;
         let surveys = rule.ids().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
         let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
         let now = self.clock.0.now();

@@ -89,7 +89,8 @@ assert call(request({"path": "x" * 5000})).overall_code == 1
 
 # Kuadrant asks first and reports afterwards.
 kuadrant = f"/{KUADRANT}/"
-assert {m.name for m in pool.FindServiceByName(KUADRANT).methods} == {"CheckRateLimit", "Report"}
+methods = {"CheckRateLimit", "Report", "Reserve", "Commit"}
+assert {m.name for m in pool.FindServiceByName(KUADRANT).methods} == methods
 member = request({"user": "kuadrant"})
 for _ in range(2):
     assert call(member, path=kuadrant + "CheckRateLimit").statuses[0].limit_remaining == 20

@@ -147,7 +147,7 @@ fn find<'a>(
             access.permit_all_rules()?;
             Ok(Found::Inline(server.service.inline_rule(&named.rule)?))
         }
-        None => Err(AskError::UnknownRule.into()),
+        None => Err(AskError::unknown_rule(named.rule.as_bytes()).into()),
     }
 }
 
@@ -158,7 +158,7 @@ pub(super) fn find_named<'a>(
     rules: &'a ActiveRules,
     named: &NamedCharge<'_>,
 ) -> Result<&'a ActiveRule, Problem> {
-    let rule = rules.get(named.rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let rule = rules.named(named.rule.as_bytes())?;
     access.permit_rule(&rule.name)?;
     Ok(rule)
 }

@@ -14,7 +14,6 @@ use crate::config::attribute::KeyPart;
 use crate::protocol::response::problem::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::service::ask::{Ask, Manner};
-use crate::service::error::AskError;
 use crate::service::rule::ActiveRule;
 use earrrl::Mode;
 
@@ -28,7 +27,7 @@ pub(super) async fn explain(
     let access = authorize(&server, &headers, Scope::Peek)?;
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
-    let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let rule = rules.named(name.as_bytes())?;
     access.permit_rule(&rule.name)?;
     let manner = Manner { mode: Mode::Peek, available: true };
     let answer = server.service.ask(&Ask::new(rule, &key, None), manner).await?;
@@ -44,7 +43,7 @@ pub(super) async fn reset(
     let access = authorize(&server, &headers, Scope::Reset)?;
     let (name, key) = client(&uri)?;
     let rules = server.service.rules();
-    let rule = rules.get(name.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let rule = rules.named(name.as_bytes())?;
     access.permit_rule(&rule.name)?;
     server.service.reset(&Ask::new(rule, &key, None)).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -89,7 +89,7 @@ async fn next((ready, subscription, rule): LiveState) -> Option<(Bytes, LiveStat
 async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let report = server.service.report(rule).await?;
     let rules = server.service.rules();
-    let known = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let known = rules.named(rule.as_bytes())?;
     let allowed = known.outcomes.get(Outcome::Allow);
     let engine = server.service.engine();
     let (state, usage) = (engine.state(), engine.usage(known.own.id));

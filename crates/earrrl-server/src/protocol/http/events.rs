@@ -17,7 +17,6 @@ use super::top::{client, insert_key, invalid, parameter, seconds_since_epoch};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::service::changes::ClientEvent;
-use crate::service::error::AskError;
 use crate::service::event_source::{EventSource, RuleEvent};
 use crate::service::names::{ENVOY, ResetClient};
 use crate::service::reports::SurveyedClient;
@@ -54,7 +53,7 @@ pub(super) async fn events(
     let only = parameter(&uri, "rule").map(Cow::into_owned);
     if let Some(rule) = &only {
         if rule != ENVOY {
-            server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+            server.service.rules().named(rule.as_bytes())?;
         }
         access.permit_rule(rule)?;
     }

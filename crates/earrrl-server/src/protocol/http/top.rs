@@ -16,7 +16,6 @@ use super::request::{ServerState, authorize};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
-use crate::service::error::AskError;
 use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};
 use crate::service::rule::Suggestion;
 
@@ -74,7 +73,7 @@ pub(super) async fn suggest(
 ) -> Result<Json<Value>, Problem> {
     let rule = permitted_rule(&server, &headers, &uri)?;
     let rules = server.service.rules();
-    let known = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let known = rules.named(rule.as_bytes())?;
     let suggestion = known.suggestion.as_ref();
     let missing = "the rule suggests no limits; set suggest = true in the configuration";
     let missing = || Problem::new(StatusCode::NOT_FOUND, missing);

@@ -12,7 +12,6 @@ use super::request::{ServerState, authorize, parse, read};
 use super::top::{invalid, named_rule, permitted_rule, seconds_since_epoch};
 use crate::config::access::Scope;
 use crate::protocol::response::problem::Problem;
-use crate::service::error::AskError;
 use crate::service::trials::TrialReport;
 
 /// The body of a request that begins a trial.
@@ -33,7 +32,7 @@ pub(super) async fn begin(
     let rule = named_rule(access, &uri)?;
     let TrialBody { limit } = parse(&server, &body)?;
     // A client that names no known rule is told so first, whatever limit it sends.
-    server.service.rules().get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    server.service.rules().named(rule.as_bytes())?;
     let limit: Rule = limit.0.parse().map_err(|error| invalid(&format!("limit: {error}")))?;
     Ok(Json(described(&rule, &server.service.begin_trial(&rule, limit)?)))
 }
@@ -46,7 +45,7 @@ pub(super) async fn results(
 ) -> Result<Json<Value>, Problem> {
     let rule = permitted_rule(&server, &headers, &uri)?;
     let rules = server.service.rules();
-    let known = rules.get(rule.as_bytes()).ok_or(AskError::UnknownRule)?;
+    let known = rules.named(rule.as_bytes())?;
     let none = || Problem::new(StatusCode::NOT_FOUND, "no limit is on trial beside this rule's");
     Ok(Json(described(&rule, &known.trial.report().ok_or_else(none)?)))
 }

@@ -14,7 +14,6 @@ use crate::config::access::Scope;
 use crate::engine::throttle::{Call, Throttled};
 use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, MAX_ATTRIBUTES};
-use crate::service::error::AskError;
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
@@ -115,7 +114,7 @@ pub(super) async fn refund(
         (6, Some(word), Some(time)) if word.eq_ignore_ascii_case(b"T0") => Some(instant(time)?),
         _ => return Err(Refusal::WordCount),
     };
-    let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+    let rule = rules.named(name)?;
     session.access.permit_rule(&rule.name)?;
     let ask = Ask::new(rule, key, Some(cost(amount)?));
     session.server.service.refund(&ask, charged_at).await?;
@@ -144,7 +143,7 @@ pub(super) async fn reset(
     let (3, Some(name), Some(key)) = (request.len(), request.word(1), request.word(2)) else {
         return Err(Refusal::WordCount);
     };
-    let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+    let rule = rules.named(name)?;
     session.access.permit_rule(&rule.name)?;
     session.server.service.reset(&Ask::new(rule, key, None)).await?;
     reply.simple("OK");

@@ -169,7 +169,8 @@ impl Session {
         rules: &'a ActiveRules,
     ) -> Result<Question<'a>, Refusal> {
         let named = parse_one(request)?.ok_or(Refusal::WordCount)?;
-        let rule = self.rule(named.rule, rules).ok_or(AskError::UnknownRule)?;
+        let rule = self.rule(named.rule, rules);
+        let rule = rule.ok_or_else(|| AskError::unknown_rule(named.rule))?;
         self.access.permit_rule(&rule.name)?;
         Ok(Question::Allow(named.of(rule)))
     }
@@ -178,7 +179,7 @@ impl Session {
     fn parse_inline<'a>(&self, named: Named<'a>, mode: Mode) -> Result<Question<'a>, Refusal> {
         let text = std::str::from_utf8(named.rule).unwrap_or_default();
         if !text.contains(' ') {
-            return Err(AskError::UnknownRule.into());
+            return Err(AskError::unknown_rule(named.rule).into());
         }
         self.access.permit_all_rules()?;
         let rule = self.server.service.inline_rule(text)?;
@@ -250,7 +251,7 @@ fn parse_several<'a>(
         }
     }
     let ask = |named: Named<'a>| {
-        let rule = rules.get(named.rule).ok_or(AskError::UnknownRule)?;
+        let rule = rules.named(named.rule)?;
         access.permit_rule(&rule.name)?;
         Ok(named.of(rule))
     };

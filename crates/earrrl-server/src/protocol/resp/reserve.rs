@@ -59,7 +59,7 @@ fn parse<'a>(
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
         };
-        let rule = rules.get(name).ok_or(AskError::UnknownRule)?;
+        let rule = rules.named(name)?;
         access.permit_rule(&rule.name)?;
         let (mut estimate, mut goes_on) = (None, false);
         while let Some(word) = words.next() {
@@ -148,7 +148,8 @@ fn actual_costs<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<ActualC
             all = Some(cost(value()?)?);
         } else if word.eq_ignore_ascii_case(b"RULE") && all.is_none() && by_rule.len() < MAX_CHARGES
         {
-            let name = std::str::from_utf8(value()?).map_err(|_| AskError::UnknownRule)?;
+            let name = value()?;
+            let name = std::str::from_utf8(name).map_err(|_| AskError::unknown_rule(name))?;
             if !value()?.eq_ignore_ascii_case(b"COST") {
                 return Err(expected());
             }

@@ -65,7 +65,7 @@ impl IntoResponse for Problem {
 impl From<AskError> for Problem {
     fn from(error: AskError) -> Self {
         let status = match &error {
-            AskError::UnknownRule => StatusCode::NOT_FOUND,
+            AskError::UnknownRule(_) => StatusCode::NOT_FOUND,
             AskError::InlineRulesOff => StatusCode::FORBIDDEN,
             AskError::TooManyInlineRules { .. } => StatusCode::CONFLICT,
             AskError::Engine(EngineError::UnknownReservation(_)) => StatusCode::NOT_FOUND,
