@@ -33,9 +33,10 @@ impl Clocks {
         (latest > 0).then_some(Nanos::new(latest))
     }
 
-    /// Returns this node's time.
+    /// Returns this node's time in whole microseconds, the resolution of Redis's clock. So a charge that
+    /// this node makes alone is found by its time once it is in Redis.
     pub(crate) fn local(&self) -> Nanos {
-        self.clock.now()
+        Nanos::new(self.clock.now().get() / 1000 * 1000)
     }
 
     /// Returns the time to use if Redis is not asked: the caller's time, or else this node's.
@@ -81,6 +82,15 @@ pub(crate) fn later(now: Nanos, by: i64) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_whole_microseconds() {
+        let clock = Arc::new(earrrl::ManualClock::new(Nanos::new(1_800_000_000_123_456_789)));
+        let clocks = Clocks::new(clock, 1);
+        let whole = Nanos::new(1_800_000_000_123_456_000);
+        assert_eq!((clocks.local(), clocks.now(None)), (whole, whole));
+        assert_eq!(clocks.given(Some(Nanos::new(1999))), Some(Nanos::new(1000)));
+    }
 
     #[test]
     fn it_moves_only_when_it_can_not_be_right() {

@@ -141,6 +141,31 @@ async fn a_record_that_makes_no_sense() {
     assert_eq!(engine.status().counts.alone, 0);
 }
 
+/// Counts that are no numbers must not keep Redis in a loop.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_that_are_no_numbers() {
+    let server = Server::start(&[]).await;
+    let (engine, _) = engine(Options::new(&server.url())).await;
+    let rule = engine.prepare("counter", &"sliding-counter 10/1h".parse().unwrap()).unwrap();
+    for (nth, count) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0].into_iter().enumerate() {
+        let client = format!("client-{nth}");
+        let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
+        engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap();
+        let keys = server.command::<Vec<String>>(&["KEYS", &format!("*{client}*")]).unwrap();
+        for place in ["12", "20"] {
+            let mut set = redis::cmd("SETRANGE");
+            set.arg(&keys[0]).arg(place).arg(&count.to_le_bytes()[..]);
+            let mut connection =
+                redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+            set.query::<i64>(&mut connection).unwrap();
+        }
+        for _ in 0..2 {
+            let decided = engine.decide(&[charge], earrrl::Mode::Check, None).await;
+            assert!(decided.is_ok(), "{count}: {decided:?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn out_of_memory() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]).await;

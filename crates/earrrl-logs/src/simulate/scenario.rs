@@ -91,6 +91,11 @@ impl FromStr for Scenario {
         let mut scenario = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.split('#').next().unwrap_or("").trim();
+            // The names of clients are written to terminals.
+            if let Some(control) = line.chars().find(|one| one.is_control() && *one != '\t') {
+                let shown = control.escape_debug();
+                return Err(format!("line {number}: the control character {shown} is not allowed"));
+            }
             if line.is_empty() {
                 continue;
             }
@@ -118,6 +123,7 @@ mod tests {
             ("client = a", "line 1: client: column 2"),
             ("duration = 5", "line 1: duration: `5` is not a duration"),
             ("seed = -1", "line 1: seed: invalid digit"),
+            ("client = \u{1b}[31mx steady 5/s", "line 1: the control character \\u{1b}"),
         ] {
             let error = text.parse::<Scenario>().unwrap_err();
             assert!(error.starts_with(message), "{error}");

@@ -13,7 +13,8 @@ verdict, state = ALLOWED, record or ''
 if record then
   local known
   if #record == 28 then known, counted_in, counted, before = unpack('<I4ddd', record) end
-  if known ~= tag then
+  -- The comparison below would never end with counts that are no numbers.
+  if known ~= tag or not (counted >= 0 and counted < 1e300 and before >= 0 and before < 1e300) then
     verdict = FOREIGN
   elseif counted_in == number
     or counted_in > number and counted_in * window - now <= math.min(window / 10, 5000000) then

@@ -1,5 +1,6 @@
 //! The command `earrrl serve`.
 
+use std::collections::HashSet;
 use std::env;
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -114,6 +115,7 @@ impl ServeArgs {
         let mut config = match &self.config {
             Some(path) => Config::load(path)?,
             None if !self.rules.is_empty() => {
+                only_once(&self.rules)?;
                 Config { rules: self.rules.clone(), ..Config::default() }
             }
             None if !self.envoy_config.is_empty() || self.envoy_xds.is_some() => Config::default(),
@@ -179,6 +181,18 @@ impl ServeArgs {
 fn put(address: &mut Option<ListenAddress>, place: Option<&ListenAt>) {
     if let Some(ListenAt(given)) = place {
         address.clone_from(given);
+    }
+}
+
+/// Returns an error if two rules have one name.
+fn only_once(rules: &[RuleConfig]) -> Result<(), ConfigError> {
+    let mut names = HashSet::new();
+    match rules.iter().find(|rule| !names.insert(&rule.name)) {
+        None => Ok(()),
+        Some(rule) => {
+            let why = format!("two rules are named {}; each needs a name of its own", rule.name);
+            Err(ConfigError::unreadable("--rule", why))
+        }
     }
 }
 

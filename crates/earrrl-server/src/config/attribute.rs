@@ -158,6 +158,12 @@ impl ValuePattern {
         };
         let before = match attribute {
             "path" if !before.starts_with('/') && text != "*" => return Err(no_path(text)),
+            "path" if text.contains(['?', '#']) => {
+                let shown = text.escape_debug();
+                return Err(format!(
+                    "`{shown}`: a path ends before `?` and `#`; write them as %3F and %23"
+                ));
+            }
             "path" if is_prefix => paths.normalize_prefix(before),
             "path" => paths.normalize_text(before),
             "method" => before.to_ascii_uppercase(),

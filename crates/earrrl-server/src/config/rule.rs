@@ -14,7 +14,7 @@ use earrrl_redis::Consistency;
 use toml::Spanned;
 
 use self::action::{action, consistency, missing, on_error, on_expiry, suggest};
-use self::cost::{cost_source, max_cost, min_cost};
+use self::cost::{check_costs, cost_source, max_cost, min_cost};
 use self::estimate::estimate;
 use self::limit::{SharedTerms, bounded, limit};
 use self::overrides::overrides;
@@ -190,10 +190,32 @@ fn validate(
         entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
     }
     check_concurrent(&config, file, problems);
+    check_cost(&config, file, problems);
     if config.key.iter().any(|part| matches!(part, KeyPart::Attribute(name) if name == "client")) {
         config.cut_clients(reading.prefixes);
     }
     Some(config)
+}
+
+/// Reports costs that can never pass: the configured ones under an override, and the usual cost of 1 if
+/// `max_cost` is lower.
+fn check_cost(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
+    if file.cost.is_some() && config.overrides.len() == file.overrides.len() {
+        for (entry, table) in config.overrides.iter().zip(&file.overrides) {
+            let mut problem = |why| problems.add(table.limit.span(), why);
+            check_costs(&entry.rule, &config.cost, &mut problem);
+        }
+    }
+    let is_set = file.cost.is_some() && matches!(config.cost, CostSource::Fixed(_));
+    if let Some(field) = file.max_cost.as_ref()
+        && config.rule.max_cost() < Cost::ONE
+        && !is_set
+    {
+        let most = config.rule.max_cost();
+        let why =
+            format!("max_cost: {most} is below 1, the cost of a request without one; set cost");
+        problems.add(field.span(), why);
+    }
 }
 
 /// Reports fields that contradict a limit of concurrent: its places are for live holders, all of

@@ -195,7 +195,7 @@ mod redis {
                 "redis = \"redis://h\"\npolicy = \"alow\"",
                 "3:10: policy: `alow` is none of local, allow, deny; did you mean `allow`?",
             ),
-            ("redis = \"redis://h\"\ndeadline = \"5\"", "3:12: deadline: expected a duration"),
+            ("redis = \"redis://h\"\ndeadline = \"5\"", "3:12: deadline: `5`: expected a duration"),
             ("redis = \"redis://h\"\ndeadline = \"1m\"", "3:12: deadline: expected 1ms to 10s"),
             ("redis = \"redis://h\"\nprefix = \"a{b\"", "3:10: prefix: `a{b`"),
             ("redis = \"redis://h\"\nhmac_key = \"short\"", "3:12: hmac_key: 5 bytes"),
@@ -286,9 +286,17 @@ fn every_mistake_shows_with_its_place() {
         (rule("match = { pth = \"/\" }"), "4:11: match: unknown attribute `pth`"),
         (rule("match = { path = \"/*/a\" }"), "4:18: match: `/*/a`"),
         (rule("match = { path = 5 }"), "4:18: expected a string or a list"),
-        (rule("cost = -1"), "4:8: cost: expected a number"),
-        (rule("cost = nan"), "4:8: cost: `NaN`"),
-        (rule("max_cost = 0"), "3:9: max_cost: 0 is not above 0"),
+        (rule("match = { path = \"/a?b=1\" }"), "4:18: match: `/a?b=1`: a path ends before `?`"),
+        (rule("cost = -1"), "4:8: cost: `-1` is not a decimal number from 0"),
+        (rule("cost = nan"), "4:8: cost: `nan`"),
+        (rule("cost = 1e-10"), "4:8: cost: `0.0000000001` is not a whole multiple of 1e-9"),
+        (rule("cost = 9223372036854775807"), "4:8: cost: `9223372036854775807` is not"),
+        (
+            rule("cost = 4\noverride = [{ key = { user = \"a\" }, limit = \"gcra 1/h burst=3\" }]"),
+            "5:45: cost: 4 can never pass under this limit; at most 3 can",
+        ),
+        (rule("max_cost = 0.5"), "4:12: max_cost: 0.5 is below 1, the cost of a request without"),
+        (rule("max_cost = 0"), "4:12: max_cost: 0 is not above 0"),
         (rule("capacity = 0"), "4:12: capacity: 0 is not from 1"),
         (
             "[[rule]]\nname = \"a\"\nlimit = \"sliding-log 9/1m\"\nmax_bytes = 5".to_owned(),
@@ -391,7 +399,7 @@ fn every_mistake_says_what_would_be_right() {
         (rule("key = \"ip\""), "4:7:", "did you mean `client`?"),
         (rule("key = [\"usr\"]"), "4:7:", "expected client, user, path"),
         (rule("match = { path = \"/*/a\" }"), "4:18:", "at the end only"),
-        (rule("cost = -1"), "4:8:", "expected a number ≥ 0"),
+        (rule("cost = -1"), "4:8:", "a decimal number from 0"),
         (address("ipv6_prefix = 129"), "2:15:", "from 0 to 128"),
         (server("max_connections = 0"), "2:19:", "from 1 to"),
         (server("max_connections_per_address = 0"), "2:31:", "from 1 to"),
@@ -586,5 +594,23 @@ fn a_key_that_requests_lack_is_warned_about() {
         if let Some(expected) = expected {
             assert!(found[0].starts_with("a: key: ") && found[0].contains(expected), "{found:?}");
         }
+    }
+}
+
+#[test]
+fn the_most_specific_path_sets_the_cost() {
+    let text = r#"
+        [[rule]]
+        name = "a"
+        limit = "gcra 1/s burst=100"
+        cost = { "/search" = 50, "/search*" = 1, "/api/x/y" = 70, "/api/x/*" = 2, "*" = 9 }
+    "#;
+    let config = Config::parse(text, "f").unwrap();
+    let CostSource::ByPath(costs) = &config.rules[0].cost else { panic!("by path") };
+    for (path, units) in
+        [("/search", 50), ("/searches", 1), ("/api/x/y", 70), ("/api/x/z", 2), ("/", 9)]
+    {
+        let cost = costs.iter().find(|(condition, _)| condition.holds(path.as_bytes()));
+        assert_eq!(cost.map(|(_, cost)| *cost), Some(Cost::from_units(units)), "{path}");
     }
 }

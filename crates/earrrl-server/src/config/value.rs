@@ -89,7 +89,9 @@ pub(super) fn duration(
 ) -> Option<Duration> {
     let parsed = earrrl::parse_duration(field.get_ref()).ok().filter(|d| !d.is_zero());
     if parsed.is_none() {
-        problems.add(field.span(), format!("{name}: expected a duration, as \"250ms\" or \"2s\""));
+        let shown = field.get_ref().escape_debug();
+        let want = "expected a duration above 0, as \"250ms\" or \"2s\"";
+        problems.add(field.span(), format!("{name}: `{shown}`: {want}"));
     }
     parsed
 }
@@ -163,10 +165,8 @@ pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// Validates the cost of a request: a number with at most nine decimals.
 pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
     let parsed = match value {
-        toml::Value::Integer(units) => {
-            u64::try_from(*units).ok().map(|units| Ok(Cost::from_units(units)))
-        }
-        toml::Value::Float(units) => Some(Cost::try_from(*units)),
+        // The shortest decimal of a float is what the file has, unless that has many digits.
+        toml::Value::Integer(_) | toml::Value::Float(_) => Some(value.to_string().parse::<Cost>()),
         _ => None,
     };
     match parsed {

@@ -1,10 +1,12 @@
 //! Decides requests by the rules that they are charged under, and counts each rule's outcome.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use earrrl::table::KeyHash;
 use earrrl::{
-    Action, Brief, Charge, Cost, Decision, EngineError, MAX_CHARGES, Mode, Nanos, Outcome,
+    Action, Brief, Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome,
+    Policy, Wait,
 };
 use earrrl_tower::headers::{Available, peek_cost};
 use smallvec::SmallVec;
@@ -227,9 +229,9 @@ impl Service {
         Ok(())
     }
 
-    /// Notes the name of a client that is over its limit, or close to it. A decision under several
-    /// rules has the figures of one of them; those of another are read from memory, and over Redis
-    /// only that one is noted.
+    /// Notes the name of a client that is over its limit, or close to it, with the figures of a request of
+    /// cost 1. A decision under several rules has the figures of one of them, and one on another cost
+    /// has others; these are read from memory, and over Redis such a decision is not noted.
     #[cold]
     #[inline(never)]
     fn note(
@@ -241,11 +243,12 @@ impl Service {
         place: usize,
     ) {
         let is_over = decision.is_over(place);
-        if place != decision.rule {
+        if place != decision.rule || charge.cost != Cost::ONE {
             return self.note_brief(rule, limit, charge, is_over);
         }
         let mut alone = *decision;
         alone.over = places(is_over);
+        show_wait(limit, &mut alone);
         rule.directory.note(self.engine.hash(charge.key), limit.rule.limit(), &alone, charge.key);
     }
 
@@ -258,8 +261,9 @@ impl Service {
         charge: &Charge<'_>,
         is_over: bool,
     ) {
-        if let Some(mut peek) = self.engine.peek_at_once(charge) {
+        if let Some(mut peek) = self.engine.peek_at_once(&Charge { cost: Cost::ONE, ..*charge }) {
             peek.over = places(is_over);
+            show_wait(limit, &mut peek);
             let hash = self.engine.hash(charge.key);
             rule.directory.note(hash, limit.rule.limit(), &peek, charge.key);
         }
@@ -333,6 +337,38 @@ impl Service {
     }
 }
 
+/// Sets the wait of a client that is over the limit of a rule which stops nobody. Its decision has none,
+/// but who follows the rule's events must learn when the client is within the limit again.
+fn show_wait(limit: &PreparedLimit, decision: &mut Decision) {
+    if decision.over.is_empty() || limit.rule.action().enforces() {
+        return;
+    }
+    let within = within_after(limit.rule.limit(), decision);
+    decision.retry_after = Wait::For(Duration::try_from_secs_f64(within).unwrap_or(Duration::MAX));
+}
+
+/// Returns the seconds until a client without further requests is within its limit again: for logs and
+/// sub-windows until all of its requests have left the window, and for exponential about that time.
+fn within_after(limit: &Limit, decision: &Decision) -> f64 {
+    let reset_after = decision.reset_after.as_secs_f64();
+    // A strict rule has counted the request, after its rate was measured.
+    let is_strict = limit.policy() == Policy::Strict;
+    let decays = |seconds: f64| {
+        let counted = if is_strict { 1.0 / seconds } else { 0.0 };
+        decision.rate.map(|rate| seconds * ((rate + counted) / decision.limit).ln())
+    };
+    let within = match limit {
+        Limit::RecentAverage(average) => decays(average.period_secs()),
+        Limit::Exponential(average) => decays(average.period().as_secs_f64()),
+        Limit::TokenBucket(bucket) => {
+            let unit = bucket.fill_secs() / bucket.capacity().as_f64();
+            Some(reset_after - bucket.fill_secs() + unit)
+        }
+        _ => None,
+    };
+    within.unwrap_or(reset_after).clamp(0.0, reset_after.max(0.0))
+}
+
 /// Returns the outcome that one of the charged rules alone has for the request.
 fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
     if !decision.is_over(place) {
@@ -344,5 +380,38 @@ fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome 
         Action::ShadowBan => Outcome::ShadowBan,
         Action::Delay { .. } if decision.outcome == Outcome::Delay => Outcome::Delay,
         _ => Outcome::Deny,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// The wait that is computed from the figures is that of a rule which denies.
+    #[test]
+    fn a_client_is_within_its_limit_when_a_denied_one_would_be_allowed() {
+        for text in [
+            "gcra 1/1h burst=5",
+            "token-bucket 5 refill=1/10m",
+            "recent-average 5/h half-life=1h",
+            "exponential 5/1h",
+            "fixed-window 5/1h",
+        ] {
+            let rule: earrrl::Rule = text.parse().unwrap();
+            let (mut state, now) = (None, Nanos::from_secs(1_800_000_000));
+            let denied = loop {
+                let (after, decision) = rule.limit().decide(state, now, Cost::ONE, Mode::Check);
+                state = after;
+                if !decision.allowed {
+                    break decision;
+                }
+            };
+            let wait = denied.retry_after.duration().unwrap().as_secs_f64();
+            let within = within_after(rule.limit(), &denied);
+            // Exponential averages by its own formula, not by a curve.
+            let part = if text.starts_with("exponential") { 10.0 } else { 100.0 };
+            assert!((within - wait).abs() <= 1.0 + wait / part, "{text}: {within}, {wait}");
+        }
     }
 }

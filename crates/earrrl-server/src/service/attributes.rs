@@ -116,6 +116,19 @@ impl<'a> Attributes<'a> {
         }
     }
 
+    /// Returns the path as a part of a key under a rule with these conditions: the shortest of the
+    /// readings that meet them, so that a client gets no other key by another spelling. Paths that are
+    /// too long to list their readings have one key.
+    pub fn path_key(&self, conditions: &[Condition]) -> &[u8] {
+        let Some(paths) = self.paths() else { return b"" };
+        if matches!(self.other_paths, OtherReadings::None) {
+            return self.get("path").unwrap_or_default();
+        }
+        let on_path = |condition: &&Condition| condition.attribute == "path";
+        let meets = |path: &[u8]| conditions.iter().filter(on_path).all(|one| one.holds(path));
+        paths.min_by_key(|path| (!meets(path), path.len(), *path)).unwrap_or_default()
+    }
+
     fn resolve_client(&mut self, settings: &ClientAddress) {
         let client = self.get("client").unwrap_or_default();
         let client = str::from_utf8(client).unwrap_or_default();
@@ -242,6 +255,32 @@ mod tests {
         assert!(plain.meet(&login) && plain.surely_meet(&login) && !plain.meet(&below_x));
         let long = format!("/{}", "%2f".repeat(5000)).leak();
         assert!(of(long).meet(&login) && !of(long).surely_meet(&login));
+    }
+
+    /// Otherwise each spelling would have a budget of its own.
+    #[test]
+    fn every_spelling_of_a_path_is_one_key() {
+        let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };
+        let login = [Condition::new("path", "/login", Paths::TOLERANT).unwrap()];
+        let below = [Condition::new("path", "/shop/*", Paths::TOLERANT).unwrap()];
+        let key = |path: &str, conditions: &[Condition]| {
+            let path = Cow::Owned(path.as_bytes().to_vec());
+            let request = Attributes::new([("path".into(), path)], &reading);
+            String::from_utf8(request.path_key(conditions).to_vec()).unwrap()
+        };
+        for path in
+            ["/login", "//h1/login", "/a1.php/login", "/login%0a", "/x/..%2flogin", "/Login/"]
+        {
+            assert_eq!((key(path, &login), key(path, &[])), ("/login".into(), "/login".into()));
+        }
+        for path in ["/shop/7", "//h1/shop/7", "/index.php/shop/7", "/shop/7%0A", "/shop/x/..%2f7"]
+        {
+            assert_eq!(key(path, &below), "/shop/7", "{path}");
+        }
+        assert_eq!(key("/login.php/any", &[]), "/any");
+        let script = [Condition::new("path", "/login.php", Paths::TOLERANT).unwrap()];
+        assert_eq!(key("/login.php/any", &script), "/login.php");
+        assert_eq!(key(&format!("/{}", "%2f".repeat(5000)), &login), "");
     }
 
     #[test]

@@ -260,7 +260,10 @@ impl ActiveRule {
 
     /// Returns the request's key under this rule. The key may be longer than the engine can store.
     pub fn key(&self, request: &Attributes<'_>) -> Key {
-        join(self.key.iter().map(|part| request.part(part)))
+        join(self.key.iter().map(|part| match part {
+            KeyPart::Attribute(name) if name == "path" => request.path_key(&self.conditions),
+            part => request.part(part),
+        }))
     }
 
     /// Returns the name of an attribute of the rule's key that the request lacks or whose value is

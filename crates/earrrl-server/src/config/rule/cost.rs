@@ -21,7 +21,13 @@ pub enum CostSource {
 
 pub(super) fn max_cost(file: &file::RuleTable, problems: &mut Problems) -> Option<Cost> {
     let field = file.max_cost.as_ref()?;
-    value::cost("max_cost", field.get_ref(), |problem| problems.add(field.span(), problem))
+    let mut problem = |problem: String| problems.add(field.span(), problem);
+    let cost = value::cost("max_cost", field.get_ref(), &mut problem)?;
+    if cost.is_zero() {
+        problem("max_cost: 0 is not above 0".to_owned());
+        return None;
+    }
+    Some(cost)
 }
 
 /// Returns the smallest cost that a request's attribute can set. The default is 1: a client may
@@ -76,7 +82,7 @@ pub(super) fn cost_source(
 }
 
 /// Reports costs above the rule's limit, since the rule would deny every request of such a cost.
-fn check_costs(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)) {
+pub(super) fn check_costs(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)) {
     let costs: Vec<Cost> = match source {
         CostSource::Fixed(cost) => vec![*cost],
         CostSource::ByPath(costs) => costs.iter().map(|(_, cost)| *cost).collect(),
@@ -96,8 +102,8 @@ fn check_costs(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)
     }
 }
 
-/// Validates the costs by path, and sorts them by the length of the pattern, longest first, so that
-/// the most specific pattern applies.
+/// Validates the costs by path, and sorts them so that the most specific pattern applies: the one with
+/// the most characters besides wildcards, and of two of the same length the one without a wildcard.
 fn by_path(
     table: &toml::Table,
     paths: Paths,
@@ -108,11 +114,14 @@ fn by_path(
         let condition = Condition::new("path", path, paths);
         let cost = value::cost("cost", number, &mut *problem);
         match (condition, cost) {
-            (Ok(condition), Some(cost)) => costs.push((path.len(), condition, cost)),
+            (Ok(condition), Some(cost)) => {
+                let wildcards = path.matches('*').count();
+                costs.push(((path.len() - wildcards, wildcards == 0), condition, cost));
+            }
             (Err(why), _) => problem(format!("cost: {why}")),
             (Ok(_), None) => {}
         }
     }
-    costs.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
+    costs.sort_by_key(|(specific, ..)| std::cmp::Reverse(*specific));
     costs.into_iter().map(|(_, condition, cost)| (condition, cost)).collect()
 }
