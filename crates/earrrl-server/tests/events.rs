@@ -103,6 +103,28 @@ fn event(name: &str, rule: &str, key: &str) -> (String, String, String) {
     (name.to_owned(), rule.to_owned(), key.to_owned())
 }
 
+/// Events have the figures of a request of cost 1, whatever the cost of the one that was denied, and whether or
+/// not the rule stops anybody.
+#[test]
+fn events_say_when_a_request_of_cost_one_is_within_the_limit() {
+    let dry = "[[rule]]\nname = \"dry\"\nlimit = \"gcra 1/1h burst=5\"\naction = \"observe\"\nkey = \"user\"\n";
+    let server = TestServer::start(&format!("{CONFIG}{dry}"));
+    let mut resp = server.resp();
+    resp.line(&format!("AUTH {ADMIN}"));
+    resp.line("EARRRL.CHARGE login debtor COST 9");
+    let mut wait_of = |lines: &[&str]| {
+        lines.iter().for_each(|line| drop(resp.line(line)));
+        let mut events = Events::open(&server, ADMIN, "format=jsonl");
+        let event: Value = serde_json::from_str(&events.line()).unwrap();
+        send(&server, "EARRRL.RESET", "login", "debtor");
+        (event["key"].clone(), event["retry_after"].as_f64().unwrap())
+    };
+    let (key, wait) = wait_of(&[]);
+    assert!(key == "debtor" && (32_000.0..=32_400.0).contains(&wait), "{key}: {wait}");
+    let (key, wait) = wait_of(&["EARRRL.CHECK dry test"; 7]);
+    assert!(key == "test" && (3_000.0..=3_600.0).contains(&wait), "{key}: {wait}");
+}
+
 #[test]
 fn clients_are_limited_forgiven_and_reset() {
     let server = TestServer::start(CONFIG);

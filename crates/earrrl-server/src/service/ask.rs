@@ -231,7 +231,8 @@ impl Service {
 
     /// Notes the name of a client that is over its limit, or close to it, with the figures of a request of
     /// cost 1. A decision under several rules has the figures of one of them, and one on another cost
-    /// has others; these are read from memory, and over Redis such a decision is not noted.
+    /// has others; these are read from memory. Over Redis a client is noted only with the figures of the
+    /// decision, under the rule that they belong to.
     #[cold]
     #[inline(never)]
     fn note(
@@ -243,7 +244,8 @@ impl Service {
         place: usize,
     ) {
         let is_over = decision.is_over(place);
-        if place != decision.rule || charge.cost != Cost::ONE {
+        let is_read = charge.cost != Cost::ONE && !self.engine.waits();
+        if place != decision.rule || is_read {
             return self.note_brief(rule, limit, charge, is_over);
         }
         let mut alone = *decision;
