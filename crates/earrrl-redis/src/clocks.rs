@@ -5,6 +5,16 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use earrrl::{Clock, Nanos};
 
+/// A clock of whole microseconds, the resolution of Redis's clock. So a charge that this node makes alone
+/// is found by its time once it is in Redis.
+pub(crate) struct WholeMicros(pub(crate) Arc<dyn Clock>);
+
+impl Clock for WholeMicros {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.now().get() / 1000 * 1000)
+    }
+}
+
 pub(crate) struct Clocks {
     /// This node's clock.
     pub(crate) clock: Arc<dyn Clock>,
@@ -33,10 +43,9 @@ impl Clocks {
         (latest > 0).then_some(Nanos::new(latest))
     }
 
-    /// Returns this node's time in whole microseconds, the resolution of Redis's clock. So a charge that
-    /// this node makes alone is found by its time once it is in Redis.
+    /// Returns this node's time.
     pub(crate) fn local(&self) -> Nanos {
-        Nanos::new(self.clock.now().get() / 1000 * 1000)
+        self.clock.now()
     }
 
     /// Returns the time to use if Redis is not asked: the caller's time, or else this node's.
@@ -86,7 +95,7 @@ mod tests {
     #[test]
     fn times_are_whole_microseconds() {
         let clock = Arc::new(earrrl::ManualClock::new(Nanos::new(1_800_000_000_123_456_789)));
-        let clocks = Clocks::new(clock, 1);
+        let clocks = Clocks::new(Arc::new(WholeMicros(clock)), 1);
         let whole = Nanos::new(1_800_000_000_123_456_000);
         assert_eq!((clocks.local(), clocks.now(None)), (whole, whole));
         assert_eq!(clocks.given(Some(Nanos::new(1999))), Some(Nanos::new(1000)));

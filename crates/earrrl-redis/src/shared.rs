@@ -9,7 +9,7 @@ use crate::backlog::Backlog;
 use crate::batches::Batches;
 use crate::clients::check_near;
 use crate::clients::client::{Client, LocalTime};
-use crate::clocks::Clocks;
+use crate::clocks::{Clocks, WholeMicros};
 use crate::connection::RedisConnection;
 use crate::live_holds::LiveHolds;
 use crate::node::NodeIdentity;
@@ -44,6 +44,7 @@ impl Shared {
         let unavailable =
             |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
         let hasher = KeyHasher::random().map_err(|error| unavailable(&error))?;
+        let clock: Arc<dyn Clock> = Arc::new(WholeMicros(clock));
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         let connection = RedisConnection::new(&options)?;
         let groups = connection.breakers.groups().len();

@@ -141,6 +141,23 @@ async fn a_record_that_makes_no_sense() {
     assert_eq!(engine.status().counts.alone, 0);
 }
 
+/// The time in a decision is that under which the charge is stored, here and in Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_of_an_outage_is_found_by_its_time() {
+    let mut server = Server::start(&[]).await;
+    let (engine, _) = engine(Options::new(&server.url())).await;
+    let rule = engine.prepare("log", &"sliding-log 9000/1d".parse().unwrap()).unwrap();
+    server.kill();
+    for nth in 0..20 {
+        let client = format!("client-{nth}");
+        let charge = |cost| Charge { rule, key: client.as_bytes(), cost: Cost::from_units(cost) };
+        let decided = engine.decide(&[charge(2)], earrrl::Mode::Check, None).await;
+        engine.refund(&charge(1), Some(decided.unwrap().at), None).await.unwrap();
+        let peek = engine.decide(&[charge(1)], earrrl::Mode::Peek, None).await.unwrap();
+        assert_eq!(peek.remaining, 8999, "{nth}");
+    }
+}
+
 /// Counts that are no numbers must not keep Redis in a loop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_that_are_no_numbers() {

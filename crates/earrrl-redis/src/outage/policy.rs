@@ -55,6 +55,9 @@ async fn locally(
     let charges: Vec<Charge<'_>> =
         request.charges.iter().map(|charge| charge.as_charge(charge.rule.local)).collect();
     let decision = shared.local.decide(&charges, request.mode, Some(now)).await?;
+    // The table may have judged a moment later, so that its time does not go back. A refund names the
+    // time of the decision, which must be that of the charge in Redis.
+    let now = decision.at;
     if request.mode == Mode::Peek {
         return Ok((decision, Noted::new()));
     }
