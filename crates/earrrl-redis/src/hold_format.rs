@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use earrrl::{Action, Cost, HoldId, Nanos, Rule};
 
-use crate::algorithm::{Fields, Packed, nanos};
+use crate::algorithm::{Fields, Packed, fnv32, nanos};
 use crate::batches::PackedHold;
 use crate::key::place_of;
 use crate::request::{HoldRequest, KeyedCharge, Request};
@@ -53,29 +53,22 @@ pub(crate) fn first_place(shared: &Shared, id: HoldId) -> usize {
     (id.bits() % PLACES) as usize % shared.connection.keys.receipt_tags().len()
 }
 
-/// Returns the id with these random bits of a reservation in this slot. Its highest 32 bits follow from
-/// the others, so that an id that Redis has forgotten is known as one of a reservation.
+/// Returns the id with these random bits of a reservation in this slot. Its highest 32 bits are a hash of
+/// the others, by which the id of a reservation that Redis has forgotten is recognized.
 pub(crate) fn id_in(slot: u16, random: u128) -> HoldId {
-    let bits = (random - random % PLACES + place_of(slot) as u128) & (u128::MAX >> 32);
-    HoldId::from_bits(u128::from(mark_of(bits)) << 96 | bits)
+    marked(random - random % PLACES + place_of(slot) as u128)
 }
 
-/// Returns true if `id` is that of a reservation in Redis, also if that was committed or has expired.
+/// Returns true if `id` is that of a reservation in Redis, also if that was committed or has expired. An id
+/// of another origin is taken for one once in four billion times.
 pub(crate) fn is_of_redis(id: HoldId) -> bool {
-    (id.bits() >> 96) as u32 == mark_of(id.bits() & (u128::MAX >> 32))
+    marked(id.bits()) == id
 }
 
-/// Returns the highest bits of an id, given the others. An id of another origin has them by chance, once
-/// in four billion.
-fn mark_of(bits: u128) -> u32 {
-    // The mixing function of SplitMix64, over both halves.
-    let mut mixed = (bits >> 64) as u64 ^ 0x9e37_79b9_7f4a_7c15;
-    for half in [bits as u64, 0] {
-        mixed = (mixed ^ half ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-    }
-    (mixed >> 32) as u32
+/// Returns the id with these bits whose highest 32 are replaced by the hash of the others.
+fn marked(bits: u128) -> HoldId {
+    let bits = bits & (u128::MAX >> 32);
+    HoldId::from_bits(u128::from(fnv32(bits.to_le_bytes().into_iter())) << 96 | bits)
 }
 
 /// Returns the flags that a charge has in `hold.lua` beside those of a decision.

@@ -126,7 +126,8 @@ async fn commits_leave_what_the_actual_costs_leave_in_any_order() {
     }
 }
 
-/// Of a reservation whose window has passed, nothing is corrected, although later requests are counted.
+/// A commit changes nothing once the window of its reservation has passed, even if the client has sent
+/// requests since.
 #[tokio::test]
 async fn an_excess_goes_with_the_window_of_its_reservation() {
     const WINDOWS: [&str; 5] = [

@@ -151,7 +151,7 @@ fn invalid_reservations_are_refused() {
     assert_eq!(commit(r#"{"none": 1}"#).status, 422);
     assert_eq!(commit(r#"{"tokens": 1, "tokens": 2}"#).status, 422);
     assert_eq!(remaining(&server, "tokens"), 9990);
-    // The rule has no part in the reservation, as one that exempts the client.
+    // The reservation has no charge under `requests`, so the cost under this rule is ignored.
     assert_eq!(commit(r#"{"requests": 1, "tokens": 1}"#).status, 200);
     assert_eq!(remaining(&server, "tokens"), 9999);
 }

@@ -1,4 +1,4 @@
-//! Tests the costs of reservations that several clients and rules have parts of.
+//! Tests reservations with charges of several clients and rules: which charges a commit corrects.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use serde_json::{Value, json};
@@ -78,8 +78,8 @@ fn granted_costs_are_numbers_in_both_versions_of_the_protocol() {
     assert_eq!(granted(&mut client), Reply::Array(doubles.to_vec()));
 }
 
-/// Redis forgets reservations. The id alone shows that the commit was made before, or that the
-/// reservation has expired.
+/// A commit that is repeated after Redis has deleted its reservation must not be charged as a report. The
+/// server recognizes the reservation by its id alone.
 #[test]
 fn a_commit_that_redis_has_forgotten_is_not_charged_over_grpc() {
     let redis = [Redis::start(), Redis::start()];

@@ -287,8 +287,7 @@ pub fn max_exact_units(limit: &Limit) -> Option<u64> {
 /// which a record cannot be interpreted. A record with another tag is converted before use.
 pub(crate) fn tag(limit: &Limit) -> u32 {
     let (kind, algorithm) = limit.visit(ByLimit);
-    let fnv = fnv([kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes));
-    (fnv ^ fnv >> 32) as u32
+    fnv32([kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes))
 }
 
 /// The version of the form of claims. It is a part of their tags, so that claims of another form are
@@ -301,6 +300,12 @@ pub(crate) fn claim_tag(rule: &Rule) -> u16 {
     let text = rule.to_string().into_bytes();
     let fnv = fnv(std::iter::once(CLAIMS_VERSION).chain(text));
     (fnv ^ fnv >> 16 ^ fnv >> 32 ^ fnv >> 48) as u16
+}
+
+/// Returns a hash that is the same on every machine. It protects against nothing.
+pub(crate) fn fnv32(bytes: impl Iterator<Item = u8>) -> u32 {
+    let fnv = fnv(bytes);
+    (fnv ^ fnv >> 32) as u32
 }
 
 fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {

@@ -27,8 +27,8 @@ const AT_PRESENT: u8 = 4;
 const SAME_PARAMETERS: u8 = 8;
 
 /// Corrects the charges of a reservation to the actual cost. Every slot does so exactly once, so a
-/// commit without an answer can be repeated. The first slot decides which of several commits is the
-/// first one, and the other slots get its costs.
+/// commit without an answer can be repeated. If several commits meet, the one that is first in the
+/// reservation's first slot wins, and the other slots are corrected to its costs.
 pub(crate) async fn commit(
     shared: &Arc<Shared>,
     id: HoldId,
@@ -50,7 +50,9 @@ pub(crate) async fn commit(
                 repeated = true;
                 if slots.len() > 1 {
                     let first = read_slot(shared, id, slot.place).await?;
-                    costs = first.map(|hold| hold.actual).unwrap_or_default();
+                    // A server of an earlier version stores no costs.
+                    let stored = first.map(|hold| hold.actual).filter(|costs| !costs.is_empty());
+                    costs = stored.unwrap_or(costs);
                 }
             }
             CommitStatus::Done | CommitStatus::Repeated | CommitStatus::Unknown => {}

@@ -1,8 +1,8 @@
 -- Corrects the charges of a reservation to the actual costs, once. KEYS[1] is the reservation, followed
 -- by each record and the key of what commits give back to a bucket. ARGV[1] contains the time (below
--- zero for Redis's own), the milliseconds for which the commit is remembered, and what is added to the
--- reservation then. Each further ARGV
--- corrects one record: its algorithm, flags, and the parameters with the difference of the costs.
+-- zero for Redis's own), the milliseconds for which the commit is remembered, and the text that is appended
+-- to a committed reservation. Each further ARGV corrects one record: its algorithm, flags, and the
+-- parameters with the difference of the costs.
 --
 -- Returns DONE, REPEATED, UNKNOWN, or FOREIGN (then nothing is changed), the number of the record, and
 -- the time; then the length of each record's state after the commit, and the state.

@@ -167,7 +167,7 @@ fn validate(
     let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
     let on_expiry = on_expiry(file, problems);
     let rule = rule.map(|rule| rule.with_on_expiry(on_expiry));
-    let cost = cost_source(&file.cost, rule.as_ref(), paths, problems);
+    let cost = cost_source(&file.cost, paths, problems);
     let mut config = RuleConfig {
         name: file.name.get_ref().clone(),
         key: client_key(&file.key, problems),
@@ -190,32 +190,11 @@ fn validate(
         entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
     }
     check_concurrent(&config, file, problems);
-    check_cost(&config, file, problems);
+    check_costs(&config, file, problems);
     if config.key.iter().any(|part| matches!(part, KeyPart::Attribute(name) if name == "client")) {
         config.cut_clients(reading.prefixes);
     }
     Some(config)
-}
-
-/// Reports costs that can never pass: the configured ones under an override, and the usual cost of 1 if
-/// `max_cost` is lower.
-fn check_cost(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
-    if file.cost.is_some() && config.overrides.len() == file.overrides.len() {
-        for (entry, table) in config.overrides.iter().zip(&file.overrides) {
-            let mut problem = |why| problems.add(table.limit.span(), why);
-            check_costs(&entry.rule, &config.cost, &mut problem);
-        }
-    }
-    let is_set = file.cost.is_some() && matches!(config.cost, CostSource::Fixed(_));
-    if let Some(field) = file.max_cost.as_ref()
-        && config.rule.max_cost() < Cost::ONE
-        && !is_set
-    {
-        let most = config.rule.max_cost();
-        let why =
-            format!("max_cost: {most} is below 1, the cost of a request without one; set cost");
-        problems.add(field.span(), why);
-    }
 }
 
 /// Reports fields that contradict a limit of concurrent: its places are for live holders, all of

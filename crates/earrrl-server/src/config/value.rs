@@ -165,7 +165,8 @@ pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// Validates the cost of a request: a number with at most nine decimals.
 pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
     let parsed = match value {
-        // The shortest decimal of a float is what the file has, unless that has many digits.
+        // A float is written as the shortest decimal that stands for it, which is that of the file unless
+        // the file has more digits than a float keeps.
         toml::Value::Integer(_) | toml::Value::Float(_) => Some(value.to_string().parse::<Cost>()),
         _ => None,
     };

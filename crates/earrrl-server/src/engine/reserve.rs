@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use earrrl::{Actual, Charge, Committed, EngineError, HoldId, HoldTerms, Holding, RuleId};
+use earrrl_redis::RedisEngine;
 
 use super::{Engine, RuleEngine};
 use crate::metrics::Family;
-use earrrl_redis::RedisEngine;
 
 impl Engine {
     /// Reserves an estimate, as [`MemoryEngine::hold`](earrrl::MemoryEngine::hold) does.

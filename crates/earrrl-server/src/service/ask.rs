@@ -339,8 +339,9 @@ impl Service {
     }
 }
 
-/// Sets the wait of a client that is over the limit of a rule which stops nobody. Its decision has none,
-/// but who follows the rule's events must learn when the client is within the limit again.
+/// Sets `retry_after` of a client that is over the limit of a rule that only observes or quarantines. The
+/// decision has none, since the request passes, but the rule's events must tell when the client is
+/// within its limit again.
 fn show_wait(limit: &PreparedLimit, decision: &mut Decision) {
     if decision.over.is_empty() || limit.rule.action().enforces() {
         return;
@@ -390,7 +391,7 @@ fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome 
 mod tests {
     use super::*;
 
-    /// The wait that is computed from the figures is that of a rule which denies.
+    /// Compares the computed wait of a rule that only observes with the `retry_after` of one that denies.
     #[test]
     fn a_client_is_within_its_limit_when_a_denied_one_would_be_allowed() {
         for text in [

@@ -257,7 +257,7 @@ mod tests {
         assert!(of(long).meet(&login) && !of(long).surely_meet(&login));
     }
 
-    /// Otherwise each spelling would have a budget of its own.
+    /// If two spellings of a path had two keys, a client would have a quota for each spelling.
     #[test]
     fn every_spelling_of_a_path_is_one_key() {
         let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };

@@ -43,8 +43,8 @@ pub struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Adds what is granted to the charges whose client is exempt: all that they ask for, or nothing if
-    /// the request is denied. So the list has an item for each charge.
+    /// Inserts the grants of charges whose client is exempt, so that the list has an item for each charge:
+    /// the whole estimate, or nothing if the request is denied.
     fn grant_exempt(&mut self, asks: &[ReserveAsk<'_>]) {
         let is_denied = self.answer.is_over();
         let mut counted = std::mem::take(&mut self.granted).into_iter();
@@ -245,10 +245,19 @@ impl Service {
     }
 }
 
-/// Returns the costs by the ids of the reservation's limits. A rule may have several of these, if
-/// clients with overrides have parts of the reservation, or none, if it exempts the client. Its cost is
-/// then ignored, as is that of a rule which was removed from the configuration meanwhile, so that a
-/// caller who always names the same rules can commit.
+/// Returns the time to live of a reservation, of which the number of seconds is given like a cost, exact
+/// to 1e-9. Returns `None` if it is out of its bounds.
+pub(crate) fn time_to_live(seconds: Cost) -> Option<Duration> {
+    let ttl = Duration::from_nanos(u64::try_from(seconds.billionths()).ok()?);
+    HoldTerms::default().ttl(ttl).check().is_ok().then_some(ttl)
+}
+
+/// Returns the costs by the ids of the reservation's limits.
+///
+/// The limits of one rule are several if some clients of the reservation have overrides: the rule's cost
+/// counts under each. A rule that exempts the client has no limit in the reservation, and the
+/// configuration may have lost a rule meanwhile. The costs of both are ignored, so that a caller who
+/// names the same rules in every commit can commit.
 fn by_rule(
     rules: &ActiveRules,
     reserved: &[RuleId],

@@ -280,17 +280,18 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let (key, estimate, now) = self.asked(key, estimate)?;
-        let mut left = GRANTS;
-        loop {
+        let hold = || {
             let granted = atomic::grant(self.part(key, estimate), now);
-            let hold = Hold::new(HeldLimiter::Borrowed(self), key, granted, now);
-            left -= 1;
-            match &hold {
+            Hold::new(HeldLimiter::Borrowed(self), key, granted, now)
+        };
+        for _ in 1..GRANTS {
+            match hold() {
                 Err(HoldError::Denied(denied))
-                    if left > 0 && is_tried_again(denied.decision(), [&self.rule].into_iter()) => {}
-                _ => return hold,
+                    if is_tried_again(denied.decision(), [&self.rule].into_iter()) => {}
+                done => return done,
             }
         }
+        hold()
     }
 
     /// Reserves as [`hold`](Self::hold) does. The hold keeps the limiter alive, so that it can be moved

@@ -25,8 +25,8 @@ pub fn granted(rule: &Rule, estimate: Cost, remaining: impl FnOnce() -> u64) -> 
     }
 }
 
-/// Returns true if a reservation that was denied is to be tried again with less: something remains, and
-/// the denial was not counted.
+/// Returns true if a denied reservation is worth another try with a smaller cost. Something must remain of
+/// the quota, and the denial must not have been counted, as a strict rule counts it.
 pub fn is_tried_again<'r>(decision: &Decision, mut rules: impl Iterator<Item = &'r Rule>) -> bool {
     !decision.allowed
         && decision.remaining > 0

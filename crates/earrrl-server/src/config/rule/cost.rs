@@ -4,6 +4,7 @@ use earrrl::{Cost, Mode, Nanos, Quota, Rule, Wait};
 
 use crate::config::attribute::Condition;
 use crate::config::problem::Problems;
+use crate::config::rule::RuleConfig;
 use crate::config::{file, value};
 use crate::path::Paths;
 
@@ -51,16 +52,15 @@ pub(super) fn min_cost(
     min
 }
 
-/// Validates the source of a request's cost. Costs above the rule's limit are problems.
+/// Validates the source of a request's cost.
 pub(super) fn cost_source(
     field: &file::Placed<toml::Value>,
-    rule: Option<&Rule>,
     paths: Paths,
     problems: &mut Problems,
 ) -> CostSource {
     let Some(field) = field else { return CostSource::Fixed(Cost::ONE) };
     let mut problem = |message: String| problems.add(field.span(), message);
-    let source = match field.get_ref() {
+    match field.get_ref() {
         toml::Value::String(text) => match text.strip_prefix("attribute:") {
             Some(name) if !name.is_empty() => CostSource::Attribute(name.to_owned()),
             _ => {
@@ -74,15 +74,36 @@ pub(super) fn cost_source(
             let cost = value::cost("cost", number, &mut problem).unwrap_or(Cost::ONE);
             CostSource::Fixed(cost)
         }
-    };
-    if let Some(rule) = rule {
-        check_costs(rule, &source, &mut problem);
     }
-    source
 }
 
-/// Reports costs above the rule's limit, since the rule would deny every request of such a cost.
-pub(super) fn check_costs(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)) {
+/// Reports costs that can never pass: a configured one under the limit of the rule or of an override, and
+/// the usual cost of 1 if `max_cost` is lower.
+pub(super) fn check_costs(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
+    if let Some(field) = &file.cost {
+        let mut problem = |why| problems.add(field.span(), why);
+        check_under(&config.rule, &config.cost, &mut problem);
+        // An override with an invalid limit is missing here, and is a problem already.
+        if config.overrides.len() == file.overrides.len() {
+            for (entry, table) in config.overrides.iter().zip(&file.overrides) {
+                let mut problem = |why| problems.add(table.limit.span(), why);
+                check_under(&entry.rule, &config.cost, &mut problem);
+            }
+        }
+    }
+    let (most, is_fixed) = (config.rule.max_cost(), matches!(config.cost, CostSource::Fixed(_)));
+    if let Some(field) = &file.max_cost
+        && most < Cost::ONE
+        && !(file.cost.is_some() && is_fixed)
+    {
+        let why =
+            format!("max_cost: {most} is below 1, the cost of a request without one; set cost");
+        problems.add(field.span(), why);
+    }
+}
+
+/// Reports costs above a limit, which would deny every request of such a cost.
+fn check_under(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)) {
     let costs: Vec<Cost> = match source {
         CostSource::Fixed(cost) => vec![*cost],
         CostSource::ByPath(costs) => costs.iter().map(|(_, cost)| *cost).collect(),

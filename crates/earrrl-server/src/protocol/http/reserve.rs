@@ -20,7 +20,7 @@ use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::reserve::{ActualCosts, ReserveAsk, Reserved};
+use crate::service::reserve::{ActualCosts, ReserveAsk, Reserved, time_to_live};
 
 /// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
 #[derive(Debug, Deserialize)]
@@ -93,12 +93,9 @@ struct RenewBody<'a> {
 
 /// Parses a time to live in seconds.
 fn seconds(text: &RawValue) -> Result<Duration, AskError> {
-    let nanos = u64::try_from(amount("ttl", text)?.billionths()).ok();
-    let terms = nanos.map(|nanos| HoldTerms::default().ttl(Duration::from_nanos(nanos)));
-    let terms = terms.filter(|terms| terms.check().is_ok());
     let problem =
         || AskError::Invalid(format!("ttl: {text} is not a number of seconds from 0.001 to 86400"));
-    terms.map(|terms| terms.ttl).ok_or_else(problem)
+    time_to_live(amount("ttl", text)?).ok_or_else(problem)
 }
 
 /// Parses an id. A text that is no id is that of no reservation.

@@ -13,7 +13,7 @@ use super::reply::Writer;
 use super::session::Session;
 use crate::config::access::{Access, Scope};
 use crate::service::error::AskError;
-use crate::service::reserve::ActualCosts;
+use crate::service::reserve::{ActualCosts, time_to_live};
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
@@ -27,7 +27,6 @@ pub(super) async fn reserve(
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
     let Parsed { charges, terms, label } = parse(request, &session.access, rules)?;
-    terms.check().map_err(AskError::from)?;
     let service = &session.server.service;
     let asks = charges.iter().map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
     let asks: SmallVec<[_; 1]> = asks.collect();
@@ -90,13 +89,11 @@ fn parse<'a>(
 /// Parses a number of seconds. The parser for costs serves here too: it is exact to 1e-9.
 fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
     let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
-    let terms = nanos.map(|nanos| HoldTerms::default().ttl(Duration::from_nanos(nanos)));
     let problem = || {
         let shown = String::from_utf8_lossy(text);
         Refusal::Error(format!("ttl: {shown} is not a number of seconds from 0.001 to 86400"))
     };
-    terms.filter(|terms| terms.check().is_ok()).map(|terms| terms.ttl).ok_or_else(problem)
+    seconds.and_then(time_to_live).ok_or_else(problem)
 }
 
 /// Answers `EARRRL.COMMIT id [COST c | RULE rule COST c …]`. Without a cost, the estimates become the
