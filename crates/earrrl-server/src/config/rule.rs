@@ -190,7 +190,7 @@ fn validate(
         entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
     }
     check_concurrent(&config, file, problems);
-    check_costs(&config, file, problems);
+    check_costs((&config.rule, &config.overrides), &config.cost, file, problems);
     if config.key.iter().any(|part| matches!(part, KeyPart::Attribute(name) if name == "client")) {
         config.cut_clients(reading.prefixes);
     }

@@ -2,9 +2,9 @@
 
 use earrrl::{Cost, Mode, Nanos, Quota, Rule, Wait};
 
+use super::overrides::Override;
 use crate::config::attribute::Condition;
 use crate::config::problem::Problems;
-use crate::config::rule::RuleConfig;
 use crate::config::{file, value};
 use crate::path::Paths;
 
@@ -79,19 +79,24 @@ pub(super) fn cost_source(
 
 /// Reports costs that can never pass: a configured one under the limit of the rule or of an override, and
 /// the usual cost of 1 if `max_cost` is lower.
-pub(super) fn check_costs(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
+pub(super) fn check_costs(
+    (rule, overrides): (&Rule, &[Override]),
+    cost: &CostSource,
+    file: &file::RuleTable,
+    problems: &mut Problems,
+) {
     if let Some(field) = &file.cost {
         let mut problem = |why| problems.add(field.span(), why);
-        check_under(&config.rule, &config.cost, &mut problem);
+        check_under(rule, cost, &mut problem);
         // An override with an invalid limit is missing here, and is a problem already.
-        if config.overrides.len() == file.overrides.len() {
-            for (entry, table) in config.overrides.iter().zip(&file.overrides) {
+        if overrides.len() == file.overrides.len() {
+            for (entry, table) in overrides.iter().zip(&file.overrides) {
                 let mut problem = |why| problems.add(table.limit.span(), why);
-                check_under(&entry.rule, &config.cost, &mut problem);
+                check_under(&entry.rule, cost, &mut problem);
             }
         }
     }
-    let (most, is_fixed) = (config.rule.max_cost(), matches!(config.cost, CostSource::Fixed(_)));
+    let (most, is_fixed) = (rule.max_cost(), matches!(cost, CostSource::Fixed(_)));
     if let Some(field) = &file.max_cost
         && most < Cost::ONE
         && !(file.cost.is_some() && is_fixed)
