@@ -205,6 +205,27 @@ fn the_top_clients_have_names_figures_and_counts() {
     }
 }
 
+/// Clients of overrides share a store, where each is judged under its own limit.
+#[test]
+fn clients_with_different_overrides_are_listed_once() {
+    let rule = "[[rule]]\nname = \"r\"\nkey = \"user\"\nlimit = \"fixed-window 30/1d\"\n";
+    let overridden = |user: &str, limit: &str| {
+        format!("[[rule.override]]\nkey = {{ user = \"{user}\" }}\nlimit = \"{limit}\"\n")
+    };
+    let [sixty, ninety] = [("u60", "fixed-window 60/1d"), ("u90", "sliding-log 90/1d")]
+        .map(|(user, limit)| overridden(user, limit));
+    let (server, _) = TestServer::manual(&format!("{rule}{sixty}{ninety}"));
+    for (user, count) in [("u60", 20), ("u90", 65), ("other", 3)] {
+        send(&server, "r", user, count);
+    }
+    let mut client = server.http();
+    let top = client.get("/v1/top?rule=r").json();
+    let listed: Vec<_> =
+        top["clients"].as_array().unwrap().iter().map(|one| one["remaining"].as_u64()).collect();
+    assert_eq!(listed, [Some(25), Some(40), Some(27)], "{top}");
+    assert_eq!(client.get("/v1/rates?rule=r").json()["clients"], 3);
+}
+
 /// Limits in Envoy's format have one list, of the clients that were denied or close to their limit.
 #[test]
 fn clients_of_envoys_limits_are_listed_together() {

@@ -29,6 +29,8 @@ pub(super) struct Overrides {
     index: ConditionIndex,
     /// The properties of the overrides that the index alone does not determine.
     rest: HashMap<usize, Rest>,
+    /// True if the limits share one store.
+    is_shared: bool,
 }
 
 /// An override's conditions that the index does not check, and the salt of its clients' keys.
@@ -74,6 +76,12 @@ impl Overrides {
     /// Returns the different limits of the overrides.
     pub(super) fn limits(&self) -> &[PreparedLimit] {
         &self.limits
+    }
+
+    /// Returns one limit for each store of the overrides' clients.
+    pub(super) fn stores(&self) -> &[PreparedLimit] {
+        let stores = if self.is_shared { 1 } else { usize::MAX };
+        &self.limits[..stores.min(self.limits.len())]
     }
 
     /// Returns the names of the attributes that the overrides use. A name may occur several times.
@@ -180,7 +188,13 @@ impl<'a> OverridesPlan<'a> {
             }
         }
         index.shrink();
-        Overrides { limits, limit_of: self.limit_of.clone(), index, rest }
+        Overrides {
+            limits,
+            limit_of: self.limit_of.clone(),
+            index,
+            rest,
+            is_shared: self.is_shared,
+        }
     }
 
     fn salt(&self, entry: &Override) -> Option<Salt> {

@@ -224,6 +224,11 @@ impl ActiveRule {
         self.limits().map(|limit| limit.id)
     }
 
+    /// Returns the ids of one limit for each store of the rule's clients.
+    pub(super) fn stores(&self) -> impl Iterator<Item = RuleId> {
+        [&self.own].into_iter().chain(self.overrides.stores()).map(|limit| limit.id)
+    }
+
     pub(super) fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
         [&self.own].into_iter().chain(self.overrides.limits())
     }

@@ -43,7 +43,7 @@ impl Service {
         }
         let rules = self.rules.load();
         let rule = rules.named(name.as_bytes())?;
-        let surveys = rule.ids().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
+        let surveys = rule.stores().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
         let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
         let now = self.clock.0.now();
         if surveys.is_empty() {

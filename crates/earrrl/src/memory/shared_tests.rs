@@ -139,3 +139,40 @@ fn clients_over_their_own_limits_outlive_a_flood() {
     }
     assert_eq!((0..OFFENDERS).filter(is_free).count(), 0);
 }
+
+/// A survey reports each client once, under its own limit, and changes no state.
+#[test]
+fn a_survey_of_a_shared_store_changes_no_state() {
+    for limits in LIMITS {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+        let [surveyed, other] = [engine_at(&clock), engine_at(&clock)];
+        let [ids, _] = [&surveyed, &other].map(|engine| share(engine, &limits, 100));
+        for engine in [&surveyed, &other] {
+            for _ in 0..40 {
+                ask(engine, ids[0], "alice", Mode::Check);
+            }
+            ask(engine, ids[1], "bob", Mode::Check);
+        }
+        for asked in &ids {
+            let survey = surveyed.survey(*asked, 10).unwrap();
+            assert_eq!(survey.rates.clients(), 2, "{limits:?}");
+            for (id, key) in [(ids[0], "alice"), (ids[1], "bob")] {
+                let fingerprint = surveyed.hash(key.as_bytes()).fingerprint();
+                let listed: Vec<_> =
+                    survey.top.iter().filter(|one| one.fingerprint == fingerprint).collect();
+                let peeked = ask(&other, id, key, Mode::Peek);
+                let figures = |one: &TopClient| (one.limit, one.remaining, one.rate);
+                let expected = (peeked.limit, peeked.remaining, peeked.rate);
+                assert_eq!(
+                    listed.iter().map(|one| figures(one)).collect::<Vec<_>>(),
+                    [expected],
+                    "{limits:?}"
+                );
+            }
+        }
+        for (id, key) in [(ids[0], "alice"), (ids[1], "bob")] {
+            let [one, two] = [&surveyed, &other].map(|engine| ask(engine, id, key, Mode::Check));
+            assert_eq!(one, two, "{limits:?}");
+        }
+    }
+}

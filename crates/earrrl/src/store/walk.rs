@@ -20,6 +20,8 @@ pub(crate) struct Passed {
     pub(crate) fingerprint: u64,
     /// The client's usage relative to the limit, 1 at the limit.
     pub(crate) usage: f64,
+    /// The rate that the limit allows, in cost units per second.
+    pub(crate) per_second: f64,
     pub(crate) held: StateRef,
 }
 
@@ -31,14 +33,15 @@ pub(crate) enum StateRef {
 }
 
 impl Clients {
-    /// Calls `visit` for every client. Clients that come, go or move to another store during the
-    /// walk may be missed.
+    /// Calls `visit` for every client, in a store that rules share under the client's own limit. Clients that
+    /// come, go or move to another store during the walk may be missed.
     ///
     /// A table is read without locks. A map is locked shard by shard, as for an insertion that
     /// makes the shard grow, and loses the clients whose state no longer counts.
     pub(crate) fn walk(&self, limit: &Limit, now: Nanos, mut visit: impl FnMut(Passed)) {
         match &self.kept {
             Kept::Words(table) => {
+                let per_second = limit.per_second();
                 for (nth, client) in table.slots().enumerate() {
                     if nth % STEP == STEP - 1 {
                         thread::yield_now();
@@ -51,6 +54,7 @@ impl Clients {
                     visit(Passed {
                         fingerprint: client.fingerprint,
                         usage: limit.usage(&mut state, now),
+                        per_second,
                         held: StateRef::Word(client.word),
                     });
                 }
@@ -63,7 +67,8 @@ impl Clients {
     }
 
     /// Returns the figures of a client that a walk passed, for a request of cost 1, and true if
-    /// that request would be allowed. Returns `None` if the client has gone meanwhile.
+    /// that request would be allowed. In a store that rules share, they are those of the client's own limit.
+    /// Returns `None` if the client has gone meanwhile.
     pub(crate) fn figures(
         &self,
         held: StateRef,
@@ -72,15 +77,20 @@ impl Clients {
         convert: impl FnOnce(State) -> Option<State>,
         to: &Limit,
     ) -> Option<(bool, Figures)> {
-        let peek = |state| {
-            let (_, allowed, figures) = to.step(state, now, Cost::ONE, Mode::Peek);
+        let peek = |state, limit: &Limit| {
+            let (_, allowed, figures) = limit.step(state, now, Cost::ONE, Mode::Peek);
             (allowed, figures)
         };
-        match held {
-            StateRef::Word(word) => Some(peek(convert(limit.state_of(word)?))),
-            StateRef::Key(key) => {
+        match (held, &self.kept) {
+            (StateRef::Word(word), _) => Some(peek(convert(limit.state_of(word)?), to)),
+            // Inspecting the state under another limit would convert it.
+            (StateRef::Key(key), Kept::States(states)) if states.is_shared() => {
+                let (state, own) = states.shared_state(key)?;
+                Some(peek(Some(state), &own))
+            }
+            (StateRef::Key(key), _) => {
                 let copy = |state: Option<State>| (state.clone(), state);
-                Some(peek(convert(self.inspect(key, limit, now, copy)??)))
+                Some(peek(convert(self.inspect(key, limit, now, copy)??), to))
             }
         }
     }
@@ -88,9 +98,9 @@ impl Clients {
 
 fn walk_states(states: &States, limit: &Limit, now: Nanos, mut visit: impl FnMut(Passed)) {
     for mut shard in states.each() {
-        shard.walk(limit, now, |key, usage| {
-            let (fingerprint, held) = (key.fingerprint(), StateRef::Key(key));
-            visit(Passed { fingerprint, usage, held });
+        shard.walk(limit, now, |key, limit, usage| {
+            let (fingerprint, per_second) = (key.fingerprint(), limit.per_second());
+            visit(Passed { fingerprint, usage, per_second, held: StateRef::Key(key) });
         });
         drop(shard);
         thread::yield_now();

@@ -100,13 +100,12 @@ impl Survey {
     ) -> Self {
         let (mut highest, mut rates) = (Highest::new(count), Rates::default());
         for (nth, source) in sources.iter().enumerate() {
-            let per_second = source.limit.per_second();
             source.clients.walk(source.limit, now, |passed| {
                 // An idle client is stored until its place is needed.
                 if passed.usage <= 0.0 {
                     return;
                 }
-                rates.add(passed.usage * per_second);
+                rates.add(passed.usage * passed.per_second);
                 highest.offer(nth, passed);
             });
         }

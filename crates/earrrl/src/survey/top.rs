@@ -30,7 +30,7 @@ impl Highest {
     /// Selects a client if it is among the highest so far.
     #[inline]
     pub(super) fn offer(&mut self, source: usize, passed: Passed) {
-        let Passed { fingerprint, usage, held } = passed;
+        let Passed { fingerprint, usage, held, .. } = passed;
         let ranked = Ranked { fingerprint, usage, held, source };
         if self.heap.len() < self.count {
             self.heap.push(Reverse(ranked));

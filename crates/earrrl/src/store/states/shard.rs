@@ -191,6 +191,12 @@ impl Shard {
         self.states.peek(&key.bits())?.state.clone()
     }
 
+    /// Returns a client's state, and its limit in a map of several limits, without counting as a visit.
+    pub(super) fn stored(&self, key: KeyHash) -> Option<(State, Option<Arc<Limit>>)> {
+        let entry = self.states.peek(&key.bits())?;
+        Some((entry.state.clone()?, entry.limit.clone()))
+    }
+
     /// Removes a client and returns its state.
     pub(crate) fn remove(&mut self, key: KeyHash) -> Option<State> {
         let entry = self.states.pop(&key.bits())?;
@@ -234,16 +240,22 @@ impl Shard {
         }
     }
 
-    /// Calls `visit` with each client's key and its usage relative to the limit. Removes the clients
-    /// whose state no longer counts.
-    pub(crate) fn walk(&mut self, limit: &Limit, now: Nanos, mut visit: impl FnMut(KeyHash, f64)) {
+    /// Calls `visit` with each client's key, its limit, and its usage relative to that limit, which
+    /// is `limit` in a map of one limit. Removes the clients whose state no longer counts.
+    pub(crate) fn walk(
+        &mut self,
+        limit: &Limit,
+        now: Nanos,
+        mut visit: impl FnMut(KeyHash, &Limit, f64),
+    ) {
         let mut gone = std::vec::Vec::new();
         for (key, entry) in self.states.iter_mut() {
             self.bytes -= entry.bytes();
-            let usage = entry.limit.as_deref().unwrap_or(limit).usage(&mut entry.state, now);
+            let limit = entry.limit.as_deref().unwrap_or(limit);
+            let usage = limit.usage(&mut entry.state, now);
             self.bytes += entry.bytes();
             match entry.state {
-                Some(_) => visit(KeyHash::from_bits(*key), usage),
+                Some(_) => visit(KeyHash::from_bits(*key), limit, usage),
                 None => gone.push(*key),
             }
         }

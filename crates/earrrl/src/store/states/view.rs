@@ -4,10 +4,10 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use super::{MIN_SHARDS, States, Under};
-use crate::algorithm::Limit;
+use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
-use crate::store::table::half_of_what_is_left;
+use crate::store::table::{KeyHash, half_of_what_is_left};
 
 /// The map of a rule's larger states, which the rule may share with other rules.
 pub(crate) struct View {
@@ -38,6 +38,13 @@ impl View {
     /// Returns true if the rule shares the map.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared_under.is_some()
+    }
+
+    /// Returns a client's state and its limit if the rule shares the map.
+    pub(crate) fn shared_state(&self, key: KeyHash) -> Option<(State, Arc<Limit>)> {
+        self.shared_under.as_ref()?;
+        let (state, limit) = self.lock_of(key).stored(key)?;
+        Some((state, limit?))
     }
 
     /// Returns the limit of a request under this rule, whose limit is `limit`.
