@@ -34,6 +34,7 @@ mod clients;
 mod clocks;
 mod connection;
 mod engine;
+mod history;
 mod hold_format;
 mod holds;
 mod key;

@@ -2,7 +2,6 @@
 //! Redis answers reliably, and delivers the pending changes. Each shard has a task of its own, so
 //! that none waits for another.
 
-use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::pin::pin;
@@ -15,17 +14,15 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::connection::RedisConnection;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
+use crate::history::History;
 use crate::options::Options;
 use crate::outage::hand_over::hand_over;
-use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 
 /// The timeout of establishing a connection. For a Cluster it must be longer than that of a single
 /// node that does not answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout of writing a rule to Redis.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The interval of probes of a shard that is in use. The constant below is the time in use after
 /// which the shard counts as healthy.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -35,8 +32,6 @@ const SUCCESSES: u32 = 3;
 /// The number of failed probes in a row after which the connection is replaced.
 const FAILURES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
-/// The time for which a rule's earlier parameters are kept, which is longer than any record lives.
-const HISTORY: Duration = Duration::from_secs(400 * 366 * 86_400);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
     shared.connection.breakers.groups().for_each(|group| {
@@ -98,17 +93,19 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
 
 /// Supervises every shard over a link. Never returns.
 async fn supervise(shared: &Arc<Shared>, link: &Link) {
+    let history = Arc::new(History::new(shared, link));
     let mut groups = JoinSet::new();
     for group in shared.connection.breakers.groups() {
-        groups.spawn(GroupSupervisor::new(shared.clone(), link.clone(), group).run());
+        groups.spawn(GroupSupervisor::new(shared, link, &history, group).run());
     }
-    write_rules(shared, link).await;
+    history.keep().await;
 }
 
 /// The supervisor of one group of slots over one link. Without a Cluster, there is one group.
 struct GroupSupervisor {
     shared: Arc<Shared>,
     link: Link,
+    history: Arc<History>,
     group: usize,
     /// The pause between failing probes.
     backoff: Backoff,
@@ -119,11 +116,12 @@ struct GroupSupervisor {
 }
 
 impl GroupSupervisor {
-    fn new(shared: Arc<Shared>, link: Link, group: usize) -> Self {
+    fn new(shared: &Arc<Shared>, link: &Link, history: &Arc<History>, group: usize) -> Self {
         let longest = shared.options.longest_backoff;
         Self {
-            shared,
-            link,
+            shared: shared.clone(),
+            link: link.clone(),
+            history: history.clone(),
             group,
             backoff: Backoff::new(SHORTEST_BACKOFF, longest),
             cooldown: Backoff::new(10 * SHORTEST_BACKOFF, 10 * longest),
@@ -151,7 +149,11 @@ impl GroupSupervisor {
         }
         let (mut good, mut bad) = (0, 0);
         while good < SUCCESSES {
-            match self.probe_once().await {
+            let probed = match self.probe_once().await {
+                Ok(()) if good + 1 == SUCCESSES => self.history.write_group(self.group).await,
+                probed => probed,
+            };
+            match probed {
                 Ok(()) => (good, bad) = (good + 1, 0),
                 Err(fault) => {
                     (good, bad) = (0, bad + 1);
@@ -213,45 +215,6 @@ impl GroupSupervisor {
         if let Err(fault) = handed_over {
             self.shared.connection.failed(self.group, &fault);
         }
-    }
-}
-
-/// Writes the parameters of every rule to Redis, where other engines find them when they convert
-/// records.
-async fn write_rules(shared: &Shared, link: &Link) {
-    let mut written: HashSet<(String, u32)> = HashSet::new();
-    loop {
-        for rule in shared.rules.all().iter() {
-            let parameters = (rule.name.clone(), rule.tag);
-            if !written.contains(&parameters) && write_rule(shared, link.clone(), rule).await {
-                written.insert(parameters);
-            }
-        }
-        timeout(PROBE_INTERVAL, shared.rules.changed.notified()).await.ok();
-    }
-}
-
-/// Writes a rule's parameters. Returns true if no further attempt is needed.
-async fn write_rule(shared: &Shared, mut link: Link, rule: &PreparedRule) -> bool {
-    let key = shared.connection.keys.history(&rule.name);
-    if shared.connection.breakers.is_open(shared.connection.group(key.as_bytes())) {
-        return false;
-    }
-    let call = async {
-        let mut set = redis::cmd("HSET");
-        set.arg(&key).arg(rule.tag).arg(rule.rule.to_string());
-        link.send(&set).await?;
-        let mut expire = redis::cmd("PEXPIRE");
-        expire.arg(&key).arg(HISTORY.as_millis() as u64);
-        link.send(&expire).await.map_err(Fault::from)
-    };
-    match timeout(WRITE_TIMEOUT, call).await.unwrap_or(Err(Fault::Late)) {
-        Ok(_) => true,
-        Err(Fault::Record(why)) => {
-            tracing::warn!(rule = rule.name, why, "a rule can't be written down");
-            true
-        }
-        Err(_) => false,
     }
 }
 

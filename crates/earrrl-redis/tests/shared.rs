@@ -347,6 +347,37 @@ async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     assert_eq!(new.status().counts.converted, 1);
 }
 
+/// The parameters are in Redis before the first decision, and come back after Redis has lost them.
+#[tokio::test]
+async fn the_parameters_of_a_rule_are_there_whenever_redis_decides() {
+    let server = Server::start(&[]).await;
+    let engine = RedisEngine::new(patient(&server.url())).unwrap();
+    engine.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    let parameters = || server.command::<Vec<String>>(&["HVALS", "earrrl1:rules:pool"]).unwrap();
+    support::until("Redis decides", || engine.status().mode == EngineMode::Shared).await;
+    assert_eq!(parameters(), ["gcra 1/1h burst=10"]);
+    server.command::<String>(&["FLUSHALL"]).unwrap();
+    support::until("they are written again", || parameters() == ["gcra 1/1h burst=10"]).await;
+    let life: i64 = server.command(&["PTTL", "earrrl1:rules:pool"]).unwrap();
+    assert!(life > 1000 * 86_400 * 365 * 399, "{life}");
+}
+
+/// Without the parameters, engines of two versions would each forget what the other has counted.
+#[tokio::test]
+async fn redis_decides_nothing_for_a_user_who_may_not_write_parameters() {
+    let server = Server::start(&[]).await;
+    let user = ["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
+    server.command::<String>(&[&user[..], &["-hset"]].concat()).unwrap();
+    let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port);
+    let engine = RedisEngine::new(patient(&url)).unwrap();
+    engine.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    let is_refused = || engine.status().last_failure.is_some_and(|why| why.contains("hset"));
+    support::until("writing is refused", is_refused).await;
+    assert_ne!(engine.status().mode, EngineMode::Shared);
+    server.command::<String>(&[&user[..], &["+hset"]].concat()).unwrap();
+    support::until("Redis decides", || engine.status().mode == EngineMode::Shared).await;
+}
+
 /// A node that may not read the old limit does not reset any client.
 #[tokio::test]
 async fn a_record_is_kept_whose_limit_can_t_be_read() {
