@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, MemoryEngine, Nanos, Rule};
+use earrrl::{Action, Cost, MemoryEngine, Mode, Nanos, Rule};
 use napi::bindgen_prelude::{BigInt, BufferSlice, FromNapiValue, TypeName, Unknown};
 use napi::{Env, Error, Status, ValueType, sys};
 
@@ -137,6 +137,7 @@ impl RuleOptions {
     /// Returns an error with the library's message.
     pub(crate) fn rule(&self, text: &str) -> napi::Result<Rule> {
         let mut rule: Rule = text.parse().map_err(invalid)?;
+        rule.accept_mode(Mode::Check).map_err(invalid)?;
         if let Some(max_cost) = self.max_cost {
             rule = rule.with_max_cost(max_cost).map_err(invalid)?;
         }

@@ -310,7 +310,10 @@ fn client_address(options: &Options<'_>) -> napi::Result<ClientAddress> {
     let proxies = options.get("trustedProxies", networks)?.unwrap_or_default();
     let address =
         ClientAddress::default().hops(hops).source(source).prefixes(Prefixes::new(ipv4, ipv6));
-    Ok(proxies.into_iter().fold(address, ClientAddress::trust))
+    let address = proxies.into_iter().fold(address, ClientAddress::trust);
+    let spelled = |error: String| invalid(error.replace("trusted_proxies", "trustedProxies"));
+    address.validate().map_err(spelled)?;
+    Ok(address)
 }
 
 fn source(name: &str, value: Unknown<'_>) -> napi::Result<AddressSource> {

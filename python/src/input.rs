@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Rule};
+use earrrl::{Action, Cost, Mode, Rule};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyString};
@@ -85,6 +85,7 @@ pub(crate) fn rule(
     max_cost: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Rule> {
     let mut rule: Rule = text.parse().map_err(invalid)?;
+    rule.accept_mode(Mode::Check).map_err(invalid)?;
     if let Some(max_cost) = max_cost {
         rule = rule.with_max_cost(cost(Some(max_cost))?).map_err(invalid)?;
     }

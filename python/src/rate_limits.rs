@@ -210,7 +210,10 @@ fn header<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Bound
 
 fn client_address(proxies: &[String], hops: usize, source: &str) -> PyResult<ClientAddress> {
     let address = ClientAddress::default().hops(hops).source(read_source(source)?);
-    proxies.iter().try_fold(address, |address, network| Ok(address.trust(read_network(network)?)))
+    let networks = proxies.iter().map(|text| read_network(text)).collect::<PyResult<Vec<_>>>()?;
+    let address = networks.into_iter().fold(address, ClientAddress::trust);
+    address.validate().map_err(PyValueError::new_err)?;
+    Ok(address)
 }
 
 fn read_status(status: u16) -> PyResult<StatusCode> {

@@ -374,6 +374,9 @@ def test_rules_that_are_wrong(arguments, options, error, message):
     ("options", "message"),
     [
         ({"trusted_proxies": ["10.0.0.0/33"]}, 'trusted_proxies: "10.0.0.0/33" is not a network such as 10.0.0.0/8'),
+        ({"trusted_proxies": ["10.0.0.0/8", "0.0.0.0/0"]}, "trusted_proxies: 0.0.0.0/0 is everybody; name the proxies' networks, or set hops"),
+        ({"trusted_proxies": ["10.0.0.0/8"], "hops": 1}, "hops: trusted_proxies is set already; want one of them"),
+        ({"source": "x-real-ip"}, "source: x-real-ip is read only behind proxies; set trusted_proxies or hops"),
         ({"ipv6_prefix": 129}, "ipv6_prefix: 129 is not from 0 to 128"),
         ({"source": "a b"}, 'source: "a b" is not the name of a header'),
         ({"status": 200}, "status: expected a status from 400 to 999"),

@@ -13,6 +13,7 @@ from earrrl import Engine, Limiter, Rule
     [
         (("recent-average 1/s half-life=0s",), ValueError, "column 30: half-life: 0ns is not from 1ms to ten years (3660d)"),
         (("gcra 1/s burst=many",), ValueError, "column 16: `many` is not a decimal number from 0 to 1e18"),
+        (("concurrent 3 timeout=5s",), ValueError, "counts live reservations"),
         (("gcra 1/s burst=9", None, 0), ValueError, "capacity"),
         (("gcra 1/s burst=9", None, -1), OverflowError, "can't convert negative int"),
         (("gcra 1/s burst=9", "/proc/none/x"), OSError, "state file /proc/none"),

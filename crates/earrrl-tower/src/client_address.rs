@@ -132,6 +132,33 @@ impl ClientAddress {
         self.hops > 0 || !self.trusted.is_empty()
     }
 
+    /// Returns an error for settings that contradict each other, or that let clients choose their address:
+    /// for configurations that others write.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// let everybody = ClientAddress::default().trust("0.0.0.0/0".parse()?);
+    /// assert!(everybody.validate().is_err_and(|error| error.starts_with("trusted_proxies: 0.0.0.0/0")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The text begins with `trusted_proxies`, `hops` or `source`, and says what would be right.
+    pub fn validate(&self) -> Result<(), String> {
+        if let Some(all) = self.trusted.iter().find(|network| network.prefix_len() == 0) {
+            let why = "is everybody; name the proxies' networks, or set hops";
+            return Err(format!("trusted_proxies: {all} {why}"));
+        }
+        if self.hops > 0 && !self.trusted.is_empty() {
+            return Err("hops: trusted_proxies is set already; want one of them".to_owned());
+        }
+        if self.source != AddressSource::XForwardedFor && !self.believes_proxies() {
+            let why = "is read only behind proxies; set trusted_proxies or hops";
+            return Err(format!("source: {} {why}", self.header()));
+        }
+        Ok(())
+    }
+
     /// Returns true if `address` belongs to a trusted network.
     ///
     /// ```
