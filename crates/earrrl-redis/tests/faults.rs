@@ -158,29 +158,41 @@ async fn a_charge_of_an_outage_is_found_by_its_time() {
     }
 }
 
-/// Counts that are no numbers must not keep Redis in a loop.
+/// A record with counts that are no numbers must not keep Redis in a loop or lift the limit. It is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_that_are_no_numbers() {
     let server = Server::start(&[]).await;
     let (engine, _) = engine(Options::new(&server.url())).await;
-    let rule = engine.prepare("counter", &"sliding-counter 10/1h".parse().unwrap()).unwrap();
-    for (nth, count) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0].into_iter().enumerate() {
-        let client = format!("client-{nth}");
-        let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
-        engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap();
-        let keys = server.command::<Vec<String>>(&["KEYS", &format!("*{client}*")]).unwrap();
-        for place in ["12", "20"] {
-            let mut set = redis::cmd("SETRANGE");
-            set.arg(&keys[0]).arg(place).arg(&count.to_le_bytes()[..]);
-            let mut connection =
-                redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-            set.query::<i64>(&mut connection).unwrap();
-        }
-        for _ in 0..2 {
-            let decided = engine.decide(&[charge], earrrl::Mode::Check, None).await;
-            assert!(decided.is_ok(), "{count}: {decided:?}");
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    // The places of the counts in each record.
+    for (limit, places) in [
+        ("sliding-counter 10/1d", &["12", "20"][..]),
+        ("fixed-window 10/3650d", &["12"]),
+        ("sliding-log 10/1h", &["12", "28"]),
+        ("sliding-window 10/1h sub-windows=5", &["12", "28"]),
+    ] {
+        let name = limit.split(' ').next().unwrap();
+        let rule = engine.prepare(name, &limit.parse().unwrap()).unwrap();
+        for count in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e9] {
+            for place in places {
+                let key = format!("{name}-{place}-{count}");
+                let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+                let ask = || engine.decide(&[charge], earrrl::Mode::Check, None);
+                ask().await.unwrap();
+                let keys = server.command::<Vec<String>>(&["KEYS", &format!("*{key}*")]).unwrap();
+                let mut set = redis::cmd("SETRANGE");
+                set.arg(&keys[0]).arg(place).arg(&count.to_le_bytes()[..]);
+                set.query::<i64>(&mut connection).unwrap();
+                let mut allowed = 0;
+                for _ in 0..12 {
+                    allowed += u32::from(ask().await.unwrap().allowed);
+                }
+                assert_eq!(allowed, 10, "{limit}: {count} at {place}");
+            }
         }
     }
+    assert_eq!(engine.status().counts.alone, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,12 +13,12 @@ pub(crate) const FARTHEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Reads a double that is a time, an amount or a count. Returns `None` if it is below zero or
-    /// NaN.
+    /// Reads a double that is a time, an amount or a count. Returns `None` if it is below zero, NaN or
+    /// above all that a rule counts.
     pub(crate) fn number(&mut self) -> Option<f64> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        Some(f64::from_le_bytes(*field)).filter(|number| *number >= 0.0)
+        Some(f64::from_le_bytes(*field)).filter(|number| (0.0..1e300).contains(number))
     }
 
     /// Reads an unsigned integer of `bytes` bytes, at most eight.

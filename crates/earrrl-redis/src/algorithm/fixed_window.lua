@@ -16,7 +16,7 @@ verdict, state = ALLOWED, record or ''
 if record then
   local known
   if #record == 20 then known, counted_in, counted = unpack('<I4dd', record) end
-  if known ~= tag then
+  if known ~= tag or not (counted >= 0 and counted < 1e300) then
     verdict = FOREIGN
   elseif counted_in == number
     or counted_in > number and counted_in * window - now <= math.min(window / 10, 5000000) then

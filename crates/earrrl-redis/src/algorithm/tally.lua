@@ -27,7 +27,7 @@ local function read(key, tag)
   end
   if #header ~= HEADER then return nil end
   local known, oldest, last, sum, newest, cost = unpack('<I4I4I4ddd', header)
-  if known ~= tag then return nil end
+  if known ~= tag or not (sum >= 0 and sum < 1e300 and cost >= 0 and cost <= sum) then return nil end
   return { tag = tag, oldest = oldest, last = last, sum = sum, newest = newest, cost = cost,
     shift = 0, there = true }
 end

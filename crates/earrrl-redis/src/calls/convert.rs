@@ -101,12 +101,15 @@ pub(crate) async fn convert(
     let mut get = redis::cmd("GET");
     get.arg(&charge.key);
     let Value::BulkString(old) = link.send(&get).await? else { return Ok(()) };
-    if algorithm::is_of(charge.rule.rule.limit(), charge.rule.tag, &old) {
+    let own = charge.rule.rule.limit();
+    let is_own = algorithm::is_of(own, charge.rule.tag, &old);
+    if is_own && algorithm::decode(own, &old, now).is_some() {
         return Ok(());
     }
-    let limit = limit_of(shared, link, charge, &old).await?;
-    if limit.is_none() {
-        tracing::warn!(rule = charge.rule.name, "a record of unknown parameters is dropped");
+    let limit = if is_own { Some(*own) } else { limit_of(shared, link, charge, &old).await? };
+    if is_own || limit.is_none() {
+        let why = if is_own { "its counts are none" } else { "its parameters are unknown" };
+        tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
     }
     let new = limit.and_then(|limit| converted(charge, &limit, &old, now));
     let (new, life) = new.unwrap_or_default();
