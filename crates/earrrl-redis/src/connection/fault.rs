@@ -51,7 +51,9 @@ impl From<Fault> for EngineError {
 
 impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Self {
-        let text = error.to_string();
+        let mut text = error.to_string();
+        // Redis quotes the arguments of a command that it does not know, among them a script.
+        text.truncate(text.find(", with args beginning").unwrap_or(text.len()));
         if error.is_timeout() {
             return Self::Late;
         }
@@ -98,7 +100,9 @@ mod tests {
             ("ERR", "The user executing the script can't run this command, on @user_script:1."),
             ("ERR", "Error running script (call to f_5f51): @user_script:1: @user_script: 1: -OOM"),
         ] {
-            assert!(matches!(fault(code, detail), Fault::Refused(_)), "{detail}");
+            let refused = fault(code, detail);
+            assert!(matches!(refused, Fault::Refused(_)), "{detail}");
+            assert!(!refused.detail().contains("args"), "{refused:?}");
         }
     }
 }
