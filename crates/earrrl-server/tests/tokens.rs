@@ -260,7 +260,7 @@ fn config_check_lists_tokens_without_their_secrets() {
     }
     for (text, mistake) in [
         (config(LOGIN).replace("name = \"root\"", "name = \"proxy\""), "another token is called"),
-        (config(LOGIN).replace("\"root-token", "\"proxy-token"), "is another token's, too"),
+        (config(LOGIN).replace("\"root-token", "\"proxy-token"), "is that of"),
         (config(LOGIN).replace("name = \"root\"", "name = \"a b\""), "letters, digits"),
         (config(LOGIN).replace("root-token-0123456789", "short"), "token: 5 bytes; expected 16"),
         (config(LOGIN).replace("token = \"root-token-0123456789\"\n", ""), "token or token_file"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use earrrl::Mode;
@@ -204,8 +205,8 @@ impl Tokens {
         let mut tokens = Self::default();
         let check = secrets("check_token", &server.check_token, &server.check_token_file, problems);
         let admin = secrets("admin_token", &server.admin_token, &server.admin_token_file, problems);
-        tokens.add("check_token", check, CHECKS.into(), None);
-        tokens.add("admin_token", admin, [Scope::Admin].into(), None);
+        tokens.add("check_token", check, CHECKS.into(), None, problems);
+        tokens.add("admin_token", admin, [Scope::Admin].into(), None, problems);
         if let Some(last) = server.token.get(MAX_NAMED) {
             problems.add(last.span(), format!("token: more than {MAX_NAMED} tables"));
         }
@@ -215,14 +216,20 @@ impl Tokens {
         tokens
     }
 
-    /// Adds a token, unless it has no secret.
+    /// Adds a token, unless it has no secret. Reports a secret that another token has.
     fn add(
         &mut self,
         name: &str,
-        secrets: Vec<Token>,
+        (place, secrets): (Range<usize>, Vec<Token>),
         scopes: BTreeSet<Scope>,
         rules: Option<BTreeSet<String>>,
+        problems: &mut Problems,
     ) {
+        let shares = |token: &&NamedToken| token.secrets.iter().any(|one| secrets.contains(one));
+        if let Some(other) = self.0.iter().find(shares) {
+            let other = &other.grant.name;
+            problems.add(place, format!("token: the secret of {name:?} is that of {other:?}, too"));
+        }
         if !secrets.is_empty() {
             let grant = Arc::new(Grant { name: name.to_owned(), scopes, rules });
             self.0.push(NamedToken { secrets, grant });
@@ -252,14 +259,10 @@ impl Tokens {
         if table.token.is_none() && table.token_file.is_none() {
             problems.add(place.clone(), "token: expected token or token_file");
         }
-        let secrets = secrets("token", &table.token, &table.token_file, problems);
-        let known = |secret: &Token| self.0.iter().any(|token| token.secrets.contains(secret));
-        if secrets.iter().any(known) {
-            problems.add(place, format!("token: the secret of {name:?} is another token's, too"));
-        }
+        let (_, secrets) = secrets("token", &table.token, &table.token_file, problems);
         let scopes = scopes(&table.scopes, problems);
         let rules = table.rules.as_ref().map(|names| permitted_rules(names, rules, problems));
-        self.add(name, secrets, scopes, rules);
+        self.add(name, (place, secrets), scopes, rules, problems);
     }
 
     /// Returns the access of a client that sends no token.
@@ -318,21 +321,22 @@ fn permitted_rules(
     names.get_ref().iter().map(|name| name.get_ref().clone()).collect()
 }
 
-/// Reads the secrets of one token: one, or two on a line each while a new one replaces an old one.
+/// Reads the secrets of one token and returns them with their place: one, or two on a line each while a
+/// new one replaces an old one.
 fn secrets(
     name: &str,
     inline: &file::Placed<String>,
     from_file: &file::Placed<String>,
     problems: &mut Problems,
-) -> Vec<Token> {
+) -> (Range<usize>, Vec<Token>) {
     let Some((span, text)) = secret(name, inline.as_ref(), from_file.as_ref(), problems) else {
-        return Vec::new();
+        return Default::default();
     };
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if !(1..=MAX_SECRETS).contains(&lines.len()) {
         let count = lines.len();
         problems.add(span, format!("{name}: {count} tokens; expected one, or two on a line each"));
-        return Vec::new();
+        return Default::default();
     }
     let mut tokens = Vec::with_capacity(lines.len());
     for line in lines {
@@ -341,7 +345,7 @@ fn secrets(
             Err(why) => problems.add(span.clone(), format!("{name}: {why}")),
         }
     }
-    tokens
+    (span, tokens)
 }
 
 impl Token {
