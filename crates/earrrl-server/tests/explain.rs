@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use crate::command::earrrl;
+use crate::support::TestServer;
 
 const CONFIG: &str = r#"
 version = 1
@@ -24,9 +25,13 @@ limit = "gcra 100/s burst=500"
 
 /// Explains a request, which is given as attributes separated by blanks.
 fn explain(attributes: &str) -> String {
+    explain_under(CONFIG, attributes)
+}
+
+fn explain_under(config: &str, attributes: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
-    std::fs::write(&file, CONFIG).unwrap();
+    std::fs::write(&file, config).unwrap();
     let words = ["config", "explain", file.to_str().unwrap()].into_iter();
     let outcome = earrrl(&words.chain(attributes.split(' ')).collect::<Vec<_>>());
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
@@ -64,4 +69,25 @@ fn the_client_of_an_explanation_is_behind_trusted_proxies() {
     let text = explain("client=10.0.0.1 header:X-Forwarded-For=192.0.2.7 path=/");
     assert!(text.contains("  key: \"192.0.2.7\"\n"), "{text}");
     assert!(!text.contains("no rule reads"), "{text}");
+}
+
+/// The server takes the names of attributes as the configuration spells them, over every protocol.
+#[test]
+fn the_server_decides_what_an_explanation_says() {
+    const RULE: &str = "[[rule]]\nname = \"tokens\"\nlimit = \"gcra 1/h burst=20\"\n\
+                        cost = \"attribute:tokens\"\nmax_cost = 10\n\
+                        match = { \"attribute:host\" = \"shop.example\" }\n";
+    let words = ["attribute:tokens=5", "attribute:host=Shop.example", "client=192.0.2.7"];
+    let text = explain_under(RULE, &words.join(" "));
+    assert!(text.contains("tokens: applies") && text.contains("  cost: 5\n"), "{text}");
+    let (server, _) = TestServer::manual(RULE);
+    let pairs: Vec<_> = words.iter().map(|word| word.split_once('=').unwrap()).collect();
+    let pair = |(name, value): &(&str, &str)| format!("{name:?}:{value:?}");
+    let pairs_json = pairs.iter().map(pair).collect::<Vec<_>>().join(",");
+    let body = format!("{{\"attributes\":{{{pairs_json}}}}}");
+    let answer = server.http().post("/v1/check", &body);
+    assert!(answer.body.contains("\"remaining\":15"), "{answer:?}");
+    let flat: Vec<_> = pairs.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let answer = server.resp().line(&format!("EARRRL.CHECKATTR {}", flat.join(" ")));
+    assert!(format!("{answer:?}").contains("10"), "{answer:?}");
 }

@@ -1,6 +1,7 @@
 //! The attributes of requests, as rules name and match them.
 
-use std::borrow::Cow;
+mod name;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -10,14 +11,12 @@ use toml::Spanned;
 use super::file;
 use super::problem::Problems;
 use super::server::network;
-use super::suggest::nearest;
 use crate::path::Paths;
 use earrrl_tower::Prefixes;
 use earrrl_tower::address::parse;
 
-/// The names of attributes that have no prefix such as `header:`, in the order in which errors list
-/// them.
-pub const PLAIN: [&str; 5] = ["client", "user", "path", "method", "domain"];
+pub use self::name::{PLAIN, attribute_name, normal_host};
+
 /// The largest number of parts that the key of a rule may have.
 const MAX_LEN: usize = 64;
 
@@ -156,6 +155,17 @@ impl ValuePattern {
                 return Err(format!("`{}`: `*` may stand at the end only", text.escape_debug()));
             }
         };
+        if attribute == "host" && !is_prefix {
+            let lower = text.to_ascii_lowercase();
+            let host = String::from_utf8_lossy(&normal_host(lower.as_bytes().into())).into_owned();
+            if host != lower {
+                return Err(format!(
+                    "`{}`: requests have a host without port and last dot; want `{}`",
+                    text.escape_debug(),
+                    host.escape_debug()
+                ));
+            }
+        }
         let before = match attribute {
             "path" if !before.starts_with('/') && text != "*" => return Err(no_path(text)),
             "path" if text.contains(['?', '#']) => {
@@ -247,47 +257,6 @@ pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
 
 fn no_path(text: &str) -> String {
     format!("`{}`: expected a path that begins with `/`, as \"/login\"", text.escape_debug())
-}
-
-/// Returns an attribute's name as requests have it: `attribute:plan` becomes `plan`, and names of
-/// headers become lower case.
-///
-/// # Errors
-/// Returns a sentence about the names that exist if this one is unknown.
-pub fn attribute_name(text: &str) -> Result<String, String> {
-    let (kind, name) = text.split_once(':').unwrap_or((text, ""));
-    match kind {
-        "header" if !name.is_empty() => Ok(format!("header:{}", name.to_ascii_lowercase())),
-        "attribute" if !name.is_empty() => Ok(name.to_owned()),
-        "descriptor" if !name.is_empty() => Ok(format!("descriptor:{name}")),
-        _ if PLAIN.contains(&text) => Ok(text.to_owned()),
-        _ => Err(unknown(text)),
-    }
-}
-
-/// Names that other programs use for an attribute, each with the name that this program uses.
-const SYNONYMS: [(&str, &str); 8] = [
-    ("ip", "client"),
-    ("address", "client"),
-    ("remote_addr", "client"),
-    ("username", "user"),
-    ("url", "path"),
-    ("uri", "path"),
-    ("route", "path"),
-    ("verb", "method"),
-];
-
-fn unknown(text: &str) -> String {
-    let synonym = SYNONYMS.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
-    let suggestion: Cow<'_, str> = match synonym.map(|(_, name)| *name).or(nearest(text, PLAIN)) {
-        Some(name) => format!("; did you mean `{name}`?").into(),
-        None => "".into(),
-    };
-    format!(
-        "unknown attribute `{}`, expected client, user, path, method, header:NAME or \
-         attribute:NAME{suggestion}",
-        text.escape_debug()
-    )
 }
 
 impl KeyPart {

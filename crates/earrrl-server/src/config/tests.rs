@@ -98,6 +98,29 @@ fn a_whole_file() {
     assert!(login.overrides[0].conditions[0].holds(b"partner-7"));
 }
 
+/// The names of headers are in small letters, as requests have them.
+#[test]
+fn the_cost_is_an_attribute_or_a_header() {
+    for (text, name) in [
+        ("attribute:tokens", "tokens"),
+        ("attribute:Tokens", "Tokens"),
+        ("header:X-Tokens", "header:x-tokens"),
+        ("attribute:header:X-Tokens", "header:x-tokens"),
+    ] {
+        let config = Config::parse(&rule(&format!("cost = \"{text}\"")), "f").unwrap();
+        assert_eq!(config.rules[0].cost, CostSource::Attribute(name.to_owned()), "{text}");
+    }
+}
+
+/// Some requests can pass such a limit: their costs are below 1.
+#[test]
+fn a_limit_below_one_is_for_costs_below_one() {
+    for fields in ["cost = 0.1", "cost = \"attribute:x\"\nmin_cost = 0.1", "cost = { \"/\" = 0.5 }"]
+    {
+        assert!(Config::parse(&limited("gcra 1/s burst=0.5", fields), "f").is_ok(), "{fields}");
+    }
+}
+
 #[test]
 fn the_nearest_path_has_its_cost() {
     let config = Config::parse(WHOLE, "f").unwrap();
@@ -447,7 +470,7 @@ fn every_mistake_says_what_would_be_right() {
         (rule("cost = { \"api\" = 2 }"), "4:8:", "as \"/login\""),
         (rule("cost = 61"), "4:8:", "at most 60 can"),
         (rule("cost = { \"/big\" = 100 }"), "4:8:", "at most 60 can"),
-        (rule("cost = \"attribute:\""), "4:8:", "\"attribute:NAME\""),
+        (rule("cost = \"attribute:\""), "4:8:", "attribute:NAME"),
         (rule("cost = true"), "4:8:", "expected a number"),
         (rule("max_cost = \"5\""), "4:12:", "expected a number"),
         (rule("capacity = 10_000_000_001"), "4:12:", "to 10000000000"),
@@ -492,6 +515,38 @@ fn every_mistake_says_what_would_be_right() {
         ("name = 1\nname = 2".to_owned(), "2:1:", "duplicate key"),
         ("[server]\nhttp = ".to_owned(), "2:8:", "expected"),
         ("[server\nhttp = \"off\"".to_owned(), "1:8:", "]"),
+        (limited("gcra 1/s burst=0.5", ""), "3:9:", "cost: 1 can never pass"),
+        (limited("gcra 1/s burst=0.5", "cost = 1"), "4:8:", "only costs below 1 can"),
+        (limited("sliding-log 0.5/1m", ""), "3:9:", "only costs below 1 can"),
+        (limited("exponential 0.5/1m", ""), "3:9:", "only costs below 1 can"),
+        (
+            rule("override = [{ key = { user = \"a\" }, limit = \"gcra 1/s burst=0.5\" }]"),
+            "4:45:",
+            "only costs below 1 can",
+        ),
+        (
+            server("check_token = \"0123456789abcdef\"\nadmin_token = \"0123456789abcdef\""),
+            "3:15:",
+            "the secret of \"admin_token\" is that of \"check_token\"",
+        ),
+        (
+            server(
+                "check_token = \"0123456789abcdef\"\n[[server.token]]\nname = \"a\"\n\
+                 token = \"0123456789abcdef\"\nscopes = [\"top\"]",
+            ),
+            "3:1:",
+            "the secret of \"a\" is that of \"check_token\"",
+        ),
+        (rule("cost = \"tokens\""), "4:8:", "\"attribute:NAME\", \"header:NAME\" or a table"),
+        (rule("cost = \"header:X Y\""), "4:8:", "cost: `X Y` is no name of a header"),
+        (rule("cost = \"attribute:header:\""), "4:8:", "header:NAME"),
+        (rule("key = \"header:X Y\""), "4:7:", "key: `X Y` is no name of a header"),
+        (rule("match = { \"header:b:c\" = \"1\" }"), "4:11:", "`b:c` is no name of a header"),
+        (
+            rule("match = { \"attribute:host\" = \"example.com:443\" }"),
+            "4:30:",
+            "`example.com:443`: requests have a host without port and last dot; want `example.com`",
+        ),
     ];
     let mut missed = String::new();
     for (text, place, right) in &mistakes {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::config::attribute::{Condition, KeyPart};
+use crate::config::attribute::{Condition, KeyPart, attribute_name, normal_host};
 use crate::path::{OtherReadings, Paths};
 use earrrl_tower::{ClientAddress, address};
 
@@ -38,12 +38,18 @@ impl<'a> Attributes<'a> {
     pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &ReadOptions) -> Self {
         let mut attributes = Self { pairs: pairs.into_iter().collect(), ..Self::default() };
         for (name, value) in &mut attributes.pairs {
+            // Callers may spell a name as the configuration does.
+            if name.starts_with("attribute:")
+                && let Ok(known) = attribute_name(name)
+            {
+                *name = known.into();
+            }
             match &**name {
                 "path" => {
                     attributes.other_paths = reading.paths.others(value);
                     normalize(value, reading.paths);
                 }
-                "host" => normalize_host(value),
+                "host" => *value = normal_host(std::mem::take(value)),
                 "method" if value.iter().any(u8::is_ascii_lowercase) => {
                     value.to_mut().make_ascii_uppercase();
                 }
@@ -143,18 +149,6 @@ impl<'a> Attributes<'a> {
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(address::text(client).into_bytes());
         }
-    }
-}
-
-/// Normalizes a host name: lower case, without the port and without trailing dots.
-fn normalize_host(host: &mut Cow<'_, [u8]>) {
-    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
-    let colon = host.iter().rposition(|byte| *byte == b':');
-    let end = colon.filter(|colon| is_port(&host[colon + 1..])).unwrap_or(host.len());
-    let dots = host[..end].iter().rev().take_while(|byte| **byte == b'.').count();
-    let end = end - dots;
-    if end < host.len() || host.iter().any(u8::is_ascii_uppercase) {
-        *host = Cow::Owned(host[..end].to_ascii_lowercase());
     }
 }
 
@@ -304,10 +298,19 @@ mod tests {
 
     #[test]
     fn paths_and_methods_have_one_form() {
-        let pairs = [("path", "//a/%6cogin?b=c"), ("method", "post"), ("user", "Alice")];
+        let pairs = [
+            ("attribute:path", "//a/%6cogin?b=c"),
+            ("method", "post"),
+            ("user", "Alice"),
+            ("attribute:tokens", "5"),
+            ("attribute:header:X-Plan", "pro"),
+            ("attribute:", "1"),
+        ];
         let found = attributes(&pairs, ClientAddress::default());
         assert_eq!(found.get("path"), Some(&b"/a/login"[..]));
         assert_eq!(found.get("method"), Some(&b"POST"[..]));
         assert_eq!(found.get("user"), Some(&b"Alice"[..]));
+        let names: Vec<&str> = found.names().collect();
+        assert_eq!(names[3..], ["tokens", "header:x-plan", "attribute:"]);
     }
 }

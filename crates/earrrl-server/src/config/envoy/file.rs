@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use earrrl::{Action, Limit, Rule};
+use earrrl::{Action, Cost, Limit, Rule};
 
 use super::unit::Unit;
+use crate::config::rule::check_passes;
 use crate::config::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
 
@@ -310,7 +311,10 @@ impl Reader {
     }
 
     fn own_limit(&mut self, node: &YamlNode) -> Option<Limit> {
-        match self.text("limit", node).parse::<Rule>() {
+        let rule = self.text("limit", node).parse::<Rule>().map_err(|error| error.to_string());
+        // The cost of a request of Envoy is a whole number, and usually 1.
+        let rule = rule.and_then(|rule| check_passes(rule.limit(), Cost::ONE).map(|()| rule));
+        match rule {
             Ok(rule) => Some(*rule.limit()),
             Err(error) => {
                 self.problem(node.place, format!("limit: {error}"));

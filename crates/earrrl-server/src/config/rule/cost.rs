@@ -1,9 +1,10 @@
 //! The fields `cost`, `min_cost` and `max_cost` of a rule.
 
-use earrrl::{Cost, Mode, Nanos, Quota, Rule, Wait};
+use earrrl::{Cost, Limit, Mode, Nanos, Quota, Rule, Wait};
+use toml::Spanned;
 
 use super::overrides::Override;
-use crate::config::attribute::Condition;
+use crate::config::attribute::{Condition, attribute_name};
 use crate::config::problem::Problems;
 use crate::config::{file, value};
 use crate::path::Paths;
@@ -61,20 +62,29 @@ pub(super) fn cost_source(
     let Some(field) = field else { return CostSource::Fixed(Cost::ONE) };
     let mut problem = |message: String| problems.add(field.span(), message);
     match field.get_ref() {
-        toml::Value::String(text) => match text.strip_prefix("attribute:") {
-            Some(name) if !name.is_empty() => CostSource::Attribute(name.to_owned()),
-            _ => {
-                let want = "expected a number, \"attribute:NAME\" or a table by path";
-                problem(format!("cost: {want}"));
+        toml::Value::String(text) => attribute(text).map_or_else(
+            |why| {
+                problem(format!("cost: {why}"));
                 CostSource::Fixed(Cost::ONE)
-            }
-        },
+            },
+            CostSource::Attribute,
+        ),
         toml::Value::Table(table) => CostSource::ByPath(by_path(table, paths, &mut problem)),
         number => {
             let cost = value::cost("cost", number, &mut problem).unwrap_or(Cost::ONE);
             CostSource::Fixed(cost)
         }
     }
+}
+
+/// Returns the name of the attribute whose value is the cost.
+fn attribute(text: &str) -> Result<String, String> {
+    if text.starts_with("attribute:") || text.starts_with("header:") {
+        return attribute_name(text);
+    }
+    let shown = text.escape_debug();
+    let want = "expected a number, \"attribute:NAME\", \"header:NAME\" or a table by path";
+    Err(format!("`{shown}`: {want}"))
 }
 
 /// Reports costs that can never pass: a configured one under the limit of the rule or of an override, and
@@ -85,17 +95,6 @@ pub(super) fn check_costs(
     file: &file::RuleTable,
     problems: &mut Problems,
 ) {
-    if let Some(field) = &file.cost {
-        let mut problem = |why| problems.add(field.span(), why);
-        check_under(rule, cost, &mut problem);
-        // An override with an invalid limit is missing here, and is a problem already.
-        if overrides.len() == file.overrides.len() {
-            for (entry, table) in overrides.iter().zip(&file.overrides) {
-                let mut problem = |why| problems.add(table.limit.span(), why);
-                check_under(&entry.rule, cost, &mut problem);
-            }
-        }
-    }
     let (most, is_fixed) = (rule.max_cost(), matches!(cost, CostSource::Fixed(_)));
     if let Some(field) = &file.max_cost
         && most < Cost::ONE
@@ -103,7 +102,17 @@ pub(super) fn check_costs(
     {
         let why =
             format!("max_cost: {most} is below 1, the cost of a request without one; set cost");
-        problems.add(field.span(), why);
+        return problems.add(field.span(), why);
+    }
+    let place = file.cost.as_ref().map_or_else(|| file.limit.span(), Spanned::span);
+    let mut problem = |why| problems.add(place.clone(), why);
+    check_under(rule, cost, &mut problem);
+    // An override with an invalid limit is missing here, and is a problem already.
+    if overrides.len() == file.overrides.len() {
+        for (entry, table) in overrides.iter().zip(&file.overrides) {
+            let mut problem = |why| problems.add(table.limit.span(), why);
+            check_under(&entry.rule, cost, &mut problem);
+        }
     }
 }
 
@@ -118,14 +127,26 @@ fn check_under(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)
         let max_cost = rule.max_cost();
         if cost > max_cost {
             problem(format!("cost: {cost} is above max_cost, {max_cost}"));
-            continue;
-        }
-        let (_, decision) = rule.limit().decide(None, Nanos::ZERO, cost, Mode::Peek);
-        if decision.retry_after == Wait::Never {
-            let most = Quota::of(rule.limit()).units;
-            problem(format!("cost: {cost} can never pass under this limit; at most {most} can"));
+        } else if let Err(why) = check_passes(rule.limit(), cost) {
+            problem(why);
         }
     }
+}
+
+/// Checks that a request of a new client passes.
+///
+/// # Errors
+/// Returns the costs that pass if this one never does.
+pub fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
+    let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
+    if decision.retry_after != Wait::Never {
+        return Ok(());
+    }
+    let can = match Quota::of(limit).units {
+        0 => "only costs below 1 can".to_owned(),
+        most => format!("at most {most} can"),
+    };
+    Err(format!("cost: {cost} can never pass under this limit; {can}"))
 }
 
 /// Validates the costs by path, and sorts them so that the most specific pattern applies: the one with
