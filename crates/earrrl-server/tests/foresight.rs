@@ -87,8 +87,17 @@ fn options_are_variables_too() {
     let server = [("EARRRL_CONFIG", "/nowhere"), ("EARRRL_RULE", "login=gcra 1/s burst=5")];
     let (code, _, err) = run("replay", &server, &[&log(), "--rule", "fixed-window 60/1m"]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let (code, _, err) = run("replay", &[("EARRRL_REPLAY_RULE", "gcra")], &[&log()]);
-    assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+    for (command, variable, value, right) in [
+        ("replay", "EARRRL_REPLAY_RULE", "gcra", "expected a rate"),
+        ("replay", "EARRRL_REPLAY_ANONYMIZE", "maybe", "expected true or false"),
+        ("serve", "EARRRL_ALLOW_REMOTE", "maybe", "expected true or false"),
+        ("serve", "EARRRL_LOG_JSON", " ", "expected true or false"),
+        ("serve", "EARRRL_CAPACITY", "1e6", "'1e6'"),
+    ] {
+        let (code, _, err) = run(command, &[(variable, value)], &[]);
+        assert_eq!((code, err.lines().count()), (Some(2), 1), "{err}");
+        assert!(err.contains(variable) && err.contains(right), "{err}");
+    }
 }
 
 #[test]

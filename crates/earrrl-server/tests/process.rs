@@ -553,6 +553,10 @@ fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
         (&["-c", "/nowhere.toml"], "a command comes first, as in `earrrl serve`"),
         (&["serve", "--http", ":8080"], "\"8080\", is for this machine only"),
         (&["server"], "'serve'"),
+        (&["serve", "--rule", "A b=gcra 1/s burst=5"], "name: `A b`"),
+        (&["serve", "--rule", "a=gcra 1/s burst=0.5"], "cost: 1 can never pass"),
+        (&["serve", "--rule", "a=gcra 1/s burst=5;;b=gcra 1/s;"], "burst"),
+        (&["serve", "--rule", " ; "], "expected NAME=RULE"),
     ] {
         let output = run(arguments);
         let error = text(&output.stderr);

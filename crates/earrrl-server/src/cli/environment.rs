@@ -2,8 +2,8 @@
 //! sets `--half-life` of `suggest`. The name contains the command, so that variables of the server,
 //! whose options have the same names, do not apply.
 
-use clap::builder::FalseyValueParser;
-use clap::{Arg, ArgAction, Command};
+use clap::error::ContextKind;
+use clap::{Arg, ArgAction, Command, Error};
 
 /// The commands whose options can be set by environment variables.
 const COMMANDS: [&str; 3] = ["replay", "suggest", "simulate"];
@@ -27,7 +27,32 @@ fn with_variable(command: &str, arg: Arg) -> Arg {
     let arg = arg.env(variable).hide_env(true);
     match (several, flag) {
         (true, _) => arg.value_delimiter(';'),
-        (_, true) => arg.value_parser(FalseyValueParser::new()),
+        (_, true) => arg.value_parser(truth),
         _ => arg,
     }
+}
+
+/// Parses the variable of an option that is on or off. An empty variable is off, as if it were not set.
+pub(super) fn truth(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
+        "" | "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
+/// Returns the name of the environment variable that has the value which an error refuses; `None` if the
+/// value is one of the arguments.
+pub(super) fn refused_variable(error: &Error, command: &Command) -> Option<String> {
+    let context = |kind| error.get(kind).map(ToString::to_string);
+    let option = context(ContextKind::InvalidArg)?;
+    let option = option.split_whitespace().next()?.trim_start_matches("--");
+    let value = context(ContextKind::InvalidValue)?;
+    let named = command
+        .get_subcommands()
+        .find(|known| std::env::args().any(|word| word == known.get_name()))?;
+    let arg = named.get_arguments().find(|arg| arg.get_long() == Some(option))?;
+    let variable = arg.get_env()?;
+    let is_it = std::env::var(variable).is_ok_and(|set| set.split(';').any(|part| part == value));
+    is_it.then(|| variable.to_string_lossy().into_owned())
 }

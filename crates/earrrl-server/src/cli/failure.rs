@@ -3,7 +3,10 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use clap::Command;
 use earrrl_logs::text::plain;
+
+use super::environment::refused_variable;
 
 /// The exit status of a command that failed.
 pub(crate) const ERROR: u8 = 2;
@@ -66,7 +69,7 @@ pub(super) fn lines(text: &str) -> CliFailure {
 }
 
 /// Prints help unchanged, or a mistake in the arguments in one line, and returns the exit status.
-pub(super) fn usage(error: &clap::Error) -> ExitCode {
+pub(super) fn usage(error: &clap::Error, command: &Command) -> ExitCode {
     if !error.use_stderr()
         || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     {
@@ -79,10 +82,12 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let message = message.split(" For more information, try").next().unwrap_or(message);
+    let variable = refused_variable(error, command);
+    let message = variable.map_or(message.to_owned(), |name| format!("{name}: {message}"));
     let first = std::env::args_os().nth(1).unwrap_or_default();
     match first.as_encoded_bytes().starts_with(b"-") {
         true => warn(&format!("{message}; a command comes first, as in `earrrl serve`")),
-        false => warn(message),
+        false => warn(&message),
     }
     ExitCode::from(ERROR)
 }

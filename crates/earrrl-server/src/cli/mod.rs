@@ -50,10 +50,11 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub(crate) fn run() -> ExitCode {
-    let matches = environment::with_variables(Cli::command()).try_get_matches();
+    let command = environment::with_variables(Cli::command());
+    let matches = command.clone().try_get_matches();
     let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::usage(&error, &command),
     };
     let result = match cli.command {
         Command::Replay(args) => run_replay(*args),
@@ -62,7 +63,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Config(args) => config::run(args),
         Command::State(args) => state::run(args),
         Command::Completions(args) => completions::run(args, &mut Cli::command()),
-        Command::Man(args) => man::run(&args, environment::with_variables(Cli::command())),
+        Command::Man(args) => man::run(&args, command),
         Command::Suggest(args) => suggest::run(*args),
         Command::Simulate(args) => simulate::run(*args),
         Command::Top(args) => top::run(*args),

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
-use earrrl::{StateDirectory, SystemClock};
+use earrrl::{Cost, Rule, StateDirectory, SystemClock};
 use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
 use earrrl_server::config::listen::{ListenAddress, ListenAt, Protocol};
+use earrrl_server::config::rule::check_passes;
 use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig, StateConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
@@ -23,6 +23,7 @@ use earrrl_server::serve::run::{Running, Signals, catch_hangup};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use super::environment::truth;
 use super::{CliFailure, failure};
 
 /// The default gRPC address, which applies if Envoy's rate limits are configured without an
@@ -47,9 +48,9 @@ pub(super) struct ServeArgs {
     config: Option<PathBuf>,
     /// A rule to serve instead of a configuration file, as `NAME=RULE`; may be repeated, or hold several
     /// rules with `;` between them.
-    #[arg(long = "rule", value_name = "RULE", env = "EARRRL_RULE", value_delimiter = ';')]
-    #[arg(conflicts_with = "config", value_parser = named_rule)]
-    rules: Vec<RuleConfig>,
+    #[arg(long = "rule", value_name = "RULE", env = "EARRRL_RULE")]
+    #[arg(conflicts_with = "config", value_parser = named_rules)]
+    rules: Vec<NamedRules>,
     /// The address for HTTP, or `off` [default: 127.0.0.1:8080].
     #[arg(long, alias = "port", value_name = "ADDR", env = "EARRRL_HTTP")]
     http: Option<ListenAt>,
@@ -100,13 +101,13 @@ pub(super) struct ServeArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     capacity: Option<u64>,
     /// Serve other machines without tokens.
-    #[arg(long, env = "EARRRL_ALLOW_REMOTE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "EARRRL_ALLOW_REMOTE", value_parser = truth)]
     allow_remote: bool,
     /// Let checks contain the text of a rule instead of its name.
-    #[arg(long, env = "EARRRL_ALLOW_INLINE_RULES", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "EARRRL_ALLOW_INLINE_RULES", value_parser = truth)]
     allow_inline_rules: bool,
     /// Write the log as JSON.
-    #[arg(long, env = "EARRRL_LOG_JSON", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "EARRRL_LOG_JSON", value_parser = truth)]
     log_json: bool,
 }
 
@@ -115,8 +116,9 @@ impl ServeArgs {
         let mut config = match &self.config {
             Some(path) => Config::load(path)?,
             None if !self.rules.is_empty() => {
-                only_once(&self.rules)?;
-                Config { rules: self.rules.clone(), ..Config::default() }
+                let rules = self.rules.iter().flat_map(|rules| rules.0.clone()).collect::<Vec<_>>();
+                only_once(&rules)?;
+                Config { rules, ..Config::default() }
             }
             None if !self.envoy_config.is_empty() || self.envoy_xds.is_some() => Config::default(),
             None => Config::parse(DEFAULT_RULE, "default")?,
@@ -196,15 +198,34 @@ fn only_once(rules: &[RuleConfig]) -> Result<(), ConfigError> {
     }
 }
 
+/// The rules of one option `--rule`.
+#[derive(Clone, Debug)]
+struct NamedRules(Vec<RuleConfig>);
+
+/// Parses rules with `;` between them.
+fn named_rules(text: &str) -> Result<NamedRules, String> {
+    let rules = text.split(';').filter(|rule| !rule.trim().is_empty());
+    let rules: Vec<_> = rules.map(named_rule).collect::<Result<_, _>>()?;
+    if rules.is_empty() {
+        return Err("expected NAME=RULE, as \"login=gcra 1/s burst=60\"".to_owned());
+    }
+    Ok(NamedRules(rules))
+}
+
 /// Parses a rule with a name, such as `login=gcra 1/s burst=60`. A rule without a name is called
 /// `default`.
 fn named_rule(text: &str) -> Result<RuleConfig, String> {
+    let parse = |rule: &str| rule.trim().parse::<Rule>();
+    // The first `=` may also be that of an option; no rule follows it then.
     let (name, rule) = match text.split_once('=') {
-        Some((name, rule)) if !name.trim().contains(' ') => (name.trim(), rule),
+        Some((name, rule)) if !name.trim().contains(' ') || parse(rule).is_ok() => {
+            (name.trim(), rule)
+        }
         _ => ("default", text),
     };
     earrrl::check_name(name).map_err(|error| error.to_string())?;
-    let rule = rule.trim().parse().map_err(|error: earrrl::RuleError| error.to_string())?;
+    let rule = parse(rule).map_err(|error| error.to_string())?;
+    check_passes(rule.limit(), Cost::ONE)?;
     Ok(RuleConfig::new(name, rule))
 }
 
