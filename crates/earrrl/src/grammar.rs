@@ -59,7 +59,9 @@ impl<'a> Word<'a> {
     }
 
     fn unknown_unit(&self) -> RuleError {
-        let meant = did_you_mean(self.text, duration::UNIT_NAMES);
+        // One letter is similar to every other letter.
+        let known = duration::UNIT_NAMES.into_iter().filter(|_| self.text.chars().count() > 1);
+        let meant = did_you_mean(self.text, known);
         self.expected(&format!("a unit such as s, m, h, d{meant}"))
     }
 

@@ -91,6 +91,16 @@ impl Condition {
         self.patterns.iter().any(|pattern| pattern.matches(value))
     }
 
+    /// Returns true if all clients with an IPv4 or an IPv6 address meet the condition.
+    fn is_every_client(&self) -> bool {
+        self.attribute == "client"
+            && self.patterns.iter().any(|pattern| match pattern {
+                ValuePattern::Network(network, _) => network.prefix_len() == 0,
+                ValuePattern::Prefix(prefix) => prefix.is_empty(),
+                _ => false,
+            })
+    }
+
     /// Returns the values and networks that the condition names, or `None` if it also names a text
     /// prefix, which cannot be looked up.
     pub(super) fn index_keys(&self) -> Option<Vec<IndexKey<'_>>> {
@@ -269,7 +279,8 @@ impl KeyPart {
                 };
             }
         }
-        attribute_name(text).map(Self::Attribute)
+        let attribute = attribute_name(text).map(Self::Attribute);
+        attribute.map_err(|why| format!("{why}; a fixed text is in quotes, as \"'login'\""))
     }
 }
 
@@ -280,7 +291,7 @@ pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Pa
         |name: &str, field: &file::Placed<String>, [off, on]: [&str; 2], usual: bool| {
             let Some(field) = field else { return usual };
             if field.get_ref() != off && field.get_ref() != on {
-                problems.add(field.span(), format!("{name}: expected \"{off}\" or \"{on}\""));
+                problems.expected(name, field, format!("\"{off}\" or \"{on}\""));
             }
             field.get_ref() == on
         };
@@ -359,7 +370,12 @@ pub(super) fn conditions(
                 Err(why) => problems.add(values.span(), format!("{field_name}: {why}")),
             }
         }
-        conditions.push(Condition { attribute, patterns });
+        let condition = Condition { attribute, patterns };
+        if field_name == "exempt" && condition.is_every_client() {
+            let why = "exempt: that is everybody; name networks, or remove the rule";
+            problems.add(values.span(), why);
+        }
+        conditions.push(condition);
     }
     conditions
 }

@@ -38,7 +38,8 @@ impl File {
         }
         engine.hmac_key_file = None;
         (engine.ca_file, engine.cert_file, engine.key_file) = (None, None, None);
-        (envoy.xds, envoy.xds_ca, envoy.xds_cert, envoy.xds_key) = (None, None, None, None);
+        (envoy.xds, envoy.node) = (None, None);
+        (envoy.xds_ca, envoy.xds_cert, envoy.xds_key) = (None, None, None);
         Self { server: ServerTable::default(), engine, envoy, ..self }
     }
 }
@@ -135,10 +136,10 @@ pub(super) struct EnvoyTable {
     pub(super) problem_body: bool,
     pub(super) dynamic_metadata: bool,
     pub(super) xds: Placed<String>,
-    pub(super) xds_ca: Option<String>,
-    pub(super) xds_cert: Option<String>,
-    pub(super) xds_key: Option<String>,
-    pub(super) node: Option<String>,
+    pub(super) xds_ca: Placed<String>,
+    pub(super) xds_cert: Placed<String>,
+    pub(super) xds_key: Placed<String>,
+    pub(super) node: Placed<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -218,7 +218,7 @@ fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
 fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
     let Some(field) = &file.rules else { return false };
     if field.get_ref() != "none" {
-        problems.add(field.span(), "rules: expected \"none\"; a rule is a table, [[rule]]");
+        problems.expected("rules", field, "\"none\"; a rule is a table, [[rule]]");
     } else if !file.rule.is_empty() {
         problems.add(field.span(), "rules: \"none\" is for a file without any [[rule]]");
     }

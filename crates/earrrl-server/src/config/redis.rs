@@ -1,5 +1,6 @@
 //! The fields of `[engine]` for Redis, and the check for rules that Redis cannot serve.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -38,7 +39,11 @@ pub(super) fn validate(
 ) -> RedisConfig {
     let mut options = Options::new(&urls.join(","));
     if let Some(error) = options.urls.iter().find_map(|u| earrrl_redis::check_url(u).err()) {
-        problems.add(span, format!("redis: {error}"));
+        problems.add(span.clone(), format!("redis: {error}"));
+    }
+    let mut known = HashSet::new();
+    if !options.urls.iter().all(|url| known.insert(url)) {
+        problems.add(span.clone(), "redis: the same address is there twice; once is enough");
     }
     topology(file, &mut options, problems);
     if let Some(prefix) = &file.prefix {
@@ -82,6 +87,9 @@ fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Prob
     match (&file.sentinel, &file.cluster) {
         (Some(sentinel), cluster) => {
             options.sentinel = Some(sentinel.get_ref().clone());
+            if sentinel.get_ref().is_empty() {
+                problems.expected("sentinel", sentinel, "the name of the master, as \"mymaster\"");
+            }
             options.cluster = false;
             if cluster.is_some() {
                 problems.add(sentinel.span(), "sentinel: a Cluster has none; want one of them");

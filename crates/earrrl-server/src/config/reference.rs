@@ -97,6 +97,8 @@ fn with_field(heading: &str, field: &str, value: Option<&str>) -> String {
             "suggest" => format!("{rule}limit = \"recent-average 1/s half-life=1m\"\n{own}"),
             _ => format!("{rule}{limit}{own}"),
         },
+        "`[client_address]`" if field == "header" => format!("{heading}\nhops = 1\n{own}"),
+        "`[envoy]`" if field == "node" => format!("{heading}\nxds = \"localhost:1\"\n{own}"),
         _ => format!("{heading}\n{own}"),
     };
     section.replace('`', "")

@@ -168,10 +168,11 @@ fn validate(
     let on_expiry = on_expiry(file, problems);
     let rule = rule.map(|rule| rule.with_on_expiry(on_expiry));
     let cost = cost_source(&file.cost, paths, problems);
+    let exempt = conditions("exempt", &file.exempt, paths, problems);
     let mut config = RuleConfig {
         name: file.name.get_ref().clone(),
         key: client_key(&file.key, problems),
-        overrides: overrides(file, terms, paths, problems),
+        overrides: overrides((file, &exempt), terms, paths, problems),
         conditions: conditions("match", &file.matching, paths, problems),
         min_cost: min_cost(file, &cost, terms.max_cost, problems),
         cost,
@@ -182,7 +183,7 @@ fn validate(
         estimate: estimate(file, rule.as_ref(), problems),
         consistency: consistency(file, problems),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
-        exempt: conditions("exempt", &file.exempt, paths, problems),
+        exempt,
         rule: rule?,
     };
     for entry in &mut config.overrides {

@@ -285,7 +285,8 @@ fn address(
     }
     let parsed = listen::parse(field.get_ref());
     if let Err(expected) = &parsed {
-        problems.add(field.span(), format!("{name}: {expected}, or \"off\""));
+        let want = expected.trim_start_matches("expected ");
+        problems.expected(name, field, format!("{want}, or \"off\""));
     }
     parsed.ok()
 }
@@ -295,7 +296,7 @@ fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Pro
     let Some(field) = field else { return default };
     let parsed = u32::from_str_radix(field.get_ref(), 8).ok().filter(|mode| *mode <= 0o777);
     parsed.unwrap_or_else(|| {
-        problems.add(field.span(), "socket_mode: expected a file's mode in octal, as \"660\"");
+        problems.expected("socket_mode", field, "a file's mode in octal, as \"660\"");
         default
     })
 }
@@ -312,22 +313,27 @@ pub(super) fn client_address(
                 "trusted_proxies: that is everybody; name the proxies' networks, or set hops",
             ),
             Some(network) => address = address.trust(network),
-            None => problems.add(
-                proxy.span(),
-                "trusted_proxies: expected an address or a network, as \"10.0.0.0/8\"",
-            ),
+            None => {
+                let want = "an address or a network, as \"10.0.0.0/8\"";
+                problems.expected("trusted_proxies", proxy, want);
+            }
         }
     }
     if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
         problems.add(hops.span(), "hops: trusted_proxies is set already; want one of them");
     }
+    let hops = number("hops", file.hops.as_ref(), 0, 0..=16, problems) as usize;
     if let Some(header) = &file.header {
         match source(header.get_ref()) {
-            Some(source) => address = address.source(source),
-            None => problems.add(
+            Some(_) if file.trusted_proxies.is_empty() && hops == 0 => problems.add(
                 header.span(),
-                "header: expected the name of a header, as \"forwarded\" or \"x-real-ip\"",
+                "header: only with trusted_proxies or hops, the proxies that set it",
             ),
+            Some(source) => address = address.source(source),
+            None => {
+                let want = "the name of a header, as \"forwarded\" or \"x-real-ip\"";
+                problems.expected("header", header, want);
+            }
         }
     }
     let mut bounded = |name, field: &file::Placed<u64>, default: u8, most| {
@@ -336,7 +342,6 @@ pub(super) fn client_address(
     // The default prefix lengths are those of [`Prefixes::default`].
     let ipv4 = bounded("ipv4_prefix", &file.ipv4_prefix, 32, 32) as u8;
     let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
-    let hops = bounded("hops", &file.hops, 0, 16) as usize;
     address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
 }
 

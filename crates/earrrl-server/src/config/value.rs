@@ -56,7 +56,7 @@ pub(super) fn seconds(
         None => {
             let (least, most) = bounds.into_inner();
             let want = format!("whole seconds from {least}s to {most}s, as \"30s\" or \"5m\"");
-            problems.add(field.span(), format!("{name}: expected {want}"));
+            problems.expected(name, field, want);
             default
         }
     }
@@ -72,10 +72,7 @@ pub(super) fn listeners(
     for listener in names {
         match Protocol::ALL.into_iter().find(|protocol| protocol.name() == listener.get_ref()) {
             Some(protocol) => listeners.push(protocol),
-            None => {
-                problems
-                    .add(listener.span(), format!("{name}: expected http, resp, grpc or admin"));
-            }
+            None => problems.expected(name, listener, "http, resp, grpc or admin"),
         }
     }
     listeners
@@ -89,9 +86,7 @@ pub(super) fn duration(
 ) -> Option<Duration> {
     let parsed = earrrl::parse_duration(field.get_ref()).ok().filter(|d| !d.is_zero());
     if parsed.is_none() {
-        let shown = field.get_ref().escape_debug();
-        let want = "expected a duration above 0, as \"250ms\" or \"2s\"";
-        problems.add(field.span(), format!("{name}: `{shown}`: {want}"));
+        problems.expected(name, field, "a duration above 0, as \"250ms\" or \"2s\"");
     }
     parsed
 }
@@ -165,16 +160,17 @@ pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// Validates the cost of a request: a number with at most nine decimals.
 pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)) -> Option<Cost> {
     let parsed = match value {
+        // No cost is so large, and its decimal would be long.
+        toml::Value::Float(float) if float.abs() > 1e18 => format!("{float:e}").parse::<Cost>(),
         // A float is written as the shortest decimal that stands for it, which is that of the file unless
         // the file has more digits than a float keeps.
-        toml::Value::Integer(_) | toml::Value::Float(_) => Some(value.to_string().parse::<Cost>()),
-        _ => None,
+        toml::Value::Integer(_) | toml::Value::Float(_) => value.to_string().parse::<Cost>(),
+        other => {
+            let shown: String = other.to_string().chars().take(80).collect();
+            return refuse(problem, name, &format!("`{shown}`: expected a number ≥ 0"));
+        }
     };
-    match parsed {
-        Some(Ok(cost)) => Some(cost),
-        Some(Err(error)) => refuse(problem, name, &error),
-        None => refuse(problem, name, &"expected a number ≥ 0"),
-    }
+    parsed.map_or_else(|error| refuse(problem, name, &error), Some)
 }
 
 fn refuse<T>(problem: impl FnOnce(String), name: &str, why: &dyn fmt::Display) -> Option<T> {

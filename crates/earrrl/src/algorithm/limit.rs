@@ -482,6 +482,12 @@ pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
             format!("the rule is {} bytes long; at most {}", text.len(), grammar::LONGEST);
         return Err(RuleError::syntax(problem));
     }
+    if let Some((before, after)) = text.split_once([',', ';']) {
+        let column = before.chars().count() + 1;
+        let got = &text[before.len()..text.len() - after.len()];
+        let problem = format!("expected a blank between words, got `{got}`");
+        return Err(RuleError::syntax(problem).at(column));
+    }
     let mut words = RuleWords::new(text);
     let name = words.next(&format!("expected {}", names()))?;
     let limit = Limit::read(name.text, &mut words).unwrap_or_else(|| Err(unknown(&name)))?;

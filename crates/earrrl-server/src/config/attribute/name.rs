@@ -49,8 +49,8 @@ fn unknown(text: &str) -> String {
         None => "".into(),
     };
     format!(
-        "unknown attribute `{}`, expected client, user, path, method, header:NAME or \
-         attribute:NAME{suggestion}",
+        "unknown attribute `{}`, expected client, user, path, method, domain, header:NAME, \
+         attribute:NAME or descriptor:NAME{suggestion}",
         text.escape_debug()
     )
 }

@@ -188,11 +188,24 @@ impl EnvoyConfig {
 }
 
 fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Option<ControlPlane> {
-    let field = file.xds.as_ref()?;
-    let path = |name: &Option<String>| name.as_ref().map(PathBuf::from);
+    let Some(field) = &file.xds else {
+        let (ca, cert, key) = (&file.xds_ca, &file.xds_cert, &file.xds_key);
+        let all = [("xds_ca", ca), ("xds_cert", cert), ("xds_key", key), ("node", &file.node)];
+        for (name, field) in
+            all.into_iter().filter_map(|(name, field)| Some((name, field.as_ref()?)))
+        {
+            problems.add(field.span(), format!("{name}: only with xds = \"host:port\""));
+        }
+        return None;
+    };
+    if file.files.is_some() {
+        problems.add(field.span(), "xds: files is set already; want one of them");
+    }
+    let path = |name: &toml_file::Placed<String>| name.as_ref().map(|it| it.get_ref().into());
     let files =
         PlaneFiles { ca: path(&file.xds_ca), cert: path(&file.xds_cert), key: path(&file.xds_key) };
-    let plane = ControlPlane::new(field.get_ref(), file.node.as_deref().unwrap_or_default());
+    let node = file.node.as_ref().map_or("", |node| node.get_ref());
+    let plane = ControlPlane::new(field.get_ref(), node);
     let plane = plane.and_then(|plane| plane.with_files(files));
     plane.map_err(|why| problems.add(field.span(), format!("xds: {why}"))).ok()
 }
@@ -212,6 +225,6 @@ fn word<T: Copy + Default>(
     let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
     let meant = nearest(text, words.iter().copied());
     let meant = meant.map_or_else(String::new, |word| format!("; did you mean `{word}`?"));
-    problems.add(field.span(), format!("{name}: expected {}{meant}", words.join(", ")));
+    problems.expected(name, field, format!("{}{meant}", words.join(", ")));
     T::default()
 }

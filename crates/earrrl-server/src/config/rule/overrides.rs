@@ -45,11 +45,14 @@ impl Override {
 
 /// Validates the overrides of a rule.
 pub(super) fn overrides(
-    file: &file::RuleTable,
+    (file, exempt): (&file::RuleTable, &[Condition]),
     terms: SharedTerms,
     paths: Paths,
     problems: &mut Problems,
 ) -> Vec<Override> {
+    let is_exempt = |conditions: &[Condition]| {
+        exempt.iter().any(|one| conditions.iter().any(|own| one.covers(own)))
+    };
     if let Some(excess) = file.overrides.get(MAX_OVERRIDES) {
         let count = file.overrides.len();
         problems.add(excess.key.span(), format!("{count} overrides; at most {MAX_OVERRIDES}"));
@@ -63,6 +66,9 @@ pub(super) fn overrides(
                 entry.key.span(),
                 "override: key must name the clients, such as { user = \"alice\" }",
             );
+        } else if is_exempt(&conditions) {
+            let why = "override: these are exempt from the rule, so it never applies";
+            problems.add(entry.key.span(), why);
         } else if is_covered(&valid, &index, &conditions) {
             let why =
                 "override: one before it is for all of these, and the first counts; put it first";
