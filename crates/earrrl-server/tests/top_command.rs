@@ -82,6 +82,8 @@ fn a_server_is_asked_over_tls_with_an_authority_of_its_own() {
     let table = earrrl(&[&once[..], &["--ca", &ca]].concat());
     assert_eq!((table.code, &*table.err), (Some(0), ""));
     assert!(table.out.contains("api  gcra 1/1h burst=10  0 allowed"), "{}", table.out);
+    let check = ["check", "api", "alice", "--ca", &ca, "--server", &address];
+    assert_eq!(earrrl(&check).code, Some(0), "{}", earrrl(&check).err);
     let untrusted = earrrl(&once);
     assert_eq!((untrusted.code, untrusted.err.lines().count()), (Some(2), 1), "{}", untrusted.err);
 }
@@ -100,6 +102,8 @@ fn a_server_is_asked_over_a_unix_socket() {
     let once = ["top", "--once", "--server", &address];
     let refused = earrrl(&once);
     let table = earrrl(&[&once[..], &["--token", ADMIN]].concat());
+    let check = ["check", "api", "alice", "--token", ADMIN, "--server", &address];
+    assert_eq!(earrrl(&check).code, Some(0), "{}", earrrl(&check).err);
     server.kill().unwrap();
     server.wait().unwrap();
     assert_eq!(refused.code, Some(2), "{}", refused.err);
@@ -111,10 +115,12 @@ fn a_server_is_asked_over_a_unix_socket() {
 fn mistakes_are_one_line() {
     let server = server();
     let address = server.http.to_string();
+    let resp = server.resp.to_string();
     for (arguments, error) in [
         (vec!["--server", &address, "--token", "wrong-token-0123456789"], "token"),
         (vec!["--server", &address, "--token", ADMIN, "--rule", "no"], "rule"),
-        (vec!["--server", "unix:/nowhere"], "No such file"),
+        (vec!["--server", "unix:/nowhere"], "unix:/nowhere: No such file"),
+        (vec!["--server", &resp], "no server of HTTP answers there"),
         (vec!["--server", "host"], "expected HOST:PORT"),
         (vec!["--rule", "gcra x"], "--rule"),
         (vec!["access.log"], "--config"),

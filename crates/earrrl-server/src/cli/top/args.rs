@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::address::ServerAddress;
 use crate::cli::log::LogArgs;
+use crate::cli::server_address::ServerAddress;
 
 /// Show the clients of a running server by rate, live; or those of state files, or of a log under rules to try
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,5 @@
 //! The command `earrrl top`: the clients of a running server, of state files or of a log, by rate.
 
-mod address;
 mod args;
 mod config_trial;
 mod keys;
@@ -24,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::CliFailure;
+use super::http_client::HttpClient;
 pub(super) use args::TopArgs;
 use args::TopOutput;
 use keys::{KeyEffect, Screen};
@@ -60,8 +60,8 @@ fn source(args: TopArgs) -> Result<Box<dyn ClientSource>, CliFailure> {
     if args.is_log() {
         return Ok(Box::new(logged::LogSource::open(args)?));
     }
-    let remote = remote::Remote::new(args.server, args.token, args.ca.as_deref());
-    Ok(Box::new(remote.map_err(CliFailure::new)?))
+    let client = HttpClient::new(args.server, args.token, args.ca.as_deref());
+    Ok(Box::new(remote::Remote(client.map_err(CliFailure::new)?)))
 }
 
 fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {

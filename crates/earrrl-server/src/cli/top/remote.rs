@@ -1,124 +1,31 @@
-//! A running server as the source: its HTTP API over TCP, TLS or a Unix socket.
+//! A running server as the source: its HTTP API.
 
-use std::path::Path;
-use std::time::Duration;
-
-use axum::body::{Body, to_bytes};
-use axum::http::{Method, Request, header};
+use axum::http::Method;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use earrrl_logs::line::Escaped;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::runtime::Runtime;
-use tokio::time::timeout;
 
-use super::address::ServerAddress;
 use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
 use super::source::ClientSource;
-use earrrl_server::config::envoy::PlaneTls;
-use earrrl_server::serve::dial::Dial;
-
-/// The longest time that the server may take to respond.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// The size of the largest response that is read, in bytes.
-const MAX_ANSWER_LEN: usize = 16 * 1024 * 1024;
-
-/// A connection that carries HTTP.
-trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+use crate::cli::http_client::{HttpClient, detail};
 
 /// A running server.
-pub(super) struct Remote {
-    runtime: Runtime,
-    address: ServerAddress,
-    /// The TLS settings, for an address over TLS only.
-    tls: Option<Dial>,
-    token: Option<String>,
-}
+pub(super) struct Remote(pub(super) HttpClient);
 
 impl Remote {
-    /// Prepares requests to a server.
-    pub(super) fn new(
-        address: ServerAddress,
-        token: Option<String>,
-        ca: Option<&Path>,
-    ) -> Result<Self, String> {
-        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err("token: expected visible ASCII characters".to_owned());
-        }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let tls = match &address {
-            ServerAddress::Tls(host) => {
-                let files = PlaneTls { ca: ca.map(Path::to_owned), cert: None };
-                Some(Dial::new(host, &files, b"http/1.1")?)
-            }
-            ServerAddress::Plain(_) | ServerAddress::Unix(_) => None,
-        };
-        Ok(Self { runtime, address, tls, token })
-    }
-
     /// Sends a request, and returns the body of the response.
     fn ask(&self, method: Method, path: &str) -> Result<String, String> {
-        let exchange = async { timeout(TIMEOUT, self.exchange(method, path)).await };
-        let answer = self.runtime.block_on(exchange).map_err(|_| "no answer within 10 s")?;
-        let (status, body) = answer.map_err(|error| error.to_string())?;
-        if (200..300).contains(&status) {
-            return Ok(body);
+        match self.0.send(method, path, None)? {
+            (200..300, body) => Ok(body),
+            (status, body) => Err(detail(status, &body)),
         }
-        let detail = serde_json::from_str::<Value>(&body).ok();
-        let detail = detail.and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
-        let detail = detail.unwrap_or_else(|| format!("status {status}"));
-        let hint = match status {
-            401 => "; the server asks for a token: give it with --token or EARRRL_TOKEN",
-            _ => "",
-        };
-        Err(format!("{}{hint}", detail.escape_debug()))
     }
 
     fn json(&self, path: &str) -> Result<Value, String> {
         let body = self.ask(Method::GET, path)?;
         serde_json::from_str(&body).map_err(|error| format!("{path}: no JSON: {error}"))
-    }
-
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-    ) -> Result<(u16, String), Box<dyn std::error::Error>> {
-        let host = match &self.address {
-            ServerAddress::Plain(host) | ServerAddress::Tls(host) => host,
-            ServerAddress::Unix(_) => "localhost",
-        };
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
-        if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-        }
-        let request = request.body(Body::empty())?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(self.connect().await?)).await?;
-        let served = tokio::spawn(connection);
-        let answer = sender.send_request(request).await?;
-        let status = answer.status().as_u16();
-        let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER_LEN).await?;
-        served.abort();
-        Ok((status, String::from_utf8(body.into())?))
-    }
-
-    async fn connect(&self) -> std::io::Result<Box<dyn Duplex>> {
-        Ok(match (&self.address, &self.tls) {
-            (ServerAddress::Unix(path), _) => Box::new(UnixStream::connect(path).await?),
-            (ServerAddress::Tls(_), Some(tls)) => Box::new(tls.connect().await?),
-            (ServerAddress::Plain(host) | ServerAddress::Tls(host), _) => {
-                Box::new(TcpStream::connect(host).await?)
-            }
-        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The address of a server: HTTP, HTTPS or a Unix socket.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -12,6 +13,16 @@ pub(super) enum ServerAddress {
     Tls(String),
     /// The path of a Unix socket.
     Unix(PathBuf),
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(host) => f.write_str(host),
+            Self::Tls(host) => write!(f, "https://{host}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 impl FromStr for ServerAddress {

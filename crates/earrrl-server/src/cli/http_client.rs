@@ -1,0 +1,137 @@
+//! Requests to a server, over TCP, TLS or a Unix socket.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, header};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use super::server_address::ServerAddress;
+use earrrl_server::config::envoy::PlaneTls;
+use earrrl_server::serve::dial::Dial;
+
+/// The longest time that the server may take to respond.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The size of the largest response that is read, in bytes.
+const MAX_ANSWER_LEN: usize = 16 * 1024 * 1024;
+
+/// A connection that carries HTTP.
+trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
+/// A running server, which is asked with a connection for each request.
+pub(super) struct HttpClient {
+    runtime: Runtime,
+    address: ServerAddress,
+    /// The TLS settings, for an address over TLS only.
+    tls: Option<Dial>,
+    token: Option<String>,
+}
+
+impl HttpClient {
+    /// Prepares requests to a server.
+    pub(super) fn new(
+        address: ServerAddress,
+        token: Option<String>,
+        ca: Option<&Path>,
+    ) -> Result<Self, String> {
+        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err("token: expected visible ASCII characters".to_owned());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let tls = match &address {
+            ServerAddress::Tls(host) => {
+                let files = PlaneTls { ca: ca.map(Path::to_owned), cert: None };
+                Some(Dial::new(host, &files, b"http/1.1")?)
+            }
+            ServerAddress::Plain(_) | ServerAddress::Unix(_) => None,
+        };
+        Ok(Self { runtime, address, tls, token })
+    }
+
+    /// Sends a request, with a body of JSON if one is given. Returns the status and the body of the response.
+    ///
+    /// # Errors
+    /// Returns an error that names the server if it does not answer.
+    pub(super) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<String>,
+    ) -> Result<(u16, String), String> {
+        let exchange = async { timeout(TIMEOUT, self.exchange(method, path, json)).await };
+        let answer = match self.runtime.block_on(exchange) {
+            Ok(answer) => answer.map_err(|error| reason(&*error)),
+            Err(_) => Err("no answer within 10 s".to_owned()),
+        };
+        answer.map_err(|why| format!("{}: {why}", self.address))
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<String>,
+    ) -> Result<(u16, String), Box<dyn Error>> {
+        let host = match &self.address {
+            ServerAddress::Plain(host) | ServerAddress::Tls(host) => host,
+            ServerAddress::Unix(_) => "localhost",
+        };
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if json.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(json.map_or(Body::empty(), Body::from))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(self.connect().await?)).await?;
+        let served = tokio::spawn(connection);
+        let answer = sender.send_request(request).await?;
+        let status = answer.status().as_u16();
+        let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER_LEN).await?;
+        served.abort();
+        Ok((status, String::from_utf8(body.into())?))
+    }
+
+    async fn connect(&self) -> std::io::Result<Box<dyn Duplex>> {
+        Ok(match (&self.address, &self.tls) {
+            (ServerAddress::Unix(path), _) => Box::new(UnixStream::connect(path).await?),
+            (ServerAddress::Tls(_), Some(tls)) => Box::new(tls.connect().await?),
+            (ServerAddress::Plain(host) | ServerAddress::Tls(host), _) => {
+                Box::new(TcpStream::connect(host).await?)
+            }
+        })
+    }
+}
+
+/// Returns the reason why a server did not answer.
+fn reason(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref::<hyper::Error>() {
+        Some(error) if error.is_parse() => format!("no server of HTTP answers there: {error}"),
+        _ => error.to_string(),
+    }
+}
+
+/// Returns the reason that the response of a refused request states.
+pub(super) fn detail(status: u16, body: &str) -> String {
+    let detail = serde_json::from_str::<Value>(body).ok();
+    let detail = detail.and_then(|problem| Some(problem.get("detail")?.as_str()?.to_owned()));
+    let detail = detail.unwrap_or_else(|| format!("status {status}"));
+    let hint = match status {
+        401 => "; the server asks for a token: give it with --token or EARRRL_TOKEN",
+        _ => "",
+    };
+    format!("{}{hint}", detail.escape_debug())
+}
