@@ -41,7 +41,8 @@ fn convert(text: &str, name: &str) -> Result<String, ConfigError> {
         return Err(fail(problems));
     }
     let config: String = rules.iter().map(LimitadorRule::to_toml).collect();
-    let config = format!("version = 1\n{config}");
+    let none = if rules.is_empty() { "rules = \"none\"\n" } else { "" };
+    let config = format!("version = 1\n{none}{config}");
     Config::parse(&config, &format!("{name}, converted"))?;
     Ok(config)
 }
@@ -68,11 +69,15 @@ impl LimitadorRule {
         for (field, value) in fields {
             rule.set(field, value)?;
         }
-        if rule.domain.is_empty() || rule.most == 0 || rule.seconds == 0 {
-            let why = "expected namespace, max_value and seconds, both numbers above 0";
-            return Err(limit.place.problem(why));
+        let fields = [
+            ("namespace", rule.domain.is_empty()),
+            ("max_value", rule.most == 0),
+            ("seconds", rule.seconds == 0),
+        ];
+        match fields.into_iter().find(|(_, is_missing)| *is_missing) {
+            Some((field, _)) => Err(limit.place.problem(format!("{field}: this limit has none"))),
+            None => Ok(rule),
         }
-        Ok(rule)
     }
 
     fn set(&mut self, field: &YamlNode, value: &YamlNode) -> Result<(), ConfigProblem> {
@@ -81,8 +86,8 @@ impl LimitadorRule {
                 return Err(value.place.problem("expected a namespace without `*`"));
             }
             "namespace" => self.domain = text(value)?.to_owned(),
-            "max_value" => self.most = number(value)?,
-            "seconds" => self.seconds = number(value)?,
+            "max_value" => self.most = number("max_value", value)?,
+            "seconds" => self.seconds = number("seconds", value)?,
             "name" | "id" => self.name = Some(text(value)?.to_owned()),
             "conditions" => {
                 list(value)?.iter().try_for_each(|condition| self.add_condition(condition))?;
@@ -166,9 +171,18 @@ fn text(node: &YamlNode) -> Result<&str, ConfigProblem> {
     node.scalar().ok_or_else(|| node.place.problem("expected a text"))
 }
 
-fn number(node: &YamlNode) -> Result<u64, ConfigProblem> {
-    let number = node.scalar().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| node.place.problem("expected a whole number"))
+fn number(field: &str, node: &YamlNode) -> Result<u64, ConfigProblem> {
+    let number = node.scalar().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
+    let expected = || format!("{field}: `{}`: expected a whole number above 0", shown(node));
+    number.ok_or_else(|| node.place.problem(expected()))
+}
+
+/// Returns a text for an error, in which only control characters are escaped.
+fn shown(node: &YamlNode) -> String {
+    let text = node.scalar().unwrap_or_default().chars();
+    let escaped =
+        |one: char| if one.is_control() { one.escape_debug().to_string() } else { one.into() };
+    text.map(escaped).collect()
 }
 
 fn list(node: &YamlNode) -> Result<&[YamlNode], ConfigProblem> {
@@ -179,7 +193,7 @@ fn list(node: &YamlNode) -> Result<&[YamlNode], ConfigProblem> {
 }
 
 fn unread(node: &YamlNode) -> ConfigProblem {
-    let shown = node.scalar().unwrap_or_default().escape_debug().to_string();
+    let shown = shown(node);
     node.place.problem(format!(
         "`{shown}` has no counterpart; expected descriptors[0]['NAME'], in conditions with == 'VALUE' or \
          .startsWith('VALUE')"
@@ -246,7 +260,9 @@ mod tests {
              [[rule]]\nname = \"a-b\"\nlimit = \"fixed-window 1/1s\"\nkey = [\"descriptor:user_id\"]\n\
              match = { domain = \"a b\" }\n";
         assert_eq!(convert(text, "f").unwrap(), expected);
-        assert_eq!(convert("", "f").unwrap(), "version = 1\n");
+        for empty in ["", "[]"] {
+            assert_eq!(convert(empty, "f").unwrap(), "version = 1\nrules = \"none\"\n");
+        }
     }
 
     #[test]
@@ -256,11 +272,16 @@ mod tests {
         for (text, place, why) in [
             ("a: 1".to_owned(), "f:1:1:", "a list of at most 1000 limits"),
             ("- a".to_owned(), "f:1:3:", "expected a limit"),
-            ("- {namespace: a, max_value: 0, seconds: 1}".to_owned(), "f:1:3:", "above 0"),
-            ("- {namespace: a, max_value: -1}".to_owned(), "f:1:29:", "whole number"),
+            (
+                "- {namespace: a, max_value: 0, seconds: 1}".to_owned(),
+                "f:1:29:",
+                "max_value: `0`: expected a whole number above 0",
+            ),
+            ("- {namespace: a, max_value: -1}".to_owned(), "f:1:29:", "max_value: `-1`: expected"),
+            ("- {namespace: a, max_value: 1}".to_owned(), "f:1:3:", "seconds: this limit has none"),
             (limit("colour: red"), "f:1:44:", "colour"),
             (limit("variables: user"), "f:1:55:", "expected a list"),
-            (limit("variables: [\"f(x)\"]"), "f:1:56:", "no counterpart"),
+            (limit("variables: [\"f('x')\"]"), "f:1:56:", "`f('x')` has no counterpart"),
             (limit("variables: [\"descriptors[x]['a']\"]"), "f:1:56:", "no counterpart"),
             (limit("variables: [\"descriptors[0]['a\"]"), "f:1:56:", "no counterpart"),
             (limit("conditions: [\"a != 'b'\"]"), "f:1:57:", "no counterpart"),
