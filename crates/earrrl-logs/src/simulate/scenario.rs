@@ -72,11 +72,20 @@ impl Scenario {
         match name {
             "rule" => self.rules.push(value.parse().map_err(|error| problem(&error))?),
             "client" => self.clients.push(value.parse().map_err(|error| problem(&error))?),
+            "duration" if self.duration.is_some() => return Err(problem(&"is there twice")),
             "duration" => {
-                self.duration =
-                    Some(earrrl::parse_duration(value).map_err(|error| problem(&error))?);
+                let time = earrrl::parse_duration(value).map_err(|error| problem(&error))?;
+                if time.is_zero() {
+                    return Err(problem(&"expected a time above 0"));
+                }
+                self.duration = Some(time);
             }
-            "seed" => self.seed = Some(value.parse().map_err(|error| problem(&error))?),
+            "seed" if self.seed.is_some() => return Err(problem(&"is there twice")),
+            "seed" => {
+                let seed = value.parse().ok();
+                let want = || format!("seed: `{value}` is not a whole number, 0 or more");
+                self.seed = Some(seed.ok_or_else(want)?);
+            }
             _ => return Err("expected rule, client, duration or seed, then = and a value".into()),
         }
         Ok(())
@@ -122,7 +131,10 @@ mod tests {
             ("rule = gcra", "line 1: rule: column 5"),
             ("client = a", "line 1: client: column 2"),
             ("duration = 5", "line 1: duration: `5` is not a duration"),
-            ("seed = -1", "line 1: seed: invalid digit"),
+            ("duration = 0s", "line 1: duration: expected a time above 0"),
+            ("duration = 5s\nduration = 6s", "line 2: duration: is there twice"),
+            ("seed = 1\nseed = 1", "line 2: seed: is there twice"),
+            ("seed = -1", "line 1: seed: `-1` is not a whole number"),
             ("client = \u{1b}[31mx steady 5/s", "line 1: the control character \\u{1b}"),
         ] {
             let error = text.parse::<Scenario>().unwrap_err();

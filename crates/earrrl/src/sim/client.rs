@@ -94,7 +94,11 @@ impl FromStr for Client {
         let pattern = pattern(&mut words)?;
         let time = |word: Option<Word<'_>>| word.as_ref().map(Word::duration).transpose();
         let from = time(words.option("from")?)?.unwrap_or_default();
-        let until = time(words.option("until")?)?;
+        let end = words.option("until")?;
+        let until = time(end)?;
+        if let Some(end) = end.filter(|_| until.is_some_and(|until| until <= from)) {
+            return Err(end.expected("a time after `from`"));
+        }
         let cost = match words.option("cost")? {
             Some(word) => word.text.parse().map_err(|error: RuleError| error.at(word.column))?,
             None => Cost::ONE,
@@ -169,6 +173,7 @@ mod tests {
             ("a steady 1/s obey retry=1s", 14, "not both"),
             ("a steady 1/s cost=x", 19, "is not a decimal number"),
             ("a steady 1/s sometimes", 14, "sometimes"),
+            ("a steady 1/s from=10s until=5s", 29, "`5s` is not a time after `from`"),
         ] {
             let error = text.parse::<Client>().unwrap_err();
             assert_eq!(error.column(), Some(column), "{text}: {error}");
