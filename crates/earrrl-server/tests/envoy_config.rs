@@ -86,6 +86,10 @@ fn a_key_where_it_means_nothing_is_a_warning() {
     let mut warnings = Vec::new();
     file::parse(text, "f.yaml", &mut warnings).unwrap();
     assert_eq!(warnings, ["f.yaml:7:20: 'shadow_mode' is no key of a rate_limit; ignored"]);
+    let text = "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day}}\n";
+    let mut warnings = Vec::new();
+    file::parse(text, "f.yaml", &mut warnings).unwrap();
+    assert_eq!(warnings, ["f.yaml:3:26: no requests_per_unit is 0 requests: all are denied"]);
 }
 
 #[test]

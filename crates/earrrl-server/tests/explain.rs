@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use crate::command::earrrl;
-use crate::support::TestServer;
+use crate::support::{TestServer, testdata};
 
 const CONFIG: &str = r#"
 version = 1
@@ -90,4 +90,12 @@ fn the_server_decides_what_an_explanation_says() {
     let flat: Vec<_> = pairs.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let answer = server.resp().line(&format!("EARRRL.CHECKATTR {}", flat.join(" ")));
     assert!(format!("{answer:?}").contains("10"), "{answer:?}");
+}
+
+#[test]
+fn descriptors_are_explained_only_with_their_domain() {
+    let file = testdata("envoy/shop.yaml");
+    let outcome = earrrl(&["config", "explain", file.to_str().unwrap(), "user=alice"]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.out);
+    assert!(outcome.err.contains("descriptors need their domain first"), "{}", outcome.err);
 }

@@ -131,6 +131,13 @@ fn a_client_that_has_quit_does_not_hold_up_a_stop() {
     assert!(process.child.wait().unwrap().success());
 }
 
+#[test]
+fn the_warnings_of_config_check_are_logged() {
+    let mut process =
+        serve_with("\n[[rule]]\nname = \"slots\"\nlimit = \"concurrent 5 timeout=60s\"\n");
+    process.until_logged("slots: concurrent 5 timeout=60s applies to reservations alone");
+}
+
 /// A key can contain the value of a header, which may be a credential.
 #[test]
 fn observed_keys_are_not_logged() {
@@ -557,6 +564,16 @@ fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
         (&["serve", "--rule", "a=gcra 1/s burst=0.5"], "cost: 1 can never pass"),
         (&["serve", "--rule", "a=gcra 1/s burst=5;;b=gcra 1/s;"], "burst"),
         (&["serve", "--rule", " ; "], "expected NAME=RULE"),
+        (&["serve", "--capacity", "-1"], "'-1' for '--capacity <N>'"),
+        (&["serve", "--http", "off", "--resp", "off"], "http and resp are off"),
+        (&["serve", "--http", "127.0.0.1:46311", "--resp", "127.0.0.1:46311"], "; http has it"),
+        (&["serve", "--envoy-algorithm", "gcra"], "--envoy-algorithm: only with descriptors"),
+        (&["serve", "--envoy-config", "/nonexist"], "--envoy-config: /nonexist: No such file"),
+        (&["check", "a", "b", "--cost", "-1"], "`-1` is not a decimal number"),
+        (&["simulate", "--seed", "x"], "expected a whole number, 0 or more"),
+        (&["simulate", "--duration", "0s"], "expected a time above 0"),
+        (&["replay", "--expire", "0s"], "expected a time above 0"),
+        (&["man", "/nonexist/x"], "/nonexist/x/"),
     ] {
         let output = run(arguments);
         let error = text(&output.stderr);
@@ -629,6 +646,23 @@ fn config_check_tells_every_mistake() {
         "{error}"
     );
     assert_eq!(run(&["config", "check", "/nonexistent"]).status.code(), Some(2));
+    for (setting, right) in [
+        ("[engine]\nstate = \"/dev/null\"", "state: /dev/null is something else already"),
+        ("[server]\nhttp = \"unix:/nonexist/x\"", "http: the folder of /nonexist/x: No such file"),
+        ("[server]\nresp = \"unix:/etc/hostname\"", "resp: /etc/hostname is something else"),
+        (
+            "[server]\nevents_file = \"/nonexist/x\"",
+            "events_file: the folder of /nonexist/x: No such",
+        ),
+        ("[server]\nevents_file = \"/tmp\"", "events_file: /tmp is something else already"),
+        ("[server]\nhttp = \":9166\"", "http: 0.0.0.0:9166 can be reached"),
+        ("[server]\nhttp = \":9166\"", "allow_remote = true in [server]"),
+    ] {
+        let wrong = check(&format!("rules = \"none\"\n{setting}\n"));
+        let error = text(&wrong.stderr);
+        assert_eq!((wrong.status.code(), error.lines().count()), (Some(2), 1), "{error}");
+        assert!(error.contains("limits.toml: ") && error.contains(right), "{error}");
+    }
 }
 
 #[test]

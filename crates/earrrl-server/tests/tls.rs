@@ -295,7 +295,7 @@ fn tables_that_make_no_sense_are_refused() {
     let authority = authority();
     for (more, expected) in [
         ("client_names = [\"a\"]", "client_names: only with client_ca"),
-        ("listeners = [\"https\"]", "listeners: expected http, resp, grpc or admin"),
+        ("listeners = [\"https\"]", "listeners: `https`: expected http, resp, grpc or admin"),
         ("min_version = 1", "unknown field `min_version`"),
     ] {
         let text = format!("{}{RULE}", authority.table(more));

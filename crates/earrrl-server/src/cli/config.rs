@@ -1,15 +1,16 @@
 //! The commands `earrrl config check` and `earrrl config explain`.
 
+use std::fs::FileType;
 use std::io::{self, Write as _};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl::Action;
 use earrrl_logs::text::counted;
-use earrrl_server::config::rule::RuleConfig;
-use earrrl_server::config::{Config, ConfigError, EnvoyConfig, limitador};
+use earrrl_server::config::listen::{ListenAddress, Protocol};
+use earrrl_server::config::{Config, ConfigError, EngineConfig, EnvoyConfig, limitador};
 use earrrl_server::service::memory_check::{self, OverMemory};
 use earrrl_server::tls::Tls;
 
@@ -67,6 +68,38 @@ fn from_limitador(file: &Path) -> Result<ExitCode, CliFailure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the first path of the configuration at which a server could not create or use its file on this
+/// machine.
+fn unusable_path(config: &Config) -> Option<String> {
+    let state = match &config.engine {
+        EngineConfig::State(state) => unusable("state", &state.directory, FileType::is_dir),
+        _ => None,
+    };
+    let events = config.server.events_file.as_deref();
+    let events = || unusable("events_file", events?, |found| !found.is_dir());
+    let sockets = || {
+        Protocol::ALL.into_iter().find_map(|protocol| match config.server.address(protocol)? {
+            ListenAddress::Unix(path) => unusable(protocol.name(), path, FileType::is_socket),
+            ListenAddress::Tcp(_) => None,
+        })
+    };
+    state.or_else(events).or_else(sockets)
+}
+
+/// Returns an error if there is something else at a path, or no folder for it.
+fn unusable(field: &str, path: &Path, is_it: impl Fn(&FileType) -> bool) -> Option<String> {
+    let shown = path.display();
+    match path.metadata() {
+        Ok(found) if is_it(&found.file_type()) => None,
+        Ok(_) => Some(format!("{field}: {shown} is something else already; want another path")),
+        Err(_) => {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+            let error = folder.metadata().err()?;
+            Some(format!("{field}: the folder of {shown}: {error}"))
+        }
+    }
+}
+
 /// Creates an error from a message and, if it is known, its place in the file.
 fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> CliFailure {
     let name = file.display().to_string();
@@ -82,7 +115,10 @@ fn mistake(file: &Path, place: Option<Range<usize>>, message: String) -> CliFail
 fn check(file: &Path) -> Result<ExitCode, CliFailure> {
     let config = load(file)?;
     if let Some(why) = config.server.exposed() {
-        return Err(CliFailure::new(why));
+        return Err(mistake(file, None, why));
+    }
+    if let Some(why) = unusable_path(&config) {
+        return Err(mistake(file, None, why));
     }
     if let Some(OverMemory { message, place }) = memory_check::over_memory(&config) {
         return Err(mistake(file, place, message));
@@ -98,27 +134,11 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
     if config.limits_nothing() {
         return Err(mistake(file, None, Config::LIMITS_NOTHING.to_owned()));
     }
-    for rule in delaying(&config) {
-        writeln!(
-            io::stderr(),
-            "warning: {rule}: action = \"delay\" lets the request pass at once behind a proxy that does not \
-             wait for the seconds in X-RateLimit-Delay, as only the recipe for HAProxy does; \
-             see docs/proxies.md"
-        )?;
-    }
     for caution in config.cautions() {
         writeln!(io::stderr(), "warning: {caution}")?;
     }
     print_summary(file, &config)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the names of the rules that delay requests, if the configuration is meant for proxies,
-/// which cannot delay.
-fn delaying(config: &Config) -> impl Iterator<Item = &str> {
-    let delays = |rule: &&RuleConfig| matches!(rule.rule.action(), Action::Delay { .. });
-    let rules = config.rules.iter().filter(|_| config.answers_proxies);
-    rules.filter(delays).map(|rule| rule.name.as_str())
 }
 
 /// Prints the number of rules, the number of requests that each rule allows at once, and what each

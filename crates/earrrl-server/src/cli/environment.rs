@@ -11,8 +11,14 @@ const COMMANDS: [&str; 3] = ["replay", "suggest", "simulate"];
 /// The options that may be repeated; a variable separates their values by semicolons.
 const SEVERAL: [&str; 3] = ["rule", "client", "cost"];
 
-/// Adds the environment variables to the options of a command.
+/// Adds the environment variables to the options of a command, and takes negative numbers as values.
 pub(super) fn with_variables(command: Command) -> Command {
+    // A negative number is a wrong value and no unknown option.
+    let number = |arg: Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    let command = command.mut_subcommands(|found| found.mut_args(number));
     COMMANDS.into_iter().fold(command, |command, name| {
         command.mut_subcommand(name, |found| found.mut_args(|arg| with_variable(name, arg)))
     })

@@ -25,6 +25,10 @@ pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<Exit
     };
     let pairs: Vec<_> = pairs.iter().map(|word| pair(word)).collect::<Result<_, _>>()?;
     let text = match (domain, &config.envoy.tree) {
+        (None, Some(_)) if config.rules.is_empty() => {
+            let why = "there are no rules, and descriptors need their domain first";
+            return Err(CliFailure::new(format!("{why}, as `DOMAIN NAME=VALUE`")));
+        }
         (None, _) => explain_request(config, &pairs)?,
         (Some(domain), Some(tree)) => {
             explain_descriptor(tree, config.envoy.algorithm, domain, &pairs)

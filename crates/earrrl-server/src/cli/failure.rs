@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Command;
 use earrrl_logs::text::plain;
@@ -56,6 +57,12 @@ impl From<io::Error> for CliFailure {
     }
 }
 
+/// Parses a duration above 0.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let time = earrrl::parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("expected a time above 0".to_owned()) } else { Ok(time) }
+}
+
 /// Prints a line on standard error.
 pub(crate) fn warn(message: &str) {
     // A failure is ignored: if standard error is closed, it cannot be reported.
@@ -82,8 +89,10 @@ pub(super) fn usage(error: &clap::Error, command: &Command) -> ExitCode {
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let message = message.split(" For more information, try").next().unwrap_or(message);
+    let message =
+        message.replace("invalid digit found in string", "expected a whole number, 0 or more");
     let variable = refused_variable(error, command);
-    let message = variable.map_or(message.to_owned(), |name| format!("{name}: {message}"));
+    let message = variable.map_or(message.clone(), |name| format!("{name}: {message}"));
     let first = std::env::args_os().nth(1).unwrap_or_default();
     match first.as_encoded_bytes().starts_with(b"-") {
         true => warn(&format!("{message}; a command comes first, as in `earrrl serve`")),

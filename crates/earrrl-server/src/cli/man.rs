@@ -1,11 +1,12 @@
 //! The command `earrrl man`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{fs, io};
 
 use clap::Command;
 use clap_mangen::Man;
+use earrrl_logs::text::plain;
 
 use super::CliFailure;
 
@@ -50,7 +51,7 @@ pub(super) fn run(args: &ManArgs, command: Command) -> Result<ExitCode, CliFailu
 }
 
 /// Writes the manual pages of a command and of its subcommands.
-fn write_pages(folder: &Path, command: &Command) -> io::Result<()> {
+fn write_pages(folder: &Path, command: &Command) -> Result<(), CliFailure> {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_pages(folder, command)?;
     }
@@ -60,5 +61,7 @@ fn write_pages(folder: &Path, command: &Command) -> io::Result<()> {
     // The generator calls the text after the options EXTRA; in these commands that text is
     // examples.
     let text = String::from_utf8_lossy(&text).replace(".SH EXTRA\n", ".SH EXAMPLES\n");
-    fs::write(folder.join(page.get_filename()), text + LAST_SECTIONS)
+    let file = folder.join(page.get_filename());
+    let failed = |error| CliFailure::new(format!("{}: {}", file.display(), plain(&error)));
+    fs::write(&file, text + LAST_SECTIONS).map_err(failed)
 }

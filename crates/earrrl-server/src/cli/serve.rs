@@ -12,8 +12,9 @@ use std::time::Duration;
 use earrrl::{Cost, Rule, StateDirectory, SystemClock};
 use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
 use earrrl_server::config::listen::{ListenAddress, ListenAt, Protocol};
-use earrrl_server::config::rule::check_passes;
-use earrrl_server::config::{Config, ConfigError, EngineConfig, RuleConfig, StateConfig};
+use earrrl_server::config::{
+    Config, ConfigError, EngineConfig, RuleConfig, StateConfig, check_passes,
+};
 use earrrl_server::log::Log;
 use earrrl_server::serve::allocator;
 use earrrl_server::serve::descriptors;
@@ -156,7 +157,8 @@ impl ServeArgs {
             envoy.files.clone_from(&self.envoy_config);
         }
         envoy.algorithm = self.envoy_algorithm.unwrap_or(envoy.algorithm);
-        for warning in envoy.load()? {
+        let field = if self.envoy_config.is_empty() { "[envoy] files" } else { "--envoy-config" };
+        for warning in envoy.load().map_err(|error| error.of(field))? {
             tracing::warn!("{warning}");
         }
         if let Some(address) = &self.envoy_xds {
@@ -172,6 +174,10 @@ impl ServeArgs {
             envoy.control_plane = Some(plane.map_err(failed)?);
         }
         let serves = !envoy.files.is_empty() || envoy.control_plane.is_some();
+        if self.envoy_algorithm.is_some() && !serves {
+            let why = "only with descriptors, of --envoy-config, --envoy-xds or [envoy] files";
+            return Err(ConfigError::unreadable("--envoy-algorithm", why.to_owned()));
+        }
         if serves && config.server.grpc.is_none() && self.grpc.is_none() {
             config.server.grpc = Some(ListenAddress::Tcp(DEFAULT_GRPC));
         }
@@ -304,6 +310,9 @@ fn announce(args: &ServeArgs, running: &Running, config: &Config) {
     tracing::info!(%http, %resp, %grpc, %admin, rules, descriptors, "serving");
     if config.limits_nothing() {
         tracing::warn!("{}", Config::LIMITS_NOTHING);
+    }
+    for caution in config.cautions() {
+        tracing::warn!("{caution}");
     }
     if args.config.is_some() || config.rules.is_empty() {
         return;

@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use earrrl::{Action, Limit, Quota, Rule};
+use earrrl::{Action, Cost, Limit, Quota, Rule};
 use earrrl_redis::{Consistency, max_exact_units};
 
 use super::attribute::{Condition, KeyPart};
-use super::rule::{OnMissing, RuleConfig};
+use super::listen::Protocol;
+use super::rule::{CostSource, OnMissing, RuleConfig};
 use super::{Config, EngineConfig};
 
 /// The least number of requests at once that a warning is about.
@@ -26,18 +27,25 @@ impl Config {
     /// Returns warnings about rules that only reservations apply, that let surprisingly many requests
     /// through at once, whose key names what requests lack, whose overrides nearly name a part of the
     /// key, or whose counts are exchanged too rarely
-    /// through Redis or rounded by it.
+    /// through Redis or rounded by it, and about a server without listeners.
     pub fn cautions(&self) -> Vec<String> {
         let of_rule = |config| {
             let found = [
                 only_reserved(config),
                 self.large_burst(config),
                 self.lacked_key(config),
+                self.lacked_cost(config),
+                self.undelayed(config),
                 mistyped_override(config),
             ];
             found.into_iter().flatten().map(|caution| format!("{}: {caution}", config.name))
         };
         let mut cautions: Vec<String> = self.rules.iter().flat_map(of_rule).collect();
+        let has_descriptors = !self.envoy.files.is_empty() || self.envoy.control_plane.is_some();
+        let is_off = |protocol| self.server.address(protocol).is_none();
+        if !has_descriptors && Protocol::ALL.into_iter().all(is_off) {
+            cautions.push("[server] http and resp are off, and nothing else is on".to_owned());
+        }
         let EngineConfig::Redis(redis) = &self.engine else { return cautions };
         let sync = redis.options.sync;
         let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
@@ -74,6 +82,31 @@ impl Config {
              second rule with this key and match, as \"gcra 1/m burst=5\"; see docs/choosing-a-limit.md",
             config.rule
         ))
+    }
+
+    /// Returns a warning if a rule delays requests of proxies, which cannot wait.
+    fn undelayed(&self, config: &RuleConfig) -> Option<String> {
+        let delays = matches!(config.rule.action(), Action::Delay { .. });
+        (delays && self.answers_proxies).then(|| {
+            "action = \"delay\" lets the request pass at once behind a proxy that does not wait for the \
+             seconds in X-RateLimit-Delay, as only the recipe for HAProxy does; see docs/proxies.md"
+                .to_owned()
+        })
+    }
+
+    /// Returns a warning if a rule takes its cost from an attribute that requests of proxies lack.
+    fn lacked_cost(&self, config: &RuleConfig) -> Option<String> {
+        let CostSource::Attribute(name) = &config.cost else { return None };
+        let mut conditions = config.conditions.iter();
+        let lacks = self.answers_proxies
+            && !of_proxies(name)
+            && conditions.all(|condition| of_proxies(&condition.attribute));
+        lacks.then(|| {
+            format!(
+                "cost: requests that a proxy describes have no `{name}`: each costs {}; want header:NAME",
+                config.min_cost.max(Cost::ONE)
+            )
+        })
     }
 
     /// Returns a warning if a rule is meant for requests of Envoy's rate limit service that lack an

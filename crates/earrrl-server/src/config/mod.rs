@@ -35,6 +35,7 @@ pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
 pub use tls::TlsConfig;
+pub use value::check_passes;
 
 use crate::path::Paths;
 use earrrl_tower::ClientAddress;

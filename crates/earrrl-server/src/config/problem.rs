@@ -38,6 +38,13 @@ impl ConfigError {
         Self { name: name.to_owned(), problems: vec![problem] }
     }
 
+    /// Adds the name of the field that names the file, if the file could not be read.
+    #[must_use]
+    pub fn of(self, field: &str) -> Self {
+        let is_read = self.problems.iter().any(|problem| problem.line.is_some());
+        if is_read { self } else { Self { name: format!("{field}: {}", self.name), ..self } }
+    }
+
     /// Creates an error with one mistake at a place in the text.
     pub fn at(name: &str, text: &str, place: Range<usize>, message: String) -> Self {
         Self { name: name.to_owned(), problems: vec![ConfigProblem::at(text, place, message)] }

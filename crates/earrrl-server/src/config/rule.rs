@@ -26,7 +26,7 @@ use crate::path::Paths;
 use earrrl_tower::Prefixes;
 
 pub use self::action::{OnError, OnMissing, action_name};
-pub use self::cost::{CostSource, check_passes};
+pub use self::cost::CostSource;
 pub use self::estimate::EstimateConfig;
 pub use self::overrides::Override;
 

@@ -184,6 +184,14 @@ impl ServerConfig {
         }
     }
 
+    /// Returns the name of another listener that has the address of this protocol's.
+    pub fn others_at(&self, protocol: Protocol) -> Option<&'static str> {
+        let address = self.address(protocol)?;
+        let shares = |other: &Protocol| self.address(*other).is_some_and(|it| it.overlaps(address));
+        let mut others = Protocol::ALL.into_iter().filter(|other| *other != protocol);
+        others.find(shares).map(Protocol::name)
+    }
+
     /// Returns an error if clients on other machines could connect without a token or a
     /// certificate, and the configuration does not allow this explicitly.
     pub fn exposed(&self) -> Option<String> {
@@ -192,12 +200,13 @@ impl ServerConfig {
         }
         let known = self.tls.as_ref().filter(|tls| tls.client_ca.is_some());
         let open = |protocol: &Protocol| !known.is_some_and(|tls| tls.covers(*protocol));
-        let addresses =
-            Protocol::ALL.into_iter().filter(open).filter_map(|protocol| self.address(protocol));
-        let remote = addresses.into_iter().find(|address| address.is_remote())?;
+        let addresses = Protocol::ALL.into_iter().filter(open);
+        let mut addresses = addresses.filter_map(|it| Some((it.name(), self.address(it)?)));
+        let (name, remote) = addresses.find(|(_, address)| address.is_remote())?;
         Some(format!(
-            "{remote} can be reached by other machines: set check_token, admin_token or [[server.token]], \
-             or allow it with --allow-remote; a port alone, as \"8080\", is for this machine only"
+            "{name}: {remote} can be reached by other machines: set check_token, admin_token or \
+             [[server.token]], or allow it with allow_remote = true in [server] or `serve --allow-remote`; \
+             a port alone, as \"8080\", is for this machine only"
         ))
     }
 }

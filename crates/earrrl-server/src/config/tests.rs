@@ -336,7 +336,10 @@ fn every_mistake_shows_with_its_place() {
         ),
         ("[[rule]]\nname = \"a\"".to_owned(), "1:1: missing field `limit`"),
         (rule("") + &rule(""), "6:8: name: another rule has it"),
-        ("[server]\nhttp = \"localhost\"".to_owned(), "2:8: http: `localhost`: expected an address"),
+        (
+            "[server]\nhttp = \"localhost\"".to_owned(),
+            "2:8: http: `localhost`: expected an address",
+        ),
         ("[server]\nidle_timeout = \"0s\"".to_owned(), "2:16: idle_timeout: `0s`: expected whole"),
         ("[server]\ncheck_token = \"short\"".to_owned(), "2:15: check_token: 5 bytes"),
         ("[client_address]\nipv6_prefix = 129".to_owned(), "2:15: ipv6_prefix: 129 is not"),
@@ -708,6 +711,7 @@ fn a_key_that_requests_lack_is_warned_about() {
         (proxied, "key = [\"client\", \"header:x-key\", \"attribute:host\"]".to_owned(), None),
         (proxied, "key = \"user\"\nmissing = \"skip\"".to_owned(), None),
         (proxied, "key = \"user\"\nmatch = { user = \"a*\" }".to_owned(), None),
+        (proxied, "cost = \"header:x-tokens\"".to_owned(), None),
     ] {
         let found = cautions(&format!("{before}{}", named("a", small, &fields)));
         assert_eq!(found.len(), usize::from(expected.is_some()), "{fields}: {found:?}");
@@ -715,6 +719,21 @@ fn a_key_that_requests_lack_is_warned_about() {
             assert!(found[0].starts_with("a: key: ") && found[0].contains(expected), "{found:?}");
         }
     }
+}
+
+#[test]
+fn a_cost_that_requests_lack_and_a_server_without_listeners_are_warned_about() {
+    let proxied = "[client_address]\nhops = 1\n";
+    let cost = named("a", "gcra 1/s burst=5", "cost = \"attribute:tokens\"");
+    let off = "[server]\nhttp = \"off\"\nresp = \"off\"\n";
+    for (text, expected) in [
+        (proxied.to_owned() + &cost, "a: cost: requests that a proxy describes have no `tokens`"),
+        (off.to_owned() + &cost, "[server] http and resp are off"),
+    ] {
+        let found = cautions(&text);
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    }
+    assert_eq!(cautions(&cost), [""; 0]);
 }
 
 #[test]

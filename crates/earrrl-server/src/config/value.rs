@@ -7,7 +7,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use earrrl::Cost;
+use earrrl::{Cost, Limit, Mode, Nanos, Quota, Wait};
 use toml::Spanned;
 
 use super::bounds::MAX_FILE_LEN;
@@ -171,6 +171,22 @@ pub(super) fn cost(name: &str, value: &toml::Value, problem: impl FnOnce(String)
         }
     };
     parsed.map_or_else(|error| refuse(problem, name, &error), Some)
+}
+
+/// Checks that a request of a new client passes.
+///
+/// # Errors
+/// Returns the costs that pass if this one never does.
+pub fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
+    let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
+    if decision.retry_after != Wait::Never {
+        return Ok(());
+    }
+    let can = match Quota::of(limit).units {
+        0 => "only costs below 1 can".to_owned(),
+        most => format!("at most {most} can"),
+    };
+    Err(format!("cost: {cost} can never pass under this limit; {can}"))
 }
 
 fn refuse<T>(problem: impl FnOnce(String), name: &str, why: &dyn fmt::Display) -> Option<T> {

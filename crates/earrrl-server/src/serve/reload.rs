@@ -80,6 +80,7 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
     let config = config.map_err(|error| error.to_string());
     let needs_restart = config.as_ref().is_ok_and(|config| needs_restart(server, config));
     let limits_nothing = config.as_ref().is_ok_and(Config::limits_nothing);
+    let cautions = config.as_ref().map(Config::cautions).unwrap_or_default();
     let reloaded = if asked { server.reload(config).into() } else { server.reload_again(config) };
     if needs_restart && reloaded != Reloaded::RefusedAsBefore {
         tracing::warn!("[server] has changed; that takes effect at the next start only");
@@ -90,6 +91,9 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
             tracing::info!(rules, descriptors = service.descriptor_limits(), "reloaded");
             if limits_nothing {
                 tracing::warn!("{}", Config::LIMITS_NOTHING);
+            }
+            for caution in cautions {
+                tracing::warn!("{caution}");
             }
         }
         Reloaded::Refused(error) => {

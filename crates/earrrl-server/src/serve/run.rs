@@ -143,10 +143,21 @@ impl Running {
                 }
                 (None, None) => continue,
             };
-            let failed = |error: io::Error| StartError(format!("can't listen on {name}: {error}"));
+            let taken = || config.server.others_at(protocol);
+            let failed = |error: io::Error| {
+                let hint = match error.kind() {
+                    io::ErrorKind::AddrInUse => taken().map(|other| format!("; {other} has it")),
+                    _ => None,
+                };
+                let (listener, hint) = (protocol.name(), hint.unwrap_or_default());
+                StartError(format!("{listener}: can't listen on {name}: {error}{hint}"))
+            };
             let listener = opened.map_err(failed)?;
             let address = listener.address().map_err(failed)?;
             listeners.push((protocol, listener, address));
+        }
+        if listeners.is_empty() {
+            return Err(StartError("http and resp are off, and nothing else is on".to_owned()));
         }
         let services = grpc::services();
         let workers = start_workers(&server, &services)

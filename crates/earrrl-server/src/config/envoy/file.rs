@@ -7,7 +7,7 @@ use std::sync::Arc;
 use earrrl::{Action, Cost, Limit, Rule};
 
 use super::unit::Unit;
-use crate::config::rule::check_passes;
+use crate::config::value::check_passes;
 use crate::config::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
 
@@ -267,10 +267,10 @@ impl Reader {
         if node.is_null() {
             return;
         }
-        let (mut requests, mut unit, mut unlimited) = (0, (node.place, String::new()), false);
+        let (mut requests, mut unit, mut unlimited) = (None, (node.place, String::new()), false);
         for (key, value) in entries(node) {
             match key {
-                "requests_per_unit" => requests = self.count(key, value),
+                "requests_per_unit" => requests = Some(self.count(key, value)),
                 "unit" => unit = (value.place, self.text(key, value)),
                 "unlimited" => unlimited = self.truth(key, value),
                 "name" => limit.name = self.text(key, value),
@@ -285,7 +285,13 @@ impl Reader {
                 None
             }
             _ if unlimited => Some(Amount::Unlimited),
-            (Some(unit), _) => Some(Amount::PerUnit(requests, unit)),
+            (Some(unit), _) => {
+                if requests.is_none() {
+                    let why = "no requests_per_unit is 0 requests: all are denied";
+                    self.warnings.push(node.place.problem(why));
+                }
+                Some(Amount::PerUnit(requests.unwrap_or(0), unit))
+            }
             (None, text) => {
                 self.problem(place, format!("invalid rate limit unit '{text}'"));
                 None

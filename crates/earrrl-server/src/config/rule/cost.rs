@@ -1,6 +1,6 @@
 //! The fields `cost`, `min_cost` and `max_cost` of a rule.
 
-use earrrl::{Cost, Limit, Mode, Nanos, Quota, Rule, Wait};
+use earrrl::{Cost, Rule};
 use toml::Spanned;
 
 use super::overrides::Override;
@@ -127,26 +127,10 @@ fn check_under(rule: &Rule, source: &CostSource, problem: &mut dyn FnMut(String)
         let max_cost = rule.max_cost();
         if cost > max_cost {
             problem(format!("cost: {cost} is above max_cost, {max_cost}"));
-        } else if let Err(why) = check_passes(rule.limit(), cost) {
+        } else if let Err(why) = value::check_passes(rule.limit(), cost) {
             problem(why);
         }
     }
-}
-
-/// Checks that a request of a new client passes.
-///
-/// # Errors
-/// Returns the costs that pass if this one never does.
-pub fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
-    let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
-    if decision.retry_after != Wait::Never {
-        return Ok(());
-    }
-    let can = match Quota::of(limit).units {
-        0 => "only costs below 1 can".to_owned(),
-        most => format!("at most {most} can"),
-    };
-    Err(format!("cost: {cost} can never pass under this limit; {can}"))
 }
 
 /// Validates the costs by path, and sorts them so that the most specific pattern applies: the one with
