@@ -72,11 +72,11 @@ impl Paths {
 
     /// Returns the other interpretations of a target's path, if the settings include them.
     pub fn others(self, target: &[u8]) -> OtherReadings {
-        let path = path_of(target);
-        if !self.all_readings || !is_ambiguous(path) {
+        let (target, path) = (without_query(target), path_of(target));
+        if !self.all_readings || !is_ambiguous(target, path) {
             return OtherReadings::None;
         }
-        let variants = readings::variants(path);
+        let variants = readings::variants(target, path);
         let length: usize = variants.iter().map(|variant| variant.len()).sum();
         if path.len() > MAX_LEN || length > 2 * MAX_LEN {
             return OtherReadings::Any;
@@ -184,9 +184,12 @@ impl Paths {
 
 /// Returns the path of a request's target, without the query.
 fn path_of(target: &[u8]) -> &[u8] {
-    let path = without_origin(target);
-    let end = path.iter().position(|byte| matches!(byte, b'?' | b'#'));
-    &path[..end.unwrap_or(path.len())]
+    without_query(without_origin(target))
+}
+
+fn without_query(target: &[u8]) -> &[u8] {
+    let end = target.iter().position(|byte| matches!(byte, b'?' | b'#'));
+    &target[..end.unwrap_or(target.len())]
 }
 
 /// Returns the target without its scheme and host, if it has them.
@@ -329,6 +332,18 @@ mod tests {
             "/LOGIN/%0A",
             "//host/login",
             "/\\host\\login",
+            "///host/login",
+            "/////host\\login",
+            "//\\host/login",
+            "////host/x/../login",
+            "/\t/host/login",
+            " \n//host/log\rin",
+            "http:///host/login",
+            "http:/host/login?//x",
+            "https:host/login",
+            "http:login",
+            "javascript:/login",
+            "x+y://host/login",
             "/index.php/login",
             "/x/Index.PHP/login/",
         ] {

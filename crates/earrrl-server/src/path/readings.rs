@@ -38,22 +38,23 @@ pub(super) enum Dots {
     Unmerged,
 }
 
-/// Returns true if servers may read the path in different ways.
-pub(super) fn is_ambiguous(path: &[u8]) -> bool {
+/// Returns true if servers may read the path, or the target that it is from, in different ways.
+pub(super) fn is_ambiguous(target: &[u8], path: &[u8]) -> bool {
     let odd = |byte: &u8| matches!(byte, b'%' | b'\\' | b';' | ..=b' ' | 0x7f | 0xa0);
     let dotted = |pair: &[u8]| pair[0] == b'/' && matches!(pair[1], b'/' | b'.');
     path.iter().any(odd)
         || path.windows(2).any(dotted)
-        || is_relative(path)
+        || is_relative(target)
         || script_end(path).is_some()
 }
 
-/// Returns the path itself, and the paths that servers may read instead of it.
-pub(super) fn variants(path: &[u8]) -> Vec<Cow<'_, [u8]>> {
+/// Returns the path itself, and the paths that servers may read instead of it or of the target that it
+/// is from. The target has no query.
+pub(super) fn variants<'t>(target: &'t [u8], path: &'t [u8]) -> Vec<Cow<'t, [u8]>> {
     let mut variants = vec![Cow::Borrowed(path)];
     variants.extend(mended(path).map(Cow::Owned));
     variants.extend(before_line_end(path).map(Cow::Borrowed));
-    variants.extend(behind_authority(path).map(Cow::Borrowed));
+    variants.extend(url_paths(target).into_iter().map(Cow::Owned));
     if let Some((script, rest)) = script_end(path).map(|end| path.split_at(end)) {
         variants.extend([Cow::Borrowed(script), Cow::Borrowed(rest)]);
     }
@@ -68,14 +69,39 @@ fn before_line_end(path: &[u8]) -> Option<&[u8]> {
     end.eq_ignore_ascii_case(b"%0a").then_some(rest)
 }
 
-/// Returns the part of the path behind an authority, if the path starts with two slashes.
-/// JavaScript's `new URL("//host/login", base)` has the path `/login`, and reads backslashes as
-/// slashes.
-fn behind_authority(path: &[u8]) -> Option<&[u8]> {
-    let separates = |byte: &u8| matches!(byte, b'/' | b'\\');
-    let (start, rest) = path.split_first_chunk::<2>()?;
-    let end = rest.iter().position(separates)?;
-    start.iter().all(separates).then_some(&rest[end..])
+/// Returns the paths that JavaScript's `new URL(target, base)` may read in a target with a scheme or
+/// with several slashes at its start (WHATWG URL, section 4.4). Backslashes are slashes, tabs and line
+/// ends are dropped, and however many slashes there are, an authority follows them: `///host/login` is
+/// `/login`.
+fn url_paths(target: &[u8]) -> Vec<Vec<u8>> {
+    let kept = target.iter().copied().filter(|byte| !b"\t\n\r".contains(byte));
+    let url: Vec<u8> = kept.map(|byte| if byte == b'\\' { b'/' } else { byte }).collect();
+    let url = url.trim_ascii();
+    let scheme = scheme_end(url);
+    let rest = &url[scheme.unwrap_or(0)..];
+    let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
+    let mut paths = Vec::new();
+    if slashes < 2 {
+        let start = if slashes == 0 { &b"/"[..] } else { b"" };
+        paths.push([start, rest].concat());
+    }
+    if scheme.is_some() || slashes >= 2 {
+        // The authority of an unknown scheme may be empty.
+        for authority in [&rest[slashes.min(2)..], &rest[slashes..]] {
+            let end = authority.iter().position(|byte| *byte == b'/');
+            paths.extend(end.map(|end| authority[end..].to_vec()));
+        }
+    }
+    paths.retain(|path| path != target);
+    paths
+}
+
+/// Returns the index behind the colon of the scheme with which a URL begins.
+fn scheme_end(url: &[u8]) -> Option<usize> {
+    let colon = url.iter().position(|byte| *byte == b':')?;
+    let is_of_scheme = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let is_scheme = url[0].is_ascii_alphabetic() && url[..colon].iter().all(is_of_scheme);
+    is_scheme.then_some(colon + 1)
 }
 
 /// Returns the index at which a script's name ends, if the path continues after it. PHP runs
