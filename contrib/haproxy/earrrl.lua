@@ -7,6 +7,8 @@ local named = {}
 local authorization = nil
 -- What earrrl is asked must fit into a buffer (tune.bufsize), as the request itself.
 local longest = 12000
+-- HAProxy 2.6 crashes if its question has about a hundred headers.
+local most = 64
 
 local function first(headers, name)
     local values = headers and headers[name]
@@ -29,18 +31,18 @@ local function question(txn)
     if authorization then
         headers["authorization"] = {[0] = authorization}
     end
-    local length = 0
+    local length, count = 0, 0
     for name, values in pairs(headers) do
         for _, value in pairs(values) do
-            length = length + #name + #value + 4
+            length, count = length + #name + #value + 4, count + 1
         end
     end
-    return headers, length
+    return headers, length <= longest and count <= most
 end
 
 core.register_action("earrrl", {"http-req"}, function(txn)
-    local headers, length = question(txn)
-    if length > longest then
+    local headers, fits = question(txn)
+    if not fits then
         txn:set_var("txn.earrrl_denied", 431)
         return
     end

@@ -56,6 +56,11 @@ pub(super) async fn decide<'a, T>(
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
 ) -> T {
     let rules = server.service.rules();
+    if let Some(header) = rules.single_headers.iter().find(|header| differ(&lines(header))) {
+        let why =
+            format!("{header}: several values; want one, since it decides which limit counts");
+        return then(refuse(rules.deny_status, &why), &Answer::default());
+    }
     let attributes = attributes(&rules, asked, &lines);
     let manner = Manner { mode: Mode::Check, available: true };
     let answer = server.service.ask_matching_before(&rules, &attributes, manner, deadline).await;
@@ -67,6 +72,11 @@ pub(super) async fn decide<'a, T>(
         verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
     }
     then(verdict, &answer)
+}
+
+/// Returns true if the lines of a header have different values.
+fn differ(lines: &Lines<'_>) -> bool {
+    lines.windows(2).any(|pair| pair[0] != pair[1])
 }
 
 /// Returns the attributes of a proxied request, among them the headers that rules use.

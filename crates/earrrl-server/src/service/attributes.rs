@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
+use super::error::AskError;
 use crate::config::attribute::{Condition, KeyPart, attribute_name, normal_host};
 use crate::path::{OtherReadings, Paths};
 use earrrl_tower::{ClientAddress, address};
@@ -64,6 +65,26 @@ impl<'a> Attributes<'a> {
         }
         attributes.resolve_client(&reading.client_address);
         attributes
+    }
+
+    /// Creates the attributes that a caller names.
+    ///
+    /// # Errors
+    /// Returns an error if a name occurs twice: it would be unclear which value counts. Only headers may,
+    /// since clients may repeat them.
+    pub fn named(
+        pairs: impl IntoIterator<Item = Attribute<'a>>,
+        reading: &ReadOptions,
+    ) -> Result<Self, AskError> {
+        let attributes = Self::new(pairs, reading);
+        let names = || attributes.names().filter(|name| !name.starts_with("header:"));
+        let is_repeated = |(nth, name): &(usize, &str)| names().take(*nth).any(|one| one == *name);
+        if let Some((_, name)) = names().enumerate().find(is_repeated) {
+            let name = name.escape_debug().take(64).collect::<String>();
+            let why = format!("attributes: `{name}` is given twice; want it once");
+            return Err(AskError::Invalid(why));
+        }
+        Ok(attributes)
     }
 
     /// Returns the names of all attributes.
@@ -183,6 +204,20 @@ mod tests {
     fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
         let none = ClientAddress::default().hops(hops);
         proxies.iter().fold(none, |address, net| address.trust(net.parse().unwrap()))
+    }
+
+    #[test]
+    fn a_caller_names_an_attribute_once() {
+        let reading = ReadOptions::default();
+        let named = |names: &[&'static str]| {
+            let pairs = names.iter().map(|name| ((*name).into(), b"x"[..].into()));
+            Attributes::named(pairs, &reading).map_err(|error| error.to_string())
+        };
+        assert!(named(&["path", "client", "header:x-cost", "header:X-Cost"]).is_ok());
+        for twice in [["path", "path"], ["tokens", "attribute:tokens"]] {
+            let error = named(&[&["client"][..], &twice].concat()).unwrap_err();
+            assert_eq!(error, format!("attributes: `{}` is given twice; want it once", twice[0]));
+        }
     }
 
     #[test]

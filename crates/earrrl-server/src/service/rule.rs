@@ -164,16 +164,22 @@ impl ActiveRule {
 
     /// Returns the names of the attributes that the rule uses. A name may occur several times.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
-        let key = self.key.iter().filter_map(KeyPart::attribute);
         let cost = match &self.cost {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
         };
         let label = self.estimator.iter().flat_map(|estimator| &estimator.config.by);
         let label = label.filter_map(KeyPart::attribute);
+        self.deciding_attributes().chain(cost).chain(label)
+    }
+
+    /// Returns the names of the attributes that decide whether the rule applies, under which limit, and to
+    /// which client. A name may occur several times.
+    pub fn deciding_attributes(&self) -> impl Iterator<Item = &str> {
+        let key = self.key.iter().filter_map(KeyPart::attribute);
         let conditions = self.conditions.iter().chain(&self.exempt);
         let conditions = conditions.map(|condition| condition.attribute.as_str());
-        key.chain(cost).chain(label).chain(conditions).chain(self.overrides.attributes())
+        key.chain(conditions).chain(self.overrides.attributes())
     }
 
     /// Creates a rule that a request contains as text.

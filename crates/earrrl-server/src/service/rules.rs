@@ -35,8 +35,40 @@ pub struct ActiveRules {
     pub deny_status: u16,
     /// The request headers that rules use, as names of attributes: `header:NAME`.
     pub headers: Vec<String>,
+    /// The request headers that must have one value, as names of headers.
+    pub single_headers: Vec<String>,
     /// The names of attributes that callers have sent and no rule uses, as far as they are logged.
     unread: Mutex<Vec<String>>,
+}
+
+/// The headers that have several values in the requests of usual clients, or that proxies write.
+const LISTS: [&str; 14] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "connection",
+    "cookie",
+    "forwarded",
+    "if-match",
+    "if-none-match",
+    "te",
+    "upgrade",
+    "via",
+    "x-forwarded-for",
+];
+
+/// Returns the headers that decide which rules apply, and to which client. A request that repeats one
+/// with another value could show one value to the limiter and one to the application.
+fn single_headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
+    let named = rules.iter().flat_map(|rule| rule.deciding_attributes());
+    let named = named.filter_map(|name| name.strip_prefix("header:"));
+    let single = named.filter(|name| !LISTS.contains(name) && *name != client.header());
+    let mut headers: Vec<String> = single.map(str::to_owned).collect();
+    headers.sort_unstable();
+    headers.dedup();
+    headers
 }
 
 /// Returns the headers that rules use, and the header that identifies clients.
@@ -87,6 +119,7 @@ impl<'a> RulesPlan<'a> {
             by_id: OnceLock::new(),
             serve_descriptors: config.rules.iter().any(RuleConfig::serves_descriptors),
             headers: headers(&rules, &config.client_address),
+            single_headers: single_headers(&rules, &config.client_address),
             rules,
             unread: Mutex::default(),
             deny_status: config.deny_status,

@@ -54,9 +54,10 @@ async fn check(
     let timeout = call::timeout(request.headers()).map_err(Status::invalid_argument)?;
     let deadline = timeout.map(|timeout| started + timeout);
     let request = call::message(server, all, request).await;
-    if request.as_ref().is_err_and(|status| status.code() == Code::Unavailable) {
-        // Memory is short. The call gets a denial, since Envoy passes a client's request on after
-        // an error.
+    let is_of_size = |code| matches!(code, Code::Unavailable | Code::ResourceExhausted);
+    if request.as_ref().is_err_and(|status| is_of_size(status.code())) {
+        // The message is too large, or memory is short. The call gets a denial, since Envoy passes a
+        // client's request on after an error.
         let verdict = refuse(server.service.rules().deny_status, NO_MEMORY);
         return Ok(response(verdict, metadata(&service::answer::Answer::default(), Outcome::Deny)));
     }
@@ -70,7 +71,8 @@ async fn check(
         let outcome = match &answer.decision {
             _ if answer.is_denied_by_error() => Outcome::Deny,
             Some(decision) => decision.outcome,
-            None => Outcome::Allow,
+            None if verdict.status() == StatusCode::OK => Outcome::Allow,
+            None => Outcome::Deny,
         };
         response(verdict, metadata(answer, outcome))
     });

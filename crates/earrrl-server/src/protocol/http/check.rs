@@ -91,7 +91,7 @@ async fn decide<T>(
             access.permit_all_rules()?;
             Box::pin(async {
                 let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
-                let request = Attributes::new(pairs, &rules.reading);
+                let request = Attributes::named(pairs, &rules.reading)?;
                 rules.log_unread(request.names());
                 let answer = server.service.ask_matching(&rules, &request, manner).await;
                 Ok(then(&answer.judged()?, true))

@@ -132,7 +132,7 @@ async fn decide(
         WantedDecision::Matching(pairs) => {
             access.permit_all_rules()?;
             let pairs = pairs.into_iter().map(|(name, value)| (name, bytes(value)));
-            let request = Attributes::new(pairs, &rules.reading);
+            let request = Attributes::named(pairs, &rules.reading)?;
             let reserved = service.reserve_matching(&rules, &request, terms).await?;
             return Ok(respond(&reserved, true));
         }

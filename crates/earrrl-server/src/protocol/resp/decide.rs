@@ -90,7 +90,7 @@ pub(super) async fn check_attributes(
     };
     let pairs = (0..count).map(|pair| Ok((name(2 * pair + 1)?, word(2 * pair + 2).into())));
     let pairs = pairs.collect::<Result<Vec<_>, Refusal>>()?;
-    let attributes = Attributes::new(pairs, &rules.reading);
+    let attributes = Attributes::named(pairs, &rules.reading)?;
     rules.log_unread(attributes.names());
     let service = &session.server.service;
     let answer = service.ask_matching(rules, &attributes, Mode::Check.into()).await;
