@@ -112,6 +112,19 @@ fn haproxy_keeps_out_who_hammers() {
     leaves_the_rest_alone(&proxy);
 }
 
+/// HAProxy 2.6 crashes if a script asks with a hundred header lines.
+#[test]
+fn a_header_that_is_repeated_often_is_denied_by_haproxy() {
+    let limiter = Limiter::start(429);
+    let mut proxy = haproxy(&limiter);
+    for count in [60, 97] {
+        proxy.login(5, &"X-Api-Key: v\r\n".repeat(count));
+    }
+    assert_eq!(proxy.login(5, &"X-Api-Key: v\r\n".repeat(90)).status, 429);
+    assert_eq!(proxy.client(6).get("/").status, 200);
+    assert!(proxy.runs());
+}
+
 #[test]
 fn haproxy_stays_open_without_us() {
     let mut limiter = Limiter::start(429);

@@ -242,6 +242,11 @@ impl Proxy {
         proxy
     }
 
+    /// Returns true unless the proxy has ended.
+    pub fn runs(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
     /// Returns the process id of the proxy.
     pub fn id(&self) -> u32 {
         self.process.id()
