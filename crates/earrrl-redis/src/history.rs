@@ -2,8 +2,8 @@
 //!
 //! Each rule has a hash of the parameters that it has had. An engine drops the records of parameters that
 //! it does not find, so that with two versions of a rule at once and without the hash, each would forget
-//! what the other has counted. Therefore a shard is not used before the hashes of its rules are written,
-//! and they are written again and again, in case Redis has evicted or lost them.
+//! what the other has counted. Therefore this engine asks no shard of Redis before it has written the hashes
+//! of the shard's rules. It then writes them again and again, in case Redis has evicted or lost them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ const AGAIN: usize = 16;
 const KEPT: Duration = Duration::from_secs(400 * 366 * 86_400);
 
 type Rules = Arc<Vec<Arc<PreparedRule>>>;
-/// The group of a rule that was not written, and the reason.
+/// The group of slots of a rule whose parameters could not be written, and the reason.
 type Refused = (usize, Fault);
 
 /// Writes rules over one link.
@@ -119,21 +119,19 @@ impl History {
         let mut answers =
             timeout(TIMEOUT, link.send_all(commands)).await.map_err(late)?.into_iter();
         for rule in rules {
-            let refused = [answers.next(), answers.next()].into_iter().find_map(fault);
-            match refused {
-                None => self.progress().written.insert(id(rule)),
-                Some(Fault::Record(why)) => {
-                    let is_new = self.progress().written.insert(id(rule));
-                    if is_new {
-                        tracing::warn!(rule = rule.name, why, "a rule can't be written down");
-                    }
-                    is_new
-                }
+            let failed = [answers.next(), answers.next()].into_iter().find_map(fault);
+            let unusable = match failed {
+                None => None,
+                Some(Fault::Record(why)) => Some(why),
                 Some(fault) => {
                     self.progress().written.remove(&id(rule));
                     return Err((self.group(rule), fault));
                 }
             };
+            let is_new = self.progress().written.insert(id(rule));
+            if let Some(why) = unusable.filter(|_| is_new) {
+                tracing::warn!(rule = rule.name, why, "a rule can't be written down");
+            }
         }
         Ok(())
     }

@@ -6,4 +6,4 @@ mod scenario;
 
 pub use article::{FigureName, draw};
 pub use outcome::{SimulatedOutcome, figure, write_csv, write_table};
-pub use scenario::Scenario;
+pub use scenario::{Scenario, parse_time};

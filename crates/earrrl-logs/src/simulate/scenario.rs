@@ -74,11 +74,7 @@ impl Scenario {
             "client" => self.clients.push(value.parse().map_err(|error| problem(&error))?),
             "duration" if self.duration.is_some() => return Err(problem(&"is there twice")),
             "duration" => {
-                let time = earrrl::parse_duration(value).map_err(|error| problem(&error))?;
-                if time.is_zero() {
-                    return Err(problem(&"expected a time above 0"));
-                }
-                self.duration = Some(time);
+                self.duration = Some(parse_time(value).map_err(|error| problem(&error))?);
             }
             "seed" if self.seed.is_some() => return Err(problem(&"is there twice")),
             "seed" => {
@@ -90,6 +86,20 @@ impl Scenario {
         }
         Ok(())
     }
+}
+
+/// Parses a duration above 0.
+///
+/// ```
+/// # use earrrl_logs::simulate::parse_time;
+/// assert_eq!(parse_time("0s").unwrap_err(), "expected a time above 0");
+/// ```
+///
+/// # Errors
+/// Returns an error without the name of the field.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = earrrl::parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("expected a time above 0".to_owned()) } else { Ok(time) }
 }
 
 impl FromStr for Scenario {

@@ -106,9 +106,9 @@ pub(crate) async fn convert(
     if is_own && algorithm::decode(own, &old, now).is_some() {
         return Ok(());
     }
-    let limit = if is_own { Some(*own) } else { limit_of(shared, link, charge, &old).await? };
-    if is_own || limit.is_none() {
-        let why = if is_own { "its counts are none" } else { "its parameters are unknown" };
+    let limit = if is_own { None } else { limit_of(shared, link, charge, &old).await? };
+    if limit.is_none() {
+        let why = if is_own { "its counts are invalid" } else { "its parameters are unknown" };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
     }
     let new = limit.and_then(|limit| converted(charge, &limit, &old, now));

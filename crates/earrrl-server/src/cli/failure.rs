@@ -2,7 +2,6 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Command;
 use earrrl_logs::text::plain;
@@ -55,12 +54,6 @@ impl From<io::Error> for CliFailure {
             _ => Self::Message(format!("can't write the output: {}", plain(&error))),
         }
     }
-}
-
-/// Parses a duration above 0.
-pub(super) fn time(text: &str) -> Result<Duration, String> {
-    let time = earrrl::parse_duration(text).map_err(|error| error.to_string())?;
-    if time.is_zero() { Err("expected a time above 0".to_owned()) } else { Ok(time) }
 }
 
 /// Prints a line on standard error.

@@ -53,7 +53,7 @@ pub(crate) struct ReplayArgs {
     follow: bool,
 
     /// The time for which a list of limited clients is valid
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = super::failure::time)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl_logs::simulate::parse_time)]
     expire: Duration,
 }
 

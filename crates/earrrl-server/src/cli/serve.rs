@@ -173,7 +173,7 @@ impl ServeArgs {
             let failed = |why| ConfigError::unreadable("--envoy-xds", why);
             envoy.control_plane = Some(plane.map_err(failed)?);
         }
-        let serves = !envoy.files.is_empty() || envoy.control_plane.is_some();
+        let serves = envoy.has_descriptors();
         if self.envoy_algorithm.is_some() && !serves {
             let why = "only with descriptors, of --envoy-config, --envoy-xds or [envoy] files";
             return Err(ConfigError::unreadable("--envoy-algorithm", why.to_owned()));

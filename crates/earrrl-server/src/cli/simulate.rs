@@ -36,7 +36,7 @@ pub(crate) struct SimulateArgs {
     clients: Vec<Client>,
 
     /// The time to simulate; 300s by default
-    #[arg(long, value_name = "TIME", value_parser = super::failure::time)]
+    #[arg(long, value_name = "TIME", value_parser = earrrl_logs::simulate::parse_time)]
     duration: Option<Duration>,
 
     /// The seed of random clients; 1 by default

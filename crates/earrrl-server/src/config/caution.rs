@@ -41,10 +41,9 @@ impl Config {
             found.into_iter().flatten().map(|caution| format!("{}: {caution}", config.name))
         };
         let mut cautions: Vec<String> = self.rules.iter().flat_map(of_rule).collect();
-        let has_descriptors = !self.envoy.files.is_empty() || self.envoy.control_plane.is_some();
         let is_off = |protocol| self.server.address(protocol).is_none();
-        if !has_descriptors && Protocol::ALL.into_iter().all(is_off) {
-            cautions.push("[server] http and resp are off, and nothing else is on".to_owned());
+        if !self.envoy.has_descriptors() && Protocol::ALL.into_iter().all(is_off) {
+            cautions.push(format!("[server] {}", Self::NO_LISTENER));
         }
         let EngineConfig::Redis(redis) = &self.engine else { return cautions };
         let sync = redis.options.sync;

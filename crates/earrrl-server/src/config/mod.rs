@@ -104,6 +104,9 @@ impl Config {
     pub const LIMITS_NOTHING: &str =
         "0 rules: nothing is limited; add a [[rule]], or rules = \"none\" if that is intended";
 
+    /// The problem of a server that no client can reach.
+    pub const NO_LISTENER: &str = "http and resp are off, and nothing else is on";
+
     /// Returns true if the configuration has neither rules nor descriptors, and does not state that
     /// this is intended.
     pub fn limits_nothing(&self) -> bool {

@@ -103,7 +103,7 @@ fn brackets(text: &str, span: &Range<usize>) -> Option<String> {
     Some(format!("{name}: expected [[{name}]], in two brackets each: there may be several"))
 }
 
-/// Returns the name of the field whose value is at the span, as far as it is on the same line.
+/// Returns the name of the field whose value is at the span; `None` if no name is on the same line.
 fn field_at<'t>(text: &'t str, span: &Range<usize>) -> Option<&'t str> {
     let line = text.get(..span.start)?.rsplit('\n').next()?;
     let nearest = line.trim_end().strip_suffix('=');
@@ -194,7 +194,7 @@ impl Problems {
         self.0.push((span, message.to_string()));
     }
 
-    /// Adds the problem that a field has a text of another form.
+    /// Adds the problem that the text of a field is not what was expected.
     pub(super) fn expected(
         &mut self,
         name: &str,

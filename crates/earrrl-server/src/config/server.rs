@@ -184,7 +184,7 @@ impl ServerConfig {
         }
     }
 
-    /// Returns the name of another listener that has the address of this protocol's.
+    /// Returns the name of another protocol whose listener has the same address.
     pub fn others_at(&self, protocol: Protocol) -> Option<&'static str> {
         let address = self.address(protocol)?;
         let shares = |other: &Protocol| self.address(*other).is_some_and(|it| it.overlaps(address));

@@ -157,7 +157,7 @@ impl Running {
             listeners.push((protocol, listener, address));
         }
         if listeners.is_empty() {
-            return Err(StartError("http and resp are off, and nothing else is on".to_owned()));
+            return Err(StartError(Config::NO_LISTENER.to_owned()));
         }
         let services = grpc::services();
         let workers = start_workers(&server, &services)

@@ -12,6 +12,9 @@ use earrrl_tower::{ClientAddress, address};
 /// The largest number of attributes that a caller may name in one request.
 pub const MAX_ATTRIBUTES: usize = 64;
 
+/// The largest number of characters of a name in an error or in the log.
+const MAX_SHOWN: usize = 64;
+
 /// The settings for reading the attributes of requests.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
@@ -80,8 +83,7 @@ impl<'a> Attributes<'a> {
         let names = || attributes.names().filter(|name| !name.starts_with("header:"));
         let is_repeated = |(nth, name): &(usize, &str)| names().take(*nth).any(|one| one == *name);
         if let Some((_, name)) = names().enumerate().find(is_repeated) {
-            let name = name.escape_debug().take(64).collect::<String>();
-            let why = format!("attributes: `{name}` is given twice; want it once");
+            let why = format!("attributes: `{}` is given twice; want it once", shown(name));
             return Err(AskError::Invalid(why));
         }
         Ok(attributes)
@@ -171,6 +173,11 @@ impl<'a> Attributes<'a> {
             *value = Cow::Owned(address::text(client).into_bytes());
         }
     }
+}
+
+/// Returns the beginning of an attribute's name, for an error or the log.
+pub(super) fn shown(name: &str) -> String {
+    name.escape_debug().take(MAX_SHOWN).collect()
 }
 
 /// Converts a text to bytes, the type of attributes' values.

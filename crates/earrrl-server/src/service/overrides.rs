@@ -80,8 +80,8 @@ impl Overrides {
 
     /// Returns one limit for each store of the overrides' clients.
     pub(super) fn stores(&self) -> &[PreparedLimit] {
-        let stores = if self.is_shared { 1 } else { usize::MAX };
-        &self.limits[..stores.min(self.limits.len())]
+        let first = self.limits.get(..1).filter(|_| self.is_shared);
+        first.unwrap_or(&self.limits)
     }
 
     /// Returns the names of the attributes that the overrides use. A name may occur several times.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use earrrl::RuleId;
 use earrrl_tower::ClientAddress;
 
-use super::attributes::ReadOptions;
+use super::attributes::{ReadOptions, shown};
 use super::error::AskError;
 use super::limit::PreparedLimit;
 use super::rule::{ActiveRule, PlannedRule, RuleRecords};
@@ -17,8 +17,6 @@ use crate::engine::PlannedLimit;
 
 /// The largest number of names of attributes that are logged because no rule uses them.
 const MAX_UNREAD: usize = 32;
-/// The largest number of characters of such a name in the log.
-const MAX_SHOWN: usize = 64;
 
 /// All active rules. A reload creates a new set and replaces the old one as a whole.
 #[derive(Debug)]
@@ -35,7 +33,8 @@ pub struct ActiveRules {
     pub deny_status: u16,
     /// The request headers that rules use, as names of attributes: `header:NAME`.
     pub headers: Vec<String>,
-    /// The request headers that must have one value, as names of headers.
+    /// The names of the request headers of which a request may have only one value, since rules tell
+    /// clients apart by them.
     pub single_headers: Vec<String>,
     /// The names of attributes that callers have sent and no rule uses, as far as they are logged.
     unread: Mutex<Vec<String>>,
@@ -173,8 +172,10 @@ impl ActiveRules {
             let mut logged = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
             if logged.len() < MAX_UNREAD && !logged.iter().any(|known| known == name) {
                 logged.push(name.to_owned());
-                let name = name.escape_debug().take(MAX_SHOWN).collect::<String>();
-                tracing::warn!(name, "a request names an attribute that no rule uses");
+                tracing::warn!(
+                    name = shown(name),
+                    "a request names an attribute that no rule uses"
+                );
             }
         }
     }

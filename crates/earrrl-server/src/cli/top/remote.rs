@@ -1,4 +1,4 @@
-//! A running server as the source: its HTTP API.
+//! The clients of a running server, from its HTTP API.
 
 use axum::http::Method;
 use base64::Engine as _;

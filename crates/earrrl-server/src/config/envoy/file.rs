@@ -318,7 +318,7 @@ impl Reader {
 
     fn own_limit(&mut self, node: &YamlNode) -> Option<Limit> {
         let rule = self.text("limit", node).parse::<Rule>().map_err(|error| error.to_string());
-        // The cost of a request of Envoy is a whole number, and usually 1.
+        // Envoy states costs as whole numbers, and 1 is the usual one.
         let rule = rule.and_then(|rule| check_passes(rule.limit(), Cost::ONE).map(|()| rule));
         match rule {
             Ok(rule) => Some(*rule.limit()),

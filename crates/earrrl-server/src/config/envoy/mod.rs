@@ -148,6 +148,11 @@ pub enum Headers {
 }
 
 impl EnvoyConfig {
+    /// Returns true if there are descriptors, or a control plane will send them.
+    pub fn has_descriptors(&self) -> bool {
+        !self.files.is_empty() || self.control_plane.is_some()
+    }
+
     pub(super) fn validate(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Self {
         let paths = file.files.as_ref().map(|field| field.get_ref().as_slice());
         let algorithms = EnvoyAlgorithm::ALL.map(|known| (known.name(), known));

@@ -188,10 +188,11 @@ impl Shard {
 
     /// Returns a client's state, without counting as a visit.
     pub(crate) fn state_of(&self, key: KeyHash) -> Option<State> {
-        self.states.peek(&key.bits())?.state.clone()
+        self.stored(key).map(|(state, _)| state)
     }
 
-    /// Returns a client's state, and its limit in a map of several limits, without counting as a visit.
+    /// Returns a client's state and, in a map of several limits, its limit. The client keeps its place in
+    /// the order of visits.
     pub(super) fn stored(&self, key: KeyHash) -> Option<(State, Option<Arc<Limit>>)> {
         let entry = self.states.peek(&key.bits())?;
         Some((entry.state.clone()?, entry.limit.clone()))

@@ -42,7 +42,6 @@ impl View {
 
     /// Returns a client's state and its limit if the rule shares the map.
     pub(crate) fn shared_state(&self, key: KeyHash) -> Option<(State, Arc<Limit>)> {
-        self.shared_under.as_ref()?;
         let (state, limit) = self.lock_of(key).stored(key)?;
         Some((state, limit?))
     }
