@@ -165,9 +165,11 @@ impl Scene for Single {
             }
             Swallowed => {
                 // A node reconnects as soon as it notices the cut, so the nodes need not all be cut
-                // off at one time. A node that was still connecting after the previous fault may
-                // have another connection by now.
+                // off at one time. A node that is still without Redis after the previous fault
+                // cannot notice another, and one that connects may have a new connection by now.
                 for (node, proxy) in nodes.iter().zip(proxies) {
+                    let connected = || node.status().mode == EngineMode::Shared;
+                    until("Redis is used again", connected).await;
                     let opened = || node.status().counts.opened;
                     let before = opened();
                     let felt = || {
