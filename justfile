@@ -66,7 +66,7 @@ bench-envoy:
 bench-redis clients="1000000":
     cargo run --release --manifest-path bench/redis/Cargo.toml -- all {{clients}}
 
-# Fleets of near servers over simulated time: `scenes`, `scale`, or `model`, which compares with real time.
+# Fleets of near servers over simulated time: `scenes`, `new`, `scale`, or `model`, which compares with real time.
 bench-fleet what="scenes":
     cargo run --release --manifest-path bench/redis/Cargo.toml -- {{what}}
 

@@ -1,7 +1,7 @@
 //! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
 //!
 //! `cargo run --release -- cost [clients]`, `-- faults`, `-- near [clients]`, or `-- all [clients]` for the first two.
-//! What fleets of servers with near rules admit, and what they ask of Redis: `-- scenes`, `-- scale`, and `-- model`,
+//! What fleets of servers with near rules admit, and what they ask of Redis: `-- scenes`, `-- new`, `-- scale`, and `-- model`,
 //! which compares simulated with real time.
 
 mod cost;
@@ -21,6 +21,7 @@ async fn main() {
         ["near"] => near::run(100_000).await,
         ["near", clients] => near::run(clients.parse().expect("a number of clients")).await,
         ["scenes"] => simulate::scenes::print().await,
+        ["new"] => simulate::scenes::print_new_clients().await,
         ["model"] => simulate::scenes::check_model().await,
         ["scale"] => simulate::scale::print().await,
         ["all", clients @ ..] => {
@@ -32,7 +33,7 @@ async fn main() {
             faults::run().await;
         }
         _ => eprintln!(
-            "expected `cost [clients]`, `faults`, `near [clients]`, `scenes`, `model`, `scale` or `all [clients]`"
+            "expected `cost [clients]`, `faults`, `near [clients]`, `scenes`, `new`, `model`, `scale` or `all [clients]`"
         ),
     }
 }

@@ -289,6 +289,46 @@ async fn skew_bans_nobody() {
     assert!(low.is_empty(), "admitted, and in one place: {low:#?}");
 }
 
+/// Nodes do not claim all of a small burst for a client that they have just met: a node that knows
+/// nothing of the client finds a unit for its first requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_clients_with_small_bursts_pass() {
+    const CLIENTS: usize = 30;
+    let mut random = Random::new(4000);
+    for (limit, count) in [("gcra 2/s burst=6", 4), ("gcra 6/s burst=12", 8)] {
+        let server = Server::start(&[]).await;
+        let mut nodes = Vec::new();
+        for _ in 0..count {
+            nodes.push(node(&server.url(), Duration::from_millis(100), count as u32).await);
+        }
+        let ids: Vec<RuleId> = nodes.iter().map(|node| prepare(node, limit)).collect();
+        let rule: Rule = limit.parse().unwrap();
+        let chance = 0.045 * rule.limit().per_second();
+        let mut states: [Option<State>; CLIENTS] = Default::default();
+        let (mut near, mut exact) = (0, 0);
+        for round in 0..100 {
+            let now = Nanos::from_secs(1_800_000_000) + Duration::from_millis(100 * round);
+            for node in &nodes {
+                node.exchange_due(now).await;
+            }
+            for (client, state) in states.iter_mut().enumerate() {
+                if random.unit() >= chance {
+                    continue;
+                }
+                let key = format!("client-{client}");
+                let place = random.below(count) as usize;
+                let charge = Charge { rule: ids[place], key: key.as_bytes(), cost: Cost::ONE };
+                let decision = nodes[place].decide(&[charge], Mode::Check, Some(now)).await;
+                let decision = decision.unwrap();
+                near += u64::from(decision.allowed);
+                exact += u64::from(rule.limit().admit(state, now, Cost::ONE, Mode::Check));
+            }
+        }
+        println!("{limit}, {count} nodes: {near} of {exact} allowed");
+        assert!(near >= exact - exact / 100, "{limit}: {near} of {exact} allowed");
+    }
+}
+
 /// Nodes that start together announce themselves before they claim quota, however long `sync` is.
 /// Clients well below the limit that move between them are never denied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

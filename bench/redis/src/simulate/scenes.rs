@@ -75,6 +75,33 @@ pub async fn print() {
     }
 }
 
+/// Prints what a hundred new clients are admitted, and what that asks of Redis, in their first 10 s.
+pub async fn print_new_clients() {
+    let server = Server::start(&[]).await;
+    println!("of one place, calls and commands a decision; the first 10 s of clients at 45 %");
+    println!("fair 2, 4, 8 servers; skewed 2, 4, 8 servers");
+    for (rule, rate) in [
+        ("gcra 2/s burst=6", 0.9),
+        ("gcra 6/s burst=12", 2.7),
+        ("gcra 6/s burst=24", 2.7),
+        ("gcra 10/s burst=20", 4.5),
+        ("gcra 10/s burst=100", 4.5),
+        ("recent-average 10/s half-life=2s leaky", 4.5),
+        ("fixed-window 60/10s", 2.7),
+    ] {
+        let mut line = format!("| `{rule}` |");
+        for load in [FAIR, SKEWED] {
+            for servers in [2, 4, 8] {
+                let loads = [Load { clients: 100, rate, ..load }];
+                let lasts = Duration::from_secs(10);
+                let scene = Scene { lasts, ..scene(rule, servers, &loads) };
+                line += &cell(&run(&server, scene, 5).await);
+            }
+        }
+        println!("{line}");
+    }
+}
+
 /// Prints the same scenes in simulated and in real time.
 pub async fn check_model() {
     let server = Server::start(&[]).await;

@@ -84,12 +84,15 @@ if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
 -- A node gets what it expects to use, and a little in any case, so that it can begin to use more. If
 -- the nodes expect to use more than is left, that is divided by what each expects, unless this call
--- requires more now. The rest stays free for the node that needs it first, and at least half of it, as
--- another node's requests may begin at any time.
+-- requires more now. The rest stays free for the node that needs it first: at least half of it, as
+-- another node's requests may begin at any time, and an eighth of what is left, or one request, beside all claims. Without
+-- it, nodes that expect too much of a new client would leave nothing for the others.
 local free = spare - claimed
 wish = math.max(wish, spare / (8 * nodes))
 local part = wish > 0 and wish / (wishes + wish) or 1
-local share = math.min(wish, spare * part, nodes > 1 and spare / 2 or spare, free)
+local most, kept = spare, 0
+if nodes > 1 then most, kept = spare / 2, math.max(spare / 8, least) end
+local share = math.min(wish, spare * part, most, free - kept)
 if share < least then share = 0 end
 if free >= need * 0.999999999 then share = math.max(share, math.min(free, like), take) end
 -- The claims live as long as the record, so that the number of the last changes is known as long as
@@ -97,7 +100,7 @@ if free >= need * 0.999999999 then share = math.max(share, math.min(free, like),
 -- next attempt; and a day for a Redis user that may not call PTTL.
 local lives = redis.pcall('PTTL', key)
 lives = type(lives) == 'number' and math.max(lives, lease > 0 and 60000 or 3600000) or 86400000
-local kept = string.sub(others, -32 * 127)
+local newest = string.sub(others, -32 * 127)
 local own = pack('<c8I6I2dfI4', node, last, rule, share, lease > 0 and wish or -1, at_ms)
-call('SET', KEYS[2], kept .. own, 'PX', lives)
+call('SET', KEYS[2], newest .. own, 'PX', lives)
 return ALLOWED .. time .. ' ' .. pack('<dddd', share, active, math.max(need - free, 0), part) .. state
