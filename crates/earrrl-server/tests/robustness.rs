@@ -89,6 +89,45 @@ fn names_are_never_echoed_raw() {
 }
 
 #[test]
+fn errors_name_the_field_and_the_value() {
+    let server = TestServer::start(RULE);
+    let mut client = server.resp();
+    let several = format!("EARRRL.CHECK api k{}", " AND api k".repeat(64));
+    for (line, expected) in [
+        ("EARRRL.CHECK api k COST nan", "cost: `nan` is not a number from 0 to 1e18"),
+        ("EARRRL.ALLOW api k COST -1", "cost: `-1` is not a number from 0 to 1e18"),
+        ("CL.THROTTLE k 5 1.5 60", "count: `1.5` is not a whole number"),
+        ("EARRRL.CHECK api k OR api l", "after a key: `OR` is not COST or AND"),
+        (&several, "a command may charge at most 64 rules"),
+        ("EARRRL.TOP api 0", "n: `0` is not a whole number from 1 to 1000"),
+        ("EARRRL.REFUND api k 1 T0 yesterday", "t0: `yesterday` is not a number of seconds"),
+    ] {
+        let Reply::Error(error) = client.line(line) else { panic!("{line}") };
+        assert!(error.starts_with(&format!("ERR {expected}")), "{line}: {error}");
+    }
+    let words: [&[u8]; 5] = [b"EARRRL.CHECK", b"api", b"k", b"COST", b"1\r\n+OK\xff"];
+    let Reply::Error(error) = client.call(&words) else { panic!("a cost of two lines") };
+    assert!(error.starts_with(r"ERR cost: `1\r\n+OK"), "{error}");
+    let answer = server.http().get("/v1/top?rule=api&limit=x");
+    assert_eq!(answer.status, 422);
+    let detail = answer.json()["detail"].to_string();
+    assert!(detail.contains("limit: `x` is not a number from 0"), "{detail}");
+    let mut curl = std::process::Command::new("curl");
+    curl.args([
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        "-d",
+        r#"{"rule":"api","key":"k"}"#,
+    ]);
+    curl.args(["-H", "content-type: application/jsonx"]);
+    let output = curl.arg(format!("http://{}/v1/check", server.http)).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "415");
+}
+
+#[test]
 fn malformed_requests_get_one_error_and_the_end() {
     let server = TestServer::start("");
     let mut bystander = server.resp();

@@ -175,8 +175,8 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Returns the beginning of an attribute's name, for an error or the log.
-pub(super) fn shown(name: &str) -> String {
+/// Returns the beginning of a text that a request has sent, for an error or the log.
+pub(crate) fn shown(name: &str) -> String {
     name.escape_debug().take(MAX_SHOWN).collect()
 }
 

@@ -78,7 +78,12 @@ impl TokenBucket {
     /// # Errors
     /// Returns an error if the capacity is 0, or takes more than 2000 years to fill.
     pub fn new(capacity: Cost, refill: Rate) -> Result<Self, RuleError> {
-        let capacity = parameter::quota("capacity", capacity)?;
+        Self::named("capacity", capacity, refill)
+    }
+
+    /// Returns a pool whose capacity has the name `field` in errors.
+    fn named(field: &str, capacity: Cost, refill: Rate) -> Result<Self, RuleError> {
+        let capacity = parameter::quota(field, capacity)?;
         let refill = parameter::rate("refill", refill)?;
         let (n, d) = refill.lowest_terms();
         let (ticks_per_nano, unit) = ticks(n, d);
@@ -88,7 +93,7 @@ impl TokenBucket {
                 RuleError::out_of_range(format!(
                     "{capacity} at {refill} takes over 2000 years to fill"
                 ))
-                .of("capacity")
+                .of(field)
             })?;
         let (ticks_per_nano, unit, full) = (ticks_per_nano as u64, unit as i128, full as i128);
         Ok(Self { capacity, refill, ticks_per_nano, unit, full })
@@ -262,15 +267,16 @@ impl Algorithm for TokenBucket {
     /// Parses `gcra`, which begins with its rate, and the other names, which begin with their
     /// capacity.
     fn read(name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
-        let (capacity, refill) = if name == "gcra" {
+        let (field, capacity, refill) = if name == "gcra" {
             let rate = words.next("expected a rate such as 1/s")?;
-            (words.option("burst")?.ok_or_else(|| words.missing("burst=60"))?, rate)
+            ("burst", words.option("burst")?.ok_or_else(|| words.missing("burst=60"))?, rate)
         } else {
             let capacity = words.next("expected a capacity such as 60")?;
-            (capacity, words.option("refill")?.ok_or_else(|| words.missing("refill=1/s"))?)
+            let refill = words.option("refill")?.ok_or_else(|| words.missing("refill=1/s"))?;
+            ("capacity", capacity, refill)
         };
         let rate = refill.rate()?;
-        let limit = Self::new(capacity.cost()?, rate);
+        let limit = Self::named(field, capacity.cost()?, rate);
         let limit = limit.map_err(|error| error.at(capacity.column))?;
         let policy = words.flag(&["strict", "leaky"])?;
         if let Some(strict) = policy.filter(|word| word.text == "strict") {

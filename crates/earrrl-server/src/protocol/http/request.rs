@@ -31,7 +31,8 @@ pub(super) async fn read(
 ) -> Result<(Access, Vec<u8>), Problem> {
     let access = authorize(server, request.headers(), needed)?;
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    if !kind.get(..16).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
+    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    if !essence.trim_ascii().eq_ignore_ascii_case(b"application/json") {
         let detail = "expected Content-Type: application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }

@@ -16,6 +16,7 @@ use super::request::{ServerState, authorize};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
+use crate::service::attributes::shown;
 use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};
 use crate::service::rule::Suggestion;
 
@@ -172,8 +173,8 @@ pub(super) fn named_rule(access: Access, uri: &Uri) -> Result<String, Problem> {
 fn number(uri: &Uri, name: &str) -> Result<Option<f64>, Problem> {
     let Some(text) = parameter(uri, name) else { return Ok(None) };
     let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    let expected = || invalid(&format!("{name}: expected a number that is not negative"));
-    number.map(Some).ok_or_else(expected)
+    let wrong = || invalid(&format!("{name}: `{}` is not a number from 0", shown(&text)));
+    number.map(Some).ok_or_else(wrong)
 }
 
 /// Returns a parameter of the query.

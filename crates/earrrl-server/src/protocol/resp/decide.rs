@@ -6,7 +6,7 @@ use earrrl::{Cost, Mode, Nanos, Outcome};
 
 use super::codec::Request;
 use super::decision::{write_answer, write_brief, write_matching, write_throttled};
-use super::question::{Question, cost};
+use super::question::{Question, cost, wrong};
 use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
@@ -127,9 +127,8 @@ pub(super) async fn refund(
 fn instant(text: &[u8]) -> Result<Nanos, Refusal> {
     let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
-    nanos.map(Nanos::new).ok_or_else(|| {
-        Refusal::Error("t0: expected seconds since the Unix epoch, to the nanosecond".to_owned())
-    })
+    let expected = "a number of seconds since the Unix epoch, with at most nine decimals";
+    nanos.map(Nanos::new).ok_or_else(|| wrong("t0", text, expected))
 }
 
 /// Answers `EARRRL.RESET rule key`: deletes the stored state of this client under the rule.

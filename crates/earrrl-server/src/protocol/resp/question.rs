@@ -13,6 +13,7 @@ use crate::config::access::{Access, Scope};
 use crate::engine::throttle::Call;
 use crate::service::Service;
 use crate::service::ask::Ask;
+use crate::service::attributes::shown;
 use crate::service::error::AskError;
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
@@ -246,8 +247,14 @@ fn parse_several<'a>(
         all.push(Named { rule, key, cost });
         match words.next() {
             None => break,
-            Some(word) if word.eq_ignore_ascii_case(b"AND") && all.len() < MAX_CHARGES => {}
-            Some(_) => return Err(Refusal::Error("expected COST, AND or nothing more".to_owned())),
+            Some(word) if !word.eq_ignore_ascii_case(b"AND") => {
+                return Err(wrong("after a key", word, "COST or AND"));
+            }
+            Some(_) if all.len() < MAX_CHARGES => {}
+            Some(_) => {
+                let text = format!("a command may charge at most {MAX_CHARGES} rules");
+                return Err(Refusal::Error(text));
+            }
         }
     }
     let ask = |named: Named<'a>| {
@@ -266,7 +273,7 @@ fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Ques
         return Err(Refusal::WordCount);
     };
     let number = |place, name| match request.word(place) {
-        Some(text) => integer(text).ok_or_else(|| not_whole(name)),
+        Some(text) => integer(text).ok_or_else(|| wrong(name, text, "a whole number")),
         None => Ok(1),
     };
     let (max_burst, count) = (number(2, "max_burst")?, number(3, "count")?);
@@ -293,17 +300,17 @@ fn integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-#[cold]
-fn not_whole(name: &str) -> Refusal {
-    Refusal::Error(format!("{name}: expected a whole number"))
-}
-
 /// Parses the cost of a charge. Returns the error for the client if it is invalid.
 pub(super) fn cost(text: &[u8]) -> Result<Cost, Refusal> {
     let cost = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    cost.ok_or_else(|| {
-        Refusal::Error("cost: expected a number from 0 to 1e18, a multiple of 1e-9".to_owned())
-    })
+    cost.ok_or_else(|| wrong("cost", text, "a number from 0 to 1e18, a multiple of 1e-9"))
+}
+
+/// Returns the error about a word that is no value of its field.
+#[cold]
+pub(super) fn wrong(field: &str, text: &[u8], expected: &str) -> Refusal {
+    let text = shown(&String::from_utf8_lossy(text));
+    Refusal::Error(format!("{field}: `{text}` is not {expected}"))
 }
 
 /// A question, and the length of its request in bytes.

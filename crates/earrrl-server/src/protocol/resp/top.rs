@@ -5,6 +5,7 @@ use std::time::Duration;
 use earrrl::{Name, Nanos, Wait};
 
 use super::codec::Request;
+use super::question::wrong;
 use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
@@ -21,10 +22,10 @@ pub(super) async fn top(
     let (3, Some(name), Some(count)) = (request.len(), request.word(1), request.word(2)) else {
         return Err(Refusal::WordCount);
     };
-    let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
-    let count = count
-        .filter(|count| (1..=MAX_TOP).contains(count))
-        .ok_or_else(|| Refusal::Error(format!("n: expected a whole number from 1 to {MAX_TOP}")))?;
+    let number = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
+    let number = number.filter(|number| (1..=MAX_TOP).contains(number));
+    let expected = || wrong("n", count, &format!("a whole number from 1 to {MAX_TOP}"));
+    let count = number.ok_or_else(expected)?;
     let name = String::from_utf8_lossy(name);
     session.access.permit_rule(&name)?;
     let report = session.server.service.report(&name).await?;

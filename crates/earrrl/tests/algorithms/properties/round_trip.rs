@@ -99,7 +99,7 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
         ("recent-average 1/s half-life=1us", "column 30: half-life: 1µs is not from 1ms"),
         ("recent-average 2e9/s half-life=1s", "column 16: 2000000000 per 1s is not from"),
         ("gcra 1/s burst=60 strict", "column 19: a token bucket can't be strict"),
-        ("gcra 1/s burst=0", "column 16: capacity: 0 is not above 0"),
+        ("gcra 1/s burst=0", "column 16: burst: 0 is not above 0"),
         ("exponential 2e9/1m", "column 13: limit: 2000000000 is above 1e9"),
         ("sliding-window 60/1m sub-windows=0", "column 34: sub-windows: 0 is not from 1 to"),
         ("sliding-window 60/1m sub-windows=+5", "column 34: `+5` is not a whole number"),
