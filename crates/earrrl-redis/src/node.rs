@@ -1,8 +1,8 @@
 //! The identity of this node: its names, the numbers of its contributions, and the number of nodes.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use earrrl::Nanos;
@@ -15,6 +15,11 @@ pub(crate) const SETTLING: Duration = Duration::from_secs(3);
 /// The number of nodes that are assumed to start together. A greater number costs round trips
 /// during that time, a smaller one costs denials.
 const STARTING: u32 = 8;
+
+/// The time for which a node counts as alive after a heartbeat, and for which a number of live nodes is
+/// believed although a smaller one was read since. Redis may have lost its list of nodes: until all have
+/// reported again, a node would take itself for the only one and claim what the others need.
+pub(crate) const ALIVE: Duration = Duration::from_secs(10);
 
 /// The length of the part of a node's name that is the same at every start, if it is configured.
 const LASTING: usize = 5;
@@ -30,6 +35,8 @@ pub(crate) struct NodeIdentity {
     /// The number of nodes that are alive; 0 before this node is announced.
     nodes: watch::Sender<u32>,
     announced: OnceLock<Instant>,
+    /// When this number of live nodes was read.
+    read: Mutex<Instant>,
     /// True if the number of nodes is configured.
     is_known: bool,
     /// The time at which the last exchange of all clients ended, by this node's clock.
@@ -49,6 +56,7 @@ impl NodeIdentity {
             next: AtomicU64::new(1),
             nodes: watch::Sender::new(nodes.unwrap_or(0)),
             announced: OnceLock::new(),
+            read: Mutex::new(Instant::now()),
             is_known: nodes.is_some(),
             exchanged: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -82,10 +90,14 @@ impl NodeIdentity {
         !self.is_known && self.announced.get().is_none_or(|at| at.elapsed() < SETTLING)
     }
 
-    /// Notes that this node is announced, and the number of live nodes.
-    pub(crate) fn announced(&self, nodes: u32) {
-        self.announced.get_or_init(Instant::now);
-        self.nodes.send_replace(nodes.max(1));
+    /// Notes that this node is announced, and the number of live nodes that was read at `now`.
+    pub(crate) fn announced(&self, nodes: u32, now: Instant) {
+        self.announced.get_or_init(|| now);
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if nodes >= self.nodes() || now.duration_since(*read) > ALIVE {
+            *read = now;
+            self.nodes.send_replace(nodes.max(1));
+        }
     }
 
     pub(crate) fn is_announced(&self) -> bool {
@@ -113,5 +125,22 @@ impl NodeIdentity {
 
     pub(crate) fn set_exchanged(&self, now: Nanos) {
         self.exchanged.store(now.get(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_nodes_are_believed_after_ten_seconds() {
+        let (node, start) = (NodeIdentity::new(None, None), Instant::now());
+        assert!(!node.is_announced());
+        for (second, nodes, expected) in
+            [(0, 1, 1), (1, 3, 3), (2, 1, 3), (11, 2, 3), (12, 2, 2), (13, 3, 3), (14, 2, 3)]
+        {
+            node.announced(nodes, start + Duration::from_secs(second));
+            assert_eq!(node.nodes(), expected, "{second} s");
+        }
     }
 }

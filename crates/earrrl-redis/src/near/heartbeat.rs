@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::node::SETTLING;
+use crate::node::{ALIVE, SETTLING};
 use crate::shared::Shared;
 
 /// The interval of heartbeats. The constant below is a shorter one for the time in which nodes that
@@ -16,8 +16,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_INTERVAL: Duration = Duration::from_millis(200);
 /// The pause before a heartbeat that failed is repeated.
 const RETRY: Duration = Duration::from_millis(50);
-/// The time for which a node counts as alive after a heartbeat.
-const ALIVE: Duration = Duration::from_secs(10);
 /// The timeout of a heartbeat.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -43,7 +41,7 @@ async fn beat(shared: &Shared) -> Option<()> {
     let keys = [key];
     let call = link.call(&shared.connection.scripts.nodes, &keys, &args);
     let Ok(Ok(Value::Int(nodes))) = timeout(TIMEOUT, call).await else { return None };
-    shared.node.announced(u32::try_from(nodes).unwrap_or(1));
+    shared.node.announced(u32::try_from(nodes).unwrap_or(1), Instant::now());
     Some(())
 }
 
