@@ -607,6 +607,43 @@ async fn polite_clients_pass_while_a_rule_changes() {
     assert!(good, "of 100 requests each: {worst:#?}");
 }
 
+/// One of two servers gets a lower rate by a reload. A client whose requests went to the other server
+/// since then finds its bucket as full at the reloaded server as that server left it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_reloads_first_finds_full_buckets_full() {
+    for consistency in [Consistency::Exact, Consistency::Near] {
+        for (old, new) in [
+            ("gcra 9/s burst=12", "gcra 6/s burst=12"),
+            ("token-bucket 20 refill=8/s", "token-bucket 20 refill=5/s"),
+            ("fixed-window 60/10s", "fixed-window 60/11s"),
+        ] {
+            let server = Server::start(&[]).await;
+            let sync = Duration::from_millis(100);
+            let nodes = [node(&server.url(), sync, 2).await, node(&server.url(), sync, 2).await];
+            let prepare = |node: &RedisEngine, limit: &str| {
+                node.prepare_as("rule", &limit.parse().unwrap(), 100, consistency).unwrap()
+            };
+            let rules = nodes.each_ref().map(|node| prepare(node, old));
+            let ask = async |place: usize, key: &str, now| {
+                nodes[0].exchange_due(now).await;
+                let charge = Charge { rule: rules[place], key: key.as_bytes(), cost: Cost::ONE };
+                nodes[place].decide(&[charge], Mode::Check, Some(now)).await.unwrap()
+            };
+            let start = Nanos::from_secs(1_800_000_000);
+            assert!(ask(1, "other", start).await.allowed);
+            prepare(&nodes[1], new);
+            for turn in 0..60 {
+                let now = start + Duration::from_millis(370 * turn);
+                assert!(ask(0, "polite", now).await.allowed);
+            }
+            let now = start + Duration::from_millis(370 * 60);
+            let decision = ask(1, "polite", now).await;
+            assert!(decision.allowed, "{consistency:?}, {old} to {new}: {decision:?}");
+            assert!(decision.remaining >= 5, "{consistency:?}, {old} to {new}: {decision:?}");
+        }
+    }
+}
+
 /// Three processes run one after another, two minutes apart by Redis's clock. Each has a near and an
 /// exact rule.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -71,6 +71,12 @@ pub(crate) trait OnRedis {
         None
     }
 
+    /// Returns an instant before which no request that was judged can have left this state, if the
+    /// state tells.
+    fn left_after(&self, _state: &State) -> Option<Nanos> {
+        None
+    }
+
     /// Returns the seconds for which a client's record is kept after the client is as good as new.
     fn tail(&self) -> f64 {
         0.0

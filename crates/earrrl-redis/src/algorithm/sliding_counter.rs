@@ -38,6 +38,11 @@ impl OnRedis for SlidingCounter {
         Some(())
     }
 
+    fn left_after(&self, state: &State) -> Option<Nanos> {
+        let State::SlidingCounter(state) = state else { return None };
+        Some(Nanos::new(state.window.saturating_mul(self.window_nanos())))
+    }
+
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
         let State::SlidingCounter(state) = state else { return state };
         let window = moved_slot(

@@ -68,6 +68,13 @@ impl OnRedis for TokenBucket {
         Some(())
     }
 
+    /// A request leaves the bucket full within the time that an empty one takes.
+    fn left_after(&self, state: &State) -> Option<Nanos> {
+        let State::TokenBucket(full_at) = state else { return None };
+        let at = (full_at.0 - self.full_ticks()) / self.ticks_per_nano();
+        Some(Nanos::new(u64::try_from(at).unwrap_or(0)))
+    }
+
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
         let State::TokenBucket(full_at) = state else { return state };
         let by = i128::from(to.get()) - i128::from(from.get());

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Limit, Nanos, Rule};
+use earrrl::{Limit, Nanos, Rule, State};
 use redis::Value;
 use tokio::time::timeout;
 
@@ -154,7 +154,7 @@ fn converted(
 ) -> Option<(Vec<u8>, Duration)> {
     let state = algorithm::decode(old, bytes, now)?;
     let stored = algorithm::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
-    let at = conversion_time(charge, bytes, now).max(stored.min(now));
+    let at = conversion_time(charge, old, bytes, &state, now).max(stored.min(now));
     let new = charge.rule.rule.limit();
     let state = new.convert(old, state, at)?;
     let record = algorithm::encode(new, charge.rule.tag, &state, at)?;
@@ -166,10 +166,17 @@ fn converted(
 /// since, and it is converted at present: a bucket that refills under both would end with a debt that
 /// nobody made, and the count of a window would move to one that is over. An average has the time at
 /// which it was stored.
-fn conversion_time(charge: &KeyedCharge, old: &[u8], now: Nanos) -> Nanos {
+fn conversion_time(
+    charge: &KeyedCharge,
+    old: &Limit,
+    bytes: &[u8],
+    state: &State,
+    now: Nanos,
+) -> Nanos {
     let rule = &charge.rule;
-    let is_earlier = rule.earlier.iter().any(|(tag, limit)| algorithm::is_of(limit, *tag, old));
-    let others = rule.converted.add(&charge.key) || !is_earlier;
+    let is_earlier = rule.earlier.iter().any(|(tag, limit)| algorithm::is_of(limit, *tag, bytes));
+    let is_later = algorithm::of(old).left_after(state).is_some_and(|at| at > rule.since);
+    let others = rule.converted.add(&charge.key) || !is_earlier || is_later;
     let is_average = matches!(rule.kind, AlgorithmKind::RecentAverage | AlgorithmKind::Exponential);
     let at = if others && !is_average { now } else { rule.since.min(now) };
     Nanos::new(at.get() / 1000 * 1000)
