@@ -328,7 +328,25 @@ impl RedisEngine {
     /// # }
     /// ```
     pub fn set_urls(&self, urls: Vec<String>) {
-        self.shared.connection.set_urls(urls);
+        self.shared.connection.change_options(|options| options.urls = urls);
+    }
+
+    /// Sets the user and the password at the Sentinels for the next connection.
+    ///
+    /// ```
+    /// # use earrrl_redis::{Options, RedisEngine};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = RedisEngine::new(Options::sentinel("limits", ["redis://10.0.0.5:26379"]))?;
+    /// engine.set_sentinel_login(None, Some("new".to_owned()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_sentinel_login(&self, user: Option<String>, password: Option<String>) {
+        self.shared.connection.change_options(|options| {
+            options.sentinel_user = user;
+            options.sentinel_password = password;
+        });
     }
 
     /// Sends the charges of near rules that Redis lacks, and gives up this node's claims, for at most

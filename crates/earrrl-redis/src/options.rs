@@ -137,9 +137,13 @@ pub struct Options {
     /// True if the addresses are of a Cluster.
     pub cluster: bool,
     /// The name of the master if Sentinels are used. The addresses are then those of the Sentinels,
-    /// which are asked for the master at every connection. User, password and database apply to the
-    /// master only.
+    /// which are asked for the master at every connection. User, password and database of the first
+    /// address apply to the master only.
     pub sentinel: Option<String>,
+    /// The user at the Sentinels; `None` for their default user.
+    pub sentinel_user: Option<String>,
+    /// The password at the Sentinels; `None` if they require none.
+    pub sentinel_password: Option<String>,
     /// The certificates for `rediss://`; `None` for the platform's authorities and no certificate
     /// of this client.
     #[cfg(feature = "tls")]
@@ -187,6 +191,8 @@ impl Options {
             cluster: urls.len() > 1,
             urls,
             sentinel: None,
+            sentinel_user: None,
+            sentinel_password: None,
             #[cfg(feature = "tls")]
             certificates: None,
             prefix: "earrrl".to_owned(),
@@ -253,6 +259,7 @@ impl Options {
         if self.cluster && self.sentinel.is_some() {
             return wrong("sentinel", "a Cluster has none; expected one or the other".to_owned());
         }
+        self.check_sentinel_login()?;
         check_prefix(&self.prefix)?;
         if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return wrong(
@@ -275,6 +282,16 @@ impl Options {
             return wrong("local_capacity", "0 is not above 0".to_owned());
         }
         Ok(())
+    }
+
+    fn check_sentinel_login(&self) -> Result<(), RuleError> {
+        let wrong = |field: &str, problem: &str| Err(RuleError::new(problem.to_owned()).of(field));
+        match (&self.sentinel, &self.sentinel_user, &self.sentinel_password) {
+            (None, Some(_), _) => wrong("sentinel_user", "only with sentinel"),
+            (None, _, Some(_)) => wrong("sentinel_password", "only with sentinel"),
+            (Some(_), Some(_), None) => wrong("sentinel_user", "only with sentinel_password"),
+            _ => Ok(()),
+        }
     }
 }
 

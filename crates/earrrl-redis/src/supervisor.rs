@@ -15,7 +15,6 @@ use crate::connection::RedisConnection;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::history::History;
-use crate::options::Options;
 use crate::outage::hand_over::hand_over;
 use crate::shared::Shared;
 use crate::status::count;
@@ -63,22 +62,19 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 /// Connects, with as many attempts as necessary.
 async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
     loop {
-        let options = Options { urls: shared.connection.urls(), ..shared.options.clone() };
+        let options = shared.connection.options();
         let connected = async {
             let mut link = Link::connect(&options).await?;
             link.load(&shared.connection.scripts).await;
-            Ok::<_, redis::RedisError>(link)
+            Ok(link)
         };
         let link = timeout(CONNECT_TIMEOUT, connected).await;
-        let link =
-            link.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
-        match link {
+        match link.unwrap_or(Err(Fault::Late)) {
             Ok(link) => {
                 count(&shared.connection.counters.connected);
                 return link;
             }
-            Err(error) => {
-                let fault = Fault::from(error);
+            Err(fault) => {
                 // Each cause is logged once, not at every attempt.
                 if shared.connection.note(&fault) {
                     let policy = shared.options.when_gone.name();

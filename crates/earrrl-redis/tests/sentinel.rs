@@ -22,22 +22,27 @@ struct Sentinel {
 
 impl Sentinel {
     async fn start(master: u16) -> Self {
-        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
-        let file = folder.path().join("sentinel.conf");
-        let text = format!(
-            "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {master} 1\n\
-             sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n"
-        );
-        std::fs::write(&file, text).unwrap();
-        let mut command = redis_server();
-        command.arg(file).arg("--sentinel").stdout(Stdio::null());
-        let sentinel = Self { port, process: command.spawn().unwrap(), _folder: folder };
+        let sentinel = Self::start_with(master, "");
         until("the Sentinel knows the replica", || {
             let known: String = sentinel.master("num-slaves").unwrap_or_default();
             known == "1"
         })
         .await;
         sentinel
+    }
+
+    /// Starts a Sentinel with further lines of its configuration.
+    fn start_with(master: u16, lines: &str) -> Self {
+        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+        let file = folder.path().join("sentinel.conf");
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {master} 1\n\
+             sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n{lines}"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut command = redis_server();
+        command.arg(file).arg("--sentinel").stdout(Stdio::null());
+        Self { port, process: command.spawn().unwrap(), _folder: folder }
     }
 
     fn url(&self) -> String {
@@ -85,4 +90,74 @@ async fn a_failover() {
     load.stop().await;
     until("counts are handed over", || engine.status().owed == 0).await;
     assert!(engine.status().counts.handed_over > 0);
+}
+
+/// The options for a master and a Sentinel, each with a password of its own.
+fn with_passwords(sentinel: &Sentinel) -> Options {
+    let url = format!("redis://:dbpass@127.0.0.1:{}", sentinel.port);
+    let mut options = Options::sentinel("main", [url.as_str()]);
+    options.deadline = PATIENCE;
+    options
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_with_a_password() {
+    let master = Server::start(&["--requirepass", "dbpass"]).await;
+    let lines = "sentinel auth-pass main dbpass\nrequirepass watch\n";
+    let sentinel = Sentinel::start_with(master.port, lines);
+    let mut options = with_passwords(&sentinel);
+    for wrong in [None, Some("dbpass".to_owned())] {
+        options.sentinel_password = wrong;
+        let engine = RedisEngine::new(options.clone()).unwrap();
+        let place = format!("the Sentinel redis://127.0.0.1:{}: ", sentinel.port);
+        until("the refusal is told", || {
+            let why = engine.status().last_failure.unwrap_or_default();
+            why.contains(&place) && why.contains("sentinel_password")
+        })
+        .await;
+        engine.set_sentinel_login(None, Some("watch".to_owned()));
+        assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_with_a_user() {
+    let master = Server::start(&["--requirepass", "dbpass"]).await;
+    let lines =
+        "sentinel auth-pass main dbpass\nuser default off\nuser limits on >watch ~* &* +@all\n";
+    let sentinel = Sentinel::start_with(master.port, lines);
+    let mut options = with_passwords(&sentinel);
+    options.sentinel_user = Some("limits".to_owned());
+    options.sentinel_password = Some("watch".to_owned());
+    let engine = RedisEngine::new(options).unwrap();
+    assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_of_the_master_is_told_as_such() {
+    let master = Server::start(&["--requirepass", "other"]).await;
+    let lines = "sentinel auth-pass main other\nrequirepass watch\n";
+    let sentinel = Sentinel::start_with(master.port, lines);
+    let mut options = with_passwords(&sentinel);
+    options.sentinel_password = Some("watch".to_owned());
+    let engine = RedisEngine::new(options).unwrap();
+    until("the refusal is told", || {
+        engine.status().last_failure.is_some_and(|why| why.contains("the master `main`: "))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_down_is_told_as_such() {
+    let mut master = Server::start(&[]).await;
+    let sentinel = Sentinel::start_with(master.port, "");
+    let mut options = Options::sentinel("main", [sentinel.url().as_str()]);
+    options.deadline = PATIENCE;
+    master.kill();
+    let engine = RedisEngine::new(options).unwrap();
+    until("the Sentinel takes it for dead", || {
+        let why = engine.status().last_failure.unwrap_or_default();
+        why.contains("the Sentinels have no reachable master of the name `main`")
+    })
+    .await;
 }

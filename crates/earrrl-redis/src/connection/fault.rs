@@ -1,7 +1,7 @@
 //! The reasons why Redis did not answer a call.
 
 use earrrl::EngineError;
-use redis::RedisError;
+use redis::{ErrorKind, RedisError};
 
 /// The reason why a call was not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,17 @@ impl Fault {
         }
     }
 
+    /// Returns the fault with the place where it happened before the cause.
+    pub(crate) fn at(self, place: &str) -> Self {
+        let put = |why: String| format!("{place}: {why}");
+        match self {
+            Self::Lost(why) => Self::Lost(put(why)),
+            Self::Refused(why) => Self::Refused(put(why)),
+            Self::Record(why) => Self::Record(put(why)),
+            Self::Late | Self::Skipped => self,
+        }
+    }
+
     /// Returns the cause in words.
     pub(crate) fn detail(&self) -> &str {
         match self {
@@ -56,6 +67,9 @@ impl From<RedisError> for Fault {
         text.truncate(text.find(", with args beginning").unwrap_or(text.len()));
         if error.is_timeout() {
             return Self::Late;
+        }
+        if error.kind() == ErrorKind::AuthenticationFailed {
+            return Self::Refused("authentication failed: wrong user or password".to_owned());
         }
         if error.is_io_error() || error.is_unrecoverable_error() {
             return Self::Lost(text);

@@ -8,15 +8,13 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
-use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisResult,
-    ServerErrorKind, TlsMode, Value,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use tokio::task::coop::unconstrained;
 
+use crate::connection::fault::Fault;
 use crate::connection::redirect::Cluster;
 use crate::connection::script::{Script, Scripts};
+use crate::connection::sentinel;
 use crate::options::Options;
 
 /// The timeout of establishing a connection.
@@ -34,7 +32,7 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    pub(crate) async fn connect(options: &Options) -> RedisResult<Self> {
+    pub(crate) async fn connect(options: &Options) -> Result<Self, Fault> {
         #[cfg(feature = "tls")]
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             rustls::crypto::ring::default_provider().install_default().ok();
@@ -58,10 +56,12 @@ impl Link {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(BUFFER);
         let client = match &options.sentinel {
-            Some(name) => sentinels(name, options)?.build()?.async_get_client().await?,
+            Some(name) => sentinel::master(name, options).await?,
             None => open(url, options)?,
         };
-        Ok(Self::Single(client.get_multiplexed_async_connection_with_config(&config).await?))
+        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        let place = client.get_connection_info().addr();
+        connected.map(Self::Single).map_err(|error| Fault::from(error).at(&place.to_string()))
     }
 
     /// Loads scripts into Redis with one write, since Redis may be far away. Scripts that cannot be
@@ -152,34 +152,6 @@ impl Link {
             }
         }
     }
-}
-
-/// Returns a client that asks Sentinels for the master with this name.
-fn sentinels(name: &str, options: &Options) -> RedisResult<SentinelClientBuilder> {
-    let infos = options.urls.iter().map(|url| url.as_str().into_connection_info());
-    let infos: Vec<_> = infos.collect::<RedisResult<_>>()?;
-    let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
-    let tls = addresses.iter().any(|address| matches!(address, ConnectionAddr::TcpTls { .. }));
-    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
-    if let Some(settings) = infos.first().map(|info| info.redis_settings()) {
-        builder = builder.set_client_to_redis_db(settings.db());
-        if let Some(user) = settings.username() {
-            builder = builder.set_client_to_redis_username(user);
-        }
-        if let Some(password) = settings.password() {
-            builder = builder.set_client_to_redis_password(password);
-        }
-    }
-    if tls {
-        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-    }
-    #[cfg(feature = "tls")]
-    if let Some(certificates) = &options.certificates {
-        builder = builder
-            .set_client_to_redis_certificates(certificates.to_redis())
-            .set_client_to_sentinel_certificates(certificates.to_redis());
-    }
-    Ok(builder)
 }
 
 #[cfg(feature = "tls")]

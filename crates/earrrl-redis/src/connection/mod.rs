@@ -7,6 +7,7 @@ pub(crate) mod probe;
 pub(crate) mod receipt;
 pub(crate) mod redirect;
 pub(crate) mod script;
+pub(crate) mod sentinel;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -41,7 +42,8 @@ pub(crate) struct RedisConnection {
     cluster: bool,
     /// The name of the policy for outages, which is written to the log.
     policy: &'static str,
-    urls: Mutex<Vec<String>>,
+    /// The options of the next connection: addresses and passwords may change.
+    options: Mutex<Options>,
     link: RwLock<Option<Link>>,
     last_failure: Mutex<Option<String>>,
     /// The mode that was last written to the log.
@@ -62,7 +64,7 @@ impl RedisConnection {
             all_closed: watch::Sender::new(false),
             cluster: options.cluster,
             policy: options.when_gone.name(),
-            urls: Mutex::new(options.urls.clone()),
+            options: Mutex::new(options.clone()),
             link: RwLock::default(),
             last_failure: Mutex::default(),
             logged: Mutex::new(EngineMode::Connecting),
@@ -98,12 +100,14 @@ impl RedisConnection {
         *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
-        self.urls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the options of the next connection.
+    pub(crate) fn options(&self) -> Options {
+        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_urls(&self, urls: Vec<String>) {
-        *self.urls.lock().unwrap_or_else(PoisonError::into_inner) = urls;
+    /// Changes the options of the next connection.
+    pub(crate) fn change_options(&self, change: impl FnOnce(&mut Options)) {
+        change(&mut self.options.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits for a call, for at most `timeout`, and reports its outcome to the breaker.

@@ -37,6 +37,7 @@ impl File {
             engine.redis.get_or_insert(Spanned::new(path.span(), any));
         }
         engine.hmac_key_file = None;
+        (engine.sentinel_user, engine.sentinel_password_file) = (None, None);
         (engine.ca_file, engine.cert_file, engine.key_file) = (None, None, None);
         (envoy.xds, envoy.node) = (None, None);
         (envoy.xds_ca, envoy.xds_cert, envoy.xds_key) = (None, None, None);
@@ -159,6 +160,9 @@ pub(super) struct EngineTable {
     pub(super) redis_file: Placed<String>,
     pub(super) cluster: Placed<bool>,
     pub(super) sentinel: Placed<String>,
+    pub(super) sentinel_user: Placed<String>,
+    pub(super) sentinel_password: Placed<String>,
+    pub(super) sentinel_password_file: Placed<String>,
     pub(super) node: Placed<String>,
     pub(super) sync: Placed<String>,
     pub(super) nodes: Placed<u64>,

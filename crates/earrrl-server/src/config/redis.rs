@@ -46,6 +46,7 @@ pub(super) fn validate(
         problems.add(span.clone(), "redis: the same address is there twice; once is enough");
     }
     topology(file, &mut options, problems);
+    sentinel_login(file, &mut options, problems);
     if let Some(prefix) = &file.prefix {
         options.prefix.clone_from(prefix.get_ref());
         if let Err(error) = earrrl_redis::check_prefix(prefix.get_ref()) {
@@ -105,6 +106,33 @@ fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Prob
             options.cluster = *cluster.get_ref();
         }
         (None, None) => {}
+    }
+}
+
+/// Sets the user and the password at the Sentinels.
+fn sentinel_login(file: &file::EngineTable, options: &mut Options, problems: &mut Problems) {
+    let (inline, from_file) = (&file.sentinel_password, &file.sentinel_password_file);
+    if file.sentinel.is_none() {
+        let fields = [
+            ("sentinel_user", &file.sentinel_user),
+            ("sentinel_password", inline),
+            ("sentinel_password_file", from_file),
+        ];
+        for (name, field) in fields {
+            if let Some(field) = field {
+                problems.add(field.span(), format!("{name}: only with sentinel"));
+            }
+        }
+        return;
+    }
+    let found = secret("sentinel_password", inline.as_ref(), from_file.as_ref(), problems);
+    if let Some((span, _)) = found.as_ref().filter(|(_, password)| password.is_empty()) {
+        problems.add(span.clone(), "sentinel_password: expected a password, not an empty text");
+    }
+    options.sentinel_password = found.map(|(_, password)| password);
+    options.sentinel_user = file.sentinel_user.as_ref().map(|field| field.get_ref().clone());
+    if let (Some(user), None, None) = (&file.sentinel_user, inline, from_file) {
+        problems.add(user.span(), "sentinel_user: only with sentinel_password");
     }
 }
 

@@ -194,6 +194,20 @@ mod redis {
     }
 
     #[test]
+    fn sentinels_have_a_user_and_a_password_of_their_own() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "very-secret\n").unwrap();
+        let text = "redis = \"redis://:other@a\"\nsentinel = \"main\"\nsentinel_user = \"u\"";
+        let password = format!("sentinel_password_file = \"{}\"", file.path().display());
+        let config = Config::parse(&engine(&format!("{text}\n{password}")), "f").unwrap();
+        assert!(!format!("{config:?}").contains("very-secret"));
+        let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
+        let earrrl_redis::Options { sentinel_user, sentinel_password, .. } = redis.options;
+        assert_eq!(sentinel_user.as_deref(), Some("u"));
+        assert_eq!(sentinel_password.as_deref(), Some("very-secret"));
+    }
+
+    #[test]
     fn a_secret_address_is_read_from_a_file_and_never_printed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "redis://u:very-secret@h\n").unwrap();
@@ -222,6 +236,18 @@ mod redis {
             ("redis = \"redis://h\"\ndeadline = \"1m\"", "3:12: deadline: expected 1ms to 10s"),
             ("redis = \"redis://h\"\nprefix = \"a{b\"", "3:10: prefix: `a{b`"),
             ("redis = \"redis://h\"\nhmac_key = \"short\"", "3:12: hmac_key: 5 bytes"),
+            (
+                "redis = \"redis://h\"\nsentinel_password = \"p\"",
+                "3:21: sentinel_password: only with sentinel",
+            ),
+            (
+                "redis = \"redis://h\"\nsentinel = \"main\"\nsentinel_user = \"u\"",
+                "4:17: sentinel_user: only with sentinel_password",
+            ),
+            (
+                "redis = \"redis://h\"\nsentinel = \"main\"\nsentinel_password = \"\"",
+                "4:21: sentinel_password: expected a password",
+            ),
             ("redis = \"redis://h\"\nca_file = \"/nowhere\"", "3:11: ca_file: No such file"),
             (
                 "redis = [\"redis://a\", \"redis://b\"]\ncluster = false",

@@ -106,7 +106,10 @@ impl Redis {
 
     /// Applies the settings that [`Redis::may_reload`] accepted.
     pub(crate) fn reload(&self, config: &RedisConfig) {
-        self.engine.set_urls(config.options.urls.clone());
+        let options = &config.options;
+        self.engine.set_urls(options.urls.clone());
+        self.engine
+            .set_sentinel_login(options.sentinel_user.clone(), options.sentinel_password.clone());
     }
 
     /// Returns the way in which decisions are made at present.
@@ -190,5 +193,7 @@ fn same_but_for_credentials(one: &Options, other: &Options) -> bool {
     let (here, there): (Vec<_>, Vec<_>) = (places(one), places(other));
     let mut other = other.clone();
     other.urls.clone_from(&one.urls);
+    other.sentinel_user.clone_from(&one.sentinel_user);
+    other.sentinel_password.clone_from(&one.sentinel_password);
     here == there && *one == other
 }
