@@ -30,6 +30,8 @@ mod algorithm;
 mod backlog;
 mod batches;
 mod calls;
+#[cfg(feature = "tls")]
+mod certificates;
 mod clients;
 mod clocks;
 mod connection;
@@ -54,14 +56,14 @@ mod supervisor;
 mod throttle;
 
 pub use algorithm::max_exact_units;
+#[cfg(feature = "tls")]
+pub use certificates::Certificates;
 pub use clients::check_near;
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;
-#[cfg(feature = "tls")]
-pub use options::Certificates;
 pub use options::{
     Consistency, Options, WhenGone, check_node, check_prefix, check_rule, check_sync, check_url,
-    without_credentials,
+    uses_tls, without_credentials,
 };
 pub use status::{Counts, EngineMode, Status};
 pub use throttle::{Shift, Shifted};

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use earrrl::{Rule, RuleError};
-use redis::IntoConnectionInfo;
+use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use crate::algorithm;
+#[cfg(feature = "tls")]
+use crate::certificates::Certificates;
 use crate::key::ClientKeys;
 
 /// The longest prefix of keys, and the longest name of a node, in bytes.
@@ -67,53 +69,6 @@ pub enum Consistency {
     /// background. Not supported for exponential and for the action delay; see
     /// [`check_near`](crate::check_near).
     Near,
-}
-
-/// Certificates for TLS, in PEM.
-#[cfg(feature = "tls")]
-#[derive(Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Certificates {
-    /// The certificate authority that signed Redis's certificate; `None` for the platform's
-    /// authorities.
-    pub authority: Option<Vec<u8>>,
-    /// This client's own certificate and key, if Redis requires them.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-#[cfg(feature = "tls")]
-impl Certificates {
-    /// Returns certificates that trust one authority. This client has no certificate of its own.
-    ///
-    /// ```
-    /// use earrrl_redis::{Certificates, Options};
-    ///
-    /// let authority = b"-----BEGIN CERTIFICATE-----".to_vec(); // the whole file
-    /// let mut options = Options::new("rediss://redis.example:6380");
-    /// options.certificates = Some(Certificates::trusting(authority));
-    /// ```
-    pub fn trusting(authority: Vec<u8>) -> Self {
-        Self { authority: Some(authority), client: None }
-    }
-
-    pub(crate) fn to_redis(&self) -> redis::TlsCertificates {
-        let client = self.client.clone();
-        redis::TlsCertificates {
-            client_tls: client.map(|(client_cert, client_key)| redis::ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-            root_cert: self.authority.clone(),
-        }
-    }
-}
-
-#[cfg(feature = "tls")]
-impl std::fmt::Debug for Certificates {
-    /// Omits the contents, since they include a private key.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Certificates(…)")
-    }
 }
 
 /// The addresses of Redis, and the settings for its use.
@@ -260,6 +215,8 @@ impl Options {
             return wrong("sentinel", "a Cluster has none; expected one or the other".to_owned());
         }
         self.check_sentinel_login()?;
+        #[cfg(feature = "tls")]
+        self.check_certificates()?;
         check_prefix(&self.prefix)?;
         if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
             return wrong(
@@ -282,6 +239,18 @@ impl Options {
             return wrong("local_capacity", "0 is not above 0".to_owned());
         }
         Ok(())
+    }
+
+    #[cfg(feature = "tls")]
+    fn check_certificates(&self) -> Result<(), RuleError> {
+        let Some(certificates) = &self.certificates else { return Ok(()) };
+        if let Some(url) = self.urls.iter().find(|url| !uses_tls(url)) {
+            let shown = without_credentials(url);
+            let problem = format!("of no use for {shown}; expected rediss://host:port");
+            return Err(RuleError::new(problem).of("certificates"));
+        }
+        certificates.check_authority().map_err(|error| error.of("certificates.authority"))?;
+        certificates.check_client().map_err(|error| error.of("certificates.client"))
     }
 
     fn check_sentinel_login(&self) -> Result<(), RuleError> {
@@ -341,10 +310,31 @@ pub fn without_credentials(url: &str) -> String {
 /// Returns an error if the address is invalid. The error does not repeat the address, which may
 /// contain a password.
 pub fn check_url(url: &str) -> Result<(), RuleError> {
-    url.into_connection_info().map(drop).map_err(|error| {
+    let info = url.into_connection_info().map_err(|error| {
         let want = "expected redis://[user:password@]host:port/db, rediss://… for TLS, or redis+unix:///path";
         RuleError::new(format!("{want} ({error})"))
-    })
+    })?;
+    let database = info.redis_settings().db();
+    if database < 0 {
+        let want = "expected 0 or more, as redis://host:port/1";
+        return Err(RuleError::new(format!("database {database}: {want}")));
+    }
+    if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
+        let want = "expected rediss:// without it; a certificate's authority can be given";
+        return Err(RuleError::new(format!("#insecure: certificates are always verified; {want}")));
+    }
+    Ok(())
+}
+
+/// Returns true if connections to an address use TLS.
+///
+/// ```
+/// assert!(earrrl_redis::uses_tls("rediss://10.0.0.5:6380"));
+/// assert!(!earrrl_redis::uses_tls("redis://10.0.0.5:6379"));
+/// ```
+pub fn uses_tls(url: &str) -> bool {
+    let info = url.into_connection_info();
+    info.is_ok_and(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
 }
 
 /// Checks the interval of background exchanges: 1 ms to 1 h.
@@ -440,6 +430,9 @@ mod tests {
     #[test]
     fn what_can_not_be_is_refused() {
         for url in ["", "10.0.0.5:6379", "http://h", "redis://h:99999", "redis://h/x"] {
+            assert!(check_url(url).is_err(), "{url}");
+        }
+        for url in ["redis://h/-1", "redis+unix:///run/r.sock?db=-1", "rediss://h/#insecure"] {
             assert!(check_url(url).is_err(), "{url}");
         }
         for url in ["redis://h", "redis://u:p@h:1/2", "redis+unix:///run/r.sock"] {

@@ -37,6 +37,32 @@ async fn a_decision_over_tls() {
         .await;
 }
 
+#[test]
+fn certificates_that_never_work_are_refused() {
+    let new = || rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let (one, other) = (new(), new());
+    let problem = |url: &str, authority: Option<&str>, key: &CertifiedKey<rcgen::KeyPair>| {
+        let mut certificates = Certificates::default();
+        certificates.authority = authority.map(|text| text.as_bytes().to_vec());
+        let key = key.signing_key.serialize_pem().into_bytes();
+        certificates.client = Some((one.cert.pem().into_bytes(), key));
+        let mut options = Options::new(url);
+        options.certificates = Some(certificates);
+        options.check().map_err(|error| error.to_string()).err().unwrap_or_default()
+    };
+    let authority = one.cert.pem();
+    assert_eq!(problem("rediss://h", Some(&authority), &one), "");
+    assert_eq!(problem("REDISS://h", None, &one), "");
+    let found = problem("rediss://h", None, &other);
+    assert!(found.starts_with("certificates.client: keys may not be consistent"), "{found}");
+    let found = problem("redis://u:p@h", None, &one);
+    assert!(found.starts_with("certificates: of no use for redis://h; expected"), "{found}");
+    for wrong in ["", "a text", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        let found = problem("rediss://h", Some(wrong), &one);
+        assert!(found.starts_with("certificates.authority: "), "{found}");
+    }
+}
+
 /// Accepts TLS connections and forwards their content in plain to a port, since the tests' server
 /// has no TLS.
 async fn terminate_tls(own: CertifiedKey<rcgen::KeyPair>, to: u16) -> u16 {

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use earrrl::Rule;
-use earrrl_redis::{Certificates, ClientKeys, Consistency, Options, WhenGone};
+use earrrl_redis::{
+    Certificates, ClientKeys, Consistency, Options, WhenGone, uses_tls, without_credentials,
+};
 use toml::Spanned;
 
 use super::file;
@@ -69,7 +71,7 @@ pub(super) fn validate(
     options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
     options.node = node(file, problems);
     options.clients = client_keys(file, problems);
-    options.certificates = certificates(file, problems);
+    options.certificates = certificates(file, &options.urls, problems);
     RedisConfig { options, own_clock: false }
 }
 
@@ -183,7 +185,11 @@ fn client_keys(file: &file::EngineTable, problems: &mut Problems) -> ClientKeys 
     ClientKeys::Hashed(key.into_bytes())
 }
 
-fn certificates(file: &file::EngineTable, problems: &mut Problems) -> Option<Certificates> {
+fn certificates(
+    file: &file::EngineTable,
+    urls: &[String],
+    problems: &mut Problems,
+) -> Option<Certificates> {
     let mut read = |name: &str, field: &file::Placed<String>| {
         let field = field.as_ref()?;
         let text = text_of(field.get_ref()).map(String::into_bytes);
@@ -201,7 +207,35 @@ fn certificates(file: &file::EngineTable, problems: &mut Problems) -> Option<Cer
     if let (Some(certificate), Some(key)) = own {
         certificates.client = Some((certificate, key));
     }
+    check_certificates(file, &certificates, urls, problems);
     (certificates != Certificates::default()).then_some(certificates)
+}
+
+/// Reports certificates with which no connection can be established.
+fn check_certificates(
+    file: &file::EngineTable,
+    certificates: &Certificates,
+    urls: &[String],
+    problems: &mut Problems,
+) {
+    let found = [
+        ("ca_file", &file.ca_file, certificates.check_authority()),
+        ("cert_file, key_file", &file.cert_file, certificates.check_client()),
+    ];
+    let plain = urls.iter().find(|url| earrrl_redis::check_url(url).is_ok() && !uses_tls(url));
+    for (name, field, checked) in found {
+        let Some(field) = field else { continue };
+        let problem = match (plain, checked) {
+            (Some(url), _) => {
+                let shown = without_credentials(url);
+                format!("only with rediss://, but redis is {shown}")
+            }
+            (None, Err(error)) => error.to_string(),
+            (None, Ok(())) => continue,
+        };
+        let path = field.get_ref().escape_debug();
+        problems.add(field.span(), format!("{name}: `{path}`: {problem}"));
+    }
 }
 
 pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Problems) {

@@ -194,6 +194,35 @@ mod redis {
     }
 
     #[test]
+    fn certificates_that_never_work_are_mistakes() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let new = || rcgen::generate_simple_self_signed(vec!["h".into()]).unwrap();
+        let (one, other) = (new(), new());
+        let certificate = written("one.crt", &one.cert.pem());
+        let key = written("one.key", &one.signing_key.serialize_pem());
+        let wrong_key = written("other.key", &other.signing_key.serialize_pem());
+        let found = |url: &str, ca: &str, key: &str| {
+            let text = engine(&format!(
+                "redis = \"{url}\"\nca_file = \"{ca}\"\ncert_file = \"{certificate}\"\nkey_file = \"{key}\""
+            ));
+            Config::parse(&text, "f").map_err(|error| error.to_string()).err().unwrap_or_default()
+        };
+        assert_eq!(found("rediss://h", &certificate, &key), "");
+        let error = found("rediss://h", &certificate, &wrong_key);
+        let expected = format!("f:4:13: cert_file, key_file: `{certificate}`: keys may not be");
+        assert!(error.starts_with(&expected), "{error}");
+        let error = found("rediss://h", &key, &key);
+        assert!(error.starts_with(&format!("f:3:11: ca_file: `{key}`: no certificate")), "{error}");
+        let error = found("redis://u:p@h", &certificate, &key);
+        assert!(error.contains("only with rediss://, but redis is redis://h"), "{error}");
+    }
+
+    #[test]
     fn sentinels_have_a_user_and_a_password_of_their_own() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "very-secret\n").unwrap();
@@ -248,7 +277,9 @@ mod redis {
                 "redis = \"redis://h\"\nsentinel = \"main\"\nsentinel_password = \"\"",
                 "4:21: sentinel_password: expected a password",
             ),
-            ("redis = \"redis://h\"\nca_file = \"/nowhere\"", "3:11: ca_file: No such file"),
+            ("redis = \"rediss://h\"\nca_file = \"/nowhere\"", "3:11: ca_file: No such file"),
+            ("redis = \"redis://h/-1\"", "2:9: redis: database -1: expected 0 or more"),
+            ("redis = \"rediss://h/#insecure\"", "2:9: redis: #insecure: certificates are"),
             (
                 "redis = [\"redis://a\", \"redis://b\"]\ncluster = false",
                 "3:11: cluster: false, but several",
