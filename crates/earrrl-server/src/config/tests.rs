@@ -389,7 +389,7 @@ fn every_mistake_shows_with_its_place() {
         ("[[rule]]\nname = \"A\"\nlimit = \"gcra 1/s burst=1\"".to_owned(), "2:8: name: `A`"),
         (
             "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=0\"".to_owned(),
-            "3:25: limit: capacity: 0 is not",
+            "3:25: limit: burst: 0 is not above 0",
         ),
         ("[[rule]]\nname = \"a\"".to_owned(), "1:1: missing field `limit`"),
         (rule("") + &rule(""), "6:8: name: another rule has it"),
