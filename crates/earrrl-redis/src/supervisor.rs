@@ -69,14 +69,15 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
             Ok(link)
         };
         let link = timeout(CONNECT_TIMEOUT, connected).await;
-        match link.unwrap_or(Err(Fault::Late)) {
+        let none = || Fault::Lost(format!("no connection within {CONNECT_TIMEOUT:?}"));
+        match link.unwrap_or_else(|_| Err(none())) {
             Ok(link) => {
                 count(&shared.connection.counters.connected);
                 return link;
             }
             Err(fault) => {
-                // Each cause is logged once, not at every attempt.
-                if shared.connection.note(&fault) {
+                shared.connection.note(&fault);
+                if shared.connection.deserves_warning(&fault) {
                     let policy = shared.options.when_gone.name();
                     let why = fault.detail();
                     tracing::warn!(why, policy, "Redis can't be reached; the policy decides");

@@ -37,6 +37,18 @@ async fn a_decision_over_tls() {
         .await;
 }
 
+#[tokio::test]
+async fn a_port_without_tls_is_told_as_such() {
+    let server = Server::start(&[]).await;
+    let engine = RedisEngine::new(Options::new(&format!("rediss://127.0.0.1:{}", server.port)));
+    let engine = engine.unwrap();
+    let why = format!("127.0.0.1:{}: no answer in TLS", server.port);
+    support::until("the cause is told", || {
+        engine.status().last_failure.is_some_and(|told| told.contains(&why))
+    })
+    .await;
+}
+
 #[test]
 fn certificates_that_never_work_are_refused() {
     let new = || rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();

@@ -39,7 +39,8 @@ impl Fault {
             Self::Lost(why) => Self::Lost(put(why)),
             Self::Refused(why) => Self::Refused(put(why)),
             Self::Record(why) => Self::Record(put(why)),
-            Self::Late | Self::Skipped => self,
+            Self::Late => Self::Lost(put("no answer".to_owned())),
+            Self::Skipped => self,
         }
     }
 
@@ -71,6 +72,9 @@ impl From<RedisError> for Fault {
         if error.kind() == ErrorKind::AuthenticationFailed {
             return Self::Refused("authentication failed: wrong user or password".to_owned());
         }
+        if let Some((node, slot)) = error.redirect_node() {
+            return Self::Refused(format!("slot {slot} is on {node}, which can't be reached"));
+        }
         if error.is_io_error() || error.is_unrecoverable_error() {
             return Self::Lost(text);
         }
@@ -94,6 +98,18 @@ fn is_of_script(detail: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_name_the_server() {
+        let moved = ErrorKind::Server(redis::ServerErrorKind::Moved);
+        let moved = RedisError::from((moved, "moved", "11779 10.0.0.5:6379".to_owned()));
+        let why = "slot 11779 is on 10.0.0.5:6379, which can't be reached";
+        assert_eq!(Fault::from(moved).detail(), why);
+        let refused = RedisError::from((ErrorKind::AuthenticationFailed, "failed"));
+        let why = "10.0.0.5:6379: authentication failed: wrong user or password";
+        assert_eq!(Fault::from(refused).at("10.0.0.5:6379").detail(), why);
+        assert_eq!(Fault::Late.at("10.0.0.5:6379").detail(), "10.0.0.5:6379: no answer");
+    }
 
     #[test]
     fn only_what_is_wrong_with_a_record_is_the_record_s() {

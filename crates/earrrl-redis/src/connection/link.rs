@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, RedisError, RedisResult,
+    ServerErrorKind, Value,
+};
 use tokio::task::coop::unconstrained;
 
 use crate::connection::fault::Fault;
@@ -60,8 +63,8 @@ impl Link {
             None => open(url, options)?,
         };
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-        let place = client.get_connection_info().addr();
-        connected.map(Self::Single).map_err(|error| Fault::from(error).at(&place.to_string()))
+        let address = client.get_connection_info().addr();
+        connected.map(Self::Single).map_err(|error| no_connection(address, error))
     }
 
     /// Loads scripts into Redis with one write, since Redis may be far away. Scripts that cannot be
@@ -152,6 +155,17 @@ impl Link {
             }
         }
     }
+}
+
+/// Returns why there is no connection to an address. A port without TLS mostly waits for the rest of
+/// what it takes for a command.
+fn no_connection(address: &ConnectionAddr, error: RedisError) -> Fault {
+    let is_silent = error.is_timeout() || error.to_string().contains("InvalidContentType");
+    if is_silent && matches!(address, ConnectionAddr::TcpTls { .. }) {
+        let why = "no answer in TLS; rediss:// needs a port of Redis that speaks TLS";
+        return Fault::Lost(format!("{address}: {why}"));
+    }
+    Fault::from(error).at(&address.to_string())
 }
 
 #[cfg(feature = "tls")]

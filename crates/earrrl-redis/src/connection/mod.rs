@@ -11,7 +11,7 @@ pub(crate) mod sentinel;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use earrrl::EngineError;
 use tokio::sync::{Notify, watch};
@@ -25,6 +25,9 @@ use link::Link;
 use probe::Probe;
 use receipt::Receipts;
 use script::Scripts;
+
+/// The shortest time between two warnings that there is no connection.
+const WARNING_PAUSE: Duration = Duration::from_secs(60);
 
 pub(crate) struct RedisConnection {
     pub(crate) keys: Keys,
@@ -46,6 +49,8 @@ pub(crate) struct RedisConnection {
     options: Mutex<Options>,
     link: RwLock<Option<Link>>,
     last_failure: Mutex<Option<String>>,
+    /// The last warning that there is no connection, and its time; `None` once Redis decides.
+    warned: Mutex<Option<(String, Instant)>>,
     /// The mode that was last written to the log.
     logged: Mutex<EngineMode>,
 }
@@ -67,6 +72,7 @@ impl RedisConnection {
             options: Mutex::new(options.clone()),
             link: RwLock::default(),
             last_failure: Mutex::default(),
+            warned: Mutex::default(),
             logged: Mutex::new(EngineMode::Connecting),
             keys,
             breakers,
@@ -155,6 +161,7 @@ impl RedisConnection {
     pub(crate) fn let_in(&self, group: usize) {
         self.breakers.close(group);
         count(&self.counters.closed);
+        *self.warned.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.publish();
         self.log_mode(None);
     }
@@ -180,6 +187,21 @@ impl RedisConnection {
             }
             None => tracing::info!(mode, "Redis decides"),
         }
+    }
+
+    /// Returns true if a failure to connect deserves a warning: it is the first one since Redis
+    /// decided, or has another cause and the last warning is old. Causes that differ in digits only
+    /// count as one, since some contain the time.
+    pub(crate) fn deserves_warning(&self, fault: &Fault) -> bool {
+        let cause = fault.detail().chars().filter(|c| !c.is_ascii_digit()).collect();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_told = warned
+            .as_ref()
+            .is_some_and(|(known, since)| *known == cause || since.elapsed() < WARNING_PAUSE);
+        if !is_told {
+            *warned = Some((cause, Instant::now()));
+        }
+        !is_told
     }
 
     /// Stores a failure for the status. Returns true if it differs from the previous one.
@@ -222,6 +244,21 @@ mod tests {
     use super::*;
 
     const ROUNDS: u32 = 50_000;
+
+    #[test]
+    fn one_warning_is_enough_while_nothing_else_changes() {
+        let connection = RedisConnection::new(&Options::new("redis://127.0.0.1:1")).unwrap();
+        let is_new = |why: &str| connection.deserves_warning(&Fault::Lost(why.to_owned()));
+        assert!(is_new("certificate expired: 57373372 seconds ago"));
+        assert!(!is_new("certificate expired: 57373373 seconds ago"));
+        assert!(!is_new("broken pipe") && !is_new("Connection reset by peer"));
+        let long_ago = Instant::now().checked_sub(WARNING_PAUSE).unwrap();
+        connection.warned.lock().unwrap().as_mut().unwrap().1 = long_ago;
+        assert!(!is_new("certificate expired: 57373373 seconds ago"));
+        assert!(is_new("broken pipe"));
+        connection.let_in(0);
+        assert!(is_new("broken pipe"));
+    }
 
     /// The supervisors of several groups close their breakers concurrently.
     #[test]

@@ -86,7 +86,7 @@ impl Redis {
             tracing::info!(redis, "Redis decides; limits are shared");
         } else {
             let (policy, why) = (options.when_gone.name(), self.engine.status().last_failure);
-            let why = why.unwrap_or_default();
+            let why = why.unwrap_or_else(|| "no answer yet".to_owned());
             tracing::warn!(redis, policy, why, "serving without Redis for now; the policy decides");
         }
     }
