@@ -61,9 +61,11 @@ pub use certificates::Certificates;
 pub use clients::check_near;
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;
+#[cfg(feature = "tls")]
+pub use options::uses_tls;
 pub use options::{
     Consistency, Options, WhenGone, check_node, check_prefix, check_rule, check_sync, check_url,
-    uses_tls, without_credentials,
+    without_credentials,
 };
 pub use status::{Counts, EngineMode, Status};
 pub use throttle::{Shift, Shifted};

@@ -332,6 +332,7 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
 /// assert!(earrrl_redis::uses_tls("rediss://10.0.0.5:6380"));
 /// assert!(!earrrl_redis::uses_tls("redis://10.0.0.5:6379"));
 /// ```
+#[cfg(feature = "tls")]
 pub fn uses_tls(url: &str) -> bool {
     let info = url.into_connection_info();
     info.is_ok_and(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
