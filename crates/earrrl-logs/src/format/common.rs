@@ -72,19 +72,22 @@ impl Parser {
         }
         let (client, line) = host_or_list(line)?;
         let client = client.strip_suffix(b"\"").unwrap_or(client);
-        let (who, stamp) = match line.split_at_checked(5) {
-            Some((b"- - [", stamp)) => (&line[..3], stamp),
-            _ => match memchr::memmem::find(line, b" [") {
-                Some(at) if is_identity_and_user(&line[..at]) => (&line[..at], &line[at + 2..]),
-                _ => return Err(Skip::Malformed),
-            },
-        };
-        if let Some(time) = self.time.parse(stamp) {
-            return Ok(Record { time, host, client, who, rest: &stamp[27..] });
+        if let Some((b"- - [", stamp)) = line.split_at_checked(5)
+            && stamp.get(26..29) == Some(b"] \"")
+            && let Some(time) = self.time.parse(stamp)
+        {
+            return Ok(Record { time, host, client, who: &line[..3], rest: &stamp[27..] });
         }
-        let end = memchr::memchr(b']', stamp).ok_or(Skip::Malformed)?;
-        let time = time::parse_recent(&stamp[..end]).ok_or(Skip::Time)?;
-        Ok(Record { time, host, client, who, rest: &stamp[end + 1..] })
+        let (start, end) = time_before_request(line).map_or_else(|| only_time(line), Ok)?;
+        let who = &line[..start - 1];
+        if !is_identity_and_user(who) {
+            return Err(Skip::Malformed);
+        }
+        let time = match self.time.parse(&line[start + 1..]) {
+            Some(time) => time,
+            None => time::parse_recent(&line[start + 1..end]).ok_or(Skip::Time)?,
+        };
+        Ok(Record { time, host, client, who, rest: &line[end + 1..] })
     }
 }
 
@@ -151,15 +154,64 @@ fn unquoted(line: &[u8]) -> &[u8] {
     inner.unwrap_or(line)
 }
 
-/// Returns true if the text is an identity and a user: two words, or more if the identity is `-`,
-/// since a user's name may contain blanks.
+/// Returns the places of the brackets around the time if the quote of the request follows directly
+/// behind it.
+///
+/// The client chooses the text before it, the user, which may look like a time in brackets, but
+/// servers escape quotes in it. So the time is in the last brackets before the first quote.
+fn time_before_request(line: &[u8]) -> Option<(usize, usize)> {
+    let end = first_quote(line)?.checked_sub(2)?;
+    if &line[end..end + 2] != b"] " {
+        return None;
+    }
+    let start = memchr::memrchr(b'[', &line[..end])?;
+    line[..start].ends_with(b" ").then_some((start, end))
+}
+
+/// Returns the places of the only brackets before the first quote with a time in them.
+///
+/// # Errors
+/// Returns that the line is ambiguous if there are several, since the client may have sent one of
+/// them, and that the time is unusable if there is none.
+fn only_time(line: &[u8]) -> Result<(usize, usize), Skip> {
+    let head = &line[..first_quote(line).unwrap_or(line.len())];
+    let mut skip = Skip::Malformed;
+    let mut found = None;
+    for blank in memchr::memmem::find_iter(head, b" [") {
+        let start = blank + 1;
+        let Some(len) = memchr::memchr(b']', &head[start..]) else { break };
+        if time::parse_recent(&head[start + 1..start + len]).is_none() {
+            skip = Skip::Time;
+        } else if found.replace((start, start + len)).is_some() {
+            return Err(Skip::Ambiguous);
+        }
+    }
+    found.ok_or(skip)
+}
+
+/// Returns the place of the first quote that is not escaped with a backslash. Apache writes an
+/// empty user as two quotes, which are passed over.
+fn first_quote(line: &[u8]) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let at = from + memchr::memchr2(b'"', b'\\', line.get(from..)?)?;
+        from = match &line[at..] {
+            [b'\\', ..] => at + 2,
+            [b'"', b'"', b' ', b'[', ..] => at + 3,
+            _ => return Some(at),
+        };
+    }
+}
+
+/// Returns true if the text is an identity and a user: two words, or anything if the identity is
+/// `-`, since a user's name may contain blanks, also at its start.
 ///
 /// For any other text, the first word on the line is not the client but, for example, a virtual
 /// host, a time or the owner of a bucket.
 fn is_identity_and_user(who: &[u8]) -> bool {
     let mut words = who.split(|&b| b == b' ');
     match (words.next(), words.next()) {
-        (Some(b"-"), Some(user)) => !user.is_empty(),
+        (Some(b"-"), Some(_)) => true,
         (Some(identity), Some(user)) => {
             !identity.is_empty() && !user.is_empty() && words.next().is_none()
         }
@@ -272,6 +324,48 @@ mod tests {
             let record = Parser::new(false).parse(line.as_bytes()).ok().unwrap();
             assert_eq!(record.time, 1_431_857_103_500_000_000, "{stamp}");
         }
+    }
+
+    #[test]
+    fn a_user_chooses_neither_the_time_nor_to_be_skipped() {
+        for user in [
+            "a [1795741030]",
+            "- [1795741030]",
+            "- [27/Nov/2026:01:22:38 +0000]",
+            "[",
+            "a [b",
+            " a",
+            "[1795741030] \\x22GET",
+            r#"a [1795741030] \"GET"#,
+            r"a\\",
+            "\"\"",
+        ] {
+            for host in ["", "example.org "] {
+                let line = format!(
+                    r#"{host}2001:db8::1 - {user} [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#
+                );
+                let record = Parser::new(!host.is_empty()).parse(line.as_bytes()).ok();
+                let record = record.unwrap_or_else(|| panic!("{line}"));
+                assert_eq!(record.time, 1_431_857_103_000_000_000, "{line}");
+                assert_eq!(record.client, b"2001:db8::1", "{line}");
+                assert_eq!(record.user(), user.as_bytes(), "{line}");
+                assert_eq!(record.get(&Field::Path), Some(&b"/a"[..]), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn text_between_the_time_and_the_request() {
+        let line = |user: &str, text: &str| {
+            let line = format!(
+                r#"192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] {text}"GET /[7] HTTP/1.1" 200"#
+            );
+            Parser::new(false).parse(line.as_bytes()).map(|record| record.time)
+        };
+        assert_eq!(line("ann", "example.org "), Ok(1_431_857_103_000_000_000));
+        assert_eq!(line("a [b", "example.org "), Ok(1_431_857_103_000_000_000));
+        assert_eq!(line("- [1795741030]", "example.org "), Err(Skip::Ambiguous));
+        assert_eq!(line("ann", "a [1795741030] b "), Err(Skip::Ambiguous));
     }
 
     #[test]

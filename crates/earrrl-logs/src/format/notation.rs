@@ -134,6 +134,10 @@ fn expression(pieces: &[Piece]) -> String {
             {
                 r#"(?:[^"\\]|\\.)*"#
             }
+            // A user before the time may contain a bracket, which does not start the time.
+            (_, Some(Piece::Literal(next))) if next.starts_with(']') && name == "time" => {
+                r"[^\[\]]*"
+            }
             (_, Some(Piece::Literal(next))) if next.starts_with(']') => r"[^\]]*",
             (_, None) => ".*",
             _ => content,
@@ -284,6 +288,7 @@ mod tests {
 
     use crate::envelope::Message;
     use crate::format::{Field, pattern};
+    use crate::line::Skip;
 
     const MAIN: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_forwarded_for""#;
 
@@ -315,6 +320,28 @@ mod tests {
         assert_eq!(get(listed, line, "client").as_deref(), Some("9.9.9.9, 198.51.100.1"));
         assert_eq!(get(listed, line, "path").as_deref(), Some("/a"));
         assert_eq!(get(listed, line, "upstream_addr").as_deref(), Some("10.0.0.1:80"));
+    }
+
+    #[test]
+    fn a_user_chooses_neither_the_time_nor_to_be_skipped() {
+        let apache = r#"%h %l %u %t "%r" %>s"#;
+        for user in ["a [1795741030]", "- [1795741030]", "[", "a [b", " a", r#"a [7] \"GET"#] {
+            let line = format!(
+                r#"192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "x" "-""#
+            );
+            assert_eq!(get(MAIN, &line, "user").as_deref(), Some(user));
+            let line = line.split(" 5 ").next().unwrap_or("");
+            assert_eq!(get(apache, line, "user").as_deref(), Some(user));
+        }
+    }
+
+    #[test]
+    fn two_times_without_quotes_are_ambiguous() {
+        let parsed =
+            super::pattern("$remote_addr - $remote_user [$time_local] $status $request_time");
+        let mut parser = pattern::Parser::new(Arc::new(parsed.unwrap()));
+        let line = "192.0.2.7 - a [1795741030] 200 0.1 [17/May/2015:10:05:03 +0000] 200 0.1";
+        assert_eq!(parser.parse(Message::plain(line.as_bytes())).err(), Some(Skip::Ambiguous));
     }
 
     #[test]

@@ -220,13 +220,13 @@ impl<'a> Record<'a> {
     }
 
     /// Returns true if text that a client has sent allows two readings of the line: it looks like
-    /// the field of the client, or its quotes allow the list of X-Forwarded-For to end at either of
+    /// the field of the client or the time behind the user, or its quotes allow the list of X-Forwarded-For to end at either of
     /// two addresses.
     ///
     /// Envoy does not escape quotes: `"9.9.9.9" "x, 192.0.2.7" "curl"` is either the list
     /// `9.9.9.9` and an agent, or a longer list and the agent `curl`.
     fn is_ambiguous(&self) -> bool {
-        if self.group(TWIN).is_some() {
+        if self.group(TWIN).is_some() || self.has_second_time() {
             return true;
         }
         if self.group("client").is_some() {
@@ -240,6 +240,22 @@ impl<'a> Record<'a> {
         memchr::memmem::find_iter(agent_text, b"\" \"").any(|at| {
             let longer = &self.line[list.0..agent.0 + at];
             is_address(longer.rsplit(|&b| b == b',').next().unwrap_or(b"").trim_ascii())
+        })
+    }
+
+    /// Returns true if brackets behind the time, and before any quote, contain a time as well: the
+    /// first of them may be part of the user's name before it.
+    fn has_second_time(&self) -> bool {
+        let span = |name| self.spans.get(self.pattern.place(name)?);
+        let (Some(user), Some(time)) = (span("user"), span("time")) else { return false };
+        if user.1 > time.0 {
+            return false;
+        }
+        let text = &self.line[time.1..];
+        let text = &text[..memchr::memchr(b'"', text).unwrap_or(text.len())];
+        memchr::memchr_iter(b'[', text).any(|at| {
+            let inner = &text[at + 1..];
+            memchr::memchr(b']', inner).is_some_and(|len| time::parse_any(&inner[..len]).is_some())
         })
     }
 

@@ -140,6 +140,12 @@ impl Skips {
         self.groups[skip as usize].lines
     }
 
+    /// Returns the number of lines that do not look like lines of the format: that do not fit it, or
+    /// have something else in the place of the time.
+    pub(crate) fn malformed(&self) -> u64 {
+        self.lines_of(Skip::Malformed) + self.lines_of(Skip::Time)
+    }
+
     /// Returns the number of skipped lines.
     pub fn lines(&self) -> u64 {
         self.groups.iter().map(|group| group.lines).sum()

@@ -133,7 +133,7 @@ impl Parsing<'_> {
                 *self.count += 1;
                 let blank = text.trim_ascii().is_empty();
                 let skip = if blank { Skip::Blank } else { skip };
-                if skip == Skip::Malformed {
+                if matches!(skip, Skip::Malformed | Skip::Time) {
                     self.malformed.add(text);
                 }
                 self.skips.add(skip, self.name, self.number, text);

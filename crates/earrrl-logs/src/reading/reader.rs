@@ -243,10 +243,10 @@ impl LogReader {
         {
             parser = parser.following(last);
         }
-        let (malformed, used) = (self.skips.lines_of(Skip::Malformed), self.used());
+        let (malformed, used) = (self.skips.malformed(), self.used());
         let mut others = MalformedLines::default();
         let result = self.read_lines((&name, number), &mut lines, (&mut parser, &mut others), take);
-        let malformed = self.skips.lines_of(Skip::Malformed) - malformed;
+        let malformed = self.skips.malformed() - malformed;
         let counts = (malformed, self.lines - before);
         let doubt = doubt::mixed((format, self.format.is_none()), counts, &others, &self.hints);
         self.doubts.extend(doubt.map(|doubt| format!("{name}: {doubt}")));
