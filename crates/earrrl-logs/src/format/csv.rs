@@ -1,5 +1,5 @@
-//! CSV with the header `time,key[,cost]`. The time is in seconds since the Unix epoch, or in ISO
-//! 8601.
+//! CSV with the header `time,key[,cost]`. The time is in seconds or smaller units since the Unix
+//! epoch, or in ISO 8601.
 //!
 //! Quotes are as in RFC 4180, except that a quoted field cannot contain line breaks. Keys may be
 //! any text.
@@ -95,9 +95,9 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Parses a time in seconds since the Unix epoch, or in ISO 8601.
+/// Parses a time in seconds or smaller units since the Unix epoch, or in ISO 8601.
 fn parse_time(text: &[u8]) -> Option<u64> {
-    time::parse_seconds(text).or_else(|| time::parse_iso(text))
+    time::parse_epoch(text).or_else(|| time::parse_iso(text))
 }
 
 /// Returns true if a line is a header: it names the time's column and at least one other column.
@@ -158,6 +158,9 @@ mod tests {
             "time,key",
             "1970-01-01T00:00:05Z,a",
             "1111111111.123456789,2001:db8::1",
+            "1431857103250,a",
+            "1431857103250000000,a",
+            "2015-05-17 12:05:03+02,a",
             "5, x ",
             "5,",
             "time,key",
@@ -166,6 +169,9 @@ mod tests {
             Ok(None),
             some(5_000_000_000, "a", None),
             some(1_111_111_111_123_456_789, "2001:db8::1", None),
+            some(1_431_857_103_250_000_000, "a", None),
+            some(1_431_857_103_250_000_000, "a", None),
+            some(1_431_857_103_000_000_000, "a", None),
             some(5_000_000_000, " x ", None),
             some(5_000_000_000, "", None),
             Ok(None),
@@ -188,7 +194,7 @@ mod tests {
     #[test]
     fn broken_lines() {
         assert_eq!(rows(&["when,key"]), [Err(Skip::Malformed)]);
-        let lines = ["time,key", "x,a", "-1,a", "1", "1,a,b", "1e11,a"];
+        let lines = ["time,key", "x,a", "-1,a", "1", "1,a,b", "1e30,a"];
         let skips = [Skip::Time, Skip::Time, Skip::Malformed, Skip::Malformed, Skip::Time];
         assert_eq!(rows(&lines)[1..], skips.map(Err));
     }

@@ -290,10 +290,12 @@ fn clock(text: &[u8]) -> Option<u32> {
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
 }
 
-/// Returns the seconds east of Greenwich for a zone such as `+0200` or `+02:00`.
+/// Returns the seconds east of Greenwich for a zone such as `+0200`, `+02:00` or `+02`.
 fn offset(text: &[u8]) -> Option<i32> {
     let (sign, h, m) = match *text {
         [sign, h1, h2, m1, m2] | [sign, h1, h2, b':', m1, m2] => (sign, [h1, h2], [m1, m2]),
+        // PostgreSQL omits minutes that are 0.
+        [sign, h1, h2] => (sign, [h1, h2], *b"00"),
         _ => return None,
     };
     let (hours, minutes) = (digits(&h)?, digits(&m)?);
@@ -364,8 +366,11 @@ mod tests {
 
     #[test]
     fn iso_times() {
-        let cases: [(&str, Option<u64>); 7] = [
+        let cases: [(&str, Option<u64>); 10] = [
             ("2015-05-17T10:05:03Z", Some(1_431_857_103_000_000_000)),
+            ("2015-05-17 10:05:03.25+00", Some(1_431_857_103_250_000_000)),
+            ("2015-05-17 03:05:03-07", Some(1_431_857_103_000_000_000)),
+            ("2015-05-17 03:05:03-7", None),
             ("2015-05-17T12:05:03.25+02:00", Some(1_431_857_103_250_000_000)),
             ("2015-05-17 10:05:03,123456789123 +0000", Some(1_431_857_103_123_456_789)),
             ("2015-05-17 10:05:03", Some(1_431_857_103_000_000_000)),
