@@ -42,6 +42,27 @@ pub fn plain(error: &io::Error) -> String {
     text[..end].to_lowercase()
 }
 
+/// Writes JSON with the characters from U+0080 to U+009F as escapes, since some terminals obey them.
+/// JSON itself escapes only those below U+0020.
+///
+/// ```
+/// # use earrrl_logs::text::printable_json;
+/// assert_eq!(printable_json("\"a\u{9b}b\"".into()), r#""a\u009bb""#);
+/// ```
+pub fn printable_json(json: String) -> String {
+    let obeyed = '\u{80}'..='\u{9f}';
+    if json.is_ascii() || !json.contains(|c| obeyed.contains(&c)) {
+        return json;
+    }
+    json.chars().fold(String::new(), |mut text, c| {
+        match obeyed.contains(&c) {
+            true => text += &format!("\\u{:04x}", u32::from(c)),
+            false => text.push(c),
+        }
+        text
+    })
+}
+
 /// Writes rows of columns that are aligned right, except the last, which is aligned left.
 ///
 /// ```

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Summary, TOP};
 use crate::replay::Trial;
+use crate::text::printable_json;
 
 /// Writes the summary as a JSON object.
 ///
@@ -65,8 +66,7 @@ pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
         "to": replay.from.map(|_| replay.now.get() as f64 / 1e9),
         "rules": rules,
     });
-    serde_json::to_writer_pretty(&mut *out, &object)?;
-    writeln!(out)
+    writeln!(out, "{}", printable_json(serde_json::to_string_pretty(&object)?))
 }
 
 fn rule(summary: &Summary<'_>, trial: &Trial) -> Value {

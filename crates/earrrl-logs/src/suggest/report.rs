@@ -11,7 +11,7 @@ use super::{
 use crate::line::time::written;
 use crate::line::{Escaped, shell_word};
 use crate::reading::{ClientNames, LogReader};
-use crate::text::{counted, percent, write_rows};
+use crate::text::{counted, percent, printable_json, write_rows};
 
 /// The quantiles of the clients' peak rates that are reported, and their names.
 const QUANTILES: [(f64, &str); 7] = [
@@ -336,8 +336,7 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
             object
         }),
     });
-    serde_json::to_writer_pretty(&mut *out, &object)?;
-    writeln!(out)
+    writeln!(out, "{}", printable_json(serde_json::to_string_pretty(&object)?))
 }
 
 fn judged_json(judged: &JudgedLimit) -> Value {

@@ -1,6 +1,6 @@
 //! `earrrl replay`: the clients that rules would have limited.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,9 +12,11 @@ use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
 use earrrl_logs::format::Format;
+use earrrl_logs::line::Escaped;
 use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader, LoggedRequest};
 use earrrl_logs::replay::Replay;
 use earrrl_logs::report::{self, Blocker, Summary};
+use earrrl_logs::text::printable_json;
 
 /// Show who would have been limited, under every rule side by side
 ///
@@ -251,6 +253,7 @@ impl<W: Write> Run<W> {
         request: LoggedRequest,
     ) -> io::Result<()> {
         let key = serde_json::to_string(&self.names.exact(clients, request.client))?;
+        let key = printable_json(key);
         let out = &mut self.out;
         self.replay.decide(request, |rule, decision| {
             report::write_jsonl(out, request.time, &key, (rule, request.cost), &decision)
@@ -264,7 +267,9 @@ impl<W: Write> Run<W> {
             ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
             ReplayOutput::Jsonl => {}
             ReplayOutput::Csv => {
-                report::write_limited_csv(&mut self.out, &summary, (now(), self.expire))?
+                let mut csv = Vec::new();
+                report::write_limited_csv(&mut csv, &summary, (now(), self.expire))?;
+                write_safely(&mut self.out, &csv, io::stdout().is_terminal())?;
             }
             ReplayOutput::NginxDeny | ReplayOutput::Ipset | ReplayOutput::Nft => {
                 if let Some(blocker) = self.output.blocker() {
@@ -287,8 +292,32 @@ impl<W: Write> Run<W> {
     }
 }
 
+/// Writes text. Control characters in its lines are escaped if a terminal would obey them.
+fn write_safely(out: &mut impl Write, text: &[u8], is_terminal: bool) -> io::Result<()> {
+    if !is_terminal {
+        return out.write_all(text);
+    }
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    text.split(|&b| b == b'\n').try_for_each(|line| writeln!(out, "{}", Escaped(line)))
+}
+
 /// Returns the current time in nanoseconds since the epoch.
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_obeys_no_key_of_csv() {
+        let csv = "client\na\u{1b}[2J\u{9b}b\n".as_bytes();
+        for (is_terminal, expected) in [(false, csv), (true, &b"client\na\\x1b[2J\\x9bb\n"[..])] {
+            let mut out = Vec::new();
+            write_safely(&mut out, csv, is_terminal).unwrap();
+            assert_eq!(out, expected);
+        }
+    }
 }
