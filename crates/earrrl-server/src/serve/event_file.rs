@@ -48,18 +48,28 @@ struct EventFile {
     waiting: String,
     /// The number of bytes of `waiting` that are in the file.
     written: usize,
+    /// The length of the file after the last write that left a part of a line in it, otherwise 0.
+    length: u64,
     /// True if lines could not be written in the second before.
     has_failed: bool,
 }
 
 impl EventFile {
     fn new(path: PathBuf) -> Self {
-        Self { path, file: None, waiting: String::new(), written: 0, has_failed: false }
+        Self { path, file: None, waiting: String::new(), written: 0, length: 0, has_failed: false }
     }
 
     /// Appends the lines that wait.
     fn append(&mut self) -> io::Result<()> {
         self.open()?;
+        let result = self.write();
+        let length =
+            self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |m| m.len());
+        self.length = if self.written == 0 { 0 } else { length };
+        result
+    }
+
+    fn write(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
         while let rest @ [_, ..] = &self.waiting.as_bytes()[self.written..] {
             match file.write(rest) {
@@ -77,6 +87,7 @@ impl EventFile {
     fn open(&mut self) -> io::Result<()> {
         let named = self.path.metadata().ok().map(|named| identity(&named));
         let known = self.file.as_ref().and_then(|file| file.metadata().ok());
+        let known_len = known.as_ref().map_or(0, Metadata::len);
         if named.is_none() || named != known.map(|known| identity(&known)) {
             let mut options = OpenOptions::new();
             // A pipe without a reader must be an error, instead of a wait.
@@ -86,11 +97,19 @@ impl EventFile {
                 .mode(MODE)
                 .custom_flags(OFlags::NONBLOCK.bits() as i32);
             self.file = Some(options.open(&self.path)?);
-            // A line whose beginning is in the file before is written once more, as a whole.
-            let begun = &self.waiting[..self.written];
-            self.written = begun.rfind('\n').map_or(0, |end| end + 1);
+            self.restart_line();
+        } else if known_len < self.length {
+            self.restart_line();
         }
         Ok(())
+    }
+
+    /// Goes back to the start of a line whose beginning is in another file, or was cut off, so that it
+    /// is written once more, as a whole.
+    fn restart_line(&mut self) {
+        let begun = &self.waiting[..self.written];
+        self.written = begun.rfind('\n').map_or(0, |end| end + 1);
+        self.length = 0;
     }
 
     /// Logs the first error of several in a row, and the first success after it.
@@ -110,4 +129,27 @@ impl EventFile {
 /// Returns the numbers that identify a file: its device and its inode.
 fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truncated_file_begins_with_a_whole_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("events.jsonl");
+        let mut events = EventFile::new(path.clone());
+        events.waiting = "first\nsecond\n".into();
+        // The disk is full after the half of the second line.
+        std::fs::write(&path, "first\nsec").unwrap();
+        events.open().unwrap();
+        (events.written, events.length) = (9, 9);
+        std::fs::write(&path, "").unwrap();
+        events.append().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "second\n");
+        events.waiting = "third\n".into();
+        events.append().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "second\nthird\n");
+    }
 }
