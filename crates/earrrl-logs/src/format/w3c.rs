@@ -70,7 +70,8 @@ impl<'a> Record<'a> {
 
     fn column(&self, name: &str) -> Option<&'a [u8]> {
         let named = |known: &Vec<u8>| known.eq_ignore_ascii_case(name.as_bytes());
-        let value = columns(self.line).nth(self.names.iter().position(named)?)?;
+        // Of columns with the same name, the last counts, as in the other formats.
+        let value = columns(self.line).nth(self.names.iter().rposition(named)?)?;
         (value != b"-" && !value.is_empty()).then_some(value)
     }
 
@@ -104,6 +105,13 @@ fn columns(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[cfg(test)]
 mod tests {
     use crate::format::{Format, last_request};
+
+    #[test]
+    fn the_last_of_equal_names_counts() {
+        let log = "#Fields: date time c-ip c-ip\n2024-01-01 12:00:00 9.9.9.9 192.0.2.7";
+        let found = last_request(log, &["client"]);
+        assert_eq!(found, (Format::W3c, "1704110400 192.0.2.7".into()));
+    }
 
     #[test]
     fn iis() {

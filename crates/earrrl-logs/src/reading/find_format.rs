@@ -108,8 +108,12 @@ pub(super) fn first_line(ahead: &[u8]) -> &[u8] {
 /// let fields = [("ts".to_owned(), "1700000000".to_owned()), ("who".to_owned(), "192.0.2.7".to_owned())];
 /// let hint = earrrl_logs::reading::fields_hint(&fields);
 /// assert!(hint.starts_with("its fields are ts, who;") && hint.ends_with("(who has an address)"));
+/// assert_eq!(earrrl_logs::reading::fields_hint(&[]), "the line is not one JSON object with fields");
 /// ```
 pub fn fields_hint(fields: &[(String, String)]) -> String {
+    if fields.is_empty() {
+        return "the line is not one JSON object with fields".into();
+    }
     let names: Vec<String> =
         fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
     let address = fields.iter().find(|(_, value)| is_address(value.as_bytes()));

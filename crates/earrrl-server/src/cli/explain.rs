@@ -64,6 +64,9 @@ fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Cl
     let rules = service.rules();
     let name = |(name, _): &(&str, _)| attribute_name(name).unwrap_or_else(|_| (*name).to_owned());
     let names: Vec<String> = pairs.iter().map(name).collect();
+    if let Some(at) = (1..names.len()).find(|&at| names[..at].contains(&names[at])) {
+        return Err(CliFailure::new(format!("`{}`: is given twice", pairs[at].0)));
+    }
     let values = pairs.iter().map(|(_, value)| value.as_bytes().into());
     let named = names.iter().map(|name| name.as_str().into()).zip(values);
     let request = Attributes::new(named, &rules.reading);
