@@ -105,6 +105,11 @@ impl SlidingCounter {
     }
 }
 
+/// Returns the part `part / whole` of a count; 0 if that cannot be computed.
+fn share(count: u128, part: u128, whole: u128) -> u128 {
+    mul_div_floor(count, part, whole).unwrap_or(0)
+}
+
 impl Algorithm for SlidingCounter {
     type State = WindowCounts;
 
@@ -134,14 +139,27 @@ impl Algorithm for SlidingCounter {
         Replenishment::Steady
     }
 
-    /// Keeps the weighted sum of both windows, as the count of the present window.
+    /// Keeps the weighted sum of both windows. What faded goes on to fade, and so does what is older
+    /// than the new window: two servers with different windows convert a client back and forth, and
+    /// what counted as new after each conversion would never fade.
     fn convert(&self, old: &Self, state: WindowCounts, now: Nanos) -> Option<WindowCounts> {
         let state = old.advance(Some(state), now)?;
-        if old.terms.window == self.terms.window {
+        let (from, to) = (u128::from(old.terms.window), u128::from(self.terms.window));
+        if from == to {
             return Some(state);
         }
-        let current = old.sum(&state, now);
-        Some(WindowCounts { window: self.terms.index(now), current, previous: 0 })
+        let sum = old.sum(&state, now);
+        let (left, left_after) =
+            (u128::from(old.left(Some(&state), now)), u128::from(self.terms.left(now)));
+        let (past, past_after) = (from - left, to - left_after);
+        let faded = share(sum - state.current, left.min(left_after), left);
+        let older = share(state.current, past.saturating_sub(past_after), past.max(1));
+        let fades = faded + share(older, left_after.min(from), from);
+        let previous = mul_div_floor(fades, to, left_after).unwrap_or(u128::MAX);
+        let previous = previous.min(self.terms.quota.billionths());
+        let counts = WindowCounts { window: self.terms.index(now), current: 0, previous };
+        let current = sum.saturating_sub(self.sum(&counts, now));
+        Some(WindowCounts { current, ..counts })
     }
 
     fn keeps_states_of(&self, old: &Self) -> bool {
@@ -305,6 +323,31 @@ impl Algorithm for SlidingCounter {
 mod tests {
     use super::*;
     use crate::{Limit, Mode};
+
+    /// A client that two servers with different windows convert at each request is admitted below
+    /// both limits, and above them at most what both admit together.
+    #[test]
+    fn a_client_that_is_converted_at_every_request_is_not_banned() {
+        for (other, quota) in [(20, 120), (15, 90), (7, 42)] {
+            let limit = |quota, seconds| -> Limit {
+                let window = Duration::from_secs(seconds);
+                SlidingCounter::new(Cost::from_units(quota), window).unwrap().into()
+            };
+            let limits = [limit(60, 10), limit(quota, other)];
+            for (pause, least, most) in [(370, 985, 1000), (17, 0, 250)] {
+                let (mut state, mut allowed) = (None, 0);
+                for turn in 0..1000 {
+                    let now = Nanos::from_secs(1_800_000_000) + Duration::from_millis(pause * turn);
+                    let [from, to] = [(turn + 1) % 2, turn % 2].map(|place| limits[place as usize]);
+                    state = state.and_then(|state| to.convert(&from, state, now));
+                    let (after, decision) = to.decide(state, now, Cost::ONE, Mode::Check);
+                    state = after;
+                    allowed += u32::from(decision.allowed);
+                }
+                assert!((least..=most).contains(&allowed), "{other} s, {pause} ms: {allowed}");
+            }
+        }
+    }
 
     /// A request whose clock was read before the edge is decided after one whose clock was read
     /// behind it.
