@@ -1,8 +1,9 @@
-//! What a decision on Redis costs, beside other scripts; and how long one takes while Redis breaks.
+//! Benchmarks of decisions on Redis. The argument of `cargo run --release --` chooses one:
 //!
-//! `cargo run --release -- cost [clients]`, `-- faults`, `-- near [clients]`, or `-- all [clients]` for the first two.
-//! What fleets of servers with near rules admit, and what they ask of Redis: `-- scenes`, `-- new`, `-- scale`, and `-- model`,
-//! which compares simulated with real time.
+//! - `cost [clients]` compares the cost of a decision with that of other scripts, `faults` measures decisions while
+//!   Redis breaks, and `all [clients]` does both; `near [clients]` measures near decisions.
+//! - `scenes`, `new` and `scale` simulate fleets of servers with near rules: how much the servers admit, and how often
+//!   they call Redis. `model` compares the simulation with real time.
 
 mod cost;
 mod faults;

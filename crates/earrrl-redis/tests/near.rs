@@ -607,8 +607,8 @@ async fn polite_clients_pass_while_a_rule_changes() {
     assert!(good, "of 100 requests each: {worst:#?}");
 }
 
-/// One of two servers gets a lower rate by a reload. A client whose requests went to the other server
-/// since then finds its bucket as full at the reloaded server as that server left it.
+/// One of two servers gets a lower rate by a reload, and a client's requests go to the other server. The
+/// client's bucket is as full at the reloaded server as the other server has left it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_reloads_first_finds_full_buckets_full() {
     for consistency in [Consistency::Exact, Consistency::Near] {

@@ -100,6 +100,15 @@ fn with_passwords(sentinel: &Sentinel) -> Options {
     options
 }
 
+/// Waits until the engine's last failure contains all these texts.
+async fn until_failure(engine: &RedisEngine, texts: &[&str]) {
+    until("the failure is told", || {
+        let why = engine.status().last_failure.unwrap_or_default();
+        texts.iter().all(|text| why.contains(text))
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_with_a_password() {
     let master = Server::start(&["--requirepass", "dbpass"]).await;
@@ -110,11 +119,7 @@ async fn sentinels_with_a_password() {
         options.sentinel_password = wrong;
         let engine = RedisEngine::new(options.clone()).unwrap();
         let place = format!("the Sentinel redis://127.0.0.1:{}: ", sentinel.port);
-        until("the refusal is told", || {
-            let why = engine.status().last_failure.unwrap_or_default();
-            why.contains(&place) && why.contains("sentinel_password")
-        })
-        .await;
+        until_failure(&engine, &[&place, "sentinel_password"]).await;
         engine.set_sentinel_login(None, Some("watch".to_owned()));
         assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
     }
@@ -141,10 +146,7 @@ async fn a_wrong_password_of_the_master_is_told_as_such() {
     let mut options = with_passwords(&sentinel);
     options.sentinel_password = Some("watch".to_owned());
     let engine = RedisEngine::new(options).unwrap();
-    until("the refusal is told", || {
-        engine.status().last_failure.is_some_and(|why| why.contains("the master `main`: "))
-    })
-    .await;
+    until_failure(&engine, &["the master `main`: "]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,9 +157,6 @@ async fn a_master_that_is_down_is_told_as_such() {
     options.deadline = PATIENCE;
     master.kill();
     let engine = RedisEngine::new(options).unwrap();
-    until("the Sentinel takes it for dead", || {
-        let why = engine.status().last_failure.unwrap_or_default();
-        why.contains("the Sentinels have no reachable master of the name `main`")
-    })
-    .await;
+    let why = "the Sentinels have no reachable master of the name `main`";
+    until_failure(&engine, &[why]).await;
 }

@@ -21,16 +21,36 @@ const FAIR: Load = Load { clients: 10, rate: 4.5, burst: 1, home: None };
 const SKEWED: Load = Load { home: Some(0.9), ..FAIR };
 const BURSTS: Load = Load { burst: 10, ..FAIR };
 const SYNC: Duration = Duration::from_millis(100);
+const LASTS: Duration = Duration::from_secs(240);
 
 fn scene<'a>(rule: &'a str, servers: usize, loads: &'a [Load]) -> Scene<'a> {
     let (consistency, time) = (Consistency::Near, Time::Simulated);
-    let (sync, lasts, partitioned) = (SYNC, Duration::from_secs(240), None);
+    let (sync, lasts, partitioned) = (SYNC, LASTS, None);
     Scene { rule, consistency, servers, sync, loads, lasts, partitioned, time }
 }
 
 fn cell(outcome: &Outcome) -> String {
     let (admitted, calls) = (100.0 * outcome.share(), outcome.each(outcome.calls));
     format!(" {admitted:5.1} % {calls:5.3} {:4.1} |", outcome.each(outcome.commands))
+}
+
+/// Runs each load on 2, 4 and 8 servers. Returns a cell for each.
+async fn cells(
+    server: &Server,
+    rule: &str,
+    loads: [Load; 2],
+    lasts: Duration,
+    seed: u64,
+) -> String {
+    let mut line = String::new();
+    for load in loads {
+        for servers in [2, 4, 8] {
+            let loads = [load];
+            let scene = Scene { lasts, ..scene(rule, servers, &loads) };
+            line += &cell(&run(server, scene, seed).await);
+        }
+    }
+    line
 }
 
 /// Prints the admitted part of what one place admits, the calls of scripts a decision, and the commands a decision.
@@ -40,13 +60,8 @@ pub async fn print() {
     println!("fair 2, 4, 8 servers; skewed 2, 4, 8 servers");
     for (place, of_limit) in [(0, "45 %"), (1, "300 %")] {
         for rules in RULES {
-            let mut line = format!("| `{}` | {of_limit} |", rules[place]);
-            for load in [FAIR, SKEWED] {
-                for servers in [2, 4, 8] {
-                    line += &cell(&run(&server, scene(rules[place], servers, &[load]), 7).await);
-                }
-            }
-            println!("{line}");
+            let cells = cells(&server, rules[place], [FAIR, SKEWED], LASTS, 7).await;
+            println!("| `{}` | {of_limit} |{cells}", rules[place]);
         }
     }
     println!("\n4 servers; sync 0.1, 1, 5 s");
@@ -67,7 +82,7 @@ pub async fn print() {
         let mut line = format!("| {name} | `{rule}` |");
         for sync in [100, 1000, 5000].map(Duration::from_millis) {
             let loads = [load];
-            let lasts = Duration::from_secs(if time == Time::Started { 10 } else { 240 });
+            let lasts = if time == Time::Started { Duration::from_secs(10) } else { LASTS };
             let scene = Scene { sync, partitioned, time, lasts, ..scene(rule, 4, &loads) };
             line += &cell(&run(&server, scene, 11).await);
         }
@@ -89,16 +104,9 @@ pub async fn print_new_clients() {
         ("recent-average 10/s half-life=2s leaky", 4.5),
         ("fixed-window 60/10s", 2.7),
     ] {
-        let mut line = format!("| `{rule}` |");
-        for load in [FAIR, SKEWED] {
-            for servers in [2, 4, 8] {
-                let loads = [Load { clients: 100, rate, ..load }];
-                let lasts = Duration::from_secs(10);
-                let scene = Scene { lasts, ..scene(rule, servers, &loads) };
-                line += &cell(&run(&server, scene, 5).await);
-            }
-        }
-        println!("{line}");
+        let loads = [FAIR, SKEWED].map(|load| Load { clients: 100, rate, ..load });
+        let cells = cells(&server, rule, loads, Duration::from_secs(10), 5).await;
+        println!("| `{rule}` |{cells}");
     }
 }
 

@@ -154,11 +154,11 @@ fn unquoted(line: &[u8]) -> &[u8] {
     inner.unwrap_or(line)
 }
 
-/// Returns the places of the brackets around the time if the quote of the request follows directly
-/// behind it.
+/// Returns the places of the brackets around the time if the quoted request follows directly behind
+/// them.
 ///
-/// The client chooses the text before it, the user, which may look like a time in brackets, but
-/// servers escape quotes in it. So the time is in the last brackets before the first quote.
+/// The client chooses the name of the user before the time, which may look like a time in brackets.
+/// Servers escape quotes in that name, so the time is in the last brackets before the first quote.
 fn time_before_request(line: &[u8]) -> Option<(usize, usize)> {
     let end = first_quote(line)?.checked_sub(2)?;
     if &line[end..end + 2] != b"] " {

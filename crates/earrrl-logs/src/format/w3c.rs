@@ -70,7 +70,7 @@ impl<'a> Record<'a> {
 
     fn column(&self, name: &str) -> Option<&'a [u8]> {
         let named = |known: &Vec<u8>| known.eq_ignore_ascii_case(name.as_bytes());
-        // Of columns with the same name, the last counts, as in the other formats.
+        // If several columns have the same name, the last one counts, as in the other formats.
         let value = columns(self.line).nth(self.names.iter().rposition(named)?)?;
         (value != b"-" && !value.is_empty()).then_some(value)
     }

@@ -11,7 +11,7 @@ const AHEAD: usize = 128 * 1024;
 /// A Zstandard frame without content.
 const EMPTY_FRAME: &[u8] = b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00";
 
-/// An empty block that ends a frame, and a checksum.
+/// The last block of a frame, without content, and the bytes of a checksum.
 const LAST_BLOCK: &[u8] = b"\x01\x00\x00\x00\x00\x00\x00";
 
 /// Decompresses a sequence of frames. The decoder rejects windows above 100 MB, which bounds its

@@ -154,7 +154,7 @@ fn converted(
 ) -> Option<(Vec<u8>, Duration)> {
     let state = algorithm::decode(old, bytes, now)?;
     let stored = algorithm::stored_at(old, bytes, now).unwrap_or(Nanos::ZERO);
-    let at = conversion_time(charge, old, bytes, &state, now).max(stored.min(now));
+    let at = conversion_time(charge, old, &state, now).max(stored.min(now));
     let new = charge.rule.rule.limit();
     let state = new.convert(old, state, at)?;
     let record = algorithm::encode(new, charge.rule.tag, &state, at)?;
@@ -166,15 +166,9 @@ fn converted(
 /// since, and it is converted at present: a bucket that refills under both would end with a debt that
 /// nobody made, and the count of a window would move to one that is over. An average has the time at
 /// which it was stored.
-fn conversion_time(
-    charge: &KeyedCharge,
-    old: &Limit,
-    bytes: &[u8],
-    state: &State,
-    now: Nanos,
-) -> Nanos {
+fn conversion_time(charge: &KeyedCharge, old: &Limit, state: &State, now: Nanos) -> Nanos {
     let rule = &charge.rule;
-    let is_earlier = rule.earlier.iter().any(|(tag, limit)| algorithm::is_of(limit, *tag, bytes));
+    let is_earlier = rule.earlier.iter().any(|(_, limit)| limit == old);
     let is_later = algorithm::of(old).left_after(state).is_some_and(|at| at > rule.since);
     let others = rule.converted.add(&charge.key) || !is_earlier || is_later;
     let is_average = matches!(rule.kind, AlgorithmKind::RecentAverage | AlgorithmKind::Exponential);

@@ -84,9 +84,10 @@ if verdict == FOREIGN then return FOREIGN .. time .. ' ' end
 
 -- A node gets what it expects to use, and a little in any case, so that it can begin to use more. If
 -- the nodes expect to use more than is left, that is divided by what each expects, unless this call
--- requires more now. The rest stays free for the node that needs it first: at least half of it, as
--- another node's requests may begin at any time, and an eighth of what is left, or one request, beside all claims. Without
--- it, nodes that expect too much of a new client would leave nothing for the others.
+-- requires more now. The rest stays free for the node that needs it first, and at least half of what
+-- is left, as another node's requests may begin at any time. No node claims the last eighth of what is
+-- left, or the last request, in advance: nodes that expect too much of a new client would leave nothing
+-- for the others.
 local free = spare - claimed
 wish = math.max(wish, spare / (8 * nodes))
 local part = wish > 0 and wish / (wishes + wish) or 1

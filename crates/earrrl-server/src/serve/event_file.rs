@@ -63,12 +63,12 @@ impl EventFile {
     fn append(&mut self) -> io::Result<()> {
         self.open()?;
         let result = self.write();
-        let length =
-            self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |m| m.len());
-        self.length = if self.written == 0 { 0 } else { length };
+        let part = self.file.as_ref().filter(|_| self.written > 0);
+        self.length = part.and_then(|file| file.metadata().ok()).map_or(0, |known| known.len());
         result
     }
 
+    /// Writes the lines that wait. After an error, the file may end with a part of a line.
     fn write(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
         while let rest @ [_, ..] = &self.waiting.as_bytes()[self.written..] {
