@@ -97,6 +97,11 @@ impl Keys {
         [record, b":near"].concat()
     }
 
+    /// Returns the key of a client's record under another version of its rule, in the same slot.
+    pub(crate) fn version(&self, record: &[u8]) -> Vec<u8> {
+        [record, b":version"].concat()
+    }
+
     /// Returns the key of a reservation, in the slot of the tag at this place.
     pub(crate) fn hold(&self, id: HoldId, place: usize) -> Vec<u8> {
         let tag = self.receipt_tags().get(place).copied().unwrap_or_default();

@@ -22,6 +22,8 @@ pub(crate) struct Pending {
     pub(crate) sum: Cost,
     /// The state of a client that has only these charges.
     pub(crate) state: Option<State>,
+    /// True if some of these charges were decided while Redis was gone.
+    pub(crate) without_redis: bool,
 }
 
 /// Changes of a client's record that were sent. They are not modified any more, and Redis applies
@@ -103,6 +105,7 @@ impl Pending {
         let all = algorithm::of(limit).adjustments(state, self.sum, now);
         let mut all: Vec<_> = all.into_iter().filter(|one| !one.cost.is_zero()).collect();
         for adjustment in &mut all {
+            adjustment.without_redis = self.without_redis;
             if adjustment.when < 0.0 {
                 adjustment.when = micros(now);
             }

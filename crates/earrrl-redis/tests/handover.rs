@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, RuleId};
-use earrrl_redis::{EngineMode, Options, RedisEngine};
+use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Nanos, RuleId};
+use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
 
 use crate::support::load::becomes;
 use crate::support::proxy::Proxy;
@@ -96,6 +96,44 @@ async fn a_refund_of_what_was_counted_alone_is_never_handed_over() {
     server.restart().await;
     back(&engine).await;
     assert_eq!(used(&engine, rule, 300).await, 4);
+}
+
+/// A client at half its limit goes to two nodes, one of which cannot reach Redis for 100 times the time that
+/// fills its bucket. What that node hands over afterwards leaves the bucket empty, but not in debt for 47
+/// seconds: a second later the client is allowed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_of_a_long_outage_leave_no_debt() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let limit = "gcra 6/s burst=12".parse().unwrap();
+    let mut nodes = Vec::new();
+    for url in [server.url(), proxy.url()] {
+        let mut options = Options::new(&url);
+        options.deadline = Duration::from_millis(100);
+        let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+        assert!(node.ready(PATIENCE).await);
+        let rule = node.prepare_as("rule", &limit, 100, Consistency::Near).unwrap();
+        nodes.push((node, rule));
+    }
+    let at = |turn: u64| Nanos::from_secs(1_800_000_000) + Duration::from_millis(333 * turn);
+    let ask = async |place: usize, turn: u64| {
+        let (node, rule) = &nodes[place];
+        let charge = Charge { rule: *rule, key: b"k", cost: Cost::ONE };
+        let decision = node.decide(&[charge], Mode::Check, Some(at(turn))).await.unwrap();
+        assert!(decision.allowed, "{place}, {turn}: {decision:?}");
+        nodes[0].0.exchange_due(at(turn)).await;
+    };
+    proxy.cut_one_in(1);
+    for turn in 0..600 {
+        ask(turn as usize % 2, turn).await;
+    }
+    proxy.cut_one_in(0);
+    becomes(&nodes[1].0, EngineMode::Shared).await;
+    nodes[1].0.exchange_due(at(603)).await;
+    assert_eq!(nodes[1].0.status().unsent, 0);
+    for turn in 607..650 {
+        ask(0, turn).await;
+    }
 }
 
 /// Changes of the parameters of each algorithm, so slow that a test sees no refill. They change the

@@ -564,12 +564,11 @@ async fn clients_are_exchanged_at_given_times() {
     assert_eq!(left, [19, 18, 17, 16, 15, 14]);
 }
 
-/// Two old and two new servers run while a rule changes, so the old ones claim quota in the unit of
-/// another rule. Clients below the limit move between all four; each is counted separately.
+/// Two old and two new servers run while a rule changes, so they convert its records back and forth, and
+/// those of a near rule claim quota in different units. Clients below the limit move between all four; each is counted separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polite_clients_pass_while_a_rule_changes() {
-    let mut worst = Vec::new();
-    for (old, new, rate) in [
+    let rules = [
         ("recent-average 1/s half-life=60s", "recent-average 1/s half-life=10s", 0.4),
         ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=60s", 0.4),
         ("gcra 1/s burst=10", "gcra 5/s burst=10", 0.4),
@@ -577,12 +576,19 @@ async fn polite_clients_pass_while_a_rule_changes() {
         ("gcra 1/s burst=10", "gcra 1/s burst=40", 0.4),
         ("fixed-window 60/1m", "fixed-window 300/1m", 0.4),
         ("sliding-counter 60/1m", "sliding-counter 60/30s", 0.4),
-    ] {
+        ("fixed-window 60/10s", "fixed-window 42/7s", 2.5),
+        ("sliding-counter 60/10s", "sliding-counter 360/60s", 2.5),
+    ];
+    let mut worst = Vec::new();
+    let each = rules.iter().flat_map(|rule| {
+        [Consistency::Exact, Consistency::Near].map(|consistency| (consistency, *rule))
+    });
+    for (consistency, (old, new, rate)) in each {
         let server = Server::start(&[]).await;
         let mut nodes = Vec::new();
         for rule in [old, old, new, new] {
             let node = node(&server.url(), Duration::from_secs(1), 4).await;
-            let rule = prepare(&node, rule);
+            let rule = node.prepare_as("rule", &rule.parse().unwrap(), 100, consistency).unwrap();
             nodes.push((node, rule));
         }
         let (mut random, mut now) = (Random::new(7), Nanos::from_secs(1_800_000_000));
@@ -601,7 +607,7 @@ async fn polite_clients_pass_while_a_rule_changes() {
             let status = node.status();
             assert_eq!((status.counts.alone, status.last_failure), (0, None), "{old}, {new}");
         }
-        worst.push((old, new, denied));
+        worst.push((consistency, old, new, denied));
     }
     let good = worst.iter().all(|(.., denied)| denied.iter().all(|denied| *denied <= 1));
     assert!(good, "of 100 requests each: {worst:#?}");
@@ -684,12 +690,14 @@ const ALGORITHMS: [&str; 7] = [
 ];
 
 /// Changes of one parameter of each algorithm.
-const PARAMETERS: [(&str, &str); 7] = [
+const PARAMETERS: [(&str, &str); 9] = [
     ("gcra 1/s burst=10", "gcra 5/s burst=10"),
     ("recent-average 1/s half-life=10s leaky", "recent-average 1/s half-life=60s leaky"),
     ("exponential 60/1m leaky", "exponential 60/30s leaky"),
     ("fixed-window 60/1m", "fixed-window 60/30s"),
+    ("fixed-window 60/10s", "fixed-window 42/7s"),
     ("sliding-counter 60/1m", "sliding-counter 60/30s"),
+    ("sliding-counter 60/1m", "sliding-counter 10/10s"),
     ("sliding-log 60/1m", "sliding-log 60/30s"),
     ("sliding-window 60/1m sub-windows=6", "sliding-window 60/1m sub-windows=10"),
 ];

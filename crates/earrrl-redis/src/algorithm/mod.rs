@@ -77,6 +77,12 @@ pub(crate) trait OnRedis {
         None
     }
 
+    /// Returns true if conversions between versions of a limit lose so much that each version's record
+    /// is kept while several run.
+    fn keeps_versions(&self) -> bool {
+        false
+    }
+
     /// Returns the seconds for which a client's record is kept after the client is as good as new.
     fn tail(&self) -> f64 {
         0.0
@@ -185,13 +191,15 @@ pub(crate) struct Adjustment {
     /// ticks.
     pub(crate) alone: (f64, f64),
     pub(crate) cost: Cost,
+    /// True if the charges were decided while Redis was gone.
+    pub(crate) without_redis: bool,
 }
 
 impl Adjustment {
     /// Returns an adjustment that adds a cost as of a microsecond.
     fn add(when: f64, billionths: u128) -> Self {
         let cost = Cost::from_billionths(billionths);
-        Self { back: false, when, alone: (0.0, 0.0), cost }
+        Self { back: false, when, alone: (0.0, 0.0), cost, without_redis: false }
     }
 
     /// Returns an adjustment that takes back a cost which was charged at an instant. The instant is
@@ -199,7 +207,7 @@ impl Adjustment {
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
         let when = charged_at.map_or(-1.0, nearest);
-        Self { back: true, when, alone: (0.0, 0.0), cost }
+        Self { back: true, when, alone: (0.0, 0.0), cost, without_redis: false }
     }
 }
 
@@ -367,6 +375,11 @@ pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
 pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nanos> {
     let algorithm = of(limit);
     algorithm.stored_at(Fields(record.get(algorithm.tag_len()..)?), now)
+}
+
+/// Returns true if the records of several versions of a limit are kept at once.
+pub(crate) fn keeps_versions(limit: &Limit) -> bool {
+    of(limit).keeps_versions()
 }
 
 /// Returns how long a record of `state` must live: until nothing in it can change a decision.

@@ -43,6 +43,10 @@ impl OnRedis for SlidingCounter {
         Some(Nanos::new(state.window.saturating_mul(self.window_nanos())))
     }
 
+    fn keeps_versions(&self) -> bool {
+        true
+    }
+
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
         let State::SlidingCounter(state) = state else { return state };
         let window = moved_slot(

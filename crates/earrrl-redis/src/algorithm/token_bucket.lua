@@ -101,14 +101,18 @@ end
 -- If the charge is taken back, the pool is full earlier by the price. If it is added, the pool is
 -- full later by the price, but not before the time at which a pool with only these charges would be
 -- full. That time is kept for the time to fill even if it is past, since charges of other nodes at
--- that time are added to it.
+-- that time are added to it. Charges of an outage came over all of its time, in which the pool was
+-- refilled, while a record that other nodes have charged since counts from now: they leave the pool at
+-- most empty, apart from the debt that they would have made alone.
 local full_at, left, kept = stored or 0, stored_rest or 0, back and 0 or full
 if back then
   full_at, left = full_at - price, left - price_rest
   if left < 0 then full_at, left = full_at - 1, left + ticks end
 else
+  local most = math.max(full_at, now + full) + math.max(alone - now - full, 0)
   full_at, left = full_at + price, left + price_rest
   if left >= ticks then full_at, left = full_at + 1, left - ticks end
+  if without_redis and full_at > most then full_at, left = most, 0 end
   if full_at < alone or full_at == alone and left < alone_rest then
     full_at, left = alone, alone_rest
   end

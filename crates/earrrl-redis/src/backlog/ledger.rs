@@ -119,6 +119,7 @@ impl Ledger {
         self.change(charge, |entry| {
             entry.latest = entry.latest.max(now);
             entry.pending.add(entry.rule.rule.limit(), entry.latest, charge.cost);
+            entry.pending.without_redis = true;
             Some(NotedAt { entry: entry.id, at: entry.latest })
         })
     }

@@ -75,8 +75,8 @@ pub(crate) fn arguments(
 
 /// Returns an adjustment as an argument of the script.
 fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) -> Vec<u8> {
-    let Adjustment { back, when, alone, cost } = *adjustment;
-    let mut head = Packed(vec![u8::from(back)]);
+    let Adjustment { back, when, alone, cost, without_redis } = *adjustment;
+    let mut head = Packed(vec![if without_redis { 2 } else { u8::from(back) }]);
     head.numbers(&[when, alone.0, alone.1]);
     let sign = if back { -1.0 } else { 1.0 };
     head.0.extend(charge.rule.parameters(cost, shared.options.linger, sign));

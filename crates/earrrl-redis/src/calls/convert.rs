@@ -6,6 +6,11 @@
 //! trips, once for each client and rule change. The parameters that belong to a tag come from this
 //! engine's memory, or from a hash in Redis to which every engine writes its rules. A record with
 //! an unknown tag is dropped.
+//!
+//! The counts of a fixed window or a sliding counter do not tell when their requests came, so that
+//! each conversion to another window errs. Such a record is therefore kept beside the converted one, and
+//! when a server with its parameters comes again, it goes on with the record that it left: while two
+//! versions of the rule run, each counts what its own servers are asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,26 +103,63 @@ pub(crate) async fn convert(
     charge: &KeyedCharge,
     now: Nanos,
 ) -> Result<(), Fault> {
-    let mut get = redis::cmd("GET");
-    get.arg(&charge.key);
-    let Value::BulkString(old) = link.send(&get).await? else { return Ok(()) };
     let own = charge.rule.rule.limit();
+    let Some(old) = read(link, &charge.key).await? else { return Ok(()) };
     let is_own = algorithm::is_of(own, charge.rule.tag, &old);
     if is_own && algorithm::decode(own, &old, now).is_some() {
         return Ok(());
     }
     let limit = if is_own { None } else { limit_of(shared, link, charge, &old).await? };
-    if limit.is_none() {
+    let Some(limit) = limit else {
         let why = if is_own { "its counts are invalid" } else { "its parameters are unknown" };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
+        return replace(shared, link, vec![charge.key.clone()], vec![old, vec![], vec![]]).await;
+    };
+    let lives = |life: Duration| {
+        let millis = (life + shared.options.linger).as_millis() as u64 + 1;
+        millis.to_string().into_bytes()
+    };
+    let converted = || converted(charge, &limit, &old, now);
+    if !algorithm::keeps_versions(own) {
+        let (new, life) = converted().unwrap_or_default();
+        return replace(shared, link, vec![charge.key.clone()], vec![old, new, lives(life)]).await;
     }
-    let new = limit.and_then(|limit| converted(charge, &limit, &old, now));
-    let (new, life) = new.unwrap_or_default();
-    let life = (life + shared.options.linger).as_millis() as u64 + 1;
-    let args = [old, new, life.to_string().into_bytes()];
-    link.call(&shared.connection.scripts.swap, std::slice::from_ref(&charge.key), &args).await?;
+    let keys = vec![charge.key.clone(), shared.connection.keys.version(&charge.key)];
+    let kept = read(link, &keys[1]).await?;
+    let again = kept.as_ref().and_then(|kept| kept_version(charge, kept, now));
+    let (new, life) = again.or_else(converted).unwrap_or_default();
+    let old_life = algorithm::decode(&limit, &old, now)
+        .map_or(Duration::ZERO, |state| algorithm::life(&limit, &state, now));
+    let args = vec![old, new, lives(life), kept.unwrap_or_default(), lives(old_life)];
+    replace(shared, link, keys, args).await
+}
+
+async fn read(link: &mut Link, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    let mut get = redis::cmd("GET");
+    get.arg(key);
+    Ok(match link.send(&get).await? {
+        Value::BulkString(record) => Some(record),
+        _ => None,
+    })
+}
+
+async fn replace(
+    shared: &Shared,
+    link: &mut Link,
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+) -> Result<(), Fault> {
+    link.call(&shared.connection.scripts.swap, &keys, &args).await?;
     count(&shared.connection.counters.converted);
     Ok(())
+}
+
+/// Returns a kept record if it has the present parameters, and the time for which it must be kept.
+fn kept_version(charge: &KeyedCharge, kept: &[u8], now: Nanos) -> Option<(Vec<u8>, Duration)> {
+    let own = charge.rule.rule.limit();
+    let is_own = algorithm::is_of(own, charge.rule.tag, kept);
+    let state = is_own.then(|| algorithm::decode(own, kept, now)).flatten()?;
+    Some((kept.to_vec(), algorithm::life(own, &state, now)))
 }
 
 /// Returns the parameters under which a record was written; `None` if Redis has none for the

@@ -16,9 +16,10 @@ pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), F
     let mut command = redis::cmd("DEL");
     // Nodes with another version of the configuration may use another algorithm, so the keys of all
     // algorithms are deleted.
+    let keys = &shared.connection.keys;
     for name in charge.rule.all_keys() {
-        let record = shared.connection.keys.record(&charge.client, &name);
-        command.arg(shared.connection.keys.claims(&record)).arg(record);
+        let record = keys.record(&charge.client, &name);
+        command.arg(keys.claims(&record)).arg(keys.version(&record)).arg(record);
     }
     let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
     shared.connection.within(shared.options.deadline, charge.group, call).await

@@ -6,7 +6,7 @@ correct[--[[ number ]]] = function(key, given_key, args, part)
   local corrects, from = false
   if code == DONE then corrects, from = part.kept and mode % 4 >= 2, part.from end
   local back, when = mode % 2 == 1, mode % 8 >= 4 and now or since
-  local flags, at, alone, alone_rest, unnamed, verdict, state = code == DONE and 1 or 0, 3, 0, 0, false
+  local flags, at, alone, alone_rest, without_redis, unnamed, verdict, state = code == DONE and 1 or 0, 3, 0, 0, false, false
   --[[ parameters ]]
   --[[ once ]]
   --[[ judge ]]

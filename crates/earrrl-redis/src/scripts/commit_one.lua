@@ -4,7 +4,7 @@
 local DONE, REPEATED, UNKNOWN = '0', '1', '2'
 local time, now, remembered = '', unpack('<dd', ARGV[1])
 local key, given_key, args, at, verdict, state = KEYS[2], KEYS[3], ARGV[2], 3
-local alone, alone_rest, unnamed, _, mode = 0, 0, false, unpack('<BB', args)
+local alone, alone_rest, without_redis, unnamed, _, mode = 0, 0, false, false, unpack('<BB', args)
 if now < 0 then
   local parts = call('TIME')
   now, time = parts[1] * 1000000 + parts[2], parts[1] .. '.' .. parts[2]

@@ -10,7 +10,7 @@
 -- time is wrong, the times of the adjustments are wrong too, and the verdict is EXPIRED.
 --
 -- An adjustment begins with a byte: 0 adds a charge of the node, 1 takes back a charge that Redis has
--- stored. The time of the request follows (below zero for now), for a bucket the time at which it
+-- stored, 2 adds a charge that the node decided while Redis was gone. The time of the request follows (below zero for now), for a bucket the time at which it
 -- would be full after these charges alone, and the parameters, with a cost below zero to take back.
 --
 -- Returns the verdict (FOREIGN or another), the time, the share that the node may spend until its
@@ -37,10 +37,10 @@ end
 
 -- Judges a request, or applies an adjustment if `add` is true.
 local function see(args, at, add)
-  local flags, back, when, alone, alone_rest, spare, unnamed, verdict, state = 1, false, now, 0, 0, 0
+  local flags, back, when, alone, alone_rest, spare, without_redis, unnamed, verdict, state = 1, false, now, 0, 0, 0
   if add then
     back, when, alone, alone_rest = unpack('<Bddd', args)
-    back, unnamed = back == 1, when < 0
+    back, without_redis, unnamed = back == 1, back == 2, when < 0
     if unnamed then when = now end
   end
   --[[ parameters ]]
