@@ -304,6 +304,8 @@ fn only_the_admin_token_shows_clients_and_mistakes_are_named() {
         ("/v1/top?rule=api&limit=1001", ADMIN, 422),
         ("/v1/top?rule=api&limit=1.5", ADMIN, 422),
         ("/v1/top?rule=api&limit=x", ADMIN, 422),
+        ("/v1/top?rule=api&limt=3", ADMIN, 422),
+        ("/v1/rates?rule=api&limit=3", ADMIN, 422),
         ("/v1/rates?rule=api&above=-1", ADMIN, 422),
         ("/v1/rates?rule=api&above=nan", ADMIN, 422),
         ("/v1/top?rule=api&limit=1000", ADMIN, 200),

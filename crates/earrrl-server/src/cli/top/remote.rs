@@ -37,7 +37,11 @@ impl ClientSource for Remote {
         let first = || rules.first().map(|rule| rule.name.clone());
         let rule = rule.map(str::to_owned).or_else(first).ok_or("the server has no rules")?;
         let name = percent_encode(rule.as_bytes(), NON_ALPHANUMERIC);
-        let top = self.json(&format!("/v1/top?rule={name}&limit={limit}"))?;
+        let top = self.json(&format!("/v1/top?rule={name}&limit={limit}"));
+        let top = top.map_err(|error| match rules.iter().any(|known| known.name == rule) {
+            true => error,
+            false => format!("{error}; {}", listed(&rules)),
+        })?;
         let ready = self.ask(Method::GET, "/readyz").unwrap_or_default();
         let ready: Value = serde_json::from_str(&ready).unwrap_or_default();
         // With an admin listener, metrics are served only there.
@@ -57,6 +61,12 @@ impl ClientSource for Remote {
         let key = percent_encode(key, NON_ALPHANUMERIC);
         self.ask(Method::DELETE, &format!("/v1/clients/{rule}/{key}")).map(drop)
     }
+}
+
+/// Returns the names of a server's rules for an error.
+fn listed(rules: &[RuleCounts]) -> String {
+    let names: Vec<_> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    format!("the server's rules are {}", names.join(", "))
 }
 
 fn counts_of(rule: &Value) -> RuleCounts {

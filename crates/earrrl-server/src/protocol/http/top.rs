@@ -30,6 +30,7 @@ pub(super) async fn top(
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
     let rule = permitted_rule(&server, &headers, &uri)?;
+    only(&uri, &["rule", "limit"])?;
     let count = number(&uri, "limit")?.unwrap_or(USUAL as f64);
     if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
         return Err(invalid(&format!("limit: {count} is not a whole number from 1 to {MAX_TOP}")));
@@ -52,6 +53,7 @@ pub(super) async fn rates(
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
     let rule = permitted_rule(&server, &headers, &uri)?;
+    only(&uri, &["rule", "above"])?;
     let above = number(&uri, "above")?;
     let report = server.service.report(&rule).await?;
     let rules = server.service.rules();
@@ -73,6 +75,7 @@ pub(super) async fn suggest(
     uri: Uri,
 ) -> Result<Json<Value>, Problem> {
     let rule = permitted_rule(&server, &headers, &uri)?;
+    only(&uri, &["rule"])?;
     let rules = server.service.rules();
     let known = rules.named(rule.as_bytes())?;
     let suggestion = known.suggestion.as_ref();
@@ -167,6 +170,16 @@ pub(super) fn named_rule(access: Access, uri: &Uri) -> Result<String, Problem> {
     let rule = parameter(uri, "rule").ok_or_else(|| invalid("rule: expected ?rule=NAME"))?;
     access.permit_rule(&rule)?;
     Ok(rule.into_owned())
+}
+
+/// Returns an error if the query has other parameters than these, such as a misspelt one.
+fn only(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
+    let names = uri.query().into_iter().flat_map(|query| query.split('&'));
+    let mut names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    match names.find(|name| !known.contains(name)) {
+        Some(name) => Err(invalid(&format!("{}: expected {}", shown(name), known.join(" or ")))),
+        None => Ok(()),
+    }
 }
 
 /// Returns a parameter of the query that is a number.

@@ -53,7 +53,7 @@ fn parse<'a>(
 ) -> Result<Parsed<'a>, Refusal> {
     let mut words = request.words().skip(1);
     let Parsed { mut charges, mut terms, mut label } = Parsed::default();
-    let mut has_ttl = false;
+    let (mut has_ttl, mut is_at_most, mut has_label) = (false, false, false);
     loop {
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
@@ -67,10 +67,10 @@ fn parse<'a>(
                 estimate = Some(cost(value()?)?);
             } else if word.eq_ignore_ascii_case(b"TTL") && !has_ttl {
                 (terms, has_ttl) = (terms.ttl(seconds(value()?)?), true);
-            } else if word.eq_ignore_ascii_case(b"ATMOST") {
-                terms = terms.at_most();
-            } else if word.eq_ignore_ascii_case(b"LABEL") {
-                label = value()?;
+            } else if word.eq_ignore_ascii_case(b"ATMOST") && !is_at_most {
+                (terms, is_at_most) = (terms.at_most(), true);
+            } else if word.eq_ignore_ascii_case(b"LABEL") && !has_label {
+                (label, has_label) = (value()?, true);
             } else if word.eq_ignore_ascii_case(b"AND") && charges.len() + 1 < MAX_CHARGES {
                 goes_on = true;
                 break;
