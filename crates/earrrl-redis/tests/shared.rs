@@ -347,6 +347,33 @@ async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     assert_eq!(new.status().counts.converted, 1);
 }
 
+/// While servers with two windows run, the record of either is kept, for longer than its counts matter:
+/// without it, what the longer window has counted would be converted into the shorter one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_window_has_a_record_while_two_run() {
+    let server = Server::start(&[]).await;
+    let mut nodes = Vec::new();
+    for limit in ["fixed-window 60/10s", "fixed-window 6/1s"] {
+        let mut options = Options::new(&server.url());
+        options.deadline = PATIENCE;
+        let engine = connect(options).await;
+        let rule = engine.prepare("rule", &limit.parse().unwrap()).unwrap();
+        nodes.push((engine, rule));
+    }
+    let mut left = Vec::new();
+    for (secs, place) in [(0, 0), (0, 1), (0, 0), (0, 0), (0, 1), (5, 0), (5, 1)] {
+        let (engine, rule) = &nodes[place];
+        let now = Nanos::from_secs(1_800_000_000 + secs);
+        left.push(ask(engine, *rule, b"k", Some(now)).await.remaining);
+    }
+    assert_eq!(left, [59, 4, 58, 57, 3, 56, 5]);
+    let ttl: i64 = server.command(&["PTTL", "earrrl1:{k}:rule:f:version"]).unwrap();
+    assert!(ttl > 3_500_000, "{ttl}");
+    nodes[0].0.reset(nodes[0].1, b"k").await.unwrap();
+    let keys: Vec<String> = server.command(&["KEYS", "*{k}*"]).unwrap();
+    assert_eq!(keys, [""; 0]);
+}
+
 /// The parameters are in Redis before the first decision, and come back after Redis has lost them.
 #[tokio::test]
 async fn the_parameters_of_a_rule_are_there_whenever_redis_decides() {

@@ -32,6 +32,10 @@ use crate::status::count;
 /// few in ten thousand requests were decided without Redis.
 const MAX_CALLS: usize = 16;
 
+/// The time for which the record of another version is kept after its counts have ended. It tells that a
+/// client has nothing left of them: converted counts of a longer window would deny it.
+const VERSION_KEPT: Duration = Duration::from_secs(3600);
+
 /// The timeout of one conversion.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -130,7 +134,8 @@ pub(crate) async fn convert(
     let (new, life) = again.or_else(converted).unwrap_or_default();
     let old_life = algorithm::decode(&limit, &old, now)
         .map_or(Duration::ZERO, |state| algorithm::life(&limit, &state, now));
-    let args = vec![old, new, lives(life), kept.unwrap_or_default(), lives(old_life)];
+    let kept_life = lives(old_life + VERSION_KEPT);
+    let args = vec![old, new, lives(life), kept.unwrap_or_default(), kept_life];
     replace(shared, link, keys, args).await
 }
 
