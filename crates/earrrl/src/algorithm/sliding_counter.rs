@@ -379,4 +379,13 @@ mod tests {
             assert_eq!(before + late.reset_after, Nanos::from_secs(3));
         }
     }
+
+    #[test]
+    fn a_mark_ranks_as_long_as_its_counts_matter() {
+        let limit = SlidingCounter::new(Cost::from_units(10), Duration::from_secs(1)).unwrap();
+        let mark = limit.mark(&WindowCounts { window: 7, current: 1, previous: 0 });
+        for (secs, rank) in [(7, Word::MAX), (8, Word::MAX), (9, 0)] {
+            assert_eq!(limit.rank(mark, Nanos::from_secs(secs)), rank);
+        }
+    }
 }

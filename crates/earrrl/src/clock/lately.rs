@@ -185,4 +185,14 @@ mod tests {
             assert!(!used.is_empty() && used.iter().all(|counter| *counter == later), "{used:?}");
         }
     }
+
+    #[test]
+    fn an_earlier_reading_does_not_replace_a_later_one() {
+        let (_alone, mut now) = begin();
+        ask(&mut now, 100, 50);
+        let later = now + OLDEST / 2;
+        publish(later);
+        publish(now);
+        assert_eq!(latest(), later);
+    }
 }

@@ -570,3 +570,37 @@ fn a_hold_of_at_most_the_estimate_grants_what_is_left() {
         assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 80, "{text}");
     }
 }
+
+#[test]
+fn a_batch_of_unknown_length_is_answered_whole() {
+    let keys: Vec<u64> = (0..50).collect();
+    let of_any_length = || keys.iter().filter(|_| true);
+    let (limiter, _clock) = manual_for::<u64>("gcra 1/h burst=5");
+    assert_eq!(limiter.check_batch(of_any_length()).count(), keys.len());
+    assert_eq!(limiter.admit_batch(of_any_length()).count(), keys.len());
+}
+
+#[test]
+fn a_quota_that_fits_no_word_keeps_the_history() {
+    let (mut limiter, _clock) = manual("fixed-window 10/1s");
+    limiter.check("k");
+    limiter.change(rule("fixed-window 9000000/1s")).unwrap();
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 8_999_999);
+}
+
+#[test]
+fn the_bound_of_the_builder_outlives_a_change() {
+    let builder = Limiter::builder(rule("sliding-log 5/15m")).capacity(100_000);
+    let mut limiter: Limiter<u64> = builder.max_bytes(1_000_000).build().unwrap();
+    limiter.change(rule("sliding-window 5/15m")).unwrap();
+    assert!((0..20_000_u64).all(|key| limiter.check(&key).is_allowed()));
+    assert!(limiter.len() < 10_000, "{}", limiter.len());
+}
+
+#[test]
+fn a_refund_of_the_only_request_forgets_the_client() {
+    let (limiter, _clock) = manual("sliding-log 5/1h");
+    let charged_at = limiter.check("k").decided_at();
+    limiter.refund("k", Cost::ONE, Some(charged_at));
+    assert!(limiter.is_empty());
+}

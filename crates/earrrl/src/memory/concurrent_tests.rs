@@ -465,3 +465,16 @@ fn the_rule_names_what_is_wrong() {
     assert_eq!(Rule::from(limit).to_string(), "concurrent 3 timeout=1m");
     assert!(matches!(limit, Limit::Concurrent(_)));
 }
+
+/// After a reset, a reservation of two places does not find its own in the one place that another
+/// reservation took at the same instant.
+#[test]
+fn a_renewal_takes_nobody_else_s_place() {
+    let engine = engine();
+    let rule = prepare(&engine, "streams", STREAMS, 10);
+    let two = hold(&engine, &[charge(rule, 2)]).unwrap();
+    engine.reset(rule, b"alice").into_inner().unwrap();
+    hold(&engine, &[charge(rule, 1)]).unwrap();
+    assert!(unknown(engine.renew(two, secs(60), None)));
+    assert_eq!(free(&engine, rule), 2);
+}

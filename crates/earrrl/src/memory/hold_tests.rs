@@ -408,3 +408,37 @@ proptest! {
         prop_assert!(found.reset_after >= expected.reset_after, "{found:?} {expected:?}");
     }
 }
+
+#[test]
+fn a_reservation_of_after_a_change_of_algorithm_gives_back() {
+    let engine = engine();
+    prepare(&engine, "tokens", "fixed-window 100/1d");
+    let rule = prepare(&engine, "tokens", "sliding-log 100/1d");
+    let id = hold(&engine, &[charge(rule, 30)]);
+    engine.commit(id, Actual::All(units(5)), None).unwrap();
+    assert_eq!(remaining(&engine, rule), 95);
+}
+
+/// Under the faster refill, the bucket was full before the commit, so that nothing is left to give back.
+#[test]
+fn a_faster_refill_leaves_less_to_give_back() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
+    let id = hold(&engine, &[charge(rule, 50)]);
+    prepare(&engine, "tokens", "token-bucket 100 refill=10/s");
+    wait(&engine, 20);
+    engine.run(&[charge(rule, 60)], Mode::Charge, None).unwrap();
+    engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
+    assert_eq!(remaining(&engine, rule), 40);
+}
+
+#[test]
+fn denied_reservations_take_no_memory() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "gcra 1/s burst=1");
+    for nth in 0..10_000_u64 {
+        let charge = Charge { rule, key: &nth.to_le_bytes(), cost: units(2) };
+        assert_eq!(engine.hold(&[charge], HoldTerms::default(), None).unwrap().id, None);
+    }
+    assert!(engine.reservations().bytes < 100_000, "{:?}", engine.reservations());
+}

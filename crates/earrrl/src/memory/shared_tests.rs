@@ -176,3 +176,18 @@ fn a_survey_of_a_shared_store_changes_no_state() {
         }
     }
 }
+
+#[test]
+fn the_largest_rule_bounds_a_shared_store() {
+    let engine = engine();
+    let limit: Rule = "gcra 1/h burst=5".parse().unwrap();
+    let wanted = [("first", 10_000), ("second", 100)].map(|(name, capacity)| Preparation {
+        name,
+        rule: &limit,
+        capacity,
+        store: Some("overrides"),
+    });
+    let ids = engine.prepare_all(&wanted).unwrap();
+    (0..8_000).for_each(|nth| drop(ask(&engine, ids[0], &nth.to_string(), Mode::Check)));
+    assert_eq!(engine.usage(ids[0]).unwrap().0, 8_000);
+}

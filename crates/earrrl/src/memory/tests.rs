@@ -538,3 +538,14 @@ fn a_brief_answer_is_the_decision_s() {
     let unknown = engine().check_hashed(RuleId(7), engine().hash(b"key"), Cost::ONE);
     assert_eq!(unknown, Err(EngineError::UnknownRule(RuleId(7))));
 }
+
+#[test]
+fn a_change_keeps_the_number_of_displaced_clients() {
+    let engine = manual();
+    let change = |text: &str| engine.prepare_with("rule", &text.parse().unwrap(), 1).unwrap();
+    let id = change("gcra 1/h burst=5");
+    (0..1000).for_each(|client| drop(ask(&engine, &[(id, client)], Mode::Check)));
+    let before = engine.usage(id).unwrap().1;
+    change("gcra 2/h burst=5");
+    assert!(before > 0 && engine.usage(id).unwrap().1 >= before);
+}

@@ -190,3 +190,24 @@ fn a_client_in_use_is_not_evicted() {
         store(&states, other, log(1));
     }
 }
+
+#[test]
+fn a_shard_of_offenders_keeps_a_newcomer() {
+    let (states, limit) = (States::new(1, usize::MAX), limit("sliding-log 5/15m strict"));
+    for nth in 0..13 {
+        (0..9).for_each(|_| drop(request(&states, &limit, nth)));
+    }
+    request(&states, &limit, 99);
+    assert!(states.lock_of(key(99)).contains(key(99)));
+}
+
+#[test]
+fn a_conversion_keeps_the_order_of_visits() {
+    let limit = limit("sliding-log 5/1h");
+    let states = States::new(1, usize::MAX);
+    for nth in [1, 2] {
+        request(&states, &limit, nth);
+    }
+    states.lock(0).convert(&limit, NOW, Some);
+    assert_eq!(states.lock(0).longest_idle(), Some(key(1)));
+}
