@@ -22,7 +22,7 @@ pub(crate) struct Pending {
     pub(crate) sum: Cost,
     /// The state of a client that has only these charges.
     pub(crate) state: Option<State>,
-    /// True if some of these charges were decided while Redis was gone.
+    /// True if some of these charges were decided while Redis could not be reached.
     pub(crate) without_redis: bool,
 }
 

@@ -99,8 +99,8 @@ async fn a_refund_of_what_was_counted_alone_is_never_handed_over() {
 }
 
 /// A client at half its limit goes to two nodes, one of which cannot reach Redis for 100 times the time that
-/// fills its bucket. What that node hands over afterwards leaves the bucket empty, but not in debt for 47
-/// seconds: a second later the client is allowed.
+/// fills its bucket. The charges that this node hands over afterwards leave the bucket empty, so the client
+/// is allowed a second later. Without a bound, they would leave a debt of 47 seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_of_a_long_outage_leave_no_debt() {
     let server = Server::start(&[]).await;

@@ -564,8 +564,9 @@ async fn clients_are_exchanged_at_given_times() {
     assert_eq!(left, [19, 18, 17, 16, 15, 14]);
 }
 
-/// Two old and two new servers run while a rule changes, so they convert its records back and forth, and
-/// those of a near rule claim quota in different units. Clients below the limit move between all four; each is counted separately.
+/// Two old and two new servers run while a rule changes. They convert its records back and forth, and
+/// under a near rule they claim quota in different units. Clients below the limit move between all four
+/// servers; each client is counted separately.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polite_clients_pass_while_a_rule_changes() {
     let rules = [

@@ -347,8 +347,8 @@ async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     assert_eq!(new.status().counts.converted, 1);
 }
 
-/// While servers with two windows run, the record of either is kept, for longer than its counts matter:
-/// without it, what the longer window has counted would be converted into the shorter one.
+/// While servers with two windows run, the record of the other window is kept for longer than its counts
+/// matter. Without it, the counts of the longer window would be converted into the shorter one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_window_has_a_record_while_two_run() {
     let server = Server::start(&[]).await;

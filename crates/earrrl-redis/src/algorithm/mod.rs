@@ -77,8 +77,8 @@ pub(crate) trait OnRedis {
         None
     }
 
-    /// Returns true if conversions between versions of a limit lose so much that each version's record
-    /// is kept while several run.
+    /// Returns true if a conversion between two versions of a limit loses so much that the records of
+    /// both versions are kept while servers of both run.
     fn keeps_versions(&self) -> bool {
         false
     }
@@ -191,7 +191,7 @@ pub(crate) struct Adjustment {
     /// ticks.
     pub(crate) alone: (f64, f64),
     pub(crate) cost: Cost,
-    /// True if the charges were decided while Redis was gone.
+    /// True if the charges were decided while Redis could not be reached.
     pub(crate) without_redis: bool,
 }
 
@@ -375,11 +375,6 @@ pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
 pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nanos> {
     let algorithm = of(limit);
     algorithm.stored_at(Fields(record.get(algorithm.tag_len()..)?), now)
-}
-
-/// Returns true if the records of several versions of a limit are kept at once.
-pub(crate) fn keeps_versions(limit: &Limit) -> bool {
-    of(limit).keeps_versions()
 }
 
 /// Returns how long a record of `state` must live: until nothing in it can change a decision.

@@ -101,9 +101,10 @@ end
 -- If the charge is taken back, the pool is full earlier by the price. If it is added, the pool is
 -- full later by the price, but not before the time at which a pool with only these charges would be
 -- full. That time is kept for the time to fill even if it is past, since charges of other nodes at
--- that time are added to it. Charges of an outage came over all of its time, in which the pool was
--- refilled, while a record that other nodes have charged since counts from now: they leave the pool at
--- most empty, apart from the debt that they would have made alone.
+-- that time are added to it. Charges that were decided while Redis could not be reached came over the
+-- whole outage, in which the pool was refilled. If other nodes have charged the record meanwhile, it no
+-- longer tells of that refill. Therefore such charges leave the pool at most empty, apart from the debt
+-- that they would have made alone.
 local full_at, left, kept = stored or 0, stored_rest or 0, back and 0 or full
 if back then
   full_at, left = full_at - price, left - price_rest

@@ -7,10 +7,11 @@
 //! engine's memory, or from a hash in Redis to which every engine writes its rules. A record with
 //! an unknown tag is dropped.
 //!
-//! The counts of a fixed window or a sliding counter do not tell when their requests came, so that
-//! each conversion to another window errs. Such a record is therefore kept beside the converted one, and
-//! when a server with its parameters comes again, it goes on with the record that it left: while two
-//! versions of the rule run, each counts what its own servers are asked.
+//! The counts of a fixed window or a sliding counter do not tell when the requests came, so every
+//! conversion to another window is inexact. Therefore the old record of such a limit is kept at a key of
+//! its own. When a server with the old parameters asks about the client again, it continues with the
+//! kept record instead of converting the new one. While two versions of a rule run, each version counts
+//! only the requests that its own servers are asked about.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +33,9 @@ use crate::status::count;
 /// few in ten thousand requests were decided without Redis.
 const MAX_CALLS: usize = 16;
 
-/// The time for which the record of another version is kept after its counts have ended. It tells that a
-/// client has nothing left of them: converted counts of a longer window would deny it.
+/// The time for which the record of another version is kept after its counts have expired. While it
+/// exists, a server with its parameters knows that the client starts afresh. Without it, that server
+/// would convert the counts of another window, which may be longer, and deny the client.
 const VERSION_KEPT: Duration = Duration::from_secs(3600);
 
 /// The timeout of one conversion.
@@ -114,29 +116,30 @@ pub(crate) async fn convert(
         return Ok(());
     }
     let limit = if is_own { None } else { limit_of(shared, link, charge, &old).await? };
-    let Some(limit) = limit else {
+    if limit.is_none() {
         let why = if is_own { "its counts are invalid" } else { "its parameters are unknown" };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
-        return replace(shared, link, vec![charge.key.clone()], vec![old, vec![], vec![]]).await;
-    };
+    }
     let lives = |life: Duration| {
         let millis = (life + shared.options.linger).as_millis() as u64 + 1;
         millis.to_string().into_bytes()
     };
-    let converted = || converted(charge, &limit, &old, now);
-    if !algorithm::keeps_versions(own) {
-        let (new, life) = converted().unwrap_or_default();
-        return replace(shared, link, vec![charge.key.clone()], vec![old, new, lives(life)]).await;
+    let (mut keys, mut version, mut new) = (vec![charge.key.clone()], Vec::new(), None);
+    if let Some(limit) = limit.as_ref().filter(|_| algorithm::of(own).keeps_versions()) {
+        let key = shared.connection.keys.version(&charge.key);
+        let kept = read(link, &key).await?;
+        new = kept.as_ref().and_then(|kept| kept_version(charge, kept, now));
+        let kept_life = life_of(limit, &old, now).unwrap_or_default() + VERSION_KEPT;
+        version.extend([kept.unwrap_or_default(), lives(kept_life)]);
+        keys.push(key);
     }
-    let keys = vec![charge.key.clone(), shared.connection.keys.version(&charge.key)];
-    let kept = read(link, &keys[1]).await?;
-    let again = kept.as_ref().and_then(|kept| kept_version(charge, kept, now));
-    let (new, life) = again.or_else(converted).unwrap_or_default();
-    let old_life = algorithm::decode(&limit, &old, now)
-        .map_or(Duration::ZERO, |state| algorithm::life(&limit, &state, now));
-    let kept_life = lives(old_life + VERSION_KEPT);
-    let args = vec![old, new, lives(life), kept.unwrap_or_default(), kept_life];
-    replace(shared, link, keys, args).await
+    let new = new.or_else(|| converted(charge, limit.as_ref()?, &old, now));
+    let (new, life) = new.unwrap_or_default();
+    let mut args = vec![old, new, lives(life)];
+    args.extend(version);
+    link.call(&shared.connection.scripts.swap, &keys, &args).await?;
+    count(&shared.connection.counters.converted);
+    Ok(())
 }
 
 async fn read(link: &mut Link, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
@@ -148,23 +151,19 @@ async fn read(link: &mut Link, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     })
 }
 
-async fn replace(
-    shared: &Shared,
-    link: &mut Link,
-    keys: Vec<Vec<u8>>,
-    args: Vec<Vec<u8>>,
-) -> Result<(), Fault> {
-    link.call(&shared.connection.scripts.swap, &keys, &args).await?;
-    count(&shared.connection.counters.converted);
-    Ok(())
-}
-
-/// Returns a kept record if it has the present parameters, and the time for which it must be kept.
+/// Returns the kept record and how long it must live, if it was written under the present parameters
+/// of the rule.
 fn kept_version(charge: &KeyedCharge, kept: &[u8], now: Nanos) -> Option<(Vec<u8>, Duration)> {
     let own = charge.rule.rule.limit();
     let is_own = algorithm::is_of(own, charge.rule.tag, kept);
-    let state = is_own.then(|| algorithm::decode(own, kept, now)).flatten()?;
-    Some((kept.to_vec(), algorithm::life(own, &state, now)))
+    let life = is_own.then(|| life_of(own, kept, now)).flatten()?;
+    Some((kept.to_vec(), life))
+}
+
+/// Returns how long the counts of a record matter; `None` if the record is invalid.
+fn life_of(limit: &Limit, record: &[u8], now: Nanos) -> Option<Duration> {
+    let state = algorithm::decode(limit, record, now)?;
+    Some(algorithm::life(limit, &state, now))
 }
 
 /// Returns the parameters under which a record was written; `None` if Redis has none for the

@@ -10,8 +10,9 @@
 -- time is wrong, the times of the adjustments are wrong too, and the verdict is EXPIRED.
 --
 -- An adjustment begins with a byte: 0 adds a charge of the node, 1 takes back a charge that Redis has
--- stored, 2 adds a charge that the node decided while Redis was gone. The time of the request follows (below zero for now), for a bucket the time at which it
--- would be full after these charges alone, and the parameters, with a cost below zero to take back.
+-- stored, 2 adds a charge that the node decided while Redis could not be reached. The time of the
+-- request follows (below zero for now), for a bucket the time at which it would be full after these
+-- charges alone, and the parameters, with a cost below zero to take back.
 --
 -- Returns the verdict (FOREIGN or another), the time, the share that the node may spend until its
 -- claim ends, the number of other nodes that know the client, the part of the required headroom that

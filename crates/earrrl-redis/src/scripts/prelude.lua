@@ -10,7 +10,8 @@
 --   held        interprets the details of the reservation that is committed: reduces what is given back by
 --               what a full bucket has lost, or sets the time of its places
 --   adjust      takes back a request of the time `when`, or adds one that a node has counted; sets `state`
---               if it is the record. `without_redis` is true for charges that were decided while Redis was gone
+--               if it is the record. `without_redis` is true for charges that were decided while Redis could
+--               not be reached
 --   spare       sets `spare` to the headroom that the limit has left for the client
 -- Times are microseconds since 1970, and amounts billionths of a unit. Both are whole numbers, which
 -- doubles represent exactly up to 2^53 (the year 2255, or nine million units).

@@ -1,7 +1,8 @@
 -- Replaces a record by its converted form, unless the record has changed meanwhile. KEYS[1] is the
 -- record's key, ARGV[1] the old record, ARGV[2] the new one (empty to delete it), ARGV[3] its
--- lifetime in milliseconds. KEYS[2], if given, is the key at which the old record is kept for
--- ARGV[5] milliseconds, in place of ARGV[4], another version's record or empty.
+-- lifetime in milliseconds. KEYS[2], if given, is the key for the record of another version of the
+-- rule. It must still hold ARGV[4] (empty for nothing), which the old record then replaces for ARGV[5]
+-- milliseconds.
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 if KEYS[2] then

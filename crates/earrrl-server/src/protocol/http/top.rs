@@ -172,7 +172,7 @@ pub(super) fn named_rule(access: Access, uri: &Uri) -> Result<String, Problem> {
     Ok(rule.into_owned())
 }
 
-/// Returns an error if the query has other parameters than these, such as a misspelt one.
+/// Returns an error if the query has a parameter that is not in the list, for example a misspelt one.
 fn only(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
     let names = uri.query().into_iter().flat_map(|query| query.split('&'));
     let mut names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
