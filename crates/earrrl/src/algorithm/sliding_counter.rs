@@ -141,7 +141,8 @@ impl Algorithm for SlidingCounter {
 
     /// Keeps the weighted sum of both windows. What faded goes on to fade, and so does what is older
     /// than the new window: two servers with different windows convert a client back and forth, and
-    /// what counted as new after each conversion would never fade.
+    /// what counted as new after each conversion would never fade. The counts are rounded down to what
+    /// a word holds: rounded up, they would cost a client that is converted one of its last requests.
     fn convert(&self, old: &Self, state: WindowCounts, now: Nanos) -> Option<WindowCounts> {
         let state = old.advance(Some(state), now)?;
         let (from, to) = (u128::from(old.terms.window), u128::from(self.terms.window));
@@ -156,9 +157,11 @@ impl Algorithm for SlidingCounter {
         let older = share(state.current, past.saturating_sub(past_after), past.max(1));
         let fades = faded + share(older, left_after.min(from), from);
         let previous = mul_div_floor(fades, to, left_after).unwrap_or(u128::MAX);
-        let previous = previous.min(self.terms.quota.billionths());
+        let quota = self.terms.quota.billionths();
+        let rounded = |count| self.digits().rounded_down(count, quota);
+        let previous = rounded(previous.min(quota));
         let counts = WindowCounts { window: self.terms.index(now), current: 0, previous };
-        let current = sum.saturating_sub(self.sum(&counts, now));
+        let current = rounded(sum.saturating_sub(self.sum(&counts, now)));
         Some(WindowCounts { current, ..counts })
     }
 
@@ -346,6 +349,24 @@ mod tests {
                 }
                 assert!((least..=most).contains(&allowed), "{other} s, {pause} ms: {allowed}");
             }
+        }
+    }
+
+    /// A part of the counts fades after a conversion, so that they have many decimals. A word holds them
+    /// all the same, and no unit is lost or counted twice.
+    #[test]
+    fn a_client_that_is_converted_at_every_request_keeps_its_units() {
+        let day = Duration::from_secs(86_400);
+        let limits = [3650, 3000]
+            .map(|days| SlidingCounter::new(Cost::from_units(1_000_000), day * days).unwrap());
+        let (now, mut state) = (Nanos::ZERO + day * 20_784, None);
+        for turn in 0..1000 {
+            let [from, to] = [(turn + 1) % 2, turn % 2].map(|place| &limits[place as usize]);
+            let converted = state.and_then(|state| to.convert(from, state, now));
+            let after = to.charge(converted, now, Cost::ONE);
+            assert!(to.word(&after).is_some(), "{turn}: {after:?}");
+            assert_eq!(to.remaining(Some(&after), now), 1_000_000 - 1 - turn);
+            state = Some(after);
         }
     }
 

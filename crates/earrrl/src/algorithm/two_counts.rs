@@ -46,12 +46,22 @@ impl TwoCounts {
         fit.then(|| self.place(decimals as u128, current, previous))
     }
 
+    /// Returns a count of billionths, rounded down to as many decimals as fit beside counts of up to
+    /// `most`; if whole units do not fit, the count itself.
+    pub(super) fn rounded_down(self, count: u128, most: u128) -> u128 {
+        self.decimals(count.max(most)).map_or(count, |d| count - count % u128::from(STEPS[d]))
+    }
+
+    /// Returns the number of decimals with which a count fits, even if it is rounded up.
+    fn decimals(self, count: u128) -> Option<usize> {
+        STEPS.iter().rposition(|step| count.div_ceil((*step).into()) <= self.most().into())
+    }
+
     /// Returns the place of two counts, rounded up to as many decimals as fit. Counts of whole units
     /// that do not fit become endless.
     pub(super) fn rounded_up(self, current: u128, previous: u128) -> u128 {
         let most = u128::from(self.most());
-        let fit = |step: u64| current.max(previous).div_ceil(step.into()) <= most;
-        let decimals = STEPS.iter().rposition(|step| fit(*step)).unwrap_or(0);
+        let decimals = self.decimals(current.max(previous)).unwrap_or(0);
         let steps = |count: u128| count.div_ceil(STEPS[decimals].into()).min(most + 1) as u64;
         self.place(decimals as u128, steps(current), steps(previous))
     }
@@ -125,6 +135,11 @@ mod tests {
                 prop_assert_eq!(form.counts(place), Some((current, previous)));
                 prop_assert_eq!(form.counts(above), Some((current, previous)));
             }
+            let less = form.rounded_down(current, previous);
+            let earlier = form.rounded_down(previous, current);
+            prop_assert!(less <= current && earlier <= previous);
+            let is_finite = current.max(previous) <= u128::from(form.most()) * u128::from(STEPS[0]);
+            prop_assert_eq!(form.exactly(less, earlier).is_some(), is_finite);
             let (more, before) = form.counts(above).unwrap();
             prop_assert!(more >= current && before >= previous);
         }
