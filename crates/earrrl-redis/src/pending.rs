@@ -4,7 +4,9 @@
 //! functions. States of recent-average and of windows can be added up. Those of a bucket follow
 //! from two figures, the sum of the charges and the time at which a pool with only these charges
 //! would be full: `full = max(full + sum, alone)`. The result is exactly as if all charges had been
-//! made in one place. An exponential average cannot be added up, and is never pending.
+//! made in one place, as long as Redis has the record. A record expires when its pool is full. So while
+//! Redis cannot be reached, this node also notes when it knows the pool to be full, for the case that the
+//! record is gone. An exponential average cannot be added up, and is never pending.
 
 use earrrl::{Cost, Limit, Mode, Nanos, State};
 
@@ -24,6 +26,9 @@ pub(crate) struct Pending {
     pub(crate) state: Option<State>,
     /// True if some of these charges were decided while Redis could not be reached.
     pub(crate) without_redis: bool,
+    /// The time at which the client is as good as new, according to all that this node knew when it
+    /// decided the last of these charges without Redis; `None` if that is not certain.
+    new_at: Option<Nanos>,
 }
 
 /// Changes of a client's record that were sent. They are not modified any more, and Redis applies
@@ -58,6 +63,15 @@ impl Pending {
         self.sum = self.sum + cost;
     }
 
+    /// Notes that the last charge was decided while Redis could not be reached, and that the client is as
+    /// good as new at the instant `new_at`, according to this node. That instant is used if the charges go
+    /// back at least as far as it is ahead. At the beginning of an outage, it may be too late: this node
+    /// counts a request whose answer was lost, and may also have read that Redis counts it.
+    pub(crate) fn note_without_redis(&mut self, now: Nanos, new_at: Nanos) {
+        self.without_redis = true;
+        self.new_at = (new_at.since(now) <= now.since(self.since)).then_some(new_at);
+    }
+
     /// Takes back one charge and returns the time under which it was counted; `None` if it is not
     /// pending. If `charged_at` is `None`, the latest charge is taken back.
     pub(crate) fn take_back(
@@ -73,6 +87,7 @@ impl Pending {
         }
         let at = charged_at.or_else(|| limit.last_charge(self.state.as_ref())).unwrap_or(now);
         self.state = limit.refund(self.state.take(), now, at, cost);
+        self.new_at = None;
         let left = self.sum.billionths().saturating_sub(cost.billionths());
         self.sum = Cost::from_billionths(left);
         if self.state.is_none() {
@@ -81,10 +96,18 @@ impl Pending {
         Some(at)
     }
 
-    /// Replaces the state by the result of `change`, such as a conversion or a move to another
-    /// clock.
+    /// Replaces the state by the result of `change`, such as a conversion.
     pub(crate) fn map(&mut self, change: impl FnOnce(State) -> Option<State>) {
         self.state = self.state.take().and_then(change);
+        self.new_at = None;
+    }
+
+    /// Converts these charges from one clock to another. The present is `from` by the old clock and `to`
+    /// by the new one.
+    pub(crate) fn move_clock(&mut self, limit: &Limit, from: Nanos, to: Nanos) {
+        let new_at = self.new_at.map(|at| to + at.since(from));
+        self.map(|state| Some(algorithm::of(limit).moved(state, from, to)));
+        self.new_at = new_at;
     }
 
     /// Adds these charges to a state that lacks them.
@@ -106,6 +129,7 @@ impl Pending {
         let mut all: Vec<_> = all.into_iter().filter(|one| !one.cost.is_zero()).collect();
         for adjustment in &mut all {
             adjustment.without_redis = self.without_redis;
+            adjustment.new_at = self.new_at.map_or(0.0, micros);
             if adjustment.when < 0.0 {
                 adjustment.when = micros(now);
             }

@@ -55,15 +55,33 @@ pub(crate) struct PreparedRule {
 /// A set of clients, each represented by one bit of its key's hash. A client may seem to be in the set
 /// because of another client with the same bit.
 #[derive(Debug, Default)]
-pub(crate) struct Converted(OnceLock<Box<[AtomicU64]>>);
+pub(crate) struct Converted {
+    clients: OnceLock<Box<[AtomicU64]>>,
+    /// The nanosecond, by this node's clock, until which the kept records of another version of the rule
+    /// have counts that matter; 0 if no record was kept.
+    kept_until: AtomicU64,
+}
 
 impl Converted {
     /// Adds the client of a key, and returns true if it was there before.
     pub(crate) fn add(&self, key: &[u8]) -> bool {
         let words = || (0..CONVERTED_WORDS).map(|_| AtomicU64::new(0)).collect();
         let bit = usize::from(crc16(key)) % (64 * CONVERTED_WORDS);
-        let word = &self.0.get_or_init(words)[bit / 64];
+        let word = &self.clients.get_or_init(words)[bit / 64];
         word.fetch_or(1 << (bit % 64), Ordering::Relaxed) >> (bit % 64) & 1 == 1
+    }
+
+    /// Notes that a record of another version is kept, whose counts matter until an instant.
+    pub(crate) fn note_kept(&self, until: Nanos) {
+        self.kept_until.fetch_max(until.get(), Ordering::Relaxed);
+    }
+
+    /// Returns how long the counts of kept records still matter.
+    pub(crate) fn kept_for(&self, now: impl FnOnce() -> Nanos) -> Duration {
+        match self.kept_until.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            until => Nanos::new(until).since(now()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state that decisions, the supervisor and background tasks share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use earrrl::table::KeyHasher;
 use earrrl::{Charge, Clock, EngineError, MemoryEngine, Nanos, Preparation, Rule, RuleId};
@@ -100,6 +101,14 @@ impl Shared {
         let slot = self.connection.slot(&key);
         let group = self.connection.breakers.group(slot);
         KeyedCharge { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
+    }
+
+    /// Returns how long the records of a rule are kept after their counts have expired. While two windows
+    /// of the rule run, the record of the shorter one is kept until the counts of the longer one have
+    /// expired. Without it, a server with the longer window would find no record, and the client would start
+    /// afresh.
+    pub(crate) fn linger(&self, rule: &PreparedRule) -> Duration {
+        self.options.linger.max(rule.converted.kept_for(|| self.clocks.local()))
     }
 
     /// Returns the time at which a near client is judged.

@@ -136,6 +136,45 @@ async fn charges_of_a_long_outage_leave_no_debt() {
     }
 }
 
+/// A client that uses up its bucket asks a node that cannot reach Redis for longer than the record in Redis
+/// lives. When the node hands over its charges, the bucket is as empty as the node knew it, although Redis
+/// has nothing to add them to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_longer_than_a_record_lives_fills_no_bucket() {
+    for consistency in [Consistency::Exact, Consistency::Near] {
+        let server = Server::start(&[]).await;
+        let proxy = Proxy::start(server.port).await;
+        let mut options = Options::new(&proxy.url());
+        options.deadline = Duration::from_millis(100);
+        let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
+        assert!(node.ready(PATIENCE).await);
+        let limit = "gcra 6/s burst=12".parse().unwrap();
+        let rule = node.prepare_as("rule", &limit, 100, consistency).unwrap();
+        let at = |turn: u64| Nanos::from_secs(1_800_000_000) + Duration::from_millis(100 * turn);
+        let ask = async |turns: std::ops::Range<u64>| {
+            let mut allowed = 0;
+            for turn in turns {
+                let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+                let decision = node.decide(&[charge], Mode::Check, Some(at(turn))).await.unwrap();
+                allowed += u64::from(decision.allowed);
+                node.exchange_due(at(turn)).await;
+            }
+            allowed
+        };
+        let before = ask(0..50).await;
+        assert_eq!(before, 12 + 29, "{consistency:?}");
+        proxy.cut_one_in(1);
+        assert_eq!(ask(50..100).await, 30, "{consistency:?}");
+        // The record is gone when the bucket would have been full without the charges of the outage.
+        server.command::<String>(&["FLUSHALL"]).unwrap();
+        proxy.cut_one_in(0);
+        back(&node).await;
+        node.exchange_due(at(100)).await;
+        let after = ask(100..120).await;
+        assert!((11..=12).contains(&after), "{consistency:?}: {after}");
+    }
+}
+
 /// Changes of the parameters of each algorithm, so slow that a test sees no refill. They change the
 /// meaning of records, apart from those of logs, which mean the same under every window.
 const CHANGES: [(&str, &str); 6] = [

@@ -193,13 +193,16 @@ pub(crate) struct Adjustment {
     pub(crate) cost: Cost,
     /// True if the charges were decided while Redis could not be reached.
     pub(crate) without_redis: bool,
+    /// The microsecond at which the client is as good as new, according to the node that decided while
+    /// Redis could not be reached; 0 if it does not know.
+    pub(crate) new_at: f64,
 }
 
 impl Adjustment {
     /// Returns an adjustment that adds a cost as of a microsecond.
     fn add(when: f64, billionths: u128) -> Self {
         let cost = Cost::from_billionths(billionths);
-        Self { back: false, when, alone: (0.0, 0.0), cost, without_redis: false }
+        Self { back: false, when, alone: (0.0, 0.0), cost, without_redis: false, new_at: 0.0 }
     }
 
     /// Returns an adjustment that takes back a cost which was charged at an instant. The instant is
@@ -207,7 +210,7 @@ impl Adjustment {
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
         let when = charged_at.map_or(-1.0, nearest);
-        Self { back: true, when, alone: (0.0, 0.0), cost, without_redis: false }
+        Self { back: true, when, alone: (0.0, 0.0), cost, without_redis: false, new_at: 0.0 }
     }
 }
 

@@ -104,12 +104,14 @@ end
 -- that time are added to it. Charges that were decided while Redis could not be reached came over the
 -- whole outage, in which the pool was refilled. If other nodes have charged the record meanwhile, it no
 -- longer tells of that refill. Therefore such charges leave the pool at most empty, apart from the debt
--- that they would have made alone.
+-- that they would have made alone. If there is no record, it has expired, and the charges would be added to
+-- a full pool. Then the pool is full no earlier than the node knew.
 local full_at, left, kept = stored or 0, stored_rest or 0, back and 0 or full
 if back then
   full_at, left = full_at - price, left - price_rest
   if left < 0 then full_at, left = full_at - 1, left + ticks end
 else
+  if without_redis and not record and new_at > alone then alone, alone_rest = new_at, 0 end
   local most = math.max(full_at, now + full) + math.max(alone - now - full, 0)
   full_at, left = full_at + price, left + price_rest
   if left >= ticks then full_at, left = full_at + 1, left - ticks end

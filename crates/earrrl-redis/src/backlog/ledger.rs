@@ -111,15 +111,16 @@ impl Ledger {
 
     /// Notes a charge, and returns its place in the ledger. Returns `None` if the ledger is full or
     /// the algorithm's counts cannot be added up. Concurrent requests may come out of order, so a
-    /// charge is noted at the latest time of its client.
-    pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos) -> Option<NotedAt> {
+    /// charge is noted at the latest time of its client. `new_at` is the instant at which the client is
+    /// as good as new, according to this node.
+    pub(crate) fn add(&self, charge: &KeyedCharge, now: Nanos, new_at: Nanos) -> Option<NotedAt> {
         if !algorithm::of(charge.rule.rule.limit()).adds() {
             return None;
         }
         self.change(charge, |entry| {
             entry.latest = entry.latest.max(now);
             entry.pending.add(entry.rule.rule.limit(), entry.latest, charge.cost);
-            entry.pending.without_redis = true;
+            entry.pending.note_without_redis(entry.latest, new_at);
             Some(NotedAt { entry: entry.id, at: entry.latest })
         })
     }
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn charges_that_redis_has_are_taken_out_while_they_are_here() {
         let (charge, ledger) = (asked("sliding-log 9/1h", "a"), Ledger::new(4));
-        let add = |at| ledger.add(&charge, Nanos::new(at)).unwrap();
+        let add = |at| ledger.add(&charge, Nanos::new(at), Nanos::ZERO).unwrap();
         let (_, other, last) = (add(2_000_000), add(1_000_000), add(3_000_000));
         assert!(ledger.take_out(&charge, other), "noted after a later one");
         let (_, entry) = ledger.drain(0, || 7).pop().unwrap();
@@ -383,8 +384,10 @@ mod tests {
     #[test]
     fn what_comes_back_is_as_it_was_and_goes_first() {
         let ledger = Ledger::new(4);
-        let add =
-            |client: &str| ledger.add(&asked("fixed-window 9/1h", client), Nanos::ZERO).is_some();
+        let add = |client: &str| {
+            let charge = asked("fixed-window 9/1h", client);
+            ledger.add(&charge, Nanos::ZERO, Nanos::ZERO).is_some()
+        };
         assert!(add("a") && add("a") && add("b"));
         assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");
         let drained = ledger.drain(0, || 7);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use earrrl::{Cost, Nanos};
 use redis::Value;
 
-use crate::algorithm::{self, Adjustment, Packed, micros};
+use crate::algorithm::{Adjustment, Packed, micros};
 use crate::calls::convert::{Called, converting, done_or_foreign};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -65,7 +65,7 @@ pub(crate) fn arguments(
     let mut head = Packed(claim.node.to_vec());
     head.numbers(&[number as f64, need, take, wanted, expected, least, f64::from(nodes), lasts]);
     head.numbers(&[now.map_or(-1.0, micros), micros(present), charge.rule.claim_tag.into()]);
-    head.0.extend(charge.rule.parameters(claim.cost, shared.options.linger, 1.0));
+    head.0.extend(charge.rule.parameters(claim.cost, shared.linger(&charge.rule), 1.0));
     let limit = charge.rule.rule.limit();
     let adjustments = contribution.map_or_else(Vec::new, |all| all.adjustments(limit, present));
     let adjustments = adjustments.iter().map(|one| adjustment(shared, charge, one));
@@ -75,11 +75,11 @@ pub(crate) fn arguments(
 
 /// Returns an adjustment as an argument of the script.
 fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) -> Vec<u8> {
-    let Adjustment { back, when, alone, cost, without_redis } = *adjustment;
+    let Adjustment { back, when, alone, cost, without_redis, new_at } = *adjustment;
     let mut head = Packed(vec![if without_redis { 2 } else { u8::from(back) }]);
-    head.numbers(&[when, alone.0, alone.1]);
+    head.numbers(&[when, alone.0, alone.1, new_at]);
     let sign = if back { -1.0 } else { 1.0 };
-    head.0.extend(charge.rule.parameters(cost, shared.options.linger, sign));
+    head.0.extend(charge.rule.parameters(cost, shared.linger(&charge.rule), sign));
     head.0
 }
 
@@ -105,10 +105,9 @@ pub(crate) async fn contribute(
     converting(shared, link, |mut link| async move {
         let local = shared.clocks.local();
         let now = given.unwrap_or_else(|| shared.clocks.redis(charge.group, local));
-        let algorithm = algorithm::of(charge.rule.rule.limit());
         let mut moved = contribution.clone();
         if given.is_none() {
-            moved.pending.map(|state| Some(algorithm.moved(state, local, now)));
+            moved.pending.move_clock(charge.rule.rule.limit(), local, now);
         }
         let claim = Claim::none(shared.node.ledger_name());
         let Arguments { keys, args } = arguments(shared, charge, &claim, Some(&moved), given, now);

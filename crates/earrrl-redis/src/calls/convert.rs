@@ -120,22 +120,19 @@ pub(crate) async fn convert(
         let why = if is_own { "its counts are invalid" } else { "its parameters are unknown" };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
     }
-    let lives = |life: Duration| {
-        let millis = (life + shared.options.linger).as_millis() as u64 + 1;
-        millis.to_string().into_bytes()
-    };
     let (mut keys, mut version, mut new) = (vec![charge.key.clone()], Vec::new(), None);
     if let Some(limit) = limit.as_ref().filter(|_| algorithm::of(own).keeps_versions()) {
         let key = shared.connection.keys.version(&charge.key);
         let kept = read(link, &key).await?;
         new = kept.as_ref().and_then(|kept| kept_version(charge, kept, now));
-        let kept_life = life_of(limit, &old, now).unwrap_or_default() + VERSION_KEPT;
-        version.extend([kept.unwrap_or_default(), lives(kept_life)]);
+        let life = life_of(limit, &old, now).unwrap_or_default();
+        charge.rule.converted.note_kept(shared.clocks.local() + life);
+        version.extend([kept.unwrap_or_default(), millis(life + VERSION_KEPT)]);
         keys.push(key);
     }
     let new = new.or_else(|| converted(charge, limit.as_ref()?, &old, now));
     let (new, life) = new.unwrap_or_default();
-    let mut args = vec![old, new, lives(life)];
+    let mut args = vec![old, new, millis(life + shared.linger(&charge.rule))];
     args.extend(version);
     link.call(&shared.connection.scripts.swap, &keys, &args).await?;
     count(&shared.connection.counters.converted);
@@ -149,6 +146,11 @@ async fn read(link: &mut Link, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         Value::BulkString(record) => Some(record),
         _ => None,
     })
+}
+
+/// Returns a duration as an argument of a script, in milliseconds that are rounded up.
+fn millis(life: Duration) -> Vec<u8> {
+    (life.as_millis() + 1).to_string().into_bytes()
 }
 
 /// Returns the kept record and how long it must live, if it was written under the present parameters

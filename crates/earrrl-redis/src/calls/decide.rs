@@ -228,7 +228,7 @@ async fn in_time(
             kind: charge.rule.kind,
             flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold,
             key: charge.key.clone(),
-            parameters: charge.parameters(shared.options.linger),
+            parameters: charge.parameters(shared.linger(&charge.rule)),
         }
     };
     let hold = request.hold.map(|hold| format::pack(shared, request, hold, places));

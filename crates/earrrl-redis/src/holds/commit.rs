@@ -152,7 +152,7 @@ fn correction(shared: &Shared, held: &HeldCharge, actual: Cost) -> Vec<u8> {
     let same = if *tag == rule.tag { SAME_PARAMETERS } else { 0 };
     let sign = if flags & GIVES_BACK == 0 { 1.0 } else { -1.0 };
     let mut packed = vec![rule.kind as u8, flags | same];
-    packed.extend(rule.parameters(difference, shared.options.linger, sign));
+    packed.extend(rule.parameters(difference, shared.linger(rule), sign));
     packed
 }
 
@@ -164,7 +164,7 @@ fn renewal(shared: &Shared, held: &HeldCharge) -> Vec<u8> {
     if !is_concurrent || *kind != charge.rule.kind as u8 {
         return Vec::new();
     }
-    charge.rule.parameters(charge.cost, shared.options.linger, 1.0)
+    charge.parameters(shared.linger(&charge.rule))
 }
 
 /// Prolongs a live reservation in each of its slots, at most by the timeouts of its rules of

@@ -72,7 +72,9 @@ async fn locally(
         if !stores || failure.kept >> place & 1 == 1 {
             continue;
         }
-        if let Some(at) = shared.backlog.ledger.add(charge, now) {
+        let known = charge.as_charge(charge.rule.local);
+        let known = shared.local.decide(&[known], Mode::Peek, Some(now)).await?;
+        if let Some(at) = shared.backlog.ledger.add(charge, now, known.at + known.reset_after) {
             noted.push((place, at));
             // A single failure opens no breaker, so the supervisor must be woken to deliver this
             // charge.

@@ -12,7 +12,8 @@
 -- An adjustment begins with a byte: 0 adds a charge of the node, 1 takes back a charge that Redis has
 -- stored, 2 adds a charge that the node decided while Redis could not be reached. The time of the
 -- request follows (below zero for now), for a bucket the time at which it would be full after these
--- charges alone, and the parameters, with a cost below zero to take back.
+-- charges alone, the time at which the client is as good as new according to the node if it decided without
+-- Redis, and the parameters, with a cost below zero to take back.
 --
 -- Returns the verdict (FOREIGN or another), the time, the share that the node may spend until its
 -- claim ends, the number of other nodes that know the client, the part of the required headroom that
@@ -38,9 +39,9 @@ end
 
 -- Judges a request, or applies an adjustment if `add` is true.
 local function see(args, at, add)
-  local flags, back, when, alone, alone_rest, spare, without_redis, unnamed, verdict, state = 1, false, now, 0, 0, 0
+  local flags, back, when, alone, alone_rest, new_at, spare, without_redis, unnamed, verdict, state = 1, false, now, 0, 0, 0, 0
   if add then
-    back, when, alone, alone_rest = unpack('<Bddd', args)
+    back, when, alone, alone_rest, new_at = unpack('<Bdddd', args)
     back, without_redis, unnamed = back == 1, back == 2, when < 0
     if unnamed then when = now end
   end
@@ -76,7 +77,7 @@ for at = 1, #claims - 31, 32 do
 end
 if number > last then
   for place = 2, #ARGV do
-    if see(ARGV[place], 26, true) == FOREIGN then return FOREIGN .. time .. ' ' end
+    if see(ARGV[place], 34, true) == FOREIGN then return FOREIGN .. time .. ' ' end
   end
   last = number
 end

@@ -158,7 +158,9 @@ impl Client {
             let (allowed, figures) = self.step(limit, now, cost, mode);
             if mode != Mode::Peek && !cost.is_zero() && (allowed || strict) {
                 self.unsent.add(limit, now, cost);
-                self.unsent.without_redis |= authority == Authority::StateOnly;
+                if authority == Authority::StateOnly {
+                    self.unsent.note_without_redis(now, now + figures.reset_after);
+                }
             }
             self.queue(limit, mode, (strict && !allowed).then_some(&figures), time);
             self.note(limit, allowed, &figures, cost, time);

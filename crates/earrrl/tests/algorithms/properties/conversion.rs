@@ -59,6 +59,8 @@ proptest! {
         let step = match new {
             // Balances are kept to a tick, in which a fast pool refills more than 1e-9.
             Limit::TokenBucket(limit) => limit.capacity().as_f64() / limit.full_ticks() as f64,
+            // Both counts have the decimals that fit beside the quota, in at least 19 bits.
+            Limit::SlidingCounter(limit) => 20.0 * was.max(limit.quota().as_f64()) / 524_286.0,
             _ => 0.0,
         };
         let near = (was - is).abs() < 1e-9 + step;
