@@ -309,6 +309,7 @@ fn only_the_admin_token_shows_clients_and_mistakes_are_named() {
         ("/v1/rates?rule=api&above=-1", ADMIN, 422),
         ("/v1/rates?rule=api&above=nan", ADMIN, 422),
         ("/v1/top?rule=api&limit=1000", ADMIN, 200),
+        ("/v1/top?rule=api&&limit=1000&", ADMIN, 200),
     ] {
         assert_eq!(get(&server, path, token).status, status, "{path} {token}");
     }

@@ -150,6 +150,18 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_of_another_start_of_the_machine_does_not_go_back() {
+        let wall = SystemClock::new().now() + Duration::from_secs(3600);
+        let anchor = Anchor { wall, boot: Duration::from_secs(7), boot_id: None };
+        let ahead = SystemClock::with_anchor(anchor).now().since(wall);
+        assert!(ahead < Duration::from_secs(60), "{ahead:?}");
+        assert!(SystemClock::with_anchor(anchor).now() >= wall);
+        let past = Anchor { wall: Nanos::from_secs(1), ..anchor };
+        let minute = Duration::from_secs(60);
+        assert!(SystemClock::with_anchor(past).now() + minute > SystemClock::new().now());
+    }
+
+    #[test]
     fn a_reading_of_the_present_time_is_published_once_a_thread_has_looped() {
         let clock = SystemClock::new();
         assert!(

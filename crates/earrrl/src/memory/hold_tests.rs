@@ -432,6 +432,21 @@ fn a_faster_refill_leaves_less_to_give_back() {
     assert_eq!(remaining(&engine, rule), 40);
 }
 
+/// A reservation that is held back is charged, although it was over the limit.
+#[test]
+fn a_delayed_reservation_gives_back() {
+    let engine = engine();
+    let limit: Rule = "gcra 1/s burst=2".parse().unwrap();
+    let delayed = limit.with_action(Action::Delay { max: secs(10) }).unwrap();
+    let rule = engine.prepare_with("tokens", &delayed, 1000).unwrap();
+    hold(&engine, &[charge(rule, 2)]);
+    let id = hold(&engine, &[charge(rule, 2)]);
+    let reset_after = || engine.run(&[charge(rule, 1)], Mode::Peek, None).unwrap().reset_after;
+    assert_eq!(reset_after(), secs(4));
+    engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
+    assert_eq!(reset_after(), secs(2));
+}
+
 #[test]
 fn denied_reservations_take_no_memory() {
     let engine = engine();

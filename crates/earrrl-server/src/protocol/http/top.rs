@@ -174,8 +174,10 @@ pub(super) fn named_rule(access: Access, uri: &Uri) -> Result<String, Problem> {
 
 /// Returns an error if the query has a parameter that is not in the list, for example a misspelt one.
 fn only(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
-    let names = uri.query().into_iter().flat_map(|query| query.split('&'));
-    let mut names = names.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    let pairs = uri.query().into_iter().flat_map(|query| query.split('&'));
+    let mut names = pairs
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     match names.find(|name| !known.contains(name)) {
         Some(name) => Err(invalid(&format!("{}: expected {}", shown(name), known.join(" or ")))),
         None => Ok(()),

@@ -144,3 +144,16 @@ fn a_time_that_went_through_a_double_finds_its_entry() {
         assert_eq!(log.peek(later, units(1)).remaining, 3, "{nanos}");
     }
 }
+
+/// A node whose clock is ahead may name a time that has not come yet.
+#[test]
+fn a_refund_takes_back_no_more_than_was_charged() {
+    let now = at(100.0);
+    let [present, ahead] = [now, at(160.0)].map(|charged_at| {
+        let mut client = Client::of("recent-average 1/s half-life=10s");
+        (0..5).for_each(|_| drop(client.ask(now, Cost::ONE)));
+        client.refund(now, charged_at, Cost::ONE);
+        client.report(now, Cost::ZERO).rate.unwrap()
+    });
+    assert_eq!(present, ahead);
+}
