@@ -579,6 +579,8 @@ async fn polite_clients_pass_while_a_rule_changes() {
         ("sliding-counter 60/1m", "sliding-counter 60/30s", 0.4),
         ("fixed-window 60/10s", "fixed-window 42/7s", 2.5),
         ("sliding-counter 60/10s", "sliding-counter 360/60s", 2.5),
+        ("sliding-window 60/10s", "sliding-window 42/7s", 2.5),
+        ("sliding-window 60/11s sub-windows=31", "sliding-window 60/13s sub-windows=56", 2.0),
     ];
     let mut worst = Vec::new();
     let each = rules.iter().flat_map(|rule| {

@@ -152,6 +152,10 @@ impl Limit {
     /// | token-bucket, gcra | exact if nothing else was charged, and until the bucket could be full again; otherwise too little is given back, by at most the refill since then |
     /// | exponential | within the difference of the costs |
     /// | concurrent | exact: a commit of any cost gives the places back |
+    ///
+    /// If the rule of a [`MemoryEngine`](crate::MemoryEngine) is changed meanwhile, so that states are
+    /// converted, the part of the estimate that a client with no other charge would still have is
+    /// corrected in the same proportion.
     pub fn commit(
         &self,
         state: Option<State>,

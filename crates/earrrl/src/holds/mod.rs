@@ -2,6 +2,7 @@
 //! guessed, with its expiry.
 
 mod buckets;
+mod changed;
 mod shard;
 mod sharding;
 

@@ -8,7 +8,7 @@ use crate::algorithm::Limit;
 use crate::clock::{Anchor, Clock, SystemClock, Time};
 use crate::cost::Cost;
 use crate::rule::Rule;
-use crate::store::file::FileSpec;
+use crate::store::file::{FileSpec, absolute};
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients, StateError};
 
@@ -61,7 +61,7 @@ impl<K: ?Sized> Limiter<K> {
         let rule = rule.into();
         Builder {
             capacity: DEFAULT_CAPACITY,
-            most_bytes: rule.max_bytes(),
+            most_bytes: None,
             rule,
             hasher: None,
             state: None,
@@ -186,7 +186,8 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
         K: StableKey,
     {
         let known = |hasher: &KeyHasher| K::hash_of_known_key(hasher).bits();
-        Self { state: Some(StatePath { path: path.into(), known }), ..self }
+        let path = absolute(path.into());
+        Self { state: Some(StatePath { path, known }), ..self }
     }
 
     /// Builds the limiter.
@@ -208,13 +209,14 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
         // A rule whose `max_cost` denies every plain request is a configuration error.
         self.rule.accept(Cost::ONE)?;
         let limit = self.rule.limit();
+        let most_bytes = self.most_bytes.or(self.rule.max_bytes());
         let (clients, hasher, clock) = match self.state {
             Some(state) => {
                 let wanted = state.wanted(limit, self.capacity, self.hasher.is_some())?;
                 open(&wanted, self.clock)?
             }
             None => {
-                let clients = Clients::new(limit, self.capacity, self.most_bytes)?;
+                let clients = Clients::new(limit, self.capacity, most_bytes)?;
                 (clients, self.hasher.map_or_else(KeyHasher::random, Ok)?, (self.clock)(None))
             }
         };
@@ -243,7 +245,8 @@ impl StatePath {
             let (found, expected) = ("set", "none, since the file has a key of its own");
             return Err(StateError::refused(&self.path, "hasher", found, expected));
         }
-        Ok(FileSpec { path: &self.path, limit, capacity, known: self.known, shared: None })
+        let (path, known) = (&*self.path, self.known);
+        Ok(FileSpec { path, limit, capacity, known, key: None, shared: None })
     }
 }
 

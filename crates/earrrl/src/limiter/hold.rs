@@ -253,8 +253,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Hold::new(HeldLimiter::Borrowed(self), key, estimate, now)
     }
 
-    /// Reserves as [`hold`](Self::hold) does, but grants less than the estimate if less is left: the
-    /// remaining quota, in whole units. [`Hold::granted`] is the cost that was granted.
+    /// Reserves as [`hold`](Self::hold) does, but grants at most the whole units that are left. If the
+    /// estimate is more, they are what is reserved. [`Hold::granted`] is the cost that was granted.
     ///
     /// ```
     /// use earrrl::{Cost, Limiter, Rule};

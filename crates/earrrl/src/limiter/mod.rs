@@ -213,7 +213,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
-    /// stands for the latest charge.
+    /// stands for the latest charge. A rule of [`Concurrent`](crate::Concurrent) has no charges, only
+    /// the places of live holds, which this function leaves there.
     ///
     /// ```
     /// # use earrrl::{Cost, Limiter, Rule};
@@ -229,7 +230,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        self.part(self.hasher.hash(key), cost).refund(self.clock.now(), charged_at);
+        if !self.rule.limit().is_concurrent() {
+            self.part(self.hasher.hash(key), cost).refund(self.clock.now(), charged_at);
+        }
     }
 
     /// Removes a client's state.
@@ -299,11 +302,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
                 self.clients = clients;
             }
         } else if self.clients.fits(self.rule.limit(), rule.limit()) {
-            self.clients.convert(self.rule.limit(), rule.limit(), self.clock.now());
+            let now = self.clock.now();
+            self.clients.convert(self.rule.limit(), rule.limit(), now);
+            self.clients.bound(rule.limit(), self.capacity, most_bytes, now);
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
         }
-        self.most_bytes = most_bytes;
         self.lag = rule.limit().lag();
         if let Some(file) = self.clients.file().filter(|_| rule.limit() != self.rule.limit()) {
             file.write_rule(rule.limit());

@@ -604,3 +604,37 @@ fn a_refund_of_the_only_request_forgets_the_client() {
     limiter.refund("k", Cost::ONE, Some(charged_at));
     assert!(limiter.is_empty());
 }
+
+/// Larger states of the same algorithm get more memory, and a later bound replaces an earlier one.
+#[test]
+fn a_changed_rule_has_memory_for_its_busy_clients() {
+    const CLIENTS: u64 = 100;
+    let busy = rule("sliding-log 1000/1h");
+    let small = busy.clone().with_max_bytes(20_000).unwrap();
+    let logs = [rule("sliding-log 5/1h"), small.clone(), rule("exponential 100/1h")];
+    for before in logs {
+        let builder = Limiter::builder(before).capacity(CLIENTS as usize);
+        let mut limiter: Limiter<u64> = builder.build().unwrap();
+        limiter.change(rule("gcra 1/s burst=5")).unwrap();
+        limiter.change(rule("sliding-log 5/1h")).unwrap();
+        limiter.change(busy.clone()).unwrap();
+        for client in 0..CLIENTS {
+            assert!((0..1000).all(|_| limiter.check(&client).is_allowed()));
+        }
+        assert_eq!((limiter.len(), limiter.displaced()), (CLIENTS as usize, 0));
+    }
+    let mut limiter: Limiter<u64> = Limiter::builder(busy).capacity(1000).build().unwrap();
+    assert!((0..1000).all(|client| limiter.check(&client).is_allowed()));
+    limiter.change(small).unwrap();
+    assert!(limiter.bytes() < 40_000, "{}", limiter.bytes());
+}
+
+#[test]
+fn a_refund_leaves_the_places_of_live_holds() {
+    let (limiter, _clock) = manual("concurrent 1 timeout=60s");
+    let hold = limiter.hold("k", Cost::ONE).unwrap();
+    limiter.refund("k", Cost::ONE, None);
+    assert!(limiter.hold("k", Cost::ONE).is_err());
+    hold.release();
+    assert!(limiter.hold("k", Cost::ONE).is_ok());
+}

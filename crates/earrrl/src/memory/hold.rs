@@ -260,7 +260,8 @@ impl<C: Clock> MemoryEngine<C> {
         let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
         let corrected = known.and_then(|known| {
             let actual = actual.under(part.rule, part.held.cost).min(known.rule.max_cost());
-            Some((known, present(known, part, actual, now)?, actual))
+            let (held, actual) = present(known, part, actual, now)?;
+            Some((known, held, actual))
         });
         let Some((known, held, actual)) = corrected else { return self.keep(part) };
         let HeldPart { rule, key, in_bucket, .. } = *part;
@@ -277,17 +278,19 @@ impl<C: Clock> MemoryEngine<C> {
     }
 }
 
-/// Returns the charge to be corrected under the present version of the rule; `None` if nothing of it
-/// is left.
-fn present(known: &Prepared, part: &HeldPart, actual: Cost, now: Nanos) -> Option<Held> {
-    let Held { at, cost, .. } = part.held;
-    if part.version < known.algorithm_since {
-        // The estimate went with the states of the old algorithm; only the excess is charged.
-        let is_more = actual > cost && !known.rule.limit().is_concurrent();
-        return is_more.then_some(Held { at: now, cost, full_at: now });
+/// Returns the charge to be corrected and its actual cost under the present version of the rule; `None` if
+/// nothing of the charge is left.
+fn present(known: &Prepared, part: &HeldPart, actual: Cost, now: Nanos) -> Option<(Held, Cost)> {
+    if part.version == known.version {
+        return Some((part.held, actual));
     }
-    let is_same = part.version == known.version;
-    Some(if is_same { part.held } else { Held { full_at: at, ..part.held } })
+    let limits = known.limits_since(part.version).filter(|_| part.version >= known.algorithm_since);
+    let Some(limits) = limits else {
+        // The estimate went with the states of the old algorithm; only the excess is charged.
+        let is_more = actual > part.held.cost && !known.rule.limit().is_concurrent();
+        return is_more.then_some((Held { at: now, full_at: now, ..part.held }, actual));
+    };
+    Some(part.held.after(limits, known.rule.limit(), now, actual))
 }
 
 /// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.

@@ -42,7 +42,9 @@ pub struct Preparation<'a> {
     ///
     /// A shared store takes memory as clients come, up to the greatest capacity of its rules. It has
     /// one state for each key, so a key must be decided under one of its rules at a time. If that
-    /// changes from one request to the next, the client's state is converted.
+    /// changes from one request to the next, the client's state is converted. Each conversion to another
+    /// window moves counts forward, by a sub-window or to the present fixed window, so that a client
+    /// whose window changes again and again is let in later.
     pub store: Option<&'a str>,
 }
 
@@ -102,7 +104,7 @@ impl RuleUpdate {
         let clients = || stores.0.clients(wanted, stores.1);
         let prepared = match self.next.get(place) {
             Some(known) => {
-                let changed = known.changed(wanted.rule, wanted.capacity, clients)?;
+                let changed = known.changed(wanted.rule, wanted.capacity, stores.1.now, clients)?;
                 if !known.has_the_store_of(&changed) {
                     self.moving.push((known.clone(), changed.clone()));
                 }
@@ -168,6 +170,12 @@ impl<C: Clock> MemoryEngine<C> {
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
         for known in ids.iter().filter_map(|id| next.get(id.0 as usize)) {
             known.clients.begin(place.now);
+            known.clients.bound(
+                known.rule.limit(),
+                known.capacity,
+                known.rule.max_bytes(),
+                place.now,
+            );
         }
         self.publish(next, &ids);
         names.places.extend(added);
@@ -233,7 +241,7 @@ impl<C: Clock> MemoryEngine<C> {
             if let Some(file) = known.clients.file() {
                 file.tidy(self.clock.now());
             }
-            if let Some(next) = known.followed() {
+            if let Some(next) = known.followed(self.clock.now()) {
                 let fault = known.clients.fault().cloned();
                 let found = fault.map_or_else(|| Ok(next.rule.clone()), Err);
                 lock(&self.followed).push((String::from(&*known.name), found));

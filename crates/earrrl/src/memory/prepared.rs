@@ -6,6 +6,7 @@ use std::format;
 use std::sync::Arc;
 use std::vec::Vec;
 
+use crate::algorithm::Limit;
 use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
@@ -13,6 +14,8 @@ use crate::store::table::{KeyHash, sets_for};
 use crate::store::{Clients, Next, Older, StateDirectory, StateError, States};
 use crate::survey::{Survey, SurveySource};
 
+/// The number of earlier limits of a rule that are known.
+const EARLIER: usize = 8;
 /// The number of rules in a block.
 pub(super) const BLOCK: usize = 64;
 
@@ -40,6 +43,8 @@ pub(super) struct Prepared {
     pub(super) version: u32,
     /// The `version` at the last change to another algorithm; 0 if there was none.
     pub(super) algorithm_since: u32,
+    /// The limits before this one, the earliest first, each with the instant until which it held.
+    pub(super) earlier: Arc<[(Limit, Nanos)]>,
     /// The number of clients that older stores evicted although they were not idle.
     pub(super) displaced: u64,
     /// The older stores in which clients may still be.
@@ -96,6 +101,7 @@ impl Prepared {
             capacity,
             version: 0,
             algorithm_since: 0,
+            earlier: Arc::default(),
             displaced: 0,
             older: None,
         })
@@ -108,6 +114,7 @@ impl Prepared {
         &self,
         rule: &Rule,
         capacity: usize,
+        now: Nanos,
         clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
     ) -> Result<Self, EngineError> {
         let (old, new) = (self.rule.limit(), rule.limit());
@@ -119,6 +126,7 @@ impl Prepared {
         let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
         if new != old {
             changed.version += 1;
+            changed.earlier = self.until(now);
         }
         if !new.is_of_the_algorithm_of(old) {
             changed.algorithm_since = changed.version;
@@ -162,11 +170,24 @@ impl Prepared {
 
     /// Returns the rule as another process has changed it, if that made the next generation of the
     /// state file.
-    pub(super) fn followed(&self) -> Option<Self> {
+    pub(super) fn followed(&self, now: Nanos) -> Option<Self> {
         let Next { rule, clients } = self.clients.follow(&self.rule)?;
-        let version = self.version + 1;
-        let (rule, clients) = (rule.clone(), Arc::clone(clients));
-        Some(Self { rule, clients, version, displaced: self.displaced(), ..self.clone() })
+        let (version, earlier) = (self.version + 1, self.until(now));
+        let (rule, clients, displaced) = (rule.clone(), Arc::clone(clients), self.displaced());
+        Some(Self { rule, clients, version, earlier, displaced, ..self.clone() })
+    }
+
+    /// Returns the limits before the next one, which holds from `now` on.
+    fn until(&self, now: Nanos) -> Arc<[(Limit, Nanos)]> {
+        let from = (self.earlier.len() + 1).saturating_sub(EARLIER);
+        self.earlier[from..].iter().copied().chain([(*self.rule.limit(), now)]).collect()
+    }
+
+    /// Returns the limits from an earlier version to the one before this; `None` if they are not known any
+    /// more.
+    pub(super) fn limits_since(&self, version: u32) -> Option<&[(Limit, Nanos)]> {
+        let changes = self.version.checked_sub(version)? as usize;
+        self.earlier.get(self.earlier.len().checked_sub(changes)?..)
     }
 
     /// Moves a client from an older store, if it is still there, to this rule's store.

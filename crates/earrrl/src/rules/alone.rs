@@ -84,7 +84,8 @@ impl<'a> Part<'a> {
         }
         self.settled(now, |part| {
             let limit = part.rule.limit();
-            let correct = |state| (limit.commit(state, now, held, actual), ());
+            let (held, actual) = held.under(self.rule.limit(), limit, now, actual);
+            let correct = |state| (limit.commit(state, now, &held, actual), ());
             part.clients.update(part.key, limit, now, correct)
         });
     }

@@ -364,6 +364,26 @@ impl Clients {
         }
     }
 
+    /// Sets the bounds of a map that the rule has for itself, and evicts clients while it is over them.
+    /// Without `most_bytes`, the map may take what `capacity` busy clients need, but at most half of the
+    /// memory that is available now, or as much as before.
+    pub(crate) fn bound(
+        &self,
+        limit: &Limit,
+        capacity: usize,
+        most_bytes: Option<usize>,
+        now: Nanos,
+    ) {
+        if let Kept::States(states) = &self.kept
+            && !states.is_shared()
+        {
+            let most = most_bytes.unwrap_or_else(|| {
+                busy_bytes(limit, capacity).min(half_of_what_is_left().max(states.most_bytes()))
+            });
+            states.set_bounds(capacity, most, now);
+        }
+    }
+
     /// Returns the number of clients, also of those that are still in an earlier generation of the file.
     pub(crate) fn len(&self) -> usize {
         if let Some(next) = self.next.get().filter(|_| self.file.is_some()) {
@@ -426,8 +446,13 @@ impl Kept {
         if least.is_none_or(|least| !fits(most_bytes.unwrap_or(least))) {
             return Err(TableError::TooLarge { capacity }.into());
         }
-        let busy = States::bytes_of(capacity, limit.state_bytes()).unwrap_or(usize::MAX);
-        let most = most_bytes.unwrap_or_else(|| busy.min(half_of_what_is_left()));
+        let most =
+            most_bytes.unwrap_or_else(|| busy_bytes(limit, capacity).min(half_of_what_is_left()));
         Ok(Self::States(View::own(States::new(capacity, most))))
     }
+}
+
+/// Returns the bytes that `capacity` busy clients of a limit take.
+fn busy_bytes(limit: &Limit, capacity: usize) -> usize {
+    States::bytes_of(capacity, limit.state_bytes()).unwrap_or(usize::MAX)
 }

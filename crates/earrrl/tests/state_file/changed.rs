@@ -232,3 +232,46 @@ fn a_killed_change_loses_no_client() {
     pruned(&scratch, &[]);
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
 }
+
+/// A limiter finds its clients only under its own hash key.
+#[test]
+fn a_change_goes_on_with_no_other_hash_key() {
+    let scratch = Scratch::new();
+    let [first, second, third] =
+        [1, 2, 3].map(|refill| format!("token-bucket 5 refill={refill}/d"));
+    let mut old = open(&first, &scratch.path(), 100).unwrap();
+    let file = |generation: u64| scratch.0.join(format!("login.{generation}.earrrl"));
+    fs::remove_file(file(1)).unwrap();
+    old.change(second.parse().unwrap()).unwrap();
+    let new = open(&second, &scratch.path(), 100).unwrap();
+    assert_eq!(old.hash(&7), new.hash(&7));
+    assert!((0..5).all(|_| old.check(&7).is_allowed()));
+    assert!(!new.check(&7).is_allowed());
+    fs::remove_file(file(1)).unwrap();
+    open(&second, &scratch.path(), 100).unwrap();
+    let error = old.change(third.parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("hash key"), "{error}");
+    assert!(!old.check(&7).is_allowed());
+}
+
+/// Another process changes the rule while a reservation is live. What the bucket has refilled since, or what
+/// was forgotten with a window, is not given back.
+#[test]
+fn a_hold_from_before_a_change_gives_back_what_is_left() {
+    for (old, new, quota, expected) in [
+        ("token-bucket 100 refill=1/d", "token-bucket 100 refill=100/s", 100, 0),
+        ("fixed-window 100/1m", "fixed-window 100/1h", 100, 0),
+        ("fixed-window 100/1d", "fixed-window 100/2d", 40, 60),
+    ] {
+        let (scratch, clock) = (Scratch::new(), clock());
+        let one = limiter(old, &clock, Some(scratch.path()));
+        let held = Cost::from_units(if expected == 0 { 100 } else { expected });
+        let hold = one.hold(&7, held).unwrap();
+        let other = limiter(new, &clock, Some(scratch.path()));
+        clock.advance(Duration::from_secs(70));
+        let _charged = other.charge(&7, Cost::from_units(quota)).unwrap();
+        assert_eq!(other.peek(&7, Cost::ONE).unwrap().remaining(), 0);
+        hold.release();
+        assert_eq!(other.peek(&7, Cost::ONE).unwrap().remaining(), expected, "{old}, {new}");
+    }
+}

@@ -257,8 +257,7 @@ pub(super) fn read_header(
 /// under which its states were stored.
 fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<(KeyHasher, Limit), HeaderFault> {
     let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
-    let key = wanted.shared.map(|shared| &shared.key);
-    let hasher = check_hash(header, Some(wanted.known), key)?;
+    let hasher = check_hash(header, Some(wanted.known), wanted.key)?;
     let (stored, limit) = (stored_limit(header)?, wanted.limit);
     if !limit.is_of_the_algorithm_of(&stored) {
         return fault("rule family", header.rule.clone(), limit.text());
@@ -294,7 +293,7 @@ pub(super) fn check_hash(
         return fault("hash of a known key", format!("{:016x}", header.known), expected);
     }
     if key.is_some_and(|key| *key != header.key) {
-        return fault("hash key", "another one".into(), "the key of the directory".into());
+        return fault("hash key", "another one".into(), "the key that this process uses".into());
     }
     Ok(hasher)
 }

@@ -20,8 +20,8 @@ pub(super) fn create(
 ) -> Result<u64, StateError> {
     let (sets, generation) = (sets_for(wanted.capacity), 1);
     folder.create_file(stem, generation, |file, path| {
-        let mut key = wanted.shared.map_or([0; 16], |shared| shared.key);
-        if wanted.shared.is_none() {
+        let mut key = wanted.key.copied().unwrap_or_default();
+        if wanted.key.is_none() {
             getrandom::fill(&mut key)
                 .map_err(|error| StateError::io(path, "read random bytes", error))?;
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::StateError;
-use super::state_file::{FileSpec, KeyAndClock, Opened};
+use super::state_file::{FileSpec, KeyAndClock, Opened, absolute};
 use crate::TokenBucket;
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
@@ -44,10 +44,11 @@ impl StateDirectory {
     /// # Errors
     /// Returns an error if the directory or its file cannot be used.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StateError> {
-        let path = path.into();
+        let path = absolute(path.into());
         let file = path.join(ROOT);
         let limit = limit().ok_or_else(|| StateError::refused(&path, "rule", "none", "one"))?;
-        let wanted = FileSpec { path: &file, limit: &limit, capacity: 1, known, shared: None };
+        let wanted =
+            FileSpec { path: &file, limit: &limit, capacity: 1, known, key: None, shared: None };
         let root = super::open(&wanted, |anchor| anchor.wall)?;
         Ok(Self { path, root, accepts_other_rules: false })
     }
@@ -92,8 +93,9 @@ impl StateDirectory {
         capacity: usize,
         open: impl FnOnce(&FileSpec<'_>) -> T,
     ) -> T {
-        let shared: Option<&KeyAndClock> = Some(&self.root.file.shared);
-        open(&FileSpec { path: &self.path.join(name), limit, capacity, known, shared })
+        let shared: &KeyAndClock = &self.root.file.shared;
+        let (key, shared) = (Some(&shared.key), Some(shared));
+        open(&FileSpec { path: &self.path.join(name), limit, capacity, known, key, shared })
     }
 }
 

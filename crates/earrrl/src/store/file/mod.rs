@@ -46,7 +46,7 @@ pub use directory::StateDirectory;
 pub use error::StateError;
 #[cfg(target_os = "linux")]
 pub(crate) use open::open;
-pub(crate) use state_file::{FileSpec, Opened, StateFile};
+pub(crate) use state_file::{FileSpec, Opened, StateFile, absolute};
 #[cfg(target_os = "linux")]
 pub use tools::StateSummary;
 

@@ -23,8 +23,15 @@ pub(crate) struct FileSpec<'a> {
     pub(crate) capacity: usize,
     /// Hashes a known key of the type of the limiter's keys.
     pub(crate) known: fn(&KeyHasher) -> u64,
-    /// The hash key and the clock of the file's directory, if all files in it share them.
+    /// The hash key that the file must have; `None` for any key, and a random one for a new file.
+    pub(crate) key: Option<&'a [u8; 16]>,
+    /// The clock of the file's directory, with its hash key, if all files in it share them.
     pub(crate) shared: Option<&'a KeyAndClock>,
+}
+
+/// Returns a path that stays the same when the process changes its working directory.
+pub(crate) fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// The hash key and the clock of a file, which other files can share.
@@ -74,7 +81,8 @@ impl StateFile {
         Self { path, shared, is_shared, known, swept, predecessors, has_earlier, fault }
     }
 
-    /// Calls `open` with the properties of a file that continues this one under a limit.
+    /// Calls `open` with the properties of a file that continues this one under a limit. It must have the same
+    /// hash key, as this process would not find its clients in another file at the path.
     pub(crate) fn continued<T>(
         &self,
         limit: &Limit,
@@ -84,7 +92,8 @@ impl StateFile {
         // `login` of `login.1.earrrl`.
         let path = self.path.with_extension("").with_extension("");
         let shared = self.is_shared.then_some(&self.shared);
-        open(&FileSpec { path: &path, limit, capacity, known: self.known, shared })
+        let (known, key) = (self.known, Some(&self.shared.key));
+        open(&FileSpec { path: &path, limit, capacity, known, key, shared })
     }
 
     /// Returns the number of clients in earlier generations.

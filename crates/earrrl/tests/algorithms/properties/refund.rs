@@ -151,7 +151,9 @@ fn a_refund_takes_back_no_more_than_was_charged() {
     let now = at(100.0);
     let [present, ahead] = [now, at(160.0)].map(|charged_at| {
         let mut client = Client::of("recent-average 1/s half-life=10s");
-        (0..5).for_each(|_| drop(client.ask(now, Cost::ONE)));
+        for _ in 0..5 {
+            client.ask(now, Cost::ONE);
+        }
         client.refund(now, charged_at, Cost::ONE);
         client.report(now, Cost::ZERO).rate.unwrap()
     });
