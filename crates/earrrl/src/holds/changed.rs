@@ -6,12 +6,17 @@ use crate::clock::Nanos;
 use crate::cost::Cost;
 use crate::held::Held;
 
+/// Returns true if a state has the times of its requests, by which a commit finds what is left.
+fn has_times(limit: &Limit) -> bool {
+    matches!(limit, Limit::SlidingLog(_) | Limit::SlidingWindow(_) | Limit::Concurrent(_))
+}
+
 impl Held {
     /// Returns the reservation and its actual cost as they are to be corrected at `now` under `new`, if
     /// the estimate was charged under `old` and the client's state was converted at an unknown instant
     /// since.
     pub(crate) fn under(&self, old: &Limit, new: &Limit, now: Nanos, actual: Cost) -> (Self, Cost) {
-        if old == new {
+        if old == new || has_times(new) {
             return (*self, actual);
         }
         // What is left depends on the instant evenly, so it is least if that was the first or the last.
@@ -30,7 +35,8 @@ impl Held {
         actual: Cost,
     ) -> (Self, Cost) {
         let next = earlier.iter().skip(1).map(|(next, _)| next).chain([limit]);
-        if earlier.iter().zip(next).all(|((old, _), new)| new.keeps_states_of(old)) {
+        let keeps_states = earlier.iter().zip(next).all(|((old, _), new)| new.keeps_states_of(old));
+        if keeps_states || has_times(limit) {
             return (Self { full_at: self.at, ..*self }, actual);
         }
         self.corrected(self.left(earlier, limit, now), now, actual)

@@ -472,6 +472,8 @@ fn a_commit_after_a_change_gives_back_what_is_left() {
         ("token-bucket 100 refill=100/s", "token-bucket 100 refill=1/h", 100, 100, 0),
         ("fixed-window 10/1d", "fixed-window 10/2d", 7, 3, 7),
         ("sliding-counter 10/1d", "sliding-counter 10/2d", 7, 3, 7),
+        ("sliding-window 10/1d", "sliding-window 10/2d", 7, 3, 7),
+        ("sliding-log 10/1d", "sliding-log 10/2d", 7, 3, 7),
         ("token-bucket 100 refill=1/h", "token-bucket 100 refill=2/h", 60, 40, 60),
         ("token-bucket 100 refill=1/h", "token-bucket 200 refill=1/h", 60, 40, 60),
     ] {
