@@ -22,6 +22,8 @@ const PLACES: u128 = 1024;
 pub(crate) struct StoredHold {
     pub(crate) is_committed: bool,
     pub(crate) expires: Nanos,
+    /// The instant at which it was made.
+    pub(crate) made_at: Nanos,
     pub(crate) parts: Vec<StoredPart>,
     /// The places of the tags of the other slots that the reservation is in.
     pub(crate) others: Vec<usize>,
@@ -121,7 +123,7 @@ fn pack_charge(place: usize, charge: &KeyedCharge, packed: &mut Packed) {
 pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     let (status, rest) = bytes.split_first()?;
     let mut fields = Fields(rest);
-    let (expires, _at) = (nanos(fields.number()?), fields.number()?);
+    let (expires, made_at) = (nanos(fields.number()?), nanos(fields.number()?));
     let count = fields.whole(1)?;
     for _ in 0..count {
         let (_is_stored, len) = (fields.whole(1)?, fields.whole(1)? as usize);
@@ -132,7 +134,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     let others = others.map(|place| place as usize).collect();
     let actual = std::iter::from_fn(|| Some((fields.whole(1)? as usize, cost(&mut fields)?)));
     let actual = actual.collect();
-    Some(StoredHold { is_committed: *status == b'C', expires, parts, others, actual })
+    Some(StoredHold { is_committed: *status == b'C', expires, made_at, parts, others, actual })
 }
 
 /// Returns what a commit adds to a reservation: the actual costs.

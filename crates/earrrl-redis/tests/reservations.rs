@@ -167,6 +167,40 @@ async fn a_full_bucket_gives_nothing_back() {
     assert_eq!(release(ids[1], 60).await, 0);
 }
 
+/// A commit gives back what the record still has of the estimate. The rest was forgotten or refilled before
+/// the rule was changed.
+#[tokio::test]
+async fn a_commit_after_a_change_gives_back_what_is_left() {
+    let server = Server::start(&[]).await;
+    for (old, new, estimate, spent, expected) in [
+        ("fixed-window 10/1m", "fixed-window 10/1h", 10, 10, 0),
+        ("sliding-counter 10/1m", "sliding-counter 10/1h", 10, 10, 0),
+        ("sliding-window 10/1m", "sliding-window 10/1h", 10, 10, 0),
+        ("sliding-log 10/1m", "sliding-log 10/1h", 10, 10, 0),
+        ("token-bucket 100 refill=100/s", "token-bucket 100 refill=1/h", 100, 100, 0),
+        ("fixed-window 10/1d", "fixed-window 10/2d", 7, 3, 7),
+        ("sliding-counter 10/1d", "sliding-counter 10/2d", 7, 3, 7),
+        ("sliding-window 10/1d", "sliding-window 10/2d", 7, 3, 7),
+        ("sliding-log 10/1d", "sliding-log 10/2d", 7, 3, 7),
+        ("token-bucket 100 refill=1/h", "token-bucket 100 refill=2/h", 60, 40, 59),
+    ] {
+        let [holder, other] = nodes(&server).await;
+        let rule = prepare(&holder, "tokens", old);
+        let terms = HoldTerms::default().ttl(Duration::from_secs(3600));
+        let charges = [charge(rule, b"k", estimate)];
+        let id = holder.place_hold(&charges, terms, at(0)).await.unwrap().id.unwrap();
+        for node in [&holder, &other] {
+            assert_eq!(prepare(node, "tokens", new), rule);
+        }
+        let charges = [charge(rule, b"k", spent)];
+        other.decide(&charges, Mode::Charge, at(1500)).await.unwrap();
+        holder.commit_hold(id, Actual::All(Cost::ZERO), at(1500)).await.unwrap();
+        let left = remaining(&other, rule, b"k", at(1500)).await;
+        assert!((expected..=expected + 1).contains(&left), "{old}, {new}: {left}");
+        holder.reset(rule, b"k").await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn reservations_expire_and_are_prolonged() {
     let server = Server::start(&[]).await;

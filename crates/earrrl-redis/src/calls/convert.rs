@@ -115,7 +115,8 @@ pub(crate) async fn convert(
     if is_own && algorithm::decode(own, &old, now).is_some() {
         return Ok(());
     }
-    let limit = if is_own { None } else { limit_of(shared, link, charge, &old).await? };
+    let is_old = |limit: &Limit, tag| algorithm::is_of(limit, tag, &old);
+    let limit = if is_own { None } else { earlier_limit(shared, link, charge, is_old).await? };
     if limit.is_none() {
         let why = if is_own { "its counts are invalid" } else { "its parameters are unknown" };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
@@ -168,15 +169,15 @@ fn life_of(limit: &Limit, record: &[u8], now: Nanos) -> Option<Duration> {
     Some(algorithm::life(limit, &state, now))
 }
 
-/// Returns the parameters under which a record was written; `None` if Redis has none for the
-/// record's tag.
-async fn limit_of(
+/// Returns the parameters of a charge's rule that `is_wanted` accepts, given the tag of their records;
+/// `None` if neither this node nor Redis has them.
+pub(crate) async fn earlier_limit(
     shared: &Shared,
     link: &mut Link,
     charge: &KeyedCharge,
-    old: &[u8],
+    is_wanted: impl Fn(&Limit, u32) -> bool,
 ) -> Result<Option<Limit>, Fault> {
-    let known = charge.rule.earlier.iter().find(|(tag, limit)| algorithm::is_of(limit, *tag, old));
+    let known = charge.rule.earlier.iter().find(|(tag, limit)| is_wanted(limit, *tag));
     if let Some((_, limit)) = known {
         return Ok(Some(*limit));
     }
@@ -190,7 +191,7 @@ async fn limit_of(
         _ => None,
     });
     let mut limits = rules.map(|rule| *rule.limit());
-    Ok(limits.find(|limit| algorithm::is_of(limit, algorithm::tag(limit), old)))
+    Ok(limits.find(|limit| is_wanted(limit, algorithm::tag(limit))))
 }
 
 /// Returns the record under the present parameters, and the time for which it must be kept.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Actual, Committed, Cost, EngineError, HoldId, Nanos, RuleId};
+use earrrl::{Actual, Committed, Cost, EngineError, Held, HoldId, Limit, Nanos, RuleId};
 use redis::Value;
 
 use super::find::{HeldCharge, HeldSlot, find, read_slot};
 use crate::algorithm::{AlgorithmKind, Packed};
-use crate::calls::convert::{Called, converting};
+use crate::calls::convert::{Called, converting, earlier_limit};
 use crate::calls::figures;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -99,7 +99,12 @@ async fn commit_slot(
 ) -> Result<CommitReply, Fault> {
     let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
     let group = shared.connection.group(&keys[0]);
-    let link = shared.connection.link(group)?;
+    let mut link = shared.connection.link(group)?;
+    let made_at = match slot.charges.iter().any(HeldCharge::is_converted) {
+        true => read_slot(shared, id, slot.place).await?.map(|hold| hold.made_at),
+        false => None,
+    };
+    let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
     let kinds: Vec<_> = slot.charges.iter().map(|held| held.charge.rule.kind).collect();
     let script = shared.connection.scripts.commit(&kinds);
     let mut head = Packed(time_argument(given).to_vec());
@@ -113,7 +118,12 @@ async fn commit_slot(
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
         let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
         let actual = cost.map_or(held.charge.cost, |(_, cost)| *cost);
-        args.push(correction(shared, held, actual));
+        let actual = actual.min(held.charge.rule.rule.max_cost());
+        let part = match made_at.filter(|_| held.is_converted()) {
+            Some(at) => what_is_left(shared, &mut link, held, at, (actual, now)).await?,
+            None => CommitPart { estimate: held.charge.cost, actual, is_at_present: false },
+        };
+        args.push(correction(shared, held, part));
     }
     let (keys, args) = (&keys, &args);
     let call = converting(shared, link, |mut link: Link| async move {
@@ -130,16 +140,45 @@ async fn commit_slot(
     shared.connection.within(shared.options.deadline, group, call).await
 }
 
-/// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's
-/// `max_cost`: the work is done, so the cost cannot be refused.
-fn correction(shared: &Shared, held: &HeldCharge, actual: Cost) -> Vec<u8> {
+/// The part of an estimate that a commit corrects. An actual cost is at most the rule's `max_cost`: the
+/// work is done, so the cost cannot be refused.
+struct CommitPart {
+    estimate: Cost,
+    actual: Cost,
+    /// True if the correction is made as of the present, and not as of the reservation.
+    is_at_present: bool,
+}
+
+/// Returns the part of an estimate that is left in the client's record, which was converted to other
+/// parameters since the reservation was made `at` an instant. Nothing is left if the parameters of that
+/// time are not known.
+async fn what_is_left(
+    shared: &Shared,
+    link: &mut Link,
+    HeldCharge { charge, tag, .. }: &HeldCharge,
+    at: Nanos,
+    (actual, now): (Cost, Nanos),
+) -> Result<CommitPart, Fault> {
+    let rule = &charge.rule;
+    let is_old = |limit: &Limit, of| of == *tag && AlgorithmKind::of(limit) == rule.kind;
+    let Some(old) = earlier_limit(shared, link, charge, is_old).await? else {
+        let (estimate, actual) = (Cost::ZERO, actual.saturating_sub(charge.cost));
+        return Ok(CommitPart { estimate, actual, is_at_present: true });
+    };
+    let made = Held { at, cost: charge.cost, full_at: at };
+    let (left, actual) = made.under(&old, rule.rule.limit(), now, actual);
+    Ok(CommitPart { estimate: left.cost, actual, is_at_present: left.at > at })
+}
+
+/// Returns the argument of the script that corrects a charge.
+fn correction(shared: &Shared, held: &HeldCharge, part: CommitPart) -> Vec<u8> {
     let HeldCharge { charge, kind, tag } = held;
-    let (rule, estimate) = (&charge.rule, charge.cost);
+    let CommitPart { estimate, actual, is_at_present } = part;
+    let rule = &charge.rule;
     let keeps_records = *kind == rule.kind as u8;
     let (flags, difference) = if rule.kind == AlgorithmKind::Concurrent {
         (GIVES_BACK | if keeps_records { CORRECTS } else { 0 }, estimate)
     } else {
-        let actual = actual.min(rule.rule.max_cost());
         match (actual < estimate, keeps_records) {
             (true, true) => (GIVES_BACK | CORRECTS, estimate.saturating_sub(actual)),
             (true, false) => (0, Cost::ZERO),
@@ -148,6 +187,7 @@ fn correction(shared: &Shared, held: &HeldCharge, actual: Cost) -> Vec<u8> {
             (false, false) => (CORRECTS | AT_PRESENT, actual.saturating_sub(estimate)),
         }
     };
+    let flags = if is_at_present { flags | AT_PRESENT } else { flags };
     let flags = if difference.is_zero() { 0 } else { flags };
     let same = if *tag == rule.tag { SAME_PARAMETERS } else { 0 };
     let sign = if flags & GIVES_BACK == 0 { 1.0 } else { -1.0 };

@@ -19,6 +19,13 @@ pub(crate) struct HeldCharge {
     pub(crate) tag: u32,
 }
 
+impl HeldCharge {
+    /// Returns true if records were converted since the reservation was made.
+    pub(crate) fn is_converted(&self) -> bool {
+        self.tag != self.charge.rule.tag && self.kind == self.charge.rule.kind as u8
+    }
+}
+
 /// The part of a reservation in one slot. The first part decides if the reservation is live.
 pub(crate) struct HeldSlot {
     /// The place of the slot's tag.

@@ -153,9 +153,8 @@ impl Limit {
     /// | exponential | within the difference of the costs |
     /// | concurrent | exact: a commit of any cost gives the places back |
     ///
-    /// If the rule of a [`MemoryEngine`](crate::MemoryEngine) is changed meanwhile, so that states are
-    /// converted, the part of the estimate that a client with no other charge would still have is
-    /// corrected in the same proportion.
+    /// If an engine's rule is changed meanwhile, so that states are converted, the part of the estimate that
+    /// a client with no other charge would still have is corrected in the same proportion.
     pub fn commit(
         &self,
         state: Option<State>,

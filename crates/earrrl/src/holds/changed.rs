@@ -15,7 +15,9 @@ impl Held {
     /// Returns the reservation and its actual cost as they are to be corrected at `now` under `new`, if
     /// the estimate was charged under `old` and the client's state was converted at an unknown instant
     /// since.
-    pub(crate) fn under(&self, old: &Limit, new: &Limit, now: Nanos, actual: Cost) -> (Self, Cost) {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn under(&self, old: &Limit, new: &Limit, now: Nanos, actual: Cost) -> (Self, Cost) {
         if old == new || has_times(new) {
             return (*self, actual);
         }
