@@ -377,8 +377,10 @@ impl Clients {
         if let Kept::States(states) = &self.kept
             && !states.is_shared()
         {
-            let most = most_bytes.unwrap_or_else(|| {
-                busy_bytes(limit, capacity).min(half_of_what_is_left().max(states.most_bytes()))
+            let (busy, before) = (busy_bytes(limit, capacity), states.most_bytes());
+            let most = most_bytes.unwrap_or_else(|| match busy <= before {
+                true => busy,
+                false => busy.min(half_of_what_is_left().max(before)),
             });
             states.set_bounds(capacity, most, now);
         }
