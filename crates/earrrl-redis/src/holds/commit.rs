@@ -100,11 +100,6 @@ async fn commit_slot(
     let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
     let group = shared.connection.group(&keys[0]);
     let mut link = shared.connection.link(group)?;
-    let made_at = match slot.charges.iter().any(HeldCharge::is_converted) {
-        true => read_slot(shared, id, slot.place).await?.map(|hold| hold.made_at),
-        false => None,
-    };
-    let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
     let kinds: Vec<_> = slot.charges.iter().map(|held| held.charge.rule.kind).collect();
     let script = shared.connection.scripts.commit(&kinds);
     let mut head = Packed(time_argument(given).to_vec());
@@ -113,16 +108,15 @@ async fn commit_slot(
         format::pack_actual(costs, &mut head);
     }
     let mut args = vec![head.0];
+    let made_at = match slot.charges.iter().any(HeldCharge::is_converted) {
+        true => read_slot(shared, id, slot.place).await?.map(|hold| hold.made_at),
+        false => None,
+    };
+    let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
     for held in &slot.charges {
         let key = &held.charge.key;
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
-        let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
-        let actual = cost.map_or(held.charge.cost, |(_, cost)| *cost);
-        let actual = actual.min(held.charge.rule.rule.max_cost());
-        let part = match made_at.filter(|_| held.is_converted()) {
-            Some(at) => what_is_left(shared, &mut link, held, at, (actual, now)).await?,
-            None => CommitPart { estimate: held.charge.cost, actual, is_at_present: false },
-        };
+        let part = commit_part(shared, &mut link, held, costs, (made_at, now)).await?;
         args.push(correction(shared, held, part));
     }
     let (keys, args) = (&keys, &args);
@@ -149,23 +143,28 @@ struct CommitPart {
     is_at_present: bool,
 }
 
-/// Returns the part of an estimate that is left in the client's record, which was converted to other
-/// parameters since the reservation was made `at` an instant. Nothing is left if the parameters of that
-/// time are not known.
-async fn what_is_left(
+/// Returns the part of an estimate that is corrected. If the client's record was converted to other
+/// parameters since the reservation was made, that is what is left in the record; nothing, if the
+/// parameters of that time are not known.
+async fn commit_part(
     shared: &Shared,
     link: &mut Link,
-    HeldCharge { charge, tag, .. }: &HeldCharge,
-    at: Nanos,
-    (actual, now): (Cost, Nanos),
+    held: &HeldCharge,
+    costs: &ActualCosts,
+    (made_at, now): (Option<Nanos>, Nanos),
 ) -> Result<CommitPart, Fault> {
-    let rule = &charge.rule;
-    let is_old = |limit: &Limit, of| of == *tag && AlgorithmKind::of(limit) == rule.kind;
-    let Some(old) = earlier_limit(shared, link, charge, is_old).await? else {
-        let (estimate, actual) = (Cost::ZERO, actual.saturating_sub(charge.cost));
+    let (rule, estimate) = (&held.charge.rule, held.charge.cost);
+    let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
+    let actual = cost.map_or(estimate, |(_, cost)| *cost).min(rule.rule.max_cost());
+    let Some(at) = made_at.filter(|_| held.is_converted()) else {
+        return Ok(CommitPart { estimate, actual, is_at_present: false });
+    };
+    let is_old = |limit: &Limit, tag| tag == held.tag && AlgorithmKind::of(limit) == rule.kind;
+    let Some(old) = earlier_limit(shared, link, &held.charge, is_old).await? else {
+        let (estimate, actual) = (Cost::ZERO, actual.saturating_sub(estimate));
         return Ok(CommitPart { estimate, actual, is_at_present: true });
     };
-    let made = Held { at, cost: charge.cost, full_at: at };
+    let made = Held { at, cost: estimate, full_at: at };
     let (left, actual) = made.under(&old, rule.rule.limit(), now, actual);
     Ok(CommitPart { estimate: left.cost, actual, is_at_present: left.at > at })
 }
