@@ -11,7 +11,7 @@ use super::{MemoryEngine, lock};
 use crate::clock::Clock;
 use crate::engine::{EngineError, RuleId};
 use crate::rule::Rule;
-use crate::store::{Bounds, Clients, States};
+use crate::store::{Bounds, Clients, States, wait_for_moves};
 
 /// The milliseconds for which a change waits until no request uses an old store any more.
 const PATIENCE: usize = 2000;
@@ -219,6 +219,9 @@ impl<C: Clock> MemoryEngine<C> {
             let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
             let Some(known) = known else { continue };
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
+                // Without the older store in the rule, a request takes a client that is nowhere for a new
+                // one, also one that another request is just moving.
+                wait_for_moves();
                 self.replace(place, &known, |now| Prepared { older: swept.older, ..now });
             }
         }

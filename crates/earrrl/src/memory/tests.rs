@@ -359,6 +359,33 @@ fn requests_during_changes_are_counted_once() {
     }
 }
 
+/// A request that has taken a client out of the older store may not have stored it in the new one yet. Until
+/// it has, the rule must have its older store, or another request would take the client for a new one.
+#[test]
+fn a_change_ends_after_the_moves_that_have_begun() {
+    for text in ["fixed-window 9/1h", "sliding-log 9/1h"] {
+        let engine = Arc::new(manual());
+        let rule = engine.prepare_with("rule", &text.parse().unwrap(), 100).unwrap();
+        ask(&engine, &[(rule, 1)], Mode::Check);
+        let other = engine.hash(&2_u64.to_le_bytes());
+        let moving = lock_move(&engine.rules.load().get(0).unwrap().clients.kept, other);
+        let (send, received) = mpsc::channel();
+        let change = thread::spawn({
+            let engine = Arc::clone(&engine);
+            move || {
+                engine.prepare_with("rule", &"fixed-window 9/2h".parse().unwrap(), 100).unwrap();
+                engine.prepare_with("rule", &"sliding-log 9/2h".parse().unwrap(), 200).unwrap();
+                engine.prepare_with("rule", &"sliding-log 9/1h".parse().unwrap(), 100).unwrap();
+                let _ = send.send(());
+            }
+        });
+        assert!(received.recv_timeout(Duration::from_millis(200)).is_err(), "{text}");
+        drop(moving);
+        assert_eq!(received.recv_timeout(Duration::from_secs(60)), Ok(()));
+        change.join().unwrap();
+    }
+}
+
 /// Requests under rules of words and of larger states, while clients of both move and are swept. A
 /// request that waits for a sweep while the sweep waits for the request would never end.
 #[test]

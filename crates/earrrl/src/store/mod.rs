@@ -17,7 +17,7 @@ pub(crate) use clients::{Clients, Kept, Next};
 #[cfg(target_os = "linux")]
 pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
-pub(crate) use older::Older;
+pub(crate) use older::{Older, wait_for_moves};
 pub(crate) use states::{Bounds, Identity, Shard, States, Under};
 pub(crate) use walk::{Passed, StateRef};
 

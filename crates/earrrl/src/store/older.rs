@@ -46,6 +46,14 @@ pub(crate) fn lock_move(kept: &Kept, key: KeyHash) -> MutexGuard<'static, ()> {
     }
 }
 
+/// Waits until every move that has begun has ended. A thread that has taken a client out of a store holds
+/// the client's lock until the client is in the next store.
+pub(crate) fn wait_for_moves() {
+    WORDS.0.iter().chain(&STATES.0).for_each(|lock| {
+        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+    });
+}
+
 /// A sealed store, and the limit under which its states were stored.
 pub(crate) struct Older {
     pub(crate) limit: Limit,
