@@ -142,8 +142,16 @@ fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> 
     };
     let field = field_at(text, span).unwrap_or_default();
     let separator = if field.is_empty() { "" } else { ": " };
+    if is_secret(field) {
+        return Some(format!("{field}: expected {expected}, got a value of another type"));
+    }
     let got: String = got.chars().take(LONGEST_SHOWN).collect();
     Some(format!("{field}{separator}expected {expected}, got {got}"))
+}
+
+/// Returns true if a field's value must be in no message, not even if it has the wrong type.
+fn is_secret(field: &str) -> bool {
+    ["token", "password", "hmac_key"].iter().any(|word| field.contains(word))
 }
 
 /// Returns a value, or another text if the value is not known.

@@ -623,6 +623,11 @@ fn every_mistake_says_what_would_be_right() {
         ),
         ("[engine]\nredis = 5".to_owned(), "2:9:", "redis: expected a string or a list"),
         (
+            server("check_token = 987654321987654321"),
+            "2:15:",
+            "check_token: expected a string, got a value of another type",
+        ),
+        (
             rule("key = \"clinet\""),
             "4:7:",
             "domain, header:NAME, attribute:NAME or descriptor:NAME",

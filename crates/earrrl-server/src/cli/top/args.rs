@@ -38,7 +38,7 @@ pub(in crate::cli) struct TopArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) ca: Option<PathBuf>,
 
-    /// A token with the scope `top`, or the admin token
+    /// A token with the scopes `top` and `peek`, or the admin token
     #[arg(long, env = "EARRRL_TOKEN", hide_env_values = true)]
     pub(super) token: Option<String>,
 
