@@ -64,9 +64,10 @@ impl Pending {
     }
 
     /// Notes that the last charge was decided while Redis could not be reached, and that the client is as
-    /// good as new at the instant `new_at`, according to this node. That instant is used if the charges go
-    /// back at least as far as it is ahead. At the beginning of an outage, it may be too late: this node
-    /// counts a request whose answer was lost, and may also have read that Redis counts it.
+    /// good as new at the instant `new_at`, according to this node. This node may have counted a request
+    /// twice when the outage began, if its answer was lost and a later answer already contained it. So
+    /// `new_at` is used only if at least as much time has passed since the first of the charges as is left
+    /// until then.
     pub(crate) fn note_without_redis(&mut self, now: Nanos, new_at: Nanos) {
         self.without_redis = true;
         self.new_at = (new_at.since(now) <= now.since(self.since)).then_some(new_at);

@@ -139,13 +139,13 @@ async fn commit_slot(
 struct CommitPart {
     estimate: Cost,
     actual: Cost,
-    /// True if the correction is made as of the present, and not as of the reservation.
+    /// True if the record is corrected under the present time, false if under that of the reservation.
     is_at_present: bool,
 }
 
-/// Returns the part of an estimate that is corrected. If the client's record was converted to other
-/// parameters since the reservation was made, that is what is left in the record; nothing, if the
-/// parameters of that time are not known.
+/// Returns the part of an estimate that a commit corrects. That is all of it, unless the client's record was
+/// converted to other parameters since the reservation was made: then it is the part that the record still
+/// has. If nobody knows the parameters of that time, no part is taken to be left.
 async fn commit_part(
     shared: &Shared,
     link: &mut Link,

@@ -21,7 +21,8 @@ impl Held {
         if old == new || has_times(new) {
             return (*self, actual);
         }
-        // What is left depends on the instant evenly, so it is least if that was the first or the last.
+        // The later the conversion, the less is left under some pairs of limits and the more under others.
+        // So the least is left if it came at either end of the time since the reservation.
         let left = |at| self.left(&[(*old, at)], new, now);
         self.corrected(left(self.at).min(left(now)), now, actual)
     }

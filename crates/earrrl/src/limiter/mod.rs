@@ -35,7 +35,7 @@ use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::file::FileSpec;
 use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Table, Word};
-use crate::store::{BuildError, ByRank, Clients, StateError};
+use crate::store::{Bounds, BuildError, ByRank, Clients, StateError};
 use crate::survey::{Survey, TopClient};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
@@ -304,7 +304,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else if self.clients.fits(self.rule.limit(), rule.limit()) {
             let now = self.clock.now();
             self.clients.convert(self.rule.limit(), rule.limit(), now);
-            self.clients.bound(rule.limit(), self.capacity, most_bytes, now);
+            self.clients.bound(&Bounds::new(rule.limit(), self.capacity, most_bytes), now);
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
         }

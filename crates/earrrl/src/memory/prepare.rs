@@ -170,12 +170,8 @@ impl<C: Clock> MemoryEngine<C> {
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
         for known in ids.iter().filter_map(|id| next.get(id.0 as usize)) {
             known.clients.begin(place.now);
-            known.clients.bound(
-                known.rule.limit(),
-                known.capacity,
-                known.rule.max_bytes(),
-                place.now,
-            );
+            let bounds = Bounds::new(known.rule.limit(), known.capacity, known.rule.max_bytes());
+            known.clients.bound(&bounds, place.now);
         }
         self.publish(next, &ids);
         names.places.extend(added);
@@ -219,8 +215,8 @@ impl<C: Clock> MemoryEngine<C> {
             let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
             let Some(known) = known else { continue };
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
-                // Without the older store in the rule, a request takes a client that is nowhere for a new
-                // one, also one that another request is just moving.
+                // Another thread may have taken a client out of the older store and not stored it in the
+                // new one yet. Once the rule has no older store, requests take that client for a new one.
                 wait_for_moves();
                 self.replace(place, &known, |now| Prepared { older: swept.older, ..now });
             }

@@ -177,7 +177,8 @@ impl Prepared {
         Some(Self { rule, clients, version, earlier, displaced, ..self.clone() })
     }
 
-    /// Returns the limits before the next one, which holds from `now` on.
+    /// Returns this rule's limit, which holds until `now`, after the limits that it had before. The version
+    /// that replaces this one at `now` keeps them.
     fn until(&self, now: Nanos) -> Arc<[(Limit, Nanos)]> {
         let from = (self.earlier.len() + 1).saturating_sub(EARLIER);
         self.earlier[from..].iter().copied().chain([(*self.rule.limit(), now)]).collect()

@@ -8,11 +8,8 @@ use std::{fmt, format};
 use super::by_rank::ByRank;
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
 use super::overflow::Overflow;
-use super::states::{States, Under, View};
-use super::table::{
-    Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits,
-    half_of_what_is_left,
-};
+use super::states::{Bounds, States, Under, View};
+use super::table::{Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits};
 use crate::algorithm::{Limit, Policy, State};
 use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
@@ -365,24 +362,11 @@ impl Clients {
     }
 
     /// Sets the bounds of a map that the rule has for itself, and evicts clients while it is over them.
-    /// Without `most_bytes`, the map may take what `capacity` busy clients need, but at most half of the
-    /// memory that is available now, or as much as before.
-    pub(crate) fn bound(
-        &self,
-        limit: &Limit,
-        capacity: usize,
-        most_bytes: Option<usize>,
-        now: Nanos,
-    ) {
+    pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
         if let Kept::States(states) = &self.kept
             && !states.is_shared()
         {
-            let (busy, before) = (busy_bytes(limit, capacity), states.most_bytes());
-            let most = most_bytes.unwrap_or_else(|| match busy <= before {
-                true => busy,
-                false => busy.min(half_of_what_is_left().max(before)),
-            });
-            states.set_bounds(capacity, most, now);
+            states.bound_anew(bounds, now);
         }
     }
 
@@ -448,13 +432,7 @@ impl Kept {
         if least.is_none_or(|least| !fits(most_bytes.unwrap_or(least))) {
             return Err(TableError::TooLarge { capacity }.into());
         }
-        let most =
-            most_bytes.unwrap_or_else(|| busy_bytes(limit, capacity).min(half_of_what_is_left()));
-        Ok(Self::States(View::own(States::new(capacity, most))))
+        let bounds = Bounds::new(limit, capacity, most_bytes);
+        Ok(Self::States(View::own(States::within(&bounds))))
     }
-}
-
-/// Returns the bytes that `capacity` busy clients of a limit take.
-fn busy_bytes(limit: &Limit, capacity: usize) -> usize {
-    States::bytes_of(capacity, limit.state_bytes()).unwrap_or(usize::MAX)
 }

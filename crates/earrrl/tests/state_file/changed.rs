@@ -254,8 +254,8 @@ fn a_change_goes_on_with_no_other_hash_key() {
     assert!(!old.check(&7).is_allowed());
 }
 
-/// Another process changes the rule while a reservation is live. What the bucket has refilled since, or what
-/// was forgotten with a window, is not given back.
+/// Another process changes the rule while a reservation is live. The bucket has refilled since, or the window
+/// has ended, so that the state has nothing of the estimate, and nothing is given back.
 #[test]
 fn a_hold_from_before_a_change_gives_back_what_is_left() {
     for (old, new, quota, expected) in [

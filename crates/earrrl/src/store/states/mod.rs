@@ -57,12 +57,12 @@ impl States {
     }
 
     /// Returns the most bytes of the map.
-    pub(crate) fn most_bytes(&self) -> usize {
+    fn most_bytes(&self) -> usize {
         self.shard_bytes.load(Relaxed) * self.shards.len()
     }
 
     /// Sets the bounds of the map, and evicts clients while it is over them.
-    pub(crate) fn set_bounds(&self, capacity: usize, max_bytes: usize, now: Nanos) {
+    fn set_bounds(&self, capacity: usize, max_bytes: usize, now: Nanos) {
         let clients = max_clients_per_shard(capacity, self.shards.len());
         let bytes = max_bytes / self.shards.len();
         self.shard_clients.store(clients, Relaxed);

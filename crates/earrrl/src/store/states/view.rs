@@ -16,7 +16,7 @@ pub(crate) struct View {
     shared_under: Option<Arc<Limit>>,
 }
 
-/// The bounds of a shared map: those of the rule that needs the most.
+/// The bounds of a map: those of its rule, or of the rule that needs the most if several share the map.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Bounds {
     capacity: usize,
@@ -61,6 +61,11 @@ impl Deref for View {
 }
 
 impl Bounds {
+    /// Returns the bounds of a map for `capacity` clients of one rule.
+    pub(crate) fn new(limit: &Limit, capacity: usize, max_bytes: Option<usize>) -> Self {
+        Self { capacity, state_bytes: limit.state_bytes(), max_bytes }
+    }
+
     /// Extends the bounds to what a rule with this capacity needs.
     pub(crate) fn extend(&mut self, rule: &Rule, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
@@ -68,10 +73,14 @@ impl Bounds {
         self.max_bytes = self.max_bytes.max(rule.max_bytes());
     }
 
-    /// Returns the most bytes of the map.
-    fn bytes(&self) -> usize {
-        let busy = || States::bytes_of(self.capacity, self.state_bytes).unwrap_or(usize::MAX);
-        self.max_bytes.unwrap_or_else(|| busy().min(half_of_what_is_left()))
+    /// Returns the most bytes of a map that may have `before` bytes so far. Unless a rule says otherwise,
+    /// that is the memory that this many busy clients need, but at most half of the memory that is
+    /// available now, or as much as before.
+    fn bytes(&self, before: usize) -> usize {
+        self.max_bytes.unwrap_or_else(|| {
+            let busy = States::bytes_of(self.capacity, self.state_bytes).unwrap_or(usize::MAX);
+            if busy <= before { busy } else { busy.min(half_of_what_is_left().max(before)) }
+        })
     }
 }
 
@@ -84,8 +93,19 @@ impl States {
         states
     }
 
+    /// Returns an empty map of one rule.
+    pub(crate) fn within(bounds: &Bounds) -> Self {
+        Self::new(bounds.capacity, bounds.bytes(0))
+    }
+
     /// Sets the bounds of a shared map, and evicts clients while it is over them.
     pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
-        self.set_bounds(bounds.capacity, bounds.bytes(), now);
+        self.set_bounds(bounds.capacity, bounds.bytes(0), now);
+    }
+
+    /// Sets the bounds of one rule's map as [`bound`](Self::bound) does, but lets it keep the memory that
+    /// it may have so far if the rule still needs that.
+    pub(crate) fn bound_anew(&self, bounds: &Bounds, now: Nanos) {
+        self.set_bounds(bounds.capacity, bounds.bytes(self.most_bytes()), now);
     }
 }
