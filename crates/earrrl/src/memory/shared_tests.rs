@@ -66,6 +66,24 @@ fn a_state_is_converted_to_the_limit_of_the_request() {
     }
 }
 
+/// A shared store for few clients has more shards than clients. Some engines here place several clients in
+/// one shard, since each engine has a hash key of its own.
+#[test]
+fn a_shared_store_keeps_as_many_clients_as_its_capacity() {
+    for capacity in [2, 3, 5, 8, 12, 20] {
+        for _ in 0..200 {
+            let engine = engine();
+            share(&engine, &["fixed-window 1000/1d"], 100);
+            let id = share(&engine, &["fixed-window 1000/1d"], capacity)[0];
+            let left = |client: usize| ask(&engine, id, &client.to_string(), Mode::Check).remaining;
+            let first: Vec<_> = (0..capacity).map(left).collect();
+            assert_eq!(first, vec![999; capacity]);
+            let second: Vec<_> = (0..capacity).map(left).collect();
+            assert_eq!(second, vec![998; capacity]);
+        }
+    }
+}
+
 /// A request that began before a reload may be decided under the earlier limit after the reload.
 #[test]
 fn no_request_is_lost_between_two_limits() {

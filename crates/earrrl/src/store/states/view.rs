@@ -66,9 +66,11 @@ impl Bounds {
         Self { capacity, state_bytes: limit.state_bytes(), max_bytes }
     }
 
-    /// Extends the bounds to what a rule with this capacity needs.
+    /// Extends the bounds of a shared map to what a rule with this capacity needs. They are at least those of
+    /// a map with one client in each of its shards, since few clients may all be in one shard.
     pub(crate) fn extend(&mut self, rule: &Rule, capacity: usize) {
-        self.capacity = self.capacity.max(capacity);
+        let least = capacity.max(MIN_SHARDS);
+        self.capacity = self.capacity.max(least);
         self.state_bytes = self.state_bytes.max(rule.limit().state_bytes());
         self.max_bytes = self.max_bytes.max(rule.max_bytes());
     }
@@ -85,10 +87,10 @@ impl Bounds {
 }
 
 impl States {
-    /// Returns an empty map that several rules share. It has many shards even if it is small, since
-    /// the number of shards is fixed and the bounds may grow.
+    /// Returns an empty map that several rules share. Its number of shards stays the same when its bounds
+    /// grow.
     pub(crate) fn shared(bounds: &Bounds) -> Self {
-        let states = Self::new(bounds.capacity.max(MIN_SHARDS), 0);
+        let states = Self::new(bounds.capacity, 0);
         states.bound(bounds, Nanos::ZERO);
         states
     }
