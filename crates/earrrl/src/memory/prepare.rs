@@ -61,7 +61,7 @@ impl<'w> SharedStores<'w> {
             }
         }
         let store = |(name, bounds): (&'w str, Bounds)| {
-            let new = || Arc::new(States::shared(&bounds));
+            let new = || Arc::new(States::within(&bounds));
             (name, (names.stores.get(name).cloned().unwrap_or_else(new), bounds))
         };
         Self(bounds.into_iter().map(store).collect())

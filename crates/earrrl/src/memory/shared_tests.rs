@@ -84,6 +84,29 @@ fn a_shared_store_keeps_as_many_clients_as_its_capacity() {
     }
 }
 
+/// Ten clients with full logs take a third of a bound of one megabyte, wherever their hashes place them.
+#[test]
+fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
+    let rule: Rule = "sliding-log 1000/1h".parse().unwrap();
+    let rule = rule.with_max_bytes(1_000_000).unwrap();
+    for store in [None, Some("overrides")] {
+        for _ in 0..20 {
+            let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+            let engine = engine_at(&clock);
+            let wanted = Preparation { name: "log", rule: &rule, capacity: 1000, store };
+            let id = engine.prepare_all(&[wanted]).unwrap()[0];
+            let admitted =
+                |client: usize| ask(&engine, id, &client.to_string(), Mode::Check).allowed;
+            let round = || {
+                clock.advance(Duration::from_millis(1));
+                (0..10).filter(|client| admitted(*client)).count()
+            };
+            assert_eq!((0..1000).map(|_| round()).sum::<usize>(), 10_000);
+            assert_eq!(round(), 0);
+        }
+    }
+}
+
 /// A request that began before a reload may be decided under the earlier limit after the reload.
 #[test]
 fn no_request_is_lost_between_two_limits() {

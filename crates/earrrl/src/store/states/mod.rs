@@ -32,6 +32,10 @@ const MIN_SHARDS: usize = 64;
 /// The number of clients in a shard of a large map. A map that grows moves all of its clients while it is
 /// locked, and with this many no request waits for a millisecond.
 const CLIENTS_PER_SHARD: usize = 8192;
+/// The number of clients with the largest states for which a shard has room at least, unless the map is too
+/// small for that. Clients are spread over the shards by their hashes, so with less room, a shard could be full
+/// while most of the map is empty.
+const BUSY_PER_SHARD: usize = 12;
 
 /// A map from clients to states that is bounded in bytes and in clients.
 pub(crate) struct States {
@@ -47,7 +51,10 @@ pub(crate) struct States {
 impl States {
     /// Returns an empty map for `capacity` clients that take at most `max_bytes`.
     pub(crate) fn new(capacity: usize, max_bytes: usize) -> Self {
-        let shards = shards(capacity);
+        Self::with_shards(shards(capacity), capacity, max_bytes)
+    }
+
+    fn with_shards(shards: usize, capacity: usize, max_bytes: usize) -> Self {
         Self {
             shards: (0..shards).map(|_| OnceLock::new()).collect(),
             shard_clients: AtomicUsize::new(max_clients_per_shard(capacity, shards)),
@@ -122,9 +129,15 @@ impl States {
     }
 }
 
+/// Returns the number of shards of a map for `capacity` clients.
 fn shards(capacity: usize) -> usize {
     let least = capacity.min(MIN_SHARDS).next_power_of_two();
     capacity.div_ceil(CLIENTS_PER_SHARD).next_power_of_two().max(least)
+}
+
+/// Returns the most shards of a map with room for this number of clients that have the largest states.
+fn max_shards(busy: usize) -> usize {
+    1 << (busy / BUSY_PER_SHARD).max(1).ilog2()
 }
 
 /// Returns the mean number of clients in a shard and six standard deviations.

@@ -3,7 +3,7 @@
 use core::ops::Deref;
 use std::sync::Arc;
 
-use super::{MIN_SHARDS, States, Under};
+use super::{MIN_SHARDS, OVERHEAD, States, Under, max_shards, shards};
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::rule::Rule;
@@ -87,17 +87,12 @@ impl Bounds {
 }
 
 impl States {
-    /// Returns an empty map that several rules share. Its number of shards stays the same when its bounds
-    /// grow.
-    pub(crate) fn shared(bounds: &Bounds) -> Self {
-        let states = Self::new(bounds.capacity, 0);
-        states.bound(bounds, Nanos::ZERO);
-        states
-    }
-
-    /// Returns an empty map of one rule.
+    /// Returns an empty map with these bounds. Its number of shards stays the same when its bounds change.
     pub(crate) fn within(bounds: &Bounds) -> Self {
-        Self::new(bounds.capacity, bounds.bytes(0))
+        let bytes = bounds.bytes(0);
+        let busy = bytes / bounds.state_bytes.saturating_add(OVERHEAD);
+        let shards = shards(bounds.capacity).min(max_shards(busy));
+        Self::with_shards(shards, bounds.capacity, bytes)
     }
 
     /// Sets the bounds of a shared map, and evicts clients while it is over them.
