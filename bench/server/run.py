@@ -116,7 +116,7 @@ def resp_table(earrrl):
     redis = ["redis-server", "--port", "{port}", "--save", "", "--appendonly", "no"]
     plans = [
         ("redis PING", redis, ["PING"]),
-        ("floor: parse, answer +PONG", [f"{HERE}/target/release/floor_resp", "127.0.0.1:{port}"], throttle),
+        ("floor: parse, answer +PONG", [f"{HERE}/../target/release/floor_resp", "127.0.0.1:{port}"], throttle),
         ("earrrl PING", earrrl, ["PING"]),
         ("earrrl CL.THROTTLE", earrrl, throttle),
         ("earrrl EARRRL.CHECK", earrrl, ["EARRRL.CHECK", "default", "user:__rand_int__"]),
