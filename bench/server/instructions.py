@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Instructions a request that the server executes, counted by valgrind's callgrind.
 
     bench/server/instructions.py BINARY [BINARY…]      a column a binary, such as one from before a change, or the

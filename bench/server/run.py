@@ -21,6 +21,9 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 KEYS, CONNECTIONS, ROUNDS = 100_000, 50, 5
 DEPTHS = {1: 200_000, 16: 1_500_000, 64: 3_000_000}
 TICKS = os.sysconf("SC_CLK_TCK")
+# The clients of a benchmark send faster than any usual limit, so one rule denies none of their requests, and the other
+# nearly all of them, as in an attack by more clients than the directory of names has places.
+RULES = "default=recent-average 1000000/s half-life=10s strict; shut=recent-average 1/s half-life=10s strict"
 
 
 def build(profile, manifest, *arguments):
@@ -120,6 +123,7 @@ def resp_table(earrrl):
         ("earrrl PING", earrrl, ["PING"]),
         ("earrrl CL.THROTTLE", earrrl, throttle),
         ("earrrl EARRRL.CHECK", earrrl, ["EARRRL.CHECK", "default", "user:__rand_int__"]),
+        ("earrrl EARRRL.CHECK, denied", earrrl, ["EARRRL.CHECK", "shut", "user:__rand_int__"]),
         ("redis, the article's Lua script", redis,
          ["EVAL", script, "2", "r:__rand_int__", "t:__rand_int__", "0.0693", "1"]),
     ]
@@ -180,7 +184,8 @@ def main():
     if not options.no_build:
         build("dist", f"{ROOT}/Cargo.toml", "-p", "earrrl-server")
         build("release", f"{HERE}/Cargo.toml")
-    earrrl = [f"{ROOT}/target/dist/earrrl", "serve", "--resp", "127.0.0.1:{port}", "--http", "127.0.0.1:{http}"]
+    earrrl = [f"{ROOT}/target/dist/earrrl", "serve", "--resp", "127.0.0.1:{port}", "--http", "127.0.0.1:{http}",
+              "--rule", RULES]
     resp_table(earrrl)
     http_table(earrrl)
     depth_table(earrrl)

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, header};
+use earrrl_logs::line::Escaped;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -133,5 +134,5 @@ pub(super) fn detail(status: u16, body: &str) -> String {
         401 => "; the server asks for a token: give it with --token or EARRRL_TOKEN",
         _ => "",
     };
-    format!("{}{hint}", detail.escape_debug())
+    format!("{}{hint}", Escaped(detail.as_bytes()))
 }

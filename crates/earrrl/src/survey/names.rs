@@ -15,8 +15,9 @@ use crate::cost::Cost;
 use crate::decision::{Decision, Wait};
 use crate::store::table::KeyHash;
 
-/// The number of names in a shard. An eviction compares the rates of one shard.
-const SHARD: usize = 512;
+/// The least number of names in a shard of a full directory. An eviction compares the rates of one shard, so larger
+/// shards would make a flood of denied clients expensive.
+const SHARD: usize = 64;
 /// The bytes that an entry takes beside its name, with its place in the index.
 const OVERHEAD: usize = size_of::<Entry>() + 32;
 
@@ -146,7 +147,7 @@ impl Names {
     /// ```
     #[must_use]
     pub fn new(limit: &Limit, options: NameOptions) -> Self {
-        let shards = options.capacity.div_ceil(SHARD).max(1);
+        let shards = (options.capacity / SHARD).max(1);
         let names = Self {
             below: AtomicU64::new(0),
             options,
@@ -278,7 +279,7 @@ impl Names {
     }
 
     fn shard_capacity(&self) -> usize {
-        self.options.capacity.div_ceil(self.shards.len())
+        self.options.capacity / self.shards.len()
     }
 
     fn new_name(&self, mut name: Vec<u8>, decision: &Decision, usage: f64) -> Name {

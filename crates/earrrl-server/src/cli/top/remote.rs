@@ -115,12 +115,12 @@ fn status(ready: &Value, metrics: &str) -> String {
     let resident = metrics.lines().find_map(|line| {
         line.strip_prefix("process_resident_memory_bytes ")?.trim().parse::<f64>().ok()
     });
-    let mut status = format!("engine {}", mode.escape_debug());
+    let mut status = format!("engine {}", Escaped(mode.as_bytes()));
     if let Some(bytes) = resident {
         status.push_str(&format!(", {:.0} MB", bytes / 1e6));
     }
     if let Some(error) = ready["reload_error"].as_str() {
-        status.push_str(&format!(", reload failed: {}", error.escape_debug()));
+        status.push_str(&format!(", reload failed: {}", Escaped(error.as_bytes())));
     }
     status
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use earrrl::{Name, Nanos, TopClient, Wait};
 use earrrl_logs::line::Escaped;
 use serde_json::{Value, json};
@@ -153,22 +155,24 @@ impl TopSnapshot {
         out
     }
 
-    /// Returns the snapshot as a JSON object. Keys are exact where they are UTF-8.
+    /// Returns the snapshot as a JSON object. As over HTTP, a key that is not UTF-8 is in `key_b64`.
     pub(super) fn json(&self) -> Value {
         let rule = |rule: &RuleCounts| {
             json!({ "name": rule.name, "limit": rule.limit, "allowed": rule.allowed,
                     "denied": rule.denied })
         };
         let client = |one: &TopRow| {
-            let key = one.key.as_ref().map(|key| match str::from_utf8(key) {
-                Ok(key) => key.to_owned(),
-                Err(_) => Escaped(key).to_string(),
-            });
-            json!({ "key": key, "key_is_cut": one.key_is_cut, "fingerprint": one.fingerprint,
+            let mut shown = json!({ "key": null, "key_is_cut": one.key_is_cut, "fingerprint": one.fingerprint,
                     "rate": one.rate, "usage": one.usage, "limit": one.limit,
                     "remaining": one.remaining, "retry_after": one.retry_after,
                     "allowed": one.allowed, "denied": one.denied, "first_seen": one.first_seen,
-                    "first_denied": one.first_denied, "last_denied": one.last_denied })
+                    "first_denied": one.first_denied, "last_denied": one.last_denied });
+            match one.key.as_deref().map(|key| (str::from_utf8(key), key)) {
+                Some((Ok(key), _)) => shown["key"] = key.into(),
+                Some((Err(_), key)) => shown["key_b64"] = STANDARD.encode(key).into(),
+                None => {}
+            }
+            shown
         };
         json!({
             "rule": self.rule,
