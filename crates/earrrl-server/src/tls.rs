@@ -2,7 +2,6 @@
 //! with a time limit.
 
 use std::fmt;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,13 +21,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::config::TlsConfig;
 use crate::config::listen::Protocol;
+use crate::config::{TlsConfig, read_bytes};
 use crate::connections::Connection;
 use crate::metrics::{Counter, Family};
-
-/// The size in bytes of the largest file of certificates or keys.
-const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
 
 /// The certificates in force and the settings that they were read with.
 #[derive(Debug)]
@@ -104,7 +100,7 @@ impl Tls {
         protocol: Protocol,
         stream: TcpStream,
         connection: &Connection,
-    ) -> io::Result<TlsStream<TcpStream>> {
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let accepting = self.current.load().of(protocol).accept(stream);
         let accepted = connection.in_time(accepting).await;
         match &accepted {
@@ -199,15 +195,7 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let name = file.display();
-    let failed = |error: io::Error| format!("{name}: {error}");
-    let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).map_err(failed)?;
-    opened.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_FILE_LEN {
-        return Err(format!("{name}: more than {MAX_FILE_LEN} bytes"));
-    }
-    Ok(bytes)
+    read_bytes(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn verifier(

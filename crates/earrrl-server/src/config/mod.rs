@@ -35,7 +35,7 @@ pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
 pub use tls::TlsConfig;
-pub use value::check_passes;
+pub use value::{check_passes, read_bytes};
 
 use crate::path::Paths;
 use earrrl_tower::ClientAddress;
