@@ -89,12 +89,18 @@ fn a_shared_store_keeps_as_many_clients_as_its_capacity() {
 fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
     let rule: Rule = "sliding-log 1000/1h".parse().unwrap();
     let rule = rule.with_max_bytes(1_000_000).unwrap();
-    for store in [None, Some("overrides")] {
+    let smaller: Rule = "sliding-log 10/1h".parse().unwrap();
+    let smaller = smaller.with_max_bytes(1_000_000).unwrap();
+    for (store, before) in [(None, &rule), (None, &smaller), (Some("overrides"), &rule)] {
         for _ in 0..20 {
             let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
             let engine = engine_at(&clock);
-            let wanted = Preparation { name: "log", rule: &rule, capacity: 1000, store };
-            let id = engine.prepare_all(&[wanted]).unwrap()[0];
+            let prepare = |rule| {
+                let wanted = Preparation { name: "log", rule, capacity: 1000, store };
+                engine.prepare_all(&[wanted]).unwrap()[0]
+            };
+            prepare(before);
+            let id = prepare(&rule);
             let admitted =
                 |client: usize| ask(&engine, id, &client.to_string(), Mode::Check).allowed;
             let round = || {

@@ -361,6 +361,14 @@ impl Clients {
         }
     }
 
+    /// Returns true if clients can stay in this store under these bounds; see [`States::has_roomy_shards`].
+    pub(crate) fn has_roomy_shards(&self, bounds: &Bounds) -> bool {
+        match &self.kept {
+            Kept::Words(_) => true,
+            Kept::States(states) => states.has_roomy_shards(bounds),
+        }
+    }
+
     /// Sets the bounds of a map that the rule has for itself, and evicts clients while it is over them.
     pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
         if let Kept::States(states) = &self.kept

@@ -75,6 +75,11 @@ impl Bounds {
         self.max_bytes = self.max_bytes.max(rule.max_bytes());
     }
 
+    /// Returns the most shards of a map that may have this many bytes.
+    fn max_shards(&self, bytes: usize) -> usize {
+        max_shards(bytes / self.state_bytes.saturating_add(OVERHEAD))
+    }
+
     /// Returns the most bytes of a map that may have `before` bytes so far. Unless a rule says otherwise,
     /// that is the memory that this many busy clients need, but at most half of the memory that is
     /// available now, or as much as before.
@@ -90,9 +95,14 @@ impl States {
     /// Returns an empty map with these bounds. Its number of shards stays the same when its bounds change.
     pub(crate) fn within(bounds: &Bounds) -> Self {
         let bytes = bounds.bytes(0);
-        let busy = bytes / bounds.state_bytes.saturating_add(OVERHEAD);
-        let shards = shards(bounds.capacity).min(max_shards(busy));
+        let shards = shards(bounds.capacity).min(bounds.max_shards(bytes));
         Self::with_shards(shards, bounds.capacity, bytes)
+    }
+
+    /// Returns true if the map has no more shards than a new one within these bounds, as far as they are
+    /// explicit.
+    pub(crate) fn has_roomy_shards(&self, bounds: &Bounds) -> bool {
+        bounds.max_bytes.is_none_or(|bytes| self.shards.len() <= bounds.max_shards(bytes))
     }
 
     /// Sets the bounds of a shared map, and evicts clients while it is over them.
