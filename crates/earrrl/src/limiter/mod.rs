@@ -304,7 +304,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } else if self.clients.fits(self.rule.limit(), rule.limit()) {
             let now = self.clock.now();
             self.clients.convert(self.rule.limit(), rule.limit(), now);
-            self.clients.bound(&Bounds::new(rule.limit(), self.capacity, most_bytes), now);
+            let bounds = Bounds::new(rule.limit(), self.capacity, most_bytes);
+            if self.clients.has_roomy_shards(&bounds) {
+                self.clients.bound(&bounds, now);
+            } else {
+                self.clients.regroup(rule.limit(), &bounds, now);
+            }
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
         }

@@ -629,6 +629,25 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
     assert!(limiter.bytes() < 40_000, "{}", limiter.bytes());
 }
 
+/// The states of a few clients grow until each is a thirtieth of the bound in bytes.
+#[test]
+fn a_changed_rule_keeps_the_clients_that_fit_its_bytes() {
+    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+    let bounded = |text| rule(text).with_max_bytes(1_000_000).unwrap();
+    for _ in 0..20 {
+        let builder = Limiter::builder(bounded("sliding-log 10/1h")).capacity(1000);
+        let mut limiter: Limiter<u64, _> = builder.clock(Arc::clone(&clock)).build().unwrap();
+        let round = |limiter: &Limiter<u64, _>| {
+            clock.advance(Duration::from_millis(1));
+            (0..10).filter(|client| limiter.check(client).is_allowed()).count()
+        };
+        assert_eq!((0..5).map(|_| round(&limiter)).sum::<usize>(), 50);
+        limiter.change(bounded("sliding-log 1000/1h")).unwrap();
+        assert_eq!((0..995).map(|_| round(&limiter)).sum::<usize>(), 9950);
+        assert_eq!(round(&limiter), 0);
+    }
+}
+
 #[test]
 fn a_refund_leaves_the_places_of_live_holds() {
     let (limiter, _clock) = manual("concurrent 1 timeout=60s");

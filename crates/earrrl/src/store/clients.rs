@@ -369,6 +369,20 @@ impl Clients {
         }
     }
 
+    /// Moves all clients to a new map within these bounds. No other thread may decide at the same time.
+    pub(crate) fn regroup(&mut self, limit: &Limit, bounds: &Bounds, now: Nanos) {
+        let Kept::States(states) = &self.kept else { return };
+        let next = States::within(bounds);
+        for mut shard in states.each() {
+            // The latest visit comes first, and must come last into the new map.
+            for key in shard.keys().into_iter().rev() {
+                let state = shard.remove(key);
+                next.lock_of(key).update(key, Under::Only(limit), now, |_| (state, ()));
+            }
+        }
+        self.kept = Kept::States(View::own(next));
+    }
+
     /// Sets the bounds of a map that the rule has for itself, and evicts clients while it is over them.
     pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
         if let Kept::States(states) = &self.kept
