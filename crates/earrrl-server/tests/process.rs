@@ -522,6 +522,7 @@ fn a_reload_that_never_ends_holds_up_no_stop() {
     std::fs::rename(&pipe, &file).unwrap();
     process.signal(Signal::HUP);
     let _pipe = pipe_that_is_read(&file);
+    process.until_logged("a reload has taken 5 s and goes on");
     process.signal(Signal::TERM);
     until("it has stopped", || process.child.try_wait().unwrap().is_some());
     assert!(process.child.wait().unwrap().success());

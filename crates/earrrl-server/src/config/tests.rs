@@ -815,13 +815,3 @@ fn the_most_specific_path_sets_the_cost() {
         assert_eq!(cost.map(|(_, cost)| *cost), Some(Cost::from_units(units)), "{path}");
     }
 }
-
-/// Opening a named pipe waits for a writer, so reloads would wait for good.
-#[test]
-fn a_named_pipe_is_no_configuration() {
-    let folder = tempfile::tempdir().unwrap();
-    let pipe = folder.path().join("limits.toml");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let error = Config::load(&pipe).unwrap_err().to_string();
-    assert!(error.contains("a named pipe; expected a file"), "{error}");
-}

@@ -4,8 +4,11 @@
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::signal::unix::Signal;
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::timeout;
 
 use super::again::Again;
 use super::stamps::Stamps;
@@ -14,6 +17,9 @@ use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError, ServerConfig};
 use crate::server::{Reloaded, Server};
 use crate::tls::Tls;
+
+/// The time after which a reload that has not ended is reported.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// The files from which a server's configuration is loaded.
 pub struct ConfigSource {
@@ -54,9 +60,23 @@ pub(super) async fn reload_forever(
             let succeeded = reload(&server, (source.load)(), asked);
             (source, succeeded)
         });
-        let Ok((back, succeeded)) = reloading.await else { return };
+        let Ok((back, succeeded)) = ended(reloading).await else { return };
         source = back;
         again.attempted(succeeded);
+    }
+}
+
+/// Waits until a reload ends. Logs a warning if that takes long, since no other reload begins until then.
+async fn ended<T>(mut reloading: JoinHandle<T>) -> Result<T, JoinError> {
+    match timeout(SLOW, &mut reloading).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            let seconds = SLOW.as_secs();
+            tracing::warn!(
+                "a reload has taken {seconds} s and goes on: a file may be a named pipe, or on a mount that hangs"
+            );
+            reloading.await
+        }
     }
 }
 
