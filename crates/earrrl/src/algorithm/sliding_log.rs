@@ -20,7 +20,6 @@ use crate::cost::Cost;
 use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
-use crate::parameter;
 
 /// The default limit on the number of entries per client.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
@@ -150,11 +149,9 @@ impl Algorithm for SlidingLog {
         Replenishment::Steady
     }
 
-    /// Returns the bytes of the longest log of a client that sends requests of cost 1.
+    /// Returns the bytes of the longest log. The quota does not bound it, since requests may cost less than 1.
     fn most_heap_bytes(&self) -> usize {
-        let quota = parameter::whole_units(self.terms.quota.billionths());
-        let entries = usize::try_from(quota).unwrap_or(usize::MAX).saturating_add(2);
-        Tally::bytes_of(entries.min(self.max_entries))
+        Tally::bytes_of(self.max_entries)
     }
 
     fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {

@@ -629,20 +629,20 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
     assert!(limiter.bytes() < 40_000, "{}", limiter.bytes());
 }
 
-/// The states of a few clients grow until each is a thirtieth of the bound in bytes.
+/// The map has far fewer bytes than before, but each client takes a thirtieth of them only.
 #[test]
 fn a_changed_rule_keeps_the_clients_that_fit_its_bytes() {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
-    let bounded = |text| rule(text).with_max_bytes(1_000_000).unwrap();
+    let bounded = |text, bytes| rule(text).with_max_bytes(bytes).unwrap();
     for _ in 0..20 {
-        let builder = Limiter::builder(bounded("sliding-log 10/1h")).capacity(1000);
+        let builder = Limiter::builder(bounded("sliding-log 10/1h", 1_000_000_000)).capacity(1000);
         let mut limiter: Limiter<u64, _> = builder.clock(Arc::clone(&clock)).build().unwrap();
         let round = |limiter: &Limiter<u64, _>| {
             clock.advance(Duration::from_millis(1));
             (0..10).filter(|client| limiter.check(client).is_allowed()).count()
         };
         assert_eq!((0..5).map(|_| round(&limiter)).sum::<usize>(), 50);
-        limiter.change(bounded("sliding-log 1000/1h")).unwrap();
+        limiter.change(bounded("sliding-log 1000/1h", 1_000_000)).unwrap();
         assert_eq!((0..995).map(|_| round(&limiter)).sum::<usize>(), 9950);
         assert_eq!(round(&limiter), 0);
     }

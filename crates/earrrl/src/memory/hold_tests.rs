@@ -61,6 +61,24 @@ fn an_estimate_counts_at_once_and_is_corrected_exactly_once() {
     assert_eq!(engine.reservations().live, 0);
 }
 
+/// Clients with live reservations are not evicted by a reload, although they are more than the capacity.
+#[test]
+fn a_rule_that_is_prepared_again_keeps_all_live_holders() {
+    let engine = engine();
+    let limit: Rule = "concurrent 1 timeout=1h".parse().unwrap();
+    let held = |rule: RuleId| {
+        let holds = |client: &u32| {
+            let key = client.to_string();
+            let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+            engine.hold(&[charge], HoldTerms::default(), None).unwrap().id.is_some()
+        };
+        (0..40).filter(holds).count()
+    };
+    let rule = engine.prepare_with("jobs", &limit, 1).unwrap();
+    assert_eq!(held(rule), 40);
+    assert_eq!(held(engine.prepare_with("jobs", &limit, 1).unwrap()), 0);
+}
+
 #[test]
 fn ids_that_were_never_given_are_unknown() {
     let engine = engine();

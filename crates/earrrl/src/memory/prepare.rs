@@ -40,8 +40,11 @@ pub struct Preparation<'a> {
     pub capacity: usize,
     /// The name of the store that the rule shares with other rules; `None` for a store of its own.
     ///
-    /// A shared store takes memory as clients come, up to the greatest capacity of its rules. It has
-    /// one state for each key, so a key must be decided under one of its rules at a time. If that
+    /// A shared store takes memory as clients come, up to the greatest capacity of the rules that are prepared
+    /// in one call, so prepare all of its rules together. A rule that moves to another store leaves its
+    /// clients behind.
+    ///
+    /// It has one state for each key, so a key must be decided under one of its rules at a time. If that
     /// changes from one request to the next, the client's state is converted. Each conversion to another
     /// window moves counts forward, by a sub-window or to the present fixed window, so that a client
     /// whose window changes again and again is let in later.
@@ -57,11 +60,12 @@ impl<'w> SharedStores<'w> {
         let mut bounds: HashMap<&str, Bounds> = HashMap::new();
         for Preparation { rule, capacity, store, .. } in wanted {
             if let Some(store) = store {
-                bounds.entry(store).or_default().extend(rule, *capacity);
+                let own = Bounds::new(rule.limit(), *capacity, rule.max_bytes());
+                bounds.entry(store).and_modify(|all| *all = all.joined(own)).or_insert(own);
             }
         }
         let store = |(name, bounds): (&'w str, Bounds)| {
-            let new = || Arc::new(States::within(&bounds));
+            let new = || Arc::new(States::shared(&bounds));
             (name, (names.stores.get(name).cloned().unwrap_or_else(new), bounds))
         };
         Self(bounds.into_iter().map(store).collect())
@@ -170,8 +174,9 @@ impl<C: Clock> MemoryEngine<C> {
         moving.iter().for_each(|(before, after)| before.give_way_to(after));
         for known in ids.iter().filter_map(|id| next.get(id.0 as usize)) {
             known.clients.begin(place.now);
-            let bounds = Bounds::new(known.rule.limit(), known.capacity, known.rule.max_bytes());
-            known.clients.bound(&bounds, place.now);
+            let limit = known.rule.limit();
+            let bounds = Bounds::new(limit, known.capacity, known.rule.max_bytes());
+            known.clients.bound(&bounds, limit, place.now);
         }
         self.publish(next, &ids);
         names.places.extend(added);

@@ -11,7 +11,7 @@ use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
 use crate::rule::Rule;
 use crate::store::table::{KeyHash, sets_for};
-use crate::store::{Bounds, Clients, Next, Older, StateDirectory, StateError, States};
+use crate::store::{Clients, Next, Older, StateDirectory, StateError, States};
 use crate::survey::{Survey, SurveySource};
 
 /// The number of earlier limits of a rule that are known.
@@ -134,12 +134,7 @@ impl Prepared {
         let is_shared = self.clients.is_shared();
         let as_large = match is_in_file {
             true => sets_for(capacity) == sets_for(self.capacity) && !self.clients.is_succeeded(),
-            false => {
-                let bounds = Bounds::new(new, capacity, rule.max_bytes());
-                let is_same =
-                    (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes());
-                is_same && self.clients.has_roomy_shards(&bounds)
-            }
+            false => (capacity, rule.max_bytes()) == (self.capacity, self.rule.max_bytes()),
         };
         if is_shared && new == old || !is_shared && new.keeps_states_of(old) && as_large {
             return Ok(changed);

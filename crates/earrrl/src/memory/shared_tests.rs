@@ -84,6 +84,78 @@ fn a_shared_store_keeps_as_many_clients_as_its_capacity() {
     }
 }
 
+/// The bounds of a shared store are those of the rule that needs the most.
+#[test]
+fn a_rule_without_a_bound_in_bytes_is_not_bound_by_another() {
+    let engine = engine();
+    let log: Rule = "sliding-log 2/1h".parse().unwrap();
+    let bounded = log.clone().with_max_bytes(1000).unwrap();
+    let wanted = [("first", &log), ("second", &bounded)].map(|(name, rule)| Preparation {
+        name,
+        rule,
+        capacity: 1000,
+        store: Some("overrides"),
+    });
+    let id = engine.prepare_all(&wanted).unwrap()[0];
+    let admitted = |client: usize| ask(&engine, id, &client.to_string(), Mode::Check).allowed;
+    let round = || (0..500).filter(|client| admitted(*client)).count();
+    assert_eq!([round(), round(), round()], [500, 500, 0]);
+}
+
+/// A small cost makes a log of many entries, of which a client under a small quota may have thousands.
+#[test]
+fn clients_are_kept_whatever_their_requests_cost() {
+    for store in [None, Some("overrides")] {
+        for capacity in [2, 20] {
+            let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+            let engine = engine_at(&clock);
+            let rule: Rule = "sliding-log 3/1h".parse().unwrap();
+            let wanted = Preparation { name: "log", rule: &rule, capacity, store };
+            let id = engine.prepare_all(&[wanted]).unwrap()[0];
+            let cost = "0.01".parse().unwrap();
+            let mut admitted = 0;
+            for _ in 0..400 {
+                clock.advance(Duration::from_millis(1));
+                for client in 0..capacity {
+                    let key = client.to_string();
+                    let charge = Charge { rule: id, key: key.as_bytes(), cost };
+                    let decision = engine.decide(&[charge], Mode::Check, None).into_inner();
+                    admitted += usize::from(decision.unwrap().allowed);
+                }
+            }
+            assert_eq!(admitted, 300 * capacity, "{store:?} {capacity}");
+        }
+    }
+}
+
+/// The states of a larger quota stay until their clients are met.
+#[test]
+fn a_smaller_quota_keeps_the_clients_that_are_over_it() {
+    for (before, after) in [
+        ("sliding-log 1000/1h", "sliding-log 5/1h"),
+        ("sliding-log 1000/1h", "sliding-log 5/2h"),
+        ("sliding-window 1000/1h sub-windows=60", "sliding-window 5/1h sub-windows=2"),
+    ] {
+        for store in [None, Some("overrides")] {
+            let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+            let engine = engine_at(&clock);
+            let prepare = |text: &str| {
+                let rule: Rule = text.parse().unwrap();
+                let wanted = Preparation { name: "log", rule: &rule, capacity: 100, store };
+                engine.prepare_all(&[wanted]).unwrap()[0]
+            };
+            let id = prepare(before);
+            let round = |id| {
+                clock.advance(Duration::from_millis(500));
+                let admits = |nth: &usize| ask(&engine, id, &nth.to_string(), Mode::Check).allowed;
+                (0..100).filter(admits).count()
+            };
+            assert_eq!((0..100).map(|_| round(id)).sum::<usize>(), 10_000);
+            assert_eq!(round(prepare(after)), 0, "{before} {after} {store:?}");
+        }
+    }
+}
+
 /// Ten clients with full logs take a third of a bound of one megabyte, wherever their hashes place them.
 #[test]
 fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
@@ -91,7 +163,9 @@ fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
     let rule = rule.with_max_bytes(1_000_000).unwrap();
     let smaller: Rule = "sliding-log 10/1h".parse().unwrap();
     let smaller = smaller.with_max_bytes(1_000_000).unwrap();
-    for (store, before) in [(None, &rule), (None, &smaller), (Some("overrides"), &rule)] {
+    let stores = [None, Some("overrides")];
+    for (store, before) in stores.into_iter().flat_map(|store| [(store, &rule), (store, &smaller)])
+    {
         for _ in 0..20 {
             let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
             let engine = engine_at(&clock);

@@ -383,12 +383,13 @@ impl Clients {
         self.kept = Kept::States(View::own(next));
     }
 
-    /// Sets the bounds of a map that the rule has for itself, and evicts clients while it is over them.
-    pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
+    /// Sets the bounds of a map that a rule with this limit has for itself, and evicts clients while it is over
+    /// them.
+    pub(crate) fn bound(&self, bounds: &Bounds, limit: &Limit, now: Nanos) {
         if let Kept::States(states) = &self.kept
             && !states.is_shared()
         {
-            states.bound_anew(bounds, now);
+            states.bound_anew(bounds, limit, now);
         }
     }
 

@@ -24,6 +24,7 @@ pub(crate) use shard::{Identity, Shard, Under};
 pub(crate) use view::{Bounds, View};
 
 use super::table::KeyHash;
+use crate::algorithm::Limit;
 use crate::clock::Nanos;
 
 /// The number of shards of a map that is not large. A map for fewer clients has one shard a client, since a
@@ -68,13 +69,14 @@ impl States {
         self.shard_bytes.load(Relaxed) * self.shards.len()
     }
 
-    /// Sets the bounds of the map, and evicts clients while it is over them.
-    fn set_bounds(&self, capacity: usize, max_bytes: usize, now: Nanos) {
+    /// Sets the bounds of the map, and evicts clients while it is over them. `limit` is the limit of clients
+    /// that have none of their own.
+    fn set_bounds(&self, capacity: usize, max_bytes: usize, limit: Option<&Limit>, now: Nanos) {
         let clients = max_clients_per_shard(capacity, self.shards.len());
         let bytes = max_bytes / self.shards.len();
         self.shard_clients.store(clients, Relaxed);
         self.shard_bytes.store(bytes, Relaxed);
-        self.each().for_each(|mut shard| shard.set_bounds(clients, bytes, now));
+        self.each().for_each(|mut shard| shard.set_bounds((clients, bytes), limit, now));
     }
 
     /// Stops decisions in this map: none is made once this returns.
@@ -92,10 +94,7 @@ impl States {
 
     /// Returns the bytes that `capacity` clients take, at `state` bytes a state; `None` on overflow.
     pub(crate) fn bytes_of(capacity: usize, state: usize) -> Option<usize> {
-        let shards = shards(capacity);
-        max_clients_per_shard(capacity, shards)
-            .checked_mul(shards)?
-            .checked_mul(state.checked_add(OVERHEAD)?)
+        bytes_in(shards(capacity), capacity, state)
     }
 
     /// Returns the index of a client's shard.
@@ -133,6 +132,13 @@ impl States {
 fn shards(capacity: usize) -> usize {
     let least = capacity.min(MIN_SHARDS).next_power_of_two();
     capacity.div_ceil(CLIENTS_PER_SHARD).next_power_of_two().max(least)
+}
+
+/// Returns the bytes that `capacity` clients take in this many shards, at `state` bytes a state; `None` on
+/// overflow.
+fn bytes_in(shards: usize, capacity: usize, state: usize) -> Option<usize> {
+    let clients = max_clients_per_shard(capacity, shards).checked_mul(shards)?;
+    clients.checked_mul(state.checked_add(OVERHEAD)?)
 }
 
 /// Returns the most shards of a map with room for this number of clients that have the largest states.

@@ -119,11 +119,16 @@ impl Shard {
         answer
     }
 
-    /// Sets the bounds of a shard whose clients have limits of their own, and evicts clients while it
-    /// is over them.
-    pub(super) fn set_bounds(&mut self, max_clients: usize, max_bytes: usize, now: Nanos) {
+    /// Sets the most clients and the most bytes of the shard, and evicts clients while it is over them. `limit`
+    /// is the limit of clients that have none of their own.
+    pub(super) fn set_bounds(
+        &mut self,
+        (max_clients, max_bytes): (usize, usize),
+        limit: Option<&Limit>,
+        now: Nanos,
+    ) {
         (self.max_clients, self.max_bytes) = (max_clients, max_bytes);
-        self.evict_excess(None, now);
+        self.evict_excess(limit, now);
     }
 
     fn evict_excess(&mut self, limit: Option<&Limit>, now: Nanos) {

@@ -3,10 +3,9 @@
 use core::ops::Deref;
 use std::sync::Arc;
 
-use super::{MIN_SHARDS, OVERHEAD, States, Under, max_shards, shards};
+use super::{MIN_SHARDS, OVERHEAD, States, Under, bytes_in, max_shards, shards};
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
-use crate::rule::Rule;
 use crate::store::table::{KeyHash, half_of_what_is_left};
 
 /// The map of a rule's larger states, which the rule may share with other rules.
@@ -17,7 +16,7 @@ pub(crate) struct View {
 }
 
 /// The bounds of a map: those of its rule, or of the rule that needs the most if several share the map.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Bounds {
     capacity: usize,
     state_bytes: usize,
@@ -66,13 +65,14 @@ impl Bounds {
         Self { capacity, state_bytes: limit.state_bytes(), max_bytes }
     }
 
-    /// Extends the bounds of a shared map to what a rule with this capacity needs. They are at least those of
-    /// a map with one client in each of its shards, since few clients may all be in one shard.
-    pub(crate) fn extend(&mut self, rule: &Rule, capacity: usize) {
-        let least = capacity.max(MIN_SHARDS);
-        self.capacity = self.capacity.max(least);
-        self.state_bytes = self.state_bytes.max(rule.limit().state_bytes());
-        self.max_bytes = self.max_bytes.max(rule.max_bytes());
+    /// Returns the bounds of a map that a rule with each of these bounds can use.
+    pub(crate) fn joined(self, other: Self) -> Self {
+        let most = |(one, other): (usize, usize)| one.max(other);
+        Self {
+            capacity: self.capacity.max(other.capacity),
+            state_bytes: self.state_bytes.max(other.state_bytes),
+            max_bytes: self.max_bytes.zip(other.max_bytes).map(most),
+        }
     }
 
     /// Returns the most shards of a map that may have this many bytes.
@@ -80,22 +80,32 @@ impl Bounds {
         max_shards(bytes / self.state_bytes.saturating_add(OVERHEAD))
     }
 
-    /// Returns the most bytes of a map that may have `before` bytes so far. Unless a rule says otherwise,
-    /// that is the memory that this many busy clients need, but at most half of the memory that is
-    /// available now, or as much as before.
-    fn bytes(&self, before: usize) -> usize {
+    /// Returns the most bytes of a map with this many shards that may have `before` bytes so far. Unless a rule
+    /// says otherwise, that is the memory that as many busy clients as its capacity need in these shards,
+    /// but at most half of the memory that is available now, or as much as before.
+    fn bytes(&self, shards: usize, before: usize) -> usize {
         self.max_bytes.unwrap_or_else(|| {
-            let busy = States::bytes_of(self.capacity, self.state_bytes).unwrap_or(usize::MAX);
+            let busy = bytes_in(shards, self.capacity, self.state_bytes).unwrap_or(usize::MAX);
             if busy <= before { busy } else { busy.min(half_of_what_is_left().max(before)) }
         })
     }
 }
 
 impl States {
-    /// Returns an empty map with these bounds. Its number of shards stays the same when its bounds change.
+    /// Returns an empty map of one rule. Its number of shards stays the same when its bounds change.
     pub(crate) fn within(bounds: &Bounds) -> Self {
-        let bytes = bounds.bytes(0);
-        let shards = shards(bounds.capacity).min(bounds.max_shards(bytes));
+        Self::with_at_most(shards(bounds.capacity), bounds)
+    }
+
+    /// Returns an empty map that several rules share. It has many shards even if it is small, since its bounds
+    /// may grow.
+    pub(crate) fn shared(bounds: &Bounds) -> Self {
+        Self::with_at_most(shards(bounds.capacity.max(MIN_SHARDS)), bounds)
+    }
+
+    fn with_at_most(shards: usize, bounds: &Bounds) -> Self {
+        let bytes = bounds.bytes(shards, 0);
+        let shards = shards.min(bounds.max_shards(bytes));
         Self::with_shards(shards, bounds.capacity, bytes)
     }
 
@@ -107,12 +117,13 @@ impl States {
 
     /// Sets the bounds of a shared map, and evicts clients while it is over them.
     pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
-        self.set_bounds(bounds.capacity, bounds.bytes(0), now);
+        self.set_bounds(bounds.capacity, bounds.bytes(self.shards.len(), 0), None, now);
     }
 
-    /// Sets the bounds of one rule's map as [`bound`](Self::bound) does, but lets it keep the memory that
-    /// it may have so far if the rule still needs that.
-    pub(crate) fn bound_anew(&self, bounds: &Bounds, now: Nanos) {
-        self.set_bounds(bounds.capacity, bounds.bytes(self.most_bytes()), now);
+    /// Sets the bounds of the map of one rule, whose limit is `limit`, as [`bound`](Self::bound) does, but lets
+    /// it keep the memory that it may have so far if the rule still needs that.
+    pub(crate) fn bound_anew(&self, bounds: &Bounds, limit: &Limit, now: Nanos) {
+        let bytes = bounds.bytes(self.shards.len(), self.most_bytes());
+        self.set_bounds(bounds.capacity, bytes, Some(limit), now);
     }
 }
