@@ -80,6 +80,34 @@ fn files_are_reloaded_whole_or_not_at_all() {
     assert_eq!(shown(&server), [(60, 4); 3]);
 }
 
+/// A thousandth descriptor in a thousand clients' room is counted elsewhere than the first one, which stays.
+#[test]
+fn clients_keep_their_counts_when_descriptors_crowd() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("d.yaml");
+    let write = |keys: &[&str]| {
+        let limit = "    rate_limit: {unit: year, requests_per_unit: 9}\n";
+        let levels: Vec<_> = keys.iter().map(|key| format!("  - key: {key}\n{limit}")).collect();
+        let next = folder.path().join("next");
+        std::fs::write(&next, format!("domain: d\ndescriptors:\n{}", levels.concat())).unwrap();
+        std::fs::rename(next, &file).unwrap();
+    };
+    let left = |server: &Process, key| {
+        ask(server.http, ("d", key, "x"), &json!({}))["statuses"][0]["limitRemaining"].clone()
+    };
+    for [before, after] in [[&["k", "l"][..], &["k"]], [&["k"], &["k", "l"]]] {
+        write(before);
+        let path = file.to_str().unwrap();
+        let mut server = Process::start(&["--envoy-config", path, "--capacity", "1000"]);
+        assert_eq!([left(&server, "k"), left(&server, "k")], [8, 7]);
+        for (keys, expected) in [(after, 6), (before, 5), (after, 4)] {
+            write(keys);
+            server.until_logged("reloaded");
+            assert_eq!(left(&server, "k"), expected, "{before:?}, then {keys:?}");
+        }
+    }
+}
+
 /// Stream resets by one client must not end the connection that Envoy shares among all clients.
 #[test]
 fn resets_behind_envoy_leave_its_connection_open() {

@@ -58,7 +58,7 @@ impl TableSize {
 /// Returns the sizes of all tables that a server with this configuration would allocate.
 fn tables(config: &Config) -> Vec<TableSize> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = prepared::DescriptorsPlan::of_config(config).ok().flatten();
+    let descriptors = prepared::DescriptorsPlan::of_config(config, None).ok().flatten();
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let kept_here = match &config.engine {
         EngineConfig::Memory | EngineConfig::State(_) => true,

@@ -116,7 +116,7 @@ impl Service {
         };
         let (counts, directory) = (&descriptor_counts, &descriptor_clients);
         let lasting = LastingParts { counts, overrides: &overrides, directory };
-        let (rules, descriptors) = prepare(config, &engine, &known, kept, lasting)?;
+        let (rules, descriptors) = prepare(config, &engine, (&known, None), kept, lasting)?;
         engine.log_swept();
         Ok(Self {
             metrics,
@@ -170,7 +170,9 @@ impl Service {
         let Self { metrics, directories, peaks, trials, estimates, .. } = self;
         let outcomes = &metrics.outcomes;
         let kept = RuleRecords { outcomes, directories, peaks, trials, estimates };
-        let prepared = prepare(config, &self.engine, &self.known, kept, lasting);
+        let descriptors = self.descriptors.load_full();
+        let known = (&self.known, descriptors.as_deref());
+        let prepared = prepare(config, &self.engine, known, kept, lasting);
         let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
@@ -196,7 +198,10 @@ impl Service {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
         let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
-        let plan = descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares);
+        let now = self.descriptors.load_full();
+        let now = now.as_deref();
+        let plan =
+            descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares, now);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
@@ -347,16 +352,16 @@ impl Service {
 }
 
 /// Prepares the rules and the descriptors of a configuration. The engine prepares all of their
-/// limits, or none of them if there is an error.
+/// limits, or none of them if there is an error. `known` are the limits so far, and the descriptors in force.
 fn prepare(
     config: &Config,
     engine: &Engine,
-    known: &Known,
+    (known, descriptors): (&Known, Option<&Descriptors>),
     kept: RuleRecords<'_>,
     lasting: LastingParts<'_>,
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config)?;
+    let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config, descriptors)?;
     let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
     let rules = rules.finish(&mut ids, kept);

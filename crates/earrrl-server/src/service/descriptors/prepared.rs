@@ -121,11 +121,15 @@ impl LimitSpecs {
 }
 
 impl DescriptorsPlan {
-    /// Plans the limits of a configuration's descriptors; returns `None` if it has no descriptors.
+    /// Plans the limits of a configuration's descriptors; returns `None` if it has no descriptors. `before` are
+    /// the descriptors in force.
     ///
     /// # Errors
     /// Returns the errors of [`DescriptorsPlan::new`].
-    pub fn of_config(config: &Config) -> Result<Option<Self>, RuleError> {
+    pub fn of_config(
+        config: &Config,
+        before: Option<&Descriptors>,
+    ) -> Result<Option<Self>, RuleError> {
         // Rules of the server's own configuration may apply to descriptors, even if there is no file in
         // Envoy's format, which would make a tree.
         let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
@@ -134,12 +138,13 @@ impl DescriptorsPlan {
             None if rules() => Arc::default(),
             None => return Ok(None),
         };
-        Self::new(&config.envoy, tree, config.capacity, config.engine.shares_stores()).map(Some)
+        let shares = config.engine.shares_stores();
+        Self::new(&config.envoy, tree, config.capacity, shares, before).map(Some)
     }
 
     /// Plans the limits of a tree of descriptors. If `shares` is true, limits may share stores: those
     /// without wildcards, which have one client each, and those with wildcards if they are too many
-    /// for a part of the capacity each.
+    /// for a part of the capacity each. A limit that is in force keeps its store, and so its clients.
     ///
     /// # Errors
     /// Returns a [`RuleError`] if the tree has an invalid limit.
@@ -148,11 +153,13 @@ impl DescriptorsPlan {
         tree: Arc<Tree>,
         capacity: usize,
         shares: bool,
+        before: Option<&Descriptors>,
     ) -> Result<Self, RuleError> {
         let open = tree.limits().iter().filter(|limit| is_open(limit)).count();
         let closed = tree.limits().len() - open;
         let part = capacity / open.max(1);
         let is_crowded = shares && part < LEAST_CAPACITY.min(capacity);
+        let shared = before.map(Descriptors::in_shared_stores).unwrap_or_default();
         let own = |rule: &Rule| {
             let least = if rule.limit().fits_words() { LEAST_TABLE } else { LEAST_CAPACITY };
             part.max(least.min(capacity))
@@ -161,6 +168,7 @@ impl DescriptorsPlan {
         let counted = tree.limits().iter().map(|limit| {
             let Some(rule) = rule_of(limit, config.algorithm)? else { return Ok(None) };
             let (path, own) = (path_hash(limit), own(&rule));
+            let is_crowded = shared.get(&path).copied().unwrap_or(is_crowded);
             Ok(Some(match is_open(limit) {
                 true if is_crowded => limits.add_shared(path, rule, (OPEN, capacity)),
                 true => limits.add_own(path, rule, own),
@@ -225,6 +233,13 @@ fn rule_of(limit: &TreeLimit, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>,
 }
 
 impl Descriptors {
+    /// Returns, for each limit that is counted, the hash of its path, and true if it shares a store.
+    fn in_shared_stores(&self) -> HashMap<PathHash, bool> {
+        let counted = self.tree.limits().iter().zip(&self.limits);
+        let counted = counted.filter(|(_, limit)| matches!(limit.kind, LimitKind::Counted(..)));
+        counted.map(|(found, limit)| (path_hash(found), limit.path.is_some())).collect()
+    }
+
     /// Returns the limit at this index in the tree.
     pub fn limit(&self, index: usize) -> Option<&DescriptorLimit> {
         self.limits.get(index)
