@@ -80,6 +80,34 @@ fn files_are_reloaded_whole_or_not_at_all() {
     assert_eq!(shown(&server), [(60, 4); 3]);
 }
 
+/// Limits stay in force when the file that has them is no file any more, or is gone.
+#[test]
+fn descriptors_do_not_vanish_with_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, away] = ["d.yaml", "away"].map(|name| folder.path().join(name));
+    let limit = "    rate_limit: {unit: year, requests_per_unit: 5}\n";
+    std::fs::write(&file, format!("domain: d\ndescriptors:\n  - key: k\n{limit}")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let mut server = Process::start(&["--envoy-config", path]);
+    let left = |server: &Process| {
+        ask(server.http, ("d", "k", "x"), &json!({}))["statuses"][0]["limitRemaining"].clone()
+    };
+    assert_eq!(left(&server), 4);
+    std::fs::rename(&file, &away).unwrap();
+    let error = server.until_logged("not reloaded")["fields"]["error"].to_string();
+    assert!(error.contains("no file with descriptors is left"), "{error}");
+    assert_eq!(left(&server), 3);
+    symlink("/nowhere", &file).unwrap();
+    let error = server.until_logged("not reloaded")["fields"]["error"].to_string();
+    assert!(error.contains("d.yaml: expected a file, or a link to one"), "{error}");
+    assert_eq!(left(&server), 2);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&away, "domain: d\n").unwrap();
+    std::fs::rename(&away, &file).unwrap();
+    server.until_logged("reloaded");
+    assert!(left(&server).is_null());
+}
+
 /// A thousandth descriptor in a thousand clients' room is counted elsewhere than the first one, which stays.
 #[test]
 fn clients_keep_their_counts_when_descriptors_crowd() {

@@ -165,6 +165,13 @@ impl Service {
                     .into(),
             );
         }
+        let had_files = self.descriptors.load().as_ref().is_some_and(|now| now.tree.domains() > 0);
+        let has_files = config.envoy.tree.as_ref().is_some_and(|tree| tree.domains() > 0);
+        if had_files && !has_files && !config.envoy.files.is_empty() {
+            return Err("no file with descriptors is left; a file that has only `domain: NAME` \
+                        limits nothing, if that is intended"
+                .into());
+        }
         self.engine.may_reload(&config.engine)?;
         let lasting = self.lasting_parts();
         let Self { metrics, directories, peaks, trials, estimates, .. } = self;

@@ -50,7 +50,7 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
 /// are left out: in a ConfigMap that Kubernetes mounts, they are second copies of the files.
 ///
 /// # Errors
-/// Returns an error if a path does not exist.
+/// Returns an error if a path does not exist, or an entry of a folder has the name of a file and is none.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
     let mut files = Vec::new();
     for path in paths {
@@ -63,6 +63,10 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
         let mut inside: Vec<_> =
             entries.flatten().map(|entry| entry.path()).filter(|path| is_config(path)).collect();
         inside.sort();
+        // A file that is not read would take its limits out of force.
+        if let Some(other) = inside.iter().find(|path| !path.is_file()) {
+            return Err(unreadable(other, &"expected a file, or a link to one"));
+        }
         files.append(&mut inside);
     }
     if files.len() > MAX_FILES {
@@ -74,7 +78,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
 
 fn is_config(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml")) && path.is_file()
+    !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"))
 }
 
 /// Creates the error for a file that is not UTF-8, with the place of the first invalid byte.
