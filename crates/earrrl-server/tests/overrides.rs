@@ -94,3 +94,32 @@ fn an_override_keeps_its_clients_when_its_limit_changes() {
     reload(&rule("sliding-log 40/1h", "gcra 3/h burst=50"));
     assert_eq!([ask("alice", ""), ask("carol", "pro")], [38, 25]);
 }
+
+/// A rule that is removed and comes back finds all of its clients, whatever their states are like.
+#[test]
+fn a_rule_that_comes_back_has_its_clients() {
+    for limit in [
+        "sliding-log 1/1h",
+        "sliding-window 1/1h sub-windows=4",
+        "exponential 1/1h",
+        "gcra 1/h burst=1",
+    ] {
+        let rule = format!(
+            "[engine]\ncapacity = 1000\n[[rule]]\nname = \"r\"\nkey = \"user\"\nlimit = \"{limit}\""
+        );
+        let (server, _clock) = TestServer::manual(&rule);
+        let mut http = server.http();
+        let mut admitted = || {
+            let allows = |user: &u32| {
+                let body = format!(r#"{{"attributes":{{"user":"u{user}"}}}}"#);
+                http.post("/v1/check", &body).json()["allowed"] == true
+            };
+            (0..100).filter(allows).count()
+        };
+        assert_eq!(admitted(), 100);
+        let reload = |config: &str| server.server.reload(Ok(support::parse(config))).unwrap();
+        reload(&rule.replace("\"r\"", "\"another\""));
+        reload(&rule);
+        assert_eq!(admitted(), 0, "{limit}");
+    }
+}

@@ -9,14 +9,15 @@ use earrrl_redis::Consistency;
 
 use crate::engine::{Engine, PlannedLimit};
 
-/// The prepared limits with tables of their own, by their names in the engine. The plans of the
-/// configuration share the rules.
+/// The prepared limits with tables of their own, by their names in the engine, each with its capacity. The
+/// plans of the configuration share the rules.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>)>>);
+pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>, usize)>>);
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
-    /// that are no longer wanted shrink to the smallest size, unless they are in files. The limits themselves stay in the
+    /// that are no longer wanted shrink to the smallest size, unless they are in files. Maps of larger states keep
+    /// their size, since they take memory for the clients they have only. The limits themselves stay in the
     /// engine, since requests in flight may still use them, and so do the clients of a shared store.
     pub(super) fn prepare(
         &self,
@@ -26,16 +27,18 @@ impl Known {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
         let shrinks = |name: &str| !engine.has_files() && !names.contains(name);
-        let gone = known.iter().filter(|(name, _)| shrinks(name));
-        let gone = gone.map(|(name, rule)| {
+        let gone = known.iter().filter(|(name, ..)| shrinks(name));
+        let gone = gone.map(|(name, rule, capacity)| {
+            let capacity = if rule.limit().fits_words() { 1 } else { *capacity };
             let consistency = Consistency::Exact;
-            PlannedLimit { name, rule, capacity: 1, consistency, store: None }
+            PlannedLimit { name, rule, capacity, consistency, store: None }
         });
         let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());
         let own = wanted.iter().filter(|limit| limit.store.is_none());
-        *known = own.map(|limit| (limit.name.into(), Arc::clone(limit.rule))).collect();
+        let own = own.map(|limit| (limit.name.into(), Arc::clone(limit.rule), limit.capacity));
+        *known = own.collect();
         Ok(ids)
     }
 }

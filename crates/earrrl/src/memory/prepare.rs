@@ -202,7 +202,8 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Moves the clients that a change left behind; see [`prepare_all`](Self::prepare_all). Returns
-    /// true if none is left.
+    /// true if none is left. Also frees the memory of clients with larger states that are as good as new, so
+    /// call it now and then.
     ///
     /// Only a table whose size was changed keeps clients: those that are not idle stay until their
     /// next request, since their keys are not known. The next change tries again, and so does each
@@ -217,8 +218,11 @@ impl<C: Clock> MemoryEngine<C> {
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the
             // guard protects.
-            let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
-            let Some(known) = known else { continue };
+            let Some(known) = self.rules.load().get(place).cloned() else { continue };
+            known.clients.drop_idle(known.rule.limit(), self.clock.now());
+            if known.older.is_none() {
+                continue;
+            }
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
                 // Another thread may have taken a client out of the older store and not stored it in the
                 // new one yet. Once the rule has no older store, requests take that client for a new one.

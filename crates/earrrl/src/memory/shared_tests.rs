@@ -128,6 +128,25 @@ fn clients_are_kept_whatever_their_requests_cost() {
     }
 }
 
+/// The memory of larger states is freed once they no longer count.
+#[test]
+fn tidying_frees_the_clients_that_are_as_good_as_new() {
+    for store in [None, Some("overrides")] {
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
+        let engine = engine_at(&clock);
+        let rule: Rule = "sliding-log 3/1h".parse().unwrap();
+        let wanted = Preparation { name: "log", rule: &rule, capacity: 100, store };
+        let id = engine.prepare_all(&[wanted]).unwrap()[0];
+        let visit = |client: u32| ask(&engine, id, &client.to_string(), Mode::Check);
+        (0..50).for_each(|client| drop(visit(client)));
+        clock.advance(Duration::from_secs(1800));
+        (50..80).for_each(|client| drop(visit(client)));
+        clock.advance(Duration::from_secs(1800));
+        assert!(engine.tidy());
+        assert_eq!(engine.usage(id).unwrap().0, 30, "{store:?}");
+    }
+}
+
 /// The states of a larger quota stay until their clients are met.
 #[test]
 fn a_smaller_quota_keeps_the_clients_that_are_over_it() {

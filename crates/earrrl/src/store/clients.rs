@@ -369,6 +369,13 @@ impl Clients {
         }
     }
 
+    /// Frees the memory of clients of a map that are as good as new. `limit` is the rule's limit.
+    pub(crate) fn drop_idle(&self, limit: &Limit, now: Nanos) {
+        if let Kept::States(states) = &self.kept {
+            states.each().for_each(|mut shard| shard.walk(limit, now, |_, _, _| ()));
+        }
+    }
+
     /// Moves all clients to a new map within these bounds. No other thread may decide at the same time.
     pub(crate) fn regroup(&mut self, limit: &Limit, bounds: &Bounds, now: Nanos) {
         let Kept::States(states) = &self.kept else { return };
