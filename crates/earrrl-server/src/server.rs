@@ -19,6 +19,7 @@ use crate::connections::Connections;
 use crate::log;
 use crate::metrics::{Family, Metrics};
 use crate::service::Service;
+use crate::service::names::ENVOY;
 use crate::tls::Tls;
 
 /// The largest number of connections to the listener for health checks and metrics.
@@ -247,7 +248,8 @@ impl Server {
         (!suggested.is_empty()).then(|| family.labelled("rule", suggested))
     }
 
-    /// Returns the usage of the tables: one for each rule and each trial, and one for `CL.THROTTLE`.
+    /// Returns the usage of the tables: one for each rule and each trial, one for `CL.THROTTLE`, and one for all
+    /// descriptors with wildcards.
     fn table_gauges(&self) -> [Family; 3] {
         let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: &str, of: (usize, u64), places: usize| {
@@ -264,6 +266,9 @@ impl Server {
             if let Some((usage, capacity)) = rule.trial.usage() {
                 add(&format!("{} (trial)", rule.name), usage, capacity);
             }
+        }
+        if let Some((usage, capacity)) = self.service.descriptor_usage() {
+            add(ENVOY, usage, capacity);
         }
         let gauge = |name, help, values| Family::gauge(name, help).labelled("rule", values);
         let gone = "Clients that were not idle and had to go.";

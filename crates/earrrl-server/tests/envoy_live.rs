@@ -108,6 +108,25 @@ fn descriptors_do_not_vanish_with_their_file() {
     assert!(left(&server).is_null());
 }
 
+#[test]
+fn clients_that_descriptors_displace_are_counted() {
+    let mut config = parse("[engine]\ncapacity = 100");
+    config.envoy.files = vec![testdata("envoy/shop.yaml")];
+    config.envoy.load().unwrap();
+    let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
+    let displaced = || {
+        let metrics = server.http().get("/metrics").body;
+        let line = "earrrl_clients_displaced_total{rule=\"ENVOY\"} ";
+        let found = metrics.lines().find_map(|each| each.strip_prefix(line)?.parse::<u64>().ok());
+        found.expect("a line for descriptors")
+    };
+    assert_eq!(displaced(), 0);
+    for user in 0..5000 {
+        ask(server.http, ("shop", "user", &user.to_string()), &json!({}));
+    }
+    assert!(displaced() > 1000, "{}", displaced());
+}
+
 /// A thousandth descriptor in a thousand clients' room is counted elsewhere than the first one, which stays.
 #[test]
 fn clients_keep_their_counts_when_descriptors_crowd() {

@@ -9,10 +9,18 @@ use earrrl_redis::Consistency;
 
 use crate::engine::{Engine, PlannedLimit};
 
-/// The prepared limits with tables of their own, by their names in the engine, each with its capacity. The
-/// plans of the configuration share the rules.
+/// The prepared limits with tables of their own.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<(Box<str>, Arc<Rule>, usize)>>);
+pub(super) struct Known(Mutex<Vec<KnownLimit>>);
+
+#[derive(Debug)]
+struct KnownLimit {
+    /// The name in the engine.
+    name: Box<str>,
+    /// The rule, which the plans of the configuration share.
+    rule: Arc<Rule>,
+    capacity: usize,
+}
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
@@ -27,8 +35,8 @@ impl Known {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
         let shrinks = |name: &str| !engine.has_files() && !names.contains(name);
-        let gone = known.iter().filter(|(name, ..)| shrinks(name));
-        let gone = gone.map(|(name, rule, capacity)| {
+        let gone = known.iter().filter(|limit| shrinks(&limit.name));
+        let gone = gone.map(|KnownLimit { name, rule, capacity }| {
             let capacity = if rule.limit().fits_words() { 1 } else { *capacity };
             let consistency = Consistency::Exact;
             PlannedLimit { name, rule, capacity, consistency, store: None }
@@ -37,7 +45,11 @@ impl Known {
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());
         let own = wanted.iter().filter(|limit| limit.store.is_none());
-        let own = own.map(|limit| (limit.name.into(), Arc::clone(limit.rule), limit.capacity));
+        let own = own.map(|limit| KnownLimit {
+            name: limit.name.into(),
+            rule: Arc::clone(limit.rule),
+            capacity: limit.capacity,
+        });
         *known = own.collect();
         Ok(ids)
     }

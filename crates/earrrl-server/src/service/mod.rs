@@ -337,6 +337,13 @@ impl Service {
         self.descriptors.load().as_ref().map_or(0, |descriptors| descriptors.tree.limits().len())
     }
 
+    /// Returns the usage of the stores of descriptors with wildcards, and the number of clients that they are
+    /// sized for; `None` if there are none in memory.
+    pub fn descriptor_usage(&self) -> Option<((usize, u64), usize)> {
+        let usage = self.descriptors.load().as_ref()?.usage(&self.engine)?;
+        Some((usage, self.envoy.1))
+    }
+
     /// Returns the metrics of descriptors under the names of envoyproxy/ratelimit; the list is
     /// empty if the configuration does not enable them.
     pub fn descriptor_metrics(&self) -> Vec<Family> {

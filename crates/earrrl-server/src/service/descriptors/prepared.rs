@@ -240,6 +240,24 @@ impl Descriptors {
         counted.map(|(found, limit)| (path_hash(found), limit.path.is_some())).collect()
     }
 
+    /// Returns the number of clients of the limits with wildcards, and the number of those that were displaced
+    /// although they were not idle; `None` if there are no such limits in memory. The other limits have one
+    /// client each.
+    pub fn usage(&self, engine: &Engine) -> Option<(usize, u64)> {
+        let mut stores: HashMap<Option<usize>, (usize, u64)> = HashMap::new();
+        for (index, limit) in self.limits.iter().enumerate() {
+            let is_open = self.tree.limits().get(index).is_some_and(is_open);
+            if let LimitKind::Counted(id, _) = &limit.kind
+                && is_open
+                && let Some(usage) = engine.usage(*id)
+            {
+                // All limits in the shared store report the same clients.
+                stores.insert(limit.path.is_none().then_some(index), usage);
+            }
+        }
+        stores.into_values().reduce(|all, each| (all.0 + each.0, all.1 + each.1))
+    }
+
     /// Returns the limit at this index in the tree.
     pub fn limit(&self, index: usize) -> Option<&DescriptorLimit> {
         self.limits.get(index)
