@@ -265,7 +265,9 @@ async fn answer<B: RequestBody>(
     if guesses {
         sleep(GUESSING).await;
     }
-    if (guesses || server.connections.are_stopping()) && !http2 {
+    // The rest of a body that is too long is not read, so that no further request can be.
+    let leaves_body = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
+    if (guesses || leaves_body || server.connections.are_stopping()) && !http2 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
