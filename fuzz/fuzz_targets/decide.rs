@@ -7,8 +7,8 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use earrrl::algorithm::sliding_window::Edge;
 use earrrl::{
-    Concurrent, Cost, Exponential, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage, Rule, SlidingCounter,
-    SlidingLog, SlidingWindow, State, Mode, TokenBucket, Wait,
+    Concurrent, Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage,
+    Rule, SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket, Wait,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -141,7 +141,10 @@ fn assert_every_algorithm() {
     let made: Vec<String> =
         (0..=u8::MAX).filter_map(made).map(|limit| Rule::from(limit).to_string()).collect();
     for name in earrrl::internal::algorithms() {
-        assert!(made.iter().any(|rule| rule.starts_with(name)), "`Parameters::build` makes no {name}");
+        assert!(
+            made.iter().any(|rule| rule.starts_with(name)),
+            "`Parameters::build` makes no {name}"
+        );
     }
 }
 

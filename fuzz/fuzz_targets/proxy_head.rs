@@ -22,6 +22,8 @@ fuzz_target!(|bytes: &[u8]| {
     let (result, length) = read(bytes);
     assert!(length <= 4096);
     if result.is_ok() {
-        assert!(read(&bytes[..length - 1]).0.is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof));
+        assert!(
+            read(&bytes[..length - 1]).0.is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof)
+        );
     }
 });

@@ -1,7 +1,7 @@
 //! The rule grammar: any text is read or refused, and what is read prints back.
 #![no_main]
 
-use earrrl::{Cost, Nanos, Rule, Mode};
+use earrrl::{Cost, Mode, Nanos, Rule};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use earrrl::conformance::block_on;
 use earrrl::table::{Change, KeyHash, MIN_WORD, Table, Word};
-use earrrl::{Charge, Cost, Engine, ManualClock, MemoryEngine, Nanos, ReferenceEngine, Rule, RuleId, Mode};
+use earrrl::{
+    Charge, Cost, Engine, ManualClock, MemoryEngine, Mode, Nanos, ReferenceEngine, Rule, RuleId,
+};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
@@ -105,15 +107,18 @@ fn answer_alike(engine: &MemoryEngine<Arc<ManualClock>>, reference: &ReferenceEn
     let one = Charge { rule: RuleId(place as u32), key: &key, cost };
     let both = [one, Charge { rule: next, ..one }];
     match r.kind {
-        Kind::Check => {
-            same(block_on(engine.decide(&[one], Mode::Check, None)), block_on(reference.decide(&[one], Mode::Check, None)))
-        }
-        Kind::Both => {
-            same(block_on(engine.decide(&both, Mode::Check, None)), block_on(reference.decide(&both, Mode::Check, None)))
-        }
-        Kind::Peek => {
-            same(block_on(engine.decide(&both, Mode::Peek, None)), block_on(reference.decide(&both, Mode::Peek, None)))
-        }
+        Kind::Check => same(
+            block_on(engine.decide(&[one], Mode::Check, None)),
+            block_on(reference.decide(&[one], Mode::Check, None)),
+        ),
+        Kind::Both => same(
+            block_on(engine.decide(&both, Mode::Check, None)),
+            block_on(reference.decide(&both, Mode::Check, None)),
+        ),
+        Kind::Peek => same(
+            block_on(engine.decide(&both, Mode::Peek, None)),
+            block_on(reference.decide(&both, Mode::Peek, None)),
+        ),
         Kind::Refund => same(
             block_on(engine.refund(&one, None, None)),
             block_on(reference.refund(&one, None, None)),
