@@ -623,10 +623,13 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
         }
         assert_eq!((limiter.len(), limiter.displaced()), (CLIENTS as usize, 0));
     }
-    let mut limiter: Limiter<u64> = Limiter::builder(busy).capacity(1000).build().unwrap();
+    let mut limiter: Limiter<u64> = Limiter::builder(busy.clone()).capacity(1000).build().unwrap();
     assert!((0..1000).all(|client| limiter.check(&client).is_allowed()));
     limiter.change(small).unwrap();
     assert!(limiter.bytes() < 40_000, "{}", limiter.bytes());
+    limiter.change(busy.with_max_bytes(100_000_000).unwrap()).unwrap();
+    assert!((0..1000).all(|client| limiter.check(&client).is_allowed()));
+    assert_eq!(limiter.len(), 1000);
 }
 
 /// The map has far fewer bytes than before, but each client takes a thirtieth of them only.
