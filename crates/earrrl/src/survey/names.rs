@@ -67,7 +67,8 @@ impl Default for NameOptions {
 /// A directory of names beside the table of a rule, which stores hashes only.
 ///
 /// It has the clients that were denied, or allowed above a share of their limit. If it is full, the
-/// client with the lowest rate is dropped. An allowed client below that share costs one comparison.
+/// client with the lowest rate of some 64 or more is dropped; with as many clients as its capacity, about 5 %
+/// have no name. An allowed client below that share costs one comparison.
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, NameOptions, Names, Rule};
