@@ -127,7 +127,8 @@ fn clients_that_descriptors_displace_are_counted() {
     assert!(displaced() > 1000, "{}", displaced());
 }
 
-/// A thousandth descriptor in a thousand clients' room is counted elsewhere than the first one, which stays.
+/// With room for 1,000 clients, a single descriptor for any value has a table of its own, while two would share a
+/// store. A reload that adds or removes the second one leaves the first one where its clients are.
 #[test]
 fn clients_keep_their_counts_when_descriptors_crowd() {
     let folder = tempfile::tempdir().unwrap();

@@ -145,7 +145,8 @@ struct CommitPart {
 
 /// Returns the part of an estimate that a commit corrects. That is all of it, unless the client's record was
 /// converted to other parameters since the reservation was made: then it is the part that the record still
-/// has. If nobody knows the parameters of that time, no part is taken to be left.
+/// has. If this server does not know the parameters of that time, the commit gives nothing back, and charges
+/// only what the request cost above its estimate.
 async fn commit_part(
     shared: &Shared,
     link: &mut Link,

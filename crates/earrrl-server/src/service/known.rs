@@ -25,7 +25,7 @@ struct KnownLimit {
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
     /// that are no longer wanted shrink to the smallest size, unless they are in files. Maps of larger states keep
-    /// their size, since they take memory for the clients they have only. The limits themselves stay in the
+    /// their capacity, since they take memory only for the clients that they have. The limits themselves stay in the
     /// engine, since requests in flight may still use them, and so do the clients of a shared store.
     pub(super) fn prepare(
         &self,

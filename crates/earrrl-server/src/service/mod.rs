@@ -205,10 +205,10 @@ impl Service {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm).map_err(|error| error.to_string())?;
         let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
-        let now = self.descriptors.load_full();
-        let now = now.as_deref();
+        let before = self.descriptors.load_full();
+        let before = before.as_deref();
         let plan =
-            descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares, now);
+            descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares, before);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);

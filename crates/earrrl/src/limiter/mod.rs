@@ -305,11 +305,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             let now = self.clock.now();
             self.clients.convert(self.rule.limit(), rule.limit(), now);
             let bounds = Bounds::new(rule.limit(), self.capacity, most_bytes);
-            if self.clients.has_roomy_shards(&bounds) {
-                self.clients.bound(&bounds, rule.limit(), now);
-            } else {
-                self.clients.regroup(rule.limit(), &bounds, now);
-            }
+            self.clients.bound_alone(&bounds, rule.limit(), now);
         } else {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
         }

@@ -632,7 +632,7 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
     assert_eq!(limiter.len(), 1000);
 }
 
-/// The map has far fewer bytes than before, but each client takes a thirtieth of them only.
+/// The new rule has a thousandth of the bytes, of which each of the ten clients takes a thirtieth.
 #[test]
 fn a_changed_rule_keeps_the_clients_that_fit_its_bytes() {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));

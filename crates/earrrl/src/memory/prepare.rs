@@ -1,7 +1,7 @@
 //! Preparing rules, and changing them while requests are decided.
 
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -41,8 +41,8 @@ pub struct Preparation<'a> {
     /// The name of the store that the rule shares with other rules; `None` for a store of its own.
     ///
     /// A shared store takes memory as clients come, up to the greatest capacity of the rules that are prepared
-    /// in one call, so prepare all of its rules together. A rule that moves to another store leaves its
-    /// clients behind.
+    /// in one call, so prepare all of its rules together. The clients of a rule that is then prepared with
+    /// another store begin anew there.
     ///
     /// It has one state for each key, so a key must be decided under one of its rules at a time. If that
     /// changes from one request to the next, the client's state is converted. Each conversion to another
@@ -188,7 +188,7 @@ impl<C: Clock> MemoryEngine<C> {
         if !moving.is_empty() {
             let forgotten = moving.into_iter().filter(|(_, after)| after.older.is_none());
             lock(&self.given_up).extend(forgotten.map(|(before, _)| before.clients));
-            self.tidy();
+            self.move_clients();
         }
         Ok(ids)
     }
@@ -209,6 +209,24 @@ impl<C: Clock> MemoryEngine<C> {
     /// next request, since their keys are not known. The next change tries again, and so does each
     /// further call of this function. The memory of such a table is freed after its last client.
     pub fn tidy(&self) -> bool {
+        self.drop_idle();
+        self.move_clients()
+    }
+
+    /// Frees the memory of clients with larger states that are as good as new. Rules that share a store are
+    /// many, so the store is looked at once.
+    fn drop_idle(&self) {
+        let mut shared = HashSet::new();
+        for place in 0..self.rules.load().len() {
+            let Some(known) = self.rules.load().get(place).cloned() else { continue };
+            if known.clients.shared_map().is_none_or(|map| shared.insert(map)) {
+                known.clients.drop_idle(known.rule.limit(), self.clock.now());
+            }
+        }
+    }
+
+    /// Moves the clients that a change left behind, and returns true if none is left.
+    fn move_clients(&self) -> bool {
         let _sweeping = lock(&self.sweeping);
         if let Some(directory) = &self.directory {
             directory.reached(self.clock.now());
@@ -218,11 +236,8 @@ impl<C: Clock> MemoryEngine<C> {
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the
             // guard protects.
-            let Some(known) = self.rules.load().get(place).cloned() else { continue };
-            known.clients.drop_idle(known.rule.limit(), self.clock.now());
-            if known.older.is_none() {
-                continue;
-            }
+            let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
+            let Some(known) = known else { continue };
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
                 // Another thread may have taken a client out of the older store and not stored it in the
                 // new one yet. Once the rule has no older store, requests take that client for a new one.

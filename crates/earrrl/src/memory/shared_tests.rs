@@ -66,8 +66,8 @@ fn a_state_is_converted_to_the_limit_of_the_request() {
     }
 }
 
-/// A shared store for few clients has more shards than clients. Some engines here place several clients in
-/// one shard, since each engine has a hash key of its own.
+/// A shared store for few clients has more shards than clients. Which clients meet in one shard depends on the
+/// engine's hash key, which is random, so many engines are tried.
 #[test]
 fn a_shared_store_keeps_as_many_clients_as_its_capacity() {
     for capacity in [2, 3, 5, 8, 12, 20] {
@@ -177,7 +177,8 @@ fn a_smaller_quota_keeps_the_clients_that_are_over_it() {
     }
 }
 
-/// Ten clients with full logs take a third of a bound of one megabyte, wherever their hashes place them.
+/// Ten clients with full logs take a third of the megabyte that the rule may take. All of them are kept, in
+/// whichever shards their hashes place them.
 #[test]
 fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
     let rule: Rule = "sliding-log 1000/1h".parse().unwrap();

@@ -359,8 +359,9 @@ fn requests_during_changes_are_counted_once() {
     }
 }
 
-/// A request that has taken a client out of the older store may not have stored it in the new one yet. Until
-/// it has, the rule must have its older store, or another request would take the client for a new one.
+/// A request moves a client in two steps: out of the older store, then into the new one. The rule must have its
+/// older store until the second step is done. Otherwise, another request would find the client in no store, and
+/// take it for a new client.
 #[test]
 fn a_change_ends_after_the_moves_that_have_begun() {
     for text in ["fixed-window 9/1h", "sliding-log 9/1h"] {

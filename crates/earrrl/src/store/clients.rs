@@ -361,11 +361,11 @@ impl Clients {
         }
     }
 
-    /// Returns true if clients can stay in this store under these bounds; see [`States::has_roomy_shards`].
-    pub(crate) fn has_roomy_shards(&self, bounds: &Bounds) -> bool {
+    /// Returns the address of the map if the rule shares it with others.
+    pub(crate) fn shared_map(&self) -> Option<usize> {
         match &self.kept {
-            Kept::Words(_) => true,
-            Kept::States(states) => states.has_roomy_shards(bounds),
+            Kept::States(states) if states.is_shared() => Some(states.address()),
+            _ => None,
         }
     }
 
@@ -376,9 +376,13 @@ impl Clients {
         }
     }
 
-    /// Moves all clients to a new map within these bounds. No other thread may decide at the same time.
-    pub(crate) fn regroup(&mut self, limit: &Limit, bounds: &Bounds, now: Nanos) {
+    /// Sets the bounds as [`bound`](Self::bound) does, or moves all clients to a new map if the shards of this one
+    /// would have too little room. No other thread may decide at the same time.
+    pub(crate) fn bound_alone(&mut self, bounds: &Bounds, limit: &Limit, now: Nanos) {
         let Kept::States(states) = &self.kept else { return };
+        if states.has_roomy_shards(bounds) {
+            return self.bound(bounds, limit, now);
+        }
         let next = States::within(bounds);
         for mut shard in states.each() {
             // The latest visit comes first, and must come last into the new map.

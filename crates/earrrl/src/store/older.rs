@@ -46,8 +46,8 @@ pub(crate) fn lock_move(kept: &Kept, key: KeyHash) -> MutexGuard<'static, ()> {
     }
 }
 
-/// Waits until every move that has begun has ended. A thread that has taken a client out of a store holds
-/// the client's lock until the client is in the next store.
+/// Waits until every move of a client to another store that has begun has ended. A thread that moves a client
+/// holds one of these locks, chosen by the client's key, until the client is in the next store.
 pub(crate) fn wait_for_moves() {
     WORDS.0.iter().chain(&STATES.0).for_each(|lock| {
         drop(lock.lock().unwrap_or_else(PoisonError::into_inner));

@@ -66,9 +66,9 @@ impl Default for NameOptions {
 
 /// A directory of names beside the table of a rule, which stores hashes only.
 ///
-/// It has the clients that were denied, or allowed above a share of their limit. If it is full, the
-/// client with the lowest rate of some 64 or more is dropped; with as many clients as its capacity, about 5 %
-/// have no name. An allowed client below that share costs one comparison.
+/// It has the clients that were denied, or allowed above a share of their limit. Names are kept in
+/// groups of at least 64; if a group is full, its client with the lowest rate is dropped. So of as many
+/// clients as the capacity, about 5 % have no name. An allowed client below that share costs one comparison.
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, NameOptions, Names, Rule};

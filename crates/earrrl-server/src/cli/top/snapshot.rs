@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use earrrl::{Name, Nanos, TopClient, Wait};
 use earrrl_logs::line::Escaped;
+use earrrl_server::protocol::http::insert_key;
 use serde_json::{Value, json};
 
 /// The number of characters of a name that are shown at most.
@@ -167,10 +166,8 @@ impl TopSnapshot {
                     "remaining": one.remaining, "retry_after": one.retry_after,
                     "allowed": one.allowed, "denied": one.denied, "first_seen": one.first_seen,
                     "first_denied": one.first_denied, "last_denied": one.last_denied });
-            match one.key.as_deref().map(|key| (str::from_utf8(key), key)) {
-                Some((Ok(key), _)) => shown["key"] = key.into(),
-                Some((Err(_), key)) => shown["key_b64"] = STANDARD.encode(key).into(),
-                None => {}
+            if let Some(key) = &one.key {
+                insert_key(&mut shown, key);
             }
             shown
         };

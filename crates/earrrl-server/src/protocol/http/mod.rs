@@ -23,3 +23,4 @@ mod top;
 mod trial;
 
 pub use routes::{admin_router, reserved_router, router};
+pub use top::insert_key;

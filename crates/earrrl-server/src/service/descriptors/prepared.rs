@@ -233,29 +233,29 @@ fn rule_of(limit: &TreeLimit, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>,
 }
 
 impl Descriptors {
-    /// Returns, for each limit that is counted, the hash of its path, and true if it shares a store.
-    fn in_shared_stores(&self) -> HashMap<PathHash, bool> {
-        let counted = self.tree.limits().iter().zip(&self.limits);
-        let counted = counted.filter(|(_, limit)| matches!(limit.kind, LimitKind::Counted(..)));
-        counted.map(|(found, limit)| (path_hash(found), limit.path.is_some())).collect()
+    /// Returns the limits that the engine counts: as configured, as prepared, and the id in the engine.
+    fn counted(&self) -> impl Iterator<Item = (&TreeLimit, &DescriptorLimit, RuleId)> {
+        self.tree.limits().iter().zip(&self.limits).filter_map(|(found, limit)| match limit.kind {
+            LimitKind::Counted(id, _) => Some((found, limit, id)),
+            LimitKind::Zero(_) | LimitKind::Unlimited => None,
+        })
     }
 
-    /// Returns the number of clients of the limits with wildcards, and the number of those that were displaced
-    /// although they were not idle; `None` if there are no such limits in memory. The other limits have one
-    /// client each.
+    /// Returns, for each limit that is counted, the hash of its path, and true if it shares a store.
+    fn in_shared_stores(&self) -> HashMap<PathHash, bool> {
+        self.counted().map(|(found, limit, _)| (path_hash(found), limit.path.is_some())).collect()
+    }
+
+    /// Returns how many clients the limits with wildcards have, and how many clients they have displaced that
+    /// were not idle; `None` if no such limit is in memory. The other limits have one client each, which is
+    /// never displaced.
     pub fn usage(&self, engine: &Engine) -> Option<(usize, u64)> {
-        let mut stores: HashMap<Option<usize>, (usize, u64)> = HashMap::new();
-        for (index, limit) in self.limits.iter().enumerate() {
-            let is_open = self.tree.limits().get(index).is_some_and(is_open);
-            if let LimitKind::Counted(id, _) = &limit.kind
-                && is_open
-                && let Some(usage) = engine.usage(*id)
-            {
-                // All limits in the shared store report the same clients.
-                stores.insert(limit.path.is_none().then_some(index), usage);
-            }
-        }
-        stores.into_values().reduce(|all, each| (all.0 + each.0, all.1 + each.1))
+        let open = || self.counted().filter(|(found, ..)| is_open(found));
+        let own = open().filter(|(_, limit, _)| limit.path.is_none());
+        // All limits in the shared store report the same clients.
+        let shared = open().find(|(_, limit, _)| limit.path.is_some());
+        let usages = own.chain(shared).filter_map(|(.., id)| engine.usage(id));
+        usages.reduce(|all, each| (all.0 + each.0, all.1 + each.1))
     }
 
     /// Returns the limit at this index in the tree.

@@ -33,8 +33,8 @@ const MIN_SHARDS: usize = 64;
 /// The number of clients in a shard of a large map. A map that grows moves all of its clients while it is
 /// locked, and with this many no request waits for a millisecond.
 const CLIENTS_PER_SHARD: usize = 8192;
-/// The number of clients with the largest states for which a shard has room at least, unless the map is too
-/// small for that. Clients are spread over the shards by their hashes, so with less room, a shard could be full
+/// The least number of clients with the largest states that fit into a shard, unless the whole map is smaller
+/// than that. Clients are spread over the shards by their hashes, so with less room, a shard could be full
 /// while most of the map is empty.
 const BUSY_PER_SHARD: usize = 12;
 
@@ -69,8 +69,8 @@ impl States {
         self.shard_bytes.load(Relaxed) * self.shards.len()
     }
 
-    /// Sets the bounds of the map, and evicts clients while it is over them. `limit` is the limit of clients
-    /// that have none of their own.
+    /// Sets the bounds of the map, and evicts clients while it is over them. `limit` is the limit of the
+    /// clients that are stored without one; `None` if every client is stored with its limit.
     fn set_bounds(&self, capacity: usize, max_bytes: usize, limit: Option<&Limit>, now: Nanos) {
         let clients = max_clients_per_shard(capacity, self.shards.len());
         let bytes = max_bytes / self.shards.len();
@@ -141,7 +141,8 @@ fn bytes_in(shards: usize, capacity: usize, state: usize) -> Option<usize> {
     clients.checked_mul(state.checked_add(OVERHEAD)?)
 }
 
-/// Returns the most shards of a map with room for this number of clients that have the largest states.
+/// Returns the largest number of shards into which a map can be divided that has room for `busy` clients with
+/// the largest states.
 fn max_shards(busy: usize) -> usize {
     1 << (busy / BUSY_PER_SHARD).max(1).ilog2()
 }

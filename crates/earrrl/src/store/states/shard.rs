@@ -120,7 +120,7 @@ impl Shard {
     }
 
     /// Sets the most clients and the most bytes of the shard, and evicts clients while it is over them. `limit`
-    /// is the limit of clients that have none of their own.
+    /// is the limit of the clients that are stored without one.
     pub(super) fn set_bounds(
         &mut self,
         (max_clients, max_bytes): (usize, usize),

@@ -39,6 +39,11 @@ impl View {
         self.shared_under.is_some()
     }
 
+    /// Returns the address of the map, which is the same for all rules that share it.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.states).addr()
+    }
+
     /// Returns a client's state and its limit if the rule shares the map.
     pub(crate) fn shared_state(&self, key: KeyHash) -> Option<(State, Arc<Limit>)> {
         let (state, limit) = self.lock_of(key).stored(key)?;
@@ -75,14 +80,14 @@ impl Bounds {
         }
     }
 
-    /// Returns the most shards of a map that may have this many bytes.
+    /// Returns the largest number of shards for which a map of this many bytes has enough room in each.
     fn max_shards(&self, bytes: usize) -> usize {
         max_shards(bytes / self.state_bytes.saturating_add(OVERHEAD))
     }
 
-    /// Returns the most bytes of a map with this many shards that may have `before` bytes so far. Unless a rule
-    /// says otherwise, that is the memory that as many busy clients as its capacity need in these shards,
-    /// but at most half of the memory that is available now, or as much as before.
+    /// Returns the most bytes that a map with this many shards may take. That is the rule's `max_bytes`, or else
+    /// the memory that as many busy clients as the capacity need in these shards. That memory is at most
+    /// half of what is available now, or `before`, the most bytes that the map could take until now, if that is more.
     fn bytes(&self, shards: usize, before: usize) -> usize {
         self.max_bytes.unwrap_or_else(|| {
             let busy = bytes_in(shards, self.capacity, self.state_bytes).unwrap_or(usize::MAX);
@@ -109,8 +114,8 @@ impl States {
         Self::with_shards(shards, bounds.capacity, bytes)
     }
 
-    /// Returns true if the map has no more shards than a new one within these bounds, as far as they are
-    /// explicit.
+    /// Returns true if each shard has enough room within these bounds. That can be false only if a rule has
+    /// `max_bytes`.
     pub(crate) fn has_roomy_shards(&self, bounds: &Bounds) -> bool {
         bounds.max_bytes.is_none_or(|bytes| self.shards.len() <= bounds.max_shards(bytes))
     }
@@ -120,8 +125,9 @@ impl States {
         self.set_bounds(bounds.capacity, bounds.bytes(self.shards.len(), 0), None, now);
     }
 
-    /// Sets the bounds of the map of one rule, whose limit is `limit`, as [`bound`](Self::bound) does, but lets
-    /// it keep the memory that it may have so far if the rule still needs that.
+    /// Sets the bounds of a map that belongs to one rule, whose limit is `limit`, and evicts clients while the map
+    /// is over them. The map may take as much memory as before if the rule still needs it, even if that
+    /// is more than half of the memory that is available now.
     pub(crate) fn bound_anew(&self, bounds: &Bounds, limit: &Limit, now: Nanos) {
         let bytes = bounds.bytes(self.shards.len(), self.most_bytes());
         self.set_bounds(bounds.capacity, bytes, Some(limit), now);
