@@ -207,7 +207,8 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// Only a table whose size was changed keeps clients: those that are not idle stay until their
     /// next request, since their keys are not known. The next change tries again, and so does each
-    /// further call of this function. The memory of such a table is freed after its last client.
+    /// further call of this function. The memory of such a table, and of the tables of later changes, is
+    /// freed after its last client.
     pub fn tidy(&self) -> bool {
         self.drop_idle();
         self.move_clients()

@@ -202,9 +202,10 @@ impl Prepared {
     /// Moves all clients that can be moved. Returns the rule without the older stores that are then
     /// empty, or `None` if no store was emptied.
     pub(super) fn sweep(&self, now: Nanos, empty: &mut Vec<Arc<Clients>>) -> Option<Self> {
-        let before = empty.len();
-        let older = self.older.as_ref()?.sweep(&self.rule, &self.clients, now, empty);
-        (empty.len() > before).then(|| Self { older, ..self.clone() })
+        let before = self.older.as_ref()?;
+        let older = before.sweep(&self.rule, &self.clients, now, empty);
+        let stores = older.as_ref().map_or(0, |older| older.stores());
+        (stores < before.stores()).then(|| Self { older, ..self.clone() })
     }
 
     /// Returns the number of clients that were evicted although they were not idle.

@@ -468,6 +468,26 @@ fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
     assert!(lock(&engine.given_up).is_empty());
 }
 
+/// A store without clients is referred to by an older one that still has clients. No change waits for it, and
+/// both are freed after the last client.
+#[test]
+fn changes_do_not_wait_for_the_clients_of_the_oldest_table() {
+    let (clock, rule) = (Arc::new(ManualClock::new(START)), "gcra 1/m burst=5".parse().unwrap());
+    let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
+    let id = engine.prepare_with("rule", &rule, 100).unwrap();
+    ask(&engine, &[(id, 0)], Mode::Check);
+    let stores = [1000, 10_000, 100_000].map(|capacity| {
+        engine.prepare_with("rule", &rule, capacity).unwrap();
+        assert!(lock(&engine.given_up).is_empty(), "{capacity}");
+        Arc::downgrade(&engine.rules.load().get(0).unwrap().clients)
+    });
+    let alive = || stores.each_ref().map(|store| store.upgrade().is_some());
+    assert_eq!((engine.tidy(), alive()), (false, [true, true, true]));
+    assert_eq!(ask(&engine, &[(id, 0)], Mode::Check).remaining, 3);
+    assert_eq!((engine.tidy(), alive()), (true, [false, false, true]));
+    assert!(lock(&engine.given_up).is_empty());
+}
+
 /// A rule that is prepared again without a capacity keeps its capacity.
 #[test]
 fn preparing_again_without_a_capacity_keeps_it() {

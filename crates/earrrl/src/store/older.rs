@@ -89,7 +89,7 @@ impl Older {
         }
     }
 
-    /// Moves all clients to the new store, adds the stores that are then empty to `empty`, and
+    /// Moves all clients to the new store, adds the stores that can be freed then to `empty`, and
     /// returns the stores that still have clients. States that fit no word any more are rounded up,
     /// since the table has no keys. If the new table has another size, only clients
     /// that are idle are removed, and the others move at their next request: the older table has
@@ -104,7 +104,10 @@ impl Older {
         let older = self.older.as_ref();
         let older = older.and_then(|older| older.sweep(rule, clients, now, empty));
         if self.is_empty_after_sweep(rule, clients, now) {
-            empty.push(Arc::clone(&self.clients));
+            // An older store that still has clients refers to this one, and frees it when it is freed itself.
+            if older.is_none() {
+                empty.push(Arc::clone(&self.clients));
+            }
             return older;
         }
         let (limit, clients) = (self.limit, Arc::clone(&self.clients));
@@ -144,6 +147,11 @@ impl Older {
                 }
             }
         }
+    }
+
+    /// Returns the number of stores from this one to the oldest.
+    pub(crate) fn stores(&self) -> usize {
+        1 + self.older.as_ref().map_or(0, |older| older.stores())
     }
 
     /// Returns the number of clients that have not moved yet.
