@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -129,6 +130,9 @@ impl Tls {
 impl Acceptors {
     fn load(config: &TlsConfig) -> Result<Self, String> {
         let base = server_config(config)?;
+        if let Some(why) = outdated(&config.cert) {
+            tracing::warn!("[server.tls] {why}");
+        }
         let speaking = |protocols: &[&[u8]]| {
             let mut config = base.clone();
             config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
@@ -192,6 +196,25 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
         Ok(found) => Ok(found),
         Err(error) => Err(format!("{}: {error}", file.display())),
     }
+}
+
+/// Returns a warning if the first certificate of a file is not valid now, so that clients will refuse it.
+pub fn outdated(file: &Path) -> Option<String> {
+    let certificates = certificates(file).ok()?;
+    let certificate = webpki::EndEntityCert::try_from(certificates.first()?).ok()?;
+    let (algorithms, usage) = (webpki::ALL_VERIFICATION_ALGS, webpki::KeyUsage::server_auth());
+    // Without authorities the result is always an error. The certificate's times are checked first.
+    let (what, instant) = match certificate
+        .verify_for_usage(algorithms, &[], &[], UnixTime::now(), usage, None, None)
+        .err()?
+    {
+        webpki::Error::CertExpired { not_after, .. } => ("expired on", not_after),
+        webpki::Error::CertNotValidYet { not_before, .. } => ("is not valid before", not_before),
+        _ => return None,
+    };
+    let instant = UNIX_EPOCH.checked_add(Duration::from_secs(instant.as_secs()))?;
+    let instant = httpdate::fmt_http_date(instant);
+    Some(format!("{}: the certificate {what} {instant}; clients will refuse it", file.display()))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

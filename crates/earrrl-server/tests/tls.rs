@@ -13,6 +13,7 @@ use std::thread;
 use crate::support;
 use crate::support::certificates::{Authority, Tls, connect, shake, shown};
 use crate::support::http::Client;
+use crate::support::process::BINARY;
 use crate::support::{TestServer, installed, make_pipe, pipe_that_is_read, resp, testdata, until};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
@@ -208,6 +209,30 @@ fn a_certificate_that_cannot_be_read_holds_up_nothing() {
     for _ in 0..3 {
         assert_eq!(shown_certificate(&client, server.http), first);
         assert!(healthy(&client, server.http));
+    }
+}
+
+/// A certificate that is not valid now may be all that there is, so that the server warns and uses it.
+#[test]
+fn certificates_outside_their_time_are_warned_about() {
+    for (years, what) in [
+        ([2000, 2001], "expired on Mon, 01 Jan 2001 00:00:00 GMT"),
+        ([4000, 4001], "is not valid before Sat, 01 Jan 4000 00:00:00 GMT"),
+    ] {
+        let authority = authority();
+        let file = authority.path("limits.toml");
+        fs::write(&file, authority.table("") + RULE).unwrap();
+        let check = || Command::new(BINARY).args(["config", "check"]).arg(&file).output().unwrap();
+        let fine = check();
+        assert!(fine.status.success() && fine.stderr.is_empty(), "{fine:?}");
+        authority.issue_for("server", &["localhost"], years);
+        let (warned, text) = (check(), authority.path("server.pem"));
+        assert!(warned.status.success());
+        let wanted = format!(
+            "warning: [server.tls] {}: the certificate {what}; clients will refuse it\n",
+            text.display()
+        );
+        assert_eq!(String::from_utf8_lossy(&warned.stderr), wanted);
     }
 }
 

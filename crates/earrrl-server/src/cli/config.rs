@@ -12,7 +12,7 @@ use earrrl_logs::text::counted;
 use earrrl_server::config::listen::{ListenAddress, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, EnvoyConfig, limitador};
 use earrrl_server::service::memory_check::{self, OverMemory};
-use earrrl_server::tls::Tls;
+use earrrl_server::tls::{Tls, outdated};
 
 use super::{CliFailure, explain, failure};
 
@@ -130,6 +130,9 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
             let place = config.tls_places.iter().find(|(path, _)| is_named(path));
             mistake(file, place.map(|(_, place)| place.clone()), format!("[server.tls] {why}"))
         })?;
+        if let Some(caution) = outdated(&tls.cert) {
+            writeln!(io::stderr(), "warning: [server.tls] {caution}")?;
+        }
     }
     if config.limits_nothing() {
         return Err(mistake(file, None, Config::LIMITS_NOTHING.to_owned()));

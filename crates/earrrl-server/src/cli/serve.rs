@@ -253,7 +253,9 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
     if cfg!(debug_assertions) {
-        tracing::info!("this build is not optimised: do not measure it; `--release` makes a fast one");
+        tracing::info!(
+            "this build is not optimised: do not measure it; `--release` makes a fast one"
+        );
     }
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),

@@ -45,8 +45,27 @@ impl Authority {
         fs::write(self.path(&format!("{name}.key")), key).unwrap();
     }
 
+    /// Writes a certificate that is valid from the first of these years to the second, as [`issue`](Self::issue)
+    /// does.
+    pub fn issue_for(&self, name: &str, names: &[&str], [from, until]: [i32; 2]) {
+        let (certificate, key) = self.sign_with(names, |params| {
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        });
+        fs::write(self.path(&format!("{name}.pem")), certificate).unwrap();
+        fs::write(self.path(&format!("{name}.key")), key).unwrap();
+    }
+
     /// Returns a new certificate and its key as PEM.
     pub fn sign(&self, names: &[&str]) -> (String, String) {
+        self.sign_with(names, |_| ())
+    }
+
+    fn sign_with(
+        &self,
+        names: &[&str],
+        adjust: impl FnOnce(&mut CertificateParams),
+    ) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let (uris, hosts): (Vec<&str>, Vec<&str>) =
             names.iter().partition(|name| name.contains("://"));
@@ -54,6 +73,7 @@ impl Authority {
         let mut params = CertificateParams::new(hosts).unwrap();
         let uris = uris.into_iter().map(|uri| SanType::URI(uri.try_into().unwrap()));
         params.subject_alt_names.extend(uris);
+        adjust(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         (certificate.pem(), key.serialize_pem())
     }
