@@ -249,6 +249,17 @@ pub fn parse(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
+/// Returns true for the addresses of this machine and of private networks, which are no clients on the Internet.
+pub(crate) fn is_internal(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let carrier_grade = v4.octets()[0] == 100 && v4.octets()[1] & 0xC0 == 64;
+            v4.is_loopback() || v4.is_private() || v4.is_link_local() || carrier_grade
+        }
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,6 +331,24 @@ mod tests {
             let found = Prefixes::new(ipv4, 64).key_of_text(text.as_bytes(), &mut buffer);
             assert_eq!(str::from_utf8(found), Ok(key), "{text}");
         }
+    }
+
+    #[test]
+    fn internal_addresses_are_known() {
+        let internal = [
+            "127.0.0.9",
+            "10.1.2.3",
+            "172.31.0.1",
+            "192.168.0.1",
+            "169.254.0.1",
+            "100.127.0.1",
+            "::1",
+        ];
+        let external =
+            ["192.0.2.7", "172.32.0.1", "100.128.0.1", "100.63.0.1", "2001:db8::1", "fec0::1"];
+        let is_internal = |text: &&str| is_internal(text.parse().unwrap());
+        assert!(internal.iter().chain(&["fd00::1", "fe80::1"]).all(is_internal));
+        assert!(!external.iter().any(is_internal));
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl RequestCharges {
             let start = self.keys.len();
             if rule.key.write(request, &mut self.keys) {
                 self.keys.bound(start);
+                rule.warn_of_proxy(request);
             } else {
                 self.keys.truncate(start);
                 rule.warn_without_peer(request);

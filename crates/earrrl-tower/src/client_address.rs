@@ -173,6 +173,21 @@ impl ClientAddress {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
+    /// Returns true if `peer` looks like a proxy that is not trusted: a loopback or private address. If its
+    /// requests have [`header`](Self::header) or the like, the proxy's clients count as one.
+    ///
+    /// ```
+    /// use earrrl_tower::ClientAddress;
+    /// let behind_proxy = ClientAddress::default().trust("10.0.0.0/8".parse()?);
+    /// assert!(behind_proxy.overlooks("127.0.0.1".parse()?));
+    /// assert!(!behind_proxy.overlooks("10.0.0.1".parse()?));
+    /// assert!(!behind_proxy.overlooks("192.0.2.7".parse()?));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn overlooks(&self, peer: IpAddr) -> bool {
+        self.hops == 0 && !self.trusts(peer) && address::is_internal(peer.to_canonical())
+    }
+
     /// Returns the client's address. `peer` is the address of the connection, if it has one.
     ///
     /// ```
@@ -209,7 +224,8 @@ impl ClientAddress {
     }
 
     /// Returns the client's address, given the value of [`header`](Self::header). Several lines of the
-    /// header are one value, with commas between them.
+    /// header are one value, with commas between them. The address is whole: pass it to
+    /// [`Prefixes::key`] or [`Prefixes::network`], so that the addresses of one customer are one client.
     ///
     /// ```
     /// use earrrl_tower::ClientAddress;

@@ -45,6 +45,13 @@ pub trait Key: Send + Sync + 'static {
     fn needs_peer_address(&self) -> bool {
         false
     }
+
+    /// Returns true if the request seems to come from a proxy that is not trusted, so that the key is the
+    /// proxy's and not the client's. The layer then logs a warning.
+    fn overlooks_proxy(&self, request: &Parts) -> bool {
+        let _ = request;
+        false
+    }
 }
 
 /// The buffer to which a key is written. Keys of up to 48 bytes need no allocation.
@@ -151,6 +158,12 @@ pub fn peer_address(request: &Parts) -> Option<IpAddr> {
 impl Key for ClientAddress {
     fn needs_peer_address(&self) -> bool {
         true
+    }
+
+    fn overlooks_proxy(&self, request: &Parts) -> bool {
+        let names = ["x-forwarded-for", "forwarded", "x-real-ip", self.header()];
+        names.iter().any(|name| request.headers.contains_key(*name))
+            && peer_address(request).is_some_and(|peer| self.overlooks(peer))
     }
 
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
@@ -340,9 +353,6 @@ where
     }
 }
 
-/// Implements [`Key`] for tuples of keys. Each part is written after its length, as in
-/// `9:192.0.2.7,5:alice,`, so that two different clients never share a key. A request must have all
-/// parts.
 impl<K: Key + ?Sized> Key for Box<K> {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
         (**self).write(request, key)
@@ -350,6 +360,10 @@ impl<K: Key + ?Sized> Key for Box<K> {
 
     fn needs_peer_address(&self) -> bool {
         (**self).needs_peer_address()
+    }
+
+    fn overlooks_proxy(&self, request: &Parts) -> bool {
+        (**self).overlooks_proxy(request)
     }
 }
 
@@ -362,8 +376,15 @@ impl Key for Vec<Box<dyn Key>> {
     fn needs_peer_address(&self) -> bool {
         self.iter().any(|part| part.needs_peer_address())
     }
+
+    fn overlooks_proxy(&self, request: &Parts) -> bool {
+        self.iter().any(|part| part.overlooks_proxy(request))
+    }
 }
 
+/// Implements [`Key`] for tuples of keys. Each part is written after its length, as in
+/// `9:192.0.2.7,5:alice,`, so that two different clients never share a key. A request must have all
+/// parts.
 macro_rules! tuples {
     ($($key:ident)*) => {
         #[allow(non_snake_case, reason = "a type's name is its place's")]
@@ -376,6 +397,11 @@ macro_rules! tuples {
             fn needs_peer_address(&self) -> bool {
                 let ($($key,)*) = self;
                 $($key.needs_peer_address())||*
+            }
+
+            fn overlooks_proxy(&self, request: &Parts) -> bool {
+                let ($($key,)*) = self;
+                $($key.overlooks_proxy(request))||*
             }
         }
     };

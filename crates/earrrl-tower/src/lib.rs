@@ -77,6 +77,7 @@ mod event;
 mod forwarded;
 mod future;
 pub mod headers;
+mod hints;
 mod judge;
 pub mod key;
 mod layer;

@@ -1,13 +1,12 @@
 //! A rule with its key, its costs and its exemptions.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use earrrl::{Cost, Rule};
 use http::StatusCode;
 use http::request::Parts;
 use http::response;
 
-use crate::key::{Key, peer_address};
+use crate::hints::Hints;
+use crate::key::Key;
 
 type OfRequest<T> = Box<dyn Fn(&Parts) -> T + Send + Sync>;
 type OfResponse<T> = Box<dyn Fn(&response::Parts) -> T + Send + Sync>;
@@ -36,8 +35,7 @@ pub struct RequestRule {
     pub(crate) reserved: bool,
     pub(crate) exempt: Option<OfRequest<bool>>,
     pub(crate) plans: Vec<Plan>,
-    /// True once a request without a connection's address was logged.
-    warned: AtomicBool,
+    pub(crate) hints: Hints,
 }
 
 /// A rule that takes the place of another for the requests that match a condition.
@@ -103,7 +101,7 @@ impl RequestRule {
             reserved: false,
             exempt: None,
             plans: Vec::new(),
-            warned: AtomicBool::new(false),
+            hints: Hints::default(),
         }
     }
 
@@ -228,25 +226,5 @@ impl RequestRule {
     pub(crate) fn named_rules(&self) -> impl Iterator<Item = (&str, &Rule)> {
         let plans = self.plans.iter().map(|plan| (&*plan.name, &plan.rule));
         std::iter::once((&*self.name, &self.rule)).chain(plans)
-    }
-
-    /// Logs once that the key needs the connection's address and the server does not supply it.
-    /// Without the warning, an operator would not notice that all clients share one limit, or that
-    /// none is limited.
-    #[cold]
-    pub(crate) fn warn_without_peer(&self, request: &Parts) {
-        if !self.key.needs_peer_address() || peer_address(request).is_some() {
-            return;
-        }
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                rule = self.name,
-                missing = ?self.missing,
-                "requests lack the address of their connection, so the rule cannot tell clients \
-                 apart; with axum, enable the feature `axum` of earrrl-tower and serve \
-                 `into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable the \
-                 feature `tonic`; elsewhere, insert `earrrl_tower::PeerAddress` into the requests' extensions"
-            );
-        }
     }
 }

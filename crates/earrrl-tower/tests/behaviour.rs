@@ -323,6 +323,32 @@ fn a_server_that_does_not_supply_addresses_is_warned_of_once() {
     }
 }
 
+/// A proxy on this machine or in its network names clients in a header that is not read.
+#[test]
+fn a_proxy_that_is_not_trusted_is_warned_of_once() {
+    let forwarded = [("x-forwarded-for", "192.0.2.7")];
+    let trusting = ClientAddress::default().trust("10.0.0.0/8".parse().unwrap());
+    let limit = || rule("gcra 1/s burst=2");
+    for (rule, peer, headers, expected) in [
+        (per_address("gcra 1/s burst=2"), "127.0.0.1", &forwarded[..], 1),
+        (per_address("gcra 1/s burst=2"), "::ffff:10.0.0.1", &forwarded, 1),
+        (per_address("gcra 1/s burst=2"), "127.0.0.1", &[], 0),
+        (per_address("gcra 1/s burst=2"), "198.51.100.1", &forwarded, 0),
+        (RequestRule::new("a", limit(), trusting.clone()), "127.0.0.1", &forwarded, 1),
+        (RequestRule::new("a", limit(), trusting.clone()), "10.0.0.1", &forwarded, 0),
+        (RequestRule::new("a", limit(), (trusting, key::Method)), "127.0.0.1", &forwarded, 1),
+        (RequestRule::new("a", limit(), key::Everyone), "127.0.0.1", &forwarded, 0),
+    ] {
+        let (engine, _) = engine();
+        let mut service = layer(&engine, [rule]).layer(Counting::default());
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            (0..3).for_each(|_| drop(ask(&mut service, request(peer, headers))));
+        });
+        assert_eq!(warnings.0.load(Ordering::SeqCst), expected, "{peer} {headers:?}");
+    }
+}
+
 /// An engine that changes a rule only when the test permits it.
 struct Blocking {
     engine: Engine,
