@@ -20,6 +20,7 @@ mod figures;
 mod follow;
 mod foresight;
 mod formats;
+mod hints;
 mod ledger;
 mod listeners;
 mod memory;

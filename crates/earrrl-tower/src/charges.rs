@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use crate::key::KeyBuffer;
+use crate::key::{KeyBuffer, peer_address};
 use crate::prepared::LayerRule;
 use crate::request_rule::{Missing, RequestCost, RequestRule};
 
@@ -60,10 +60,12 @@ impl RequestCharges {
             let start = self.keys.len();
             if rule.key.write(request, &mut self.keys) {
                 self.keys.bound(start);
-                rule.warn_of_proxy(request);
+                rule.hints.proxy(&rule.name, &*rule.key, request);
             } else {
                 self.keys.truncate(start);
-                rule.warn_without_peer(request);
+                if rule.key.needs_peer_address() && peer_address(request).is_none() {
+                    rule.hints.no_peer(&rule.name, rule.missing);
+                }
                 match rule.missing {
                     Missing::Shared => {}
                     Missing::Skip => continue,

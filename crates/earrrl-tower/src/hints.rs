@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use http::request::Parts;
 
-use crate::key::peer_address;
-use crate::request_rule::RequestRule;
+use crate::key::{Key, peer_address};
 
 /// The number of a rule's first requests that are examined for an overlooked proxy.
 const EXAMINED: u32 = 10_000;
 
-/// What was not logged yet about a rule.
+/// The warnings about a rule that were not logged yet.
 pub(crate) struct Hints {
     /// True once a request without a connection's address was logged.
     no_peer: AtomicBool,
@@ -26,45 +25,41 @@ impl Default for Hints {
     }
 }
 
-impl RequestRule {
-    /// Logs once that the key needs the connection's address and the server does not supply it.
+impl Hints {
+    /// Logs once that the key of a rule needs the connection's address and the server does not supply it.
+    /// `missing` is the treatment of such requests.
     #[cold]
-    pub(crate) fn warn_without_peer(&self, request: &Parts) {
-        if !self.key.needs_peer_address() || peer_address(request).is_some() {
-            return;
-        }
-        if !self.hints.no_peer.swap(true, Relaxed) {
+    pub(crate) fn no_peer(&self, rule: &str, missing: impl fmt::Debug) {
+        if !self.no_peer.swap(true, Relaxed) {
             warn(&format_args!(
-                "rule {}: requests lack the address of their connection, so the rule cannot tell clients apart \
-                 (missing = {:?}); with axum 0.8, enable the feature `axum` of earrrl-tower and serve \
+                "rule {rule}: requests lack the address of their connection, so the rule cannot tell clients apart \
+                 (missing = {missing:?}); with axum 0.8, enable the feature `axum` of earrrl-tower and serve \
                  `into_make_service_with_connect_info::<SocketAddr>()`; with tonic 0.14, enable the feature \
                  `tonic`; elsewhere, insert `earrrl_tower::PeerAddress` into the requests' extensions",
-                self.name, self.missing,
             ));
         }
     }
 
-    /// Logs once, among the first requests, that a proxy is not trusted.
+    /// Logs once, among a rule's first requests, that a proxy is not trusted.
     #[inline]
-    pub(crate) fn warn_of_proxy(&self, request: &Parts) {
-        if self.hints.left.load(Relaxed) > 0 {
-            self.examine(request);
+    pub(crate) fn proxy(&self, rule: &str, key: &dyn Key, request: &Parts) {
+        if self.left.load(Relaxed) > 0 {
+            self.examine(rule, key, request);
         }
     }
 
     #[cold]
-    fn examine(&self, request: &Parts) {
-        if !self.key.overlooks_proxy(request) {
-            let _ = self.hints.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        } else if self.hints.left.swap(0, Relaxed) > 0
+    fn examine(&self, rule: &str, key: &dyn Key, request: &Parts) {
+        if !key.overlooks_proxy(request) {
+            let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        } else if self.left.swap(0, Relaxed) > 0
             && let Some(peer) = peer_address(request)
         {
+            let length = if peer.is_ipv4() { 32 } else { 128 };
             warn(&format_args!(
-                "rule {}: requests from {peer} name clients in X-Forwarded-For or the like, which is not read, \
+                "rule {rule}: requests from {peer} name clients in X-Forwarded-For or the like, which is not read, \
                  so that all of these clients are one; if {peer} is a proxy, trust it: \
-                 `ClientAddress::trust(\"{peer}/{}\".parse()?)`, or trusted_proxies or trustedProxies",
-                self.name,
-                if peer.is_ipv4() { 32 } else { 128 },
+                 `ClientAddress::trust(\"{peer}/{length}\".parse()?)`, or trusted_proxies or trustedProxies",
             ));
         }
     }

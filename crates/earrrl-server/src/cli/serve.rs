@@ -252,11 +252,6 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
     runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
     let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
-    if cfg!(debug_assertions) {
-        tracing::info!(
-            "this build is not optimised: do not measure it; `--release` makes a fast one"
-        );
-    }
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
@@ -313,6 +308,11 @@ fn announce(args: &ServeArgs, running: &Running, config: &Config) {
     let descriptors = config.envoy.tree.as_ref().map_or(0, |tree| tree.limits().len());
     let rules = config.rules.len();
     tracing::info!(%http, %resp, %grpc, %admin, rules, descriptors, "serving");
+    if cfg!(debug_assertions) {
+        tracing::info!(
+            "this build is not optimised: do not measure it; `--release` makes a fast one"
+        );
+    }
     if config.limits_nothing() {
         tracing::warn!("{}", Config::LIMITS_NOTHING);
     }

@@ -46,7 +46,7 @@ pub(super) type Lines<'a> = SmallVec<[Cow<'a, [u8]>; 1]>;
 
 /// Decides a proxied request under every rule that matches it, and calls `then` with the verdict
 /// and the decision behind it. `lines` returns the values of a header by its name in lower case; it
-/// is called only for headers that rules use and for `content-type`. Without a decision before
+/// is called only for headers that rules use, for `content-type` and for `x-forwarded-for`. Without a decision before
 /// `deadline`, the verdict is that of the rules' `on_error`, or of the engine's policy.
 pub(super) async fn decide<'a, T>(
     server: &Server,
@@ -61,6 +61,11 @@ pub(super) async fn decide<'a, T>(
             format!("{header}: several values; want one, since it decides which limit counts");
         return then(refuse(rules.deny_status, &why), &Answer::default());
     }
+    if server.service.hints.awaits_proxy()
+        && let Some(proxy) = asked.peer.filter(|peer| is_overlooked(*peer, &rules, &lines))
+    {
+        server.service.hints.overlooked_proxy(proxy);
+    }
     let attributes = attributes(&rules, asked, &lines);
     let manner = Manner { mode: Mode::Check, available: true };
     let answer = server.service.ask_matching_before(&rules, &attributes, manner, deadline).await;
@@ -72,6 +77,20 @@ pub(super) async fn decide<'a, T>(
         verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
     }
     then(verdict, &answer)
+}
+
+/// Returns true if `peer` looks like a proxy that is not trusted, and names another client than itself.
+fn is_overlooked<'a>(
+    peer: IpAddr,
+    rules: &ActiveRules,
+    lines: &impl Fn(&str) -> Lines<'a>,
+) -> bool {
+    rules.reading.client_address.overlooks(peer)
+        && lines("x-forwarded-for").last().is_some_and(|line| {
+            let last = line.rsplit(|byte| *byte == b',').next().unwrap_or_default();
+            let last = str::from_utf8(last).ok().and_then(address::parse);
+            last.is_some_and(|last| last != peer.to_canonical())
+        })
 }
 
 /// Returns true if the lines of a header have different values.

@@ -7,6 +7,7 @@ use super::Service;
 use super::answer::{Answer, Unjudged};
 use super::ask::Manner;
 use super::attributes::Attributes;
+use super::hints;
 use super::key::{Key, bounded_owned};
 use super::limit::PreparedLimit;
 use super::rule::ActiveRule;
@@ -71,11 +72,14 @@ impl Service {
         let Some(applied) = rule.applied_to(request) else { return Application::None };
         let (limit, key) = (applied.limit, rule.key(request));
         let stored = |key| applied.stored_key(bounded_owned(key));
-        if rule.lacks(request, &key).is_none() {
+        let Some(attribute) = rule.lacks(request, &key) else {
             return Application::Charge(limit, stored(key));
-        }
+        };
         let counted = manner.mode != Mode::Peek;
         if counted {
+            if rule.missing == OnMissing::Share {
+                hints::lacks(rule, attribute);
+            }
             rule.outcomes.missing.increment();
         }
         match (rule.missing, limit.rule.action()) {

@@ -9,6 +9,7 @@ pub mod descriptors;
 pub mod error;
 pub mod estimates;
 pub mod event_source;
+pub mod hints;
 mod inline;
 pub mod key;
 mod known;
@@ -60,6 +61,8 @@ const MAX_RESETS: usize = 1024;
 pub struct Service {
     /// The counters for the server's metrics.
     pub metrics: Metrics,
+    /// The warnings about proxies that were logged already.
+    pub hints: hints::Hints,
     engine: Engine,
     known: Known,
     known_from_plane: Known,
@@ -120,6 +123,7 @@ impl Service {
         engine.log_swept();
         Ok(Self {
             metrics,
+            hints: hints::Hints::default(),
             engine,
             known,
             known_from_plane: Known::default(),
@@ -284,7 +288,7 @@ impl Service {
         // The future is pinned on the stack, since moving it would copy many bytes.
         let clock = self.clock.0.as_ref();
         let answer = pin!(descriptors.answer(&self.engine, &rules, clock, request, mode));
-        match deadline.filter(|_| self.engine.waits()) {
+        let answer = match deadline.filter(|_| self.engine.waits()) {
             None => answer.await,
             Some(deadline) => {
                 let decided = descriptors::in_time(answer, deadline).await;
@@ -297,7 +301,22 @@ impl Service {
                     Ok(descriptors::undecided(request, passes))
                 })
             }
+        };
+        let is_limited = |answer: &RateLimitResponse| {
+            answer.statuses.iter().any(|status| status.current_limit.is_some())
+        };
+        if answer.as_ref().is_ok_and(|answer| !is_limited(answer))
+            && !descriptors.tree.has_domain(&request.domain)
+        {
+            self.hints.unknown_domain(&request.domain);
         }
+        answer
+    }
+
+    /// Logs that a proxy's question got an error in place of a verdict, and counts it.
+    pub fn refused_question(&self, why: &str) {
+        self.metrics.unjudged.count(PassReason::Refused);
+        self.hints.refused(self.clock.0.now(), why);
     }
 
     /// Reserves an estimate under the limits of descriptors. Returns true if the request is allowed,

@@ -72,6 +72,16 @@ impl Process {
         }
     }
 
+    /// Waits for the next warning in the log, and returns its line.
+    pub fn until_warned(&mut self) -> serde_json::Value {
+        loop {
+            let line = self.until_logged("");
+            if line["level"] == "WARN" {
+                return line;
+            }
+        }
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

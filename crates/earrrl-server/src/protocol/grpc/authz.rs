@@ -12,7 +12,6 @@ use tonic::{Code, Status};
 use super::call;
 use super::message::frame;
 use super::reply::Reply;
-use crate::metrics::PassReason;
 use crate::protobuf::authorization::{
     AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
     HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,
@@ -38,8 +37,8 @@ pub(super) async fn answer(
 ) -> Reply {
     let started = Instant::now();
     let answered = check(server, all, request, started).await.map(|answer| frame(&answer));
-    if answered.is_err() {
-        server.service.metrics.unjudged.count(PassReason::Refused);
+    if let Err(status) = &answered {
+        server.service.refused_question(status.message());
     }
     server.service.metrics.http_request.record(started.elapsed());
     answered

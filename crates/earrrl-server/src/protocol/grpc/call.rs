@@ -14,7 +14,6 @@ use tonic::Status;
 use super::message::{Incoming, frame};
 use super::reply::Reply;
 use crate::config::access::Scope;
-use crate::metrics::PassReason;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest, RateLimitResponse};
 use crate::protocol::bearer::{self, TokenRefused};
 use crate::protocol::http2::held::HeldBytes;
@@ -104,8 +103,8 @@ impl RateLimitCall {
 
     fn conclude(&self, server: &Server, answer: &Reply) {
         let counts = server.service.descriptor_counts();
-        if answer.is_err() {
-            server.service.metrics.unjudged.count(PassReason::Refused);
+        if let Err(status) = answer {
+            server.service.refused_question(status.message());
         }
         match answer {
             Ok(_) => {}

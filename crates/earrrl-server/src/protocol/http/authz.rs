@@ -16,7 +16,6 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::request::authorize;
 use crate::config::access::Scope;
-use crate::metrics::PassReason;
 use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
 use crate::protocol::response::Verdict;
 use crate::protocol::response::problem::Problem;
@@ -54,7 +53,7 @@ pub(super) async fn answer(server: &Server, request: &Parts, peer: Option<IpAddr
     let permitted = authorize(server, &request.headers, Scope::Check)
         .and_then(|access| access.permit_all_rules().map_err(Problem::from));
     if let Err(problem) = permitted {
-        metrics.unjudged.count(PassReason::Refused);
+        server.service.refused_question(&problem.detail);
         return problem.into_response();
     }
     let verdict = verdict(server, request, peer).await;

@@ -133,6 +133,9 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     let mut greeting = builder.handshake(stream);
     let greeted = poll_fn(|context| {
         if let Poll::Ready(connection) = Pin::new(&mut greeting).poll(context) {
+            if connection.as_ref().is_err_and(|error| !error.is_io()) {
+                server.service.hints.not_http2();
+            }
             return Poll::Ready(connection.ok());
         }
         match term.poll(context) {

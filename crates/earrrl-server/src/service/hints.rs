@@ -1,0 +1,115 @@
+//! Warnings about settings of proxies that turn limits off, or make all clients one. Each is logged once, or once a
+//! minute: requests cause them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use earrrl::Nanos;
+
+use super::attributes::shown;
+use super::rule::ActiveRule;
+
+/// The time between two warnings about refused questions, in seconds.
+const PERIOD: u64 = 60;
+/// The number of unknown domains that are named.
+const MAX_DOMAINS: usize = 16;
+
+/// The warnings that were logged already.
+#[derive(Debug, Default)]
+pub struct Hints {
+    /// The second at which a refused question was last logged.
+    refused: AtomicU64,
+    proxy: AtomicBool,
+    http1: AtomicBool,
+    domains: Mutex<BTreeSet<String>>,
+}
+
+impl Hints {
+    /// Logs that a proxy's question got an error in place of a verdict.
+    pub fn refused(&self, now: Nanos, why: &str) {
+        let (now, before) = (now.get() / 1_000_000_000, self.refused.load(Relaxed));
+        let is_due = before == 0 || now.saturating_sub(before) >= PERIOD;
+        if is_due && self.refused.compare_exchange(before, now.max(1), Relaxed, Relaxed).is_ok() {
+            tracing::warn!(
+                error = why,
+                "a proxy got no verdict on a client's request; until that is mended, it lets all requests pass, or none"
+            );
+        }
+    }
+
+    /// Returns true if no proxy was overlooked so far.
+    pub fn awaits_proxy(&self) -> bool {
+        !self.proxy.load(Relaxed)
+    }
+
+    /// Logs that the requests of what seems to be a proxy name other clients, which are not read.
+    pub fn overlooked_proxy(&self, peer: IpAddr) {
+        if !self.proxy.swap(true, Relaxed) {
+            tracing::warn!(
+                %peer,
+                "requests from this address name clients in X-Forwarded-For, which is not read, so that all of these \
+                 clients are one; if it is a proxy, add it to trusted_proxies in [client_address]"
+            );
+        }
+    }
+
+    /// Logs that a client of the gRPC port speaks another protocol than HTTP/2.
+    pub fn not_http2(&self) {
+        if !self.http1.swap(true, Relaxed) {
+            tracing::warn!(
+                "a connection for gRPC began with something other than HTTP/2; in Envoy, the cluster of the rate \
+                 limit service needs http2_protocol_options, or it lets all requests pass"
+            );
+        }
+    }
+
+    /// Logs that no limit is in the domain that Envoy's rate limit filter names.
+    pub fn unknown_domain(&self, domain: &str) {
+        let mut named = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
+        let domain = shown(domain);
+        if named.len() < MAX_DOMAINS && !named.contains(&domain) {
+            tracing::warn!(
+                domain,
+                "requests name a domain that no descriptor file and no rule has, so they are not limited"
+            );
+            named.insert(domain);
+        }
+    }
+}
+
+/// Logs the first request that lacks an attribute of the rule's key and shares a limit with all others like it.
+pub(super) fn lacks(rule: &ActiveRule, attribute: &str) {
+    if rule.outcomes.missing.get() == 0 {
+        tracing::warn!(
+            rule = %rule.name,
+            attribute,
+            "a request lacks this attribute of the rule's key; all such requests share one limit, unless `missing` \
+             is set. Does the proxy pass it on?"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_questions_are_logged_once_a_minute() {
+        let hints = Hints::default();
+        let seconds = [100, 101, 159, 160, 90, 220].map(|second| {
+            let before = hints.refused.load(Relaxed);
+            hints.refused(Nanos::from_secs(second), "invalid token");
+            hints.refused.load(Relaxed) != before
+        });
+        assert_eq!(seconds, [true, false, false, true, false, true]);
+    }
+
+    #[test]
+    fn a_bounded_number_of_domains_is_remembered() {
+        let hints = Hints::default();
+        (0..100).for_each(|nth| hints.unknown_domain(&nth.to_string()));
+        assert_eq!(hints.domains.lock().unwrap().len(), MAX_DOMAINS);
+    }
+}
