@@ -100,6 +100,8 @@ pub use bounded_key::{MAX_KEY_LEN, bounded_key};
 pub use client_address::{AddressSource, ClientAddress};
 pub use event::Event;
 pub use future::ResponseFuture;
+/// The types of requests and responses, for services that do not depend on `http` themselves.
+pub use http;
 pub use judge::{Judged, Passed};
 pub use key::PeerAddress;
 pub use layer::{Builder, LayerError, RateLimitLayer};
