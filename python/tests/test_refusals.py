@@ -42,12 +42,13 @@ def test_options_that_are_wrong(options, message):
         Limiter("gcra 1/s burst=9", **options)
 
 
-def test_files_that_other_rules_use_are_refused(tmp_path):
+def test_clients_begin_afresh_under_another_algorithm(tmp_path):
     path = tmp_path / "states" / "login"
-    kept = Limiter("gcra 1/s burst=9", path=path)
-    assert kept.check("alice")
-    with pytest.raises(OSError, match="rule family"):
-        Limiter("fixed-window 8/1s", path=path)
+    kept = Limiter("gcra 1/d burst=2", path=path)
+    assert [kept.check("alice").allowed for _ in range(3)] == [True, True, False]
+    changed = Limiter("fixed-window 2/3650d", path=path)
+    assert [kept.check("alice").allowed, changed.check("alice").allowed] == [True, True]
+    assert not kept.check("alice") and not changed.check("alice")
 
 
 def test_a_rule_changes_in_all_limiters_of_a_file(tmp_path):

@@ -152,6 +152,40 @@ fn a_reload_of_one_server_changes_the_rule_of_all() {
     );
 }
 
+/// Another algorithm is no reason to stop a server: its clients begin afresh, and the log says so.
+#[test]
+fn a_server_begins_afresh_under_another_algorithm() {
+    let scratch = Scratch::new("algorithm");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.toml");
+    let write = |limit: &str| {
+        std::fs::write(&file, format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n"))
+            .unwrap();
+    };
+    write("token-bucket 5 refill=1/365d");
+    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
+    let arguments = [&arguments[..], &[scratch.0.to_str().unwrap()]].concat();
+    let mut first = Process::start(&arguments);
+    let second = scratch.server("login=token-bucket 5 refill=1/365d");
+    assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (5, 5));
+    write("fixed-window 3/3650d");
+    first.signal(Signal::HUP);
+    let afresh = "the rule has another algorithm, so its clients begin afresh";
+    first.until_logged(afresh);
+    first.until_logged("reloaded");
+    assert_eq!((admitted(&second, "alice"), admitted(&first, "bob")), (3, 3));
+    assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (0, 0));
+    drop((first, second));
+    write("gcra 1/365d burst=4");
+    let any = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+    let mut third = Command::new(BINARY);
+    let mut third = Process::begin(third.arg("serve").args(arguments).args(any));
+    let logged = third.until_logged(afresh);
+    assert_eq!(logged["fields"]["before"], "fixed-window 3/3650d leaky", "{logged}");
+    third.until_serving();
+    assert_eq!(admitted(&third, "alice"), 4);
+}
+
 #[test]
 fn the_files_of_a_server_are_listed_and_checked() {
     let scratch = Scratch::new("listed");
@@ -162,7 +196,9 @@ fn the_files_of_a_server_are_listed_and_checked() {
     let (show, _) = scratch.command("show", &[]);
     assert!(show.contains(&format!("processes: {} (earrrl)", server.child.id())), "{show}");
     assert!(scratch.command("check", &[]).1);
-    assert_eq!(scratch.command("prune", &["--rule", "login"]), (String::new(), true));
+    let (pruned, is_good) = scratch.command("prune", &["--rule", "login"]);
+    let used = format!("in use by {} (earrrl)", server.child.id());
+    assert!(pruned.contains(&used) && !is_good, "{pruned}");
     drop(server);
     let file = scratch.0.join("login.1.earrrl");
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100).unwrap();

@@ -104,7 +104,9 @@ impl Engine {
                     limits.iter().map(|&PlannedLimit { name, rule, capacity, store, .. }| {
                         Preparation { name, rule, capacity, store }
                     });
-                engine.prepare_all(&wanted.collect::<Vec<_>>())
+                let ids = engine.prepare_all(&wanted.collect::<Vec<_>>());
+                log_superseded(engine);
+                ids
             }
             RuleEngine::Redis(redis) => {
                 let wanted = limits.iter();
@@ -371,6 +373,13 @@ impl Engine {
             RuleEngine::Memory(engine) => engine.reset(rule, key).into_inner(),
             RuleEngine::Redis(redis) => redis.engine.reset(rule, key).await,
         }
+    }
+}
+
+/// Logs the rules to which this server has given another algorithm in their state files.
+fn log_superseded(engine: &MemoryEngine<Arc<dyn Clock>>) {
+    for (rule, before) in engine.superseded() {
+        tracing::warn!(rule, %before, "the rule has another algorithm, so its clients begin afresh");
     }
 }
 

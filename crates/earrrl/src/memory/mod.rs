@@ -219,6 +219,16 @@ impl<C: Clock> MemoryEngine<C> {
         std::mem::take(&mut *lock(&self.followed))
     }
 
+    /// Returns the rules to which this engine has given another algorithm in their state files since the last
+    /// call, as they were before. Their clients begin afresh.
+    pub fn superseded(&self) -> Vec<(String, Rule)> {
+        let rules = self.rules.load();
+        let superseded = |known: &Prepared| {
+            Some((String::from(&*known.name), known.clients.file()?.take_superseded()?.into()))
+        };
+        rules.iter().filter_map(superseded).collect()
+    }
+
     /// Returns all rules with their names, in the order of their ids.
     ///
     /// ```

@@ -174,7 +174,9 @@ impl Prepared {
         let Next { rule, clients } = self.clients.follow(&self.rule)?;
         let (version, earlier) = (self.version + 1, self.until(now));
         let (rule, clients, displaced) = (rule.clone(), Arc::clone(clients), self.displaced());
-        Some(Self { rule, clients, version, earlier, displaced, ..self.clone() })
+        let is_another = !rule.limit().is_of_the_algorithm_of(self.rule.limit());
+        let algorithm_since = if is_another { version } else { self.algorithm_since };
+        Some(Self { rule, clients, version, algorithm_since, earlier, displaced, ..self.clone() })
     }
 
     /// Returns this rule's limit, which holds until `now`, after the limits that it had before. The version

@@ -56,6 +56,14 @@ const CHANGES: [[&str; 2]; 7] = [
     ["sliding-counter 9/3650d", "sliding-counter 9/3000d"],
 ];
 
+/// Pairs of rules of different algorithms.
+const ALGORITHMS: [[&str; 2]; 4] = [
+    ["token-bucket 9 refill=1/365d", "fixed-window 9/3650d"],
+    ["gcra 1/365d burst=9", "sliding-counter 9/3000d"],
+    ["recent-average 4/30d period=30d strict", "gcra 1/365d burst=9"],
+    ["fixed-window 9/3650d", "sliding-counter 9/3650d"],
+];
+
 /// Asserts that the clients of a limiter have what remains to those of another one.
 fn assert_same(found: &Limiter<u64>, wanted: &Limiter<u64>, what: &str) {
     for client in 0..1001 {
@@ -101,7 +109,8 @@ fn clients_go_on_under_the_new_rule() {
 /// A process that uses a file goes on under the rule that another one, or its own change, gives it.
 #[test]
 fn clients_go_on_under_the_new_rule_in_all_processes() {
-    for [old, new] in CHANGES.into_iter().flat_map(|[a, b]| [[a, b], [b, a]]) {
+    let changes = CHANGES.into_iter().chain(ALGORITHMS);
+    for [old, new] in changes.flat_map(|[a, b]| [[a, b], [b, a]]) {
         let scratch = Scratch::alone();
         let [mut first, mut expected] = charged(old, &scratch);
         expected.change(new.parse().unwrap()).unwrap();
@@ -126,6 +135,59 @@ fn clients_go_on_under_the_new_rule_in_all_processes() {
         let last = open(old, &scratch.path(), CAPACITY).unwrap();
         assert_same(&last, &expected, &format!("{old} to {new} and back, alone"));
     }
+}
+
+/// Under another algorithm, clients begin afresh. A change back finds those that were not
+/// met meanwhile.
+#[test]
+fn clients_begin_afresh_under_another_algorithm() {
+    for [old, new] in ALGORITHMS.into_iter().flat_map(|[a, b]| [[a, b], [b, a]]) {
+        for capacity in [CAPACITY, 2 * CAPACITY] {
+            let scratch = Scratch::alone();
+            let [first, _] = charged(old, &scratch);
+            let remaining = |limiter: &Limiter<u64>, client| {
+                limiter.peek(&client, Cost::ONE).unwrap().remaining()
+            };
+            let [met, unmet] = [5, 7].map(|client| remaining(&first, client));
+            let fresh = remaining(&first, 0);
+            assert!(met < fresh && unmet < fresh);
+            drop(first);
+            let second = open(new, &scratch.path(), capacity).unwrap();
+            let unseen = remaining(&second, 0);
+            assert!((8..1000).all(|client| remaining(&second, client) == unseen));
+            assert!(second.check(&5).is_allowed());
+            drop(second);
+            let third = open(old, &scratch.path(), capacity).unwrap();
+            assert_eq!((remaining(&third, 5), remaining(&third, 7)), (fresh, unmet), "{old}");
+        }
+    }
+}
+
+/// An engine names the rules to which it has given another algorithm, once.
+#[test]
+fn an_engine_names_the_rules_of_another_algorithm() {
+    let scratch = Scratch::alone();
+    let engine = || MemoryEngine::with_state_for(100, &scratch.0).unwrap();
+    let [bucket, window]: [Rule; 2] =
+        [BUCKET, "fixed-window 5/1d"].map(|rule| rule.parse().unwrap());
+    let (first, second) = (engine(), engine());
+    let login = first.prepare("login", &bucket).unwrap();
+    second.prepare("login", &bucket).unwrap();
+    let charge = Charge { rule: login, key: b"alice", cost: "5".parse().unwrap() };
+    let allows = |engine: &MemoryEngine| {
+        engine.decide(&[charge], Mode::Check, None).into_inner().unwrap().allowed
+    };
+    assert!(allows(&first) && !allows(&second));
+    first.prepare("login", &window).unwrap();
+    assert_eq!(first.superseded(), [("login".to_string(), bucket.clone())]);
+    assert_eq!((first.superseded(), second.superseded()), (vec![], vec![]));
+    assert!(allows(&second) && !allows(&first));
+    second.tidy();
+    assert_eq!(second.followed(), [("login".to_string(), Ok(window))]);
+    drop((first, second));
+    let third = engine();
+    third.prepare("login", &bucket).unwrap();
+    assert_eq!(third.superseded().len(), 1);
 }
 
 /// Clients move to a table of another size, and the file before is removed once all of them have.

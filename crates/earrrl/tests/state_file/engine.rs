@@ -96,7 +96,10 @@ fn files_are_listed_copied_and_pruned() {
     // The file is in use.
     fs::write(scratch.0.join(".login.tmp"), "unfinished").unwrap();
     let names = ["login".to_string()];
-    assert_eq!(pruned(&scratch, &names), [scratch.0.join(".login.tmp")]);
+    let found = StateDirectory::prune(&scratch.0, &names).unwrap();
+    let [Ok(unfinished), Err(used)] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(*unfinished, scratch.0.join(".login.tmp"));
+    assert!(used.to_string().contains("login.1.earrrl: processes: some; expected none"), "{used}");
 
     let copied = StateDirectory::copy(&scratch.0, &target.0).unwrap();
     assert_eq!(copied.len(), 2);

@@ -256,13 +256,8 @@ pub(super) fn read_header(
 /// Compares a header with the wanted states. Returns the hasher of the file's keys, and the limit
 /// under which its states were stored.
 fn check(header: &FileHeader, wanted: &FileSpec<'_>) -> Result<(KeyHasher, Limit), HeaderFault> {
-    let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
     let hasher = check_hash(header, Some(wanted.known), wanted.key)?;
-    let (stored, limit) = (stored_limit(header)?, wanted.limit);
-    if !limit.is_of_the_algorithm_of(&stored) {
-        return fault("rule family", header.rule.clone(), limit.text());
-    }
-    Ok((hasher, stored))
+    Ok((hasher, stored_limit(header)?))
 }
 
 /// Returns the limit of a file's states.

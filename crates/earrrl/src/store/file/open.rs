@@ -1,7 +1,7 @@
 //! Opening state files.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 use super::checked::{Access, CheckedFile};
@@ -41,24 +41,42 @@ pub(crate) fn open(
     if file.keeps_states(wanted)? {
         return with_predecessors(&folder, &stem, file, wanted, now);
     }
+    let before = file.limit;
+    let mut opened = open_next(&folder, &stem, file, wanted, now)?;
+    if !limit.is_of_the_algorithm_of(&before) {
+        opened.file.superseded = Mutex::new(Some(before));
+    }
+    Ok(opened)
+}
+
+/// Creates and opens the next generation of a file. Clients of another algorithm stay in the generation
+/// before, where a change back finds those that were not met meanwhile.
+fn open_next(
+    folder: &Folder,
+    stem: &Stem,
+    file: CheckedFile,
+    wanted: &FileSpec<'_>,
+    now: impl FnOnce(Anchor) -> Nanos,
+) -> Result<Opened, StateError> {
     if !file.is_alone {
-        let next = succeed(&folder, &stem, &file, wanted)?;
-        let file = CheckedFile::open(&folder, &stem, next, wanted, Access::Shared)?;
-        return with_predecessors(&folder, &stem, file, wanted, now);
+        let next = succeed(folder, stem, &file, wanted)?;
+        let file = CheckedFile::open(folder, stem, next, wanted, Access::Shared)?;
+        return with_predecessors(folder, stem, file, wanted, now);
     }
     let mut instant = Nanos::ZERO;
     let remember = |anchor| {
         instant = now(anchor);
         instant
     };
-    let next = if file.has_sets_for(wanted) {
-        convert(&folder, &stem, file, wanted, remember)?
+    let is_converted = wanted.limit.is_of_the_algorithm_of(&file.limit);
+    let next = if is_converted && file.has_sets_for(wanted) {
+        convert(folder, stem, file, wanted, remember)?
     } else {
         // The clock may be that of another boot.
-        succeed(&folder, &stem, &file.renewed(wanted, remember)?, wanted)?
+        succeed(folder, stem, &file.renewed(wanted, remember)?, wanted)?
     };
-    let file = CheckedFile::open(&folder, &stem, next, wanted, Access::AloneIfUnused)?;
-    with_predecessors(&folder, &stem, file, wanted, |_| instant)
+    let file = CheckedFile::open(folder, stem, next, wanted, Access::AloneIfUnused)?;
+    with_predecessors(folder, stem, file, wanted, |_| instant)
 }
 
 /// Returns the lock to try for the latest generation of a file. A process that uses an earlier one

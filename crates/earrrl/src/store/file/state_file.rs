@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::vec::Vec;
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -60,6 +60,8 @@ pub(crate) struct StateFile {
     known: fn(&KeyHasher) -> u64,
     /// The entries that were removed when the file was opened.
     pub(crate) swept: Swept,
+    /// The limit of the generation before, if this one was made for another algorithm.
+    pub(super) superseded: Mutex<Option<Limit>>,
     /// The earlier generations in which clients may still be, the latest one first.
     pub(super) predecessors: ArcSwapOption<Vec<Arc<Predecessor>>>,
     /// True if the directory may have files of earlier generations.
@@ -77,8 +79,8 @@ impl StateFile {
         swept: Swept,
     ) -> Self {
         let (predecessors, has_earlier) = (ArcSwapOption::empty(), AtomicBool::new(false));
-        let fault = OnceLock::new();
-        Self { path, shared, is_shared, known, swept, predecessors, has_earlier, fault }
+        let (superseded, fault) = (Mutex::default(), OnceLock::new());
+        Self { path, shared, is_shared, known, swept, superseded, predecessors, has_earlier, fault }
     }
 
     /// Calls `open` with the properties of a file that continues this one under a limit. It must have the same
@@ -94,6 +96,12 @@ impl StateFile {
         let shared = self.is_shared.then_some(&self.shared);
         let (known, key) = (self.known, Some(&self.shared.key));
         open(&FileSpec { path: &path, limit, capacity, known, key, shared })
+    }
+
+    /// Returns the limit whose clients this process has left behind, since the rule has another algorithm now.
+    /// Only the first call returns it.
+    pub(crate) fn take_superseded(&self) -> Option<Limit> {
+        self.superseded.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns the number of clients in earlier generations.

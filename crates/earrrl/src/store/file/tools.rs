@@ -90,7 +90,7 @@ impl StateDirectory {
 
     /// Removes unfinished files, generations before the latest that have no clients left, and the files of
     /// the rules in `names`, unless a process uses them. Returns the removed files. A file that should
-    /// be removed and cannot be is an error in the list.
+    /// be removed and cannot be, and a file of `names` that is in use, is an error in the list.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be changed, or a name is not that of a rule.
@@ -110,7 +110,7 @@ impl StateDirectory {
         let mut found: Vec<Result<String, StateError>> = unfinished.map(Ok).collect();
         for (stem, generation) in folder.files()? {
             let is_removable = match names.contains(&stem.0) {
-                true => are_unused(&folder, &stem, &folder.generations(&stem)?),
+                true => refuse_used(&folder, &stem, generation).map(|()| true),
                 false => is_unneeded(&folder, &stem, generation).and_then(|is_unneeded| {
                     Ok(is_unneeded && is_unused(&folder, &stem, generation)?)
                 }),
@@ -165,6 +165,16 @@ pub(super) fn are_unused(
         }
     }
     Ok(true)
+}
+
+/// Returns an error if a process uses any generation of a file. The error names a generation.
+fn refuse_used(folder: &Folder, stem: &Stem, generation: u64) -> Result<(), StateError> {
+    if are_unused(folder, stem, &folder.generations(stem)?)? {
+        return Ok(());
+    }
+    let path = folder.path_of(stem, generation);
+    let used = StateError::refused(&path, "processes", "some", "none");
+    Err(used.held_by(holders(&folder.open_file(stem, generation)?)))
 }
 
 /// Returns true if no process uses a file.
