@@ -51,8 +51,9 @@ core.register_action("earrrl", {"http-req"}, function(txn)
     }
     local status = answer and answer.status or 0
     local action = answer and first(answer.headers, "x-ratelimit-action")
-    -- No answer, or an error of the server: serve without limits. A refusal (4xx) is a denial.
-    if not action and (status < 200 or status >= 500) then
+    -- No answer, an error of the server, or a token that it does not accept: serve without limits.
+    -- Another refusal (4xx) is a denial.
+    if not action and (status < 200 or status == 401 or status >= 500) then
         return
     end
     for _, name in ipairs({"ratelimit", "ratelimit-policy", "retry-after", "x-ratelimit-action"}) do

@@ -19,8 +19,9 @@ use std::process::Command;
 use support::balancer::{Balancer, balanced_server, each_client_is_limited, heads};
 use support::hostile::{self, none_is_served};
 use support::proxy::{
-    HAMMERING, Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone,
-    stays_closed_without_us, stays_open_while_we_hang, stays_open_without_us,
+    HAMMERING, Limiter, POLITE, Proxy, keeps_out_who_hammers, leaves_the_rest_alone,
+    limiter_with_a_token, serves_with_a_wrong_token, stays_closed_without_us,
+    stays_open_while_we_hang, stays_open_without_us,
 };
 
 fn program(path: &str) -> Command {
@@ -80,6 +81,20 @@ fn in_debians_nginx(file: &Path, text: &str) -> String {
     replaced
 }
 
+/// Each line of the part for sites is one of the recipe.
+#[test]
+fn the_part_of_nginx_for_sites_is_that_of_the_recipe() {
+    let lines = |name: &str| -> Vec<String> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/nginx").join(name);
+        let text = fs::read_to_string(file).unwrap();
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    };
+    let (recipe, part) = (lines("earrrl.conf"), lines("earrrl-ask.conf"));
+    for line in part.iter().filter(|line| !line.starts_with('#')) {
+        assert!(recipe.contains(line), "{line}");
+    }
+}
+
 /// Returns the users that a process and its children run as.
 fn users(process: u32) -> Vec<String> {
     let output = Command::new("ps")
@@ -136,10 +151,10 @@ fn haproxy_stays_open_without_us() {
 #[test]
 fn both_can_refuse_requests_without_us() {
     stays_closed_without_us("nginx", &mut run_nginx(), (403, 500), |text| {
-        text.replace("error_page 500 = @unasked;", "")
+        text.replace("return 204;", "return 500;")
     });
     stays_closed_without_us("haproxy", &mut run_haproxy(), (429, 429), |text| {
-        let condition = "if not action and (status < 200 or status >= 500) then\n";
+        let condition = "if not action and (status < 200 or status == 401 or status >= 500) then\n";
         let refuse = format!("{condition}txn:set_var(\"txn.earrrl_denied\", 503)\n");
         text.replace(condition, &refuse)
     });
@@ -154,6 +169,69 @@ fn while_we_hang_both_stay_open() {
         let proxy = Proxy::start_with(recipe, &limiter, &mut command, as_it_is);
         stays_open_while_we_hang(&proxy, &limiter);
     }
+}
+
+/// The site of docs/proxies.md, with several locations: files, applications, and a location that is not counted.
+fn site(limiter: &Limiter) -> Proxy {
+    Proxy::start_with("nginx", limiter, &mut run_nginx(), |file, text| {
+        let folder = file.parent().unwrap().display();
+        if file.ends_with("site.conf") {
+            for place in ["static", "private"] {
+                fs::create_dir_all(file.with_file_name(place)).unwrap();
+                fs::write(file.with_file_name(place).join("a.txt"), "a file").unwrap();
+            }
+            fs::write(file.with_file_name("robots.txt"), "a file").unwrap();
+            fs::write(file.with_file_name("passwords"), "alice:{PLAIN}secret").unwrap();
+        }
+        let private = format!(
+            "location /private/ {{ auth_basic login; auth_basic_user_file {folder}/passwords; }}\n    \
+             location /static/"
+        );
+        text.replace("include earrrl.conf", "include site.conf")
+            .replace("snippets/", "")
+            .replace("/srv/shop", &folder.to_string())
+            .replace("location /static/", &private)
+            .replace("50ms", "20s")
+    })
+}
+
+#[test]
+fn a_site_of_nginx_is_limited_and_stays_open_without_us() {
+    let files = "[[rule]]\nname = \"files\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
+                 match = { path = \"/static/*\" }\n";
+    let [api, shop] = ["api", "shop"]
+        .map(|name| files.replace("files", name).replace("/static/", &format!("/{name}/")));
+    let mut limiter = Limiter::start_with(429, &format!("{files}{api}{shop}"));
+    let proxy = site(&limiter);
+    let status = |path: &str| proxy.client(HAMMERING).get(path).status;
+    // nginx redirects what is not in /shop/ to /index.php, and a request counts once all the same.
+    let shown = proxy.client(HAMMERING).get("/shop/page");
+    assert_eq!(shown.body, "GET /index.php allow ");
+    assert!(shown.header("ratelimit").unwrap().starts_with("\"shop\";r=2;"), "{shown:?}");
+    assert_eq!([(); 3].map(|()| status("/shop/page")), [200, 200, 429]);
+    for path in ["/static/a.txt", "/api/a"] {
+        let seen: Vec<_> = (0..4).map(|_| status(path)).collect();
+        assert_eq!(seen, [200, 200, 200, 429], "{path}");
+    }
+    let denied = proxy.client(HAMMERING).get("/api/a");
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!((status("/"), status("/robots.txt")), (200, 200));
+    // A folder without an index, and a place that needs a password.
+    assert_eq!(proxy.client(POLITE).get("/static/").status, 403);
+    assert_eq!(status("/private/a.txt"), 401);
+    for answer in [401, 403, 500] {
+        assert_eq!(status(&format!("/status/{answer}")), answer);
+    }
+    limiter.kill();
+    for path in ["/static/a.txt", "/api/a", "/", "/robots.txt", "/static/a.txt"] {
+        let answer = proxy.client(HAMMERING).get(path);
+        let expected = if path.contains('.') { "a file" } else { &format!("GET {path} none ") };
+        assert_eq!((answer.status, &*answer.body), (200, expected), "{path}");
+    }
+    assert_eq!([status("/static/"), status("/private/a.txt")], [403, 401]);
+    limiter.serve();
+    support::until("limits are back", || status("/static/a.txt") == 429);
 }
 
 /// HAProxy runs with `user haproxy` and `chroot /var/lib/haproxy`, which needs root.
@@ -218,14 +296,25 @@ fn nginxs_clients_are_limited_one_by_one() {
     each_client_is_limited(&balancer, &server);
 }
 
-/// nginx's `auth_request` turns a denial with this status into a 500.
+/// `auth_request` makes a 500 of a denial with another status than 401 and 403, unless the recipe changes it.
 #[test]
 fn nginx_denies_by_any_status() {
     for deny_status in [401, 429, 503] {
         let limiter = Limiter::start(deny_status);
         let proxy = nginx(&limiter);
-        let seen: Vec<u16> = (0..4).map(|_| proxy.login(HAMMERING, "").status).collect();
-        assert_eq!(seen, [200, 200, 200, if deny_status == 401 { 401 } else { 429 }]);
+        let seen: Vec<u16> = (0..3).map(|_| proxy.login(HAMMERING, "").status).collect();
+        assert_eq!(seen, [200, 200, 200]);
+        let denied = proxy.login(HAMMERING, "");
+        assert_eq!((denied.status, denied.header("ratelimit").is_some()), (429, true));
+        assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    }
+}
+
+#[test]
+fn both_serve_with_a_wrong_token() {
+    for (recipe, mut command) in [("nginx", run_nginx()), ("haproxy", run_haproxy())] {
+        let limiter = limiter_with_a_token();
+        serves_with_a_wrong_token(&Proxy::start(recipe, &limiter, &mut command));
     }
 }
 

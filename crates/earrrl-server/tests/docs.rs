@@ -202,6 +202,11 @@ fn every_block_of_the_documentation_is_checked() {
                     assert_eq!(name, "wire.md");
                     "exchanges that the test `wire` replays"
                 }
+                "nginx" => {
+                    let site = fs::read_to_string(root().join("contrib/nginx/site.conf")).unwrap();
+                    assert!(site.ends_with(&block), "{name}: {block}");
+                    "parts of recipes that scripts/gate runs"
+                }
                 "ini" | "text" => "files of other programs, and outputs",
                 other => panic!("{name}: a block of the language {other:?}:\n{block}"),
             };

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use crate::support::hostile::{self, none_is_served};
 use crate::support::proxy::{
-    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, stays_closed_without_us,
-    stays_open_while_we_hang, stays_open_without_us,
+    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, limiter_with_a_token,
+    serves_with_a_wrong_token, stays_closed_without_us, stays_open_while_we_hang,
+    stays_open_without_us,
 };
 use crate::support::{grpc, installed};
 use earrrl_server::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
@@ -130,6 +131,15 @@ fn traefik_stays_open_without_us() {
     let mut limiter = Limiter::start(429);
     let proxy = traefik(&limiter);
     stays_open_without_us(&proxy, &mut limiter);
+}
+
+/// Over HTTP, Envoy denies by any status but 5xx.
+#[test]
+fn the_proxies_serve_with_a_wrong_token() {
+    let limiter = limiter_with_a_token();
+    for proxy in [caddy(&limiter), traefik(&limiter), envoy(&limiter, "grpc.yaml")] {
+        serves_with_a_wrong_token(&proxy);
+    }
 }
 
 /// The recipes are changed as the table in docs/proxies.md says.

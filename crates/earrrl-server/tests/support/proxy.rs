@@ -519,6 +519,18 @@ pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
     limits_are_back(proxy);
 }
 
+/// Starts a limiter that demands a token, which no recipe has.
+pub fn limiter_with_a_token() -> Limiter {
+    Limiter::start_with(403, "[server]\ncheck_token = \"a-token-of-some-length\"\n")
+}
+
+/// Checks that a site is served while its proxy has a wrong token.
+pub fn serves_with_a_wrong_token(proxy: &Proxy) {
+    let answer = proxy.login(HAMMERING, "X-RateLimit-Action: quarantine\r\n");
+    assert_eq!((answer.status, &*answer.body), (200, "POST /login?next=/ none user=alice"));
+    assert_eq!(answer.header("www-authenticate"), None);
+}
+
 /// Clients that send POST requests without a pause and expect the application to answer each.
 struct Crowd {
     over: Arc<AtomicBool>,
