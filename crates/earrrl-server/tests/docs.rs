@@ -39,18 +39,18 @@ fn stderr(output: &Output) -> String {
 #[test]
 fn every_configuration_in_the_documentation_is_valid() {
     let folder = tempfile::tempdir().unwrap();
+    write_descriptors(folder.path());
     let mut checked = 0;
     for (name, page) in pages() {
         let all = blocks(&page, "toml");
         for block in all.into_iter().filter(|block| !block.contains("[dependencies]")) {
-            let version = if block.contains("version = 1") { "" } else { "version = 1\n" };
-            // An example of another section has no rules, which is otherwise an error.
-            let has_rules = block.contains("[[rule]]") || block.contains("rules = ");
-            let rules = if has_rules { "" } else { "rules = \"none\"\n" };
-            let file = folder.path().join("limits.toml");
-            fs::write(&file, format!("{version}{rules}{block}\n")).unwrap();
-            let output =
-                Command::new(EARRRL).args(["config", "check"]).arg(&file).output().unwrap();
+            // An example of another section limits nothing, which is otherwise an error.
+            let limits = ["[[rule]]", "rules = ", "files = "].iter().any(|it| block.contains(it));
+            let rules = if limits { "" } else { "rules = \"none\"\n" };
+            fs::write(folder.path().join("limits.toml"), format!("{rules}{block}\n")).unwrap();
+            let mut check = Command::new(EARRRL);
+            let check = check.args(["config", "check", "limits.toml"]).current_dir(folder.path());
+            let output = check.output().unwrap();
             // Files such as certificates do not exist on this machine. No other error is accepted.
             let mistakes = stderr(&output);
             let absent = "No such file or directory (os error 2)";
@@ -108,6 +108,13 @@ fn commands(language: &str, block: &str) -> String {
     kept
 }
 
+/// Writes the descriptors of envoy.md where the pages name them.
+fn write_descriptors(folder: &Path) {
+    fs::create_dir_all(folder.join("ratelimit/config")).unwrap();
+    let envoy = fs::read_to_string(root().join("docs/envoy.md")).unwrap();
+    fs::write(folder.join("ratelimit/config/shop.yaml"), blocks(&envoy, "yaml")[0]).unwrap();
+}
+
 /// A folder with the files that commands in the documentation name, and a server for their requests.
 struct Reader {
     folder: tempfile::TempDir,
@@ -121,9 +128,7 @@ impl Reader {
         std::os::unix::fs::symlink(root().join("testdata"), at("testdata")).unwrap();
         fs::copy(root().join("testdata/logs/access.log"), at("access.log")).unwrap();
         fs::copy(root().join("contrib/limits.toml"), at("limits.toml")).unwrap();
-        fs::create_dir_all(at("ratelimit/config")).unwrap();
-        let envoy = fs::read_to_string(root().join("docs/envoy.md")).unwrap();
-        fs::write(at("ratelimit/config/shop.yaml"), blocks(&envoy, "yaml")[0]).unwrap();
+        write_descriptors(folder.path());
         let rule = |name| format!("[[rule]]\nname = \"{name}\"\nlimit = \"gcra 1/h burst=99\"\n");
         Self { folder, server: TestServer::start(&(rule("default") + &rule("login"))) }
     }

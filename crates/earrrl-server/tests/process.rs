@@ -589,7 +589,9 @@ fn a_second_server_on_the_same_port_is_an_error() {
     let address = first.resp.to_string();
     let output = run(&["serve", "--http", "127.0.0.1:0", "--resp", &address]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains(&format!("can't listen on {address}")));
+    let error = text(&output.stderr);
+    assert!(error.contains(&format!("can't listen on {address}")), "{error}");
+    assert!(error.contains("; `--resp off` if no client needs it"), "{error}");
 }
 
 #[test]

@@ -145,11 +145,14 @@ impl Running {
             };
             let taken = || config.server.others_at(protocol);
             let failed = |error: io::Error| {
-                let hint = match error.kind() {
-                    io::ErrorKind::AddrInUse => taken().map(|other| format!("; {other} has it")),
-                    _ => None,
+                let listener = protocol.name();
+                let hint = match (error.kind(), taken()) {
+                    (io::ErrorKind::AddrInUse, Some(other)) => format!("; {other} has it"),
+                    (io::ErrorKind::AddrInUse, None) => {
+                        format!("; `--{listener} off` if no client needs it, or another address")
+                    }
+                    _ => String::new(),
                 };
-                let (listener, hint) = (protocol.name(), hint.unwrap_or_default());
                 StartError(format!("{listener}: can't listen on {name}: {error}{hint}"))
             };
             let listener = opened.map_err(failed)?;
