@@ -85,7 +85,9 @@ fn the_parts_of_the_kubernetes_manifest_name_each_other() {
     assert_eq!(&deployment["selector"]["matchLabels"], labels);
     assert_eq!(&service["selector"], labels);
     assert_eq!(&part("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels);
-    let monitor = &part("ServiceMonitor")["spec"];
+    let monitor = &documents(&contrib("contrib/kubernetes-monitor.yaml"))[0];
+    assert_eq!(monitor["kind"], "ServiceMonitor");
+    let monitor = &monitor["spec"];
     assert_eq!(monitor["selector"]["matchLabels"], part("Service")["metadata"]["labels"]);
 
     let pod = &deployment["template"]["spec"];
@@ -201,9 +203,12 @@ fn the_composition_of_containers_names_files_and_ports_that_exist() {
 }
 
 #[test]
-fn every_alert_is_in_the_operators_page() {
+fn the_operators_page_has_every_alert_and_no_other() {
     let alerts = &documents(&contrib("contrib/prometheus/alerts.yml"))[0]["groups"][0]["rules"];
     let page = contrib("docs/production.md");
+    let (_, table) = page.split_once("\n## Alerts\n").unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(alerts.as_array().unwrap().len(), rows);
     for alert in alerts.as_array().unwrap() {
         let expression = alert["expr"].as_str().unwrap();
         let metric = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

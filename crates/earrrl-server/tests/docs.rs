@@ -325,6 +325,63 @@ fn the_rules_for_logins_stop_a_guesser() {
     assert!(report.contains("86395 of 86400 not allowed"), "{report}{}", stderr(&output));
 }
 
+/// The rules for an API and those for crawlers in one file: clients of the API get what they pay for.
+#[test]
+fn the_rules_for_apis_and_crawlers_fit_together() {
+    let page = fs::read_to_string(root().join("docs/choosing-a-limit.md")).unwrap();
+    let all = blocks(&page, "toml");
+    let rules = |name: &str| {
+        let block = all.iter().find(|block| block.contains(name)).unwrap();
+        block.replace("version = 1\n", "")
+    };
+    let server = TestServer::start(&(rules("header:x-api-key") + &rules("\"pages\"")));
+    let mut client = server.http();
+    let mut passed = |path: &str, key: &str| {
+        let asked = serde_json::json!({"attributes": {
+            "client": "192.0.2.7", "method": "GET", "path": path, "header:x-api-key": key,
+        }});
+        let body = asked.to_string();
+        (0..100).filter(|_| client.post("/v1/check", &body).status == 200).count()
+    };
+    assert_eq!([passed("/api/a", "one"), passed("/api/a", "two")], [100, 100]);
+    assert!(passed("/page", "one") < 90);
+}
+
+/// The service is installed as the page says, in a folder in place of the root. `cargo` and `systemctl` do
+/// nothing.
+#[test]
+fn the_service_is_installed_as_documented() {
+    let page = fs::read_to_string(root().join("docs/production.md")).unwrap();
+    let (_, section) = page.split_once("\n## Installing the service\n").unwrap();
+    let script = blocks(section, "sh")[0];
+    let folder = tempfile::tempdir().unwrap();
+    let at = |path: &str| folder.path().join(path);
+    for path in ["home/.cargo/bin", "usr/local/bin", "etc/systemd/system"] {
+        fs::create_dir_all(at(path)).unwrap();
+    }
+    fs::copy(EARRRL, at("home/.cargo/bin/earrrl")).unwrap();
+    let here = folder.path().display();
+    let script = ["/usr/", "/etc/"]
+        .into_iter()
+        .fold(script.to_owned(), |script, path| script.replace(path, &format!("{here}{path}")));
+    assert_eq!(script.lines().count(), 8, "{script}");
+    let stubs = "cargo() { :; }; systemctl() { :; }; curl() { :; }; sudo() { \"$@\"; };";
+    let output = Command::new("bash")
+        .args(["-euc", &format!("{stubs}\n{script}")])
+        .current_dir(root())
+        .env("HOME", at("home"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}\n{script}", stderr(&output));
+    let unit = fs::read_to_string(at("etc/systemd/system/earrrl.service")).unwrap();
+    let (_, command) = unit.split_once("ExecStart=").unwrap();
+    let words: Vec<&str> = command.lines().next().unwrap().split(' ').collect();
+    let [program, "serve", "--config", config] = words[..] else { panic!("{words:?}") };
+    let mut check = Command::new(at(&program[1..]));
+    let output = check.args(["config", "check"]).arg(at(&config[1..])).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 /// Returns the anchors of a page: its headings as GitHub and mdBook write them.
 fn anchors(page: &str) -> Vec<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));

@@ -1,6 +1,7 @@
 //! Servers that keep their states in files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -183,6 +184,23 @@ fn a_server_begins_afresh_under_another_algorithm() {
     let logged = third.until_logged(afresh);
     assert_eq!(logged["fields"]["before"], "fixed-window 3/3650d leaky", "{logged}");
     third.until_serving();
+    write("fixed-window 3/1d");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let check = || {
+        let text = format!("{text}[engine]\nstate = {:?}\n", scratch.0);
+        std::fs::write(&file, text).unwrap();
+        let output = Command::new(BINARY).args(["config", "check"]).arg(&file).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let warned = check();
+    assert!(
+        warned.contains("warning: login: another algorithm than that of its state file"),
+        "{warned}"
+    );
+    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let warned = check();
+    assert!(warned.contains("mode: 0777; expected 0700"), "{warned}");
     assert_eq!(admitted(&third, "alice"), 4);
 }
 

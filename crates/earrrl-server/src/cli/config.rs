@@ -2,15 +2,19 @@
 
 use std::fs::FileType;
 use std::io::{self, Write as _};
+use std::mem::discriminant;
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use earrrl::{Rule, StateDirectory, StateError};
 use earrrl_logs::text::counted;
 use earrrl_server::config::listen::{ListenAddress, Protocol};
-use earrrl_server::config::{Config, ConfigError, EngineConfig, EnvoyConfig, limitador};
+use earrrl_server::config::{
+    Config, ConfigError, EngineConfig, EnvoyConfig, RuleConfig, limitador,
+};
 use earrrl_server::service::memory_check::{self, OverMemory};
 use earrrl_server::tls::{Tls, outdated};
 
@@ -137,11 +141,39 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
     if config.limits_nothing() {
         return Err(mistake(file, None, Config::LIMITS_NOTHING.to_owned()));
     }
-    for caution in config.cautions() {
+    for caution in config.cautions().into_iter().chain(state_cautions(&config)) {
         writeln!(io::stderr(), "warning: {caution}")?;
     }
     print_summary(file, &config)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns warnings about what a server finds in its directory of state files: files that it refuses, and
+/// rules of another algorithm. Files of other users are not examined, since the server's user may differ.
+fn state_cautions(config: &Config) -> Vec<String> {
+    let EngineConfig::State(state) = &config.engine else { return Vec::new() };
+    let refused = |error: StateError| match error {
+        StateError::Refused { field: "owner", .. } | StateError::Io { .. } => None,
+        error => Some(format!("[engine] {error}")),
+    };
+    let files = match StateDirectory::list(&state.directory) {
+        Ok(files) => files,
+        Err(error) => return refused(error).into_iter().collect(),
+    };
+    let (files, errors): (Vec<_>, Vec<_>) = files.into_iter().partition(Result::is_ok);
+    let files: Vec<_> = files.into_iter().flatten().collect();
+    let changed = |rule: &RuleConfig| {
+        // The highest generation comes last.
+        let file = files.iter().rfind(|file| file.name == rule.name)?;
+        let stored = file.limit.parse::<Rule>().ok()?;
+        let is_another = discriminant(stored.limit()) != discriminant(rule.rule.limit());
+        let (name, before) = (&rule.name, &file.limit);
+        is_another.then(|| {
+            format!("{name}: another algorithm than that of its state file, `{before}`: its clients begin afresh")
+        })
+    };
+    let errors = errors.into_iter().filter_map(Result::err).filter_map(refused);
+    errors.chain(config.rules.iter().filter_map(changed)).collect()
 }
 
 /// Prints the number of rules, the number of requests that each rule allows at once, and what each

@@ -133,8 +133,13 @@ impl Folder {
 
     fn open_as(path: &Path, is_read_only: bool) -> Result<Self, StateError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-        let file = openat(rustix::fs::CWD, path, flags, Mode::empty())
-            .map_err(|error| StateError::io(path, "open the directory", error))?;
+        let file = openat(rustix::fs::CWD, path, flags, Mode::empty()).map_err(|error| {
+            if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+                let expected = "a directory, which may be below the link";
+                return StateError::refused(path, "type", "a symbolic link", expected);
+            }
+            StateError::io(path, "open the directory", error)
+        })?;
         let folder = Self { file: file.into(), path: path.into(), is_read_only };
         let stat = folder.stat(&folder.file, path)?;
         if !folder.accepts_owner(&stat) && stat.st_uid != 0 {
