@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{
-    Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, Nanos, Rule, StateDirectory,
+    Action, Charge, Cost, Engine, Limiter, ManualClock, MemoryEngine, Mode, Nanos, Outcome, Rule,
+    StateDirectory,
 };
 
 use super::process::{decider, idle_ledger};
@@ -161,6 +162,19 @@ fn clients_begin_afresh_under_another_algorithm() {
             assert_eq!((remaining(&third, 5), remaining(&third, 7)), (fresh, unmet), "{old}");
         }
     }
+}
+
+/// A rule that delays goes on as one that denies under an algorithm that cannot delay.
+#[test]
+fn a_rule_does_not_delay_under_an_algorithm_that_cannot() {
+    let scratch = Scratch::alone();
+    let max = Duration::from_secs(86_400);
+    let delays = "gcra 1/m burst=1".parse::<Rule>().unwrap();
+    let delays = delays.with_action(Action::Delay { max }).unwrap();
+    let first: Limiter<u64> = Limiter::builder(delays).state_file(scratch.path()).build().unwrap();
+    assert_eq!([(); 2].map(|()| first.check(&7).outcome()), [Outcome::Allow, Outcome::Delay]);
+    let _second = open("fixed-window 1/1d", &scratch.path(), 100_000).unwrap();
+    assert_eq!([(); 2].map(|()| first.check(&7).outcome()), [Outcome::Allow, Outcome::Deny]);
 }
 
 /// An engine names the rules to which it has given another algorithm, once.
