@@ -235,6 +235,7 @@ fn a_server_refuses_rules_that_no_file_can_keep() {
     let output = serve.args(["--http", "127.0.0.1:0", "--resp", "off"]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && text.contains("keeps its states in memory only"), "{text}");
+    assert!(text.contains("earrrl: rule login: state file: "), "{text}");
 }
 
 /// `earrrl top` reads the files beside the server, and after it, and changes nothing.

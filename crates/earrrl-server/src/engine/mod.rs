@@ -376,6 +376,15 @@ impl Engine {
     }
 }
 
+/// Returns the reason why rules cannot be prepared, such as a file that cannot be used. The engine itself
+/// works on.
+pub(crate) fn why_not_prepared(error: EngineError) -> String {
+    match error {
+        EngineError::Unavailable(why) => why,
+        error => error.to_string(),
+    }
+}
+
 /// Logs the rules to which this server has given another algorithm in their state files.
 fn log_superseded(engine: &MemoryEngine<Arc<dyn Clock>>) {
     for (rule, before) in engine.superseded() {

@@ -28,6 +28,7 @@ use crate::config::Config;
 use crate::config::envoy::ControlPlane;
 use crate::config::listen::{ListenAddress, Protocol};
 use crate::connections::{Connection, PlaceKind};
+use crate::engine::why_not_prepared;
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
@@ -130,7 +131,7 @@ impl Running {
         let tls = config.server.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|why| StartError(format!("[server.tls] {why}")))?;
         let server =
-            Server::new(config, tls, clock).map_err(|error| StartError(error.to_string()))?;
+            Server::new(config, tls, clock).map_err(|error| StartError(why_not_prepared(error)))?;
         let mut listeners = Vec::new();
         for protocol in Protocol::ALL {
             let address = config.server.address(protocol);

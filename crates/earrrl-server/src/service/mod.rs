@@ -39,8 +39,8 @@ use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
-use crate::engine::Engine;
 use crate::engine::throttle::{Call, Throttled};
+use crate::engine::{Engine, why_not_prepared};
 use crate::metrics::{Family, Metrics, PassReason};
 use descriptors::counts::CountsOf;
 use descriptors::overrides::RequestOverrides;
@@ -184,7 +184,7 @@ impl Service {
         let descriptors = self.descriptors.load_full();
         let known = (&self.known, descriptors.as_deref());
         let prepared = prepare(config, &self.engine, known, kept, lasting);
-        let (rules, descriptors) = prepared.map_err(|error| error.to_string())?;
+        let (rules, descriptors) = prepared.map_err(why_not_prepared)?;
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
         before();
@@ -216,7 +216,7 @@ impl Service {
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
-        let mut ids = ids.map_err(|error| error.to_string())?.into_iter();
+        let mut ids = ids.map_err(why_not_prepared)?.into_iter();
         let descriptors = plan.finish(&mut ids, self.lasting_parts());
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
