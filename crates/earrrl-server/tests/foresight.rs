@@ -196,10 +196,53 @@ fn where_nobody_stands_out_nobody_is_stopped() {
     let path = file.path().to_str().unwrap();
     assert_eq!(suggested(path, &[])["suggestion"], serde_json::Value::Null);
     let table = earrrl(&["suggest", path]).out;
-    assert!(table.contains("No client stands out") && !table.contains("--rule"), "{table}");
+    let reason = "No client stands out: under half-lives of 10s and 1m, no few clients have peaks far \
+                  above all others.\n\nThe fastest clients:\n";
+    assert!(table.contains(reason) && !table.contains("--rule"), "{table}");
+    assert_eq!(table.matches("  client-").count(), 10, "{table}");
     let tried = earrrl(&["replay", path]);
     assert!(tried.err.contains("no --rule, so twice the greatest peak is tried"), "{tried:?}");
     assert!(tried.out.contains("nobody is denied"), "{}", tried.out);
+}
+
+/// A client that is never fast but sends all day stands out under a longer half-life only.
+#[test]
+fn a_half_life_that_was_not_tried_is_named_if_it_finds_somebody() {
+    let steady = (0..7_200).map(|n| (f64::from(n), "steady".to_owned()));
+    let visits = (0..97 * 25).map(|n| {
+        let (visit, nth) = (n / 25, n % 25);
+        (f64::from(visit) * 74.0 + f64::from(nth) * 0.3, format!("client-{visit}"))
+    });
+    let file = written(steady.chain(visits));
+    let path = file.path().to_str().unwrap();
+    let table = earrrl(&["suggest", path]).out;
+    let found = "far above all others. `suggest --half-life 10m` finds 1 client, \
+                 `suggest --half-life 1h` finds 1 client.\n";
+    assert!(table.contains(found), "{table}");
+    let table = earrrl(&["suggest", path, "--half-life", "10s"]).out;
+    assert!(table.contains("under a half-life of 10s, no few clients"), "{table}");
+    let followed = suggested(path, &["--half-life", "10m"]);
+    assert_eq!(followed["suggestion"]["touched"][0]["key"], "steady", "{followed:#}");
+    assert!(earrrl(&["replay", path]).err.contains(found.trim_end()));
+}
+
+/// In a log of failed logins, many users of one address are an attack, and no reason to exempt it.
+#[test]
+fn many_names_of_failed_logins_are_no_office() {
+    let line = |client: &str, user: u32, second: u32| {
+        let (minute, second) = (second / 60, second % 60);
+        format!(
+            "Jan  1 12:{minute:02}:{second:02} host sshd[{user}]: Failed password for u{user} from {client} port 4711 ssh2\n"
+        )
+    };
+    let attack =
+        (0..600).map(|second| line("198.51.100.1", second % 9, second)).collect::<String>();
+    let others = (0..60).map(|nth| line(&format!("192.0.2.{nth}"), nth, nth)).collect::<String>();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), attack + &others).unwrap();
+    let table = earrrl(&["suggest", file.path().to_str().unwrap()]).out;
+    assert!(table.contains("198.51.100.1  (tries 9 user names)"), "{table}");
+    assert!(!table.contains("one address for many"), "{table}");
 }
 
 #[test]

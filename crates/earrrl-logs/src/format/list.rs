@@ -230,6 +230,11 @@ impl Format {
         }
     }
 
+    /// Returns true if a user in a log of this format is a name with which a login was tried.
+    pub(crate) fn has_tried_names(self) -> bool {
+        matches!(self, Self::Sshd | Self::SshdLines | Self::Dovecot)
+    }
+
     /// Returns the format with this name, or the format that the product with this name writes.
     ///
     /// ```

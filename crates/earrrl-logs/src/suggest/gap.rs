@@ -14,6 +14,9 @@ use crate::reading::LoggedRequest;
 /// that shares an address look like an abuser, since it sends steadily all day.
 pub const HALF_LIVES: [u64; 2] = [10, 60];
 
+/// The longer half-lives in seconds that are tried if no client stands out under the others.
+const LONGER: [u64; 2] = [600, 3600];
+
 /// The least ratio of the peak above a gap to the peak below it.
 const WIDE: f64 = 2.0;
 
@@ -114,6 +117,9 @@ pub struct Sweep {
     pub chosen: usize,
     /// The greatest number of clients that a suggested limit may affect.
     pub most: usize,
+    /// The usual half-lives that were not asked for, under which clients stand out, with the number
+    /// of these clients. Filled by [`Sweep::look_further`].
+    pub elsewhere: Vec<(Duration, usize)>,
 }
 
 impl Sweep {
@@ -141,7 +147,27 @@ impl Sweep {
         let chosen = (1..tried.len())
             .fold(0, |best, place| if caught(place) > caught(best) { place } else { best });
         let most = tried.first().map_or(0, |(peaks, _)| most(peaks.clients()));
-        Ok(Self { tried, chosen, most })
+        Ok(Self { tried, chosen, most, elsewhere: Vec::new() })
+    }
+
+    /// Tries the other usual half-lives if no client stands out.
+    ///
+    /// # Errors
+    /// Returns an error if no rule can have one of the half-lives.
+    pub fn look_further<I: Iterator<Item = LoggedRequest>>(
+        &mut self,
+        requests: impl Fn() -> I,
+    ) -> Result<(), RuleError> {
+        let usual = HALF_LIVES.into_iter().chain(LONGER).map(Duration::from_secs);
+        for half_life in usual.filter(|_| self.gap().is_none()).collect::<Vec<_>>() {
+            if self.tried.iter().any(|(peaks, _)| peaks.half_life == half_life) {
+                continue;
+            }
+            let peaks = Peaks::of(half_life, requests())?;
+            let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, self.most);
+            self.elsewhere.extend(gap.map(|gap| (half_life, gap.clients)));
+        }
+        Ok(())
     }
 
     /// Returns the peaks under the chosen half-life.

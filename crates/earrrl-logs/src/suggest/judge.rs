@@ -14,6 +14,9 @@ use crate::reading::LoggedRequest;
 /// The number of clients just below the suggested limit that are named.
 const BELOW: usize = 5;
 
+/// The number of the fastest clients that are named if none stands out.
+const FASTEST: usize = 10;
+
 /// The limits that were judged on a log, and the clients that the advice names.
 ///
 /// ```
@@ -81,7 +84,7 @@ pub fn judge(
     let limits = rounds(peaks, &descending)?;
     let suggested = best(peaks, gap, &descending)?;
     drop(descending);
-    let named = peaks.worst(suggested.clients + BELOW);
+    let named = peaks.worst(gap.map_or(FASTEST, |_| suggested.clients + BELOW));
     let (touched, below) = named.split_at(suggested.clients.min(named.len()));
     let second = match gap {
         Some(_) => second(sweep, touched)?,

@@ -172,12 +172,17 @@ impl Profiles {
         std::mem::take(&mut self.parts).rules(half_lives, most, known)
     }
 
-    /// Returns a remark on a client that may need an exemption. If `hidden` is true, the remark
-    /// does not quote the client's user agent.
-    pub(super) fn remark(&self, client: u32, hidden: bool) -> Option<String> {
+    /// Returns a remark on a client that may need an exemption, or that tries many user names if
+    /// the users in the log are `tried` names. If `hidden` is true, the remark does not quote the
+    /// client's user agent.
+    pub(super) fn remark(&self, client: u32, tried: bool, hidden: bool) -> Option<String> {
         let KeyProfile { agents, users, .. } = self.clients.get(&client)?;
         if users.counts.len() >= CROWD {
-            return Some(format!("{} users: one address for many?", at_least(users)));
+            let users = at_least(users);
+            return Some(match tried {
+                true => format!("tries {users} user names"),
+                false => format!("{users} users: one address for many?"),
+            });
         }
         let (agent, _) = agents.top()?;
         let quoted = match hidden {
@@ -237,18 +242,20 @@ mod tests {
     #[test]
     fn signs_of_clients_to_exempt() {
         let remark = |agents: &[&str], users: &[&str]| {
-            profile(agents, users).remark(7, false).unwrap_or_default()
+            profile(agents, users).remark(7, false, false).unwrap_or_default()
         };
         assert!(remark(&["Mozilla/5.0 (compatible; Googlebot/2.1)"], &[]).contains("crawler"));
         assert!(remark(&["UptimeRobot/2.0"], &[]).contains("monitor"));
         let agents = ["a", "b", "c", "d", "e", "f"];
         assert!(remark(&agents, &[]).starts_with("6 user agents"));
         assert!(remark(&["a"], &agents).starts_with("6 users"));
+        let tried = profile(&[], &agents).remark(7, true, false).unwrap();
+        assert_eq!(tried, "tries 6 user names");
         assert_eq!(remark(&agents[..5], &agents[..5]), "");
         assert_eq!(remark(&[], &[]), "");
-        let hidden = profile(&["Googlebot"], &[]).remark(7, true).unwrap();
+        let hidden = profile(&["Googlebot"], &[]).remark(7, false, true).unwrap();
         assert!(!hidden.contains("Google"));
-        assert_eq!(profile(&[], &[]).remark(8, false), None);
+        assert_eq!(profile(&[], &[]).remark(8, false, false), None);
     }
 
     #[test]

@@ -65,9 +65,10 @@ impl Advice<'_> {
         self.suggested().is_none() && self.parts.paths.is_empty() && self.parts.user.is_none()
     }
 
-    /// Returns a remark on a client that may need an exemption.
+    /// Returns a remark on a client that may need an exemption, or that tries many user names.
     fn remark(&self, client: u32) -> Option<String> {
-        self.profiles.remark(client, self.names.are_hidden())
+        let tried = self.reader.formats.iter().all(|format| format.has_tried_names());
+        self.profiles.remark(client, tried, self.names.are_hidden())
     }
 
     /// Returns a sentence with the reason for the suggestion, or for making none.
@@ -78,11 +79,7 @@ impl Advice<'_> {
             return match (&self.most, clients) {
                 (_, 1) => "There is one client only, so nobody to compare it with.".into(),
                 (Some(most), _) => format!("Nobody to stop: {most}."),
-                _ => {
-                    "No client stands out: no few clients have peaks far above all others, so no limit \
-                      stops abusers and nobody else."
-                        .into()
-                }
+                _ => self.nobody(),
             };
         };
         let (unit, name) = unit([gap.above, gap.below].into_iter());
@@ -103,6 +100,27 @@ impl Advice<'_> {
             number(gap.below * unit),
         )
     }
+
+    /// Returns a sentence about the half-lives under which no client stands out, and one about those
+    /// under which some do.
+    fn nobody(&self) -> String {
+        let tried = self.sweep.tried.iter().map(|(peaks, _)| duration(peaks.half_life));
+        let tried = match &tried.collect::<Vec<_>>()[..] {
+            [one] => format!("a half-life of {one}"),
+            several => format!("half-lives of {}", several.join(" and ")),
+        };
+        let found = self.sweep.elsewhere.iter().map(|&(half_life, clients)| {
+            let clients = counted(clients as u64, "client");
+            format!("`suggest --half-life {}` finds {clients}", duration(half_life))
+        });
+        let found = match found.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() => none,
+            some => format!(" {some}."),
+        };
+        format!(
+            "No client stands out: under {tried}, no few clients have peaks far above all others.{found}"
+        )
+    }
 }
 
 /// Writes the half-lives, the quantiles, the limits, and the suggestion with the clients that it
@@ -119,8 +137,12 @@ pub fn write_table(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> 
     write_quantiles(out, peaks)?;
     write_limits(out, advice)?;
     writeln!(out, "\n{}", advice.reason())?;
-    if let Some(suggested) = advice.suggested() {
-        write_suggested(out, advice, suggested)?;
+    match advice.suggested() {
+        Some(suggested) => write_suggested(out, advice, suggested)?,
+        None => {
+            writeln!(out, "\nThe fastest clients:\n")?;
+            write_clients(out, advice, &advice.judged.below)?;
+        }
     }
     write_parts(out, advice)
 }

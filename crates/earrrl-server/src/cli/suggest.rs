@@ -79,7 +79,8 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let mut reader = LogReader::new(args.log.selection());
     let (held, whole) = args.read(&mut reader)?;
     let most = |clients: usize| most_touched(args.touch, clients);
-    let sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
+    let mut sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
+    sweep.look_further(|| held.requests()).map_err(wrong)?;
     let judged = judge(&sweep, held.requests()).map_err(too_great)?;
     let counts = || {
         let mut counts = vec![0; reader.clients.len()];
@@ -184,8 +185,9 @@ impl SuggestArgs {
 pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, CliFailure> {
     let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
     let half_lives = HALF_LIVES.map(Duration::from_secs);
-    let sweep = Sweep::new(&half_lives, |clients| most_touched(None, clients), || held.requests())
-        .map_err(wrong)?;
+    let most = |clients: usize| most_touched(None, clients);
+    let mut sweep = Sweep::new(&half_lives, most, || held.requests()).map_err(wrong)?;
+    sweep.look_further(|| held.requests()).map_err(wrong)?;
     let judged = judge(&sweep, std::iter::empty()).map_err(too_great)?;
     let names = ClientNames::new(true);
     let advice = Advice {
