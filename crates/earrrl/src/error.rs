@@ -11,7 +11,7 @@ use core::fmt;
 /// assert_eq!((error.kind(), error.column()), (RuleErrorKind::Syntax, Some(16)));
 /// assert_eq!(error.to_string(), "column 16: `many` is not a decimal number from 0 to 1e18");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RuleError {
     kind: RuleErrorKind,
     column: Option<usize>,
@@ -125,6 +125,18 @@ impl fmt::Display for RuleError {
             Some(column) => write!(f, "column {column}: {}", self.message),
             None => f.write_str(&self.message),
         }
+    }
+}
+
+/// Writes the message, since `main` prints the `Debug` form of the error that it returns.
+///
+/// ```
+/// let error = "gcra 5/s brust=5".parse::<earrrl::Rule>().unwrap_err();
+/// assert_eq!(format!("{error:?}"), error.to_string());
+/// ```
+impl fmt::Debug for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -122,13 +122,21 @@ impl<'a> RuleWords<'a> {
         Ok(self.words.remove(0))
     }
 
-    /// Returns an error about a missing option. It points at the first unused `name=value`, which
-    /// may be the misspelt option, or at the end of the text.
-    pub(crate) fn missing(&self, what: &str) -> RuleError {
-        match self.words.iter().find(|word| word.text.contains('=')) {
-            Some(word) => word.error(format!("expected {what}, got {}", word.quoted())),
-            None => RuleError::syntax(format!("expected {what}")).at(self.end),
-        }
+    /// Returns an error about a missing option; `example` is a rule that has it. The error points at
+    /// the first unused `name=value`, which may be the misspelt option, or at the end of the text.
+    pub(crate) fn missing(&self, what: &str, example: &str) -> RuleError {
+        let Some((name, word)) =
+            self.words.iter().find_map(|word| Some((word.split('=')?.0, word)))
+        else {
+            let problem = format!("expected {what}, as in `{example}`");
+            return RuleError::syntax(problem).at(self.end);
+        };
+        let names = self.used.join("` or `");
+        let expected = match nearest(name.text, self.used.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`, as in `{example}`?"),
+            None => format!("expected `{names}`, as in `{example}`"),
+        };
+        word.error(format!("unknown parameter {}; {expected}", name.quoted()))
     }
 
     /// Parses the first word that is left as a quota and a window, `Q/W`.
@@ -178,9 +186,13 @@ impl<'a> RuleWords<'a> {
     pub(crate) fn finish(self) -> Result<(), RuleError> {
         match self.words.first() {
             Some(word) => {
-                let (known, name) = (self.used.join(", "), word.text.split('=').next());
-                let meant = did_you_mean(name.unwrap_or_default(), self.used.iter().copied());
-                Err(word.error(format!("unexpected {}; known here: {known}{meant}", word.quoted())))
+                let (name, problem) = match word.split('=') {
+                    Some((name, _)) => (name, "unknown parameter"),
+                    None => (*word, "unexpected"),
+                };
+                let (known, name, wrong) = (self.used.join(", "), name.text, name.quoted());
+                let meant = did_you_mean(name, self.used.iter().copied());
+                Err(word.error(format!("{problem} {wrong}; known here: {known}{meant}")))
             }
             None => Ok(()),
         }

@@ -151,7 +151,7 @@ impl Algorithm for Concurrent {
         let places =
             word.text.parse().map_err(|_| word.expected("a number of places such as 10"))?;
         let Some(timeout) = words.option("timeout")? else {
-            return Err(words.missing("`timeout=` such as timeout=60s"));
+            return Err(words.missing("timeout=60s", "concurrent 10 timeout=60s"));
         };
         Self::new(places, timeout.duration()?).map_err(|error| {
             let column =

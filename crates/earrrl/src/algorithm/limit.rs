@@ -523,6 +523,10 @@ const SYNONYMS: [(&str, &str); 10] = [
 ];
 
 fn unknown(name: &Word<'_>) -> RuleError {
+    if name.text.starts_with(|first: char| first.is_ascii_digit()) {
+        let problem = "expected an algorithm before";
+        return name.error(format!("{problem} {}, as in `fixed-window 5/1m`", name.quoted()));
+    }
     let synonym = SYNONYMS.iter().find(|(other, _)| name.text.eq_ignore_ascii_case(other));
     let known = Limit::NAMES.iter().copied().flatten().copied();
     let meant = match synonym {

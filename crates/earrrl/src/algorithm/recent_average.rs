@@ -297,7 +297,10 @@ impl Algorithm for RecentAverage {
             (None, Some(word)) => {
                 Self::with_period(rate, word.duration()?).map_err(|error| error.at(word.column))?
             }
-            (None, None) => return Err(words.missing("half-life=10s or period=10s")),
+            (None, None) => {
+                let example = "recent-average 1/s half-life=10s";
+                return Err(words.missing("half-life=10s or period=10s", example));
+            }
             (Some(_), Some(word)) => {
                 return Err(word.error("expected either half-life or period, not both".into()));
             }

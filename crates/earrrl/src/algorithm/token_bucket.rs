@@ -269,10 +269,14 @@ impl Algorithm for TokenBucket {
     fn read(name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (field, capacity, refill) = if name == "gcra" {
             let rate = words.next("expected a rate such as 1/s")?;
-            ("burst", words.option("burst")?.ok_or_else(|| words.missing("burst=60"))?, rate)
+            let burst = words.option("burst")?;
+            let burst = burst.ok_or_else(|| words.missing("burst=60", "gcra 1/s burst=60"))?;
+            ("burst", burst, rate)
         } else {
             let capacity = words.next("expected a capacity such as 60")?;
-            let refill = words.option("refill")?.ok_or_else(|| words.missing("refill=1/s"))?;
+            let refill = words.option("refill")?;
+            let refill =
+                refill.ok_or_else(|| words.missing("refill=1/s", "token-bucket 60 refill=1/s"))?;
             ("capacity", capacity, refill)
         };
         let rate = refill.rate()?;

@@ -453,7 +453,7 @@ proptest! {
 fn the_rule_names_what_is_wrong() {
     for (text, expected) in [
         ("concurrent", "column 11: expected a number of places such as 10"),
-        ("concurrent 10", "column 14: expected `timeout=` such as timeout=60s"),
+        ("concurrent 10", "column 14: expected timeout=60s, as in `concurrent 10 timeout=60s`"),
         ("concurrent 0 timeout=60s", "column 12: places: 0 is not from 1 to 100000"),
         ("concurrent 1.5 timeout=60s", "column 12: `1.5` is not a number of places such as 10"),
         ("concurrent 1 timeout=2d", "column 22: timeout: 172800s is not from 1ms to 24h"),

@@ -88,6 +88,27 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
     for (text, error) in [
         ("", "column 1: expected recent-average"),
         ("leaky-bucket 1/s", "column 1: unknown algorithm `leaky-bucket`; expected recent-average"),
+        (
+            "5/minute",
+            "column 1: expected an algorithm before `5/minute`, as in `fixed-window 5/1m`",
+        ),
+        ("gcra 5/s", "column 9: expected burst=60, as in `gcra 1/s burst=60`"),
+        (
+            "gcra 5/s brust=5",
+            "column 10: unknown parameter `brust`; did you mean `burst`, as in `gcra 1/s burst=60`?",
+        ),
+        (
+            "token-bucket 60 speed=5",
+            "column 17: unknown parameter `speed`; expected `refill`, as in `token-bucket 60 refill=1/s`",
+        ),
+        (
+            "recent-average 5/s time=5",
+            "column 20: unknown parameter `time`; expected `half-life` or `period`, as in `recent-average",
+        ),
+        (
+            "fixed-window 60/1m burst=6",
+            "column 20: unknown parameter `burst`; known here: strict, leaky",
+        ),
         ("recent-average", "column 15: expected a rate such as 1/s"),
         ("recent-average 1", "column 16: `1` is not N/D, such as 60/1m"),
         ("recent-average 0/s half-life=1s", "column 16: 0 per 1s is not from 1 in ten years"),
