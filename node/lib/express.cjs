@@ -25,4 +25,6 @@ function refuse(refusal, request, response, respond) {
   response.end(own ? own.body : refusal.body);
 }
 
-module.exports = { rateLimit };
+// The default export too, as that of express-rate-limit.
+module.exports = rateLimit;
+module.exports.rateLimit = rateLimit;

@@ -54,13 +54,12 @@ impl NativeEngine {
         figures: Float64Array,
     ) -> napi::Result<Self> {
         let parse = |(name, text): (String, Unknown<'_>)| {
-            let rule = value::text(&name, text)?.parse::<Rule>();
+            let rule = value::rule(&name, text)?.parse::<Rule>();
             Ok((rule.map_err(|error| invalid(error.of(&name)))?, name))
         };
         let read = zip(names, texts).map(parse).collect::<napi::Result<Vec<_>>>()?;
-        let options = Options::new("options", options)?;
+        let options = Options::of("options", options, &["path", "capacity"])?;
         let (path, capacity) = (options.get("path", value::text)?, input::capacity(&options)?);
-        options.check_names()?;
         let engine = input::engine(path, capacity)?;
         let prepare = |(rule, name): (Rule, String)| {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;

@@ -42,12 +42,13 @@ impl NativeLimiter {
         options: Unknown<'_>,
         figures: Float64Array,
     ) -> napi::Result<Self> {
-        let (text, options) = (value::text("rule", rule)?, Options::new("options", options)?);
+        let known = ["path", "capacity", "action", "maxDelay", "maxCost", "name"];
+        let (text, options) =
+            (value::rule("rule", rule)?, Options::of("options", options, &known)?);
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
         let rule = RuleOptions::read(&options)?.rule(&text)?;
         let name = options.get("name", value::text)?.unwrap_or_else(|| "default".to_owned());
-        options.check_names()?;
         check_name(&name).map_err(invalid)?;
         let mut builder = earrrl::Limiter::builder(rule).capacity(capacity);
         if let Some(path) = path {

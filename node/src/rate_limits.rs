@@ -34,6 +34,22 @@ impl ObjectFinalize for NativeLimits {
     }
 }
 
+/// The options of [`NativeLimits`].
+const OPTIONS: [&str; 12] = [
+    "source",
+    "ipv4Prefix",
+    "ipv6Prefix",
+    "hops",
+    "trustedProxies",
+    "path",
+    "capacity",
+    "status",
+    "maxHeld",
+    "headersOnAllowed",
+    "xRateLimit",
+    "alwaysVerdict",
+];
+
 #[napi]
 impl NativeLimits {
     /// Builds the layer, which writes decisions into an array.
@@ -44,7 +60,7 @@ impl NativeLimits {
         options: Unknown<'_>,
         figures: Float64Array,
     ) -> napi::Result<Self> {
-        let options = Options::new("options", options)?;
+        let options = Options::of("options", options, &OPTIONS)?;
         let address = client_address(&options)?;
         let (path, capacity) = (options.get("path", value::text)?, input::capacity(&options)?);
         let status = options.get("status", status)?.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
@@ -53,7 +69,6 @@ impl NativeLimits {
             |name, usual| Ok::<_, napi::Error>(options.get(name, value::flag)?.unwrap_or(usual));
         let (allowed, older) = (flag("headersOnAllowed", true)?, flag("xRateLimit", false)?);
         let verdict = flag("alwaysVerdict", false)?;
-        options.check_names()?;
         let mut builder = RateLimitLayer::builder(input::engine(path, capacity)?)
             .status(status)
             .headers_on_allowed(allowed)
@@ -63,7 +78,7 @@ impl NativeLimits {
         // Calls over gRPC are recognised by their type.
         let mut headers = vec!["content-type".to_owned()];
         for (place, rule) in rules.into_iter().enumerate() {
-            let rule = LayerRule::read(Options::new("rules", rule)?)?;
+            let rule = LayerRule::read(Options::of("rules", rule, &LayerRule::OPTIONS)?)?;
             builder = builder.rule(rule.for_layer(place, &address, &mut headers)?);
         }
         let layer = builder.build().map_err(layer_error)?;
@@ -110,7 +125,7 @@ impl NativeLimits {
     /// Changes the limit of a rule or plan while requests go on.
     #[napi]
     pub fn change(&self, name: Unknown<'_>, limit: Unknown<'_>) -> napi::Result<()> {
-        let (name, limit) = (value::text("name", name)?, value::text("limit", limit)?);
+        let (name, limit) = (value::text("name", name)?, value::rule("limit", limit)?);
         let known = self.layer.engine().prepared(&name).ok_or_else(|| unknown(&name))?;
         let rule: earrrl::Rule = limit.parse().map_err(invalid)?;
         let rule = rule.with_max_cost(known.max_cost()).and_then(|r| r.with_action(known.action()));

@@ -73,15 +73,30 @@ impl Answers {
 pub(crate) struct CostsAfter(pub(crate) Vec<Cost>);
 
 impl LayerRule {
+    /// The options of a rule, as users and `lib/index.cjs` know them.
+    pub(crate) const OPTIONS: [&str; 11] = [
+        "name",
+        "limit",
+        "key",
+        "missing",
+        "cost",
+        "costAfter",
+        "settled",
+        "plans",
+        "action",
+        "maxDelay",
+        "maxCost",
+    ];
+
     /// Reads a rule.
     ///
     /// # Errors
     /// Returns an error with the name of the wrong option.
     pub(crate) fn read(rule: Options<'_>) -> napi::Result<Self> {
         let part_of_key = |name: &str, value| value::optional(name, value, value::text);
-        let read = Self {
+        Ok(Self {
             name: rule.required("name", value::text)?,
-            limit: rule.required("limit", value::text)?,
+            limit: rule.required("limit", value::rule)?,
             key: rule.required("key", |name, key| value::list(name, key, part_of_key))?,
             missing: rule.get("missing", missing)?.unwrap_or(Missing::Shared),
             cost: rule.get("cost", input::cost)?.unwrap_or(Cost::ONE),
@@ -89,9 +104,7 @@ impl LayerRule {
             is_settled: rule.get("settled", value::flag)? == Some(true),
             plans: rule.required("plans", |name, plans| value::list(name, plans, plan))?,
             options: RuleOptions::read(&rule)?,
-        };
-        rule.check_names()?;
-        Ok(read)
+        })
     }
 
     /// Returns the rule as the layer takes it, and adds the names of the headers that it reads.
@@ -132,7 +145,7 @@ impl LayerRule {
 /// Returns the name and the limit of a plan.
 fn plan(name: &str, plan: Unknown<'_>) -> napi::Result<(String, String)> {
     let plan = Options::new(name, plan)?;
-    Ok((plan.required("name", value::text)?, plan.required("limit", value::text)?))
+    Ok((plan.required("name", value::text)?, plan.required("limit", value::rule)?))
 }
 
 fn layer_key(

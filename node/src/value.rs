@@ -1,8 +1,6 @@
 //! Values of JavaScript. What is wrong about one is said in its language: which argument it is, what it is, and
 //! what would be right.
 
-use std::cell::RefCell;
-
 use napi::bindgen_prelude::{Array, FromNapiValue, JsObjectValue as _, Object, Unknown};
 use napi::{Error, Result, ValueType};
 
@@ -14,6 +12,11 @@ const SHOWN: usize = 40;
 /// Returns a string.
 pub(crate) fn text(name: &str, value: Unknown<'_>) -> Result<String> {
     read(name, value, ValueType::String, "a string")
+}
+
+/// Returns the text of a rule.
+pub(crate) fn rule(name: &str, value: Unknown<'_>) -> Result<String> {
+    read(name, value, ValueType::String, "a rule such as \"fixed-window 5/1m\"")
 }
 
 /// Returns a number.
@@ -103,8 +106,6 @@ pub(crate) fn shown_text(text: &str) -> String {
 /// The options of a call: the properties of an object.
 pub(crate) struct Options<'a> {
     object: Object<'a>,
-    /// The names that were read.
-    known: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Options<'a> {
@@ -113,8 +114,24 @@ impl<'a> Options<'a> {
     /// # Errors
     /// Returns an error for a value that is no object.
     pub(crate) fn new(name: &str, value: Unknown<'a>) -> Result<Self> {
-        let object = read(name, value, ValueType::Object, "an object")?;
-        Ok(Self { object, known: RefCell::default() })
+        Ok(Self { object: read(name, value, ValueType::Object, "an object")? })
+    }
+
+    /// Returns the options of an object that has no others than the known ones. A misspelt option would
+    /// otherwise have no effect, and nobody would notice.
+    ///
+    /// # Errors
+    /// Returns the errors of [`new`](Self::new), and one that lists the known options.
+    pub(crate) fn of(name: &str, value: Unknown<'a>, known: &[&str]) -> Result<Self> {
+        let options = Self::new(name, value)?;
+        let names = Object::keys(&options.object)?;
+        let Some(wrong) = names.iter().find(|name| !known.contains(&name.as_str())) else {
+            return Ok(options);
+        };
+        let meant = earrrl::internal::nearest(wrong, known.iter().copied());
+        let meant = meant.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+        let (wrong, known) = (shown_text(wrong), known.join(", "));
+        Err(invalid(format!("{wrong} is not an option; expected {known}{meant}")))
     }
 
     /// Returns what `read` returns for an option, or `None` if it is not given.
@@ -126,7 +143,6 @@ impl<'a> Options<'a> {
         name: &'static str,
         read: impl Fn(&str, Unknown<'a>) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.known.borrow_mut().push(name);
         optional(name, self.object.get_named_property_unchecked(name)?, read)
     }
 
@@ -139,24 +155,6 @@ impl<'a> Options<'a> {
         name: &'static str,
         read: impl Fn(&str, Unknown<'a>) -> Result<T>,
     ) -> Result<T> {
-        self.known.borrow_mut().push(name);
         read(name, self.object.get_named_property_unchecked(name)?)
-    }
-
-    /// Returns an error if there is an option that was not read: a misspelt one would otherwise have no
-    /// effect, and nobody would notice.
-    ///
-    /// # Errors
-    /// Returns an error that lists the options.
-    pub(crate) fn check_names(&self) -> Result<()> {
-        let known = self.known.borrow();
-        let names = Object::keys(&self.object)?;
-        match names.iter().find(|name| !known.contains(&name.as_str())) {
-            None => Ok(()),
-            Some(name) => {
-                let name = shown_text(name);
-                Err(invalid(format!("{name} is not an option; expected {}", known.join(", "))))
-            }
-        }
     }
 }

@@ -31,11 +31,10 @@ impl StoreOptions {
     /// Reads the options.
     #[napi(constructor)]
     pub fn new(options: Unknown<'_>) -> napi::Result<Self> {
-        let options = Options::new("options", options)?;
+        let options = Options::of("options", options, &["path", "capacity", "prefix"])?;
         let directory = options.get("path", value::text)?.map(PathBuf::from);
         let capacity = input::capacity(&options)?;
         let prefix = options.get("prefix", value::text)?.unwrap_or_default();
-        options.check_names()?;
         Ok(Self { directory, capacity, prefix })
     }
 

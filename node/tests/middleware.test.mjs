@@ -4,7 +4,7 @@ import { once } from "node:events";
 import test from "node:test";
 import { serve as serveHono } from "@hono/node-server";
 import { RateLimits } from "earrrl";
-import * as forExpress from "earrrl/express";
+import defaultForExpress, * as forExpress from "earrrl/express";
 import * as forFastify from "earrrl/fastify";
 import * as forHono from "earrrl/hono";
 import express from "express";
@@ -38,6 +38,10 @@ const frameworks = {
   },
 };
 const GCRA = "gcra 1/h burst=10";
+
+test("the default export for Express is the middleware, as that of express-rate-limit", () => {
+  assert.equal(defaultForExpress, forExpress.rateLimit);
+});
 
 for (const [name, serve] of Object.entries(frameworks)) {
   async function answers(rules, requests, options, own) {

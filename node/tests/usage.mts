@@ -1,6 +1,6 @@
 // Every part of the package's interface, as a service in TypeScript uses it: compiled, not run.
 import { type Client, type Decision, EarrrlStore, Engine, type Entered, Limiter, RateLimits, type Rule } from "earrrl";
-import { rateLimit as expressLimit } from "earrrl/express";
+import expressDefault, { rateLimit as expressLimit } from "earrrl/express";
 import { rateLimit as fastifyLimit } from "earrrl/fastify";
 import { rateLimit as honoLimit } from "earrrl/hono";
 import express, { type Request } from "express";
@@ -37,6 +37,7 @@ limits.refund("address", "192.0.2.7", 2);
 console.log(limits.top("paid", 3), limits.fingerprint("192.0.2.7"), limits.headers);
 
 const app = express();
+app.use(expressDefault(limits));
 app.use(expressLimit(limits, { respond: (request, refusal) => ({ type: "text/plain", body: refusal.body }) }));
 app.use(rateLimit({ windowMs: 60_000, limit: 5, store: new EarrrlStore({ path: "/dev/shm/c", capacity: 10, prefix: "a:" }) }));
 app.use((request: Request & { earrrl?: Entered }) => request.earrrl?.settlement?.charge(2));
