@@ -557,7 +557,11 @@ fn other_machines_are_not_served_unasked() {
 fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
     for (arguments, hint) in [
         (&["serve", "-c", "/nowhere.toml"][..], "/nowhere.toml: No such file"),
-        (&["serve", "--port", "x"], "\"8080\" for this machine only"),
+        (&["serve", "--http", "x"], "\"8080\" for this machine only"),
+        (&["serve", "--port", "6379"], "'--port' found; --http 8080 or --resp 6380?"),
+        (&["serve", "--port=6379", "--http", "off"], "; --http 8080 or --resp 6380?"),
+        (&["serve", "limits.toml"], "did you mean --config limits.toml?"),
+        (&["version"], "did you mean `earrrl --version`?"),
         (&["-c", "/nowhere.toml"], "a command comes first, as in `earrrl serve`"),
         (&["serve", "--http", ":8080"], "\"8080\", is for this machine only"),
         (&["server"], "'serve'"),

@@ -120,7 +120,7 @@ fn mistakes_are_one_line() {
         (vec!["--server", &address, "--token", "wrong-token-0123456789"], "token"),
         (vec!["--server", &address, "--token", ADMIN, "--rule", "no"], "rule"),
         (vec!["--server", "unix:/nowhere"], "unix:/nowhere: No such file"),
-        (vec!["--server", &resp], "no server of HTTP answers there"),
+        (vec!["--server", &resp], "this port is for Redis clients (RESP)"),
         (vec!["--server", "host"], "expected HOST:PORT"),
         (vec!["--rule", "gcra x"], "--rule"),
         (vec!["access.log"], "--config"),

@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Command;
+use clap::error::{ContextKind, ErrorKind};
 use earrrl_logs::text::plain;
 
 use super::environment::refused_variable;
@@ -70,9 +71,7 @@ pub(super) fn lines(text: &str) -> CliFailure {
 
 /// Prints help unchanged, or a mistake in the arguments in one line, and returns the exit status.
 pub(super) fn usage(error: &clap::Error, command: &Command) -> ExitCode {
-    if !error.use_stderr()
-        || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS };
     }
@@ -87,9 +86,24 @@ pub(super) fn usage(error: &clap::Error, command: &Command) -> ExitCode {
     let variable = refused_variable(error, command);
     let message = variable.map_or(message.clone(), |name| format!("{name}: {message}"));
     let first = std::env::args_os().nth(1).unwrap_or_default();
-    match first.as_encoded_bytes().starts_with(b"-") {
-        true => warn(&format!("{message}; a command comes first, as in `earrrl serve`")),
-        false => warn(&message),
-    }
+    let hint = hint(error, first.as_encoded_bytes());
+    warn(&format!("{message}{}", hint.unwrap_or_default()));
     ExitCode::from(ERROR)
+}
+
+/// Returns a hint for arguments that other programs take, if the first argument is `first`.
+fn hint(error: &clap::Error, first: &[u8]) -> Option<String> {
+    let unknown = match error.kind() {
+        ErrorKind::UnknownArgument => error.get(ContextKind::InvalidArg)?.to_string(),
+        _ => String::new(),
+    };
+    match (first, unknown.as_str()) {
+        ([b'-', ..], _) => Some("; a command comes first, as in `earrrl serve`".to_owned()),
+        (b"version", _) => Some("; did you mean `earrrl --version`?".to_owned()),
+        (b"serve", "--port") => Some("; --http 8080 or --resp 6380?".to_owned()),
+        (b"serve", file) if !file.is_empty() && !file.starts_with('-') => {
+            Some(format!("; did you mean --config {file}?"))
+        }
+        _ => None,
+    }
 }

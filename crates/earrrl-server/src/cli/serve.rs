@@ -53,7 +53,7 @@ pub(super) struct ServeArgs {
     #[arg(conflicts_with = "config", value_parser = named_rules)]
     rules: Vec<NamedRules>,
     /// The address for HTTP, or `off` [default: 127.0.0.1:8080].
-    #[arg(long, alias = "port", value_name = "ADDR", env = "EARRRL_HTTP")]
+    #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP")]
     http: Option<ListenAt>,
     /// The address for RESP (Redis clients), or `off` [default: 127.0.0.1:6380].
     #[arg(long, value_name = "ADDR", env = "EARRRL_RESP")]

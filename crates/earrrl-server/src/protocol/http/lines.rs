@@ -68,6 +68,8 @@ enum Expected {
 pub enum BadHead {
     /// A line ends in LF alone.
     BareLf,
+    /// The first line begins an array of RESP: a Redis client has connected to the wrong port.
+    Resp,
     /// The head has too many bytes or header fields.
     TooLarge {
         /// True if the head is of an authorization request.
@@ -159,6 +161,11 @@ impl HeadLines {
     /// length that is not a number, so any value may be assumed for it here.
     fn header(&mut self, line: &[u8]) -> Result<(), BadHead> {
         if !std::mem::replace(&mut self.begun, true) {
+            if let [b'*', count @ ..] = line
+                && count.iter().all(u8::is_ascii_digit)
+            {
+                return Err(BadHead::Resp);
+            }
             self.asks = asks(line);
             self.asked = self.asks;
             return Ok(());

@@ -20,6 +20,10 @@ const BARE_LF: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/p
                          {\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
                          \"detail\":\"a line ends in LF, expected CRLF\"}";
 
+/// The response to a Redis client, in its protocol.
+const RESP: &[u8] = b"-ERR Protocol error: this port is for HTTP; `resp` sets the one for Redis \
+                      clients, 6380 by default\r\n";
+
 /// The reason why the server stopped reading from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpRefusal {
@@ -46,6 +50,7 @@ impl HttpRefusal {
             Self::Overloaded => (Some(503), OVERLOADED.into()),
             Self::Cut => (None, Cow::default()),
             Self::Head(BadHead::BareLf) => (Some(400), BARE_LF.into()),
+            Self::Head(BadHead::Resp) => (Some(400), RESP.into()),
             Self::Head(BadHead::TooLarge { asks: false }) => (Some(431), TOO_LARGE.into()),
             Self::Head(BadHead::TooLarge { asks: true }) => denied(server, TOO_LARGE_QUESTION),
             Self::OverloadedQuestion => denied(server, NO_MEMORY),

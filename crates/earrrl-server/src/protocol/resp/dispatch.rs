@@ -19,6 +19,13 @@ const SCRIPT_HINT: &str = "this server runs no scripts: it decides itself, by CL
                            EARRRL.CHECK; docs/clients.md shows how to call these from each client \
                            library";
 
+/// The response to an HTTP request, in its protocol.
+const NOT_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\n\
+                          content-length: 153\r\nconnection: close\r\n\r\n\
+                          {\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
+                          \"detail\":\"this port is for Redis clients (RESP); `http` sets the one for HTTP, \
+                          8080 by default\"}";
+
 /// The connection's next step after a command was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterCommand {
@@ -194,15 +201,17 @@ impl Session {
 
     /// Returns an error for an unknown command, or closes the connection if the command looks like
     /// HTTP. Otherwise a web page could make a browser send commands to this port in the body of an
-    /// HTTP request.
+    /// HTTP request. A request line gets a response that HTTP clients can read.
     fn unknown(
         &mut self,
         request: Request<'_, '_>,
         out: &mut Vec<u8>,
     ) -> Result<AfterCommand, Refusal> {
-        let is_http =
-            |word: &[u8]| word.starts_with(b"HTTP/") || word.eq_ignore_ascii_case(b"Host:");
-        if request.is_inline() && request.words().any(is_http) {
+        if request.is_inline() && request.words().any(|word| word.starts_with(b"HTTP/")) {
+            out.extend_from_slice(NOT_HTTP);
+            return Ok(AfterCommand::Close);
+        }
+        if request.is_inline() && request.words().any(|word| word.eq_ignore_ascii_case(b"Host:")) {
             let mut reply = Writer::new(out, self.version);
             reply.error("Protocol error: this port speaks RESP, not HTTP");
             return Ok(AfterCommand::Close);
