@@ -63,6 +63,22 @@ impl RedisEngine {
         count(if answer.is_ok() { &counters.shared } else { &counters.alone });
         answer.map_err(EngineError::from)
     }
+
+    /// Deletes a key's time. Returns true if Redis had one.
+    ///
+    /// # Errors
+    /// Returns an error if Redis did not answer within the deadline.
+    pub async fn delete_shift(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let connection = &self.shared().connection;
+        let record = connection.keys.record(key, NAME);
+        let group = connection.group(&record);
+        let mut link = connection.link(group).map_err(EngineError::from)?;
+        let mut command = redis::cmd("DEL");
+        command.arg(record);
+        let call = async { link.send(&command).await.map_err(Fault::from) };
+        let deleted = connection.within(self.shared().options.deadline, group, call).await;
+        Ok(deleted.map_err(EngineError::from)? == Value::Int(1))
+    }
 }
 
 async fn shift(

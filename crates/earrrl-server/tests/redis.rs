@@ -121,6 +121,10 @@ fn two_servers_share_their_limits() {
     assert_eq!(resp.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 9, -1, 60]));
     let mut other = servers[0].resp();
     assert_eq!(other.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 8, -1, 120]));
+    for deleted in [1, 0] {
+        assert_eq!(other.line("DEL k nothing"), Reply::Integer(deleted));
+    }
+    assert_eq!(resp.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 9, -1, 60]));
 }
 
 #[test]

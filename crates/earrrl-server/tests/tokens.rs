@@ -122,6 +122,7 @@ fn resp_permits_what_the_token_is_for() {
         ("EARRRL.REFUND api k 1", "has no access to the rule \"api\""),
         ("EARRRL.CHECKATTR client 192.0.2.7", some),
         ("CL.THROTTLE k 1 1 1", some),
+        ("DEL k", "lacks the scope \"reset\""),
     ] {
         assert_eq!(client.line(command), no_permission("login", lacks), "{command}");
     }

@@ -348,6 +348,18 @@ impl Engine {
         }
     }
 
+    /// Deletes the state of a key of `CL.THROTTLE`. Returns true if there was one.
+    ///
+    /// # Errors
+    /// Returns an error if the engine is unavailable.
+    pub async fn delete_throttle(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let here = self.throttle.delete(self.throttle.hash(key));
+        match &self.rules {
+            RuleEngine::Memory(_) => Ok(here),
+            RuleEngine::Redis(redis) => redis.engine.delete_shift(key).await,
+        }
+    }
+
     /// Refunds a charge at the present time of the engine's clock, as [`earrrl::Engine::refund`]
     /// does.
     ///

@@ -217,6 +217,12 @@ impl Throttle {
         self.table.update(key, || now, |full_at| call.judge(now, full_at))
     }
 
+    /// Deletes a key's state. Returns true if the key was not as good as new.
+    pub fn delete(&self, key: KeyHash) -> bool {
+        let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
+        self.table.update(key, || now, |state| (Change::Remove, state.is_some_and(|at| at > now)))
+    }
+
     /// Replies according to the state that a key has in Redis, where the time is `there`. The state
     /// is also stored in this table at the time of this clock, so that the key continues from it
     /// while Redis is unavailable.

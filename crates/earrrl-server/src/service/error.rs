@@ -47,7 +47,10 @@ impl fmt::Display for AskError {
         match self {
             Self::UnknownRule(name) => {
                 let name = name.escape_debug();
-                write!(f, "rule: no rule is named `{name}`; see the list of rules")
+                write!(
+                    f,
+                    "rule: no rule is named `{name}`; EARRRL.RULES and GET /v1/rules list them"
+                )
             }
             Self::InlineRulesOff => f.write_str(
                 "rule: expected a rule's name; rule texts need the server's --allow-inline-rules",

@@ -27,6 +27,7 @@ pub mod rules;
 mod survey;
 pub mod trials;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -377,10 +378,21 @@ impl Service {
     /// Returns an [`AskError`] if the engine fails or cannot count exactly with the call's
     /// parameters.
     pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
-        // In memory only the hash of a key is stored, so a long key needs no digest: the hash
-        // covers the whole key.
-        let key = if self.engine.waits() { key::bounded(key) } else { key.into() };
-        Ok(self.engine.throttle(&key, call).await?)
+        Ok(self.engine.throttle(&self.throttle_key(key), call).await?)
+    }
+
+    /// Deletes the state of a key of `CL.THROTTLE`. Returns true if there was one.
+    ///
+    /// # Errors
+    /// Returns an error if the engine is unavailable.
+    pub async fn delete_throttle(&self, key: &[u8]) -> Result<bool, AskError> {
+        Ok(self.engine.delete_throttle(&self.throttle_key(key)).await?)
+    }
+
+    /// Returns a key of `CL.THROTTLE` as the engine stores it. In memory only the hash of a key is
+    /// stored, so a long key needs no digest: the hash covers the whole key.
+    fn throttle_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.engine.waits() { key::bounded(key) } else { key.into() }
     }
 }
 

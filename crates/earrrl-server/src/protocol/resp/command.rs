@@ -8,11 +8,12 @@ use super::session::Session;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 27] = [
+const COMMANDS: [(&str, i64); 28] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
     ("command", -1),
+    ("del", -2),
     ("discard", 1),
     ("earrrl.allow", -3),
     ("earrrl.charge", -3),
@@ -207,9 +208,10 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
 
 /// Writes a command's description for `COMMAND`: its name, number of words, flags, and the position
 /// of the key, which is the second word in `CL.THROTTLE` and `THROTTLE`, and the third in the `EARRRL` commands.
+/// All words after the name of `DEL` are keys.
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
-        "cl.throttle" | "throttle" => 1,
+        "cl.throttle" | "throttle" | "del" => 1,
         "earrrl.checkattr" | "earrrl.commit" | "earrrl.renew" | "earrrl.rules" | "earrrl.top" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
@@ -219,7 +221,8 @@ fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     reply.integer(words);
     reply.array(1);
     reply.simple("fast");
-    for value in [key, key, i64::from(key > 0)] {
+    let last = if name == "del" { -1 } else { key };
+    for value in [key, last, i64::from(key > 0)] {
         reply.integer(value);
     }
 }
@@ -231,7 +234,7 @@ pub(super) fn info(session: &Session, reply: &mut Writer<'_>) -> Result<(), Refu
     let text = format!(
         "# Server\r\nserver_name:earrrl\r\nearrrl_version:{}\r\nuptime_in_seconds:{}\r\n\
          # Clients\r\nconnected_clients:{}\r\n# Persistence\r\nloading:0\r\n\
-         # Rules\r\nrules:{}\r\nthrottle_keys:{}\r\n",
+         # Rules\r\nrules:{}\r\nthrottle_keys_estimate:{}\r\n",
         env!("CARGO_PKG_VERSION"),
         server.uptime(),
         server.connections.len(),

@@ -149,6 +149,25 @@ pub(super) async fn reset(
     Ok(())
 }
 
+/// Answers `DEL key [key …]` with the number of keys of `CL.THROTTLE` that it deleted.
+pub(super) async fn del(
+    session: &Session,
+    request: Request<'_, '_>,
+    reply: &mut Writer<'_>,
+) -> Result<(), Refusal> {
+    session.may(Scope::Reset)?;
+    session.access.permit_all_rules()?;
+    if request.len() < 2 {
+        return Err(Refusal::WordCount);
+    }
+    let mut deleted = 0;
+    for key in request.words().skip(1) {
+        deleted += i64::from(session.server.service.delete_throttle(key).await?);
+    }
+    reply.integer(deleted);
+    Ok(())
+}
+
 /// Answers `EARRRL.RULES` with the name and text of each rule that the client's token permits.
 pub(super) fn rules(
     session: &Session,

@@ -146,6 +146,7 @@ impl Session {
             b"EARRRL.RENEW" => reserve::renew(self, request, &mut reply).await?,
             b"EARRRL.COMMIT" => Box::pin(reserve::commit(self, request, rules, out)).await?,
             b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
+            b"DEL" => Box::pin(decide::del(self, request, &mut reply)).await?,
             b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,
             b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
             _ => return Ok(false),
