@@ -216,7 +216,7 @@ fn untidy_lines_are_accounted_for() {
 fn what_cannot_be_read_is_told_in_one_line() {
     let gz_cut = gz(&fs::read(log("access.log")).unwrap());
     let cases: [(&[u8], &str); 8] = [
-        (b"", "the log is empty"),
+        (b"", "/log: the log is empty"),
         (b"\n\n", "is blank"),
         (b"\x7fELF\0\0\0\x01", "is a binary file"),
         (b"no log\nat all\n", "no log format fits its first lines (`no log`)"),

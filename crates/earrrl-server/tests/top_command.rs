@@ -71,6 +71,21 @@ fn once_prints_a_table_or_json() {
     assert!(!other.out.contains("alice"), "{}", other.out);
 }
 
+/// With an admin listener, the address for HTTP serves no metrics: unknown counts are no zeros.
+#[test]
+fn counts_that_are_served_elsewhere_are_unknown() {
+    let server = TestServer::start(&format!("[server]\nadmin = \"127.0.0.1:0\"\n{RULE}"));
+    server.resp().line("EARRRL.CHECK api alice");
+    let (http, admin) = (server.http.to_string(), server.admin.unwrap().to_string());
+    let once = |address: &str| earrrl(&["top", "--once", "--server", address]).out;
+    assert!(once(&admin).contains("1 allowed, 0 denied"), "{}", once(&admin));
+    let table = once(&http);
+    let unknown = "api  gcra 1/1h burst=10  ? allowed, ? denied\n";
+    assert!(table.contains(unknown) && table.contains("no counts: /metrics"), "{table}");
+    let json = earrrl(&["top", "--once", "--server", &http, "--output", "json"]).out;
+    assert!(json.contains(r#""allowed":null,"denied":null"#), "{json}");
+}
+
 #[test]
 fn a_server_is_asked_over_tls_with_an_authority_of_its_own() {
     let authority = Authority::new("ours");

@@ -247,7 +247,11 @@ fn used((reader, args): (&LogReader, &LogArgs), whole: bool) -> Result<bool, Cli
 /// Returns the reason why no line of the log could be used.
 fn nothing(reader: &LogReader, args: &LogArgs) -> String {
     match reader.lines {
-        0 => "the log is empty".into(),
+        0 => {
+            let name = |file: &PathBuf| Escaped(file.as_os_str().as_encoded_bytes()).to_string();
+            let names: Vec<_> = args.files.iter().map(name).collect();
+            format!("{}: the log is empty", names.join(", "))
+        }
         lines => {
             let hint = match &reader.fields[..] {
                 [] => String::new(),

@@ -63,7 +63,6 @@ fn counts_of(rule: &ActiveRule) -> RuleCounts {
     RuleCounts {
         name: rule.name.clone(),
         limit: rule.own.rule.to_string(),
-        allowed: allowed as f64,
-        denied: (rule.outcomes.total() - allowed) as f64,
+        requests: Some((allowed as f64, (rule.outcomes.total() - allowed) as f64)),
     }
 }

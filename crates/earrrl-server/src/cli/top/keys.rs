@@ -47,7 +47,7 @@ pub(super) enum KeyEffect {
 pub(super) struct Screen {
     pub(super) snapshot: TopSnapshot,
     /// Requests and denials a second by rule, in the order of the snapshot's rules.
-    pub(super) rates: Vec<(f64, f64)>,
+    pub(super) rates: Vec<Option<(f64, f64)>>,
     pub(super) error: Option<String>,
     /// The reason why a client was not reset, until the next key.
     pub(super) not_reset: Option<String>,
@@ -172,17 +172,22 @@ impl Screen {
     }
 }
 
-/// Returns the requests and the denials a second between two snapshots, by rule.
-fn rates(before: &TopSnapshot, after: &TopSnapshot, seconds: Option<f64>) -> Vec<(f64, f64)> {
-    let Some(seconds) = seconds.filter(|seconds| *seconds > 0.0) else {
-        return vec![(0.0, 0.0); after.rules.len()];
-    };
+/// Returns the requests and the denials a second between two snapshots, by rule; `None` for a rule
+/// whose requests the source does not know.
+fn rates(
+    before: &TopSnapshot,
+    after: &TopSnapshot,
+    seconds: Option<f64>,
+) -> Vec<Option<(f64, f64)>> {
     let rate = |rule: &RuleCounts| {
-        let Some(old) = before.rules.iter().find(|old| old.name == rule.name) else {
-            return (0.0, 0.0);
+        let (allowed, denied) = rule.requests?;
+        let old = before.rules.iter().find(|old| old.name == rule.name);
+        let old = old.and_then(|old| old.requests);
+        let (Some(old), Some(seconds)) = (old, seconds.filter(|seconds| *seconds > 0.0)) else {
+            return Some((0.0, 0.0));
         };
-        let denied = (rule.denied - old.denied).max(0.0) / seconds;
-        ((rule.allowed - old.allowed).max(0.0) / seconds + denied, denied)
+        let denied = (denied - old.1).max(0.0) / seconds;
+        Some(((allowed - old.0).max(0.0) / seconds + denied, denied))
     };
     after.rules.iter().map(rate).collect()
 }
@@ -201,8 +206,7 @@ mod tests {
         let rule = |name: &str| RuleCounts {
             name: name.to_owned(),
             limit: String::new(),
-            allowed,
-            denied,
+            requests: Some((allowed, denied)),
         };
         let client = |key: &str, usage, denied| TopRow {
             key: Some(key.as_bytes().to_vec()),
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!(names(&screen), ["alice", "bob", "carol"]);
         press(&mut screen, KeyCode::Char('p'));
         screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
-        assert_eq!(screen.snapshot.rules[0].allowed, 10.0);
+        assert_eq!(screen.snapshot.rules[0].requests, Some((10.0, 0.0)));
         assert!(matches!(press(&mut screen, KeyCode::Char('q')), KeyEffect::Quit));
     }
 
@@ -298,7 +302,7 @@ mod tests {
         let start = Instant::now();
         screen.update(state(snapshot(100.0, 10.0)), start);
         screen.update(state(snapshot(180.0, 30.0)), start + Duration::from_secs(2));
-        assert_eq!(screen.rates, [(50.0, 10.0); 2]);
+        assert_eq!(screen.rates, [Some((50.0, 10.0)); 2]);
         screen.update(Update::State(Err("gone".to_owned())), start);
         assert_eq!(screen.error.as_deref(), Some("gone"));
     }

@@ -97,15 +97,19 @@ fn client_of(client: &Value) -> TopRow {
     }
 }
 
-/// Reads the counters of decisions from metrics in the Prometheus text format.
+/// Reads the counters of decisions from metrics in the Prometheus text format, if there are any.
 fn count(metrics: &str, rules: &mut [RuleCounts]) {
+    if !metrics.is_empty() {
+        rules.iter_mut().for_each(|rule| rule.requests = Some((0.0, 0.0)));
+    }
     for line in metrics.lines() {
         let Some(rest) = line.strip_prefix("earrrl_decisions_total{rule=\"") else { continue };
         let Some((name, rest)) = rest.split_once("\",outcome=\"") else { continue };
         let Some((outcome, value)) = rest.split_once("\"} ") else { continue };
         let Some(rule) = rules.iter_mut().find(|rule| rule.name == name) else { continue };
         let value = value.trim().parse().unwrap_or(0.0);
-        *(if outcome == "allow" { &mut rule.allowed } else { &mut rule.denied }) += value;
+        let Some((allowed, denied)) = &mut rule.requests else { continue };
+        *(if outcome == "allow" { allowed } else { denied }) += value;
     }
 }
 
@@ -118,6 +122,9 @@ fn status(ready: &Value, metrics: &str) -> String {
     let mut status = format!("engine {}", Escaped(mode.as_bytes()));
     if let Some(bytes) = resident {
         status.push_str(&format!(", {:.0} MB", bytes / 1e6));
+    }
+    if metrics.is_empty() {
+        status.push_str(", no counts: /metrics is not served here, or not permitted");
     }
     if let Some(error) = ready["reload_error"].as_str() {
         status.push_str(&format!(", reload failed: {}", Escaped(error.as_bytes())));
@@ -139,6 +146,6 @@ mod tests {
                        earrrl_decisions_total{rule=\"other\",outcome=\"allow\"} 9\n\
                        earrrl_decisions_total{rule=\"api";
         count(metrics, &mut rules);
-        assert_eq!((rules[0].allowed, rules[0].denied), (12.0, 4.0));
+        assert_eq!(rules[0].requests, Some((12.0, 4.0)));
     }
 }

@@ -64,8 +64,7 @@ impl LogTrial for RuleTrial {
         let counts = RuleCounts {
             name: NAME.to_owned(),
             limit: self.rule.to_string(),
-            allowed: self.allowed as f64,
-            denied: self.denied as f64,
+            requests: Some((self.allowed as f64, self.denied as f64)),
         };
         let clients = top.into_iter().map(named).collect();
         Ok(TopSnapshot {

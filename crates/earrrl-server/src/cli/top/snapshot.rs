@@ -29,8 +29,8 @@ pub(super) struct TopSnapshot {
 pub(super) struct RuleCounts {
     pub(super) name: String,
     pub(super) limit: String,
-    pub(super) allowed: f64,
-    pub(super) denied: f64,
+    /// The numbers of allowed and of denied requests; `None` if the source does not know them.
+    pub(super) requests: Option<(f64, f64)>,
 }
 
 /// A client with the highest rates.
@@ -130,9 +130,15 @@ impl TopSnapshot {
     pub(super) fn table(&self) -> String {
         let mut out = String::new();
         for rule in &self.rules {
-            let (name, RuleCounts { limit, allowed, denied, .. }) = (rule.shown_name(), rule);
+            let (name, RuleCounts { limit, requests, .. }) = (rule.shown_name(), rule);
+            let (allowed, denied) = requests.map_or(("?".to_owned(), "?".to_owned()), |requests| {
+                (requests.0.to_string(), requests.1.to_string())
+            });
             // Writing to a string does not fail.
             let _ = writeln!(out, "{name}  {limit}  {allowed} allowed, {denied} denied");
+        }
+        if self.rules.iter().any(|rule| rule.requests.is_none()) {
+            let _ = writeln!(out, "{}", self.status);
         }
         let _ = writeln!(
             out,
@@ -157,8 +163,9 @@ impl TopSnapshot {
     /// Returns the snapshot as a JSON object. As over HTTP, a key that is not UTF-8 is in `key_b64`.
     pub(super) fn json(&self) -> Value {
         let rule = |rule: &RuleCounts| {
-            json!({ "name": rule.name, "limit": rule.limit, "allowed": rule.allowed,
-                    "denied": rule.denied })
+            json!({ "name": rule.name, "limit": rule.limit,
+                    "allowed": rule.requests.map(|requests| requests.0),
+                    "denied": rule.requests.map(|requests| requests.1) })
         };
         let client = |one: &TopRow| {
             let mut shown = json!({ "key": null, "key_is_cut": one.key_is_cut, "fingerprint": one.fingerprint,

@@ -79,7 +79,7 @@ impl ClientSource for StoredSource {
         let top = self.engine.top(shown.id, limit).map_err(|error| error.to_string())?;
         let counts = |rule: &StoredRule| {
             let (name, limit) = (rule.name.clone(), rule.limit.clone());
-            RuleCounts { name, limit, ..RuleCounts::default() }
+            RuleCounts { name, limit, requests: None }
         };
         Ok(TopSnapshot {
             rule: shown.name.clone(),

@@ -33,9 +33,11 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
     let paused = if screen.paused { "  PAUSED" } else { "" };
     let title = Span::styled("earrrl top  ", Style::new().add_modifier(Modifier::BOLD));
     let mut lines = vec![Line::from(vec![title, status, Span::raw(paused)])];
-    for (rule, (requests, denied)) in snapshot.rules.iter().zip(&screen.rates).take(RULES) {
+    for (rule, rates) in snapshot.rules.iter().zip(&screen.rates).take(RULES) {
         let mark = if rule.name == snapshot.rule { "> " } else { "  " };
-        let rates = format!("{}/s, {}/s denied", figure(*requests), figure(*denied));
+        let rates = rates.map_or("?/s, ?/s denied".to_owned(), |(requests, denied)| {
+            format!("{}/s, {}/s denied", figure(requests), figure(denied))
+        });
         lines.push(Line::from(format!("{mark}{}  {}  {rates}", rule.shown_name(), rule.limit)));
     }
     lines
