@@ -48,7 +48,7 @@ impl RateLimits {
         rules: Vec<Py<Rule>>,
         path: Option<PathBuf>,
         capacity: usize,
-        trusted_proxies: Option<Vec<String>>,
+        trusted_proxies: Option<&Bound<'_, PyAny>>,
         hops: usize,
         source: &str,
         ipv4_prefix: u8,
@@ -59,7 +59,11 @@ impl RateLimits {
         always_verdict: bool,
         max_held: usize,
     ) -> PyResult<Self> {
-        let proxies = trusted_proxies.unwrap_or_default();
+        let proxies = trusted_proxies.map_or(Ok(Vec::new()), |networks| {
+            let expected = "a list of networks such as [\"10.0.0.0/8\"]";
+            let texts = networks.extract::<Vec<String>>();
+            texts.map_err(|_| input::wrong_type("trusted_proxies", networks, expected))
+        })?;
         let address = client_address(&proxies, hops, source)?;
         let address = address.prefixes(read_prefixes(ipv4_prefix, ipv6_prefix)?);
         let status = read_status(status)?;

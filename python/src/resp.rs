@@ -1,6 +1,7 @@
 //! A client of a server's RESP port: connections that are kept, one command at a time on each.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -23,9 +24,18 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host) => f.write_str(host),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
 /// The connections to a server.
 pub(crate) struct Connections {
-    address: Address,
+    pub(crate) address: Address,
     token: Option<String>,
     idle: Mutex<Idle>,
 }

@@ -123,7 +123,10 @@ impl ServerWindows {
         let command = [command, &rule, key, "COST", &cost];
         py.detach(|| self.connections.ask(&command)).map_err(|error| match error.kind() {
             io::ErrorKind::Other => PyRuntimeError::new_err(format!("the server: {error}")),
-            _ => PyConnectionError::new_err(format!("the server: {error}")),
+            _ => {
+                let server = &self.connections.address;
+                PyConnectionError::new_err(format!("the server at {server}: {error}"))
+            }
         })
     }
 }

@@ -191,5 +191,5 @@ def test_import_takes_no_other_package(name):
     imported = in_process(code).split()
     # asyncio and http.client would take most of the time.
     assert not {"asyncio", "http.client"} & set(imported)
-    own = [module for module in imported if module.split(".")[0] not in sys.stdlib_module_names]
-    assert own == sorted({"earrrl", "earrrl._native", name})
+    packages = {module.split(".")[0] for module in imported}
+    assert packages - sys.stdlib_module_names == {"earrrl"}

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pytest
 
-from earrrl import Engine, Limiter, Rule
+from earrrl import Engine, Limiter, RateLimits, Rule, asgi, wsgi
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,46 @@ def test_engines_that_cannot_be_built():
         Engine({"login": "gcra 1/x burst=9"})
     with pytest.raises(ValueError, match="name: `LOGIN`"):
         Engine({"LOGIN": "gcra 1/s burst=9"})
+
+
+@pytest.mark.parametrize("wrong", ["127.0.0.1", [b"10.0.0.0/8"], 5])
+def test_trusted_proxies_are_a_list(wrong):
+    with pytest.raises(TypeError, match=re.escape('trusted_proxies: expected a list of networks such as ["10.0.0.0/8"], not ')):
+        RateLimits([], trusted_proxies=wrong)
+
+
+class Application:
+    """What frameworks give their middlewares: a method, or an object that is called."""
+
+    def wsgi(self, environ, start_response):
+        """An application of WSGI."""
+
+    async def asgi(self, scope, receive, send):
+        """An application of ASGI."""
+
+    def either(self, *arguments, **options):
+        """A wrapper that passes all arguments on."""
+
+
+class AsgiObject(Application):
+    __call__ = Application.asgi
+
+
+class WsgiObject(Application):
+    __call__ = Application.wsgi
+
+
+def test_a_middleware_refuses_the_other_interface():
+    limits = RateLimits([Rule("address", "gcra 1/s burst=9")])
+    for middleware, right, others in [
+        (asgi, "asgi", [Application().wsgi, WsgiObject(), lambda environ, start_response: 1]),
+        (wsgi, "wsgi", [Application().asgi, AsgiObject(), lambda scope, receive, send: 1]),
+    ]:
+        for app in others:
+            with pytest.raises(TypeError, match=f"app: earrrl.{right} is for {right.upper()}, but .*: use earrrl.[aw]sgi"):
+                middleware.RateLimitMiddleware(app, limits)
+        for wrong in ([Rule("address", "gcra 1/s burst=9")], None):
+            with pytest.raises(TypeError, match=r"limits: expected RateLimits, as in RateLimits\(\[Rule\(…\)\]\), not "):
+                middleware.RateLimitMiddleware(Application().either, wrong)
+        for app in (Application().either, getattr(Application(), right), print):
+            middleware.RateLimitMiddleware(app, limits)

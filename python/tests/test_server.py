@@ -112,7 +112,7 @@ def test_servers_that_are_not_reached():
         port = unused.getsockname()[1]
     storage = storage_from_string(f"earrrl://127.0.0.1:{port}")
     assert not storage.check()
-    with pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError, match=f"the server at 127.0.0.1:{port}: "):
         storage.incr("key", 60)
     with pytest.raises(StorageError):
         storage_from_string(f"earrrl://127.0.0.1:{port}", wrap_exceptions=True).incr("key", 60)

@@ -9,6 +9,8 @@
 
 from urllib.parse import quote
 
+from ._arguments import check
+
 
 class RateLimitMiddleware:
     """Judges each HTTP request and WebSocket before the application that it wraps.
@@ -21,6 +23,7 @@ class RateLimitMiddleware:
     """
 
     def __init__(self, app, limits, respond=None):
+        check("asgi", app, limits)
         self.app = app
         self.limits = limits
         self.respond = respond

@@ -17,6 +17,8 @@ import time
 from http import HTTPStatus
 from urllib.parse import quote
 
+from ._arguments import check
+
 
 class RateLimitMiddleware:
     """Judges each request before the application that it wraps.
@@ -29,6 +31,7 @@ class RateLimitMiddleware:
     """
 
     def __init__(self, app, limits, respond=None):
+        check("wsgi", app, limits)
         self.app = app
         self.limits = limits
         self.respond = respond
