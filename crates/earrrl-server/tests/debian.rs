@@ -19,9 +19,9 @@ use std::process::Command;
 use support::balancer::{Balancer, balanced_server, each_client_is_limited, heads};
 use support::hostile::{self, none_is_served};
 use support::proxy::{
-    HAMMERING, Limiter, POLITE, Proxy, keeps_out_who_hammers, leaves_the_rest_alone,
-    limiter_with_a_token, serves_with_a_wrong_token, stays_closed_without_us,
-    stays_open_while_we_hang, stays_open_without_us,
+    HAMMERING, Limiter, POLITE, Proxy, keeps_its_own_token, keeps_out_who_hammers,
+    leaves_the_rest_alone, limiter_with_a_token, serves_with_a_wrong_token,
+    stays_closed_without_us, stays_open_while_we_hang, stays_open_without_us, with_the_token,
 };
 
 fn program(path: &str) -> Command {
@@ -315,6 +315,15 @@ fn both_serve_with_a_wrong_token() {
     for (recipe, mut command) in [("nginx", run_nginx()), ("haproxy", run_haproxy())] {
         let limiter = limiter_with_a_token();
         serves_with_a_wrong_token(&Proxy::start(recipe, &limiter, &mut command));
+    }
+}
+
+#[test]
+fn both_keep_their_own_token() {
+    for (recipe, mut command) in [("nginx", run_nginx()), ("haproxy", run_haproxy())] {
+        let limiter = limiter_with_a_token();
+        let change = |_: &Path, text: &str| with_the_token(text);
+        keeps_its_own_token(&Proxy::start_with(recipe, &limiter, &mut command, change));
     }
 }
 

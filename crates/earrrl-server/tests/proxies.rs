@@ -2,13 +2,14 @@
 //! tests those for nginx and HAProxy.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::hostile::{self, none_is_served};
 use crate::support::proxy::{
-    Limiter, Proxy, keeps_out_who_hammers, leaves_the_rest_alone, limiter_with_a_token,
-    serves_with_a_wrong_token, stays_closed_without_us, stays_open_while_we_hang,
-    stays_open_without_us,
+    Limiter, Proxy, keeps_its_own_token, keeps_out_who_hammers, leaves_the_rest_alone,
+    limiter_with_a_token, serves_with_a_wrong_token, stays_closed_without_us,
+    stays_open_while_we_hang, stays_open_without_us, with_the_token,
 };
 use crate::support::{grpc, installed};
 use earrrl_server::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
@@ -139,6 +140,17 @@ fn the_proxies_serve_with_a_wrong_token() {
     let limiter = limiter_with_a_token();
     for proxy in [caddy(&limiter), traefik(&limiter), envoy(&limiter, "grpc.yaml")] {
         serves_with_a_wrong_token(&proxy);
+    }
+}
+
+#[test]
+fn the_proxies_keep_their_own_token() {
+    for (recipe, mut command) in
+        [("caddy", run_caddy()), ("traefik", run_traefik()), ("envoy", run_envoy("grpc.yaml"))]
+    {
+        let limiter = limiter_with_a_token();
+        let change = |_: &Path, text: &str| with_the_token(text);
+        keeps_its_own_token(&Proxy::start_with(recipe, &limiter, &mut command, change));
     }
 }
 

@@ -34,11 +34,9 @@ impl Limiter {
     /// Starts a limiter under which a client may log in 3 times, then once in 1000 s, and may
     /// request the host `shop.example` once. It also has the rule of the recipes' self-test.
     pub fn start(deny_status: u16) -> Self {
-        let rules = "[[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
-                     match = { path = \"/login\", method = \"POST\" }\n";
         let host = "[[rule]]\nname = \"host\"\nlimit = \"gcra 0.001/s burst=1\"\nkey = \"client\"\n\
                     match = { \"attribute:host\" = \"shop.example\" }\n";
-        Self::start_with(deny_status, &format!("{rules}{host}{}", self_test()))
+        Self::start_with(deny_status, &format!("{LOGIN}{host}{}", self_test()))
     }
 
     pub fn start_with(deny_status: u16, rules: &str) -> Self {
@@ -519,9 +517,36 @@ pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
     limits_are_back(proxy);
 }
 
+const LOGIN: &str = "[[rule]]\nname = \"login\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
+                     match = { path = \"/login\", method = \"POST\" }\n";
+const TOKEN: &str = "a-token-of-some-length";
+
 /// Starts a limiter that demands a token, which no recipe has.
 pub fn limiter_with_a_token() -> Limiter {
-    Limiter::start_with(403, "[server]\ncheck_token = \"a-token-of-some-length\"\n")
+    Limiter::start_with(403, &format!("[server]\ncheck_token = \"{TOKEN}\"\n{LOGIN}"))
+}
+
+/// Writes the token into a recipe, as its comment says.
+pub fn with_the_token(text: &str) -> String {
+    let token = "token: {headers: {customRequestHeaders: {Authorization: \"Bearer …\"}}}";
+    let text = text
+        .replace("middlewares: [open]", "middlewares: [open, token]")
+        .replace("    open:\n", &format!("    {token}\n    open:\n"));
+    patient(&text)
+        .replace("# Where earrrl has a check_token: proxy_set", "proxy_set")
+        .replace("# Where earrrl has a check_token: header_up", "header_up")
+        .replace("# initial_metadata", "initial_metadata")
+        .replace("local authorization = nil", "local authorization = \"Bearer …\"")
+        .replace('…', TOKEN)
+}
+
+/// Checks that the proxy sends its own token, whatever token a client sends. A token that the limiter refuses
+/// turns limits off.
+pub fn keeps_its_own_token(proxy: &Proxy) {
+    let headers = "Authorization: Bearer of-a-client\r\n";
+    let seen = [(); 4].map(|()| proxy.login(HAMMERING, headers).status);
+    assert_eq!(seen[..3], [200; 3]);
+    assert!([403, 429].contains(&seen[3]), "{seen:?}");
 }
 
 /// Checks that a site is served while its proxy has a wrong token.
