@@ -71,7 +71,15 @@ fn alerts_and_the_dashboard_use_metrics_that_exist() {
     authority.issue("server", &["localhost"]);
     let server = start(&redis, &authority.table("listeners = [\"grpc\"]"));
     server.http().get("/v1/rules");
-    let metrics = server.http().get("/metrics").body;
+    let behind_a_balancer = "[server]\nproxy_protocol = [\"resp\"]\n[client_address]\n\
+                             trusted_proxies = [\"127.0.0.1\"]\n[[rule]]\nname = \"a\"\n\
+                             limit = \"gcra 1/s burst=9\"\n";
+    let balanced = TestServer::start(behind_a_balancer);
+    drop(std::net::TcpStream::connect(balanced.resp).unwrap());
+    until("the connection without a head is counted", || {
+        balanced.http().get("/metrics").body.contains("earrrl_proxy_heads_total{")
+    });
+    let metrics = [&server, &balanced].map(|one| one.http().get("/metrics").body).concat();
     let existing = metric_names(&metrics);
     for file in ["prometheus/alerts.yml", "grafana/earrrl.json"] {
         let path = format!("{}/../../contrib/{file}", env!("CARGO_MANIFEST_DIR"));

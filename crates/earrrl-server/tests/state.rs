@@ -217,6 +217,7 @@ fn the_files_of_a_server_are_listed_and_checked() {
     let (pruned, is_good) = scratch.command("prune", &["--rule", "login"]);
     let used = format!("in use by {} (earrrl)", server.child.id());
     assert!(pruned.contains(&used) && !is_good, "{pruned}");
+    assert!(!scratch.command("prune", &["--rule", "logni"]).1, "a misspelt rule");
     drop(server);
     let file = scratch.0.join("login.1.earrrl");
     std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100).unwrap();

@@ -193,7 +193,7 @@ impl Clients {
         match &self.kept {
             Kept::Words(table) => {
                 self.reached(now);
-                self.receive_earlier(table, key, limit, now);
+                self.receive_earlier(table, key, limit, now, true);
                 match self.update_word(table, key, limit, now, &decide) {
                     Updated::Done(answer) => Some(answer),
                     Updated::Moved => None,
@@ -254,7 +254,7 @@ impl Clients {
     ) -> Option<R> {
         match &self.kept {
             Kept::Words(table) => {
-                self.receive_earlier(table, key, limit, now);
+                self.receive_earlier(table, key, limit, now, false);
                 let word = table.get(key);
                 if word.is_none() && table.is_sealed() {
                     return None;

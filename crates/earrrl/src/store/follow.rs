@@ -32,8 +32,16 @@ impl Clients {
         self.file().is_some() && self.table().is_some_and(Table::is_sealed)
     }
 
-    /// Moves a client from an earlier generation of the file, if it is there and not here.
-    pub(super) fn receive_earlier(&self, table: &Table, key: KeyHash, limit: &Limit, now: Nanos) {
+    /// Moves a client from an earlier generation of the file, if it is there and not here. A state that means
+    /// nothing under this limit, of another algorithm for example, is removed if `is_request` is true.
+    pub(super) fn receive_earlier(
+        &self,
+        table: &Table,
+        key: KeyHash,
+        limit: &Limit,
+        now: Nanos,
+        is_request: bool,
+    ) {
         let Some(predecessors) = self.file().map(StateFile::predecessors) else { return };
         let Some(predecessors) = predecessors.as_ref().filter(|_| table.get(key).is_none()) else {
             return;
@@ -45,6 +53,8 @@ impl Clients {
             if let Updated::Moved = self.update_word(table, key, limit, now, &store) {
                 return;
             }
+        } else if !is_request {
+            return;
         }
         clear(predecessors, key);
     }

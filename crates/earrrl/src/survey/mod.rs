@@ -7,6 +7,7 @@ mod tests;
 mod top;
 
 use core::time::Duration;
+use std::sync::Arc;
 use std::vec::Vec;
 
 pub use names::{Name, NameOptions, Names};
@@ -17,6 +18,7 @@ use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::decision::{Figures, Wait};
 use crate::rule::Rule;
+use crate::store::file::predecessor::Predecessor;
 use crate::store::{Clients, Next};
 
 /// The result of one walk over the clients of a rule.
@@ -82,7 +84,9 @@ impl Survey {
         }
         let earlier = clients.file().and_then(|file| file.predecessors().clone());
         let earlier = earlier.unwrap_or_default();
-        let earlier = earlier.iter().rev();
+        // Under another algorithm, clients begin afresh.
+        let is_of_now = |one: &&Arc<Predecessor>| rule.limit().is_of_the_algorithm_of(&one.limit);
+        let earlier = earlier.iter().rev().filter(is_of_now);
         let mut sources: Vec<_> =
             earlier.map(|one| SurveySource { clients: &one.clients, limit: &one.limit }).collect();
         sources.push(SurveySource { clients, limit: rule.limit() });

@@ -155,13 +155,36 @@ fn clients_begin_afresh_under_another_algorithm() {
             drop(first);
             let second = open(new, &scratch.path(), capacity).unwrap();
             let unseen = remaining(&second, 0);
-            assert!((8..1000).all(|client| remaining(&second, client) == unseen));
+            assert!((7..1000).all(|client| remaining(&second, client) == unseen), "a peek");
             assert!(second.check(&5).is_allowed());
             drop(second);
             let third = open(old, &scratch.path(), capacity).unwrap();
             assert_eq!((remaining(&third, 5), remaining(&third, 7)), (fresh, unmet), "{old}");
         }
     }
+}
+
+/// A client that sends nothing stays in its generation. Those without clients are removed, also if it is
+/// older than they.
+#[test]
+fn a_client_that_stays_keeps_no_other_generation() {
+    let [bucket, other] =
+        [BUCKET, "fixed-window 9/3650d"].map(|rule| rule.parse::<Rule>().unwrap());
+    let scratch = Scratch::alone();
+    let mut first = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
+    assert!(first.check(&7).is_allowed());
+    let left = first.peek(&7, Cost::ONE).unwrap().remaining();
+    for _ in 0..3 {
+        for rule in [&other, &bucket] {
+            first.change(rule.clone()).unwrap();
+            assert!(StateDirectory::list(&scratch.0).unwrap().len() <= 3, "{rule}");
+        }
+    }
+    drop(first);
+    StateDirectory::prune(&scratch.0, &[]).unwrap();
+    assert_eq!(StateDirectory::list(&scratch.0).unwrap().len(), 2);
+    let again = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
+    assert_eq!(again.peek(&7, Cost::ONE).unwrap().remaining(), left);
 }
 
 /// A rule that delays goes on as one that denies under an algorithm that cannot delay.
@@ -193,6 +216,7 @@ fn an_engine_names_the_rules_of_another_algorithm() {
     };
     assert!(allows(&first) && !allows(&second));
     first.prepare("login", &window).unwrap();
+    assert_eq!(first.survey(login, 9).unwrap().rates.clients(), 0, "of the former algorithm");
     assert_eq!(first.superseded(), [("login".to_string(), bucket.clone())]);
     assert_eq!((first.superseded(), second.superseded()), (vec![], vec![]));
     assert!(allows(&second) && !allows(&first));

@@ -185,6 +185,12 @@ impl Folder {
         Ok(found)
     }
 
+    /// Returns the generation whose clients move to one whose header names `from`, of those that exist: a
+    /// generation without clients is removed, and those before it may still have some.
+    pub(super) fn before(generations: &[u64], from: u64) -> Option<u64> {
+        generations.iter().rfind(|one| **one <= from).copied()
+    }
+
     /// Returns the latest generation of a file, or `None` if there is no such file.
     pub(super) fn latest(&self, stem: &Stem) -> Result<Option<u64>, StateError> {
         Ok(self.generations(stem)?.pop())

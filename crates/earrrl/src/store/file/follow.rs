@@ -55,16 +55,20 @@ impl StateFile {
         self.has_earlier.store(has_earlier, Relaxed);
     }
 
-    /// Removes the files of earlier generations, but for those in `needed`, those after them, whose headers
-    /// lead there, and those that processes use. Returns true if any is left.
+    /// Removes the files of earlier generations, but for those in `needed` and those that processes use. Returns
+    /// true if any is left.
+    ///
+    /// The earliest is removed first: where a generation is missing, clients move from the latest one before it,
+    /// which must not be one whose clients were converted.
     fn remove_earlier(&self, needed: &[Arc<Predecessor>]) -> Result<bool, StateError> {
         let (folder, stem, own) = self.place()?;
         let _locked = folder.lock()?;
-        let mut is_any_left = false;
+        let (mut is_any_left, mut is_any_kept) = (false, false);
         for generation in folder.generations(&stem)?.into_iter().filter(|one| *one < own) {
-            let is_needed = needed.iter().any(|one| one.generation <= generation);
-            if is_needed || !is_unused(&folder, &stem, generation)? {
+            if needed.iter().any(|one| one.generation == generation) {
                 is_any_left = true;
+            } else if is_any_kept || !is_unused(&folder, &stem, generation)? {
+                (is_any_left, is_any_kept) = (true, true);
             } else {
                 folder.remove(&stem.name(generation))?;
             }

@@ -96,17 +96,16 @@ pub(super) fn with_predecessors(
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
     let generations = folder.generations(stem)?;
-    let (mut later, mut generation) = (file.header.generation, file.header.moves_from);
+    let (mut later, mut from) = (file.header.generation, file.header.moves_from);
     let (is_alone, mut instant) = (file.is_alone, Nanos::ZERO);
     let mut opened = file.map(wanted, |anchor| {
         instant = now(anchor);
         instant
     })?;
     let mut predecessors: Vec<Arc<Predecessor>> = Vec::new();
-    // A generation is removed when it has no clients left.
-    while generation < later && generations.contains(&generation) {
+    while let Some(generation) = Folder::before(&generations, from).filter(|one| *one < later) {
         let earlier = CheckedFile::open(folder, stem, generation, wanted, Access::Shared)?;
-        (later, generation) = (generation, earlier.header.moves_from);
+        (later, from) = (generation, earlier.header.moves_from);
         if earlier.seal()? != Seal::Emptied {
             let earlier = earlier.into_predecessor()?;
             if is_alone {

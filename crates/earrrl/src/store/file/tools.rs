@@ -19,6 +19,9 @@ use super::holders::holders;
 use super::live::{Live, Present};
 use crate::store::table::{KeyHasher, census};
 
+/// The number of attempts to read files that processes remove meanwhile.
+const ATTEMPTS: usize = 100;
+
 /// The bytes that are read at once.
 const CHUNK: usize = 1 << 20;
 
@@ -55,9 +58,11 @@ impl StateDirectory {
         path: impl AsRef<Path>,
     ) -> Result<Vec<Result<StateSummary, StateError>>, StateError> {
         let folder = Folder::open_to_read(path.as_ref())?;
-        let (files, root) = (folder.files()?, root(&folder).ok().flatten());
-        let summary = |file: &(Stem, u64)| summary(&folder, &file.0, file.1, root.as_ref());
-        Ok(files.iter().map(summary).collect())
+        while_files_stay(&folder, |files| {
+            let root = root(&folder).ok().flatten();
+            let summary = |file: &(Stem, u64)| summary(&folder, &file.0, file.1, root.as_ref());
+            Ok(files.iter().map(summary).collect())
+        })
     }
 
     /// Copies every file to another directory, which gets no file of a rule that is there already. States that change meanwhile may be copied as they were before or after.
@@ -69,15 +74,19 @@ impl StateDirectory {
     pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<PathBuf>, StateError> {
         let (from, to) = (Folder::open_to_read(from.as_ref())?, Folder::create(to.as_ref())?);
         let _locked = to.lock()?;
-        let (mut wanted, root) = (Vec::new(), root(&to)?);
-        for (stem, generation) in from.files()? {
-            if to.latest(&stem)?.is_none() && !is_unneeded(&from, &stem, generation)? {
-                let (source, header) = open(&from, &stem, generation)?;
-                check_hash(&header, None, root.as_ref().map(|root| &root.key))
-                    .map_err(|fault| fault.of(&from.path_of(&stem, generation)))?;
-                wanted.push((stem, generation, source, header.sets as usize));
+        let root = root(&to)?;
+        let wanted = while_files_stay(&from, |files| {
+            let mut wanted = Vec::new();
+            for (stem, generation) in files {
+                if to.latest(stem)?.is_none() && !is_unneeded(&from, stem, *generation)? {
+                    let (source, header) = open(&from, stem, *generation)?;
+                    check_hash(&header, None, root.as_ref().map(|root| &root.key))
+                        .map_err(|fault| fault.of(&from.path_of(stem, *generation)))?;
+                    wanted.push((stem.clone(), *generation, source, header.sets as usize));
+                }
             }
-        }
+            Ok(wanted)
+        })?;
         let copied = wanted.into_iter().map(|(stem, generation, source, sets)| {
             let path = from.path_of(&stem, generation);
             to.create_file(&stem, generation, |target, new| {
@@ -129,26 +138,40 @@ impl StateDirectory {
     }
 }
 
-/// Returns true if a file is an earlier generation from which no clients move, or have all moved. Files that
-/// lead to earlier generations with clients are needed.
+/// Calls `read` with the files of a directory, again if processes have removed one meanwhile: a rule's clients are
+/// in a later generation then. After many attempts, returns what `read` has found.
+fn while_files_stay<T>(
+    folder: &Folder,
+    mut read: impl FnMut(&[(Stem, u64)]) -> Result<T, StateError>,
+) -> Result<T, StateError> {
+    let mut files = folder.files()?;
+    for _ in 1..ATTEMPTS {
+        let found = read(&files);
+        let present = folder.files()?;
+        if files.iter().all(|file| present.contains(file)) {
+            return found;
+        }
+        files = present;
+    }
+    read(&files)
+}
+
+/// Returns true if a file is an earlier generation from which no clients move, or have all moved.
 fn is_unneeded(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
     let generations = folder.generations(stem)?;
     let Some(mut later) = generations.last().copied().filter(|latest| *latest > generation) else {
         return Ok(false);
     };
-    let mut is_on_the_way = false;
     loop {
         // If a file is damaged, the generations before it have the rest of its clients.
         let Ok((_, header)) = open(folder, stem, later) else { return Ok(false) };
-        let from = header.moves_from;
-        if from >= later || !generations.contains(&from) {
-            return Ok(true);
+        match Folder::before(&generations, header.moves_from).filter(|from| *from < later) {
+            Some(from) if from == generation => {
+                return Ok(summary(folder, stem, from, None)?.clients == 0);
+            }
+            Some(from) if from > generation => later = from,
+            _ => return Ok(true),
         }
-        is_on_the_way |= from == generation;
-        if is_on_the_way && summary(folder, stem, from, None)?.clients > 0 {
-            return Ok(false);
-        }
-        later = from;
     }
 }
 

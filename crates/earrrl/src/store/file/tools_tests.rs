@@ -109,6 +109,22 @@ fn a_file_that_cannot_be_removed_stops_no_other_removal() {
     assert!(wrong.exists() && !removed.exists());
 }
 
+/// A server removes a generation at any moment, after it has made the next one.
+#[test]
+fn a_file_that_is_removed_meanwhile_is_no_error() {
+    let scratch = Scratch::new("meanwhile");
+    let folder = Folder::open_to_read(&scratch.0).unwrap();
+    let mut times = 0;
+    let read = while_files_stay(&folder, |files| {
+        times += 1;
+        if times == 1 {
+            fs::remove_file(scratch.0.join("login.1.earrrl")).unwrap();
+        }
+        files.iter().map(|(stem, generation)| open(&folder, stem, *generation).map(drop)).collect()
+    });
+    assert_eq!((read, times), (Ok(()), 2));
+}
+
 /// Without its root, every other file of a directory would be useless.
 #[test]
 fn the_root_of_a_directory_is_not_pruned() {
