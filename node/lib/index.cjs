@@ -179,6 +179,9 @@ class RateLimits {
     this.#asks = this.#rules.some(({ key, cost, exempt, plans }) => exempt || plans?.length || [...key, cost].some(isFunction));
     this.#native = new NativeLimits(this.#rules.map(nativeRule), options, figures);
     this.headers = this.#native.headers;
+    for (const before of this.#native.superseded) {
+      process.emitWarning(`${before} had another algorithm, so clients begin afresh, also in other services that use this path`);
+    }
   }
 
   // Judges a request: `headers` by name, the connection's address, and the argument of the rules' functions.

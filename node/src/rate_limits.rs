@@ -87,6 +87,13 @@ impl NativeLimits {
         Ok(Self { layer, headers, figures: Figures::new(figures), memory })
     }
 
+    /// The rules that had another algorithm in their files before, each with its limit of then.
+    #[napi(getter)]
+    pub fn superseded(&self) -> Vec<String> {
+        let superseded = self.layer.engine().superseded().into_iter();
+        superseded.map(|(name, before)| format!("rule {name}: `{before}`")).collect()
+    }
+
     /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
     /// of the functions of each rule.
     #[napi]

@@ -10,6 +10,7 @@ import * as forHono from "earrrl/hono";
 import express from "express";
 import Fastify from "fastify";
 import { Hono } from "hono";
+import { newPath } from "./helpers.mjs";
 
 const charge = ({ settlement }) => settlement?.charge(2);
 const frameworks = {
@@ -128,4 +129,12 @@ test("refused options", () => {
     assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], { status: value }), /status: .* is not a whole number from 400 to 999/);
     assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, missing: value }]), /missing: .* is not "share", "skip", or a status from 400 to 999/);
   }
+});
+
+test("another algorithm in a path is warned of", async () => {
+  const [path, warned] = [newPath(), once(process, "warning")];
+  const limits = [GCRA, GCRA, "fixed-window 10/1h"].map((limit) => new RateLimits([{ name: "login", limit }], { path }));
+  const [warning] = await warned;
+  assert.match(warning.message, /^rule login: `token-bucket 10 refill=1\/h` had another algorithm, so clients begin afresh/);
+  assert.equal(limits.length, 3);
 });

@@ -1,5 +1,6 @@
 //! The rules of a service, and the treatment of its requests: what both middlewares ask.
 
+use std::ffi::CString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use earrrl_tower::{
 };
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, StatusCode};
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use pyo3::{PyTraverseError, PyVisit};
@@ -84,6 +85,12 @@ impl RateLimits {
             rule.get().add_headers(&address, &mut headers);
         }
         let layer = py.detach(|| builder.build()).map_err(layer_error)?;
+        for (name, before) in layer.engine().superseded() {
+            let text = format!(
+                "rule {name}: `{before}` had another algorithm, so clients begin afresh, also in other services that use this path"
+            );
+            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &CString::new(text)?, 1)?;
+        }
         let has_functions = rules.iter().any(|rule| rule.get().has_functions());
         Ok(Self { layer, rules, headers, has_functions })
     }

@@ -51,6 +51,13 @@ def test_clients_begin_afresh_under_another_algorithm(tmp_path):
     assert not kept.check("alice") and not changed.check("alice")
 
 
+def test_another_algorithm_in_a_path_is_warned_of(tmp_path):
+    limits = [RateLimits([Rule("login", text)], path=tmp_path / "states") for text in ["gcra 1/s burst=2"] * 2]
+    with pytest.warns(RuntimeWarning, match="rule login: `token-bucket 2 refill=1/s` had another algorithm"):
+        RateLimits([Rule("login", "fixed-window 2/1s")], path=tmp_path / "states")
+    assert limits
+
+
 def test_a_rule_changes_in_all_limiters_of_a_file(tmp_path):
     path = tmp_path / "states" / "login"
     kept = Limiter("gcra 1/d burst=5", path=path)
