@@ -204,7 +204,7 @@ fn a_site_of_nginx_is_limited_and_stays_open_without_us() {
     let mut limiter = Limiter::start_with(429, &format!("{files}{api}{shop}"));
     let proxy = site(&limiter);
     let status = |path: &str| proxy.client(HAMMERING).get(path).status;
-    // nginx redirects what is not in /shop/ to /index.php, and a request counts once all the same.
+    // /shop/page is no file, so nginx goes on with /index.php, for which it asks again: the request counts once.
     let shown = proxy.client(HAMMERING).get("/shop/page");
     assert_eq!(shown.body, "GET /index.php allow ");
     assert!(shown.header("ratelimit").unwrap().starts_with("\"shop\";r=2;"), "{shown:?}");

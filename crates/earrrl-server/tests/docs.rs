@@ -109,7 +109,8 @@ fn commands(language: &str, block: &str) -> String {
     kept
 }
 
-/// Writes the descriptors of envoy.md where the pages name them.
+/// Writes the descriptor file that docs/envoy.md prints to the path by which the commands of the pages name it, in
+/// `folder`.
 fn write_descriptors(folder: &Path) {
     fs::create_dir_all(folder.join("ratelimit/config")).unwrap();
     let envoy = fs::read_to_string(root().join("docs/envoy.md")).unwrap();

@@ -39,24 +39,44 @@ impl Drop for Scratch {
     }
 }
 
+/// A configuration file with the rule `login`.
+struct LoginRule {
+    path: String,
+    _folder: tempfile::TempDir,
+}
+
+impl LoginRule {
+    fn new(limit: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limits.toml").into_os_string().into_string().unwrap();
+        let rule = Self { path, _folder: folder };
+        rule.set(limit);
+        rule
+    }
+
+    fn set(&self, limit: &str) {
+        let text = format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n");
+        std::fs::write(&self.path, text).unwrap();
+    }
+
+    /// Returns the arguments of a server with this configuration and its states in `scratch`.
+    fn arguments<'a>(&'a self, scratch: &'a Scratch) -> [&'a str; 6] {
+        let state = scratch.0.to_str().unwrap();
+        ["--capacity", "1000", "--config", &self.path, "--state", state]
+    }
+}
+
 /// A reload with a limit that needs no other file writes the limit into the file.
 #[test]
 fn the_files_of_a_server_have_the_limit_of_its_last_reload() {
     let scratch = Scratch::new("reloaded");
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.toml");
-    let rule = |quota: u32| {
-        let limit = format!("recent-average {quota}/30d period=30d leaky");
-        std::fs::write(&file, format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n"))
-            .unwrap();
-        limit
-    };
-    let first = rule(4);
-    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
-    let mut server = Process::start(&[&arguments[..], &[scratch.0.to_str().unwrap()]].concat());
+    let [first, second] =
+        [4, 6].map(|quota| format!("recent-average {quota}/30d period=30d leaky"));
+    let rule = LoginRule::new(&first);
+    let mut server = Process::start(&rule.arguments(&scratch));
     assert_eq!(admitted(&server, "alice"), 5);
     assert!(scratch.command("list", &[]).0.contains(&first));
-    let second = rule(6);
+    rule.set(&second);
     server.signal(Signal::HUP);
     server.until_logged("reloaded");
     let (list, _) = scratch.command("list", &[]);
@@ -130,18 +150,11 @@ fn bans_outlive_a_restart_with_another_limit() {
 #[test]
 fn a_reload_of_one_server_changes_the_rule_of_all() {
     let scratch = Scratch::new("followed");
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.toml");
-    let write = |limit: &str| {
-        std::fs::write(&file, format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n"))
-            .unwrap();
-    };
-    write("token-bucket 5 refill=1/365d");
-    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
-    let mut first = Process::start(&[&arguments[..], &[scratch.0.to_str().unwrap()]].concat());
+    let rule = LoginRule::new("token-bucket 5 refill=1/365d");
+    let mut first = Process::start(&rule.arguments(&scratch));
     let second = scratch.server("login=token-bucket 5 refill=1/365d");
     assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (5, 5));
-    write("token-bucket 7 refill=2/365d");
+    rule.set("token-bucket 7 refill=2/365d");
     first.signal(Signal::HUP);
     first.until_logged("reloaded");
     assert_eq!((admitted(&second, "alice"), admitted(&first, "bob")), (0, 0));
@@ -157,19 +170,11 @@ fn a_reload_of_one_server_changes_the_rule_of_all() {
 #[test]
 fn a_server_begins_afresh_under_another_algorithm() {
     let scratch = Scratch::new("algorithm");
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("limits.toml");
-    let write = |limit: &str| {
-        std::fs::write(&file, format!("[[rule]]\nname = \"login\"\nlimit = \"{limit}\"\n"))
-            .unwrap();
-    };
-    write("token-bucket 5 refill=1/365d");
-    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
-    let arguments = [&arguments[..], &[scratch.0.to_str().unwrap()]].concat();
-    let mut first = Process::start(&arguments);
+    let rule = LoginRule::new("token-bucket 5 refill=1/365d");
+    let mut first = Process::start(&rule.arguments(&scratch));
     let second = scratch.server("login=token-bucket 5 refill=1/365d");
     assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (5, 5));
-    write("fixed-window 3/3650d");
+    rule.set("fixed-window 3/3650d");
     first.signal(Signal::HUP);
     let afresh = "the rule has another algorithm, so its clients begin afresh";
     first.until_logged(afresh);
@@ -177,19 +182,20 @@ fn a_server_begins_afresh_under_another_algorithm() {
     assert_eq!((admitted(&second, "alice"), admitted(&first, "bob")), (3, 3));
     assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (0, 0));
     drop((first, second));
-    write("gcra 1/365d burst=4");
+    rule.set("gcra 1/365d burst=4");
     let any = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
     let mut third = Command::new(BINARY);
-    let mut third = Process::begin(third.arg("serve").args(arguments).args(any));
+    let mut third = Process::begin(third.arg("serve").args(rule.arguments(&scratch)).args(any));
     let logged = third.until_logged(afresh);
     assert_eq!(logged["fields"]["before"], "fixed-window 3/3650d leaky", "{logged}");
     third.until_serving();
-    write("fixed-window 3/1d");
-    let text = std::fs::read_to_string(&file).unwrap();
+    rule.set("fixed-window 3/1d");
+    let text = std::fs::read_to_string(&rule.path).unwrap();
     let check = || {
         let text = format!("{text}[engine]\nstate = {:?}\n", scratch.0);
-        std::fs::write(&file, text).unwrap();
-        let output = Command::new(BINARY).args(["config", "check"]).arg(&file).output().unwrap();
+        std::fs::write(&rule.path, text).unwrap();
+        let output =
+            Command::new(BINARY).args(["config", "check"]).arg(&rule.path).output().unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };

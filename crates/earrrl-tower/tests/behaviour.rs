@@ -323,7 +323,8 @@ fn a_server_that_does_not_supply_addresses_is_warned_of_once() {
     }
 }
 
-/// A proxy on this machine or in its network names clients in a header that is not read.
+/// Requests come from an address of this machine or of a private network and have `X-Forwarded-For`, but the layer
+/// trusts no such proxy and so does not read the header.
 #[test]
 fn a_proxy_that_is_not_trusted_is_warned_of_once() {
     let forwarded = [("x-forwarded-for", "192.0.2.7")];

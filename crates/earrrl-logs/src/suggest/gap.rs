@@ -158,8 +158,10 @@ impl Sweep {
         &mut self,
         requests: impl Fn() -> I,
     ) -> Result<(), RuleError> {
-        let usual = HALF_LIVES.into_iter().chain(LONGER).map(Duration::from_secs);
-        for half_life in usual.filter(|_| self.gap().is_none()).collect::<Vec<_>>() {
+        if self.gap().is_some() {
+            return Ok(());
+        }
+        for half_life in HALF_LIVES.into_iter().chain(LONGER).map(Duration::from_secs) {
             if self.tried.iter().any(|(peaks, _)| peaks.half_life == half_life) {
                 continue;
             }

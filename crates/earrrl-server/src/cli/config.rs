@@ -2,7 +2,6 @@
 
 use std::fs::FileType;
 use std::io::{self, Write as _};
-use std::mem::discriminant;
 use std::ops::Range;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -166,7 +165,7 @@ fn state_cautions(config: &Config) -> Vec<String> {
         // The highest generation comes last.
         let file = files.iter().rfind(|file| file.name == rule.name)?;
         let stored = file.limit.parse::<Rule>().ok()?;
-        let is_another = discriminant(stored.limit()) != discriminant(rule.rule.limit());
+        let is_another = !rule.rule.limit().is_of_the_algorithm_of(stored.limit());
         let (name, before) = (&rule.name, &file.limit);
         is_another.then(|| {
             format!("{name}: another algorithm than that of its state file, `{before}`: its clients begin afresh")

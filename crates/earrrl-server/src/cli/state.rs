@@ -62,7 +62,6 @@ pub(super) fn run(args: StateArgs) -> Result<ExitCode, CliFailure> {
             (paths(&StateDirectory::copy(dir, to).map_err(failed)?), true)
         }
         StateCommand::Prune { dir, rules } => {
-            refuse_unknown(&dir, &rules)?;
             let removed = StateDirectory::prune(dir, &rules).map_err(failed)?;
             of_all(&removed, |path| format!("{}\n", path.display()))
         }
@@ -70,22 +69,6 @@ pub(super) fn run(args: StateArgs) -> Result<ExitCode, CliFailure> {
     // A reader that closes the pipe early has read enough.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Returns an error if a directory has no file of one of these rules.
-fn refuse_unknown(dir: &Path, rules: &[String]) -> Result<(), CliFailure> {
-    let files = StateDirectory::list(dir).map_err(|error| CliFailure::new(error.to_string()))?;
-    // The name of a file that cannot be read is not known.
-    let is_of = |file: &Result<StateSummary, _>, rule: &String| {
-        file.as_ref().map_or(true, |file| file.name == *rule)
-    };
-    match rules.iter().find(|rule| !files.iter().any(|file| is_of(file, rule))) {
-        None => Ok(()),
-        Some(rule) => {
-            let why = format!("--rule {rule}: {} has no file of such a rule", dir.display());
-            Err(CliFailure::new(why))
-        }
-    }
 }
 
 /// Returns the text of all files of a directory, and true if all of them can be used.

@@ -122,7 +122,8 @@ macro_rules! algorithms {
 
             /// Returns true if both limits use the same algorithm, with any parameters.
             #[cfg(feature = "std")]
-            pub(crate) fn is_of_the_algorithm_of(&self, other: &Self) -> bool {
+            #[doc(hidden)]
+            pub fn is_of_the_algorithm_of(&self, other: &Self) -> bool {
                 core::mem::discriminant(self) == core::mem::discriminant(other)
             }
 

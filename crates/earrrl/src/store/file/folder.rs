@@ -185,10 +185,11 @@ impl Folder {
         Ok(found)
     }
 
-    /// Returns the generation whose clients move to one whose header names `from`, of those that exist: a
-    /// generation without clients is removed, and those before it may still have some.
-    pub(super) fn before(generations: &[u64], from: u64) -> Option<u64> {
-        generations.iter().rfind(|one| **one <= from).copied()
+    /// Returns the generation from which clients move to `later`, whose header names `from`. If that one is gone,
+    /// it had no clients left, and they move from the latest one before it. Returns `None` if there is none,
+    /// or if the header of a damaged file does not name an earlier generation.
+    pub(super) fn before(generations: &[u64], later: u64, from: u64) -> Option<u64> {
+        generations.iter().rfind(|one| **one <= from).copied().filter(|found| *found < later)
     }
 
     /// Returns the latest generation of a file, or `None` if there is no such file.

@@ -103,7 +103,7 @@ pub(super) fn with_predecessors(
         instant
     })?;
     let mut predecessors: Vec<Arc<Predecessor>> = Vec::new();
-    while let Some(generation) = Folder::before(&generations, from).filter(|one| *one < later) {
+    while let Some(generation) = Folder::before(&generations, later, from) {
         let earlier = CheckedFile::open(folder, stem, generation, wanted, Access::Shared)?;
         (later, from) = (generation, earlier.header.moves_from);
         if earlier.seal()? != Seal::Emptied {

@@ -102,7 +102,7 @@ impl StateDirectory {
     /// be removed and cannot be, and a file of `names` that is in use, is an error in the list.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be changed, or a name is not that of a rule.
+    /// Returns an error if the directory cannot be changed, or has no file of a rule in `names`.
     pub fn prune(
         path: impl AsRef<Path>,
         names: &[String],
@@ -114,10 +114,15 @@ impl StateDirectory {
         }
         let folder = Folder::open(path)?;
         let _locked = folder.lock()?;
+        let files = folder.files()?;
+        if let Some(name) = names.iter().find(|name| files.iter().all(|file| file.0.0 != **name)) {
+            let expected = "the name of a rule with a file in this directory";
+            return Err(StateError::refused(path, "rule", name, expected));
+        }
         let is_unfinished = |name: &String| name.starts_with('.') && name.ends_with(TEMPORARY);
         let unfinished = folder.names()?.into_iter().filter(is_unfinished);
         let mut found: Vec<Result<String, StateError>> = unfinished.map(Ok).collect();
-        for (stem, generation) in folder.files()? {
+        for (stem, generation) in files {
             let is_removable = match names.contains(&stem.0) {
                 true => refuse_used(&folder, &stem, generation).map(|()| true),
                 false => is_unneeded(&folder, &stem, generation).and_then(|is_unneeded| {
@@ -165,7 +170,7 @@ fn is_unneeded(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, St
     loop {
         // If a file is damaged, the generations before it have the rest of its clients.
         let Ok((_, header)) = open(folder, stem, later) else { return Ok(false) };
-        match Folder::before(&generations, header.moves_from).filter(|from| *from < later) {
+        match Folder::before(&generations, later, header.moves_from) {
             Some(from) if from == generation => {
                 return Ok(summary(folder, stem, from, None)?.clients == 0);
             }
