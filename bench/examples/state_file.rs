@@ -40,7 +40,9 @@ fn fill(limiter: &Limiter<u64>, clients: u64) {
 fn run(limiter: &Limiter<u64>, clients: u64, seed: u64) -> f64 {
     let mut random = SmallRng::seed_from_u64(seed);
     let start = Instant::now();
-    let allowed = (0..DECISIONS).filter(|_| limiter.check(&random.random_range(0..clients)).is_allowed()).count();
+    let allowed = (0..DECISIONS)
+        .filter(|_| limiter.check(&random.random_range(0..clients)).is_allowed())
+        .count();
     black_box(allowed);
     start.elapsed().as_nanos() as f64 / DECISIONS as f64
 }
@@ -61,13 +63,18 @@ fn compare(private: &Limiter<u64>, mapped: &Limiter<u64>, clients: u64) {
             }
         })
         .collect();
-    let mut ratios: Vec<f64> = pairs.iter().map(|(private, mapped)| mapped / private).collect();
+    let mut ratios: Vec<f64> = pairs
+        .iter()
+        .map(|(private, mapped)| mapped / private)
+        .collect();
     ratios.sort_by(f64::total_cmp);
     let (low, high) = (ratios[ROUNDS / 4], ratios[ROUNDS * 3 / 4]);
     let (private, mapped): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
     let (private, mapped) = (median(private), median(mapped));
     let ratio = ratios[ROUNDS / 2];
-    println!("{clients:>9} clients: private {private:.0} ns, file {mapped:.0} ns, ratio {ratio:.2} ({low:.2}-{high:.2})");
+    println!(
+        "{clients:>9} clients: private {private:.0} ns, file {mapped:.0} ns, ratio {ratio:.2} ({low:.2}-{high:.2})"
+    );
 }
 
 /// Prints the longest single decisions.
@@ -88,7 +95,9 @@ fn single(name: &str, limiter: &Limiter<u64>, clients: u64) {
         f64::from(*times.select_nth_unstable(place).1) / 1e3
     };
     let [p50, p99, p9999, most] = [0.5, 0.99, 0.9999, 1.0].map(&mut at);
-    println!("{name}: p50 {p50:.2} us, p99 {p99:.2} us, p99.99 {p9999:.2} us, longest {most:.0} us of {count} decisions");
+    println!(
+        "{name}: p50 {p50:.2} us, p99 {p99:.2} us, p99.99 {p9999:.2} us, longest {most:.0} us of {count} decisions"
+    );
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -117,7 +126,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             let start = Instant::now();
             let again = limiter(&rule, clients, Some(&path))?;
             println!("  opened again in {:.3} s", start.elapsed().as_secs_f64());
-            assert!(again.len() as u64 > clients * 9 / 10, "{} clients are left", again.len());
+            assert!(
+                again.len() as u64 > clients * 9 / 10,
+                "{} clients are left",
+                again.len()
+            );
             drop(again);
             std::fs::remove_dir_all(directory)?;
         }

@@ -43,11 +43,18 @@ struct Limiter {
 
 impl Limiter {
     fn new(named: bool) -> Self {
-        let limit: Rule = "recent-average 5/s half-life=10s".parse().expect("a valid rule");
+        let limit: Rule = "recent-average 5/s half-life=10s"
+            .parse()
+            .expect("a valid rule");
         let engine = MemoryEngine::new(CAPACITY).expect("there is memory");
         let rule = engine.prepare("api", &limit).expect("there is memory");
         let names = named.then(|| Names::new(limit.limit(), NameOptions::default()));
-        Self { engine, rule, limit, names }
+        Self {
+            engine,
+            rule,
+            limit,
+            names,
+        }
     }
 }
 
@@ -55,7 +62,9 @@ impl Ranking for Limiter {
     fn add(&mut self, key: u64, now: Nanos) {
         let key = key.to_le_bytes();
         let hash = self.engine.hash(&key);
-        let decision = self.engine.decide_hashed(self.rule, hash, Cost::ONE, Mode::Check, Some(now));
+        let decision =
+            self.engine
+                .decide_hashed(self.rule, hash, Cost::ONE, Mode::Check, Some(now));
         let decision = decision.expect("the rule is known");
         if let Some(names) = self.names.as_ref().filter(|names| names.wants(&decision)) {
             names.note(hash, self.limit.limit(), &decision, || key.to_vec());
@@ -63,10 +72,21 @@ impl Ranking for Limiter {
     }
 
     fn top(&self) -> Vec<u64> {
-        let Some(names) = &self.names else { return Vec::new() };
-        let top = self.engine.top(self.rule, FAST as usize).expect("the rule is known");
-        let named = |fingerprint| Some(u64::from_le_bytes((*names.get(fingerprint)?.name).try_into().ok()?));
-        top.iter().filter_map(|client| named(client.fingerprint)).collect()
+        let Some(names) = &self.names else {
+            return Vec::new();
+        };
+        let top = self
+            .engine
+            .top(self.rule, FAST as usize)
+            .expect("the rule is known");
+        let named = |fingerprint| {
+            Some(u64::from_le_bytes(
+                (*names.get(fingerprint)?.name).try_into().ok()?,
+            ))
+        };
+        top.iter()
+            .filter_map(|client| named(client.fingerprint))
+            .collect()
     }
 }
 
@@ -95,7 +115,11 @@ impl Ranking for Estimated {
         }
         self.greatest.insert(key, count);
         if self.greatest.len() > FAST as usize {
-            let least = self.greatest.iter().min_by_key(|(_, count)| **count).map(|(&key, _)| key);
+            let least = self
+                .greatest
+                .iter()
+                .min_by_key(|(_, count)| **count)
+                .map(|(&key, _)| key);
             least.and_then(|key| self.greatest.remove(&key));
         }
         if self.greatest.len() == FAST as usize {
@@ -128,7 +152,14 @@ fn client(random: &mut SmallRng) -> u64 {
     if place >= fast {
         return FAST + (place - fast);
     }
-    (0..FAST).find(|client| place.checked_sub(10 + client).map(|rest| place = rest).is_none()).unwrap_or(0)
+    (0..FAST)
+        .find(|client| {
+            place
+                .checked_sub(10 + client)
+                .map(|rest| place = rest)
+                .is_none()
+        })
+        .unwrap_or(0)
 }
 
 fn measure<R: Ranking>(name: &str, keys: u64, new: impl FnOnce() -> R) {
@@ -153,24 +184,37 @@ fn measure<R: Ranking>(name: &str, keys: u64, new: impl FnOnce() -> R) {
     top.sort_unstable();
     top.dedup();
     let found = top.iter().filter(|&&key| key < FAST).count();
-    println!("| {name} | {found} of {FAST} | {:.1} MB | {nanos:.0} |", bytes as f64 / 1e6);
+    println!(
+        "| {name} | {found} of {FAST} | {:.1} MB | {nanos:.0} |",
+        bytes as f64 / 1e6
+    );
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let millions: u64 = std::env::args().nth(1).map_or(Ok(10), |text| text.parse())?;
+    let millions: u64 = std::env::args()
+        .nth(1)
+        .map_or(Ok(10), |text| text.parse())?;
     let keys = millions * 1_000_000;
     println!("{millions} million keys that occur once each, and 1.6 million requests of others\n");
     println!("| | fastest clients found | memory | ns a request |\n|---|---:|---:|---:|");
     measure("the stream alone", keys, || Nothing);
-    measure("**earrrl**, which also limits, with names", keys, || Limiter::new(true));
+    measure("**earrrl**, which also limits, with names", keys, || {
+        Limiter::new(true)
+    });
     measure("earrrl without names", keys, || Limiter::new(false));
     for width in [8192, 65_536] {
-        measure(&format!("heavykeeper, {width} × 4"), keys, || TopK::<u64>::new(FAST as usize, width, 4, 0.9));
-        measure(&format!("pingora's `Estimator`, {width} × 4, and a list of 100"), keys, || Estimated {
-            counts: Estimator::new(4, width),
-            greatest: HashMap::default(),
-            least: 0,
+        measure(&format!("heavykeeper, {width} × 4"), keys, || {
+            TopK::<u64>::new(FAST as usize, width, 4, 0.9)
         });
+        measure(
+            &format!("pingora's `Estimator`, {width} × 4, and a list of 100"),
+            keys,
+            || Estimated {
+                counts: Estimator::new(4, width),
+                greatest: HashMap::default(),
+                least: 0,
+            },
+        );
     }
     Ok(())
 }

@@ -82,7 +82,10 @@ impl<K: Key, C: Contender<K>> Runner<K> for C {
 fn one_round<K: Key, C: Contender<K>>(contender: &C, keys: &[K], mode: Mode) {
     let allowed = match mode {
         Mode::Single => keys.iter().filter(|key| contender.decide(key)).count(),
-        Mode::Batches => keys.chunks(16).map(|keys| contender.decide_batch(keys)).sum(),
+        Mode::Batches => keys
+            .chunks(16)
+            .map(|keys| contender.decide_batch(keys))
+            .sum(),
         Mode::Chained => {
             let decided = |key: &&K| {
                 let allowed = contender.decide(key);

@@ -16,7 +16,11 @@ pub fn floor(setting: &Setting, with_clock: bool) -> Floor {
     let slots = setting.clients.div_ceil(12).max(2) * 16;
     // All pages are touched, and huge if the allocator gets any.
     let words = vec![[1, 1]; slots + 1];
-    Floor { words, slots, clock: with_clock.then(quanta::Clock::new) }
+    Floor {
+        words,
+        slots,
+        clock: with_clock.then(quanta::Clock::new),
+    }
 }
 
 impl Floor {
@@ -24,7 +28,9 @@ impl Floor {
         let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let slot = ((u128::from(hash) * self.slots as u128) >> 64) as usize;
         let first = self.words.as_ptr();
-        let aligned = first.cast::<u8>().wrapping_add(first.cast::<u8>().align_offset(16));
+        let aligned = first
+            .cast::<u8>()
+            .wrapping_add(first.cast::<u8>().align_offset(16));
         aligned.wrapping_add(16 * slot).cast_mut().cast()
     }
 

@@ -57,7 +57,12 @@ impl Setting {
     }
 }
 
-const KINDS: [&str; 4] = ["u64 keys", "20-byte strings", "Zipf 0.99, u64", "denied, u64"];
+const KINDS: [&str; 4] = [
+    "u64 keys",
+    "20-byte strings",
+    "Zipf 0.99, u64",
+    "denied, u64",
+];
 
 struct Options {
     rounds: usize,
@@ -90,7 +95,9 @@ fn options() -> Options {
             "--rounds" => options.rounds = value.parse().expect("a number of rounds"),
             "--decisions" => options.decisions = value.parse().expect("a number of decisions"),
             "--sizes" => {
-                let sizes = value.split(',').map(|size| size.parse().expect("numbers of clients"));
+                let sizes = value
+                    .split(',')
+                    .map(|size| size.parse().expect("numbers of clients"));
                 options.sizes = sizes.collect();
             }
             "--only" => options.only = value.split(',').map(String::from).collect(),
@@ -110,26 +117,44 @@ type Make<K> = (&'static str, fn(&Setting) -> Box<dyn Runner<K>>);
 fn common<K: Key>() -> Vec<Make<K>> {
     vec![
         ("earrrl gcra", |s| Box::new(ours::system("gcra", s))),
-        ("earrrl recent-average strict", |s| Box::new(ours::system("recent-average", s))),
-        ("earrrl gcra, ticking clock", |s| Box::new(ours::ticking("gcra", s))),
+        ("earrrl recent-average strict", |s| {
+            Box::new(ours::system("recent-average", s))
+        }),
+        ("earrrl gcra, ticking clock", |s| {
+            Box::new(ours::ticking("gcra", s))
+        }),
         ("governor", |s| Box::new(peers::governor(s))),
-        ("governor, foldhash", |s| Box::new(peers::governor_foldhash(s))),
-        ("governor, foldhash, ticking clock", |s| Box::new(peers::governor_tuned(s))),
-        ("ratelimit in a DashMap", |s| Box::new(peers::ratelimiters(s))),
-        ("pingora-limits (observes only)", |s| Box::new(peers::pingora(s))),
+        ("governor, foldhash", |s| {
+            Box::new(peers::governor_foldhash(s))
+        }),
+        ("governor, foldhash, ticking clock", |s| {
+            Box::new(peers::governor_tuned(s))
+        }),
+        ("ratelimit in a DashMap", |s| {
+            Box::new(peers::ratelimiters(s))
+        }),
+        ("pingora-limits (observes only)", |s| {
+            Box::new(peers::pingora(s))
+        }),
     ]
 }
 
 fn numbers() -> Vec<Make<u64>> {
     let mut all = common::<u64>();
-    all.push(("floor: compare-and-swap", |s| Box::new(floors::floor(s, false))));
-    all.push(("floor: compare-and-swap and clock", |s| Box::new(floors::floor(s, true))));
+    all.push(("floor: compare-and-swap", |s| {
+        Box::new(floors::floor(s, false))
+    }));
+    all.push(("floor: compare-and-swap and clock", |s| {
+        Box::new(floors::floor(s, true))
+    }));
     all
 }
 
 fn strings() -> Vec<Make<String>> {
     let mut all = common::<String>();
-    all.push(("throttlecrab in a Mutex", |s| Box::new(peers::throttlecrab(s))));
+    all.push(("throttlecrab in a Mutex", |s| {
+        Box::new(peers::throttlecrab(s))
+    }));
     all
 }
 
@@ -139,13 +164,17 @@ fn sequence<K: Key>(setting: &Setting, length: usize, seed: u64) -> Vec<K> {
     match setting.popularity {
         Popularity::Uniform => {
             let uniform = Uniform::new(0, clients).expect("a range");
-            (0..length).map(|_| K::of(uniform.sample(&mut random))).collect()
+            (0..length)
+                .map(|_| K::of(uniform.sample(&mut random)))
+                .collect()
         }
         Popularity::Zipf => {
             let zipf = Zipf::new(clients as f64, 0.99).expect("a distribution");
             // Popular clients must not lie next to each other.
             let scattered = |rank: f64| (rank as u64).wrapping_mul(0x9E37_79B9) % clients;
-            (0..length).map(|_| K::of(scattered(zipf.sample(&mut random)))).collect()
+            (0..length)
+                .map(|_| K::of(scattered(zipf.sample(&mut random))))
+                .collect()
         }
     }
 }
@@ -188,7 +217,11 @@ fn group<K: Key>(
         ("1 thread", &[first], Mode::Single),
         ("2 threads", &[first, second], Mode::Single),
         ("1 thread, batches of 16", &[first], Mode::Batches),
-        ("1 thread, each after the other", &[&first[..length / 4]], Mode::Chained),
+        (
+            "1 thread, each after the other",
+            &[&first[..length / 4]],
+            Mode::Chained,
+        ),
     ];
     for round in 0..=rounds {
         for (way, sequences, mode) in ways {
@@ -206,14 +239,24 @@ fn main() {
     let options = options();
     let mut report = Report::default();
     for &clients in &options.sizes {
-        let allowed = Setting { clients, load: Load::Allowed, popularity: Popularity::Uniform };
+        let allowed = Setting {
+            clients,
+            load: Load::Allowed,
+            popularity: Popularity::Uniform,
+        };
         group(&numbers(), &allowed, KINDS[0], &options, &mut report);
         group(&strings(), &allowed, KINDS[1], &options, &mut report);
         if clients >= 1_000_000 {
-            let zipf = Setting { popularity: Popularity::Zipf, ..allowed };
+            let zipf = Setting {
+                popularity: Popularity::Zipf,
+                ..allowed
+            };
             group(&numbers(), &zipf, KINDS[2], &options, &mut report);
         }
-        let denied = Setting { load: Load::Denied, ..allowed };
+        let denied = Setting {
+            load: Load::Denied,
+            ..allowed
+        };
         group(&numbers(), &denied, KINDS[3], &options, &mut report);
     }
     if options.only != ["several"] {

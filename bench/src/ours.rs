@@ -24,14 +24,20 @@ fn rule(algorithm: &str, load: Load) -> Rule {
 
 pub fn system<K: Key>(algorithm: &str, setting: &Setting) -> Ours<K, SystemClock> {
     let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
-    Ours { limiter: limiter.build().expect("enough memory"), room: setting.capacity() }
+    Ours {
+        limiter: limiter.build().expect("enough memory"),
+        room: setting.capacity(),
+    }
 }
 
 pub fn ticking<K: Key>(algorithm: &str, setting: &Setting) -> Ours<K, TickingClock> {
     let clock = TickingClock::new(Duration::from_millis(1)).expect("a thread");
     let limiter = Limiter::builder(rule(algorithm, setting.load)).capacity(setting.capacity());
     let limiter = limiter.clock(clock).build().expect("enough memory");
-    Ours { limiter, room: setting.capacity() }
+    Ours {
+        limiter,
+        room: setting.capacity(),
+    }
 }
 
 impl<K: Key, C: Clock> Contender<K> for Ours<K, C> {
@@ -40,7 +46,10 @@ impl<K: Key, C: Clock> Contender<K> for Ours<K, C> {
     }
 
     fn decide_batch(&self, keys: &[K]) -> usize {
-        self.limiter.admit_batch(keys).filter(|allowed| *allowed).count()
+        self.limiter
+            .admit_batch(keys)
+            .filter(|allowed| *allowed)
+            .count()
     }
 
     fn room(&self) -> Option<usize> {

@@ -28,7 +28,10 @@ pub struct Keyed<K: Key, S: BuildHasher + Clone, C: Clock>(Governor<K, S, C>);
 
 /// As it comes: `RateLimiter::keyed`.
 pub fn governor<K: Key>(setting: &Setting) -> Keyed<K, std::hash::RandomState, DefaultClock> {
-    Keyed(RateLimiter::dashmap_with_clock(quota(setting.load), DefaultClock::default()))
+    Keyed(RateLimiter::dashmap_with_clock(
+        quota(setting.load),
+        DefaultClock::default(),
+    ))
 }
 
 /// With a hash whose keys can be chosen against.
@@ -49,7 +52,11 @@ pub fn governor_tuned<K: Key>(
 ) -> Keyed<K, foldhash::fast::RandomState, QuantaUpkeepClock> {
     let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1)).expect("one upkeep");
     let hasher = foldhash::fast::RandomState::default();
-    Keyed(RateLimiter::dashmap_with_clock_and_hasher(quota(setting.load), clock, hasher))
+    Keyed(RateLimiter::dashmap_with_clock_and_hasher(
+        quota(setting.load),
+        clock,
+        hasher,
+    ))
 }
 
 impl<K: Key, S: BuildHasher + Clone + Send + Sync, C: Clock + Sync> Contender<K> for Keyed<K, S, C>
@@ -68,7 +75,10 @@ pub struct RateLimiters<K: Key> {
 }
 
 pub fn ratelimiters<K: Key>(setting: &Setting) -> RateLimiters<K> {
-    RateLimiters { clients: DashMap::new(), load: setting.load }
+    RateLimiters {
+        clients: DashMap::new(),
+        load: setting.load,
+    }
 }
 
 impl<K: Key> RateLimiters<K> {
@@ -77,8 +87,13 @@ impl<K: Key> RateLimiters<K> {
             Load::Allowed => (1_000_000_000, Duration::from_secs(1)),
             Load::Denied => (1, Duration::from_secs(86_400)),
         };
-        let builder = ratelimit::Ratelimiter::builder(rate).period(period).max_tokens(rate);
-        builder.initial_available(rate).build().expect("a valid rate")
+        let builder = ratelimit::Ratelimiter::builder(rate)
+            .period(period)
+            .max_tokens(rate);
+        builder
+            .initial_available(rate)
+            .build()
+            .expect("a valid rate")
     }
 }
 
@@ -87,7 +102,10 @@ impl<K: Key> Contender<K> for RateLimiters<K> {
         if let Some(client) = self.clients.get(key) {
             return client.try_wait().is_ok();
         }
-        let client = self.clients.entry(key.clone()).or_insert_with(|| self.new_client());
+        let client = self
+            .clients
+            .entry(key.clone())
+            .or_insert_with(|| self.new_client());
         client.try_wait().is_ok()
     }
 }
@@ -101,7 +119,10 @@ pub struct Throttlecrab {
 pub fn throttlecrab(setting: &Setting) -> Throttlecrab {
     let store = throttlecrab::AdaptiveStore::with_capacity(setting.clients);
     let limiter = Mutex::new(throttlecrab::RateLimiter::new(store));
-    Throttlecrab { limiter, load: setting.load }
+    Throttlecrab {
+        limiter,
+        load: setting.load,
+    }
 }
 
 impl Contender<String> for Throttlecrab {
@@ -124,8 +145,15 @@ pub struct Pingora {
 }
 
 pub fn pingora(setting: &Setting) -> Pingora {
-    let most = if setting.load == Load::Allowed { isize::MAX } else { 0 };
-    Pingora { rate: pingora_limits::rate::Rate::new(Duration::from_secs(1)), most }
+    let most = if setting.load == Load::Allowed {
+        isize::MAX
+    } else {
+        0
+    };
+    Pingora {
+        rate: pingora_limits::rate::Rate::new(Duration::from_secs(1)),
+        most,
+    }
 }
 
 impl<K: Key> Contender<K> for Pingora {

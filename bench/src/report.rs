@@ -22,16 +22,23 @@ impl Report {
         remember(&mut self.names, name.into());
         remember(&mut self.tables, table.clone());
         remember(&mut self.columns, (table.clone(), setting.clients));
-        let times = self.times.entry((name.into(), table, setting.clients)).or_default();
+        let times = self
+            .times
+            .entry((name.into(), table, setting.clients))
+            .or_default();
         times.push(nanos);
     }
 
     pub fn bytes(&mut self, name: &str, kind: &str, setting: &Setting, bytes: f64) {
-        self.bytes.insert((name.into(), kind.into(), setting.clients), bytes);
+        self.bytes
+            .insert((name.into(), kind.into(), setting.clients), bytes);
     }
 
     fn median(&self, name: &str, table: &str, clients: usize) -> Option<f64> {
-        let mut times = self.times.get(&(name.into(), table.into(), clients))?.clone();
+        let mut times = self
+            .times
+            .get(&(name.into(), table.into(), clients))?
+            .clone();
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied()
     }
@@ -43,8 +50,10 @@ impl Report {
             println!("\n### ns a decision: {table}\n");
             header(&sizes);
             for name in &self.names {
-                let cells: Vec<String> =
-                    sizes.iter().map(|size| self.cell(name, table, *size)).collect();
+                let cells: Vec<String> = sizes
+                    .iter()
+                    .map(|size| self.cell(name, table, *size))
+                    .collect();
                 if cells.iter().any(|cell| !cell.is_empty()) {
                     println!("| {name} | {} |", cells.join(" | "));
                 }
@@ -55,7 +64,9 @@ impl Report {
 
     /// The median, and how many times as fast as the one that is compared with.
     fn cell(&self, name: &str, table: &str, clients: usize) -> String {
-        let Some(median) = self.median(name, table, clients) else { return String::new() };
+        let Some(median) = self.median(name, table, clients) else {
+            return String::new();
+        };
         match self.median(COMPARED_WITH, table, clients) {
             Some(compared) => format!("{median:.1} ({:.2}×)", compared / median),
             None => format!("{median:.1}"),
@@ -88,7 +99,11 @@ impl Report {
 
 fn header(sizes: &[usize]) {
     let clients: Vec<String> = sizes.iter().map(|size| format!("{size} clients")).collect();
-    println!("| | {} |\n|---|{}", clients.join(" | "), "---:|".repeat(sizes.len()));
+    println!(
+        "| | {} |\n|---|{}",
+        clients.join(" | "),
+        "---:|".repeat(sizes.len())
+    );
 }
 
 fn remember<T: PartialEq>(known: &mut Vec<T>, item: T) {

@@ -25,18 +25,27 @@ fn rules(count: usize) -> Vec<Rule> {
             _ => format!("recent-average {rate}/s half-life=1d"),
         }
     };
-    (0..count).map(|nth| rule(nth).parse().expect("a valid rule")).collect()
+    (0..count)
+        .map(|nth| rule(nth).parse().expect("a valid rule"))
+        .collect()
 }
 
 fn limiters(rules: &[Rule]) -> Vec<Limiter<[u8]>> {
     let limiter = |rule: &Rule| Limiter::builder(rule.clone()).capacity(12_500).build();
-    rules.iter().map(|rule| limiter(rule).expect("enough memory")).collect()
+    rules
+        .iter()
+        .map(|rule| limiter(rule).expect("enough memory"))
+        .collect()
 }
 
 fn ways(rules: &[Rule]) -> Vec<Way> {
     let (silent, telling) = (limiters(rules), limiters(rules));
     let engine = MemoryEngine::new(12_500).expect("an engine");
-    let prepare = |(nth, rule)| engine.prepare(&format!("rule-{nth}"), rule).expect("a rule");
+    let prepare = |(nth, rule)| {
+        engine
+            .prepare(&format!("rule-{nth}"), rule)
+            .expect("a rule")
+    };
     let ids: Vec<RuleId> = rules.iter().enumerate().map(prepare).collect();
     vec![
         (
@@ -46,14 +55,23 @@ fn ways(rules: &[Rule]) -> Vec<Way> {
         (
             "a limiter for each, with all figures",
             Box::new(move |key| {
-                telling.iter().all(|limiter| limiter.check(key).decision().allowed)
+                telling
+                    .iter()
+                    .all(|limiter| limiter.check(key).decision().allowed)
             }),
         ),
         (
             "MemoryEngine",
             Box::new(move |key| {
-                let mut charges = [Charge { rule: ids[0], key, cost: Cost::ONE }; 8];
-                charges.iter_mut().zip(&ids).for_each(|(charge, id)| charge.rule = *id);
+                let mut charges = [Charge {
+                    rule: ids[0],
+                    key,
+                    cost: Cost::ONE,
+                }; 8];
+                charges
+                    .iter_mut()
+                    .zip(&ids)
+                    .for_each(|(charge, id)| charge.rule = *id);
                 let decision = engine.decide(&charges[..ids.len()], Mode::Check, None);
                 decision.into_inner().expect("known rules").allowed
             }),
@@ -89,8 +107,13 @@ fn medians(rules: &[Rule], keys: &[[u8; 8]], rounds: usize) -> Vec<(&'static str
 pub fn print(rounds: usize) {
     let uniform = Uniform::new(0, CLIENTS).expect("a range");
     let mut random = SmallRng::seed_from_u64(1);
-    let keys: Vec<_> = (0..REQUESTS).map(|_| uniform.sample(&mut random).to_le_bytes()).collect();
-    let (one, eight) = (medians(&rules(1), &keys, rounds), medians(&rules(8), &keys, rounds));
+    let keys: Vec<_> = (0..REQUESTS)
+        .map(|_| uniform.sample(&mut random).to_le_bytes())
+        .collect();
+    let (one, eight) = (
+        medians(&rules(1), &keys, rounds),
+        medians(&rules(8), &keys, rounds),
+    );
     println!("\n### ns a request under several rules, {CLIENTS} clients of each\n");
     println!("| | 1 rule | 8 rules |\n|---|---:|---:|");
     for ((name, one), (_, eight)) in one.into_iter().zip(eight) {

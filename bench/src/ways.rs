@@ -49,7 +49,11 @@ fn nanos(counter: &dyn Counter, threads: usize, quota: u64) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| (0..DECISIONS).filter(|_| black_box(counter).admit(quota)).count());
+            scope.spawn(|| {
+                (0..DECISIONS)
+                    .filter(|_| black_box(counter).admit(quota))
+                    .count()
+            });
         }
     });
     start.elapsed().as_nanos() as f64 / f64::from(DECISIONS)
@@ -66,20 +70,29 @@ pub fn print_atomic_updates(rounds: usize) {
     println!("| | allowed, 1 thread | allowed, 2 threads | denied, 1 thread | denied, 2 threads |");
     println!("|---|---:|---:|---:|---:|");
     let ways: [(&str, Box<dyn Counter>); 3] = [
-        ("compare-and-swap", Box::new(CompareAndSwap(AtomicU64::new(0)))),
+        (
+            "compare-and-swap",
+            Box::new(CompareAndSwap(AtomicU64::new(0))),
+        ),
         ("mutex", Box::new(Locked(Mutex::new(0)))),
         ("fetch-and-add", Box::new(FetchAndAdd(AtomicU64::new(0)))),
     ];
     for (name, counter) in ways {
         let cell = |threads, quota| median(rounds, || nanos(&*counter, threads, quota));
         let (one, two) = (cell(1, u64::MAX), cell(2, u64::MAX));
-        println!("| {name} | {one:.1} | {two:.1} | {:.1} | {:.1} |", cell(1, 0), cell(2, 0));
+        println!(
+            "| {name} | {one:.1} | {two:.1} | {:.1} | {:.1} |",
+            cell(1, 0),
+            cell(2, 0)
+        );
     }
 }
 
 /// A sliding window of 60 parts, all of them busy.
 fn window_nanos(recount: bool) -> f64 {
-    let rule: Rule = "sliding-window 1000000000/1m sub-windows=60".parse().expect("a rule");
+    let rule: Rule = "sliding-window 1000000000/1m sub-windows=60"
+        .parse()
+        .expect("a rule");
     let limit: &Limit = rule.limit();
     let (mut state, mut now) = (None, Nanos::from_secs(1_800_000_000));
     let decisions = DECISIONS / 10;
@@ -97,6 +110,12 @@ fn window_nanos(recount: bool) -> f64 {
 pub fn print_sums(rounds: usize) {
     println!("\n### ns a decision of a sliding window with 60 sub-windows\n");
     println!("| | |\n|---|---:|");
-    println!("| a running sum, as it is | {:.1} |", median(rounds, || window_nanos(false)));
-    println!("| counting again each time | {:.1} |", median(rounds, || window_nanos(true)));
+    println!(
+        "| a running sum, as it is | {:.1} |",
+        median(rounds, || window_nanos(false))
+    );
+    println!(
+        "| counting again each time | {:.1} |",
+        median(rounds, || window_nanos(true))
+    );
 }

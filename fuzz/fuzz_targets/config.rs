@@ -13,7 +13,10 @@ fuzz_target!(|text: &str| {
         assert!(!error.problems.is_empty());
         for problem in error.problems {
             let line = problem.line.expect("a mistake has a line");
-            assert!((1..=text.matches('\n').count() + 1).contains(&line), "{problem}");
+            assert!(
+                (1..=text.matches('\n').count() + 1).contains(&line),
+                "{problem}"
+            );
             assert!(!problem.message.contains('\n'), "{problem}");
         }
     }

@@ -62,18 +62,39 @@ impl Parameters {
     /// The limit, if there can be such a one.
     fn build(&self) -> Option<Limit> {
         let quota = self.quota.cost();
-        let (span, per) = (self.span.between(1_000_000, TEN_YEARS), self.per.between(1, TEN_YEARS));
-        let policy = if self.strict { Policy::Strict } else { Policy::Leaky };
-        let edge = if self.lenient { Edge::Lenient } else { Edge::Harsh };
+        let (span, per) = (
+            self.span.between(1_000_000, TEN_YEARS),
+            self.per.between(1, TEN_YEARS),
+        );
+        let policy = if self.strict {
+            Policy::Strict
+        } else {
+            Policy::Leaky
+        };
+        let edge = if self.lenient {
+            Edge::Lenient
+        } else {
+            Edge::Harsh
+        };
         Some(match self.algorithm % 9 {
             0 => RecentAverage::with_half_life(Rate::new(quota, per).ok()?, span)
                 .ok()?
                 .with_policy(policy)
                 .into(),
-            1 => RecentAverage::with_period(Rate::new(quota, per).ok()?, span).ok()?.into(),
-            2 => Exponential::new(quota, span).ok()?.with_policy(policy).into(),
-            3 => TokenBucket::new(self.span.cost(), Rate::new(quota, per).ok()?).ok()?.into(),
-            4 => FixedWindow::new(quota, span).ok()?.with_policy(policy).into(),
+            1 => RecentAverage::with_period(Rate::new(quota, per).ok()?, span)
+                .ok()?
+                .into(),
+            2 => Exponential::new(quota, span)
+                .ok()?
+                .with_policy(policy)
+                .into(),
+            3 => TokenBucket::new(self.span.cost(), Rate::new(quota, per).ok()?)
+                .ok()?
+                .into(),
+            4 => FixedWindow::new(quota, span)
+                .ok()?
+                .with_policy(policy)
+                .into(),
             5 => SlidingLog::new(quota, span)
                 .ok()?
                 .with_policy(policy)
@@ -86,14 +107,19 @@ impl Parameters {
                 .with_edge(edge)
                 .with_policy(policy)
                 .into(),
-            7 => SlidingCounter::new(quota, span).ok()?.with_policy(policy).into(),
+            7 => SlidingCounter::new(quota, span)
+                .ok()?
+                .with_policy(policy)
+                .into(),
             _ => Concurrent::new(self.sub_windows.into(), span).ok()?.into(),
         })
     }
 }
 
 fn allowed(limit: &Limit, state: &Option<State>, now: u64, cost: Cost) -> bool {
-    limit.step(state.clone(), Nanos::new(now), cost, Mode::Peek).1
+    limit
+        .step(state.clone(), Nanos::new(now), cost, Mode::Peek)
+        .1
 }
 
 /// The wait of a state is when its verdict turns; exponential's doubles may be off by a little.
@@ -108,12 +134,19 @@ fn check_wait(limit: &Limit, state: &Option<State>, now: Nanos, cost: Cost, wait
         _ => 0,
     };
     let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-    if let Some(end) = now.get().checked_add(wait).and_then(|end| end.checked_add(haze)) {
+    if let Some(end) = now
+        .get()
+        .checked_add(wait)
+        .and_then(|end| end.checked_add(haze))
+    {
         assert!(allowed(limit, state, end, cost), "denied after {wait} ns");
     }
     if wait > haze + 1 {
         let before = now.get().saturating_add(wait - haze - 1);
-        assert!(!allowed(limit, state, before, cost), "allowed before {wait} ns");
+        assert!(
+            !allowed(limit, state, before, cost),
+            "allowed before {wait} ns"
+        );
     }
 }
 
@@ -126,7 +159,10 @@ fn ask(limit: &Limit, state: &mut Option<State>, now: Nanos, cost: Cost) {
     assert_eq!(decision.allowed, decision.retry_after == Wait::NONE);
     let (_, _, report) = limit.step(after.clone(), now, cost, Mode::Peek);
     check_wait(limit, &after, now, cost, report.retry_after);
-    assert_eq!(allowed(limit, &after, now.get(), Cost::ONE), decision.remaining > 0);
+    assert_eq!(
+        allowed(limit, &after, now.get(), Cost::ONE),
+        decision.remaining > 0
+    );
     *state = after;
 }
 
@@ -136,10 +172,21 @@ fn assert_every_algorithm() {
         let number = Number(1_000_000_000, 1);
         let (quota, span, per) = (number, number, number);
         let (sub_windows, strict, lenient) = (60, false, false);
-        Parameters { algorithm, quota, span, per, sub_windows, strict, lenient }.build()
+        Parameters {
+            algorithm,
+            quota,
+            span,
+            per,
+            sub_windows,
+            strict,
+            lenient,
+        }
+        .build()
     };
-    let made: Vec<String> =
-        (0..=u8::MAX).filter_map(made).map(|limit| Rule::from(limit).to_string()).collect();
+    let made: Vec<String> = (0..=u8::MAX)
+        .filter_map(made)
+        .map(|limit| Rule::from(limit).to_string())
+        .collect();
     for name in earrrl::internal::algorithms() {
         assert!(
             made.iter().any(|rule| rule.starts_with(name)),

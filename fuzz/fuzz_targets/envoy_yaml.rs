@@ -7,8 +7,12 @@ use earrrl_server::config::envoy::{file, tree::Tree};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let Ok(domain) = file::parse(text, "limits.yaml", &mut Vec::new()) else { return };
-    let Ok(tree) = Tree::new(&[domain], false) else { return };
+    let Ok(domain) = file::parse(text, "limits.yaml", &mut Vec::new()) else {
+        return;
+    };
+    let Ok(tree) = Tree::new(&[domain], false) else {
+        return;
+    };
     assert_eq!(tree.domains(), 1);
     let _ = tree.check(EnvoyAlgorithm::RecentAverage);
 });

@@ -7,12 +7,16 @@ use libfuzzer_sys::fuzz_target;
 
 fn follow(input: &[u8], piece: usize) -> (Vec<u8>, Result<(), BadHead>) {
     let (mut lines, mut bytes) = (HeadLines::default(), input.to_vec());
-    let result = bytes.chunks_mut(piece).try_for_each(|piece| lines.follow(piece));
+    let result = bytes
+        .chunks_mut(piece)
+        .try_for_each(|piece| lines.follow(piece));
     (bytes, result)
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&piece, input)) = data.split_first() else { return };
+    let Some((&piece, input)) = data.split_first() else {
+        return;
+    };
     let whole = follow(input, usize::MAX);
     let pieces = follow(input, usize::from(piece) + 1);
     assert_eq!(pieces.1, whole.1);

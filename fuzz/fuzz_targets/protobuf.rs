@@ -26,7 +26,9 @@ fn sorted(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((kind, bytes)) = data.split_first() else { return };
+    let Some((kind, bytes)) = data.split_first() else {
+        return;
+    };
     match kind % 4 {
         0 => drop(decode::<RateLimitRequest>(bytes)),
         1 => drop(decode::<CheckRequest>(bytes)),

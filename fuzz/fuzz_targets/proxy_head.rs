@@ -14,7 +14,9 @@ use libfuzzer_sys::fuzz_target;
 fn read(mut bytes: &[u8]) -> (io::Result<Option<IpAddr>>, usize) {
     let whole = bytes.len();
     let polled = pin!(read_head(&mut bytes)).poll(&mut Context::from_waker(Waker::noop()));
-    let Poll::Ready(result) = polled else { panic!("bytes in memory never wait") };
+    let Poll::Ready(result) = polled else {
+        panic!("bytes in memory never wait")
+    };
     (result, whole - bytes.len())
 }
 
@@ -23,7 +25,9 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(length <= 4096);
     if result.is_ok() {
         assert!(
-            read(&bytes[..length - 1]).0.is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof)
+            read(&bytes[..length - 1])
+                .0
+                .is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof)
         );
     }
 });

@@ -30,7 +30,9 @@ fn decode(input: &[u8], piece: usize) -> (Requests, Option<String>) {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((&piece, input)) = data.split_first() else { return };
+    let Some((&piece, input)) = data.split_first() else {
+        return;
+    };
     let whole = decode(input, usize::MAX / 2);
     assert_eq!(decode(input, usize::from(piece) + 1), whole);
     assert!(whole.1.is_none_or(|error| !error.contains(['\r', '\n'])));

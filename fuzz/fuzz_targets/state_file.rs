@@ -20,7 +20,11 @@ enum Input {
 
 fn open(directory: &Path) -> Option<Limiter<u64>> {
     let rule: Rule = "token-bucket 5 refill=1/d".parse().ok()?;
-    Limiter::builder(rule).capacity(20).state_file(directory.join("fuzz")).build().ok()
+    Limiter::builder(rule)
+        .capacity(20)
+        .state_file(directory.join("fuzz"))
+        .build()
+        .ok()
 }
 
 fuzz_target!(|input: Input| {
@@ -45,7 +49,9 @@ fuzz_target!(|input: Input| {
     }
     if let Some(limiter) = open(&directory) {
         for client in 0..3 {
-            let admitted = (0..9).filter(|_| limiter.check(&client).is_allowed()).count();
+            let admitted = (0..9)
+                .filter(|_| limiter.check(&client).is_allowed())
+                .count();
             assert!(admitted <= 5, "{admitted} requests of client {client}");
         }
     }

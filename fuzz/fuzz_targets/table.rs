@@ -72,7 +72,10 @@ fn a_table_is_a_map(words: &[(u8, Operation)]) {
 }
 
 const RULES: [[&str; 2]; 4] = [
-    ["recent-average 2/s half-life=5s strict", "recent-average 3/s half-life=9s leaky"],
+    [
+        "recent-average 2/s half-life=5s strict",
+        "recent-average 3/s half-life=9s leaky",
+    ],
     ["gcra 2/s burst=7", "token-bucket 9 refill=7/m"],
     ["fixed-window 20/10s", "fixed-window 9/10s strict"],
     ["sliding-log 20/10s", "sliding-log 30/20s"],
@@ -104,7 +107,11 @@ fn answer_alike(engine: &MemoryEngine<Arc<ManualClock>>, reference: &ReferenceEn
     let place = usize::from(r.rule) % RULES.len();
     let (key, next) = ([r.key % 32], RuleId((place as u32 + 1) % 4));
     let cost = Cost::from_billionths(u128::from(r.cost) * 100_000_000);
-    let one = Charge { rule: RuleId(place as u32), key: &key, cost };
+    let one = Charge {
+        rule: RuleId(place as u32),
+        key: &key,
+        cost,
+    };
     let both = [one, Charge { rule: next, ..one }];
     match r.kind {
         Kind::Check => same(
@@ -123,12 +130,16 @@ fn answer_alike(engine: &MemoryEngine<Arc<ManualClock>>, reference: &ReferenceEn
             block_on(engine.refund(&one, None, None)),
             block_on(reference.refund(&one, None, None)),
         ),
-        Kind::Reset => {
-            same(block_on(engine.reset(one.rule, &key)), block_on(reference.reset(one.rule, &key)))
-        }
+        Kind::Reset => same(
+            block_on(engine.reset(one.rule, &key)),
+            block_on(reference.reset(one.rule, &key)),
+        ),
         Kind::Change => {
             let (name, rule) = (format!("rule-{place}"), rule(place, usize::from(r.cost)));
-            same(engine.prepare(&name, &rule), reference.prepare(&name, &rule));
+            same(
+                engine.prepare(&name, &rule),
+                reference.prepare(&name, &rule),
+            );
         }
     }
 }

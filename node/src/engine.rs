@@ -57,17 +57,32 @@ impl NativeEngine {
             let rule = value::rule(&name, text)?.parse::<Rule>();
             Ok((rule.map_err(|error| invalid(error.of(&name)))?, name))
         };
-        let read = zip(names, texts).map(parse).collect::<napi::Result<Vec<_>>>()?;
+        let read = zip(names, texts)
+            .map(parse)
+            .collect::<napi::Result<Vec<_>>>()?;
         let options = Options::of("options", options, &["path", "capacity"])?;
-        let (path, capacity) = (options.get("path", value::text)?, input::capacity(&options)?);
+        let (path, capacity) = (
+            options.get("path", value::text)?,
+            input::capacity(&options)?,
+        );
         let engine = input::engine(path, capacity)?;
         let prepare = |(rule, name): (Rule, String)| {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;
             Ok(NamedRule { id, name, rule })
         };
-        let rules = read.into_iter().map(prepare).collect::<napi::Result<Vec<_>>>()?;
+        let rules = read
+            .into_iter()
+            .map(prepare)
+            .collect::<napi::Result<Vec<_>>>()?;
         let memory = StoreMemory::reserve(&env, capacity, rules.len())?;
-        Ok(Self { own: Rc::new(Own { engine, rules, figures: Figures::new(figures) }), memory })
+        Ok(Self {
+            own: Rc::new(Own {
+                engine,
+                rules,
+                figures: Figures::new(figures),
+            }),
+            memory,
+        })
     }
 
     /// Returns the function that decides a request: of a mode, and of the place of a rule, a key and a cost for
@@ -96,13 +111,21 @@ impl NativeEngine {
     /// Forgets a client of a rule.
     #[napi]
     pub fn reset(&self, rule: Unknown<'_>, key: Key<'_>) -> napi::Result<()> {
-        self.own.engine.reset(self.id(rule)?, bytes(&key)).into_inner().map_err(invalid)
+        self.own
+            .engine
+            .reset(self.id(rule)?, bytes(&key))
+            .into_inner()
+            .map_err(invalid)
     }
 
     /// Returns the clients of a rule with the highest rates, the highest first.
     #[napi]
     pub fn top(&self, rule: Unknown<'_>, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
-        let top = self.own.engine.top(self.id(rule)?, input::count(count)?).map_err(invalid)?;
+        let top = self
+            .own
+            .engine
+            .top(self.id(rule)?, input::count(count)?)
+            .map_err(invalid)?;
         Ok(top.into_iter().map(Client::from).collect())
     }
 
@@ -115,7 +138,11 @@ impl NativeEngine {
     /// The texts of the rules, in the order of their places.
     #[napi(getter)]
     pub fn texts(&self) -> Vec<String> {
-        self.own.rules.iter().map(|own| own.rule.to_string()).collect()
+        self.own
+            .rules
+            .iter()
+            .map(|own| own.rule.to_string())
+            .collect()
     }
 
     /// Returns the header `RateLimit-Policy` of a rule.
@@ -145,11 +172,25 @@ impl Own {
     /// Decides a request and writes the figures. Returns the place of the deciding rule.
     fn decide(&self, mode: Mode, parts: &[Part<'_>]) -> napi::Result<u32> {
         let charges = self.charges(parts);
-        let decision = self.engine.decide(&charges, mode, None).into_inner().map_err(invalid)?;
-        let (place, rule) = (parts[decision.rule].0, &self.rules[parts[decision.rule].0].rule);
+        let decision = self
+            .engine
+            .decide(&charges, mode, None)
+            .into_inner()
+            .map_err(invalid)?;
+        let (place, rule) = (
+            parts[decision.rule].0,
+            &self.rules[parts[decision.rule].0].rule,
+        );
         let available = Available::from_decision(rule, &decision, decision.rule).or_else(|| {
-            let one = Charge { cost: Cost::ONE, ..charges[decision.rule] };
-            let peeked = self.engine.decide(&[one], Mode::Peek, None).into_inner().ok()?;
+            let one = Charge {
+                cost: Cost::ONE,
+                ..charges[decision.rule]
+            };
+            let peeked = self
+                .engine
+                .decide(&[one], Mode::Peek, None)
+                .into_inner()
+                .ok()?;
             Some(Available::from_peek(rule, &peeked))
         });
         self.figures.write(&decision, available);
@@ -170,7 +211,11 @@ impl Own {
 fn parts_of<'a>(values: &[Unknown<'a>]) -> napi::Result<Vec<Part<'a>>> {
     let part = |values: &[Unknown<'a>]| {
         let place = u32::from_unknown(values[0])? as usize;
-        Ok((place, Key::from_unknown(values[1])?, cost("cost", values[2])?))
+        Ok((
+            place,
+            Key::from_unknown(values[1])?,
+            cost("cost", values[2])?,
+        ))
     };
     values.chunks_exact(3).map(part).collect()
 }

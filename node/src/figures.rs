@@ -48,7 +48,9 @@ impl Figures {
             decision.delay.as_secs_f64() * 1e3,
             decision.at.get() as f64,
             available.map_or(f64::NAN, |available| available.units as f64),
-            available.and_then(|own| own.seconds).map_or(f64::NAN, |wait| wait as f64),
+            available
+                .and_then(|own| own.seconds)
+                .map_or(f64::NAN, |wait| wait as f64),
             retry_after_seconds,
         ]);
     }
@@ -66,13 +68,19 @@ pub(crate) fn mode(number: u32) -> Mode {
 
 /// Returns the header `RateLimit-Policy` of a rule.
 pub(crate) fn policy_header(name: &str, rule: &Rule) -> Option<String> {
-    text(current::policies(std::iter::once((name, Quota::of(rule.limit())))))
+    text(current::policies(std::iter::once((
+        name,
+        Quota::of(rule.limit()),
+    ))))
 }
 
 /// Returns the header `RateLimit` of a rule, for the available units and the seconds that they must last.
 pub(crate) fn limit_header(name: &str, units: f64, seconds: f64) -> Option<String> {
     let seconds = (!seconds.is_nan()).then_some(seconds as u64);
-    let available = Available { units: units as u64, seconds };
+    let available = Available {
+        units: units as u64,
+        seconds,
+    };
     text(current::limits(std::iter::once((name, available))))
 }
 
@@ -124,5 +132,6 @@ fn outcome(outcome: Outcome) -> f64 {
 }
 
 fn wait(wait: Wait) -> f64 {
-    wait.duration().map_or(f64::INFINITY, |wait| wait.as_secs_f64() * 1e3)
+    wait.duration()
+        .map_or(f64::INFINITY, |wait| wait.as_secs_f64() * 1e3)
 }

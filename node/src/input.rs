@@ -64,10 +64,12 @@ impl FromNapiValue for Key<'_> {
             }
         };
         // SAFETY: as above.
-        key.map_err(|error| match unsafe { Unknown::from_napi_value(env, value) } {
-            Ok(value) => wrong("key", value, "a string or a Buffer"),
-            Err(_) => error,
-        })
+        key.map_err(
+            |error| match unsafe { Unknown::from_napi_value(env, value) } {
+                Ok(value) => wrong("key", value, "a string or a Buffer"),
+                Err(_) => error,
+            },
+        )
     }
 }
 
@@ -81,7 +83,9 @@ impl StoreMemory {
 
     /// Reports the memory of the clients of some rules to the garbage collector.
     pub(crate) fn reserve(env: &Env, capacity: usize, rules: usize) -> napi::Result<Self> {
-        let bytes = (capacity as i64).saturating_mul(rules as i64).saturating_mul(Self::CLIENT);
+        let bytes = (capacity as i64)
+            .saturating_mul(rules as i64)
+            .saturating_mul(Self::CLIENT);
         env.adjust_external_memory(bytes)?;
         Ok(Self(bytes))
     }
@@ -151,15 +155,24 @@ fn action(name: &str, max_delay: Option<f64>) -> napi::Result<Action> {
         "shadow-ban" => Action::ShadowBan,
         "quarantine" => Action::Quarantine,
         "observe" => Action::Observe,
-        "delay" => return Ok(Action::Delay { max: delay(max_delay)? }),
+        "delay" => {
+            return Ok(Action::Delay {
+                max: delay(max_delay)?,
+            });
+        }
         _ => {
             let expected = "deny, shadow-ban, quarantine, delay or observe";
-            return Err(invalid(format!("action: {} is not {expected}", shown_text(name))));
+            return Err(invalid(format!(
+                "action: {} is not {expected}",
+                shown_text(name)
+            )));
         }
     };
     match max_delay {
         None => Ok(action),
-        Some(_) => Err(invalid(format!("maxDelay: the action is {name}; only delay has one"))),
+        Some(_) => Err(invalid(format!(
+            "maxDelay: the action is {name}; only delay has one"
+        ))),
     }
 }
 
@@ -211,7 +224,9 @@ pub(crate) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str, Unknown<'_>) ->
             return Ok(number as u32);
         }
         let number = shown_number(number);
-        Err(invalid(format!("{name}: {number} is not a whole number from {least} to {most}")))
+        Err(invalid(format!(
+            "{name}: {number} is not a whole number from {least} to {most}"
+        )))
     }
 }
 

@@ -43,20 +43,31 @@ impl NativeLimiter {
         figures: Float64Array,
     ) -> napi::Result<Self> {
         let known = ["path", "capacity", "action", "maxDelay", "maxCost", "name"];
-        let (text, options) =
-            (value::rule("rule", rule)?, Options::of("options", options, &known)?);
+        let (text, options) = (
+            value::rule("rule", rule)?,
+            Options::of("options", options, &known)?,
+        );
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
         let rule = RuleOptions::read(&options)?.rule(&text)?;
-        let name = options.get("name", value::text)?.unwrap_or_else(|| "default".to_owned());
+        let name = options
+            .get("name", value::text)?
+            .unwrap_or_else(|| "default".to_owned());
         check_name(&name).map_err(invalid)?;
         let mut builder = earrrl::Limiter::builder(rule).capacity(capacity);
         if let Some(path) = path {
             builder = builder.state_file(path);
         }
         let limiter = builder.build().map_err(invalid)?;
-        let own = Rc::new(Own { limiter, figures: Figures::new(figures) });
-        Ok(Self { own, name, memory: StoreMemory::reserve(&env, capacity, 1)? })
+        let own = Rc::new(Own {
+            limiter,
+            figures: Figures::new(figures),
+        });
+        Ok(Self {
+            own,
+            name,
+            memory: StoreMemory::reserve(&env, capacity, 1)?,
+        })
     }
 
     /// Returns the function that decides a request: of a key, a cost and a mode. A function finds its limiter in
@@ -76,8 +87,14 @@ impl NativeLimiter {
     pub fn check_at(&self, key: Key<'_>, at: Unknown<'_>, cost: Unknown<'_>) -> napi::Result<()> {
         let (at, cost) = (input::instant("at", at)?, cost_or_one(cost)?);
         let Own { limiter, figures } = &*self.own;
-        let decision = limiter.check_at(bytes(&key), cost, at).map_err(invalid)?.decision();
-        figures.write(&decision, Available::from_decision(limiter.rule(), &decision, 0));
+        let decision = limiter
+            .check_at(bytes(&key), cost, at)
+            .map_err(invalid)?
+            .decision();
+        figures.write(
+            &decision,
+            Available::from_decision(limiter.rule(), &decision, 0),
+        );
         Ok(())
     }
 

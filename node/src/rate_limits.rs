@@ -62,8 +62,13 @@ impl NativeLimits {
     ) -> napi::Result<Self> {
         let options = Options::of("options", options, &OPTIONS)?;
         let address = client_address(&options)?;
-        let (path, capacity) = (options.get("path", value::text)?, input::capacity(&options)?);
-        let status = options.get("status", status)?.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let (path, capacity) = (
+            options.get("path", value::text)?,
+            input::capacity(&options)?,
+        );
+        let status = options
+            .get("status", status)?
+            .unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         let held = options.get("maxHeld", whole(0..=u32::MAX))?.unwrap_or(1000);
         let flag =
             |name, usual| Ok::<_, napi::Error>(options.get(name, value::flag)?.unwrap_or(usual));
@@ -84,14 +89,21 @@ impl NativeLimits {
         let layer = builder.build().map_err(layer_error)?;
         let stores = layer.engine().rules().len();
         let memory = StoreMemory::reserve(&env, capacity, stores)?;
-        Ok(Self { layer, headers, figures: Figures::new(figures), memory })
+        Ok(Self {
+            layer,
+            headers,
+            figures: Figures::new(figures),
+            memory,
+        })
     }
 
     /// The rules that had another algorithm in their files before, each with its limit of then.
     #[napi(getter)]
     pub fn superseded(&self) -> Vec<String> {
         let superseded = self.layer.engine().superseded().into_iter();
-        superseded.map(|(name, before)| format!("rule {name}: `{before}`")).collect()
+        superseded
+            .map(|(name, before)| format!("rule {name}: `{before}`"))
+            .collect()
     }
 
     /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
@@ -117,8 +129,14 @@ impl NativeLimits {
             parts.extensions.insert(AllAnswers::read(answers)?);
         }
         match self.layer.judge(&parts) {
-            Judged::Pass(passed) => Ok(NativeJudged { passed: Some(passed), refusal: None }),
-            Judged::Refuse(response) => Ok(NativeJudged { passed: None, refusal: Some(response) }),
+            Judged::Pass(passed) => Ok(NativeJudged {
+                passed: Some(passed),
+                refusal: None,
+            }),
+            Judged::Refuse(response) => Ok(NativeJudged {
+                passed: None,
+                refusal: Some(response),
+            }),
             _ => Err(invalid("an unknown treatment of the request")),
         }
     }
@@ -133,38 +151,68 @@ impl NativeLimits {
     #[napi]
     pub fn change(&self, name: Unknown<'_>, limit: Unknown<'_>) -> napi::Result<()> {
         let (name, limit) = (value::text("name", name)?, value::rule("limit", limit)?);
-        let known = self.layer.engine().prepared(&name).ok_or_else(|| unknown(&name))?;
+        let known = self
+            .layer
+            .engine()
+            .prepared(&name)
+            .ok_or_else(|| unknown(&name))?;
         let rule: earrrl::Rule = limit.parse().map_err(invalid)?;
-        let rule = rule.with_max_cost(known.max_cost()).and_then(|r| r.with_action(known.action()));
-        self.layer.change(&name, &rule.map_err(invalid)?).map_err(layer_error)
+        let rule = rule
+            .with_max_cost(known.max_cost())
+            .and_then(|r| r.with_action(known.action()));
+        self.layer
+            .change(&name, &rule.map_err(invalid)?)
+            .map_err(layer_error)
     }
 
     /// Forgets a client of a rule or plan.
     #[napi]
     pub fn reset(&self, name: Unknown<'_>, key: Key<'_>) -> napi::Result<()> {
         let key = bounded_key(bytes(&key));
-        self.layer.engine().reset(self.id(name)?, &key).into_inner().map_err(invalid)
+        self.layer
+            .engine()
+            .reset(self.id(name)?, &key)
+            .into_inner()
+            .map_err(invalid)
     }
 
     /// Takes back one request of a client under a rule or plan.
     #[napi]
     pub fn refund(&self, name: Unknown<'_>, key: Key<'_>, cost: Unknown<'_>) -> napi::Result<()> {
         let key = bounded_key(bytes(&key));
-        let charge = Charge { rule: self.id(name)?, key: &key, cost: cost_or_one(cost)? };
-        self.layer.engine().refund(&charge, None, None).into_inner().map_err(invalid)
+        let charge = Charge {
+            rule: self.id(name)?,
+            key: &key,
+            cost: cost_or_one(cost)?,
+        };
+        self.layer
+            .engine()
+            .refund(&charge, None, None)
+            .into_inner()
+            .map_err(invalid)
     }
 
     /// Returns the clients of a rule or plan with the highest rates, the highest first.
     #[napi]
     pub fn top(&self, name: Unknown<'_>, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
-        let top = self.layer.engine().top(self.id(name)?, input::count(count)?);
-        Ok(top.map_err(invalid)?.into_iter().map(Client::from).collect())
+        let top = self
+            .layer
+            .engine()
+            .top(self.id(name)?, input::count(count)?);
+        Ok(top
+            .map_err(invalid)?
+            .into_iter()
+            .map(Client::from)
+            .collect())
     }
 
     /// Returns the number by which `top` reports a key.
     #[napi]
     pub fn fingerprint(&self, key: Key<'_>) -> f64 {
-        self.layer.engine().hash(&bounded_key(bytes(&key))).fingerprint() as f64
+        self.layer
+            .engine()
+            .hash(&bounded_key(bytes(&key)))
+            .fingerprint() as f64
     }
 
     /// Returns the header `RateLimit-Policy` of a rule.
@@ -204,7 +252,9 @@ impl NativeLimits {
         let name = value::text("name", name)?;
         let rules = self.layer.engine().rules();
         let place = rules.iter().position(|(known, _)| *known == name);
-        place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(&name))
+        place
+            .map(|place| RuleId(place as u32))
+            .ok_or_else(|| unknown(&name))
     }
 }
 
@@ -243,33 +293,44 @@ impl NativeJudged {
     /// The status of a denial; null if the request is passed on.
     #[napi(getter)]
     pub fn status(&self) -> Option<u32> {
-        self.refusal.as_ref().map(|response| response.status().as_u16().into())
+        self.refusal
+            .as_ref()
+            .map(|response| response.status().as_u16().into())
     }
 
     /// The names and values of the headers of a denial.
     #[napi(getter)]
     pub fn headers(&self) -> Vec<String> {
-        self.refusal.as_ref().map_or_else(Vec::new, |response| flat(response.headers()))
+        self.refusal
+            .as_ref()
+            .map_or_else(Vec::new, |response| flat(response.headers()))
     }
 
     /// The body of a denial.
     #[napi(getter)]
     pub fn body(&self) -> String {
-        let body = self.refusal.as_ref().map(|response| String::from_utf8_lossy(response.body()));
+        let body = self
+            .refusal
+            .as_ref()
+            .map(|response| String::from_utf8_lossy(response.body()));
         body.unwrap_or_default().into_owned()
     }
 
     /// The milliseconds for which the request must be held back.
     #[napi(getter)]
     pub fn delay(&self) -> f64 {
-        self.passed.as_ref().map_or(0.0, |passed| passed.delay().as_secs_f64() * 1e3)
+        self.passed
+            .as_ref()
+            .map_or(0.0, |passed| passed.delay().as_secs_f64() * 1e3)
     }
 
     /// Charges the costs that depend on the response, and returns the headers to add to it.
     #[napi]
     pub fn leave(&mut self, costs: Option<Vec<Unknown<'_>>>) -> napi::Result<Vec<String>> {
-        let costs =
-            costs.unwrap_or_default().into_iter().map(|cost| input::cost("costAfter", cost));
+        let costs = costs
+            .unwrap_or_default()
+            .into_iter()
+            .map(|cost| input::cost("costAfter", cost));
         let costs = costs.collect::<napi::Result<Vec<_>>>()?;
         let mut parts = Response::new(()).into_parts().0;
         parts.extensions.insert(CostsAfter(costs));
@@ -318,20 +379,27 @@ fn add_headers(pairs: &[String], to: &mut HeaderMap) {
 
 fn flat(headers: &HeaderMap) -> Vec<String> {
     let texts = |(name, value): (&HeaderName, &HeaderValue)| {
-        [name.to_string(), value.to_str().unwrap_or_default().to_owned()]
+        [
+            name.to_string(),
+            value.to_str().unwrap_or_default().to_owned(),
+        ]
     };
     headers.iter().flat_map(texts).collect()
 }
 
 fn client_address(options: &Options<'_>) -> napi::Result<ClientAddress> {
-    let source = options.get("source", source)?.unwrap_or(AddressSource::XForwardedFor);
+    let source = options
+        .get("source", source)?
+        .unwrap_or(AddressSource::XForwardedFor);
     let ipv4 = options.get("ipv4Prefix", whole(0..=32))?.unwrap_or(32) as u8;
     let ipv6 = options.get("ipv6Prefix", whole(0..=128))?.unwrap_or(64) as u8;
     let hops = options.get("hops", whole(0..=u32::MAX))?.unwrap_or(0) as usize;
     let networks = |name: &str, value| value::list(name, value, network);
     let proxies = options.get("trustedProxies", networks)?.unwrap_or_default();
-    let address =
-        ClientAddress::default().hops(hops).source(source).prefixes(Prefixes::new(ipv4, ipv6));
+    let address = ClientAddress::default()
+        .hops(hops)
+        .source(source)
+        .prefixes(Prefixes::new(ipv4, ipv6));
     let address = proxies.into_iter().fold(address, ClientAddress::trust);
     let spelled = |error: String| invalid(error.replace("trusted_proxies", "trustedProxies"));
     address.validate().map_err(spelled)?;
@@ -346,7 +414,12 @@ fn source(name: &str, value: Unknown<'_>) -> napi::Result<AddressSource> {
     if text.eq_ignore_ascii_case("forwarded") {
         return Ok(AddressSource::Forwarded);
     }
-    let wrong = |_| invalid(format!("{name}: {} is not the name of a header", shown_text(&text)));
+    let wrong = |_| {
+        invalid(format!(
+            "{name}: {} is not the name of a header",
+            shown_text(&text)
+        ))
+    };
     Ok(AddressSource::Header(text.parse().map_err(wrong)?))
 }
 
@@ -354,12 +427,18 @@ fn network(name: &str, value: Unknown<'_>) -> napi::Result<ipnet::IpNet> {
     let text = value::text(name, value)?;
     let address = || text.parse::<IpAddr>().ok().map(ipnet::IpNet::from);
     text.parse().ok().or_else(address).ok_or_else(|| {
-        invalid(format!("{name}: {} is not a network such as 10.0.0.0/8", shown_text(&text)))
+        invalid(format!(
+            "{name}: {} is not a network such as 10.0.0.0/8",
+            shown_text(&text)
+        ))
     })
 }
 
 fn unknown(name: &str) -> napi::Error {
-    invalid(format!("neither a rule nor a plan is called {}", shown_text(name)))
+    invalid(format!(
+        "neither a rule nor a plan is called {}",
+        shown_text(name)
+    ))
 }
 
 fn layer_error(error: LayerError) -> napi::Error {

@@ -50,7 +50,11 @@ impl AllAnswers {
     /// # Errors
     /// Returns an error for a key or a cost that is none.
     pub(crate) fn read(answers: Vec<Unknown<'_>>) -> napi::Result<Self> {
-        answers.into_iter().map(Answers::read).collect::<napi::Result<_>>().map(Self)
+        answers
+            .into_iter()
+            .map(Answers::read)
+            .collect::<napi::Result<_>>()
+            .map(Self)
     }
 }
 
@@ -125,12 +129,16 @@ impl LayerRule {
             .missing(self.missing)
             .exempt(move |request| answers(request, place).is_some_and(|own| own.exempt))
             .cost_by(move |request| {
-                answers(request, place).and_then(|own| own.cost).unwrap_or(fixed)
+                answers(request, place)
+                    .and_then(|own| own.cost)
+                    .unwrap_or(fixed)
             });
         if self.has_cost_after {
             rule = rule.cost_after(move |response: &response::Parts| {
                 let costs = response.extensions.get::<CostsAfter>();
-                costs.and_then(|costs| costs.0.get(place).copied()).unwrap_or_default()
+                costs
+                    .and_then(|costs| costs.0.get(place).copied())
+                    .unwrap_or_default()
             });
         }
         for (nth, (name, limit)) in self.plans.into_iter().enumerate() {
@@ -138,14 +146,21 @@ impl LayerRule {
                 answers(request, place).is_some_and(|own| own.plan == Some(nth))
             });
         }
-        Ok(if self.is_settled { rule.settled() } else { rule })
+        Ok(if self.is_settled {
+            rule.settled()
+        } else {
+            rule
+        })
     }
 }
 
 /// Returns the name and the limit of a plan.
 fn plan(name: &str, plan: Unknown<'_>) -> napi::Result<(String, String)> {
     let plan = Options::new(name, plan)?;
-    Ok((plan.required("name", value::text)?, plan.required("limit", value::rule)?))
+    Ok((
+        plan.required("name", value::text)?,
+        plan.required("limit", value::rule)?,
+    ))
 }
 
 fn layer_key(
@@ -158,7 +173,10 @@ fn layer_key(
     let mut keys = Vec::with_capacity(parts.len());
     for part in parts {
         keys.push(match part {
-            None => Box::new(AnsweredKey { place, function: functions.next().unwrap_or_default() }),
+            None => Box::new(AnsweredKey {
+                place,
+                function: functions.next().unwrap_or_default(),
+            }),
             Some(text) => named_key(text, address, headers)?,
         });
     }
@@ -185,8 +203,12 @@ fn named_key(
         ("method", _) => Box::new(key::Method),
         ("path", _) => Box::new(key::by(|request| Some(request.uri.path().to_owned()))),
         (_, Some(("header", name))) => {
-            let wrong =
-                |_| invalid(format!("key: {} is not the name of a header", shown_text(name)));
+            let wrong = |_| {
+                invalid(format!(
+                    "key: {} is not the name of a header",
+                    shown_text(name)
+                ))
+            };
             let name: HeaderName = name.parse().map_err(wrong)?;
             headers.push(name.as_str().to_owned());
             Box::new(key::header(name))
@@ -197,7 +219,10 @@ fn named_key(
         }
         _ => {
             let expected = "client, everyone, method, path, header:NAME or cookie:NAME";
-            return Err(invalid(format!("key: {} is not {expected}", shown_text(text))));
+            return Err(invalid(format!(
+                "key: {} is not {expected}",
+                shown_text(text)
+            )));
         }
     })
 }
@@ -210,7 +235,11 @@ fn missing(name: &str, value: Unknown<'_>) -> napi::Result<Missing> {
     match value::text(name, value).as_deref() {
         Ok("share") => Ok(Missing::Shared),
         Ok("skip") => Ok(Missing::Skip),
-        _ => Err(wrong(name, value, "\"share\", \"skip\", or a status from 400 to 999")),
+        _ => Err(wrong(
+            name,
+            value,
+            "\"share\", \"skip\", or a status from 400 to 999",
+        )),
     }
 }
 

@@ -16,7 +16,12 @@ pub(crate) fn text(name: &str, value: Unknown<'_>) -> Result<String> {
 
 /// Returns the text of a rule.
 pub(crate) fn rule(name: &str, value: Unknown<'_>) -> Result<String> {
-    read(name, value, ValueType::String, "a rule such as \"fixed-window 5/1m\"")
+    read(
+        name,
+        value,
+        ValueType::String,
+        "a rule such as \"fixed-window 5/1m\"",
+    )
 }
 
 /// Returns a number.
@@ -89,10 +94,19 @@ fn shown(value: Unknown<'_>) -> String {
 /// Returns a number as JavaScript shows it.
 pub(crate) fn shown_number(number: f64) -> String {
     if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+        return if number > 0.0 {
+            "Infinity"
+        } else {
+            "-Infinity"
+        }
+        .to_owned();
     }
     let is_short = number == 0.0 || number.is_nan() || (1e-6..1e21).contains(&number.abs());
-    if is_short { number.to_string() } else { format!("{number:e}") }
+    if is_short {
+        number.to_string()
+    } else {
+        format!("{number:e}")
+    }
 }
 
 /// Returns the beginning of a string, in quotation marks.
@@ -114,7 +128,9 @@ impl<'a> Options<'a> {
     /// # Errors
     /// Returns an error for a value that is no object.
     pub(crate) fn new(name: &str, value: Unknown<'a>) -> Result<Self> {
-        Ok(Self { object: read(name, value, ValueType::Object, "an object")? })
+        Ok(Self {
+            object: read(name, value, ValueType::Object, "an object")?,
+        })
     }
 
     /// Returns the options of an object that has no others than the known ones. A misspelt option would
@@ -131,7 +147,9 @@ impl<'a> Options<'a> {
         let meant = earrrl::internal::nearest(wrong, known.iter().copied());
         let meant = meant.map_or_else(String::new, |name| format!("; did you mean {name}?"));
         let (wrong, known) = (shown_text(wrong), known.join(", "));
-        Err(invalid(format!("{wrong} is not an option; expected {known}{meant}")))
+        Err(invalid(format!(
+            "{wrong} is not an option; expected {known}{meant}"
+        )))
     }
 
     /// Returns what `read` returns for an option, or `None` if it is not given.

@@ -35,7 +35,11 @@ impl StoreOptions {
         let directory = options.get("path", value::text)?.map(PathBuf::from);
         let capacity = input::capacity(&options)?;
         let prefix = options.get("prefix", value::text)?.unwrap_or_default();
-        Ok(Self { directory, capacity, prefix })
+        Ok(Self {
+            directory,
+            capacity,
+            prefix,
+        })
     }
 
     /// True if processes share the counts.
@@ -93,8 +97,15 @@ impl Windows {
             builder = builder.state_file(Path::new(directory).join(file));
         }
         let limiter = builder.build().map_err(invalid)?;
-        let own = Rc::new(Own { limiter, quota, figures: Figures::new(figures) });
-        Ok(Self { own, memory: StoreMemory::reserve(&env, options.capacity, 1)? })
+        let own = Rc::new(Own {
+            limiter,
+            quota,
+            figures: Figures::new(figures),
+        });
+        Ok(Self {
+            own,
+            memory: StoreMemory::reserve(&env, options.capacity, 1)?,
+        })
     }
 
     /// Returns the function that counts a request of a key. It writes the count, and the end of its window in
@@ -104,7 +115,10 @@ impl Windows {
         let own = Rc::clone(&self.own);
         env.create_function_from_closure("increment", move |call| {
             let key: Key<'_> = call.get(0)?;
-            let charged = own.limiter.charge(bytes(&key), Cost::ONE).map_err(invalid)?;
+            let charged = own
+                .limiter
+                .charge(bytes(&key), Cost::ONE)
+                .map_err(invalid)?;
             own.write(&charged.decision());
             Ok(())
         })
@@ -113,7 +127,11 @@ impl Windows {
     /// Writes the count, and the end of its window in milliseconds since the epoch.
     #[napi]
     pub fn get(&self, key: Key<'_>) -> napi::Result<()> {
-        let peeked = self.own.limiter.peek(bytes(&key), Cost::ONE).map_err(invalid)?;
+        let peeked = self
+            .own
+            .limiter
+            .peek(bytes(&key), Cost::ONE)
+            .map_err(invalid)?;
         self.own.write(&peeked.decision());
         Ok(())
     }
@@ -139,9 +157,14 @@ impl Windows {
 
 impl Own {
     fn write(&self, decision: &Decision) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let hits = self.quota.saturating_sub(decision.remaining);
-        self.figures.set([hits as f64, (now + decision.reset_after).as_secs_f64() * 1e3]);
+        self.figures.set([
+            hits as f64,
+            (now + decision.reset_after).as_secs_f64() * 1e3,
+        ]);
     }
 }
 
@@ -150,7 +173,9 @@ fn window(name: &str, value: Unknown<'_>) -> napi::Result<Duration> {
     let millis = value::number(name, value)?;
     if !(1.0..=LONGEST_WINDOW).contains(&millis) {
         let millis = shown_number(millis);
-        return Err(invalid(format!("{name}: {millis} is not from 1 to {LONGEST_WINDOW}")));
+        return Err(invalid(format!(
+            "{name}: {millis} is not from 1 to {LONGEST_WINDOW}"
+        )));
     }
     Ok(Duration::from_millis(millis as u64))
 }

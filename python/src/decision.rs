@@ -35,12 +35,19 @@ impl Decision {
         let place = decision.rule;
         let available = Available::from_decision(&named.rule, &decision, place)
             .or_else(|| Some(Available::from_peek(&named.rule, &peek()?)));
-        Self { decision, named: Arc::clone(named), available }
+        Self {
+            decision,
+            named: Arc::clone(named),
+            available,
+        }
     }
 
     /// Returns the answer of a rule that is known by its name.
     pub(crate) fn of_rule(decision: earrrl::Decision, name: &str, rule: Rule) -> Self {
-        let named = Arc::new(NamedRule { name: name.to_owned(), rule });
+        let named = Arc::new(NamedRule {
+            name: name.to_owned(),
+            rule,
+        });
         Self::new(decision, &named, || None)
     }
 }
@@ -116,9 +123,11 @@ impl Decision {
             .available
             .and_then(|available| current::limits(std::iter::once((name, available))));
         let wait = retry_after(&self.decision);
-        for (name, value) in
-            [("RateLimit-Policy", policy), ("RateLimit", limit), ("Retry-After", wait)]
-        {
+        for (name, value) in [
+            ("RateLimit-Policy", policy),
+            ("RateLimit", limit),
+            ("Retry-After", wait),
+        ] {
             if let Some(text) = value.as_ref().and_then(|value| value.to_str().ok()) {
                 headers.set_item(name, text)?;
             }
@@ -131,8 +140,14 @@ impl Decision {
     }
 
     fn __repr__(&self) -> String {
-        let wait = self.retry_after().map_or_else(|| String::from("None"), |wait| wait.to_string());
-        let allowed = if self.decision.allowed { "True" } else { "False" };
+        let wait = self
+            .retry_after()
+            .map_or_else(|| String::from("None"), |wait| wait.to_string());
+        let allowed = if self.decision.allowed {
+            "True"
+        } else {
+            "False"
+        };
         format!(
             "<Decision allowed={allowed} remaining={} retry_after={wait}>",
             self.decision.remaining
@@ -160,7 +175,12 @@ pub(crate) struct Client {
 #[pymethods]
 impl Client {
     fn __repr__(&self) -> String {
-        let Self { fingerprint, usage, remaining, .. } = self;
+        let Self {
+            fingerprint,
+            usage,
+            remaining,
+            ..
+        } = self;
         format!("<Client fingerprint={fingerprint} usage={usage:.3} remaining={remaining}>")
     }
 }

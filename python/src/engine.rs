@@ -39,8 +39,9 @@ impl Engine {
     ) -> PyResult<Self> {
         let named = input::dict("rules", rules)?.iter().map(|(name, rule)| {
             let (name, text): (String, String) = (name.extract()?, rule.extract()?);
-            let rule: Rule =
-                text.parse().map_err(|error: earrrl::RuleError| invalid(error.of(&name)))?;
+            let rule: Rule = text
+                .parse()
+                .map_err(|error: earrrl::RuleError| invalid(error.of(&name)))?;
             Ok(Arc::new(NamedRule { name, rule }))
         });
         let named = named.collect::<PyResult<Vec<_>>>()?;
@@ -51,7 +52,10 @@ impl Engine {
             };
             let engine = engine.map_err(not_built)?;
             let prepare = |named: Arc<NamedRule>| {
-                Ok((engine.prepare(&named.name, &named.rule).map_err(refused)?, named))
+                Ok((
+                    engine.prepare(&named.name, &named.rule).map_err(refused)?,
+                    named,
+                ))
             };
             let rules = named.into_iter().map(prepare).collect::<PyResult<_>>()?;
             Ok(Self { engine, rules })
@@ -88,7 +92,10 @@ impl Engine {
     /// Forgets a client of a rule.
     fn reset(&self, rule: &str, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let (id, _) = self.named(rule)?;
-        self.engine.reset(*id, &key_bytes(key)?).into_inner().map_err(refused)
+        self.engine
+            .reset(*id, &key_bytes(key)?)
+            .into_inner()
+            .map_err(refused)
     }
 
     /// Returns the ``count`` clients of a rule with the highest rates, the highest first.
@@ -118,11 +125,22 @@ impl Engine {
 impl Engine {
     fn decide(&self, charges: &Bound<'_, PyAny>, mode: Mode) -> PyResult<Decision> {
         self.with_charges(charges, |charges, named| {
-            let decision = self.engine.decide(charges, mode, None).into_inner().map_err(refused)?;
+            let decision = self
+                .engine
+                .decide(charges, mode, None)
+                .into_inner()
+                .map_err(refused)?;
             let deciding = charges[decision.rule];
             let peek = || {
-                let one = Charge { cost: Cost::ONE, ..deciding };
-                let peeked = self.engine.decide(&[one], Mode::Peek, None).into_inner().ok()?;
+                let one = Charge {
+                    cost: Cost::ONE,
+                    ..deciding
+                };
+                let peeked = self
+                    .engine
+                    .decide(&[one], Mode::Peek, None)
+                    .into_inner()
+                    .ok()?;
                 Some(peeked)
             };
             Ok(Decision::new(decision, named[decision.rule], peek))
@@ -150,8 +168,14 @@ impl Engine {
             read.push((*id, key_bytes(&key)?.into_owned(), cost));
             named.push(rule);
         }
-        let charges: Vec<_> =
-            read.iter().map(|(rule, key, cost)| Charge { rule: *rule, key, cost: *cost }).collect();
+        let charges: Vec<_> = read
+            .iter()
+            .map(|(rule, key, cost)| Charge {
+                rule: *rule,
+                key,
+                cost: *cost,
+            })
+            .collect();
         then(&charges, &named)
     }
 

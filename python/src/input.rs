@@ -44,7 +44,9 @@ pub(crate) fn dict<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound
     if let Ok(dict) = value.cast::<PyDict>() {
         return Ok(dict.clone());
     }
-    let mapping = value.cast::<PyMapping>().map_err(|_| wrong_type(name, value, "a mapping"))?;
+    let mapping = value
+        .cast::<PyMapping>()
+        .map_err(|_| wrong_type(name, value, "a mapping"))?;
     let dict = PyDict::new(value.py());
     dict.update(mapping)?;
     Ok(dict)
@@ -56,7 +58,9 @@ pub(crate) fn dict<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound
 /// Returns a `TypeError` or `ValueError` that shows what would be right.
 #[inline]
 pub(crate) fn cost(cost: Option<&Bound<'_, PyAny>>) -> PyResult<Cost> {
-    let Some(cost) = cost else { return Ok(Cost::ONE) };
+    let Some(cost) = cost else {
+        return Ok(Cost::ONE);
+    };
     if cost.is_instance_of::<PyInt>() && !cost.is_instance_of::<PyBool>() {
         return whole_cost(cost);
     }
@@ -70,7 +74,9 @@ fn whole_cost(cost: &Bound<'_, PyAny>) -> PyResult<Cost> {
     let most = Cost::MAX.billionths() / Cost::ONE.billionths();
     match cost.extract::<u64>() {
         Ok(units) if u128::from(units) <= most => Ok(Cost::from_units(units)),
-        _ => Err(PyValueError::new_err("cost: this int is not from 0 to 1e18")),
+        _ => Err(PyValueError::new_err(
+            "cost: this int is not from 0 to 1e18",
+        )),
     }
 }
 
@@ -89,7 +95,8 @@ pub(crate) fn rule(
     if let Some(max_cost) = max_cost {
         rule = rule.with_max_cost(cost(Some(max_cost))?).map_err(invalid)?;
     }
-    rule.with_action(self::action(action.unwrap_or("deny"), max_delay)?).map_err(invalid)
+    rule.with_action(self::action(action.unwrap_or("deny"), max_delay)?)
+        .map_err(invalid)
 }
 
 fn action(name: &str, max_delay: Option<f64>) -> PyResult<Action> {
@@ -98,10 +105,16 @@ fn action(name: &str, max_delay: Option<f64>) -> PyResult<Action> {
         "shadow-ban" => Action::ShadowBan,
         "quarantine" => Action::Quarantine,
         "observe" => Action::Observe,
-        "delay" => return Ok(Action::Delay { max: delay(max_delay)? }),
+        "delay" => {
+            return Ok(Action::Delay {
+                max: delay(max_delay)?,
+            });
+        }
         _ => {
             let expected = "deny, shadow-ban, quarantine, delay or observe";
-            return Err(PyValueError::new_err(format!("action: {name:?} is not {expected}")));
+            return Err(PyValueError::new_err(format!(
+                "action: {name:?} is not {expected}"
+            )));
         }
     };
     match max_delay {
@@ -116,9 +129,13 @@ fn delay(seconds: Option<f64>) -> PyResult<Duration> {
     let seconds = seconds.ok_or_else(|| {
         PyValueError::new_err("max_delay: the action delay needs the longest delay")
     })?;
-    let delay = Duration::try_from_secs_f64(seconds).ok().filter(|delay| *delay <= LONGEST_DELAY);
+    let delay = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|delay| *delay <= LONGEST_DELAY);
     delay.ok_or_else(|| {
-        PyValueError::new_err(format!("max_delay: {seconds} is not from 0 to 86400 seconds"))
+        PyValueError::new_err(format!(
+            "max_delay: {seconds} is not from 0 to 86400 seconds"
+        ))
     })
 }
 
@@ -128,7 +145,9 @@ const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
 /// Returns the `TypeError` for an argument.
 #[cold]
 pub(crate) fn wrong_type(name: &str, found: &Bound<'_, PyAny>, expected: &str) -> PyErr {
-    let found =
-        found.get_type().name().map_or_else(|_| String::from("object"), |name| name.to_string());
+    let found = found
+        .get_type()
+        .name()
+        .map_or_else(|_| String::from("object"), |name| name.to_string());
     PyTypeError::new_err(format!("{name}: expected {expected}, not {found}"))
 }

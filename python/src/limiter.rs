@@ -45,7 +45,10 @@ impl Limiter {
     ) -> PyResult<Self> {
         check_name(name).map_err(invalid)?;
         let rule = input::rule(rule, action, max_delay, max_cost)?;
-        let named = Arc::new(NamedRule { name: name.to_owned(), rule: rule.clone() });
+        let named = Arc::new(NamedRule {
+            name: name.to_owned(),
+            rule: rule.clone(),
+        });
         let mut builder = earrrl::Limiter::builder(rule).capacity(capacity);
         if let Some(path) = path {
             builder = builder.state_file(path);
@@ -59,7 +62,9 @@ impl Limiter {
     #[pyo3(signature = (key, cost=None))]
     fn check(&self, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| self.decision(self.limiter.check_cost(key, cost), key))?
+        with_key(key, |key| {
+            self.decision(self.limiter.check_cost(key, cost), key)
+        })?
     }
 
     /// Decides a request as of the instant ``at``, in nanoseconds since the epoch, or as of the latest
@@ -73,7 +78,11 @@ impl Limiter {
     ) -> PyResult<Decision> {
         let (at, cost) = (Nanos::new(at), input::cost(cost)?);
         let verdict = |key: &[u8]| self.limiter.check_at(key, cost, at).map_err(invalid);
-        with_key(key, |key| Ok(Decision::new(verdict(key)?.decision(), &self.named, || None)))?
+        with_key(key, |key| {
+            Ok(Decision::new(verdict(key)?.decision(), &self.named, || {
+                None
+            }))
+        })?
     }
 
     /// Returns the decision that ``check`` would return, and counts nothing.
@@ -91,7 +100,9 @@ impl Limiter {
         cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Decision> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| self.decision(self.limiter.charge(key, cost), key))?
+        with_key(key, |key| {
+            self.decision(self.limiter.charge(key, cost), key)
+        })?
     }
 
     /// Takes back a request that was counted at ``at`` (``Decision.at``), by default the latest one.
@@ -103,7 +114,9 @@ impl Limiter {
         at: Option<u64>,
     ) -> PyResult<()> {
         let cost = input::cost(cost)?;
-        with_key(key, |key| self.limiter.refund(key, cost, at.map(Nanos::new)))
+        with_key(key, |key| {
+            self.limiter.refund(key, cost, at.map(Nanos::new))
+        })
     }
 
     /// Forgets a client.

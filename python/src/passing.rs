@@ -45,7 +45,10 @@ impl Passing {
         drop(passed);
         let verdict = extensions.remove::<Verdict>();
         let settlement = extensions.remove::<Settlement>().map(SettlementHandle);
-        (verdict.and_then(|verdict| self.limits.get().decision(verdict)), settlement)
+        (
+            verdict.and_then(|verdict| self.limits.get().decision(verdict)),
+            settlement,
+        )
     }
 
     /// Charges the costs that depend on the response, and returns the headers to add to it.
@@ -56,9 +59,15 @@ impl Passing {
         headers: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Header<'py>>> {
         let rules = &self.limits.get().rules;
-        let costs = rules.iter().map(|rule| rule.get().cost_after(status, headers));
+        let costs = rules
+            .iter()
+            .map(|rule| rule.get().cost_after(status, headers));
         let costs = costs.collect::<PyResult<Vec<_>>>()?;
-        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let passed = self
+            .passed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let mut parts = Response::new(()).into_parts().0;
         if costs.iter().any(Option::is_some) {
             let costs = costs.into_iter().map(Option::unwrap_or_default).collect();
@@ -73,7 +82,11 @@ impl Passing {
 
 impl Passing {
     pub(crate) fn new(limits: Py<RateLimits>, passed: Passed) -> Self {
-        Self { limits, delay: passed.delay(), passed: Mutex::new(Some(passed)) }
+        Self {
+            limits,
+            delay: passed.delay(),
+            passed: Mutex::new(Some(passed)),
+        }
     }
 }
 
@@ -126,6 +139,9 @@ impl Refusal {
 
 fn pairs<'py>(py: Python<'py>, headers: &http::HeaderMap) -> impl Iterator<Item = Header<'py>> {
     headers.iter().map(move |(name, value)| {
-        (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes()))
+        (
+            PyBytes::new(py, name.as_str().as_bytes()),
+            PyBytes::new(py, value.as_bytes()),
+        )
     })
 }

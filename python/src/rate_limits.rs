@@ -89,10 +89,20 @@ impl RateLimits {
             let text = format!(
                 "rule {name}: `{before}` had another algorithm, so clients begin afresh, also in other services that use this path"
             );
-            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &CString::new(text)?, 1)?;
+            PyErr::warn(
+                py,
+                &py.get_type::<PyRuntimeWarning>(),
+                &CString::new(text)?,
+                1,
+            )?;
         }
         let has_functions = rules.iter().any(|rule| rule.get().has_functions());
-        Ok(Self { layer, rules, headers, has_functions })
+        Ok(Self {
+            layer,
+            rules,
+            headers,
+            has_functions,
+        })
     }
 
     /// Judges a request: ``headers`` are pairs of bytes, ``peer`` is the connection's address, and
@@ -115,7 +125,9 @@ impl RateLimits {
         this.add_headers(headers, &mut parts)?;
         if this.has_functions {
             let answers = this.rules.iter().map(|rule| rule.get().ask(request));
-            parts.extensions.insert(AllAnswers(answers.collect::<PyResult<_>>()?));
+            parts
+                .extensions
+                .insert(AllAnswers(answers.collect::<PyResult<_>>()?));
         }
         match this.layer.judge(&parts) {
             Judged::Pass(passed) => {
@@ -136,17 +148,27 @@ impl RateLimits {
     /// Changes the limit of a rule or plan while requests go on. Clients keep their history unless
     /// the algorithm changes. Its action and greatest cost stay.
     fn change(&self, py: Python<'_>, name: &str, limit: &str) -> PyResult<()> {
-        let known = self.layer.engine().prepared(name).ok_or_else(|| unknown(name))?;
+        let known = self
+            .layer
+            .engine()
+            .prepared(name)
+            .ok_or_else(|| unknown(name))?;
         let rule: earrrl::Rule = limit.parse().map_err(crate::error::invalid)?;
-        let rule = rule.with_max_cost(known.max_cost()).and_then(|r| r.with_action(known.action()));
+        let rule = rule
+            .with_max_cost(known.max_cost())
+            .and_then(|r| r.with_action(known.action()));
         let rule = rule.map_err(crate::error::invalid)?;
-        py.detach(|| self.layer.change(name, &rule)).map_err(layer_error)
+        py.detach(|| self.layer.change(name, &rule))
+            .map_err(layer_error)
     }
 
     /// Forgets a client of a rule or plan.
     fn reset(&self, name: &str, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let key = key_bytes(key)?;
-        let done = self.layer.engine().reset(self.id(name)?, &bounded_key(&key));
+        let done = self
+            .layer
+            .engine()
+            .reset(self.id(name)?, &bounded_key(&key));
         done.into_inner().map_err(refused)
     }
 
@@ -159,21 +181,35 @@ impl RateLimits {
         cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (key, cost): (_, Cost) = (key_bytes(key)?, input::cost(cost)?);
-        let charge = Charge { rule: self.id(name)?, key: &bounded_key(&key), cost };
-        self.layer.engine().refund(&charge, None, None).into_inner().map_err(refused)
+        let charge = Charge {
+            rule: self.id(name)?,
+            key: &bounded_key(&key),
+            cost,
+        };
+        self.layer
+            .engine()
+            .refund(&charge, None, None)
+            .into_inner()
+            .map_err(refused)
     }
 
     /// Returns the ``count`` clients of a rule or plan with the highest rates, the highest first.
     #[pyo3(signature = (name, count=10))]
     fn top(&self, py: Python<'_>, name: &str, count: usize) -> PyResult<Vec<Client>> {
         let id = self.id(name)?;
-        let top = py.detach(|| self.layer.engine().top(id, count)).map_err(refused)?;
+        let top = py
+            .detach(|| self.layer.engine().top(id, count))
+            .map_err(refused)?;
         Ok(top.into_iter().map(Client::from).collect())
     }
 
     /// Returns the number by which ``top`` reports a key.
     fn fingerprint(&self, key: &Bound<'_, PyAny>) -> PyResult<u64> {
-        Ok(self.layer.engine().hash(&bounded_key(&key_bytes(key)?)).fingerprint())
+        Ok(self
+            .layer
+            .engine()
+            .hash(&bounded_key(&key_bytes(key)?))
+            .fingerprint())
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -186,7 +222,9 @@ impl RateLimits {
         for pair in headers.cast::<PyList>()?.iter() {
             let (name, value) = header(&pair)?;
             let is_read = |known: &String| known.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-            let Some(known) = self.headers.iter().find(|known| is_read(known)) else { continue };
+            let Some(known) = self.headers.iter().find(|known| is_read(known)) else {
+                continue;
+            };
             let name = HeaderName::from_bytes(known.as_bytes());
             if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
                 // More headers than the map takes are of no use to a rule.
@@ -206,7 +244,9 @@ impl RateLimits {
     fn id(&self, name: &str) -> PyResult<RuleId> {
         let rules = self.layer.engine().rules();
         let place = rules.iter().position(|(known, _)| known == name);
-        place.map(|place| RuleId(place as u32)).ok_or_else(|| unknown(name))
+        place
+            .map(|place| RuleId(place as u32))
+            .ok_or_else(|| unknown(name))
     }
 }
 
@@ -220,15 +260,22 @@ fn header<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Bound
 }
 
 fn client_address(proxies: &[String], hops: usize, source: &str) -> PyResult<ClientAddress> {
-    let address = ClientAddress::default().hops(hops).source(read_source(source)?);
-    let networks = proxies.iter().map(|text| read_network(text)).collect::<PyResult<Vec<_>>>()?;
+    let address = ClientAddress::default()
+        .hops(hops)
+        .source(read_source(source)?);
+    let networks = proxies
+        .iter()
+        .map(|text| read_network(text))
+        .collect::<PyResult<Vec<_>>>()?;
     let address = networks.into_iter().fold(address, ClientAddress::trust);
     address.validate().map_err(PyValueError::new_err)?;
     Ok(address)
 }
 
 fn read_status(status: u16) -> PyResult<StatusCode> {
-    let status = StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400);
+    let status = StatusCode::from_u16(status)
+        .ok()
+        .filter(|status| status.as_u16() >= 400);
     status.ok_or_else(|| PyValueError::new_err("status: expected a status from 400 to 999"))
 }
 

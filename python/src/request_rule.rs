@@ -99,7 +99,11 @@ impl Rule {
         let of = |text: &str| input::rule(text, action, max_delay, max_cost);
         let plan = |(name, plan): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
             let (text, applies): (String, Py<PyAny>) = plan.extract()?;
-            Ok(Plan { rule: of(&text)?, name: name.extract()?, applies })
+            Ok(Plan {
+                rule: of(&text)?,
+                name: name.extract()?,
+                applies,
+            })
         };
         let plans = plans.map(|plans| input::dict("plans", plans)).transpose()?;
         Ok(Self {
@@ -111,12 +115,17 @@ impl Rule {
             settled,
             missing: missing.map_or(Ok(Missing::Shared), read_missing)?,
             exempt: callable("exempt", exempt)?,
-            plans: plans.into_iter().flatten().map(plan).collect::<PyResult<_>>()?,
+            plans: plans
+                .into_iter()
+                .flatten()
+                .map(plan)
+                .collect::<PyResult<_>>()?,
         })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        self.functions().try_for_each(|function| visit.call(function))
+        self.functions()
+            .try_for_each(|function| visit.call(function))
     }
 
     fn __repr__(&self) -> String {
@@ -139,7 +148,9 @@ impl Rule {
         if self.cost_after.is_some() {
             rule = rule.cost_after(move |response: &response::Parts| {
                 let costs = response.extensions.get::<CostsAfter>();
-                costs.and_then(|costs| costs.0.get(place).copied()).unwrap_or_default()
+                costs
+                    .and_then(|costs| costs.0.get(place).copied())
+                    .unwrap_or_default()
             });
         }
         for (nth, plan) in self.plans.iter().enumerate() {
@@ -160,9 +171,10 @@ impl Rule {
                 KeyPart::Path => Box::new(key::by(|request| Some(request.uri.path().to_owned()))),
                 KeyPart::Header(name) => Box::new(key::header(name.clone())),
                 KeyPart::Cookie(name) => Box::new(key::cookie(name.clone())),
-                KeyPart::Call(_) => {
-                    Box::new(AnsweredKey { place, function: functions.next().unwrap_or_default() })
-                }
+                KeyPart::Call(_) => Box::new(AnsweredKey {
+                    place,
+                    function: functions.next().unwrap_or_default(),
+                }),
             }
         });
         match (parts.next(), parts.len()) {
@@ -201,7 +213,11 @@ impl Rule {
         for part in &self.key {
             if let KeyPart::Call(function) = part {
                 let key = function.bind(py).call1((request,))?;
-                let bytes = if key.is_none() { None } else { Some(key_bytes(&key)?.into_owned()) };
+                let bytes = if key.is_none() {
+                    None
+                } else {
+                    Some(key_bytes(&key)?.into_owned())
+                };
                 answers.keys.push(bytes);
             }
         }
@@ -234,7 +250,9 @@ impl Rule {
         status: u16,
         headers: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Cost>> {
-        let Some(function) = &self.cost_after else { return Ok(None) };
+        let Some(function) = &self.cost_after else {
+            return Ok(None);
+        };
         let cost = function.bind(headers.py()).call1((status, headers))?;
         input::cost(Some(&cost)).map(Some)
     }
@@ -250,7 +268,11 @@ impl Rule {
             _ => None,
         });
         let plans = self.plans.iter().map(|plan| &plan.applies);
-        cost.into_iter().chain(&self.cost_after).chain(&self.exempt).chain(keys).chain(plans)
+        cost.into_iter()
+            .chain(&self.cost_after)
+            .chain(&self.exempt)
+            .chain(keys)
+            .chain(plans)
     }
 }
 
@@ -283,7 +305,9 @@ fn key_parts(key: &Bound<'_, PyAny>) -> PyResult<Vec<KeyPart>> {
         _ => vec![key.clone()],
     };
     if parts.is_empty() {
-        return Err(PyValueError::new_err("key: an empty list; expected at least one part"));
+        return Err(PyValueError::new_err(
+            "key: an empty list; expected at least one part",
+        ));
     }
     parts.iter().map(key_part).collect()
 }
@@ -293,7 +317,11 @@ fn key_part(part: &Bound<'_, PyAny>) -> PyResult<KeyPart> {
         return Ok(KeyPart::Call(part.clone().unbind()));
     }
     let Ok(text) = part.cast::<PyString>() else {
-        return Err(wrong_type("key", part, "a text, a function, or a list of these"));
+        return Err(wrong_type(
+            "key",
+            part,
+            "a text, a function, or a list of these",
+        ));
     };
     let text = text.to_cow()?;
     match (&*text, text.split_once(':')) {
@@ -303,9 +331,9 @@ fn key_part(part: &Bound<'_, PyAny>) -> PyResult<KeyPart> {
         ("path", _) => Ok(KeyPart::Path),
         (_, Some(("header", name))) => match name.parse() {
             Ok(name) => Ok(KeyPart::Header(name)),
-            Err(_) => {
-                Err(PyValueError::new_err(format!("key: {name:?} is not the name of a header")))
-            }
+            Err(_) => Err(PyValueError::new_err(format!(
+                "key: {name:?} is not the name of a header"
+            ))),
         },
         (_, Some(("cookie", name))) => Ok(KeyPart::Cookie(name.to_owned())),
         _ => Err(PyValueError::new_err(format!(
@@ -325,7 +353,9 @@ fn request_cost(cost: Option<&Bound<'_, PyAny>>) -> PyResult<RequestCost> {
 
 fn read_missing(missing: &Bound<'_, PyAny>) -> PyResult<Missing> {
     if let Ok(status) = missing.extract::<u16>() {
-        let status = StatusCode::from_u16(status).ok().filter(|status| status.as_u16() >= 400);
+        let status = StatusCode::from_u16(status)
+            .ok()
+            .filter(|status| status.as_u16() >= 400);
         return status.map(Missing::Deny).ok_or_else(wrong_missing);
     }
     match missing.extract::<String>().as_deref() {

@@ -58,7 +58,11 @@ pub(crate) type Answer = HashMap<String, Option<String>>;
 impl Connections {
     /// Returns the connections to a server, none of which is open yet.
     pub(crate) fn new(address: Address, token: Option<String>) -> Self {
-        Self { address, token, idle: Mutex::default() }
+        Self {
+            address,
+            token,
+            idle: Mutex::default(),
+        }
     }
 
     /// Sends a command and returns its answer. A connection that the server has closed meanwhile is
@@ -94,7 +98,10 @@ impl Connections {
     fn take(&self) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.process != std::process::id() {
-            *idle = Idle { process: std::process::id(), connections: Vec::new() };
+            *idle = Idle {
+                process: std::process::id(),
+                connections: Vec::new(),
+            };
         }
         idle.connections.pop()
     }
@@ -132,9 +139,10 @@ fn open(address: &Address) -> io::Result<Box<dyn Socket>> {
             Ok(Box::new(stream))
         }
         #[cfg(not(unix))]
-        Address::Unix(path) => {
-            Err(io::Error::other(format!("{}: this system has no Unix sockets", path.display())))
-        }
+        Address::Unix(path) => Err(io::Error::other(format!(
+            "{}: this system has no Unix sockets",
+            path.display()
+        ))),
     }
 }
 
@@ -146,7 +154,11 @@ fn exchange(connection: &mut Connection, command: &[&str]) -> io::Result<Answer>
     // A kept connection may be closed by now, which the reading then shows.
     let written = connection.get_mut().write_all(&request);
     let answer = read(connection);
-    if answer.is_err() { written.and(answer) } else { answer }
+    if answer.is_err() {
+        written.and(answer)
+    } else {
+        answer
+    }
 }
 
 /// Reads an answer: a word, or an array of names and values.
@@ -155,7 +167,10 @@ fn read(connection: &mut Connection) -> io::Result<Answer> {
     let count = match head.split_at_checked(1) {
         Some(("+", _)) => return Ok(Answer::new()),
         Some(("-", refusal)) => return Err(io::Error::other(refusal)),
-        Some(("*", count)) => count.parse::<usize>().ok().filter(|count| *count <= MOST_VALUES),
+        Some(("*", count)) => count
+            .parse::<usize>()
+            .ok()
+            .filter(|count| *count <= MOST_VALUES),
         _ => None,
     };
     let mut answer = Answer::new();
@@ -179,7 +194,10 @@ fn value(connection: &mut Connection) -> io::Result<Option<String>> {
 
 fn line(connection: &mut Connection) -> io::Result<String> {
     let mut line = String::new();
-    connection.by_ref().take(LONGEST_LINE).read_line(&mut line)?;
+    connection
+        .by_ref()
+        .take(LONGEST_LINE)
+        .read_line(&mut line)?;
     match line.strip_suffix("\r\n") {
         Some(text) => Ok(text.to_owned()),
         None if line.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -188,5 +206,8 @@ fn line(connection: &mut Connection) -> io::Result<String> {
 }
 
 fn unknown() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the server's answer is not one of EARRRL")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the server's answer is not one of EARRRL",
+    )
 }

@@ -31,12 +31,18 @@ impl ServerWindows {
             Some(path) => Address::Unix(path),
             None => Address::Tcp(host.unwrap_or_default()),
         };
-        Self { connections: Connections::new(address, token), known: Mutex::default() }
+        Self {
+            connections: Connections::new(address, token),
+            known: Mutex::default(),
+        }
     }
 
     /// Adds to the count of the present window, and returns the count.
     fn incr(&self, py: Python<'_>, key: &str, window: u64, amount: u64) -> PyResult<u64> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(window);
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(window);
         let answer = self.ask(py, "EARRRL.CHARGE", Kind::Fixed { window }, key, amount)?;
         count(&answer, window)
     }
@@ -45,7 +51,12 @@ impl ServerWindows {
     /// `window`, the key is looked up in all windows that this process has used.
     #[pyo3(signature = (key, window=None))]
     fn get(&self, py: Python<'_>, key: &str, window: Option<u64>) -> PyResult<(u64, f64)> {
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = || {
+            self.known
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+        };
         for window in window.map_or_else(known, |window| BTreeSet::from([window])) {
             let answer = self.ask(py, "EARRRL.PEEK", Kind::Fixed { window }, key, 1)?;
             let count = count(&answer, window)?;
@@ -65,7 +76,13 @@ impl ServerWindows {
         window: u64,
         amount: u64,
     ) -> PyResult<bool> {
-        let answer = self.ask(py, "EARRRL.CHECK", Kind::Sliding { limit, window }, key, amount)?;
+        let answer = self.ask(
+            py,
+            "EARRRL.CHECK",
+            Kind::Sliding { limit, window },
+            key,
+            amount,
+        )?;
         Ok(field(&answer, "allowed")? == "1")
     }
 
@@ -79,10 +96,16 @@ impl ServerWindows {
         window: u64,
         limit: Option<u64>,
     ) -> PyResult<(u64, f64, u64, f64)> {
-        let Some(limit) = limit else { return Ok((0, 0.0, 0, 0.0)) };
+        let Some(limit) = limit else {
+            return Ok((0, 0.0, 0, 0.0));
+        };
         let answer = self.ask(py, "EARRRL.PEEK", Kind::Sliding { limit, window }, key, 1)?;
         let rate: f64 = field(&answer, "rate")?.parse().map_err(unreadable)?;
-        let name = if field(&answer, "allowed")? == "1" { "reset_after" } else { "retry_after" };
+        let name = if field(&answer, "allowed")? == "1" {
+            "reset_after"
+        } else {
+            "retry_after"
+        };
         let wait = seconds(&answer, name)?.min(Duration::from_secs(window));
         // A product of a quotient may lie just below the whole number that it was.
         let weighted = (rate * window as f64 + 1e-6) as u64;
@@ -91,7 +114,9 @@ impl ServerWindows {
 
     /// Raises `NotImplementedError`: a server forgets clients of its configured rules only.
     fn clear(&self, _key: &str, _window: Option<u64>) -> PyResult<()> {
-        Err(PyNotImplementedError::new_err("a server cannot clear the counts of limits"))
+        Err(PyNotImplementedError::new_err(
+            "a server cannot clear the counts of limits",
+        ))
     }
 
     /// Raises `NotImplementedError`; see [`clear`](Self::clear).
@@ -121,13 +146,14 @@ impl ServerWindows {
     ) -> PyResult<Answer> {
         let (rule, cost) = (kind.rule()?.to_string(), cost.to_string());
         let command = [command, &rule, key, "COST", &cost];
-        py.detach(|| self.connections.ask(&command)).map_err(|error| match error.kind() {
-            io::ErrorKind::Other => PyRuntimeError::new_err(format!("the server: {error}")),
-            _ => {
-                let server = &self.connections.address;
-                PyConnectionError::new_err(format!("the server at {server}: {error}"))
-            }
-        })
+        py.detach(|| self.connections.ask(&command))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::Other => PyRuntimeError::new_err(format!("the server: {error}")),
+                _ => {
+                    let server = &self.connections.address;
+                    PyConnectionError::new_err(format!("the server at {server}: {error}"))
+                }
+            })
     }
 }
 
@@ -135,7 +161,9 @@ impl ServerWindows {
 fn count(answer: &Answer, window: u64) -> PyResult<u64> {
     let remaining: u64 = field(answer, "remaining")?.parse().map_err(unreadable)?;
     let quota = most(window).billionths() / earrrl::Cost::ONE.billionths();
-    Ok(u64::try_from(quota).unwrap_or(u64::MAX).saturating_sub(remaining))
+    Ok(u64::try_from(quota)
+        .unwrap_or(u64::MAX)
+        .saturating_sub(remaining))
 }
 
 fn seconds(answer: &Answer, name: &str) -> PyResult<Duration> {

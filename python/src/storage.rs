@@ -49,13 +49,19 @@ pub(crate) enum Kind {
 impl Windows {
     #[new]
     fn new(directory: Option<PathBuf>, capacity: usize) -> Self {
-        Self { directory, capacity, known: RwLock::default() }
+        Self {
+            directory,
+            capacity,
+            known: RwLock::default(),
+        }
     }
 
     /// Adds to the count of the present window, and returns the count.
     fn incr(&self, key: &str, window: u64, amount: u64) -> PyResult<u64> {
         let limiter = self.limiter(Kind::Fixed { window })?;
-        let charged = limiter.charge(key.as_bytes(), Cost::from_units(amount)).map_err(invalid)?;
+        let charged = limiter
+            .charge(key.as_bytes(), Cost::from_units(amount))
+            .map_err(invalid)?;
         Ok(count(&limiter, &charged.decision()))
     }
 
@@ -64,7 +70,10 @@ impl Windows {
     #[pyo3(signature = (key, window=None))]
     fn get(&self, key: &str, window: Option<u64>) -> PyResult<(u64, f64)> {
         for limiter in self.fixed(window)? {
-            let peeked = limiter.peek(key.as_bytes(), Cost::ONE).map_err(invalid)?.decision();
+            let peeked = limiter
+                .peek(key.as_bytes(), Cost::ONE)
+                .map_err(invalid)?
+                .decision();
             let count = count(&limiter, &peeked);
             if count > 0 {
                 return Ok((count, from_now(peeked.reset_after)));
@@ -76,7 +85,9 @@ impl Windows {
     /// Forgets the count of a key; see [`get`](Self::get).
     #[pyo3(signature = (key, window=None))]
     fn clear(&self, key: &str, window: Option<u64>) -> PyResult<()> {
-        self.fixed(window)?.iter().for_each(|limiter| limiter.reset(key.as_bytes()));
+        self.fixed(window)?
+            .iter()
+            .for_each(|limiter| limiter.reset(key.as_bytes()));
         Ok(())
     }
 
@@ -98,21 +109,35 @@ impl Windows {
     ) -> PyResult<(u64, f64, u64, f64)> {
         let mut left = Duration::ZERO;
         for limiter in self.sliding_limiters(window)? {
-            let now = limiter.peek(key.as_bytes(), Cost::ZERO).map_err(invalid)?.decided_at();
+            let now = limiter
+                .peek(key.as_bytes(), Cost::ZERO)
+                .map_err(invalid)?
+                .decided_at();
             let counts = counts(&limiter, key, now, window);
             left = counts.2;
             if counts.0 + counts.1 > 0 {
-                let previous_left = if counts.0 > 0 { left.as_secs_f64() } else { 0.0 };
+                let previous_left = if counts.0 > 0 {
+                    left.as_secs_f64()
+                } else {
+                    0.0
+                };
                 let all = left + Duration::from_secs(window);
                 return Ok((counts.0, previous_left, counts.1, all.as_secs_f64()));
             }
         }
-        Ok((0, 0.0, 0, (left + Duration::from_secs(window)).as_secs_f64()))
+        Ok((
+            0,
+            0.0,
+            0,
+            (left + Duration::from_secs(window)).as_secs_f64(),
+        ))
     }
 
     /// Forgets the counts of a key under a sliding counter.
     fn clear_sliding(&self, key: &str, window: u64) -> PyResult<()> {
-        self.sliding_limiters(window)?.iter().for_each(|limiter| limiter.reset(key.as_bytes()));
+        self.sliding_limiters(window)?
+            .iter()
+            .for_each(|limiter| limiter.reset(key.as_bytes()));
         Ok(())
     }
 
@@ -136,7 +161,12 @@ impl Windows {
 impl Windows {
     /// Returns the limiter of a kind, which is built for its first request.
     fn limiter(&self, kind: Kind) -> PyResult<Arc<Limiter>> {
-        if let Some(known) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&kind) {
+        if let Some(known) = self
+            .known
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&kind)
+        {
             return Ok(Arc::clone(known));
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +207,11 @@ impl Windows {
 
     fn matching(&self, matches: impl Fn(&Kind) -> bool) -> Vec<Arc<Limiter>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.iter().filter(|(kind, _)| matches(kind)).map(|(_, found)| Arc::clone(found)).collect()
+        known
+            .iter()
+            .filter(|(kind, _)| matches(kind))
+            .map(|(_, found)| Arc::clone(found))
+            .collect()
     }
 }
 
@@ -231,7 +265,9 @@ fn kinds_in(directory: &Path) -> PyResult<Vec<Kind>> {
         entries => entries?,
     };
     let kind = |entry: DirEntry| entry.file_name().to_str().and_then(Kind::of_file);
-    Ok(entries.filter_map(|entry| entry.map(kind).transpose()).collect::<Result<_, _>>()?)
+    Ok(entries
+        .filter_map(|entry| entry.map(kind).transpose())
+        .collect::<Result<_, _>>()?)
 }
 
 /// Returns the greatest count of a window.
@@ -241,7 +277,9 @@ pub(crate) fn most(window: u64) -> Cost {
 
 /// Returns the count of a fixed window after a decision.
 fn count(limiter: &Limiter, decision: &Decision) -> u64 {
-    earrrl::Quota::of(limiter.rule().limit()).units.saturating_sub(decision.remaining)
+    earrrl::Quota::of(limiter.rule().limit())
+        .units
+        .saturating_sub(decision.remaining)
 }
 
 /// Returns the counts of the previous and the present window of a sliding counter, and the time that
@@ -263,6 +301,8 @@ fn counts(limiter: &Limiter, key: &str, now: Nanos, window: u64) -> (u64, u64, D
 
 /// Returns an instant in seconds since the epoch.
 pub(crate) fn from_now(wait: Duration) -> f64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     (now + wait).as_secs_f64()
 }

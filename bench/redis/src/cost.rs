@@ -34,7 +34,11 @@ impl Contender {
                 let _: redis::Value = command.query_async(&mut connection.clone()).await.unwrap();
             }
             Self::Ours(engine, rule) => {
-                let charge = Charge { rule: *rule, key: key.as_bytes(), cost: Cost::ONE };
+                let charge = Charge {
+                    rule: *rule,
+                    key: key.as_bytes(),
+                    cost: Cost::ONE,
+                };
                 engine.decide(&[charge], Mode::Check, None).await.unwrap();
             }
         }
@@ -62,7 +66,9 @@ impl Make {
             Self::Rule(text) => {
                 let mut options = Options::new(&server.url());
                 options.deadline = Duration::from_secs(10);
-                let engine = RedisEngine::connect(options, Duration::from_secs(10)).await.unwrap();
+                let engine = RedisEngine::connect(options, Duration::from_secs(10))
+                    .await
+                    .unwrap();
                 assert!(engine.ready(Duration::from_secs(10)).await);
                 let rule = engine.prepare("login", &text.parse().unwrap()).unwrap();
                 Contender::Ours(Arc::new(engine), rule)
@@ -78,10 +84,16 @@ pub async fn run(clients: u64) {
             "the article's script, two keys",
             Make::Script(include_str!("../scripts/article.lua"), &[]),
         ),
-        ("recent-average", Make::Rule("recent-average 0.5/s half-life=10s")),
+        (
+            "recent-average",
+            Make::Rule("recent-average 0.5/s half-life=10s"),
+        ),
         (
             "GCRA, a decimal time",
-            Make::Script(include_str!("../scripts/gcra.lua"), &["60", "60", "3600", "1"]),
+            Make::Script(
+                include_str!("../scripts/gcra.lua"),
+                &["60", "60", "3600", "1"],
+            ),
         ),
         ("token-bucket", Make::Rule("gcra 60/1h burst=60")),
         ("fixed-window", Make::Rule("fixed-window 600/1h")),
@@ -114,7 +126,11 @@ pub async fn run(clients: u64) {
             article = Some((best, bytes));
         }
         let shares = article.map_or(String::new(), |(time, space)| {
-            format!("{:7.0}% {:7.0}%", best / time * 100.0, bytes / space * 100.0)
+            format!(
+                "{:7.0}% {:7.0}%",
+                best / time * 100.0,
+                bytes / space * 100.0
+            )
         });
         println!("{name:34} {together:9.1} {best:8.2} {bytes:10.1} {shares}");
     }
@@ -159,7 +175,8 @@ async fn scattered(contender: &Contender, clients: u64) {
 fn field(server: &Server, section: &str, name: &str) -> f64 {
     let info: String = server.command(&["INFO", section]).unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|value| value.trim_start_matches(':').parse().ok()).expect("a field of INFO")
+    line.and_then(|value| value.trim_start_matches(':').parse().ok())
+        .expect("a field of INFO")
 }
 
 fn cpu(server: &Server) -> f64 {

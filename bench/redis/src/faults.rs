@@ -26,7 +26,11 @@ struct Load {
 
 impl Load {
     fn start(engine: &Arc<RedisEngine>, rule: RuleId) -> Self {
-        let load = Self { stop: Arc::default(), decisions: Arc::default(), sleeps: Arc::default() };
+        let load = Self {
+            stop: Arc::default(),
+            decisions: Arc::default(),
+            sleeps: Arc::default(),
+        };
         for task in 0..TASKS {
             let (engine, stop) = (engine.clone(), load.stop.clone());
             let (decisions, sleeps) = (load.decisions.clone(), load.sleeps.clone());
@@ -36,7 +40,11 @@ impl Load {
                         return;
                     }
                     let key = format!("client-{task}-{}", turn % 100);
-                    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+                    let charge = Charge {
+                        rule,
+                        key: key.as_bytes(),
+                        cost: Cost::ONE,
+                    };
                     let began = Instant::now();
                     engine
                         .decide(&[charge], earrrl::Mode::Check, None)
@@ -62,7 +70,9 @@ impl Load {
         let decisions = self.decisions.lock().unwrap();
         let sleeps = self.sleeps.lock().unwrap();
         let part = |samples: &[Sample], from: Instant, to: Instant| {
-            let chosen = samples.iter().filter(|(began, _)| (from..to).contains(began));
+            let chosen = samples
+                .iter()
+                .filter(|(began, _)| (from..to).contains(began));
             let mut times: Vec<Duration> = chosen.map(|(_, took)| *took).collect();
             times.sort();
             times
@@ -72,7 +82,10 @@ impl Load {
         let sleeps = part(&sleeps, broken - DEADLINE, ended);
         let at = |times: &[Duration], share: f64| {
             let place = (times.len() as f64 * share) as usize;
-            times.get(place.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+            times
+                .get(place.min(times.len().saturating_sub(1)))
+                .copied()
+                .unwrap_or_default()
         };
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         println!(
@@ -89,9 +102,14 @@ impl Load {
 
 async fn engine(mut options: Options) -> (Arc<RedisEngine>, RuleId) {
     options.deadline = DEADLINE;
-    let engine = RedisEngine::connect(options, Duration::from_secs(10)).await.unwrap();
+    let engine = RedisEngine::connect(options, Duration::from_secs(10))
+        .await
+        .unwrap();
     assert!(engine.ready(Duration::from_secs(10)).await);
-    let rule = engine.prepare("wide", &"recent-average 1000000/s half-life=10s".parse().unwrap());
+    let rule = engine.prepare(
+        "wide",
+        &"recent-average 1000000/s half-life=10s".parse().unwrap(),
+    );
     (Arc::new(engine), rule.unwrap())
 }
 
@@ -118,7 +136,10 @@ async fn scene(
     let ended = Instant::now();
     repair().await;
     load.report(name, broken, opened, ended);
-    until("Redis decides again", || engine.status().mode == EngineMode::Shared).await;
+    until("Redis decides again", || {
+        engine.status().mode == EngineMode::Shared
+    })
+    .await;
 }
 
 pub async fn run() {
@@ -156,7 +177,14 @@ pub async fn run() {
 
     let proxy = Proxy::start(server.port).await;
     let made = engine(Options::new(&proxy.url())).await;
-    scene("black-holed", made, second, async || proxy.swallow(), async || {}).await;
+    scene(
+        "black-holed",
+        made,
+        second,
+        async || proxy.swallow(),
+        async || {},
+    )
+    .await;
 
     let made = engine(Options::new(&server.url())).await;
     let tell = |words: &[&str]| drop(server.command::<redis::Value>(words).unwrap());
@@ -213,8 +241,12 @@ pub async fn run() {
             let client = redis::Client::open(server.url()).unwrap();
             let mut connection = client.get_connection().unwrap();
             let mut both = redis::pipe();
-            both.cmd("CONFIG").arg(&["SET", "requirepass", "new"]).ignore();
-            both.cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).ignore();
+            both.cmd("CONFIG")
+                .arg(&["SET", "requirepass", "new"])
+                .ignore();
+            both.cmd("CLIENT")
+                .arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"])
+                .ignore();
             let _: () = both.query(&mut connection).unwrap();
         },
         async || made.0.set_urls(vec![with_password.clone()]),
@@ -226,6 +258,12 @@ pub async fn run() {
     let made = engine(Options::cluster(urls.iter().map(String::as_str))).await;
     let dead = cluster.master_of(100);
     let five = Duration::from_secs(5);
-    scene("a failover in a Cluster", made, five, async || cluster.nodes[dead].kill(), async || {})
-        .await;
+    scene(
+        "a failover in a Cluster",
+        made,
+        five,
+        async || cluster.nodes[dead].kill(),
+        async || {},
+    )
+    .await;
 }

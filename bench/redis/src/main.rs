@@ -15,7 +15,12 @@ mod support;
 #[tokio::main(worker_threads = 2)]
 async fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    match words
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
         ["cost"] => cost::run(1_000_000).await,
         ["cost", clients] => cost::run(clients.parse().expect("a number of clients")).await,
         ["faults"] => faults::run().await,
@@ -26,9 +31,9 @@ async fn main() {
         ["model"] => simulate::scenes::check_model().await,
         ["scale"] => simulate::scale::print().await,
         ["all", clients @ ..] => {
-            let clients = clients
-                .first()
-                .map_or(1_000_000, |clients| clients.parse().expect("a number of clients"));
+            let clients = clients.first().map_or(1_000_000, |clients| {
+                clients.parse().expect("a number of clients")
+            });
             cost::run(clients).await;
             println!();
             faults::run().await;

@@ -19,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RULE: &str = "recent-average 1000/s half-life=10s";
 
 pub async fn run(clients: usize) {
-    let keys: Vec<String> = (0..clients).map(|number| format!("user_id_{number:06}")).collect();
+    let keys: Vec<String> = (0..clients)
+        .map(|number| format!("user_id_{number:06}"))
+        .collect();
     println!("{clients} clients, {RULE}");
     let memory = MemoryEngine::new(2 * keys.len()).unwrap();
     let rule = memory.prepare("rule", &RULE.parse().unwrap()).unwrap();
@@ -64,7 +66,9 @@ async fn alone(memory: &MemoryEngine, local: RuleId, keys: &[String]) {
         let mut options = Options::new("redis://127.0.0.1:1");
         options.local_capacity = room;
         let engine = RedisEngine::new(options).unwrap();
-        let rule = engine.prepare_with("rule", &RULE.parse().unwrap(), 2 * keys.len()).unwrap();
+        let rule = engine
+            .prepare_with("rule", &RULE.parse().unwrap(), 2 * keys.len())
+            .unwrap();
         decide(&engine, rule, keys, 3 * keys.len() as u64).await;
         let here = decide(memory, local, keys, DECISIONS).await;
         let each = decide(&engine, rule, keys, DECISIONS).await;
@@ -79,14 +83,20 @@ async fn engine(url: &str, sync: Duration, clients: usize) -> (RedisEngine, Rule
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(engine.ready(PATIENCE).await);
     let rule = RULE.parse().unwrap();
-    let rule = engine.prepare_as("rule", &rule, 2 * clients, Consistency::Near).unwrap();
+    let rule = engine
+        .prepare_as("rule", &rule, 2 * clients, Consistency::Near)
+        .unwrap();
     (engine, rule)
 }
 
 /// Every client's first requests, of which one asks Redis.
 async fn meet(engine: &RedisEngine, rule: RuleId, keys: &[String]) {
     for key in [keys; 3].into_iter().flatten() {
-        let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+        let charge = Charge {
+            rule,
+            key: key.as_bytes(),
+            cost: Cost::ONE,
+        };
         engine.decide(&[charge], Mode::Check, None).await.unwrap();
     }
 }
@@ -96,7 +106,11 @@ async fn decide<E: Engine>(engine: &E, rule: RuleId, keys: &[String], times: u64
     let (mut random, before) = (Random::new(7), cpu(std::process::id()));
     for turn in 0..times {
         let key = keys[random.below(keys.len() as u64) as usize].as_bytes();
-        let charge = Charge { rule, key, cost: Cost::ONE };
+        let charge = Charge {
+            rule,
+            key,
+            cost: Cost::ONE,
+        };
         black_box(engine.decide(&[charge], Mode::Check, None).await.unwrap());
         if turn % 4096 == 0 {
             tokio::task::yield_now().await;
@@ -142,7 +156,11 @@ async fn far(keys: &[String]) {
 
 async fn time<E: Engine>(engine: &E, rule: RuleId, key: &[u8]) -> Duration {
     let begun = Instant::now();
-    let charge = Charge { rule, key, cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key,
+        cost: Cost::ONE,
+    };
     black_box(engine.decide(&[charge], Mode::Check, None).await.unwrap());
     begun.elapsed()
 }
@@ -150,6 +168,11 @@ async fn time<E: Engine>(engine: &E, rule: RuleId, key: &[u8]) -> Duration {
 /// Seconds of processor time that a process has used.
 fn cpu(process: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    let fields: Vec<&str> = text
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }

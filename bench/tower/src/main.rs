@@ -74,7 +74,10 @@ where
             let address = SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + client), 4711));
             let mut request = Request::new(Body::empty());
             request.extensions_mut().insert(ConnectInfo(address));
-            let response = service.call(request).now_or_never().expect("an answer at once");
+            let response = service
+                .call(request)
+                .now_or_never()
+                .expect("an answer at once");
             passed += u32::from(response.is_ok_and(|response| response.status() == 200));
         }
         passed
@@ -98,16 +101,28 @@ fn contender(name: &str, clients: u32, kind: Kind) -> Run {
                 .gc_disable()
                 .finish()
                 .expect("a valid configuration");
-            requests(axum_governor::GovernorLayer::new(config).layer(Inner), clients)
+            requests(
+                axum_governor::GovernorLayer::new(config).layer(Inner),
+                clients,
+            )
         }
         "tower_governor 0.8, headers" => {
             let mut config = theirs(kind);
-            let config = config.use_headers().finish().expect("a valid configuration");
-            requests(tower_governor::GovernorLayer::new(config).layer(Inner), clients)
+            let config = config
+                .use_headers()
+                .finish()
+                .expect("a valid configuration");
+            requests(
+                tower_governor::GovernorLayer::new(config).layer(Inner),
+                clients,
+            )
         }
         "tower_governor 0.8, no headers" => {
             let config = theirs(kind).finish().expect("a valid configuration");
-            requests(tower_governor::GovernorLayer::new(config).layer(Inner), clients)
+            requests(
+                tower_governor::GovernorLayer::new(config).layer(Inner),
+                clients,
+            )
         }
         _ => panic!("no contender is called {name}"),
     }
@@ -118,9 +133,15 @@ fn ours(kind: Kind, headers: bool) -> RateLimitLayer<MemoryEngine> {
         Kind::Allowed => "gcra 1000000/s burst=1000000",
         Kind::Denied => "gcra 1/1h burst=1",
     };
-    let rule = RequestRule::new("address", rule.parse().expect("a rule"), ClientAddress::default());
+    let rule = RequestRule::new(
+        "address",
+        rule.parse().expect("a rule"),
+        ClientAddress::default(),
+    );
     let engine = MemoryEngine::new(100_000).expect("an engine");
-    let builder = RateLimitLayer::builder(engine).rule(rule).headers_on_allowed(headers);
+    let builder = RateLimitLayer::builder(engine)
+        .rule(rule)
+        .headers_on_allowed(headers);
     builder.build().expect("a layer")
 }
 
@@ -143,10 +164,16 @@ fn table() {
     println!("| ns a request | 1 client, allowed | denied | 100,000 clients, allowed | denied |");
     println!("|---|---|---|---|---|");
     let mut rows = vec![Vec::new(); NAMES.len()];
-    for (clients, kind) in
-        [(1, Kind::Allowed), (1, Kind::Denied), (100_000, Kind::Allowed), (100_000, Kind::Denied)]
-    {
-        let mut runs: Vec<Run> = NAMES.iter().map(|name| contender(name, clients, kind)).collect();
+    for (clients, kind) in [
+        (1, Kind::Allowed),
+        (1, Kind::Denied),
+        (100_000, Kind::Allowed),
+        (100_000, Kind::Denied),
+    ] {
+        let mut runs: Vec<Run> = NAMES
+            .iter()
+            .map(|name| contender(name, clients, kind))
+            .collect();
         let mut times = vec![Vec::new(); NAMES.len()];
         // Every client is known, and has used what a denied one may use.
         runs.iter_mut().for_each(|run| {
@@ -165,7 +192,10 @@ fn table() {
         }
     }
     for (name, row) in NAMES.iter().zip(rows) {
-        let cells: Vec<_> = row.iter().map(|time| each(*time, 100_000).to_string()).collect();
+        let cells: Vec<_> = row
+            .iter()
+            .map(|time| each(*time, 100_000).to_string())
+            .collect();
         println!("| {name} | {} |", cells.join(" | "));
     }
 }
@@ -178,18 +208,26 @@ fn each(time: Duration, count: u128) -> u128 {
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
 }
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.expect("a runtime");
     let _entered = runtime.enter();
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => table(),
         ["steps", name, clients, kind, count] => {
-            let kind = if kind == "denied" { Kind::Denied } else { Kind::Allowed };
+            let kind = if kind == "denied" {
+                Kind::Denied
+            } else {
+                Kind::Allowed
+            };
             let clients: u32 = clients.parse().expect("a number of clients");
             contender(name, clients, kind)(count.parse().expect("a number of requests"));
         }
@@ -197,7 +235,10 @@ fn main() {
             let before = resident();
             let mut run = contender(name, 100_000, Kind::Denied);
             let passed = run(1_200_000);
-            println!("{name}: {} bytes a client", (resident() - before) / u64::from(passed));
+            println!(
+                "{name}: {} bytes a client",
+                (resident() - before) / u64::from(passed)
+            );
             drop(run);
         }
         _ => panic!("expected nothing, `steps NAME CLIENTS KIND N` or `memory NAME`"),

@@ -22,7 +22,9 @@ pub async fn rate_limit(
         Judged::Pass(passed) => passed,
         Judged::Refuse(response) => return Ok(request.into_response(refusal(response))),
         treatment => {
-            return Err(actix_web::error::ErrorInternalServerError(format!("{treatment:?}")));
+            return Err(actix_web::error::ErrorInternalServerError(format!(
+                "{treatment:?}"
+            )));
         }
     };
     rt::time::sleep(passed.delay()).await;
@@ -43,9 +45,10 @@ fn parts(request: &ServiceRequest) -> http::request::Parts {
     parts.method = request.method().as_str().parse().unwrap_or_default();
     parts.uri = request.uri().to_string().parse().unwrap_or_default();
     for (name, value) in request.headers() {
-        if let (Ok(name), Ok(value)) =
-            (name.as_str().parse::<http::HeaderName>(), value.as_bytes().try_into())
-        {
+        if let (Ok(name), Ok(value)) = (
+            name.as_str().parse::<http::HeaderName>(),
+            value.as_bytes().try_into(),
+        ) {
             parts.headers.append(name, value);
         }
     }
@@ -66,6 +69,9 @@ fn refusal(response: http::Response<Bytes>) -> HttpResponse {
 
 fn headers(headers: &http::HeaderMap) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     headers.iter().filter_map(|(name, value)| {
-        Some((name.as_str().parse().ok()?, HeaderValue::from_bytes(value.as_bytes()).ok()?))
+        Some((
+            name.as_str().parse().ok()?,
+            HeaderValue::from_bytes(value.as_bytes()).ok()?,
+        ))
     })
 }

@@ -28,8 +28,9 @@ const AGENTS: [&str; 4] = [
     "feed-reader/2.1 (+https://reader.example/about)",
 ];
 
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const MONTHS: [&str; 12] = [
+    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+];
 
 /// A sequence of numbers that looks random (SplitMix64).
 struct Random(u64);
@@ -107,7 +108,13 @@ fn visits(random: &mut Random, second: u64, clients: u64) -> Vec<Visit> {
 fn visit(random: &mut Random, second: u64, client: String, page: &'static str) -> Visit {
     let agent = AGENTS[client.bytes().map(usize::from).sum::<usize>() % 4];
     let time = second * 1000 + random.below(1000);
-    Visit { time, client, page, agent, bytes: 200 + random.below(40_000) }
+    Visit {
+        time,
+        client,
+        page,
+        agent,
+        bytes: 200 + random.below(40_000),
+    }
 }
 
 /// A few visitors come often, most seldom.
@@ -126,15 +133,31 @@ fn address(visitor: u64) -> String {
             visitor % 7 + 1
         );
     }
-    format!("10.{}.{}.{}", visitor >> 16 & 255, visitor >> 8 & 255, visitor & 255)
+    format!(
+        "10.{}.{}.{}",
+        visitor >> 16 & 255,
+        visitor >> 8 & 255,
+        visitor & 255
+    )
 }
 
 fn write_line(out: &mut impl Write, format: &str, visit: &Visit) -> io::Result<()> {
-    let Visit { time, client, page, agent, bytes } = visit;
+    let Visit {
+        time,
+        client,
+        page,
+        agent,
+        bytes,
+    } = visit;
     let seconds = time / 1000;
     let (year, month, day) = date(seconds / 86_400);
     let (name, clock) = (MONTHS[month as usize - 1], seconds % 86_400);
-    let clock = format!("{:02}:{:02}:{:02}", clock / 3600, clock / 60 % 60, clock % 60);
+    let clock = format!(
+        "{:02}:{:02}:{:02}",
+        clock / 3600,
+        clock / 60 % 60,
+        clock % 60
+    );
     let common = format!(
         r#"{client} - - [{day:02}/{name}/{year}:{clock} +0000] "GET {page} HTTP/1.1" 200 {bytes}"#
     );
@@ -171,7 +194,11 @@ fn date(days: u64) -> (u64, u64, u64) {
         (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted = (5 * day_of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     (year, month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }

@@ -10,7 +10,11 @@ use std::io::{self, Write};
 /// assert_eq!(percent(1, 4), "25.0 %");
 /// ```
 pub fn percent(part: u64, whole: u64) -> String {
-    let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 };
+    let share = if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64 * 100.0
+    };
     match share {
         _ if part == 0 || part == whole => format!("{share:.0} %"),
         0.1..99.9 => format!("{share:.1} %"),
@@ -82,8 +86,12 @@ pub fn write_rows<const N: usize>(
     indent: &str,
     rows: &[[String; N]],
 ) -> io::Result<()> {
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: [usize; N] = std::array::from_fn(width);
     for row in rows {
         let mut line = String::from(indent);
@@ -140,7 +148,10 @@ mod tests {
         let rows = [["a", "≤", "x"], ["10", "2", "yy"], ["5", "", ""]];
         let mut out = Vec::new();
         write_rows(&mut out, " ", &rows.map(|row| row.map(str::to_owned))).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "  a  ≤  x\n 10  2  yy\n  5\n");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "  a  ≤  x\n 10  2  yy\n  5\n"
+        );
     }
 
     #[test]

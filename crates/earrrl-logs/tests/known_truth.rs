@@ -26,15 +26,23 @@ fn quotes_hide_no_client_and_frame_none() {
             assert_eq!(clients(&log), ["192.0.2.7"; 2], "{hostile}");
         }
         let path = honest(line).replace("/a HTTP", r#"/a"b" HTTP"#);
-        assert_eq!(clients(&format!("{}\n{path}\n", honest(line))), ["192.0.2.7"; 2], "{path}");
+        assert_eq!(
+            clients(&format!("{}\n{path}\n", honest(line))),
+            ["192.0.2.7"; 2],
+            "{path}"
+        );
     }
 }
 
 #[test]
 fn a_list_that_could_end_at_two_addresses_counts_for_none() {
-    let honest = ENVOY.replace("LIST", "192.0.2.7").replace("AGENT", "curl/8");
-    for (list, agent) in [(r#"9.9.9.9" "x, 192.0.2.7"#, "curl"), ("192.0.2.7", r#"x, 9.9.9.9" "y"#)]
-    {
+    let honest = ENVOY
+        .replace("LIST", "192.0.2.7")
+        .replace("AGENT", "curl/8");
+    for (list, agent) in [
+        (r#"9.9.9.9" "x, 192.0.2.7"#, "curl"),
+        ("192.0.2.7", r#"x, 9.9.9.9" "y"#),
+    ] {
         let hostile = ENVOY.replace("LIST", list).replace("AGENT", agent);
         let found = read(&format!("{honest}\n{hostile}\n"));
         assert_eq!(found.requests.len(), 1, "{hostile}");
@@ -74,12 +82,22 @@ fn a_duration_is_no_time() {
 #[test]
 fn an_address_behind_the_first_word_makes_that_word_no_client() {
     let rest = r#"[01/Jan/2024:12:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "curl""#;
-    for front in ["web-1 192.0.2.7 -", "10.0.0.5 192.0.2.7 ann", "example.org 192.0.2.7 ann"] {
+    for front in [
+        "web-1 192.0.2.7 -",
+        "10.0.0.5 192.0.2.7 ann",
+        "example.org 192.0.2.7 ann",
+    ] {
         let found = read(&format!("{front} {rest}\n").repeat(3));
         let told = found.error.unwrap_or_default();
-        assert!(found.requests.is_empty() && told.contains("--log-format"), "{front}: {told}");
+        assert!(
+            found.requests.is_empty() && told.contains("--log-format"),
+            "{front}: {told}"
+        );
     }
-    assert_eq!(clients(&format!("example.org 192.0.2.7 - - {rest}\n")), ["192.0.2.7"]);
+    assert_eq!(
+        clients(&format!("example.org 192.0.2.7 - - {rest}\n")),
+        ["192.0.2.7"]
+    );
 }
 
 #[test]
@@ -113,7 +131,9 @@ fn local_time_that_goes_back_is_reported() {
         )
     };
     let times = ["02:30:00", "02:59:00", "02:00:00", "02:30:00", "03:10:00"];
-    let night: String = times.map(|time| line(&format!("2024-10-27 {time}"))).concat();
+    let night: String = times
+        .map(|time| line(&format!("2024-10-27 {time}")))
+        .concat();
     let doubts = read(&night).doubts;
     assert!(
         matches!(&doubts[..], [doubt] if doubt.contains("line 3") && doubt.contains("summer time")),
@@ -132,11 +152,17 @@ fn a_file_given_twice_is_reported() {
         let again = paths[0].parent().unwrap().join(".").join("0.log");
         [paths, vec![again]].concat()
     });
-    assert!(matches!(&twice.doubts[..], [doubt] if doubt.contains("twice")), "{twice:?}");
+    assert!(
+        matches!(&twice.doubts[..], [doubt] if doubt.contains("twice")),
+        "{twice:?}"
+    );
     assert!(read_files(&[log, log], |paths| paths).doubts.is_empty());
     let long = format!("{log}\n").repeat(20);
     let copied = read_files(&[&long, &long], |paths| paths);
-    assert!(matches!(&copied.doubts[..], [doubt] if doubt.contains("same lines")), "{copied:?}");
+    assert!(
+        matches!(&copied.doubts[..], [doubt] if doubt.contains("same lines")),
+        "{copied:?}"
+    );
 }
 
 #[test]
@@ -149,7 +175,11 @@ fn a_file_of_two_formats_is_reported() {
         matches!(&doubts[..], [doubt] if doubt.contains("50 of 110 lines are not json but combined")),
         "{doubts:?}"
     );
-    assert!(read(&(json.repeat(60) + &other.repeat(3))).doubts.is_empty());
+    assert!(
+        read(&(json.repeat(60) + &other.repeat(3)))
+            .doubts
+            .is_empty()
+    );
     let ssh = "Jan  1 12:00:00 host sshd[7]: Failed password for root from 192.0.2.7 port 1 ssh2\n";
     let mail = "Jan  1 12:00:00 host postfix/smtpd[7]: 4XyZ: client=mx.example.org[192.0.2.7]\n";
     let cron = "Jan  1 12:00:00 host CRON[7]: (root) CMD (true)\n";
@@ -167,7 +197,12 @@ fn a_format_is_found_behind_lines_without_clients() {
     let log = "Starting up: nothing to see\n".repeat(5_000) + line;
     assert_eq!(clients(&log), ["192.0.2.7"]);
     let nothing = read(&"Starting up: nothing to see\n".repeat(5_000));
-    assert!(nothing.error.unwrap().contains("no log format fits its first lines (`Starting up"));
+    assert!(
+        nothing
+            .error
+            .unwrap()
+            .contains("no log format fits its first lines (`Starting up")
+    );
     assert!(nothing.skipped.is_empty());
 }
 
@@ -175,7 +210,10 @@ fn a_format_is_found_behind_lines_without_clients() {
 fn errors_name_the_fields_that_a_log_has() {
     let unusual = r#"{"when":"2015-05-17T10:05:03Z","peer":{"addr":"192.0.2.7"}}"#;
     let error = read(unusual).error.unwrap();
-    assert!(error.contains("its fields are when, peer.addr; --time-field"), "{error}");
+    assert!(
+        error.contains("its fields are when, peer.addr; --time-field"),
+        "{error}"
+    );
     assert!(error.contains("(peer.addr has an address)"), "{error}");
 }
 
@@ -215,10 +253,16 @@ fn forged_fields_blame_nobody() {
             for separator in [" ", "\t", "\"", "\" ", ", "] {
                 let forged = line_of_another.replace("192.0.2.7", "9.9.9.9");
                 let path = format!("/{separator}{forged}{separator}");
-                let log =
-                    format!("{}\n{}\n", line.replace("PATH", "/"), line.replace("PATH", &path));
+                let log = format!(
+                    "{}\n{}\n",
+                    line.replace("PATH", "/"),
+                    line.replace("PATH", &path)
+                );
                 let found = clients(&log);
-                assert!(!found.is_empty() && found.iter().all(|c| c == "192.0.2.7"), "{log}");
+                assert!(
+                    !found.is_empty() && found.iter().all(|c| c == "192.0.2.7"),
+                    "{log}"
+                );
             }
         }
     }

@@ -39,7 +39,10 @@ pub(crate) fn read_files(logs: &[&str], order: impl Fn(Vec<PathBuf>) -> Vec<Path
 pub(crate) fn read_paths(paths: &[PathBuf]) -> Read {
     let mut reader = LogReader::new(Selection {
         format: None,
-        hints: Hints { year: Some(2024), ..Hints::default() },
+        hints: Hints {
+            year: Some(2024),
+            ..Hints::default()
+        },
         key: "client".parse().unwrap(),
         prefixes: Prefixes::new(32, 128),
         costs: Costs::default(),
@@ -65,5 +68,9 @@ pub(crate) fn read_paths(paths: &[PathBuf]) -> Read {
 
 /// The clients of a log, in order.
 pub(crate) fn clients(log: &str) -> Vec<String> {
-    read(log).requests.into_iter().map(|(client, _)| client).collect()
+    read(log)
+        .requests
+        .into_iter()
+        .map(|(client, _)| client)
+        .collect()
 }

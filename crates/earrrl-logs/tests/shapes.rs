@@ -119,12 +119,22 @@ const FORGED_IN_JSON: &[&str] = &[
 
 /// Returns the outcome of reading a line of each of two clients. A header is written once.
 fn read_two(line: &str, free: &str) -> Read {
-    let (header, line) = line.rsplit_once('\n').map_or(("", line), |(header, line)| (header, line));
+    let (header, line) = line
+        .rsplit_once('\n')
+        .map_or(("", line), |(header, line)| (header, line));
     let escaped = serde_json::to_string(free).unwrap();
-    let free = if line.starts_with('{') { &escaped[1..escaped.len() - 1] } else { free };
+    let free = if line.starts_with('{') {
+        &escaped[1..escaped.len() - 1]
+    } else {
+        free
+    };
     let of = |client: &str, free: &str| line.replace("ADDR", client).replace("FREE", free);
     let break_after = if header.is_empty() { "" } else { "\n" };
-    read(&format!("{header}{break_after}{}\n{}\n", of("192.0.2.7", "x"), of("192.0.2.8", free)))
+    read(&format!(
+        "{header}{break_after}{}\n{}\n",
+        of("192.0.2.7", "x"),
+        of("192.0.2.8", free)
+    ))
 }
 
 #[test]
@@ -146,11 +156,19 @@ fn every_shape_has_its_client_and_its_time() {
 fn no_shape_blames_an_address_that_a_client_writes() {
     let mut wrong = Vec::new();
     for line in LINES.iter().filter(|line| line.contains("FREE")) {
-        let json = if line.starts_with('{') { FORGED_IN_JSON } else { &[] };
+        let json = if line.starts_with('{') {
+            FORGED_IN_JSON
+        } else {
+            &[]
+        };
         for forged in FORGED.iter().chain(json) {
             let found = read_two(line, forged);
             // A forged line may be skipped, which is counted, but never has another client.
-            if !found.requests.iter().all(|(client, _)| client.starts_with("192.0.2.")) {
+            if !found
+                .requests
+                .iter()
+                .all(|(client, _)| client.starts_with("192.0.2."))
+            {
                 wrong.push(format!("{line} with {forged}: {found:?}"));
             }
         }

@@ -161,7 +161,9 @@ impl Batches {
     }
 
     fn lock(&self, group: usize) -> MutexGuard<'_, Queue> {
-        self.queues[group].lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues[group]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a call. Returns true if the caller must start a task that sends batches.
@@ -238,7 +240,9 @@ fn grouped<T>(calls: Vec<T>, charge: impl Fn(&T) -> Option<&PackedCharge>) -> Ve
             let key = |call: &T| charge(call).map(|charge| charge.key.clone());
             group.iter().any(|other| key(other) == key(&call))
         };
-        let place = groups.iter().rposition(|group| is_alike(group) || has_key(group));
+        let place = groups
+            .iter()
+            .rposition(|group| is_alike(group) || has_key(group));
         match place.filter(|place| is_alike(&groups[*place])) {
             Some(place) => groups[place].push(call),
             None => groups.push(vec![call]),
@@ -258,7 +262,12 @@ mod tests {
             key: vec![key],
             parameters: vec![rule],
         };
-        BatchCall { now: None, slot, charges: vec![charge; charges], hold: None }
+        BatchCall {
+            now: None,
+            slot,
+            charges: vec![charge; charges],
+            hold: None,
+        }
     }
 
     #[test]
@@ -271,7 +280,12 @@ mod tests {
         let mut batches = Vec::new();
         while !waiting.is_empty() {
             let batch = take(&mut waiting, |call| call);
-            batches.push(batch.iter().map(|call| call.charges[0].key[0]).collect::<Vec<_>>());
+            batches.push(
+                batch
+                    .iter()
+                    .map(|call| call.charges[0].key[0])
+                    .collect::<Vec<_>>(),
+            );
         }
         assert_eq!(batches, [vec![0, 2], vec![1, 4], vec![3], vec![5]]);
         let mut many: VecDeque<_> = (0..40).map(|key| call(0, key, 0, 1)).collect();
@@ -290,18 +304,27 @@ mod tests {
         let groups: Vec<Vec<_>> = groups
             .iter()
             .map(|group| {
-                group.iter().map(|call| (call.charges[0].parameters[0], call.charges[0].key[0]))
+                group
+                    .iter()
+                    .map(|call| (call.charges[0].parameters[0], call.charges[0].key[0]))
             })
             .map(Iterator::collect)
             .collect();
-        let expected = [vec![(1, 1), (1, 3)], vec![(2, 2), (2, 1), (2, 5)], vec![(1, 1), (1, 4)]];
+        let expected = [
+            vec![(1, 1), (1, 3)],
+            vec![(2, 2), (2, 1), (2, 5)],
+            vec![(1, 1), (1, 4)],
+        ];
         assert_eq!(groups, expected);
     }
 
     #[test]
     fn a_call_that_was_given_up_is_not_sent() {
         let ticket = Ticket::default();
-        assert!(ticket.send(None) && ticket.send(None), "a second time after a conversion");
+        assert!(
+            ticket.send(None) && ticket.send(None),
+            "a second time after a conversion"
+        );
         assert!(ticket.give_up().is_none());
         assert!(!ticket.send(None));
     }

@@ -30,7 +30,10 @@ impl Certificates {
     /// options.certificates = Some(Certificates::trusting(authority));
     /// ```
     pub fn trusting(authority: Vec<u8>) -> Self {
-        Self { authority: Some(authority), client: None }
+        Self {
+            authority: Some(authority),
+            client: None,
+        }
     }
 
     /// Checks that the authority is one or more certificates, if it is given.
@@ -45,15 +48,24 @@ impl Certificates {
     /// # Errors
     /// Returns an error if there is no certificate, or if one cannot be used.
     pub fn check_authority(&self) -> Result<(), RuleError> {
-        let Some(authority) = &self.authority else { return Ok(()) };
+        let Some(authority) = &self.authority else {
+            return Ok(());
+        };
         let found = certificates(authority)?;
         if found.is_empty() {
-            return Err(wrong("no certificate; expected those of authorities, in PEM"));
+            return Err(wrong(
+                "no certificate; expected those of authorities, in PEM",
+            ));
         }
         let mut roots = RootCertStore::empty();
-        found.into_iter().try_for_each(|found| roots.add(found)).map_err(|error| {
-            wrong(&format!("unusable: {error}; expected certificates of authorities"))
-        })
+        found
+            .into_iter()
+            .try_for_each(|found| roots.add(found))
+            .map_err(|error| {
+                wrong(&format!(
+                    "unusable: {error}; expected certificates of authorities"
+                ))
+            })
     }
 
     /// Checks that this client's certificate and key belong together, if they are given.
@@ -65,10 +77,14 @@ impl Certificates {
     /// # Errors
     /// Returns an error if there is no certificate or no key, or if the key is another one's.
     pub fn check_client(&self) -> Result<(), RuleError> {
-        let Some((certificate, key)) = &self.client else { return Ok(()) };
+        let Some((certificate, key)) = &self.client else {
+            return Ok(());
+        };
         let chain = certificates(certificate)?;
         if chain.is_empty() {
-            return Err(wrong("no certificate; expected this client's certificate, in PEM"));
+            return Err(wrong(
+                "no certificate; expected this client's certificate, in PEM",
+            ));
         }
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|error| wrong(&format!("no private key: {error}; expected one in PEM")))?;
@@ -79,7 +95,9 @@ impl Certificates {
             .map(|builder| builder.with_root_certificates(RootCertStore::empty()))
             .and_then(|builder| builder.with_client_auth_cert(chain, key));
         let want = "expected a certificate and the key that belongs to it";
-        built.map(drop).map_err(|error| wrong(&format!("{error}; {want}")))
+        built
+            .map(drop)
+            .map_err(|error| wrong(&format!("{error}; {want}")))
     }
 
     pub(crate) fn to_redis(&self) -> redis::TlsCertificates {

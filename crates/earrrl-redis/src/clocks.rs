@@ -27,14 +27,20 @@ pub(crate) struct Clocks {
 impl Clocks {
     pub(crate) fn new(clock: Arc<dyn Clock>, groups: usize) -> Self {
         let offsets = (0..groups).map(|_| Offset::default()).collect();
-        Self { clock, offsets, latest: AtomicU64::new(0) }
+        Self {
+            clock,
+            offsets,
+            latest: AtomicU64::new(0),
+        }
     }
 
     /// Returns a caller's time in whole microseconds, raised to the latest time that any caller
     /// gave.
     pub(crate) fn given(&self, now: Option<Nanos>) -> Option<Nanos> {
         let now = now?.get() / 1000 * 1000;
-        Some(Nanos::new(self.latest.fetch_max(now, Ordering::AcqRel).max(now)))
+        Some(Nanos::new(
+            self.latest.fetch_max(now, Ordering::AcqRel).max(now),
+        ))
     }
 
     /// Returns the latest time that a caller gave, or `None` if no caller gave one.
@@ -94,7 +100,9 @@ mod tests {
 
     #[test]
     fn times_are_whole_microseconds() {
-        let clock = Arc::new(earrrl::ManualClock::new(Nanos::new(1_800_000_000_123_456_789)));
+        let clock = Arc::new(earrrl::ManualClock::new(Nanos::new(
+            1_800_000_000_123_456_789,
+        )));
         let clocks = Clocks::new(Arc::new(WholeMicros(clock)), 1);
         let whole = Nanos::new(1_800_000_000_123_456_000);
         assert_eq!((clocks.local(), clocks.now(None)), (whole, whole));
@@ -109,13 +117,24 @@ mod tests {
             offset.get()
         };
         assert_eq!(learn(1_000_500_000, 1_000_400_000, 1_000_900_000), 0);
-        assert_eq!(learn(3_000_000_000, 2_000_000_000, 2_000_100_000), 999_900_000);
+        assert_eq!(
+            learn(3_000_000_000, 2_000_000_000, 2_000_100_000),
+            999_900_000
+        );
         assert_eq!(
             learn(3_100_000_000, 2_100_000_000, 2_200_000_000),
             999_900_000,
             "a slow answer"
         );
-        assert_eq!(learn(3_300_000_000, 2_300_050_000, 2_300_060_000), 999_940_000, "a quick one");
-        assert_eq!(learn(1_000_000_000, 2_500_000_000, 2_500_000_000), -1_499_999_000, "set back");
+        assert_eq!(
+            learn(3_300_000_000, 2_300_050_000, 2_300_060_000),
+            999_940_000,
+            "a quick one"
+        );
+        assert_eq!(
+            learn(1_000_000_000, 2_500_000_000, 2_500_000_000),
+            -1_499_999_000,
+            "set back"
+        );
     }
 }

@@ -38,7 +38,11 @@ enum Stage<T> {
 
 impl<T> std::fmt::Debug for Stage<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self, Self::There(_)) { "There" } else { "UnderWay" })
+        f.write_str(if matches!(self, Self::There(_)) {
+            "There"
+        } else {
+            "UnderWay"
+        })
     }
 }
 
@@ -136,7 +140,10 @@ impl RedisEngine {
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
         let exchange = tokio::spawn(near::rounds::run(shared.clone()));
         let heartbeat = tokio::spawn(near::heartbeat::run(shared.clone()));
-        Ok(Self { shared, tasks: [supervisor, exchange, heartbeat] })
+        Ok(Self {
+            shared,
+            tasks: [supervisor, exchange, heartbeat],
+        })
     }
 
     /// Returns an engine after waiting until Redis is ready to decide, for at most `timeout`.
@@ -212,7 +219,8 @@ impl RedisEngine {
         capacity: usize,
         consistency: Consistency,
     ) -> Result<RuleId, EngineError> {
-        self.prepare_all(&[(name, rule, capacity, consistency)]).map(|ids| ids[0])
+        self.prepare_all(&[(name, rule, capacity, consistency)])
+            .map(|ids| ids[0])
     }
 
     /// Prepares several rules at once. On an error, none is prepared.
@@ -281,7 +289,9 @@ impl RedisEngine {
     /// ```
     pub async fn ready(&self, timeout: Duration) -> bool {
         let mut all_closed = self.shared.connection.all_closed.subscribe();
-        tokio::time::timeout(timeout, all_closed.wait_for(|all| *all)).await.is_ok()
+        tokio::time::timeout(timeout, all_closed.wait_for(|all| *all))
+            .await
+            .is_ok()
     }
 
     /// Returns how decisions are made at present, and the engine's counters.
@@ -328,7 +338,9 @@ impl RedisEngine {
     /// # }
     /// ```
     pub fn set_urls(&self, urls: Vec<String>) {
-        self.shared.connection.change_options(|options| options.urls = urls);
+        self.shared
+            .connection
+            .change_options(|options| options.urls = urls);
     }
 
     /// Sets the user and the password at the Sentinels for the next connection.
@@ -366,7 +378,9 @@ impl RedisEngine {
     /// # }
     /// ```
     pub async fn flush(&self, timeout: Duration) {
-        tokio::time::timeout(timeout, near::rounds::flush(&self.shared)).await.ok();
+        tokio::time::timeout(timeout, near::rounds::flush(&self.shared))
+            .await
+            .ok();
     }
 
     /// Exchanges the clients of near rules that are due at a time with Redis, and waits for the answers.
@@ -387,14 +401,27 @@ impl RedisEngine {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Request, EngineError> {
-        let rules: Vec<_> = charges.iter().filter_map(|c| self.shared.rules.get(c.rule)).collect();
-        let rule = |id| rules.iter().find(|known| known.id == id).map(|known| &known.rule);
+        let rules: Vec<_> = charges
+            .iter()
+            .filter_map(|c| self.shared.rules.get(c.rule))
+            .collect();
+        let rule = |id| {
+            rules
+                .iter()
+                .find(|known| known.id == id)
+                .map(|known| &known.rule)
+        };
         let merged = merge_charges(charges, rule)?;
         let keyed = merged.iter().filter_map(|(place, charge)| {
             let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
             Some(self.shared.keyed(rule, charge, *place))
         });
-        Ok(Request { charges: keyed.collect(), now, mode, hold: None })
+        Ok(Request {
+            charges: keyed.collect(),
+            now,
+            mode,
+            hold: None,
+        })
     }
 
     fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
@@ -403,7 +430,10 @@ impl RedisEngine {
             return Answer::there(Ok(decision));
         }
         let accepted = |request: Request| {
-            request.charges.iter().try_for_each(|charge| charge.rule.accept_mode(mode))?;
+            request
+                .charges
+                .iter()
+                .try_for_each(|charge| charge.rule.accept_mode(mode))?;
             Ok(request)
         };
         match self.request(charges, mode, given).and_then(accepted) {
@@ -458,7 +488,9 @@ impl Engine for RedisEngine {
 
     fn prepared(&self, name: &str) -> Option<Rule> {
         let all = self.shared.rules.all();
-        all.iter().find(|known| known.name == name).map(|known| known.rule.clone())
+        all.iter()
+            .find(|known| known.name == name)
+            .map(|known| known.rule.clone())
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
@@ -500,7 +532,11 @@ impl Engine for RedisEngine {
         let Some(known) = self.shared.rules.get(rule) else {
             return Answer::there(Err(EngineError::UnknownRule(rule)));
         };
-        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let charge = Charge {
+            rule,
+            key,
+            cost: Cost::ZERO,
+        };
         let keyed = self.shared.keyed(known, &charge, 0);
         let shared = self.shared.clone();
         Answer::under_way(async move { reset(&shared, &keyed).await.map_err(EngineError::from) })

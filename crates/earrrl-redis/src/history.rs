@@ -49,7 +49,11 @@ struct Progress {
 
 impl History {
     pub(crate) fn new(shared: &Arc<Shared>, link: &Link) -> Self {
-        Self { shared: shared.clone(), link: link.clone(), progress: Mutex::default() }
+        Self {
+            shared: shared.clone(),
+            link: link.clone(),
+            progress: Mutex::default(),
+        }
     }
 
     /// Writes new rules as soon as they are prepared, and the others again and again. Never returns.
@@ -68,13 +72,17 @@ impl History {
                 Ok(()) if breakers.open_groups() == 0 => finished = rules,
                 Ok(()) => {}
             }
-            timeout(INTERVAL, self.shared.rules.changed.notified()).await.ok();
+            timeout(INTERVAL, self.shared.rules.changed.notified())
+                .await
+                .ok();
         }
     }
 
     /// Writes the rules of a group that were not written over this link yet.
     pub(crate) async fn write_group(&self, group: usize) -> Result<(), Fault> {
-        self.write_new(|of| of == group).await.map_err(|(_, fault)| fault)
+        self.write_new(|of| of == group)
+            .await
+            .map_err(|(_, fault)| fault)
     }
 
     async fn write_new(&self, is_wanted: impl Fn(usize) -> bool) -> Result<(), Refused> {
@@ -99,25 +107,38 @@ impl History {
     async fn write_again(&self, rules: &[Arc<PreparedRule>]) -> Result<(), Refused> {
         let next = {
             let mut progress = self.progress();
-            let next = if progress.next < rules.len() { progress.next } else { 0 };
+            let next = if progress.next < rules.len() {
+                progress.next
+            } else {
+                0
+            };
             progress.next = next + AGAIN;
             next
         };
         let breakers = &self.shared.connection.breakers;
         let is_wanted = |rule: &&Arc<PreparedRule>| !breakers.is_open(self.group(rule));
-        let chunk: Vec<_> =
-            rules.iter().skip(next).take(AGAIN).filter(is_wanted).cloned().collect();
+        let chunk: Vec<_> = rules
+            .iter()
+            .skip(next)
+            .take(AGAIN)
+            .filter(is_wanted)
+            .cloned()
+            .collect();
         self.write(&chunk).await
     }
 
     /// Writes rules. One that Redis does not accept counts as new again.
     async fn write(&self, rules: &[Arc<PreparedRule>]) -> Result<(), Refused> {
-        let Some(first) = rules.first() else { return Ok(()) };
+        let Some(first) = rules.first() else {
+            return Ok(());
+        };
         let commands = rules.iter().flat_map(|rule| self.commands(rule)).collect();
         let mut link = self.link.clone();
         let late = |_| (self.group(first), Fault::Late);
-        let mut answers =
-            timeout(TIMEOUT, link.send_all(commands)).await.map_err(late)?.into_iter();
+        let mut answers = timeout(TIMEOUT, link.send_all(commands))
+            .await
+            .map_err(late)?
+            .into_iter();
         for rule in rules {
             let failed = [answers.next(), answers.next()].into_iter().find_map(fault);
             let unusable = match failed {

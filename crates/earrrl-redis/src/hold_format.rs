@@ -75,13 +75,20 @@ fn marked(bits: u128) -> HoldId {
 
 /// Returns the flags that a charge has in `hold.lua` beside those of a decision.
 pub(crate) fn flags(rule: &Rule) -> u8 {
-    if rule.action() == Action::ShadowBan { ANSWERED_AS_ALLOWED } else { 0 }
+    if rule.action() == Action::ShadowBan {
+        ANSWERED_AS_ALLOWED
+    } else {
+        0
+    }
 }
 
 /// Returns a time to live as scripts read it: microseconds, and the milliseconds for which the key
 /// is kept.
 pub(crate) fn lasts(shared: &Shared, ttl: Duration) -> [f64; 2] {
-    [ttl.as_micros() as f64, (ttl + shared.options.linger).as_millis() as f64 + 1.0]
+    [
+        ttl.as_micros() as f64,
+        (ttl + shared.options.linger).as_millis() as f64 + 1.0,
+    ]
 }
 
 /// Returns a reservation of the charges at these places, which are in one slot.
@@ -92,18 +99,30 @@ pub(crate) fn pack(
     places: &[usize],
 ) -> PackedHold {
     let keys = &shared.connection.keys;
-    let own = places.first().map_or(0, |place| place_of(request.charges[*place].slot));
+    let own = places
+        .first()
+        .map_or(0, |place| place_of(request.charges[*place].slot));
     let mut packed = Packed::default();
     packed.numbers(&lasts(shared, hold.ttl));
     for place in places {
         pack_charge(*place, &request.charges[*place], &mut packed);
     }
-    let others = request.by_slot().into_iter().map(|slot| place_of(request.charges[slot[0]].slot));
+    let others = request
+        .by_slot()
+        .into_iter()
+        .map(|slot| place_of(request.charges[slot[0]].slot));
     for place in others.filter(|place| *place != own) {
         packed.whole(place as u64, 2);
     }
-    let given = places.iter().map(|place| keys.given(&request.charges[*place].key)).collect();
-    PackedHold { key: keys.hold(hold.id, own), given, argument: packed.0 }
+    let given = places
+        .iter()
+        .map(|place| keys.given(&request.charges[*place].key))
+        .collect();
+    PackedHold {
+        key: keys.hold(hold.id, own),
+        given,
+        argument: packed.0,
+    }
 }
 
 fn pack_charge(place: usize, charge: &KeyedCharge, packed: &mut Packed) {
@@ -129,12 +148,21 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
         let (_is_stored, len) = (fields.whole(1)?, fields.whole(1)? as usize);
         fields.bytes(len)?;
     }
-    let parts = (0..count).map(|_| read_part(&mut fields)).collect::<Option<_>>()?;
+    let parts = (0..count)
+        .map(|_| read_part(&mut fields))
+        .collect::<Option<_>>()?;
     let others = std::iter::from_fn(|| fields.whole(2).filter(|place| *place != ACTUAL));
     let others = others.map(|place| place as usize).collect();
     let actual = std::iter::from_fn(|| Some((fields.whole(1)? as usize, cost(&mut fields)?)));
     let actual = actual.collect();
-    Some(StoredHold { is_committed: *status == b'C', expires, made_at, parts, others, actual })
+    Some(StoredHold {
+        is_committed: *status == b'C',
+        expires,
+        made_at,
+        parts,
+        others,
+        actual,
+    })
 }
 
 /// Returns what a commit adds to a reservation: the actual costs.
@@ -148,7 +176,9 @@ pub(crate) fn pack_actual(costs: &ActualCosts, packed: &mut Packed) {
 
 fn cost(fields: &mut Fields<'_>) -> Option<Cost> {
     let (low, high) = (fields.whole(8)?, fields.whole(8)?);
-    Some(Cost::from_billionths(u128::from(high) << 64 | u128::from(low)))
+    Some(Cost::from_billionths(
+        u128::from(high) << 64 | u128::from(low),
+    ))
 }
 
 /// Reads the fields of a charge in the note.
@@ -161,5 +191,12 @@ fn read_part(fields: &mut Fields<'_>) -> Option<StoredPart> {
         Some(fields.bytes(len)?.to_vec())
     };
     let (rule, client) = (String::from_utf8(text()?).ok()?, text()?);
-    Some(StoredPart { place, rule, kind, tag, cost, client })
+    Some(StoredPart {
+        place,
+        rule,
+        kind,
+        tag,
+        cost,
+        client,
+    })
 }

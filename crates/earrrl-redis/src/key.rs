@@ -63,12 +63,20 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new(prefix: &str, clients: ClientKeys, cluster: bool) -> Self {
         let tags = if cluster { tags() } else { Vec::new() };
-        Self { prefix: format!("{prefix}{VERSION}:"), clients, tags }
+        Self {
+            prefix: format!("{prefix}{VERSION}:"),
+            clients,
+            tags,
+        }
     }
 
     /// Returns the tags of receipts, one for each slot in which there are records.
     pub(crate) fn receipt_tags(&self) -> &[u32] {
-        if self.tags.is_empty() { &[0] } else { &self.tags }
+        if self.tags.is_empty() {
+            &[0]
+        } else {
+            &self.tags
+        }
     }
 
     /// Returns the key of a client's record. `name` consists of the rule's name and the algorithm's
@@ -174,7 +182,11 @@ fn hash(secret: &[u8], client: &[u8], key: &mut Vec<u8>) {
     if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) {
         mac.update(client);
         let digest = mac.finalize().into_bytes();
-        key.extend(digest[..16].iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]));
+        key.extend(
+            digest[..16]
+                .iter()
+                .flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]),
+        );
     }
 }
 
@@ -196,7 +208,11 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 pub(crate) fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            }
         })
     })
 }
@@ -237,7 +253,10 @@ mod tests {
             slots.iter().map(|slot| place_of(*slot)).collect();
         assert_eq!((slots.len(), places.len()), (TAGS, TAGS), "spread evenly");
         let name = String::from_utf8(key(7)).unwrap();
-        assert!(name.starts_with("earrrl1:{") && name.ends_with("}{7}:login"), "{name}");
+        assert!(
+            name.starts_with("earrrl1:{") && name.ends_with("}{7}:login"),
+            "{name}"
+        );
     }
 
     #[test]

@@ -38,7 +38,10 @@ impl ByExpiry {
 
 impl Default for LiveHolds {
     fn default() -> Self {
-        Self { most: AtomicUsize::new(DEFAULT_MAX_HOLDS), live: Mutex::default() }
+        Self {
+            most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
+            live: Mutex::default(),
+        }
     }
 }
 
@@ -72,7 +75,10 @@ impl LiveHolds {
 
     /// Returns the request of a live reservation that this node has made.
     pub(crate) fn request(&self, id: HoldId) -> Option<Arc<Request>> {
-        self.lock().live.get(&id).map(|(_, request)| request.clone())
+        self.lock()
+            .live
+            .get(&id)
+            .map(|(_, request)| request.clone())
     }
 
     /// Counts the end of a reservation, if this node has made it.
@@ -100,7 +106,12 @@ mod tests {
         let live = LiveHolds::default();
         live.set_most(2);
         let (charges, mode) = (Vec::new(), Mode::Check);
-        let request = Arc::new(Request { charges, now: None, mode, hold: None });
+        let request = Arc::new(Request {
+            charges,
+            now: None,
+            mode,
+            hold: None,
+        });
         let take = |id, now| {
             let (id, expires) = (HoldId::from_bits(id), Nanos::new(now + 10));
             live.take(id, request.clone(), Nanos::new(now), expires)

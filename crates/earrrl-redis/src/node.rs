@@ -82,12 +82,20 @@ impl NodeIdentity {
     /// Returns the number of nodes that share a limit, as far as known; at least [`STARTING`] while
     /// other nodes may be starting too.
     pub(crate) fn sharers(&self) -> u32 {
-        if self.is_settling() { self.nodes().max(STARTING) } else { self.nodes() }
+        if self.is_settling() {
+            self.nodes().max(STARTING)
+        } else {
+            self.nodes()
+        }
     }
 
     /// Returns true if nodes that started together with this one may still be unknown.
     pub(crate) fn is_settling(&self) -> bool {
-        !self.is_known && self.announced.get().is_none_or(|at| at.elapsed() < SETTLING)
+        !self.is_known
+            && self
+                .announced
+                .get()
+                .is_none_or(|at| at.elapsed() < SETTLING)
     }
 
     /// Notes that this node is announced, and the number of live nodes that was read at `now`.
@@ -105,7 +113,11 @@ impl NodeIdentity {
     }
 
     pub(crate) async fn wait_for_announcement(&self) {
-        self.nodes.subscribe().wait_for(|nodes| *nodes > 0).await.ok();
+        self.nodes
+            .subscribe()
+            .wait_for(|nodes| *nodes > 0)
+            .await
+            .ok();
     }
 
     /// Notes that this node makes no more claims.
@@ -136,9 +148,15 @@ mod tests {
     fn fewer_nodes_are_believed_after_ten_seconds() {
         let (node, start) = (NodeIdentity::new(None, None), Instant::now());
         assert!(!node.is_announced());
-        for (second, nodes, expected) in
-            [(0, 1, 1), (1, 3, 3), (2, 1, 3), (11, 2, 3), (12, 2, 2), (13, 3, 3), (14, 2, 3)]
-        {
+        for (second, nodes, expected) in [
+            (0, 1, 1),
+            (1, 3, 3),
+            (2, 1, 3),
+            (11, 2, 3),
+            (12, 2, 2),
+            (13, 3, 3),
+            (14, 2, 3),
+        ] {
             node.announced(nodes, start + Duration::from_secs(second));
             assert_eq!(node.nodes(), expected, "{second} s");
         }

@@ -174,7 +174,11 @@ impl Options {
     /// ```
     pub fn cluster<'a>(urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
-        Self { urls, cluster: true, ..Self::new("") }
+        Self {
+            urls,
+            cluster: true,
+            ..Self::new("")
+        }
     }
 
     /// Returns the default options for the master called `name`, given some of the Sentinels that
@@ -188,7 +192,12 @@ impl Options {
     /// ```
     pub fn sentinel<'a>(name: &str, urls: impl IntoIterator<Item = &'a str>) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
-        Self { urls, cluster: false, sentinel: Some(name.to_owned()), ..Self::new("") }
+        Self {
+            urls,
+            cluster: false,
+            sentinel: Some(name.to_owned()),
+            ..Self::new("")
+        }
     }
 
     /// Checks the options without connecting.
@@ -208,11 +217,17 @@ impl Options {
     pub fn check(&self) -> Result<(), RuleError> {
         let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
         if self.urls.is_empty() {
-            return wrong("urls", "none is given; expected redis://host:port".to_owned());
+            return wrong(
+                "urls",
+                "none is given; expected redis://host:port".to_owned(),
+            );
         }
         self.urls.iter().try_for_each(|url| check_url(url))?;
         if self.cluster && self.sentinel.is_some() {
-            return wrong("sentinel", "a Cluster has none; expected one or the other".to_owned());
+            return wrong(
+                "sentinel",
+                "a Cluster has none; expected one or the other".to_owned(),
+            );
         }
         self.check_sentinel_login()?;
         #[cfg(feature = "tls")]
@@ -225,7 +240,10 @@ impl Options {
             );
         }
         if self.linger > Duration::from_secs(5 * 86_400) {
-            return wrong("linger", format!("{:?} is not at most five days", self.linger));
+            return wrong(
+                "linger",
+                format!("{:?} is not at most five days", self.linger),
+            );
         }
         if self.longest_backoff.is_zero() {
             return wrong("longest_backoff", "0s is not above 0".to_owned());
@@ -243,14 +261,20 @@ impl Options {
 
     #[cfg(feature = "tls")]
     fn check_certificates(&self) -> Result<(), RuleError> {
-        let Some(certificates) = &self.certificates else { return Ok(()) };
+        let Some(certificates) = &self.certificates else {
+            return Ok(());
+        };
         if let Some(url) = self.urls.iter().find(|url| !uses_tls(url)) {
             let shown = without_credentials(url);
             let problem = format!("of no use for {shown}; expected rediss://host:port");
             return Err(RuleError::new(problem).of("certificates"));
         }
-        certificates.check_authority().map_err(|error| error.of("certificates.authority"))?;
-        certificates.check_client().map_err(|error| error.of("certificates.client"))
+        certificates
+            .check_authority()
+            .map_err(|error| error.of("certificates.authority"))?;
+        certificates
+            .check_client()
+            .map_err(|error| error.of("certificates.client"))
     }
 
     fn check_sentinel_login(&self) -> Result<(), RuleError> {
@@ -270,7 +294,11 @@ impl std::fmt::Debug for Options {
         f.debug_struct("Options")
             .field(
                 "urls",
-                &self.urls.iter().map(|url| without_credentials(url)).collect::<Vec<_>>(),
+                &self
+                    .urls
+                    .iter()
+                    .map(|url| without_credentials(url))
+                    .collect::<Vec<_>>(),
             )
             .field("cluster", &self.cluster)
             .field("sentinel", &self.sentinel)
@@ -289,12 +317,16 @@ impl std::fmt::Debug for Options {
 /// assert_eq!(shown, "redis://10.0.0.5:6379/1");
 /// ```
 pub fn without_credentials(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return "…".to_owned() };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "…".to_owned();
+    };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     let secret = |pair: &&str| pair.starts_with("user=") || pair.starts_with("pass=");
-    let kept: Vec<&str> =
-        query.split('&').filter(|pair| !secret(pair) && !pair.is_empty()).collect();
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|pair| !secret(pair) && !pair.is_empty())
+        .collect();
     let mark = if kept.is_empty() { "" } else { "?" };
     format!("{scheme}://{rest}{mark}{}", kept.join("&"))
 }
@@ -321,7 +353,9 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
     }
     if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
         let want = "expected rediss:// without it; a certificate's authority can be given";
-        return Err(RuleError::new(format!("#insecure: certificates are always verified; {want}")));
+        return Err(RuleError::new(format!(
+            "#insecure: certificates are always verified; {want}"
+        )));
     }
     Ok(())
 }
@@ -370,7 +404,11 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
     if prefix.len() <= MAX_PREFIX_LEN && prefix.bytes().all(plain) {
         return Ok(());
     }
-    let shown: String = prefix.chars().take(70).flat_map(char::escape_debug).collect();
+    let shown: String = prefix
+        .chars()
+        .take(70)
+        .flat_map(char::escape_debug)
+        .collect();
     let problem =
         format!("`{shown}` is not at most {MAX_PREFIX_LEN} printing characters without braces");
     Err(RuleError::new(problem).of("prefix"))
@@ -419,8 +457,14 @@ mod tests {
         for (url, shown) in [
             ("redis://u:p@10.0.0.5:6379/1", "redis://10.0.0.5:6379/1"),
             ("rediss://:p@h", "rediss://h"),
-            ("redis+unix:///run/r.sock?db=1&user=u&pass=p", "redis+unix:///run/r.sock?db=1"),
-            ("redis+unix:///run/r.sock?pass=p", "redis+unix:///run/r.sock"),
+            (
+                "redis+unix:///run/r.sock?db=1&user=u&pass=p",
+                "redis+unix:///run/r.sock?db=1",
+            ),
+            (
+                "redis+unix:///run/r.sock?pass=p",
+                "redis+unix:///run/r.sock",
+            ),
             ("secret", "…"),
         ] {
             assert_eq!(without_credentials(url), shown);
@@ -430,10 +474,20 @@ mod tests {
 
     #[test]
     fn what_can_not_be_is_refused() {
-        for url in ["", "10.0.0.5:6379", "http://h", "redis://h:99999", "redis://h/x"] {
+        for url in [
+            "",
+            "10.0.0.5:6379",
+            "http://h",
+            "redis://h:99999",
+            "redis://h/x",
+        ] {
             assert!(check_url(url).is_err(), "{url}");
         }
-        for url in ["redis://h/-1", "redis+unix:///run/r.sock?db=-1", "rediss://h/#insecure"] {
+        for url in [
+            "redis://h/-1",
+            "redis+unix:///run/r.sock?db=-1",
+            "rediss://h/#insecure",
+        ] {
             assert!(check_url(url).is_err(), "{url}");
         }
         for url in ["redis://h", "redis://u:p@h:1/2", "redis+unix:///run/r.sock"] {

@@ -86,7 +86,9 @@ impl Pending {
         if is_earlier || self.sum < cost || self.state.is_none() {
             return None;
         }
-        let at = charged_at.or_else(|| limit.last_charge(self.state.as_ref())).unwrap_or(now);
+        let at = charged_at
+            .or_else(|| limit.last_charge(self.state.as_ref()))
+            .unwrap_or(now);
         self.state = limit.refund(self.state.take(), now, at, cost);
         self.new_at = None;
         let left = self.sum.billionths().saturating_sub(cost.billionths());
@@ -124,7 +126,9 @@ impl Pending {
 
     /// Returns the adjustments for the client's record at `now`, by Redis's clock.
     fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
-        let Some(state) = &self.state else { return Vec::new() };
+        let Some(state) = &self.state else {
+            return Vec::new();
+        };
         let now = Nanos::new(now.get() / 1000 * 1000);
         let all = algorithm::of(limit).adjustments(state, self.sum, now);
         let mut all: Vec<_> = all.into_iter().filter(|one| !one.cost.is_zero()).collect();

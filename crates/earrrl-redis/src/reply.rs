@@ -43,7 +43,12 @@ pub(crate) struct Observation {
 
 impl Observation {
     fn new(verdict: ScriptVerdict, state: &[u8]) -> Self {
-        Self { verdict, state: state.into(), undone: false, at: Nanos::ZERO }
+        Self {
+            verdict,
+            state: state.into(),
+            undone: false,
+            at: Nanos::ZERO,
+        }
     }
 }
 
@@ -69,7 +74,10 @@ pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     Some(match verdict {
         FOREIGN => Reply::Foreign { time, place: 0 },
         EXPIRED => Reply::Expired { time: time? },
-        _ => Reply::Decided { time, observed: vec![Observation::new(read(verdict)?, state)] },
+        _ => Reply::Decided {
+            time,
+            observed: vec![Observation::new(read(verdict)?, state)],
+        },
     })
 }
 
@@ -80,7 +88,12 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     let mut observed = Vec::new();
     while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
         match verdict {
-            FOREIGN => return Some(Reply::Foreign { time, place: length.into() }),
+            FOREIGN => {
+                return Some(Reply::Foreign {
+                    time,
+                    place: length.into(),
+                });
+            }
             EXPIRED => return Some(Reply::Expired { time: time? }),
             _ => {}
         }
@@ -96,7 +109,9 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
 pub(crate) fn batch(bytes: &[u8], count: usize) -> Option<Vec<Option<Reply>>> {
     let (time, rest) = bytes.split_first_chunk()?;
     // A time below zero means that the caller gave the time.
-    let time = Some(f64::from_le_bytes(*time)).filter(|micros| *micros >= 0.0).map(nanos);
+    let time = Some(f64::from_le_bytes(*time))
+        .filter(|micros| *micros >= 0.0)
+        .map(nanos);
     if rest.is_empty() {
         return Some(vec![Some(Reply::Expired { time: time? }); count]);
     }
@@ -145,7 +160,9 @@ pub(crate) fn commit(
     answer: &Value,
     count: usize,
 ) -> Option<Result<CommitReply, (usize, Option<Nanos>)>> {
-    let Value::BulkString(bytes) = answer else { return None };
+    let Value::BulkString(bytes) = answer else {
+        return None;
+    };
     let (&[status, place], rest) = bytes.split_first_chunk()?;
     let (time, rest) = split_time(rest)?;
     let status = match status {
@@ -161,7 +178,11 @@ pub(crate) fn commit(
         Some(fields.bytes(length as usize)?.to_vec())
     };
     let states = (0..count).map(|_| state()).collect::<Option<_>>()?;
-    Some(Ok(CommitReply { status, time, states }))
+    Some(Ok(CommitReply {
+        status,
+        time,
+        states,
+    }))
 }
 
 fn read(verdict: u8) -> Option<ScriptVerdict> {
@@ -183,7 +204,10 @@ pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     }
     let (secs, micros) = time.split_once('.')?;
     let (secs, micros): (u64, u64) = (secs.parse().ok()?, micros.parse().ok()?);
-    let nanos = secs.checked_mul(1_000_000)?.checked_add(micros)?.checked_mul(1000)?;
+    let nanos = secs
+        .checked_mul(1_000_000)?
+        .checked_add(micros)?
+        .checked_mul(1000)?;
     Some((Some(Nanos::new(nanos)), rest))
 }
 
@@ -202,7 +226,13 @@ mod tests {
                 observed: vec![observed(ScriptVerdict::Allowed, b"ab c")]
             })
         );
-        assert_eq!(single(b"3 "), Some(Reply::Foreign { time: None, place: 0 }));
+        assert_eq!(
+            single(b"3 "),
+            Some(Reply::Foreign {
+                time: None,
+                place: 0
+            })
+        );
         assert_eq!(
             several(b" 2\x02ab1\x00"),
             Some(Reply::Decided {
@@ -213,14 +243,21 @@ mod tests {
                 ]
             })
         );
-        assert_eq!(several(b"1700000000.7 3\x04"), Some(Reply::Foreign { time, place: 4 }));
-        let past = Some(Reply::Expired { time: Nanos::new(1_700_000_000_000_007_000) });
+        assert_eq!(
+            several(b"1700000000.7 3\x04"),
+            Some(Reply::Foreign { time, place: 4 })
+        );
+        let past = Some(Reply::Expired {
+            time: Nanos::new(1_700_000_000_000_007_000),
+        });
         assert_eq!(single(b"41700000000.7 "), past);
         assert_eq!(several(b"1700000000.7 4\x00"), past);
         let micros = 1_700_000_000_000_007f64.to_le_bytes();
         assert_eq!(batch(&micros, 2), Some(vec![past.clone(), past]));
-        let decided =
-            |verdict, state| Reply::Decided { time, observed: vec![observed(verdict, state)] };
+        let decided = |verdict, state| Reply::Decided {
+            time,
+            observed: vec![observed(verdict, state)],
+        };
         assert_eq!(
             batch(&[&micros, &b"\x58\x05\0\0\0\0\x02\0\0\0ab"[..]].concat(), 4),
             Some(vec![
@@ -234,9 +271,15 @@ mod tests {
 
     #[test]
     fn what_no_script_of_ours_answers_is_none() {
-        for bytes in
-            [&b""[..], b"0", b"9 ", b"017.x ", b"099999999999999999999.0 ", b"0-1.0 ", b"4 "]
-        {
+        for bytes in [
+            &b""[..],
+            b"0",
+            b"9 ",
+            b"017.x ",
+            b"099999999999999999999.0 ",
+            b"0-1.0 ",
+            b"4 ",
+        ] {
             assert_eq!(single(bytes), None, "{bytes:?}");
         }
         for bytes in [&b""[..], b" 0\x05ab", b" 7\x00", b" 0"] {
@@ -244,11 +287,19 @@ mod tests {
         }
         for bytes in [&b"123"[..], b"", b"\0\0\0\0\0\0", b"\0\0\0\0\0\0\0\0\0"] {
             let bytes = [&[0; 8], bytes].concat();
-            assert_eq!(batch(&bytes, 2).filter(|_| bytes.len() > 8), None, "{bytes:?}");
+            assert_eq!(
+                batch(&bytes, 2).filter(|_| bytes.len() > 8),
+                None,
+                "{bytes:?}"
+            );
         }
         for rest in [&b"\0\0\0\0\0\0\0\x05ab"[..], b"\x07\0\0\0\0\0\0\0"] {
             assert_eq!(batch(&[&[0; 8], rest].concat(), 2), None, "{rest:?}");
         }
-        assert_eq!(batch(&(-1f64).to_le_bytes(), 2), None, "late by a time that the caller gave");
+        assert_eq!(
+            batch(&(-1f64).to_le_bytes(), 2),
+            None,
+            "late by a time that the caller gave"
+        );
     }
 }

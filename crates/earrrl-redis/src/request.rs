@@ -43,7 +43,11 @@ pub(crate) struct HoldRequest {
 impl KeyedCharge {
     /// Returns the charge under the id that an engine has given to its rule.
     pub(crate) fn as_charge(&self, rule: RuleId) -> Charge<'_> {
-        Charge { rule, key: &self.client, cost: self.cost }
+        Charge {
+            rule,
+            key: &self.client,
+            cost: self.cost,
+        }
     }
 
     /// Returns the script's parameters for the rule and the charge's cost.
@@ -54,12 +58,18 @@ impl KeyedCharge {
 
 impl Request {
     pub(crate) fn rules(&self) -> Vec<(&Rule, Cost)> {
-        self.charges.iter().map(|charge| (&charge.rule.rule, charge.cost)).collect()
+        self.charges
+            .iter()
+            .map(|charge| (&charge.rule.rule, charge.cost))
+            .collect()
     }
 
     /// Returns the charges with their positions in the caller's request, for [`restore_places`].
     pub(crate) fn places(&self) -> Vec<(usize, Charge<'_>)> {
-        self.charges.iter().map(|charge| (charge.place, charge.as_charge(charge.rule.id))).collect()
+        self.charges
+            .iter()
+            .map(|charge| (charge.place, charge.as_charge(charge.rule.id)))
+            .collect()
     }
 
     /// Returns true if a charge is stored even when the request is denied.
@@ -76,7 +86,10 @@ impl Request {
 
     /// Returns true if any of these charges can be stored.
     pub(crate) fn may_store(&self, places: &[usize]) -> bool {
-        self.mode != Mode::Peek && places.iter().any(|place| !self.charges[*place].cost.is_zero())
+        self.mode != Mode::Peek
+            && places
+                .iter()
+                .any(|place| !self.charges[*place].cost.is_zero())
     }
 
     /// Returns the charges of each slot, by their positions in `charges`. Without a Cluster, all

@@ -152,8 +152,9 @@ impl Rules {
         let locals = local()?;
         let before = self.all();
         let each = before.iter().enumerate();
-        let mut places: HashMap<&str, usize> =
-            each.map(|(place, known)| (known.name.as_str(), place)).collect();
+        let mut places: HashMap<&str, usize> = each
+            .map(|(place, known)| (known.name.as_str(), place))
+            .collect();
         let mut rules = Vec::clone(&before);
         let mut ids = Vec::with_capacity(wanted.len());
         for (wanted, local) in wanted.iter().zip(locals) {
@@ -176,7 +177,10 @@ impl Rules {
             if let Some(rule) = rules.get_mut(id.0 as usize)
                 && rule.without_redis != *verdict
             {
-                *rule = Arc::new(PreparedRule { without_redis: *verdict, ..(**rule).clone() });
+                *rule = Arc::new(PreparedRule {
+                    without_redis: *verdict,
+                    ..(**rule).clone()
+                });
             }
         }
         self.all.store(Arc::new(rules));
@@ -194,8 +198,15 @@ impl Rules {
         let id = RuleId(place as u32);
         let old = rules.get(place).map(|old| &**old);
         let near = self.near_clients(id, wanted, old, since);
-        let RuleSpec { name, rule, near: capacity } = wanted;
-        let (kind, tag) = (AlgorithmKind::of(rule.limit()), algorithm::tag(rule.limit()));
+        let RuleSpec {
+            name,
+            rule,
+            near: capacity,
+        } = wanted;
+        let (kind, tag) = (
+            AlgorithmKind::of(rule.limit()),
+            algorithm::tag(rule.limit()),
+        );
         let is_near = capacity.is_some();
         let prepared = PreparedRule {
             id,
@@ -209,7 +220,11 @@ impl Rules {
             local,
             is_near,
             near,
-            claim_ttl: if is_near { claim_ttl(rule.limit(), self.sync) } else { Duration::ZERO },
+            claim_ttl: if is_near {
+                claim_ttl(rule.limit(), self.sync)
+            } else {
+                Duration::ZERO
+            },
             claim_tag: algorithm::claim_tag(rule),
             converted: Arc::default(),
             without_redis: old.and_then(|old| old.without_redis),
@@ -227,18 +242,30 @@ impl Rules {
     fn near_clients(
         &self,
         id: RuleId,
-        RuleSpec { rule, near: capacity, .. }: RuleSpec<'_>,
+        RuleSpec {
+            rule,
+            near: capacity,
+            ..
+        }: RuleSpec<'_>,
         old: Option<&PreparedRule>,
         since: Nanos,
     ) -> Option<Arc<ClientTable>> {
         let table = match capacity {
-            Some(capacity) => self.tables.get_or(id, || ClientTable::new(capacity, self.hasher)),
+            Some(capacity) => self
+                .tables
+                .get_or(id, || ClientTable::new(capacity, self.hasher)),
             None => old?.near.clone()?,
         };
         let is_near = capacity.is_some();
-        let time = LocalTime { local: since, offset: 0 };
+        let time = LocalTime {
+            local: since,
+            offset: 0,
+        };
         let changed = old.filter(|old| old.tag != algorithm::tag(rule.limit()));
-        let near_rule = is_near.then(|| NearRule { rule: rule.clone(), lag: rule.limit().lag() });
+        let near_rule = is_near.then(|| NearRule {
+            rule: rule.clone(),
+            lag: rule.limit().lag(),
+        });
         table.set_rule(near_rule, |client| {
             changed.inspect(|old| client.convert(old.rule.limit(), rule.limit(), time));
             if !is_near {
@@ -265,7 +292,15 @@ impl PreparedRule {
 
     /// Returns the script's parameters for the rule and a cost. `sign` is -1 to take the cost back.
     pub(crate) fn parameters(&self, cost: Cost, linger: Duration, sign: f64) -> Vec<u8> {
-        algorithm::pack(&algorithm::Terms { rule: &self.rule, cost, sign, linger }, self.tag)
+        algorithm::pack(
+            &algorithm::Terms {
+                rule: &self.rule,
+                cost,
+                sign,
+                linger,
+            },
+            self.tag,
+        )
     }
 
     /// Returns an error that names the rule if its requests cannot be decided in this mode.
@@ -276,7 +311,12 @@ impl PreparedRule {
 
     /// Returns the parameters that are earlier than those of `tag`, the latest first.
     fn history(&self, tag: u32) -> Vec<(u32, Limit)> {
-        let known = [(self.tag, *self.rule.limit())].into_iter().chain(self.earlier.clone());
-        known.filter(|(earlier, _)| *earlier != tag).take(EARLIER).collect()
+        let known = [(self.tag, *self.rule.limit())]
+            .into_iter()
+            .chain(self.earlier.clone());
+        known
+            .filter(|(earlier, _)| *earlier != tag)
+            .take(EARLIER)
+            .collect()
     }
 }

@@ -36,7 +36,9 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("status", &self.status()).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
     }
 }
 
@@ -74,10 +76,22 @@ impl Shared {
         }
         // If the local tables make no decisions, one store of the least capacity takes their place.
         let is_used = self.options.when_gone == WhenGone::Local;
-        let local = wanted.iter().map(|&(name, rule, capacity, _)| match is_used {
-            true => Preparation { name, rule, capacity, store: None },
-            false => Preparation { name, rule, capacity: 1, store: Some("unused") },
-        });
+        let local = wanted
+            .iter()
+            .map(|&(name, rule, capacity, _)| match is_used {
+                true => Preparation {
+                    name,
+                    rule,
+                    capacity,
+                    store: None,
+                },
+                false => Preparation {
+                    name,
+                    rule,
+                    capacity: 1,
+                    store: Some("unused"),
+                },
+            });
         let local: Vec<_> = local.collect();
         let shared: Vec<_> = wanted
             .iter()
@@ -87,7 +101,8 @@ impl Shared {
             })
             .collect();
         let since = self.clocks.now(self.clocks.last_given());
-        self.rules.prepare(&shared, since, || self.local.prepare_all(&local))
+        self.rules
+            .prepare(&shared, since, || self.local.prepare_all(&local))
     }
 
     /// Returns a charge with its key, slot and group.
@@ -100,7 +115,15 @@ impl Shared {
         let key = self.connection.keys.record(charge.key, &rule.key);
         let slot = self.connection.slot(&key);
         let group = self.connection.breakers.group(slot);
-        KeyedCharge { rule, client: charge.key.into(), cost: charge.cost, place, key, slot, group }
+        KeyedCharge {
+            rule,
+            client: charge.key.into(),
+            cost: charge.cost,
+            place,
+            key,
+            slot,
+            group,
+        }
     }
 
     /// Returns how long the records of a rule are kept after their counts have expired. While two windows
@@ -108,12 +131,18 @@ impl Shared {
     /// expired. Without it, a server with the longer window would find no record, and the client would start
     /// afresh.
     pub(crate) fn linger(&self, rule: &PreparedRule) -> Duration {
-        self.options.linger.max(rule.converted.kept_for(|| self.clocks.local()))
+        self.options
+            .linger
+            .max(rule.converted.kept_for(|| self.clocks.local()))
     }
 
     /// Returns the time at which a near client is judged.
     pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> LocalTime {
-        let offset = if given.is_some() { 0 } else { self.clocks.offsets[client.group].get() };
+        let offset = if given.is_some() {
+            0
+        } else {
+            self.clocks.offsets[client.group].get()
+        };
         LocalTime { local, offset }
     }
 
@@ -136,7 +165,12 @@ impl Shared {
         let rules = self.rules.all();
         let near = rules.iter().filter_map(|rule| rule.near.as_ref());
         let mut counts = self.connection.counters.read();
-        counts.near += self.rules.tables.iter().map(|table| table.decided()).sum::<u64>();
+        counts.near += self
+            .rules
+            .tables
+            .iter()
+            .map(|table| table.decided())
+            .sum::<u64>();
         Status {
             mode: self.connection.mode(),
             last_failure: self.connection.last_failure(),

@@ -192,10 +192,17 @@ impl GroupSupervisor {
     /// scripts, or be too far away.
     async fn probe_once(&self) -> Result<(), Fault> {
         let connection = &self.shared.connection;
-        let RedisConnection { probe, scripts, receipts, .. } = connection;
+        let RedisConnection {
+            probe,
+            scripts,
+            receipts,
+            ..
+        } = connection;
         let receipt = receipts.take(connection.slot(probe.key(self.group)));
         let call = probe.ask(scripts, self.link.clone(), self.group, receipt);
-        timeout(self.shared.options.deadline, call).await.unwrap_or(Err(Fault::Late))
+        timeout(self.shared.options.deadline, call)
+            .await
+            .unwrap_or(Err(Fault::Late))
     }
 
     async fn hand_over(&self) {
@@ -226,7 +233,11 @@ struct Backoff {
 impl Backoff {
     fn new(first: Duration, longest: Duration) -> Self {
         let first = first.min(longest);
-        Self { first, next: first, longest }
+        Self {
+            first,
+            next: first,
+            longest,
+        }
     }
 
     fn reset(&mut self) {

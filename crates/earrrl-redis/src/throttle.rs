@@ -60,7 +60,11 @@ impl RedisEngine {
         let now = shared.clocks.given(now);
         let answer = self::shift(shared, key, shift, now).await;
         let counters = &shared.connection.counters;
-        count(if answer.is_ok() { &counters.shared } else { &counters.alone });
+        count(if answer.is_ok() {
+            &counters.shared
+        } else {
+            &counters.alone
+        });
         answer.map_err(EngineError::from)
     }
 
@@ -76,7 +80,9 @@ impl RedisEngine {
         let mut command = redis::cmd("DEL");
         command.arg(record);
         let call = async { link.send(&command).await.map_err(Fault::from) };
-        let deleted = connection.within(self.shared().options.deadline, group, call).await;
+        let deleted = connection
+            .within(self.shared().options.deadline, group, call)
+            .await;
         Ok(deleted.map_err(EngineError::from)? == Value::Int(1))
     }
 }
@@ -94,14 +100,24 @@ async fn shift(
     let call = async {
         let keys = std::slice::from_ref(&record);
         let script = &shared.connection.scripts.throttle;
-        let answer = link.call(script, keys, std::slice::from_ref(&arguments)).await?;
+        let answer = link
+            .call(script, keys, std::slice::from_ref(&arguments))
+            .await?;
         let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-        let Value::BulkString(bytes) = answer else { return Err(nonsense()) };
+        let Value::BulkString(bytes) = answer else {
+            return Err(nonsense());
+        };
         let (time, before) = split_time(&bytes).ok_or_else(nonsense)?;
         let now = now.or(time).ok_or_else(nonsense)?;
-        Ok(Shifted { now: i128::from(now.get()) << 16, before: decode(before) })
+        Ok(Shifted {
+            now: i128::from(now.get()) << 16,
+            before: decode(before),
+        })
     };
-    shared.connection.within(shared.options.deadline, group, call).await
+    shared
+        .connection
+        .within(shared.options.deadline, group, call)
+        .await
 }
 
 fn arguments(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
@@ -111,7 +127,10 @@ fn arguments(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
     let linger = linger.as_millis() as f64;
     let Shift { by, most } = shift;
     let numbers = [now, whole(by), rest(by), whole(most), rest(most), linger];
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect()
 }
 
 /// Reads the time in a record: seven bytes of microseconds, and four bytes of the remaining units.

@@ -16,7 +16,11 @@ use crate::support::{PATIENCE, Server};
 const STRETCH: usize = 500;
 
 fn requests() -> usize {
-    if std::env::var_os("EARRRL_LONG").is_some() { 1_000_000 } else { 2_000 }
+    if std::env::var_os("EARRRL_LONG").is_some() {
+        1_000_000
+    } else {
+        2_000
+    }
 }
 
 /// Returns a random number of two or three digits, from a thousandth to many thousands.
@@ -51,7 +55,10 @@ fn rule(algorithm: &str, random: &mut Random) -> (Rule, f64) {
     let mut refused = String::new();
     for _ in 0..TRIES {
         let (text, pace) = rule_text(algorithm, random);
-        match text.parse::<Rule>().and_then(|rule| check_rule(&rule).map(|()| rule)) {
+        match text
+            .parse::<Rule>()
+            .and_then(|rule| check_rule(&rule).map(|()| rule))
+        {
             Ok(rule) => return (varied(rule, pace, random), pace),
             Err(error) => refused = format!("`{text}`: {error}"),
         }
@@ -66,12 +73,21 @@ fn rule_text(algorithm: &str, random: &mut Random) -> (String, f64) {
     match algorithm {
         "recent-average" => {
             let rate = number(random, 2);
-            (format!("recent-average {rate:.5}/1s half-life={span} {policy}"), 1.0 / rate)
+            (
+                format!("recent-average {rate:.5}/1s half-life={span} {policy}"),
+                1.0 / rate,
+            )
         }
-        "exponential" => (format!("exponential {quota}/{span} {policy}"), secs / quota as f64),
+        "exponential" => (
+            format!("exponential {quota}/{span} {policy}"),
+            secs / quota as f64,
+        ),
         "token-bucket" => {
             let rate = whole(random);
-            (format!("token-bucket {quota} refill={rate}/{span}"), secs / rate as f64)
+            (
+                format!("token-bucket {quota} refill={rate}/{span}"),
+                secs / rate as f64,
+            )
         }
         "sliding-window" => {
             let parts = 1 + random.below(70);
@@ -81,9 +97,15 @@ fn rule_text(algorithm: &str, random: &mut Random) -> (String, f64) {
         }
         "sliding-log" => {
             let quota = quota.min(1000);
-            (format!("sliding-log {quota}/{span} {policy}"), secs / quota as f64)
+            (
+                format!("sliding-log {quota}/{span} {policy}"),
+                secs / quota as f64,
+            )
         }
-        other => (format!("{other} {quota}/{span} {policy}"), secs / quota as f64),
+        other => (
+            format!("{other} {quota}/{span} {policy}"),
+            secs / quota as f64,
+        ),
     }
 }
 
@@ -103,14 +125,30 @@ fn varied(rule: Rule, pace: f64, random: &mut Random) -> Rule {
 }
 
 fn cost(random: &mut Random) -> Cost {
-    let text = random.pick(&["1", "1", "1", "1", "1", "0", "2", "3", "0.1", "0.000000001", "50"]);
+    let text = random.pick(&[
+        "1",
+        "1",
+        "1",
+        "1",
+        "1",
+        "0",
+        "2",
+        "3",
+        "0.1",
+        "0.000000001",
+        "50",
+    ]);
     text.parse().unwrap()
 }
 
 /// Returns a random amount to refund. For a recent average it is small, since after a large refund
 /// the remaining count is known less precisely.
 fn refund(algorithm: &str, random: &mut Random) -> Cost {
-    if algorithm == "recent-average" { "0.01".parse().unwrap() } else { cost(random) }
+    if algorithm == "recent-average" {
+        "0.01".parse().unwrap()
+    } else {
+        cost(random)
+    }
 }
 
 /// Returns the time of the next request: the same instant, about as fast as is allowed, or much
@@ -157,7 +195,11 @@ async fn agree(algorithm: &str, seed: u64) {
             let charge = (0, random.pick(&[&b"a"[..], b"b"]).to_owned(), amount);
             let asked = lockstep.ask(operation, &[charge], now).await;
             asked.unwrap_or_else(|error| panic!("{error}"));
-            last = if operation == Operation::Check { now } else { last };
+            last = if operation == Operation::Check {
+                now
+            } else {
+                last
+            };
         }
         compared += lockstep.compared;
         server.command::<String>(&["FLUSHALL", "ASYNC"]).unwrap();

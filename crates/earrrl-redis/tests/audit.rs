@@ -44,11 +44,29 @@ use Fault::{
     Stopped, Swallowed,
 };
 
-const FAULTS: [Fault; 9] =
-    [Killed, Stopped, Swallowed, Cut, Lossy, ScriptsFlushed, ClockBack, ClockForward, Flushed];
+const FAULTS: [Fault; 9] = [
+    Killed,
+    Stopped,
+    Swallowed,
+    Cut,
+    Lossy,
+    ScriptsFlushed,
+    ClockBack,
+    ClockForward,
+    Flushed,
+];
 
-const CLUSTER_FAULTS: [Fault; 9] =
-    [Resharded, FailedOver, Killed, Stopped, Cut, ScriptsFlushed, ClockBack, ClockForward, Flushed];
+const CLUSTER_FAULTS: [Fault; 9] = [
+    Resharded,
+    FailedOver,
+    Killed,
+    Stopped,
+    Cut,
+    ScriptsFlushed,
+    ClockBack,
+    ClockForward,
+    Flushed,
+];
 
 /// The requests of each client under one rule.
 #[derive(Default)]
@@ -60,7 +78,10 @@ struct Ledger {
 
 impl Ledger {
     fn all(&self) -> u64 {
-        self.sent.iter().map(|sent| sent.load(Ordering::SeqCst)).sum()
+        self.sent
+            .iter()
+            .map(|sent| sent.load(Ordering::SeqCst))
+            .sum()
     }
 
     fn forget(&self) {
@@ -95,7 +116,11 @@ fn load(
                 // loses its data may be lost, too.
                 ledger.sent[number].fetch_add(1, Ordering::SeqCst);
                 let key = client(round, number);
-                let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+                let charge = Charge {
+                    rule,
+                    key: key.as_bytes(),
+                    cost: Cost::ONE,
+                };
                 let decision = node.decide(&[charge], Mode::Check, None).await.unwrap();
                 assert!(decision.allowed, "{decision:?}");
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -118,7 +143,9 @@ async fn patient(mut options: Options, deadline: Duration) -> Arc<RedisEngine> {
 }
 
 fn left_alone(nodes: &[Arc<RedisEngine>]) -> bool {
-    nodes.iter().all(|node| node.status().mode != EngineMode::Shared)
+    nodes
+        .iter()
+        .all(|node| node.status().mode != EngineMode::Shared)
 }
 
 /// A system that can be broken.
@@ -140,7 +167,10 @@ impl Single {
     async fn start() -> Self {
         let server =
             Server::start_with_a_clock(&["--appendonly", "yes", "--appendfsync", "always"]).await;
-        let proxies = [Proxy::start(server.port).await, Proxy::start(server.port).await];
+        let proxies = [
+            Proxy::start(server.port).await,
+            Proxy::start(server.port).await,
+        ];
         Self { server, proxies }
     }
 }
@@ -180,7 +210,12 @@ impl Scene for Single {
                 }
             }
             Lossy => {
-                let late = || nodes.iter().map(|node| node.status().counts.late).sum::<u64>();
+                let late = || {
+                    nodes
+                        .iter()
+                        .map(|node| node.status().counts.late)
+                        .sum::<u64>()
+                };
                 let before = late();
                 proxies.iter().for_each(|proxy| proxy.lose_one_in(50));
                 until("something is late", || late() > before).await;
@@ -196,7 +231,9 @@ fn strike_server(fault: Fault, server: &Server) {
     match fault {
         Cut => {
             for _ in 0..20 {
-                server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).ok();
+                server
+                    .command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"])
+                    .ok();
             }
         }
         ScriptsFlushed => drop(server.command::<String>(&["SCRIPT", "FLUSH"]).unwrap()),
@@ -224,7 +261,11 @@ impl Scene for Cluster {
             Stopped => {
                 let master = self.master_of(slot);
                 self.nodes[master].signal("STOP");
-                let felt = || nodes.iter().all(|node| node.status().mode == EngineMode::Partly);
+                let felt = || {
+                    nodes
+                        .iter()
+                        .all(|node| node.status().mode == EngineMode::Partly)
+                };
                 until("a stopped shard is left alone", felt).await;
                 self.nodes[master].signal("CONT");
             }
@@ -234,14 +275,20 @@ impl Scene for Cluster {
             }
             Resharded => {
                 let from = self.master_of(slot);
-                let mut masters = [0, 8000, 16_000].map(|slot| self.master_of(slot)).into_iter();
+                let mut masters = [0, 8000, 16_000]
+                    .map(|slot| self.master_of(slot))
+                    .into_iter();
                 let to = masters.find(|master| *master != from).unwrap();
                 self.move_slot(slot, from, to);
             }
             Killed => {
                 let master = self.master_of(slot);
                 self.nodes[master].kill();
-                let felt = || nodes.iter().all(|node| node.status().mode == EngineMode::Partly);
+                let felt = || {
+                    nodes
+                        .iter()
+                        .all(|node| node.status().mode == EngineMode::Partly)
+                };
                 until("a killed shard is left alone", felt).await;
                 self.nodes[master].restart().await;
                 until("the Cluster is whole", || self.is_whole()).await;
@@ -250,15 +297,27 @@ impl Scene for Cluster {
                 let masters = self.nodes.iter().filter(|server| server.is_master());
                 masters.for_each(|server| strike_server(fault, server));
             }
-            _ => self.nodes.iter().for_each(|server| strike_server(fault, server)),
+            _ => self
+                .nodes
+                .iter()
+                .for_each(|server| strike_server(fault, server)),
         }
     }
 }
 
 /// Returns a client's count in Redis.
 async fn counted(node: &RedisEngine, rule: RuleId, key: &str) -> u64 {
-    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
-    9_000_000 - node.decide(&[charge], Mode::Peek, None).await.unwrap().remaining
+    let charge = Charge {
+        rule,
+        key: key.as_bytes(),
+        cost: Cost::ONE,
+    };
+    9_000_000
+        - node
+            .decide(&[charge], Mode::Peek, None)
+            .await
+            .unwrap()
+            .remaining
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,9 +366,10 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
     let stop = Arc::<AtomicBool>::default();
     let ledgers = [Arc::<Ledger>::default(), Arc::<Ledger>::default()];
     let (rule, mut tasks) = (WIDE.parse().unwrap(), Vec::new());
-    for (name, how, ledger) in
-        [("near", Consistency::Near, &ledgers[0]), ("exact", Consistency::Exact, &ledgers[1])]
-    {
+    for (name, how, ledger) in [
+        ("near", Consistency::Near, &ledgers[0]),
+        ("exact", Consistency::Exact, &ledgers[1]),
+    ] {
         for node in nodes {
             let rule = node.prepare_as(name, &rule, 1000, how).unwrap();
             tasks.extend(load(node, rule, ledger, &stop, round));
@@ -325,7 +385,10 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
             assert!(node.ready(PATIENCE).await, "{:?}", node.status());
         }
         let before = [ledgers[0].all(), ledgers[1].all()];
-        until("decisions go on", || (0..2).all(|of| ledgers[of].all() > before[of] + 100)).await;
+        until("decisions go on", || {
+            (0..2).all(|of| ledgers[of].all() > before[of] + 100)
+        })
+        .await;
     }
     stop.store(true, Ordering::SeqCst);
     for task in tasks {
@@ -342,9 +405,10 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
     }
     // Calls for a slot that is moving have no receipts.
     let moves = faults.iter().filter(|fault| **fault == Resharded).count() as u64;
-    for (name, ledger, twice) in
-        [("near", &ledgers[0], 0), ("exact", &ledgers[1], NODES * TASKS as u64 * moves)]
-    {
+    for (name, ledger, twice) in [
+        ("near", &ledgers[0], 0),
+        ("exact", &ledgers[1], NODES * TASKS as u64 * moves),
+    ] {
         // A node that joins after the faults, and waits for Redis, reports exactly what Redis has
         // stored.
         let reader = patient(scene.options(0), PATIENCE).await;
@@ -354,7 +418,10 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
             let sent = ledger.sent[number].load(Ordering::SeqCst);
             let lost = ledger.lost[number].load(Ordering::SeqCst);
             let counted = counted(&reader, rule, &client(round, number)).await;
-            assert!(counted >= sent - lost, "{name} {number}: {counted} of {sent} less {lost}");
+            assert!(
+                counted >= sent - lost,
+                "{name} {number}: {counted} of {sent} less {lost}"
+            );
             if counted > sent {
                 println!("{name} {number}: {counted} of {sent}");
             }

@@ -24,7 +24,11 @@ async fn ask(engine: &RedisEngine, mode: Mode, charges: &[Charge<'_>]) -> Decisi
 }
 
 fn charge(rule: RuleId, key: &[u8]) -> Charge<'_> {
-    Charge { rule, key, cost: Cost::ONE }
+    Charge {
+        rule,
+        key,
+        cost: Cost::ONE,
+    }
 }
 
 /// Limits that refill within seconds must also do so after the clock was set back by an hour, and
@@ -47,7 +51,12 @@ async fn a_clock_set_back_locks_nobody_out() {
         for _ in 0..20 {
             ask(&engine, Mode::Check, &[charge(rule, b"k")]).await;
         }
-        assert!(!ask(&engine, Mode::Check, &[charge(rule, b"k")]).await.allowed, "{text}");
+        assert!(
+            !ask(&engine, Mode::Check, &[charge(rule, b"k")])
+                .await
+                .allowed,
+            "{text}"
+        );
         let time = || server.command::<Vec<u64>>(&["TIME"]).unwrap()[0];
         let before = time();
         server.put_behind(Duration::from_secs(3600));
@@ -58,7 +67,10 @@ async fn a_clock_set_back_locks_nobody_out() {
         };
         let peeked = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
         let denied = waits(ask(&engine, Mode::Check, &[charge(rule, b"k")]).await);
-        assert!(peeked.max(denied) < Duration::from_secs(60), "{text}: {peeked:?}, {denied:?}");
+        assert!(
+            peeked.max(denied) < Duration::from_secs(60),
+            "{text}: {peeked:?}, {denied:?}"
+        );
         // The wait is stored, and gets shorter as time passes.
         let first = waits(ask(&engine, Mode::Peek, &[charge(rule, b"k")]).await);
         let mut next = first;
@@ -72,12 +84,17 @@ async fn a_clock_set_back_locks_nobody_out() {
 /// first.
 #[tokio::test]
 async fn a_clock_set_back_throttles_nobody() {
-    let (server, second) = (Server::start_with_a_clock(&[]).await, 1_000_000_000i128 << 16);
+    let (server, second) = (
+        Server::start_with_a_clock(&[]).await,
+        1_000_000_000i128 << 16,
+    );
     let engine = connect(Options::new(&server.url())).await;
     let ahead = async |seconds: i128| {
         let (by, most) = (seconds * second, 1000 * second);
         let shifted = engine.shift(b"k", Shift { by, most }, None).await.unwrap();
-        shifted.before.map(|before| (before - shifted.now) as f64 / second as f64)
+        shifted
+            .before
+            .map(|before| (before - shifted.now) as f64 / second as f64)
     };
     assert_eq!(ahead(500).await, None);
     for (behind, expected) in [(3600, 500.0), (3660, 510.0), (90_000, 520.0), (0, 0.0)] {
@@ -88,8 +105,14 @@ async fn a_clock_set_back_throttles_nobody() {
         })
         .await;
         let before = ahead(10).await.unwrap_or_default();
-        assert!(before < expected + 1.0, "{behind} s behind: {before} s ahead");
-        assert!(before > expected - 60.0 || behind == 0, "{behind} s behind: {before} s ahead");
+        assert!(
+            before < expected + 1.0,
+            "{behind} s behind: {before} s ahead"
+        );
+        assert!(
+            before > expected - 60.0 || behind == 0,
+            "{behind} s behind: {before} s ahead"
+        );
     }
 }
 
@@ -103,7 +126,9 @@ async fn a_denied_request_leaves_nothing_though_clocks_differ() {
     }
     let urls = cluster.urls();
     let engine = connect(Options::cluster(urls.iter().map(String::as_str))).await;
-    let narrow = engine.prepare("narrow", &"gcra 1/3650d burst=1".parse().unwrap()).unwrap();
+    let narrow = engine
+        .prepare("narrow", &"gcra 1/3650d burst=1".parse().unwrap())
+        .unwrap();
     for text in [
         "sliding-log 300/1h",
         "fixed-window 300/1d",
@@ -119,8 +144,13 @@ async fn a_denied_request_leaves_nothing_though_clocks_differ() {
             for _ in 0..10 {
                 ask(&engine, Mode::Check, &charges).await;
             }
-            let left = ask(&engine, Mode::Peek, &[charge(wide, key)]).await.remaining;
-            assert!(left >= 299, "{text}: of 10 requests at most one was allowed, {left} are left");
+            let left = ask(&engine, Mode::Peek, &[charge(wide, key)])
+                .await
+                .remaining;
+            assert!(
+                left >= 299,
+                "{text}: of 10 requests at most one was allowed, {left} are left"
+            );
         }
     }
 }
@@ -147,7 +177,8 @@ async fn near_clients_are_not_denied_when_the_clock_is_set() {
     let prepare = |node: &RedisEngine| {
         let near = |rule: &&str| {
             let name = rule.split(' ').next().unwrap();
-            node.prepare_as(name, &rule.parse().unwrap(), 1000, Consistency::Near).unwrap()
+            node.prepare_as(name, &rule.parse().unwrap(), 1000, Consistency::Near)
+                .unwrap()
         };
         RULES.iter().map(near).collect::<Vec<_>>()
     };
@@ -192,11 +223,15 @@ struct SetClock {
 
 impl SetClock {
     fn new(ahead_secs: i64) -> Arc<Self> {
-        Arc::new(Self { clock: SystemClock::new(), ahead: (ahead_secs * 1_000_000_000).into() })
+        Arc::new(Self {
+            clock: SystemClock::new(),
+            ahead: (ahead_secs * 1_000_000_000).into(),
+        })
     }
 
     fn set(&self, ahead_secs: i64) {
-        self.ahead.store(ahead_secs * 1_000_000_000, Ordering::Relaxed);
+        self.ahead
+            .store(ahead_secs * 1_000_000_000, Ordering::Relaxed);
     }
 }
 
@@ -243,17 +278,27 @@ impl Node {
                     continue;
                 }
                 let name = format!("{kind}-{algorithm}");
-                rules.push((engine.prepare_as(&name, &rule, 100, consistency).unwrap(), name));
+                rules.push((
+                    engine.prepare_as(&name, &rule, 100, consistency).unwrap(),
+                    name,
+                ));
             }
         }
-        Self { engine, clock, rules }
+        Self {
+            engine,
+            clock,
+            rules,
+        }
     }
 
     /// Sends a client's request under each rule. Returns the rules that deny it.
     async fn denials(&self, key: &[u8]) -> Vec<String> {
         let mut denied = Vec::new();
         for (rule, name) in &self.rules {
-            if !ask(&self.engine, Mode::Check, &[charge(*rule, key)]).await.allowed {
+            if !ask(&self.engine, Mode::Check, &[charge(*rule, key)])
+                .await
+                .allowed
+            {
                 denied.push(name.clone());
             }
         }
@@ -270,7 +315,10 @@ async fn denials_after_a_step(seconds: i64, of_redis: bool, of_servers: bool) ->
     let server = Server::start_with_a_clock(&[]).await;
     server.put_behind(behind(0));
     let url = server.url();
-    let mut nodes = [Node::start(&url, -BASE).await, Node::start(&url, -BASE).await];
+    let mut nodes = [
+        Node::start(&url, -BASE).await,
+        Node::start(&url, -BASE).await,
+    ];
     let mut denied = Vec::new();
     for turn in 0..80 {
         if turn == 20 && of_redis {
@@ -300,7 +348,12 @@ async fn steps_deny_nobody(of_redis: bool, of_servers: bool) {
     const STEPS: [i64; 6] = [-60, 60, -3600, 3600, -86_400, 86_400];
     let steps = STEPS.map(|seconds| denials_after_a_step(seconds, of_redis, of_servers));
     let denied = futures_util::future::join_all(steps).await.concat();
-    assert!(denied.is_empty(), "{} denials: {:?}", denied.len(), &denied[..denied.len().min(9)]);
+    assert!(
+        denied.is_empty(),
+        "{} denials: {:?}",
+        denied.len(),
+        &denied[..denied.len().min(9)]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -327,7 +380,9 @@ async fn allowed(
 ) -> u32 {
     let mut allowed = 0;
     for turn in 0..times {
-        let decision = engine.decide(&[asked], Mode::Check, Some(from + every * turn)).await;
+        let decision = engine
+            .decide(&[asked], Mode::Check, Some(from + every * turn))
+            .await;
         allowed += u32::from(decision.unwrap().allowed);
     }
     allowed
@@ -340,7 +395,12 @@ async fn allowed(
 async fn windows_keep_their_counts_when_the_clock_is_set_back() {
     let (server, mut wrong) = (Server::start(&[]).await, Vec::new());
     let start = Nanos::from_secs(1_800_000_000);
-    for name in ["fixed-window", "sliding-counter", "sliding-log", "sliding-window"] {
+    for name in [
+        "fixed-window",
+        "sliding-counter",
+        "sliding-log",
+        "sliding-window",
+    ] {
         for (span, window) in [("1m", 60), ("1h", 3600)] {
             let window = Duration::from_secs(window);
             let rule: Rule = format!("{name} 100/{span}").parse().unwrap();
@@ -371,7 +431,9 @@ async fn windows_keep_their_counts_when_the_clock_is_set_back() {
                     };
                     if !right {
                         let key = String::from_utf8_lossy(key);
-                        wrong.push(format!("{rule}, {step} windows: {key} {before} {rest} {left}"));
+                        wrong.push(format!(
+                            "{rule}, {step} windows: {key} {before} {rest} {left}"
+                        ));
                     }
                 }
             }

@@ -39,24 +39,40 @@ type Pending = (HoldId, u64, u64);
 
 impl Client<'_> {
     fn charge(&self, cost: u64) -> Charge<'_> {
-        Charge { rule: self.rule, key: self.key.as_bytes(), cost: Cost::from_units(cost) }
+        Charge {
+            rule: self.rule,
+            key: self.key.as_bytes(),
+            cost: Cost::from_units(cost),
+        }
     }
 
     /// Sends a request, which is allowed. One of cost 0 was never sent.
     async fn check(&self, cost: u64, now: Nanos) {
         if cost > 0 {
             let asked = [self.charge(cost)];
-            assert!(self.engine.decide(&asked, Mode::Check, Some(now)).await.unwrap().allowed);
+            assert!(
+                self.engine
+                    .decide(&asked, Mode::Check, Some(now))
+                    .await
+                    .unwrap()
+                    .allowed
+            );
         }
     }
 
     async fn remaining(&self, now: Nanos) -> u64 {
-        let peek = self.engine.decide(&[self.charge(1)], Mode::Peek, Some(now)).await;
+        let peek = self
+            .engine
+            .decide(&[self.charge(1)], Mode::Peek, Some(now))
+            .await;
         peek.unwrap().remaining
     }
 
     async fn hold(&self, cost: u64, now: Nanos) -> HoldId {
-        let holding = self.engine.hold(&[self.charge(cost)], HoldTerms::default(), Some(now)).await;
+        let holding = self
+            .engine
+            .hold(&[self.charge(cost)], HoldTerms::default(), Some(now))
+            .await;
         holding.unwrap().id.unwrap()
     }
 
@@ -67,14 +83,22 @@ impl Client<'_> {
         let committed = self.engine.commit(id, actual, Some(now)).await.unwrap();
         let freed = committed.decision.remaining.saturating_sub(before);
         assert!(freed <= estimate + slack, "{freed} of {estimate}");
-        let peeked = self.engine.decide(&[self.charge(1)], Mode::Peek, Some(now)).await.unwrap();
+        let peeked = self
+            .engine
+            .decide(&[self.charge(1)], Mode::Peek, Some(now))
+            .await
+            .unwrap();
         assert_eq!(committed.decision, peeked);
     }
 }
 
 /// Makes the same random requests of one client in several ways, and compares what is left of the quota.
 async fn compare(engine: &RedisEngine, rule: RuleId, nth: u64, (text, slack): (&str, u64)) {
-    let of = |way: &str| Client { engine, rule, key: format!("{way}-{nth}") };
+    let of = |way: &str| Client {
+        engine,
+        rule,
+        key: format!("{way}-{nth}"),
+    };
     let (one, other) = (of("committed"), of("in another order"));
     let (estimated, checked, exact) = (of("estimated"), of("checked"), of("exact"));
     for client in [&one, &other, &estimated, &checked, &exact] {
@@ -101,13 +125,25 @@ async fn compare(engine: &RedisEngine, rule: RuleId, nth: u64, (text, slack): (&
         let next = others.swap_remove(random.below(others.len() as u64) as usize);
         other.commit(next, now, slack).await;
     }
-    assert_eq!(estimated.remaining(now).await, checked.remaining(now).await, "{text}, {nth}");
+    assert_eq!(
+        estimated.remaining(now).await,
+        checked.remaining(now).await,
+        "{text}, {nth}"
+    );
     // The bound of an exponential average is the difference of the costs, in either order.
-    let slack = if text.starts_with("exponential") { difference + 1 } else { slack };
+    let slack = if text.starts_with("exponential") {
+        difference + 1
+    } else {
+        slack
+    };
     let wanted = exact.remaining(now).await;
     for client in [&one, &other] {
         let found = client.remaining(now).await;
-        assert!(found.abs_diff(wanted) <= slack, "{text}, {}: {found}, {wanted}", client.key);
+        assert!(
+            found.abs_diff(wanted) <= slack,
+            "{text}, {}: {found}, {wanted}",
+            client.key
+        );
     }
 }
 
@@ -117,7 +153,11 @@ async fn compare(engine: &RedisEngine, rule: RuleId, nth: u64, (text, slack): (&
 async fn commits_leave_what_the_actual_costs_leave_in_any_order() {
     let server = Server::start(&[]).await;
     let engine = node(Options::new(&server.url())).await;
-    let rounds = if std::env::var_os("EARRRL_LONG").is_some() { 300 } else { 15 };
+    let rounds = if std::env::var_os("EARRRL_LONG").is_some() {
+        300
+    } else {
+        15
+    };
     for (number, rule) in RULES.into_iter().enumerate() {
         let id = prepare(&engine, &format!("rule-{number}"), rule.0);
         for nth in 0..rounds {
@@ -141,7 +181,11 @@ async fn an_excess_goes_with_the_window_of_its_reservation() {
     let engine = node(Options::new(&server.url())).await;
     for (number, text) in WINDOWS.into_iter().enumerate() {
         let rule = prepare(&engine, &format!("window-{number}"), text);
-        let client = Client { engine: &engine, rule, key: "alice".to_owned() };
+        let client = Client {
+            engine: &engine,
+            rule,
+            key: "alice".to_owned(),
+        };
         // An engine's time never goes back.
         let start = START + Duration::from_secs(10) * number as u32;
         let later = start + Duration::from_millis(4100);

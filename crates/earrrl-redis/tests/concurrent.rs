@@ -21,7 +21,11 @@ const START: Nanos = Nanos::from_secs(1_800_000_000);
 const STREAMS: &str = "concurrent 5 timeout=60s";
 
 fn charge(rule: RuleId, cost: u64) -> Charge<'static> {
-    Charge { rule, key: b"alice", cost: Cost::from_units(cost) }
+    Charge {
+        rule,
+        key: b"alice",
+        cost: Cost::from_units(cost),
+    }
 }
 
 const fn secs(secs: u64) -> Duration {
@@ -29,15 +33,25 @@ const fn secs(secs: u64) -> Duration {
 }
 
 async fn hold(engine: &RedisEngine, charges: &[Charge<'_>], now: Option<Nanos>) -> Option<HoldId> {
-    engine.hold(charges, HoldTerms::default(), now).await.unwrap().id
+    engine
+        .hold(charges, HoldTerms::default(), now)
+        .await
+        .unwrap()
+        .id
 }
 
 async fn free(engine: &RedisEngine, rule: RuleId, now: Option<Nanos>) -> u64 {
-    engine.decide(&[charge(rule, 1)], Mode::Peek, now).await.unwrap().remaining
+    engine
+        .decide(&[charge(rule, 1)], Mode::Peek, now)
+        .await
+        .unwrap()
+        .remaining
 }
 
 async fn commit(engine: &RedisEngine, id: HoldId, now: Option<Nanos>) -> bool {
-    let committed = engine.commit(id, Actual::All(Cost::from_units(731)), now).await;
+    let committed = engine
+        .commit(id, Actual::All(Cost::from_units(731)), now)
+        .await;
     committed.is_ok_and(|committed| !committed.repeated)
 }
 
@@ -49,9 +63,13 @@ async fn places_are_those_of_the_engine_in_memory() {
     let (mut random, mut now) = (Random::new(31), START);
     for stretch in 0..4u64 {
         let name = format!("streams-{stretch}");
-        let rules = engines.each_ref().map(|engine| prepare(engine, &name, STREAMS));
+        let rules = engines
+            .each_ref()
+            .map(|engine| prepare(engine, &name, STREAMS));
         let memory = MemoryEngine::with_clock(100, ManualClock::new(START)).unwrap();
-        let known = memory.prepare_with("streams", &STREAMS.parse().unwrap(), 100).unwrap();
+        let known = memory
+            .prepare_with("streams", &STREAMS.parse().unwrap(), 100)
+            .unwrap();
         let mut ids: VecDeque<(HoldId, HoldId)> = VecDeque::new();
         for step in 0..200 {
             now = now + Duration::from_millis(1 + random.below(9_000));
@@ -84,29 +102,56 @@ async fn places_are_those_of_the_engine_in_memory() {
                 }
                 _ => {}
             }
-            let peek = memory.decide(&[charge(known, 1)], Mode::Peek, at).into_inner().unwrap();
-            assert_eq!(free(engine, rules[node], at).await, peek.remaining, "{step}");
+            let peek = memory
+                .decide(&[charge(known, 1)], Mode::Peek, at)
+                .into_inner()
+                .unwrap();
+            assert_eq!(
+                free(engine, rules[node], at).await,
+                peek.remaining,
+                "{step}"
+            );
         }
     }
 }
 
 async fn a_place_is_combined_renewed_and_freed(engines: &[RedisEngine; 2]) {
     let at = |after: u64| Some(START + secs(after));
-    let streams =
-        engines.each_ref().map(|engine| prepare(engine, "streams", "concurrent 2 timeout=60s"));
-    let tokens = engines.each_ref().map(|engine| prepare(engine, "tokens", "fixed-window 100/1d"));
+    let streams = engines
+        .each_ref()
+        .map(|engine| prepare(engine, "streams", "concurrent 2 timeout=60s"));
+    let tokens = engines
+        .each_ref()
+        .map(|engine| prepare(engine, "tokens", "fixed-window 100/1d"));
     let both = |cost| {
         let key = b"bob".as_slice();
-        [charge(streams[0], 1), Charge { rule: tokens[0], key, cost: Cost::from_units(cost) }]
+        [
+            charge(streams[0], 1),
+            Charge {
+                rule: tokens[0],
+                key,
+                cost: Cost::from_units(cost),
+            },
+        ]
     };
     let first = hold(&engines[0], &both(60), at(0)).await.unwrap();
-    assert_eq!(hold(&engines[0], &both(60), at(1)).await, None, "too many tokens");
+    assert_eq!(
+        hold(&engines[0], &both(60), at(1)).await,
+        None,
+        "too many tokens"
+    );
     assert_eq!(free(&engines[1], streams[1], at(1)).await, 1);
     let second = hold(&engines[0], &both(10), at(2)).await.unwrap();
     assert_eq!(hold(&engines[0], &both(1), at(3)).await, None, "no place");
     for after in [50, 100, 150] {
-        engines[1].renew(second, secs(600), at(after)).await.unwrap();
-        assert_eq!(free(&engines[0], streams[0], at(after)).await, u64::from(after >= 60));
+        engines[1]
+            .renew(second, secs(600), at(after))
+            .await
+            .unwrap();
+        assert_eq!(
+            free(&engines[0], streams[0], at(after)).await,
+            u64::from(after >= 60)
+        );
     }
     let late = engines[1].renew(first, secs(60), at(61)).await;
     assert_eq!(late, Err(EngineError::UnknownReservation(first)));
@@ -136,7 +181,9 @@ async fn a_place_combines_with_tokens_on_a_cluster() {
 async fn no_instant_sees_more_holders_than_the_bound_on_two_nodes() {
     let server = Server::start(&[]).await;
     let engines = Arc::new(nodes(&server).await);
-    let rules = engines.each_ref().map(|engine| prepare(engine, "streams", STREAMS));
+    let rules = engines
+        .each_ref()
+        .map(|engine| prepare(engine, "streams", STREAMS));
     let live = Arc::new(AtomicU64::new(0));
     let workers = (0..20u64).map(|worker| {
         let (engines, live) = (engines.clone(), live.clone());
@@ -178,8 +225,12 @@ async fn a_record_does_not_grow_behind_a_long_holder() {
     let at = |micros: u64| Some(START + Duration::from_micros(micros));
     hold(&engine, &[charge(rule, 1)], at(0)).await.unwrap();
     for round in 0..300 {
-        let older = hold(&engine, &[charge(rule, 1)], at(10 * round + 1)).await.unwrap();
-        let newer = hold(&engine, &[charge(rule, 1)], at(10 * round + 2)).await.unwrap();
+        let older = hold(&engine, &[charge(rule, 1)], at(10 * round + 1))
+            .await
+            .unwrap();
+        let newer = hold(&engine, &[charge(rule, 1)], at(10 * round + 2))
+            .await
+            .unwrap();
         assert!(commit(&engine, older, at(10 * round + 3)).await);
         assert!(commit(&engine, newer, at(10 * round + 4)).await);
     }
@@ -196,9 +247,16 @@ async fn checks_and_near_rules_are_refused() {
     let engine = node(Options::new(&server.url())).await;
     let rule = prepare(&engine, "streams", STREAMS);
     let tokens = prepare(&engine, "tokens", "fixed-window 100/1d");
-    for charges in [&[charge(rule, 1)][..], &[charge(tokens, 1), charge(rule, 1)]] {
+    for charges in [
+        &[charge(rule, 1)][..],
+        &[charge(tokens, 1), charge(rule, 1)],
+    ] {
         for mode in [Mode::Check, Mode::Charge] {
-            let error = engine.decide(charges, mode, None).await.unwrap_err().to_string();
+            let error = engine
+                .decide(charges, mode, None)
+                .await
+                .unwrap_err()
+                .to_string();
             assert!(
                 error.starts_with("rule streams: `concurrent 5 timeout=60s` counts"),
                 "{error}"
@@ -206,7 +264,17 @@ async fn checks_and_near_rules_are_refused() {
         }
     }
     assert!(engine.refund(&charge(rule, 1), None, None).await.is_err());
-    assert_eq!((free(&engine, rule, None).await, free(&engine, tokens, None).await), (5, 100));
+    assert_eq!(
+        (
+            free(&engine, rule, None).await,
+            free(&engine, tokens, None).await
+        ),
+        (5, 100)
+    );
     let near = engine.prepare_as("near", &STREAMS.parse().unwrap(), 100, Consistency::Near);
-    assert!(near.unwrap_err().to_string().contains("concurrent is always exact"));
+    assert!(
+        near.unwrap_err()
+            .to_string()
+            .contains("concurrent is always exact")
+    );
 }

@@ -24,9 +24,15 @@ async fn conforms(options: &Options) {
         assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
         engine
     };
-    let compared = run(make, &Profile { charges: false, ..Profile::REDIS })
-        .await
-        .unwrap_or_else(|error| panic!("{error}"));
+    let compared = run(
+        make,
+        &Profile {
+            charges: false,
+            ..Profile::REDIS
+        },
+    )
+    .await
+    .unwrap_or_else(|error| panic!("{error}"));
     assert!(compared > 10_000);
 }
 

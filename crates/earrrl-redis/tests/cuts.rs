@@ -32,7 +32,11 @@ const WIDE: [(&str, u64, u64); 4] = [
 const NARROW: &str = "fixed-window 1/3650d";
 
 fn cuts_wanted() -> u64 {
-    if std::env::var_os("EARRRL_LONG").is_some() { 10_000 } else { 300 }
+    if std::env::var_os("EARRRL_LONG").is_some() {
+        10_000
+    } else {
+        300
+    }
 }
 
 struct Rules {
@@ -42,10 +46,15 @@ struct Rules {
 
 fn prepare(engine: &RedisEngine) -> Rules {
     let wide = WIDE.iter().map(|(text, ..)| {
-        engine.prepare(text.split(' ').next().unwrap(), &text.parse().unwrap()).unwrap()
+        engine
+            .prepare(text.split(' ').next().unwrap(), &text.parse().unwrap())
+            .unwrap()
     });
     let narrow = engine.prepare("narrow", &NARROW.parse().unwrap()).unwrap();
-    Rules { wide: wide.collect(), narrow }
+    Rules {
+        wide: wide.collect(),
+        narrow,
+    }
 }
 
 async fn node(mut options: Options) -> (Arc<RedisEngine>, Arc<Rules>) {
@@ -82,11 +91,16 @@ fn load(
                     return;
                 }
                 let number = turn * 7 % clients;
-                let places =
-                    if turn % 3 == 0 { vec![turn % WIDE.len()] } else { (0..WIDE.len()).collect() };
+                let places = if turn % 3 == 0 {
+                    vec![turn % WIDE.len()]
+                } else {
+                    (0..WIDE.len()).collect()
+                };
                 let mut keys: Vec<_> = places.iter().map(|rule| key(*rule, number)).collect();
-                let mut asked: Vec<_> =
-                    places.iter().map(|rule| (rules.wide[*rule], WIDE[*rule].2)).collect();
+                let mut asked: Vec<_> = places
+                    .iter()
+                    .map(|rule| (rules.wide[*rule], WIDE[*rule].2))
+                    .collect();
                 if turn % 3 == 2 {
                     keys.push("full".to_owned());
                     asked.push((rules.narrow, 2));
@@ -117,13 +131,20 @@ async fn every_count_is_right(
     one_in: u64,
 ) {
     let clients = 20 * cuts_wanted().div_ceil(1000) as usize;
-    let ledger = Arc::new(Ledger((0..clients * WIDE.len()).map(|_| AtomicU64::new(0)).collect()));
+    let ledger = Arc::new(Ledger(
+        (0..clients * WIDE.len())
+            .map(|_| AtomicU64::new(0))
+            .collect(),
+    ));
     let stop = Arc::new(AtomicBool::new(false));
     let mut nodes = Vec::new();
     for number in 0..NODES {
         nodes.push(node(options(number)).await);
     }
-    let tasks: Vec<_> = nodes.iter().flat_map(|node| load(node, &ledger, &stop)).collect();
+    let tasks: Vec<_> = nodes
+        .iter()
+        .flat_map(|node| load(node, &ledger, &stop))
+        .collect();
     proxies.iter().for_each(|proxy| proxy.cut_one_in(one_in));
     let cuts = || proxies.iter().map(Proxy::cuts).sum::<u64>();
     while cuts() < cuts_wanted() {
@@ -150,8 +171,16 @@ async fn every_count_is_right(
     for number in 0..clients {
         for (rule, (text, quota, cost)) in WIDE.iter().enumerate() {
             let key = key(rule, number);
-            let charge = Charge { rule: rules.wide[rule], key: key.as_bytes(), cost: Cost::ONE };
-            let left = other.decide(&[charge], Mode::Peek, None).await.unwrap().remaining;
+            let charge = Charge {
+                rule: rules.wide[rule],
+                key: key.as_bytes(),
+                cost: Cost::ONE,
+            };
+            let left = other
+                .decide(&[charge], Mode::Peek, None)
+                .await
+                .unwrap()
+                .remaining;
             let sent = cost * ledger.0[number * WIDE.len() + rule].load(Ordering::SeqCst);
             match (quota - left).cmp(&sent) {
                 std::cmp::Ordering::Less => lost.push((text, key, quota - left, sent)),
@@ -160,9 +189,21 @@ async fn every_count_is_right(
             }
         }
     }
-    let sent: u64 = ledger.0.iter().map(|sent| sent.load(Ordering::SeqCst)).sum();
-    println!("{} cuts, {sent} charges, {} lost, {} double", cuts(), lost.len(), double.len());
-    assert!(lost.is_empty() && double.is_empty(), "lost {lost:?}, double {double:?}");
+    let sent: u64 = ledger
+        .0
+        .iter()
+        .map(|sent| sent.load(Ordering::SeqCst))
+        .sum();
+    println!(
+        "{} cuts, {sent} charges, {} lost, {} double",
+        cuts(),
+        lost.len(),
+        double.len()
+    );
+    assert!(
+        lost.is_empty() && double.is_empty(),
+        "lost {lost:?}, double {double:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,7 +237,11 @@ async fn a_refund_without_an_answer_is_made_once() {
     for (rule, (text, quota, cost)) in WIDE.iter().enumerate() {
         let key = key(rule, 0);
         let cost = Cost::from_units(*cost);
-        let charge = Charge { rule: rules.wide[rule], key: key.as_bytes(), cost };
+        let charge = Charge {
+            rule: rules.wide[rule],
+            key: key.as_bytes(),
+            cost,
+        };
         for _ in 0..3 {
             engine.decide(&[charge], Mode::Check, None).await.unwrap();
         }
@@ -205,8 +250,15 @@ async fn a_refund_without_an_answer_is_made_once() {
         proxy.cut();
         assert!(engine.ready(PATIENCE).await);
         until("the refund is confirmed", || engine.status().owed == 0).await;
-        assert!(engine.status().counts.take_backs_failed > rule as u64, "{text}");
-        let left = other.decide(&[charge], Mode::Peek, None).await.unwrap().remaining;
+        assert!(
+            engine.status().counts.take_backs_failed > rule as u64,
+            "{text}"
+        );
+        let left = other
+            .decide(&[charge], Mode::Peek, None)
+            .await
+            .unwrap()
+            .remaining;
         assert_eq!(quota - left, 2 * WIDE[rule].2, "{text}");
     }
 }

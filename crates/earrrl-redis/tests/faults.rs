@@ -29,8 +29,17 @@ async fn engine(mut options: Options) -> (Arc<RedisEngine>, RuleId) {
 
 /// Returns a client's count in Redis.
 async fn counted(engine: &RedisEngine, rule: RuleId, client: &str) -> u64 {
-    let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
-    9_000_000 - engine.decide(&[charge], earrrl::Mode::Peek, None).await.unwrap().remaining
+    let charge = Charge {
+        rule,
+        key: client.as_bytes(),
+        cost: Cost::ONE,
+    };
+    9_000_000
+        - engine
+            .decide(&[charge], earrrl::Mode::Peek, None)
+            .await
+            .unwrap()
+            .remaining
 }
 
 /// Asserts that all requests are in Redis, and at most `twice` of them a second time: those whose
@@ -46,7 +55,10 @@ async fn nothing_is_lost(engine: &RedisEngine, rule: RuleId, load: Load, twice: 
     let (mut all, mut found) = (0, 0);
     for (client, sent) in sent {
         let counted = counted(engine, rule, &client).await;
-        assert!(counted >= sent, "{client} sent {sent}, {counted} are counted");
+        assert!(
+            counted >= sent,
+            "{client} sent {sent}, {counted} are counted"
+        );
         (all, found) = (all + sent, found + counted);
     }
     assert!(found - all <= twice, "{found} of {all} are counted");
@@ -119,23 +131,44 @@ async fn another_type_under_our_key() {
     server.command::<i64>(&["LPUSH", key, "not ours"]).unwrap();
     let load = Load::start(&engine, rule);
     load.goes_on(1000).await;
-    assert_eq!(engine.status().mode, EngineMode::Shared, "one record is no outage");
+    assert_eq!(
+        engine.status().mode,
+        EngineMode::Shared,
+        "one record is no outage"
+    );
     assert!(engine.status().counts.unusable > 0);
     load.stop().await;
-    assert_eq!(server.command::<String>(&["TYPE", key]).unwrap(), "list", "and is left alone");
+    assert_eq!(
+        server.command::<String>(&["TYPE", key]).unwrap(),
+        "list",
+        "and is left alone"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_makes_no_sense() {
     let server = Server::start(&[]).await;
     let (engine, rule) = engine(Options::new(&server.url())).await;
-    for (client, garbage) in
-        [("a", ""), ("b", "x"), ("c", "twelve bytes"), ("d", &"y".repeat(5000))]
-    {
+    for (client, garbage) in [
+        ("a", ""),
+        ("b", "x"),
+        ("c", "twelve bytes"),
+        ("d", &"y".repeat(5000)),
+    ] {
         let key = format!("earrrl1:{{{client}}}:wide:f");
         server.command::<String>(&["SET", &key, garbage]).unwrap();
-        let charge = Charge { rule, key: client.as_bytes(), cost: Cost::ONE };
-        assert!(engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap().allowed);
+        let charge = Charge {
+            rule,
+            key: client.as_bytes(),
+            cost: Cost::ONE,
+        };
+        assert!(
+            engine
+                .decide(&[charge], earrrl::Mode::Check, None)
+                .await
+                .unwrap()
+                .allowed
+        );
         assert_eq!(counted(&engine, rule, client).await, 1, "{garbage}");
     }
     assert_eq!(engine.status().counts.alone, 0);
@@ -146,14 +179,26 @@ async fn a_record_that_makes_no_sense() {
 async fn a_charge_of_an_outage_is_found_by_its_time() {
     let mut server = Server::start(&[]).await;
     let (engine, _) = engine(Options::new(&server.url())).await;
-    let rule = engine.prepare("log", &"sliding-log 9000/1d".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("log", &"sliding-log 9000/1d".parse().unwrap())
+        .unwrap();
     server.kill();
     for nth in 0..20 {
         let client = format!("client-{nth}");
-        let charge = |cost| Charge { rule, key: client.as_bytes(), cost: Cost::from_units(cost) };
+        let charge = |cost| Charge {
+            rule,
+            key: client.as_bytes(),
+            cost: Cost::from_units(cost),
+        };
         let decided = engine.decide(&[charge(2)], earrrl::Mode::Check, None).await;
-        engine.refund(&charge(1), Some(decided.unwrap().at), None).await.unwrap();
-        let peek = engine.decide(&[charge(1)], earrrl::Mode::Peek, None).await.unwrap();
+        engine
+            .refund(&charge(1), Some(decided.unwrap().at), None)
+            .await
+            .unwrap();
+        let peek = engine
+            .decide(&[charge(1)], earrrl::Mode::Peek, None)
+            .await
+            .unwrap();
         assert_eq!(peek.remaining, 8999, "{nth}");
     }
 }
@@ -177,10 +222,16 @@ async fn counts_that_are_no_numbers() {
         for count in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e9] {
             for place in places {
                 let key = format!("{name}-{place}-{count}");
-                let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+                let charge = Charge {
+                    rule,
+                    key: key.as_bytes(),
+                    cost: Cost::ONE,
+                };
                 let ask = || engine.decide(&[charge], earrrl::Mode::Check, None);
                 ask().await.unwrap();
-                let keys = server.command::<Vec<String>>(&["KEYS", &format!("*{key}*")]).unwrap();
+                let keys = server
+                    .command::<Vec<String>>(&["KEYS", &format!("*{key}*")])
+                    .unwrap();
                 let mut set = redis::cmd("SETRANGE");
                 set.arg(&keys[0]).arg(place).arg(&count.to_le_bytes()[..]);
                 set.query::<i64>(&mut connection).unwrap();
@@ -201,11 +252,15 @@ async fn out_of_memory() {
     let (engine, rule) = engine(Options::new(&server.url())).await;
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
-    server.command::<String>(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    server
+        .command::<String>(&["CONFIG", "SET", "maxmemory", "1"])
+        .unwrap();
     becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     assert!(engine.status().last_failure.unwrap().contains("OOM"));
-    server.command::<String>(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    server
+        .command::<String>(&["CONFIG", "SET", "maxmemory", "0"])
+        .unwrap();
     becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
 }
@@ -216,14 +271,21 @@ async fn a_replica_that_only_reads() {
     let (engine, rule) = engine(Options::new(&server.url())).await;
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
-    server.command::<String>(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]).unwrap();
+    server
+        .command::<String>(&["REPLICAOF", "127.0.0.1", &other.port.to_string()])
+        .unwrap();
     becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
-    server.command::<String>(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    server
+        .command::<String>(&["REPLICAOF", "NO", "ONE"])
+        .unwrap();
     becomes(&engine, EngineMode::Shared).await;
     // Redis lost its data when it became the replica of the other server.
     load.stop().await;
-    until("counts are handed over", || engine.status().counts.handed_over > 0).await;
+    until("counts are handed over", || {
+        engine.status().counts.handed_over > 0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -231,8 +293,16 @@ async fn the_password_changed() {
     let server = Server::start(&[]).await;
     let user = |password: &str| {
         let password = format!(">{password}");
-        let words =
-            ["ACL", "SETUSER", "earrrl", "on", "resetpass", &password, "~earrrl1:*", "+@all"];
+        let words = [
+            "ACL",
+            "SETUSER",
+            "earrrl",
+            "on",
+            "resetpass",
+            &password,
+            "~earrrl1:*",
+            "+@all",
+        ];
         server.command::<String>(&words).unwrap();
     };
     let url = |password: &str| format!("redis://earrrl:{password}@127.0.0.1:{}", server.port);
@@ -241,7 +311,9 @@ async fn the_password_changed() {
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     user("new");
-    server.command::<i64>(&["CLIENT", "KILL", "USER", "earrrl"]).unwrap();
+    server
+        .command::<i64>(&["CLIENT", "KILL", "USER", "earrrl"])
+        .unwrap();
     becomes(&engine, EngineMode::Alone).await;
     load.goes_on(500).await;
     until("the refusal is told", || {
@@ -261,7 +333,16 @@ async fn the_password_changed() {
 async fn scripts_forbidden() {
     let server = Server::start(&[]).await;
     let user = |right: &str| {
-        let words = ["ACL", "SETUSER", "earrrl", "on", ">secret", "~earrrl1:*", "+@all", right];
+        let words = [
+            "ACL",
+            "SETUSER",
+            "earrrl",
+            "on",
+            ">secret",
+            "~earrrl1:*",
+            "+@all",
+            right,
+        ];
         server.command::<String>(&words).unwrap();
     };
     user("+@all");
@@ -274,8 +355,15 @@ async fn scripts_forbidden() {
     let closed = engine.status().counts.closed;
     load.goes_on(1000).await;
     let status = engine.status();
-    assert!(status.last_failure.is_some_and(|why| why.contains("permissions")));
-    assert_eq!((status.mode, status.counts.closed), (EngineMode::Alone, closed));
+    assert!(
+        status
+            .last_failure
+            .is_some_and(|why| why.contains("permissions"))
+    );
+    assert_eq!(
+        (status.mode, status.counts.closed),
+        (EngineMode::Alone, closed)
+    );
     user("+evalsha");
     becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
@@ -285,11 +373,16 @@ async fn scripts_forbidden() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_type_where_a_rule_is_written_down() {
     let server = Server::start(&[]).await;
-    server.command::<i64>(&["LPUSH", "earrrl1:rules:wide", "not ours"]).unwrap();
+    server
+        .command::<i64>(&["LPUSH", "earrrl1:rules:wide", "not ours"])
+        .unwrap();
     let (engine, _) = engine(Options::new(&server.url())).await;
     engine.prepare("other", &WIDE.parse().unwrap()).unwrap();
     until("the next rule is written down", || {
-        server.command::<i64>(&["HLEN", "earrrl1:rules:other"]).unwrap() == 1
+        server
+            .command::<i64>(&["HLEN", "earrrl1:rules:other"])
+            .unwrap()
+            == 1
     })
     .await;
     assert_eq!(engine.status().counts.connected, 1, "it is no outage");
@@ -312,10 +405,19 @@ async fn the_policy_says_what_is_decided_alone() {
         let mut options = Options::new("redis://127.0.0.1:1");
         options.when_gone = when_gone;
         let engine = RedisEngine::new(options).unwrap();
-        let rule = engine.prepare("narrow", &"fixed-window 1/1m".parse().unwrap()).unwrap();
+        let rule = engine
+            .prepare("narrow", &"fixed-window 1/1m".parse().unwrap())
+            .unwrap();
         for _ in 0..3 {
-            let charge = Charge { rule, key: b"client", cost: Cost::ONE };
-            let decision = engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap();
+            let charge = Charge {
+                rule,
+                key: b"client",
+                cost: Cost::ONE,
+            };
+            let decision = engine
+                .decide(&[charge], earrrl::Mode::Check, None)
+                .await
+                .unwrap();
             assert_eq!(decision.allowed, allowed);
         }
     }
@@ -336,10 +438,16 @@ async fn a_master_of_the_cluster_killed() {
     cluster.fails_over(slot, dead).await;
     becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
-    let alive = cluster.urls().into_iter().find(|url| command::<String>(url, &["PING"]).is_ok());
+    let alive = cluster
+        .urls()
+        .into_iter()
+        .find(|url| command::<String>(url, &["PING"]).is_ok());
     assert!(alive.is_some());
     load.stop().await;
-    until("counts are handed over", || engine.status().counts.handed_over > 0).await;
+    until("counts are handed over", || {
+        engine.status().counts.handed_over > 0
+    })
+    .await;
 }
 
 /// The mode in `/readyz` must be the one in which decisions are made.
@@ -353,10 +461,20 @@ async fn farther_away_than_the_deadline() {
     proxy.set_latency(2 * DEADLINE);
     becomes(&engine, EngineMode::Alone).await;
     let (late, shared) = (engine.status().counts.late, engine.status().counts.shared);
-    until("it was tried some more", || engine.status().counts.connected >= 3).await;
+    until("it was tried some more", || {
+        engine.status().counts.connected >= 3
+    })
+    .await;
     let status = engine.status();
-    assert_eq!((status.mode, status.counts.shared), (EngineMode::Alone, shared), "{status:?}");
-    assert!(status.counts.late <= late + 8, "and costs no decision a deadline: {status:?}");
+    assert_eq!(
+        (status.mode, status.counts.shared),
+        (EngineMode::Alone, shared),
+        "{status:?}"
+    );
+    assert!(
+        status.counts.late <= late + 8,
+        "and costs no decision a deadline: {status:?}"
+    );
     proxy.set_latency(Duration::ZERO);
     becomes(&engine, EngineMode::Shared).await;
     load.goes_on(500).await;
@@ -397,7 +515,9 @@ async fn one_shard_stopped_for_long() {
     let (engine, rule) = engine(Options::cluster(urls.iter().map(String::as_str))).await;
     let load = Load::start(&engine, rule);
     load.goes_on(1000).await;
-    let masters: Vec<usize> = [100, 8000, 16_000].map(|slot| cluster.master_of(slot)).into();
+    let masters: Vec<usize> = [100, 8000, 16_000]
+        .map(|slot| cluster.master_of(slot))
+        .into();
     for master in &masters {
         cluster.nodes[*master].signal("STOP");
     }
@@ -413,7 +533,10 @@ async fn one_shard_stopped_for_long() {
     })
     .await;
     let connected = engine.status().counts.connected;
-    until("it was long", || engine.status().counts.connected > connected).await;
+    until("it was long", || {
+        engine.status().counts.connected > connected
+    })
+    .await;
     cluster.nodes[masters[0]].signal("CONT");
     becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;

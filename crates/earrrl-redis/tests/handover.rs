@@ -23,14 +23,33 @@ pub(crate) const RULES: [(&str, u64); 6] = [
 
 async fn ask(engine: &impl Engine, rule: RuleId, times: usize) {
     for _ in 0..times {
-        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-        assert!(engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap().allowed);
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
+        assert!(
+            engine
+                .decide(&[charge], earrrl::Mode::Check, None)
+                .await
+                .unwrap()
+                .allowed
+        );
     }
 }
 
 async fn used(engine: &RedisEngine, rule: RuleId, burst: u64) -> u64 {
-    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-    burst - engine.decide(&[charge], earrrl::Mode::Peek, None).await.unwrap().remaining
+    let charge = Charge {
+        rule,
+        key: b"k",
+        cost: Cost::ONE,
+    };
+    burst
+        - engine
+            .decide(&[charge], earrrl::Mode::Peek, None)
+            .await
+            .unwrap()
+            .remaining
 }
 
 async fn back(engine: &RedisEngine) {
@@ -85,12 +104,21 @@ async fn a_refund_of_what_was_counted_alone_is_never_handed_over() {
     options.deadline = Duration::from_millis(100);
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(engine.ready(PATIENCE).await);
-    let rule = engine.prepare("window", &"fixed-window 300/3650d".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("window", &"fixed-window 300/3650d".parse().unwrap())
+        .unwrap();
     server.kill();
     ask(&engine, rule, 5).await;
-    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key: b"k",
+        cost: Cost::ONE,
+    };
     engine.refund(&charge, None, None).await.unwrap();
-    let nobody = Charge { key: b"nobody", ..charge };
+    let nobody = Charge {
+        key: b"nobody",
+        ..charge
+    };
     let error = engine.refund(&nobody, None, None).await.unwrap_err();
     assert!(error.to_string().contains("unavailable"), "{error}");
     server.restart().await;
@@ -112,14 +140,23 @@ async fn charges_of_a_long_outage_leave_no_debt() {
         options.deadline = Duration::from_millis(100);
         let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
         assert!(node.ready(PATIENCE).await);
-        let rule = node.prepare_as("rule", &limit, 100, Consistency::Near).unwrap();
+        let rule = node
+            .prepare_as("rule", &limit, 100, Consistency::Near)
+            .unwrap();
         nodes.push((node, rule));
     }
     let at = |turn: u64| Nanos::from_secs(1_800_000_000) + Duration::from_millis(333 * turn);
     let ask = async |place: usize, turn: u64| {
         let (node, rule) = &nodes[place];
-        let charge = Charge { rule: *rule, key: b"k", cost: Cost::ONE };
-        let decision = node.decide(&[charge], Mode::Check, Some(at(turn))).await.unwrap();
+        let charge = Charge {
+            rule: *rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
+        let decision = node
+            .decide(&[charge], Mode::Check, Some(at(turn)))
+            .await
+            .unwrap();
         assert!(decision.allowed, "{place}, {turn}: {decision:?}");
         nodes[0].0.exchange_due(at(turn)).await;
     };
@@ -154,8 +191,15 @@ async fn an_outage_longer_than_a_record_lives_fills_no_bucket() {
         let ask = async |turns: std::ops::Range<u64>| {
             let mut allowed = 0;
             for turn in turns {
-                let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-                let decision = node.decide(&[charge], Mode::Check, Some(at(turn))).await.unwrap();
+                let charge = Charge {
+                    rule,
+                    key: b"k",
+                    cost: Cost::ONE,
+                };
+                let decision = node
+                    .decide(&[charge], Mode::Check, Some(at(turn)))
+                    .await
+                    .unwrap();
                 allowed += u64::from(decision.allowed);
                 node.exchange_due(at(turn)).await;
             }
@@ -178,7 +222,10 @@ async fn an_outage_longer_than_a_record_lives_fills_no_bucket() {
 /// Changes of the parameters of each algorithm, so slow that a test sees no refill. They change the
 /// meaning of records, apart from those of logs, which mean the same under every window.
 const CHANGES: [(&str, &str); 6] = [
-    ("recent-average 1/s half-life=1h", "recent-average 1/s half-life=2h"),
+    (
+        "recent-average 1/s half-life=1h",
+        "recent-average 1/s half-life=2h",
+    ),
     ("gcra 1/1h burst=300", "gcra 1/2h burst=400"),
     ("fixed-window 300/3650d", "fixed-window 300/3000d"),
     ("sliding-log 300/3650d", "sliding-log 300/3000d"),
@@ -201,7 +248,10 @@ async fn a_rule_that_changes_in_an_outage_keeps_its_counts() {
         let memory = MemoryEngine::new(100).unwrap();
         let prepare = |(old, _): (&str, &str), text: &str| {
             let (name, rule) = (old.split(' ').next().unwrap(), text.parse().unwrap());
-            (node.prepare(name, &rule).unwrap(), memory.prepare(name, &rule).unwrap())
+            (
+                node.prepare(name, &rule).unwrap(),
+                memory.prepare(name, &rule).unwrap(),
+            )
         };
         let ask = async |(here, single): (RuleId, RuleId), times| {
             ask(&node, here, times).await;
@@ -209,7 +259,11 @@ async fn a_rule_that_changes_in_an_outage_keeps_its_counts() {
         };
         // A charge that is taken out of an average after its half-life has changed is taken out in the
         // present unit, so that case is not exact.
-        let changes = if is_killed { &CHANGES[..] } else { &CHANGES[1..] };
+        let changes = if is_killed {
+            &CHANGES[..]
+        } else {
+            &CHANGES[1..]
+        };
         for &change in changes {
             ask(prepare(change, change.0), 2).await;
         }
@@ -236,9 +290,23 @@ async fn a_rule_that_changes_in_an_outage_keeps_its_counts() {
         assert_eq!(node.status().counts.not_handed_over, 0);
         for &change in changes {
             let (here, single) = prepare(change, change.1);
-            let charge = |rule| [Charge { rule, key: b"k", cost: Cost::ONE }];
-            let found = node.decide(&charge(here), Mode::Peek, None).await.unwrap().remaining;
-            let single = memory.decide(&charge(single), Mode::Peek, None).await.unwrap().remaining;
+            let charge = |rule| {
+                [Charge {
+                    rule,
+                    key: b"k",
+                    cost: Cost::ONE,
+                }]
+            };
+            let found = node
+                .decide(&charge(here), Mode::Peek, None)
+                .await
+                .unwrap()
+                .remaining;
+            let single = memory
+                .decide(&charge(single), Mode::Peek, None)
+                .await
+                .unwrap()
+                .remaining;
             assert_eq!(found, single, "{change:?}, killed: {is_killed}");
         }
     }

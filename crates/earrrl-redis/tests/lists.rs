@@ -11,11 +11,23 @@ fn every_algorithm_is_in_the_lists_of_rules() {
     let lists: [(&str, Vec<&str>, &[&str]); 6] = [
         ("clocks.rs", clocks::POLITE.into(), &[]),
         ("outage.rs", outage::RULES.into(), &[]),
-        ("shared.rs", shared::BURSTS.map(|(text, _)| text).into(), &[]),
+        (
+            "shared.rs",
+            shared::BURSTS.map(|(text, _)| text).into(),
+            &[],
+        ),
         // Exponential rules have no near mode, and a lost count of theirs cannot be added later.
         ("near.rs", near::LEAKY.into(), &["exponential"]),
-        ("handover.rs", handover::RULES.map(|(text, _)| text).into(), &["exponential"]),
-        ("receipts.rs", receipts::RULES.map(|(text, _)| text).into(), &["exponential"]),
+        (
+            "handover.rs",
+            handover::RULES.map(|(text, _)| text).into(),
+            &["exponential"],
+        ),
+        (
+            "receipts.rs",
+            receipts::RULES.map(|(text, _)| text).into(),
+            &["exponential"],
+        ),
     ];
     // Requests under concurrent are reserved and not checked; concurrent.rs tests it.
     let is_checked = |name: &&str| *name != "concurrent";

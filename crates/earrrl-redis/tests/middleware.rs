@@ -24,7 +24,11 @@ async fn machine(server: &Server, rule: RequestRule) -> RateLimitLayer<RedisEngi
 }
 
 fn per_address(rule: &str) -> RequestRule {
-    RequestRule::new("per-address", rule.parse().unwrap(), ClientAddress::default())
+    RequestRule::new(
+        "per-address",
+        rule.parse().unwrap(),
+        ClientAddress::default(),
+    )
 }
 
 async fn ask(layer: &RateLimitLayer<RedisEngine>, peer: &str) -> (StatusCode, HeaderMap) {
@@ -32,7 +36,9 @@ async fn ask(layer: &RateLimitLayer<RedisEngine>, peer: &str) -> (StatusCode, He
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     });
     let mut request = Request::new(());
-    request.extensions_mut().insert(PeerAddress(peer.parse().unwrap()));
+    request
+        .extensions_mut()
+        .insert(PeerAddress(peer.parse().unwrap()));
     let response = layer.layer(inner).oneshot(request).await.unwrap();
     (response.status(), response.headers().clone())
 }
@@ -41,17 +47,30 @@ async fn ask(layer: &RateLimitLayer<RedisEngine>, peer: &str) -> (StatusCode, He
 async fn machines_share_a_limit_and_tell_of_it() {
     let server = Server::start(&[]).await;
     let rule = || per_address("token-bucket 5 refill=1/1d");
-    let machines = [machine(&server, rule()).await, machine(&server, rule()).await];
+    let machines = [
+        machine(&server, rule()).await,
+        machine(&server, rule()).await,
+    ];
     for nth in 0..8 {
         let (status, headers) = ask(&machines[nth % 2], "192.0.2.7").await;
-        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        let text = |name: &str| {
+            headers
+                .get(name)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
         let limit = text("ratelimit").unwrap();
-        assert_eq!(text("ratelimit-policy").unwrap(), "\"per-address\";q=5;w=432000");
+        assert_eq!(
+            text("ratelimit-policy").unwrap(),
+            "\"per-address\";q=5;w=432000"
+        );
         if nth < 5 {
             assert_eq!(status, 200);
             // The last answer has no remaining requests; its wait for the next one is found by a
             // peek.
-            assert!(limit.starts_with(&format!("\"per-address\";r={};t=", 4 - nth)), "{limit}");
+            assert!(
+                limit.starts_with(&format!("\"per-address\";r={};t=", 4 - nth)),
+                "{limit}"
+            );
             assert_eq!(text("retry-after"), None);
         } else {
             assert_eq!(status, 429);
@@ -60,7 +79,11 @@ async fn machines_share_a_limit_and_tell_of_it() {
             assert!((1..=86_400).contains(&wait), "{wait}");
         }
     }
-    assert_eq!(ask(&machines[0], "192.0.2.8").await.0, 200, "another client");
+    assert_eq!(
+        ask(&machines[0], "192.0.2.8").await.0,
+        200,
+        "another client"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,7 +93,10 @@ async fn what_a_response_costs_stands_on_every_machine() {
         let free = per_address("token-bucket 10 refill=1/1d").cost(Cost::ZERO);
         free.cost_after(|_| Cost::from_units(6))
     };
-    let machines = [machine(&server, rule()).await, machine(&server, rule()).await];
+    let machines = [
+        machine(&server, rule()).await,
+        machine(&server, rule()).await,
+    ];
     let mut statuses = Vec::new();
     for nth in 0..4 {
         statuses.push(ask(&machines[nth % 2], "192.0.2.7").await.0.as_u16());
@@ -84,15 +110,30 @@ const TOKENS: &str = "fixed-window 1000/3650d";
 
 /// Waits until this many tokens are left, by the engine of a layer.
 async fn left(layer: &RateLimitLayer<RedisEngine>, expected: u64) {
-    let rule = layer.engine().prepare("tokens", &TOKENS.parse().unwrap()).unwrap();
-    let charge = Charge { rule, key: b"", cost: Cost::ONE };
+    let rule = layer
+        .engine()
+        .prepare("tokens", &TOKENS.parse().unwrap())
+        .unwrap();
+    let charge = Charge {
+        rule,
+        key: b"",
+        cost: Cost::ONE,
+    };
     let since = Instant::now();
     loop {
-        let decision = layer.engine().decide(&[charge], Mode::Peek, None).await.unwrap();
+        let decision = layer
+            .engine()
+            .decide(&[charge], Mode::Peek, None)
+            .await
+            .unwrap();
         if decision.remaining == expected {
             return;
         }
-        assert!(since.elapsed() < PATIENCE, "{} of {expected}", decision.remaining);
+        assert!(
+            since.elapsed() < PATIENCE,
+            "{} of {expected}",
+            decision.remaining
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -104,7 +145,10 @@ async fn a_reservation_is_committed_however_its_request_ends() {
     let server = Server::start(&[]).await;
     let rule = || RequestRule::new("tokens", TOKENS.parse().unwrap(), key::Everyone);
     let rule = || rule().cost(Cost::from_units(400)).reserved();
-    let machines = [machine(&server, rule()).await, machine(&server, rule()).await];
+    let machines = [
+        machine(&server, rule()).await,
+        machine(&server, rule()).await,
+    ];
     let inner = service_fn(|request: Request<u64>| async move {
         let hold = request.extensions().get::<RequestHold>().unwrap();
         hold.report(Cost::from_units(*request.body()));
@@ -114,7 +158,12 @@ async fn a_reservation_is_committed_however_its_request_ends() {
         }
         Ok::<_, Infallible>(Response::new(Full::from("tokens")))
     });
-    let respond = |tokens| machines[0].clone().layer(inner).oneshot(Request::new(tokens));
+    let respond = |tokens| {
+        machines[0]
+            .clone()
+            .layer(inner)
+            .oneshot(Request::new(tokens))
+    };
 
     let response = respond(50).await.unwrap();
     left(&machines[1], 600).await;

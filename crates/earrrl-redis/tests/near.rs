@@ -38,11 +38,16 @@ async fn node_within(
 }
 
 fn prepare(node: &RedisEngine, rule: &str) -> RuleId {
-    node.prepare_as("rule", &rule.parse().unwrap(), 10_000, Consistency::Near).unwrap()
+    node.prepare_as("rule", &rule.parse().unwrap(), 10_000, Consistency::Near)
+        .unwrap()
 }
 
 async fn ask(node: &RedisEngine, rule: RuleId, key: &str, mode: Mode) -> Decision {
-    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key: key.as_bytes(),
+        cost: Cost::ONE,
+    };
     node.decide(&[charge], mode, None).await.unwrap()
 }
 
@@ -58,7 +63,11 @@ impl Engine for Near {
         // ones.
         let whole = !matches!(rule.limit(), Limit::SlidingLog(_) | Limit::SlidingWindow(_));
         let near = whole && check_near(rule).is_ok();
-        let consistency = if near { Consistency::Near } else { Consistency::Exact };
+        let consistency = if near {
+            Consistency::Near
+        } else {
+            Consistency::Exact
+        };
         self.0.prepare_as(name, rule, 1000, consistency)
     }
 
@@ -95,8 +104,13 @@ async fn one_node_alone_is_exact() {
         assert!(engine.ready(PATIENCE).await);
         Near(engine)
     };
-    let profile = Profile { charges: false, ..Profile::REDIS };
-    let compared = run(make, &profile).await.unwrap_or_else(|error| panic!("{error}"));
+    let profile = Profile {
+        charges: false,
+        ..Profile::REDIS
+    };
+    let compared = run(make, &profile)
+        .await
+        .unwrap_or_else(|error| panic!("{error}"));
     assert!(compared > 10_000);
 }
 
@@ -151,8 +165,15 @@ async fn hop(server: &Server, run: &Run, seed: u64) -> Outcome {
             true => 0,
             false => 1 + random.below(run.nodes as u64 - 1) as usize,
         };
-        let charge = Charge { rule: rules[place], key: key.as_bytes(), cost: Cost::ONE };
-        let decision = nodes[place].decide(&[charge], Mode::Check, Some(now)).await.unwrap();
+        let charge = Charge {
+            rule: rules[place],
+            key: key.as_bytes(),
+            cost: Cost::ONE,
+        };
+        let decision = nodes[place]
+            .decide(&[charge], Mode::Check, Some(now))
+            .await
+            .unwrap();
         near += u64::from(decision.allowed);
         exact += u64::from(rule.limit().admit(&mut state, now, Cost::ONE, Mode::Check));
     }
@@ -161,7 +182,11 @@ async fn hop(server: &Server, run: &Run, seed: u64) -> Outcome {
         assert_eq!((status.counts.alone, status.last_failure), (0, None));
     }
     let trips: u64 = nodes.iter().map(|node| node.status().counts.shared).sum();
-    Outcome { near, exact, trips: trips as f64 / run.requests as f64 }
+    Outcome {
+        near,
+        exact,
+        trips: trips as f64 / run.requests as f64,
+    }
 }
 
 /// Rules that must admit no more near than in one place.
@@ -179,7 +204,11 @@ pub(crate) const LEAKY: [&str; 7] = [
 async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
     let server = Server::start(&[]).await;
     let long = std::env::var_os("EARRRL_LONG").is_some();
-    let (sizes, requests) = if long { (&[2, 4, 8][..], 20_000) } else { (&[2, 4][..], 400) };
+    let (sizes, requests) = if long {
+        (&[2, 4, 8][..], 20_000)
+    } else {
+        (&[2, 4][..], 400)
+    };
     let mut seed = 0;
     for rule in LEAKY {
         for &nodes in sizes {
@@ -187,11 +216,22 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
                 for pattern in [Pattern::Steady, Pattern::Bursty] {
                     seed += 1;
                     let (sync, first) = (LONG_SYNC, 1.0 / nodes as f64);
-                    let run = Run { nodes, sync, rule, load, pattern, requests, first };
+                    let run = Run {
+                        nodes,
+                        sync,
+                        rule,
+                        load,
+                        pattern,
+                        requests,
+                        first,
+                    };
                     let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
                     println!("{rule:40} {nodes} {load:5} {pattern:?} {near} {exact} {trips:.3}");
                     let most = exact as f64 * 1.01 + 1.0;
-                    assert!(near as f64 <= most, "{rule}, {nodes} nodes, {load}: {near} {exact}");
+                    assert!(
+                        near as f64 <= most,
+                        "{rule}, {nodes} nodes, {load}: {near} {exact}"
+                    );
                 }
             }
         }
@@ -203,7 +243,11 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
 async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
     let server = Server::start(&[]).await;
     let long = std::env::var_os("EARRRL_LONG").is_some();
-    let (sizes, requests) = if long { (&[2, 4, 8][..], 20_000) } else { (&[2, 4][..], 1000) };
+    let (sizes, requests) = if long {
+        (&[2, 4, 8][..], 20_000)
+    } else {
+        (&[2, 4][..], 1000)
+    };
     let mut seed = 1000;
     for rule in [
         "recent-average 5/s half-life=10s",
@@ -221,13 +265,24 @@ async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
                         continue;
                     }
                     let (pattern, first) = (Pattern::Steady, 1.0 / nodes as f64);
-                    let run = Run { nodes, sync, rule, load, pattern, requests, first };
+                    let run = Run {
+                        nodes,
+                        sync,
+                        rule,
+                        load,
+                        pattern,
+                        requests,
+                        first,
+                    };
                     let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
                     println!("{rule:40} {nodes} {load:5} {sync:?} {near} {exact} {trips:.3}");
                     let others = (nodes - 1) as f64 / nodes as f64;
                     let unseen = load * rate * sync.as_secs_f64() * others;
                     let most = exact as f64 * 1.01 + unseen + 1.0;
-                    assert!(near as f64 <= most, "{rule}, {nodes} nodes, {load}: {near} {exact}");
+                    assert!(
+                        near as f64 <= most,
+                        "{rule}, {nodes} nodes, {load}: {near} {exact}"
+                    );
                 }
             }
         }
@@ -250,10 +305,21 @@ async fn most_decisions_need_no_trip() {
         ("sliding-counter 600/1m", 0.45, 0.35),
     ]) {
         let (nodes, pattern, requests, first) = (4, Pattern::Steady, 10_000, 0.25);
-        let run = Run { nodes, sync, rule, load, pattern, requests, first };
+        let run = Run {
+            nodes,
+            sync,
+            rule,
+            load,
+            pattern,
+            requests,
+            first,
+        };
         let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
         println!("{rule:40} {load:5} {near} {exact} {trips:.4}");
-        assert!(trips <= most, "{rule}, {load} times the limit: {trips} trips a decision");
+        assert!(
+            trips <= most,
+            "{rule}, {load} times the limit: {trips} trips a decision"
+        );
         assert!(near as f64 <= exact as f64 * 1.01 + 1.0, "{near} {exact}");
     }
 }
@@ -277,11 +343,23 @@ async fn skew_bans_nobody() {
         ("recent-average 1/s half-life=10s leaky", 3.0, 4),
     ]) {
         let (sync, pattern, requests) = (Duration::from_secs(1), Pattern::Steady, 400);
-        let run = Run { nodes, sync, rule, load, pattern, requests, first: 0.9 };
+        let run = Run {
+            nodes,
+            sync,
+            rule,
+            load,
+            pattern,
+            requests,
+            first: 0.9,
+        };
         let Outcome { near, exact, trips } = hop(&server, &run, seed).await;
         println!("{rule:40} {nodes} {load:5} {near} {exact} {trips:.3}");
         // At exactly its limit, a client under a strict rule is over it now and then in one place.
-        let most = if load == 1.0 { requests as f64 } else { exact as f64 * 1.02 + 1.0 };
+        let most = if load == 1.0 {
+            requests as f64
+        } else {
+            exact as f64 * 1.02 + 1.0
+        };
         if (near as f64) < exact as f64 * 0.9 || near as f64 > most {
             low.push((rule, nodes, load, near, exact));
         }
@@ -317,7 +395,11 @@ async fn new_clients_with_small_bursts_pass() {
                 }
                 let key = format!("client-{client}");
                 let place = random.below(count) as usize;
-                let charge = Charge { rule: ids[place], key: key.as_bytes(), cost: Cost::ONE };
+                let charge = Charge {
+                    rule: ids[place],
+                    key: key.as_bytes(),
+                    cost: Cost::ONE,
+                };
                 let decision = nodes[place].decide(&[charge], Mode::Check, Some(now)).await;
                 let decision = decision.unwrap();
                 near += u64::from(decision.allowed);
@@ -325,7 +407,10 @@ async fn new_clients_with_small_bursts_pass() {
             }
         }
         println!("{limit}, {count} nodes: {near} of {exact} allowed");
-        assert!(near >= exact - exact / 100, "{limit}: {near} of {exact} allowed");
+        assert!(
+            near >= exact - exact / 100,
+            "{limit}: {near} of {exact} allowed"
+        );
     }
 }
 
@@ -334,8 +419,11 @@ async fn new_clients_with_small_bursts_pass() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_sync_starves_nobody_after_a_start() {
     const NODES: usize = 4;
-    for rule in ["fixed-window 240/1h", "gcra 1/1m burst=240", "recent-average 40/1h half-life=4h"]
-    {
+    for rule in [
+        "fixed-window 240/1h",
+        "gcra 1/1m burst=240",
+        "recent-average 40/1h half-life=4h",
+    ] {
         let server = Server::start(&[]).await;
         let mut nodes = Vec::new();
         for _ in 0..NODES {
@@ -352,7 +440,9 @@ async fn a_long_sync_starves_nobody_after_a_start() {
             for _ in 0..30 {
                 for (client, denied) in denied.iter_mut().enumerate() {
                     let (node, id) = &nodes[from + random.below((to - from) as u64) as usize];
-                    let allowed = ask(node, *id, &format!("c{client}"), Mode::Check).await.allowed;
+                    let allowed = ask(node, *id, &format!("c{client}"), Mode::Check)
+                        .await
+                        .allowed;
                     *denied += u32::from(!allowed);
                 }
             }
@@ -360,7 +450,10 @@ async fn a_long_sync_starves_nobody_after_a_start() {
         // First two nodes exchange, which do not know the others yet, and then all.
         poll(0, 2).await;
         for (node, _) in &nodes {
-            until("every node knows the others", || node.status().nodes == NODES as u32).await;
+            until("every node knows the others", || {
+                node.status().nodes == NODES as u32
+            })
+            .await;
         }
         poll(0, NODES).await;
         assert_eq!(denied, [0; 10], "{rule}: of 60 requests each");
@@ -377,12 +470,20 @@ async fn what_is_sent_again_counts_once() {
         let (sync, deadline) = (Duration::from_millis(5), Duration::from_millis(200));
         nodes.push(node_within(&proxy.url(), sync, 2, deadline).await);
     }
-    let rules: Vec<_> =
-        nodes.iter().map(|node| prepare(node, "fixed-window 9000000/3650d")).collect();
+    let rules: Vec<_> = nodes
+        .iter()
+        .map(|node| prepare(node, "fixed-window 9000000/3650d"))
+        .collect();
     let mut sent = [0; 5];
     for turn in 0..2000 {
         let (place, client) = (turn % 2, turn % 5);
-        let decision = ask(&nodes[place], rules[place], &format!("c{client}"), Mode::Check).await;
+        let decision = ask(
+            &nodes[place],
+            rules[place],
+            &format!("c{client}"),
+            Mode::Check,
+        )
+        .await;
         assert!(decision.allowed);
         sent[client] += 1;
         match turn % 400 {
@@ -416,13 +517,16 @@ async fn states_are_those_of_one_node_once_a_partition_heals() {
     for _ in 0..2 {
         nodes.push(node(&server.url(), Duration::from_millis(20), 2).await);
     }
-    let rules: Vec<_> =
-        nodes.iter().map(|node| prepare(node, "recent-average 1/s half-life=1h")).collect();
+    let rules: Vec<_> = nodes
+        .iter()
+        .map(|node| prepare(node, "recent-average 1/s half-life=1h"))
+        .collect();
     let mut state = None;
     let mut send = async |times: usize| {
         for turn in 0..times {
             let decision = ask(&nodes[turn % 2], rules[turn % 2], "k", Mode::Check).await;
-            rule.limit().admit(&mut state, decision.at, Cost::ONE, Mode::Charge);
+            rule.limit()
+                .admit(&mut state, decision.at, Cost::ONE, Mode::Charge);
         }
     };
     send(100).await;
@@ -435,8 +539,13 @@ async fn states_are_those_of_one_node_once_a_partition_heals() {
         until("everything is sent", || node.status().unsent == 0).await;
     }
     let other = node(&server.url(), LONG_SYNC, 3).await;
-    let found =
-        ask(&other, prepare(&other, "recent-average 1/s half-life=1h"), "k", Mode::Peek).await;
+    let found = ask(
+        &other,
+        prepare(&other, "recent-average 1/s half-life=1h"),
+        "k",
+        Mode::Peek,
+    )
+    .await;
     let (_, expected) = rule.limit().decide(state, found.at, Cost::ONE, Mode::Peek);
     let (found, expected) = (found.rate.unwrap(), expected.rate.unwrap());
     assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
@@ -451,8 +560,10 @@ async fn who_is_far_over_makes_no_trips() {
     for _ in 0..2 {
         nodes.push(node(&server.url(), Duration::from_millis(50), 2).await);
     }
-    let rules: Vec<_> =
-        nodes.iter().map(|node| prepare(node, "recent-average 0.01/s half-life=1h")).collect();
+    let rules: Vec<_> = nodes
+        .iter()
+        .map(|node| prepare(node, "recent-average 0.01/s half-life=1h"))
+        .collect();
     let mut allowed = 0;
     for turn in 0..4000 {
         let decision = ask(&nodes[turn % 2], rules[turn % 2], "k", Mode::Check).await;
@@ -482,7 +593,11 @@ async fn refunds_and_resets() {
     let server = Server::start(&[]).await;
     let node = node(&server.url(), LONG_SYNC, 1).await;
     let rule = prepare(&node, "gcra 1/1h burst=10");
-    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key: b"k",
+        cost: Cost::ONE,
+    };
     for left in [9, 8, 7] {
         assert_eq!(ask(&node, rule, "k", Mode::Check).await.remaining, left);
     }
@@ -507,7 +622,8 @@ async fn a_rule_that_forgets_its_clients_begins_anew() {
             assert!(ask(&node, rule, &key, Mode::Check).await.allowed);
         }
         let exponential = "exponential 100/1m".parse().unwrap();
-        node.prepare_as("rule", &exponential, 10_000, Consistency::Exact).unwrap();
+        node.prepare_as("rule", &exponential, 10_000, Consistency::Exact)
+            .unwrap();
         assert_eq!(node.status().unsent, 0);
     }
 }
@@ -528,11 +644,18 @@ async fn a_rule_changes_its_limit_and_who_decides() {
     }
     assert_eq!(counts(), (1, 3));
     assert_eq!(prepare(&node, "recent-average 1/1h half-life=1h"), rule);
-    assert!(!ask(&node, rule, "k", Mode::Check).await.allowed, "4 of at most 1.4");
+    assert!(
+        !ask(&node, rule, "k", Mode::Check).await.allowed,
+        "4 of at most 1.4"
+    );
     let exact = "recent-average 1/1h half-life=1h".parse().unwrap();
-    node.prepare_as("rule", &exact, 10_000, Consistency::Exact).unwrap();
+    node.prepare_as("rule", &exact, 10_000, Consistency::Exact)
+        .unwrap();
     let before = counts();
-    assert!(!ask(&node, rule, "k", Mode::Check).await.allowed, "what was not sent goes first");
+    assert!(
+        !ask(&node, rule, "k", Mode::Check).await.allowed,
+        "what was not sent goes first"
+    );
     assert_eq!(counts(), (before.0 + 1, before.1));
     assert_eq!(node.status().unsent, 0);
     prepare(&node, "recent-average 1/s half-life=1h");
@@ -551,9 +674,16 @@ async fn clients_are_exchanged_at_given_times() {
     for (first, times) in [(0, 5), (60, 1)] {
         let node = node(&server.url(), Duration::from_secs(1), 2).await;
         let rule = prepare(&node, "gcra 1/1h burst=20");
-        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
         for second in first..first + times {
-            let decision = node.decide(&[charge], Mode::Check, Some(at(second))).await.unwrap();
+            let decision = node
+                .decide(&[charge], Mode::Check, Some(at(second)))
+                .await
+                .unwrap();
             left.push(decision.remaining);
         }
         assert_eq!(node.status().unsent, 1);
@@ -570,8 +700,16 @@ async fn clients_are_exchanged_at_given_times() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn polite_clients_pass_while_a_rule_changes() {
     let rules = [
-        ("recent-average 1/s half-life=60s", "recent-average 1/s half-life=10s", 0.4),
-        ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=60s", 0.4),
+        (
+            "recent-average 1/s half-life=60s",
+            "recent-average 1/s half-life=10s",
+            0.4,
+        ),
+        (
+            "recent-average 1/s half-life=10s",
+            "recent-average 1/s half-life=60s",
+            0.4,
+        ),
         ("gcra 1/s burst=10", "gcra 5/s burst=10", 0.4),
         ("gcra 5/s burst=10", "gcra 1/s burst=10", 0.4),
         ("gcra 1/s burst=10", "gcra 1/s burst=40", 0.4),
@@ -580,7 +718,11 @@ async fn polite_clients_pass_while_a_rule_changes() {
         ("fixed-window 60/10s", "fixed-window 42/7s", 2.5),
         ("sliding-counter 60/10s", "sliding-counter 360/60s", 2.5),
         ("sliding-window 60/10s", "sliding-window 42/7s", 2.5),
-        ("sliding-window 60/11s sub-windows=31", "sliding-window 60/13s sub-windows=56", 2.0),
+        (
+            "sliding-window 60/11s sub-windows=31",
+            "sliding-window 60/13s sub-windows=56",
+            2.0,
+        ),
     ];
     let mut worst = Vec::new();
     let each = rules.iter().flat_map(|rule| {
@@ -591,7 +733,9 @@ async fn polite_clients_pass_while_a_rule_changes() {
         let mut nodes = Vec::new();
         for rule in [old, old, new, new] {
             let node = node(&server.url(), Duration::from_secs(1), 4).await;
-            let rule = node.prepare_as("rule", &rule.parse().unwrap(), 100, consistency).unwrap();
+            let rule = node
+                .prepare_as("rule", &rule.parse().unwrap(), 100, consistency)
+                .unwrap();
             nodes.push((node, rule));
         }
         let (mut random, mut now) = (Random::new(7), Nanos::from_secs(1_800_000_000));
@@ -600,19 +744,32 @@ async fn polite_clients_pass_while_a_rule_changes() {
             for (client, denied) in denied.iter_mut().enumerate() {
                 let (node, rule) = random.pick(&nodes);
                 let key = format!("c{client}");
-                let charge = Charge { rule: *rule, key: key.as_bytes(), cost: Cost::ONE };
-                let decision = node.decide(&[charge], Mode::Check, Some(now)).await.unwrap();
+                let charge = Charge {
+                    rule: *rule,
+                    key: key.as_bytes(),
+                    cost: Cost::ONE,
+                };
+                let decision = node
+                    .decide(&[charge], Mode::Check, Some(now))
+                    .await
+                    .unwrap();
                 *denied += u32::from(!decision.allowed);
             }
             now = now + Duration::from_secs_f64(1.0 / rate);
         }
         for (node, _) in &nodes {
             let status = node.status();
-            assert_eq!((status.counts.alone, status.last_failure), (0, None), "{old}, {new}");
+            assert_eq!(
+                (status.counts.alone, status.last_failure),
+                (0, None),
+                "{old}, {new}"
+            );
         }
         worst.push((consistency, old, new, denied));
     }
-    let good = worst.iter().all(|(.., denied)| denied.iter().all(|denied| *denied <= 1));
+    let good = worst
+        .iter()
+        .all(|(.., denied)| denied.iter().all(|denied| *denied <= 1));
     assert!(good, "of 100 requests each: {worst:#?}");
 }
 
@@ -628,15 +785,26 @@ async fn a_server_that_reloads_first_finds_full_buckets_full() {
         ] {
             let server = Server::start(&[]).await;
             let sync = Duration::from_millis(100);
-            let nodes = [node(&server.url(), sync, 2).await, node(&server.url(), sync, 2).await];
+            let nodes = [
+                node(&server.url(), sync, 2).await,
+                node(&server.url(), sync, 2).await,
+            ];
             let prepare = |node: &RedisEngine, limit: &str| {
-                node.prepare_as("rule", &limit.parse().unwrap(), 100, consistency).unwrap()
+                node.prepare_as("rule", &limit.parse().unwrap(), 100, consistency)
+                    .unwrap()
             };
             let rules = nodes.each_ref().map(|node| prepare(node, old));
             let ask = async |place: usize, key: &str, now| {
                 nodes[0].exchange_due(now).await;
-                let charge = Charge { rule: rules[place], key: key.as_bytes(), cost: Cost::ONE };
-                nodes[place].decide(&[charge], Mode::Check, Some(now)).await.unwrap()
+                let charge = Charge {
+                    rule: rules[place],
+                    key: key.as_bytes(),
+                    cost: Cost::ONE,
+                };
+                nodes[place]
+                    .decide(&[charge], Mode::Check, Some(now))
+                    .await
+                    .unwrap()
             };
             let start = Nanos::from_secs(1_800_000_000);
             assert!(ask(1, "other", start).await.allowed);
@@ -647,8 +815,14 @@ async fn a_server_that_reloads_first_finds_full_buckets_full() {
             }
             let now = start + Duration::from_millis(370 * 60);
             let decision = ask(1, "polite", now).await;
-            assert!(decision.allowed, "{consistency:?}, {old} to {new}: {decision:?}");
-            assert!(decision.remaining >= 5, "{consistency:?}, {old} to {new}: {decision:?}");
+            assert!(
+                decision.allowed,
+                "{consistency:?}, {old} to {new}: {decision:?}"
+            );
+            assert!(
+                decision.remaining >= 5,
+                "{consistency:?}, {old} to {new}: {decision:?}"
+            );
         }
     }
 }
@@ -674,7 +848,9 @@ async fn a_named_node_uses_its_keys_again() {
             }
             node.flush(PATIENCE).await;
         }
-        let bytes: i64 = server.command(&["STRLEN", "earrrl1:{k}:rule:a:near"]).unwrap();
+        let bytes: i64 = server
+            .command(&["STRLEN", "earrrl1:{k}:rule:a:near"])
+            .unwrap();
         let keys: Vec<String> = server.command(&["KEYS", "earrrl1:receipts:*"]).unwrap();
         assert_eq!((bytes, keys.len()), (32 * claims, receipts), "{name:?}");
     }
@@ -695,24 +871,37 @@ const ALGORITHMS: [&str; 7] = [
 /// Changes of one parameter of each algorithm.
 const PARAMETERS: [(&str, &str); 9] = [
     ("gcra 1/s burst=10", "gcra 5/s burst=10"),
-    ("recent-average 1/s half-life=10s leaky", "recent-average 1/s half-life=60s leaky"),
+    (
+        "recent-average 1/s half-life=10s leaky",
+        "recent-average 1/s half-life=60s leaky",
+    ),
     ("exponential 60/1m leaky", "exponential 60/30s leaky"),
     ("fixed-window 60/1m", "fixed-window 60/30s"),
     ("fixed-window 60/10s", "fixed-window 42/7s"),
     ("sliding-counter 60/1m", "sliding-counter 60/30s"),
     ("sliding-counter 60/1m", "sliding-counter 10/10s"),
     ("sliding-log 60/1m", "sliding-log 60/30s"),
-    ("sliding-window 60/1m sub-windows=6", "sliding-window 60/1m sub-windows=10"),
+    (
+        "sliding-window 60/1m sub-windows=6",
+        "sliding-window 60/1m sub-windows=10",
+    ),
 ];
 
 /// Returns the requests of a client that one engine allows under a limit.
 async fn allowed_in_one_place(limit: &str, times: &[Nanos]) -> u32 {
     let memory = earrrl::MemoryEngine::new(10).unwrap();
     let rule = memory.prepare("rule", &limit.parse().unwrap()).unwrap();
-    let charge = Charge { rule, key: b"abuser", cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key: b"abuser",
+        cost: Cost::ONE,
+    };
     let mut allowed = 0;
     for now in times {
-        let decision = memory.decide(&[charge], Mode::Check, Some(*now)).await.unwrap();
+        let decision = memory
+            .decide(&[charge], Mode::Check, Some(*now))
+            .await
+            .unwrap();
         allowed += u32::from(decision.allowed);
     }
     allowed
@@ -729,7 +918,9 @@ async fn while_a_rule_changes(
     let mut nodes = Vec::new();
     for limit in [old, old, new, new] {
         let node = node(&server.url(), Duration::from_secs(1), 4).await;
-        let rule = node.prepare_as("rule", &limit.parse().unwrap(), 100, consistency).unwrap();
+        let rule = node
+            .prepare_as("rule", &limit.parse().unwrap(), 100, consistency)
+            .unwrap();
         nodes.push((node, rule));
     }
     let (mut random, mut allowed, mut denied) = (Random::new(7), 0, 0);
@@ -737,8 +928,15 @@ async fn while_a_rule_changes(
         let polite = (turn % 25 == 0).then_some("polite");
         for key in [Some("abuser"), polite].into_iter().flatten() {
             let (node, rule) = random.pick(&nodes);
-            let charge = Charge { rule: *rule, key: key.as_bytes(), cost: Cost::ONE };
-            let decision = node.decide(&[charge], Mode::Check, Some(*now)).await.unwrap();
+            let charge = Charge {
+                rule: *rule,
+                key: key.as_bytes(),
+                cost: Cost::ONE,
+            };
+            let decision = node
+                .decide(&[charge], Mode::Check, Some(*now))
+                .await
+                .unwrap();
             allowed += u32::from(key == "abuser" && decision.allowed);
             denied += u32::from(key == "polite" && !decision.allowed);
         }
@@ -752,9 +950,15 @@ async fn while_a_rule_changes(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn abusers_get_at_most_both_limits_while_a_rule_changes() {
     let start = Nanos::from_secs(1_800_000_000);
-    let times: Vec<_> = (0..600).map(|turn| start + Duration::from_millis(100 * turn)).collect();
-    let algorithms = ALGORITHMS.iter().flat_map(|old| ALGORITHMS.map(|new| (*old, new)));
-    let parameters = PARAMETERS.into_iter().flat_map(|(old, new)| [(old, new), (new, old)]);
+    let times: Vec<_> = (0..600)
+        .map(|turn| start + Duration::from_millis(100 * turn))
+        .collect();
+    let algorithms = ALGORITHMS
+        .iter()
+        .flat_map(|old| ALGORITHMS.map(|new| (*old, new)));
+    let parameters = PARAMETERS
+        .into_iter()
+        .flat_map(|(old, new)| [(old, new), (new, old)]);
     let mut wrong = Vec::new();
     for (old, new) in algorithms.filter(|(old, new)| old != new).chain(parameters) {
         let most =
@@ -762,7 +966,9 @@ async fn abusers_get_at_most_both_limits_while_a_rule_changes() {
         for consistency in [Consistency::Near, Consistency::Exact] {
             let is_near = consistency == Consistency::Near;
             if is_near
-                && [old, new].iter().any(|limit| check_near(&limit.parse().unwrap()).is_err())
+                && [old, new]
+                    .iter()
+                    .any(|limit| check_near(&limit.parse().unwrap()).is_err())
             {
                 continue;
             }
@@ -787,18 +993,29 @@ async fn servers_that_convert_a_record_in_turns_all_count_in_it() {
     for limit in [old, new].repeat(6) {
         let node = node(&server.url(), Duration::from_secs(1), 12).await;
         let limit = limit.parse().unwrap();
-        let rule = node.prepare_as("rule", &limit, 100, Consistency::Exact).unwrap();
+        let rule = node
+            .prepare_as("rule", &limit, 100, Consistency::Exact)
+            .unwrap();
         nodes.push((node, rule));
     }
     let start = Nanos::from_secs(1_800_000_000);
-    let times: Vec<_> = (0..100).map(|turn| start + Duration::from_millis(100 * turn)).collect();
+    let times: Vec<_> = (0..100)
+        .map(|turn| start + Duration::from_millis(100 * turn))
+        .collect();
     let mut allowed = 0;
     for now in &times {
         let requests = nodes.iter().cycle().take(48).map(|(node, rule)| {
             let (node, rule, now) = (node.clone(), *rule, *now);
             tokio::spawn(async move {
-                let charge = Charge { rule, key: b"abuser", cost: Cost::ONE };
-                node.decide(&[charge], Mode::Check, Some(now)).await.unwrap().allowed
+                let charge = Charge {
+                    rule,
+                    key: b"abuser",
+                    cost: Cost::ONE,
+                };
+                node.decide(&[charge], Mode::Check, Some(now))
+                    .await
+                    .unwrap()
+                    .allowed
             })
         });
         for request in requests.collect::<Vec<_>>() {
@@ -806,7 +1023,10 @@ async fn servers_that_convert_a_record_in_turns_all_count_in_it() {
         }
     }
     let most = allowed_in_one_place(old, &times).await + allowed_in_one_place(new, &times).await;
-    let alone: u64 = nodes.iter().map(|(node, _)| node.status().counts.alone).sum();
+    let alone: u64 = nodes
+        .iter()
+        .map(|(node, _)| node.status().counts.alone)
+        .sum();
     assert_eq!(alone, 0, "{:?}", nodes[0].0.status().last_failure);
     assert!(allowed <= most, "{allowed} of {most}");
 }

@@ -30,7 +30,10 @@ async fn node(url: &str) -> RedisEngine {
     // The node's clock is an hour off. Redis's clock counts, and during the outage the state that
     // Redis last reported.
     let hour = Duration::from_secs(3600);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap() - hour;
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        - hour;
     let clock = ManualClock::new(Nanos::new(now.as_nanos() as u64));
     let mut options = Options::new(url);
     options.deadline = Duration::from_secs(1);
@@ -42,8 +45,18 @@ async fn node(url: &str) -> RedisEngine {
 async fn allowed(engine: &RedisEngine, rule: RuleId, times: usize) -> usize {
     let mut allowed = 0;
     for _ in 0..times {
-        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-        allowed += usize::from(engine.decide(&[charge], Mode::Check, None).await.unwrap().allowed);
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
+        allowed += usize::from(
+            engine
+                .decide(&[charge], Mode::Check, None)
+                .await
+                .unwrap()
+                .allowed,
+        );
     }
     allowed
 }
@@ -54,15 +67,21 @@ async fn who_is_out_stays_out_on_every_node() {
     let nodes = [node(&server.url()).await, node(&server.url()).await];
     let prepare = |node: &RedisEngine| {
         RULES.map(|text| {
-            let name: String =
-                text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+            let name: String = text
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+                .collect();
             node.prepare(&name, &text.parse().unwrap()).unwrap()
         })
     };
     let rules = [prepare(&nodes[0]), prepare(&nodes[1])];
     for place in 0..RULES.len() {
         let (one, other) = (rules[0][place], rules[1][place]);
-        assert!((4..=8).contains(&allowed(&nodes[0], one, 40).await), "{}", RULES[place]);
+        assert!(
+            (4..=8).contains(&allowed(&nodes[0], one, 40).await),
+            "{}",
+            RULES[place]
+        );
         assert_eq!(allowed(&nodes[1], other, 1).await, 0, "{}", RULES[place]);
     }
     server.kill();
@@ -81,8 +100,11 @@ async fn what_was_left_can_be_used_once_a_node() {
     let mut server = Server::start(&[]).await;
     let nodes = [node(&server.url()).await, node(&server.url()).await];
     let text = "gcra 1/1h burst=10";
-    let rules =
-        [0, 1].map(|place: usize| nodes[place].prepare("pool", &text.parse().unwrap()).unwrap());
+    let rules = [0, 1].map(|place: usize| {
+        nodes[place]
+            .prepare("pool", &text.parse().unwrap())
+            .unwrap()
+    });
     assert_eq!(allowed(&nodes[0], rules[0], 4).await, 4);
     assert_eq!(allowed(&nodes[1], rules[1], 3).await, 3);
     server.kill();
@@ -106,7 +128,13 @@ enum Fault {
 /// node admits at most the balance at the time of the failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bans_hold_whatever_breaks() {
-    for fault in [Fault::Killed, Fault::Stopped, Fault::Swallowed, Fault::Lossy, Fault::Cut] {
+    for fault in [
+        Fault::Killed,
+        Fault::Stopped,
+        Fault::Swallowed,
+        Fault::Lossy,
+        Fault::Cut,
+    ] {
         let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]).await;
         let proxy = Proxy::start(server.port).await;
         let mut nodes = Vec::new();
@@ -117,20 +145,38 @@ async fn bans_hold_whatever_breaks() {
             let ban = "recent-average 0.001/s half-life=1h".parse().unwrap();
             let (ban, pool) = (
                 node.prepare("ban", &ban).unwrap(),
-                node.prepare("pool", &"gcra 1/1h burst=40".parse().unwrap()).unwrap(),
+                node.prepare("pool", &"gcra 1/1h burst=40".parse().unwrap())
+                    .unwrap(),
             );
             nodes.push((node, ban, pool));
         }
         let (one, ban, pool) = &nodes[0];
-        assert!((4..=8).contains(&allowed(one, *ban, 100).await), "{fault:?}");
+        assert!(
+            (4..=8).contains(&allowed(one, *ban, 100).await),
+            "{fault:?}"
+        );
         assert_eq!(allowed(one, *pool, 30).await, 30, "{fault:?}");
         // On a busy machine a call may have been sent late; it counts twice until it is settled.
         let settled = || one.status().owed == 0 && one.status().unsettled == 0;
         until("all calls are settled", settled).await;
         for (node, ban, pool) in &nodes {
-            assert_eq!(allowed(node, *ban, 100).await, 0, "{fault:?}: banned on both nodes");
-            let peek = Charge { rule: *pool, key: b"k", cost: Cost::ONE };
-            assert_eq!(node.decide(&[peek], Mode::Peek, None).await.unwrap().remaining, 10);
+            assert_eq!(
+                allowed(node, *ban, 100).await,
+                0,
+                "{fault:?}: banned on both nodes"
+            );
+            let peek = Charge {
+                rule: *pool,
+                key: b"k",
+                cost: Cost::ONE,
+            };
+            assert_eq!(
+                node.decide(&[peek], Mode::Peek, None)
+                    .await
+                    .unwrap()
+                    .remaining,
+                10
+            );
         }
         match fault {
             Fault::Killed => server.kill(),
@@ -142,7 +188,9 @@ async fn bans_hold_whatever_breaks() {
         let (mut banned, mut spent) = (0, 0);
         for turn in 0..20 {
             if matches!(fault, Fault::Cut) {
-                server.command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).ok();
+                server
+                    .command::<i64>(&["CLIENT", "KILL", "TYPE", "normal"])
+                    .ok();
             }
             for (node, ban, pool) in &nodes {
                 banned += allowed(node, *ban, 5).await;
@@ -160,7 +208,11 @@ async fn bans_hold_whatever_breaks() {
         for (node, ban, pool) in &nodes {
             assert!(node.ready(PATIENCE).await, "{fault:?}");
             until("counts are handed over", || node.status().owed == 0).await;
-            assert_eq!(allowed(node, *ban, 20).await, 0, "{fault:?}: and afterwards");
+            assert_eq!(
+                allowed(node, *ban, 20).await,
+                0,
+                "{fault:?}: and afterwards"
+            );
             assert!(allowed(node, *pool, 20).await <= 10, "{fault:?}");
         }
     }

@@ -34,7 +34,11 @@ async fn connect(mut options: Options) -> Arc<RedisEngine> {
 fn prepare(engine: &RedisEngine) -> Vec<RuleId> {
     let rules = RULES.iter().enumerate();
     rules
-        .map(|(i, (text, _))| engine.prepare(&i.to_string(), &text.parse().unwrap()).unwrap())
+        .map(|(i, (text, _))| {
+            engine
+                .prepare(&i.to_string(), &text.parse().unwrap())
+                .unwrap()
+        })
         .collect()
 }
 
@@ -44,9 +48,19 @@ async fn ask(engine: &Arc<RedisEngine>, rules: &[RuleId]) {
     let tasks = alone.chain([rules.to_vec()]).map(|rules| {
         let engine = engine.clone();
         tokio::spawn(async move {
-            let charges = rules.iter().map(|&rule| Charge { rule, key: b"k", cost: Cost::ONE });
+            let charges = rules.iter().map(|&rule| Charge {
+                rule,
+                key: b"k",
+                cost: Cost::ONE,
+            });
             let charges: Vec<_> = charges.collect();
-            assert!(engine.decide(&charges, Mode::Check, None).await.unwrap().allowed);
+            assert!(
+                engine
+                    .decide(&charges, Mode::Check, None)
+                    .await
+                    .unwrap()
+                    .allowed
+            );
         })
     });
     for task in tasks.collect::<Vec<_>>() {
@@ -55,8 +69,17 @@ async fn ask(engine: &Arc<RedisEngine>, rules: &[RuleId]) {
 }
 
 async fn used(engine: &RedisEngine, rule: RuleId, burst: u64) -> u64 {
-    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-    burst - engine.decide(&[charge], Mode::Peek, None).await.unwrap().remaining
+    let charge = Charge {
+        rule,
+        key: b"k",
+        cost: Cost::ONE,
+    };
+    burst
+        - engine
+            .decide(&[charge], Mode::Peek, None)
+            .await
+            .unwrap()
+            .remaining
 }
 
 async fn all_have(engine: &RedisEngine, rules: &[RuleId], count: u64, when: &str) {
@@ -116,15 +139,28 @@ async fn what_a_log_has_stored_is_taken_back_at_its_time() {
     let proxy = Proxy::start(server.port).await;
     let engine = connect(Options::new(&proxy.url())).await;
     let other = connect(Options::new(&server.url())).await;
-    for text in ["sliding-log 300/3650d", "sliding-window 300/10s sub-windows=1000"] {
+    for text in [
+        "sliding-log 300/3650d",
+        "sliding-window 300/10s sub-windows=1000",
+    ] {
         let name = text.split(' ').next().unwrap();
         let rule = |engine: &RedisEngine| engine.prepare(name, &text.parse().unwrap()).unwrap();
         let (here, there) = (rule(&engine), rule(&other));
-        let charge = |rule, cost| Charge { rule, key: b"k", cost: Cost::from_units(cost) };
+        let charge = |rule, cost| Charge {
+            rule,
+            key: b"k",
+            cost: Cost::from_units(cost),
+        };
         proxy.mute();
-        engine.decide(&[charge(here, 2)], Mode::Check, None).await.unwrap();
+        engine
+            .decide(&[charge(here, 2)], Mode::Check, None)
+            .await
+            .unwrap();
         assert_eq!(engine.status().unsettled, 1, "{text}");
-        other.decide(&[charge(there, 1)], Mode::Check, None).await.unwrap();
+        other
+            .decide(&[charge(there, 1)], Mode::Check, None)
+            .await
+            .unwrap();
         proxy.cut();
         becomes(&engine, EngineMode::Shared).await;
         until("counts are handed over", || {
@@ -177,20 +213,36 @@ async fn a_clock_that_is_set_is_followed_at_once() {
 async fn what_was_denied_here_is_taken_back_there() {
     let server = Server::start(&[]).await;
     let proxy = Proxy::start(server.port).await;
-    let (engine, other) =
-        (connect(Options::new(&proxy.url())).await, connect(Options::new(&server.url())).await);
-    for text in ["gcra 1/1h burst=3", "fixed-window 3/3650d", "sliding-log 3/3650d"] {
+    let (engine, other) = (
+        connect(Options::new(&proxy.url())).await,
+        connect(Options::new(&server.url())).await,
+    );
+    for text in [
+        "gcra 1/1h burst=3",
+        "fixed-window 3/3650d",
+        "sliding-log 3/3650d",
+    ] {
         let name = text.split(' ').next().unwrap();
         let rule = |engine: &RedisEngine| engine.prepare(name, &text.parse().unwrap()).unwrap();
         let (here, there) = (rule(&engine), rule(&other));
-        let charge = |rule| Charge { rule, key: b"k", cost: Cost::ONE };
+        let charge = |rule| Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
         for _ in 0..4 {
-            engine.decide(&[charge(here)], Mode::Check, None).await.unwrap();
+            engine
+                .decide(&[charge(here)], Mode::Check, None)
+                .await
+                .unwrap();
         }
         other.refund(&charge(there), None, None).await.unwrap();
         assert_eq!(used(&other, there, 3).await, 2);
         proxy.mute();
-        let denied = engine.decide(&[charge(here)], Mode::Check, None).await.unwrap();
+        let denied = engine
+            .decide(&[charge(here)], Mode::Check, None)
+            .await
+            .unwrap();
         assert!(!denied.allowed, "{text}");
         assert_eq!(used(&other, there, 3).await, 3, "{text} was executed");
         proxy.cut();
@@ -213,13 +265,25 @@ async fn a_shard_that_answers_keeps_what_it_has_stored() {
     let engine = connect(Options::cluster(urls.iter().map(String::as_str))).await;
     let rules = prepare(&engine);
     let master = |key: &str| cluster.master_of(cluster.slot_of(key));
-    let far = (0..).map(|number| format!("far-{number}")).find(|far| master(far) != master("k"));
+    let far = (0..)
+        .map(|number| format!("far-{number}"))
+        .find(|far| master(far) != master("k"));
     let far = far.unwrap();
     let other = &cluster.nodes[master(&far)];
     let ask = async || {
         for &rule in &rules {
-            let charges = [b"k", far.as_bytes()].map(|key| Charge { rule, key, cost: Cost::ONE });
-            assert!(engine.decide(&charges, Mode::Check, None).await.unwrap().allowed);
+            let charges = [b"k", far.as_bytes()].map(|key| Charge {
+                rule,
+                key,
+                cost: Cost::ONE,
+            });
+            assert!(
+                engine
+                    .decide(&charges, Mode::Check, None)
+                    .await
+                    .unwrap()
+                    .allowed
+            );
         }
     };
     ask().await;
@@ -239,13 +303,28 @@ async fn calls_of_a_moving_slot_have_no_receipt() {
     options.deadline = PATIENCE;
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
-    let rule = engine.prepare("rule", &"fixed-window 300/3650d".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("rule", &"fixed-window 300/3650d".parse().unwrap())
+        .unwrap();
     let slot = cluster.slot_of("k");
     let names = (0..).map(|number| format!("new-{number}"));
-    let new = names.into_iter().find(|name| cluster.slot_of(name) == slot).unwrap();
+    let new = names
+        .into_iter()
+        .find(|name| cluster.slot_of(name) == slot)
+        .unwrap();
     let ask = async |key: &str| {
-        let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
-        assert!(engine.decide(&[charge], Mode::Check, None).await.unwrap().allowed);
+        let charge = Charge {
+            rule,
+            key: key.as_bytes(),
+            cost: Cost::ONE,
+        };
+        assert!(
+            engine
+                .decide(&[charge], Mode::Check, None)
+                .await
+                .unwrap()
+                .allowed
+        );
     };
     ask("k").await;
     assert_eq!(engine.status().counts.without_receipt, 0);

@@ -38,11 +38,16 @@ pub(crate) async fn node(options: Options) -> RedisEngine {
 }
 
 pub(crate) async fn nodes(server: &Server) -> [RedisEngine; 2] {
-    [node(Options::new(&server.url())).await, node(Options::new(&server.url())).await]
+    [
+        node(Options::new(&server.url())).await,
+        node(Options::new(&server.url())).await,
+    ]
 }
 
 pub(crate) fn prepare(engine: &RedisEngine, name: &str, rule: &str) -> RuleId {
-    engine.prepare_with(name, &rule.parse().unwrap(), 100).unwrap()
+    engine
+        .prepare_with(name, &rule.parse().unwrap(), 100)
+        .unwrap()
 }
 
 const fn units(units: u64) -> Cost {
@@ -50,7 +55,11 @@ const fn units(units: u64) -> Cost {
 }
 
 fn charge(rule: RuleId, key: &[u8], cost: u64) -> Charge<'_> {
-    Charge { rule, key, cost: units(cost) }
+    Charge {
+        rule,
+        key,
+        cost: units(cost),
+    }
 }
 
 fn at(secs: u64) -> Option<Nanos> {
@@ -58,11 +67,18 @@ fn at(secs: u64) -> Option<Nanos> {
 }
 
 async fn hold(engine: &RedisEngine, charges: &[Charge<'_>], now: Option<Nanos>) -> Holding {
-    engine.hold(charges, HoldTerms::default(), now).await.unwrap()
+    engine
+        .hold(charges, HoldTerms::default(), now)
+        .await
+        .unwrap()
 }
 
 async fn remaining(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>) -> u64 {
-    engine.decide(&[charge(rule, key, 1)], Mode::Peek, now).await.unwrap().remaining
+    engine
+        .decide(&[charge(rule, key, 1)], Mode::Peek, now)
+        .await
+        .unwrap()
+        .remaining
 }
 
 /// Compares every step with the engine in memory, under every algorithm.
@@ -72,7 +88,9 @@ async fn reservations_are_those_of_the_engine_in_memory() {
     let engines = nodes(&server).await;
     for (number, text) in RULES.iter().enumerate() {
         let memory = MemoryEngine::with_clock(100, ManualClock::new(START)).unwrap();
-        let known = memory.prepare_with("rule", &text.parse().unwrap(), 100).unwrap();
+        let known = memory
+            .prepare_with("rule", &text.parse().unwrap(), 100)
+            .unwrap();
         let rules = [0, 1].map(|node| prepare(&engines[node], &format!("rule-{number}"), text));
         let begins = 12_000 * number as u64;
         let times = |secs: u64| (at(begins + secs), at(secs));
@@ -81,24 +99,46 @@ async fn reservations_are_those_of_the_engine_in_memory() {
             let (now, in_memory) = times(secs);
             let held = hold(&engines[0], &[charge(rules[0], b"alice", cost)], now).await;
             let expected = memory
-                .hold(&[charge(known, b"alice", cost)], HoldTerms::default(), in_memory)
+                .hold(
+                    &[charge(known, b"alice", cost)],
+                    HoldTerms::default(),
+                    in_memory,
+                )
                 .unwrap();
-            assert_eq!(held.decision.remaining, expected.decision.remaining, "{text}");
-            assert_eq!((held.id.is_some(), held.granted()), (true, expected.granted()), "{text}");
+            assert_eq!(
+                held.decision.remaining, expected.decision.remaining,
+                "{text}"
+            );
+            assert_eq!(
+                (held.id.is_some(), held.granted()),
+                (true, expected.granted()),
+                "{text}"
+            );
             ids.push((held.id.unwrap(), expected.id.unwrap()));
         }
         // Below the estimate, at it, and above it; the oldest one last.
         for (secs, nth, actual) in [(3, 2, 5), (4, 1, 30), (20, 0, 45)] {
             let (now, in_memory) = times(secs);
             let (id, known) = ids[nth];
-            let committed = engines[1].commit(id, Actual::All(units(actual)), now).await.unwrap();
-            let expected = memory.commit(known, Actual::All(units(actual)), in_memory).unwrap();
+            let committed = engines[1]
+                .commit(id, Actual::All(units(actual)), now)
+                .await
+                .unwrap();
+            let expected = memory
+                .commit(known, Actual::All(units(actual)), in_memory)
+                .unwrap();
             let of = |left: u64| left as f64;
             let (left, wanted) = (committed.decision.remaining, expected.decision.remaining);
             // An exponential average is corrected approximately.
             let most = if number == 1 { 40.0 } else { 0.0 };
-            assert!((of(left) - of(wanted)).abs() <= most, "{text}, {nth}: {left}, {wanted}");
-            assert_eq!((committed.rules(), committed.repeated), (&[rules[1]][..], false));
+            assert!(
+                (of(left) - of(wanted)).abs() <= most,
+                "{text}, {nth}: {left}, {wanted}"
+            );
+            assert_eq!(
+                (committed.rules(), committed.repeated),
+                (&[rules[1]][..], false)
+            );
         }
     }
 }
@@ -107,18 +147,31 @@ async fn reservations_are_those_of_the_engine_in_memory() {
 async fn a_commit_is_applied_once_by_whichever_node() {
     let server = Server::start(&[]).await;
     let engines = nodes(&server).await;
-    let rules = engines.each_ref().map(|engine| prepare(engine, "tokens", "fixed-window 100/1d"));
+    let rules = engines
+        .each_ref()
+        .map(|engine| prepare(engine, "tokens", "fixed-window 100/1d"));
     let held = hold(&engines[0], &[charge(rules[0], b"alice", 60)], None).await;
     let id = held.id.unwrap();
     assert_eq!(remaining(&engines[1], rules[1], b"alice", None).await, 40);
-    assert_eq!(engines[1].reserved_rules(id, None).await, Ok(vec![rules[1]]));
+    assert_eq!(
+        engines[1].reserved_rules(id, None).await,
+        Ok(vec![rules[1]])
+    );
     for (node, actual, repeated) in [(1, 25, false), (0, 25, true), (1, 0, true), (0, 99, true)] {
-        let committed = engines[node].commit(id, Actual::All(units(actual)), None).await.unwrap();
-        assert_eq!((committed.decision.remaining, committed.repeated), (75, repeated));
+        let committed = engines[node]
+            .commit(id, Actual::All(units(actual)), None)
+            .await
+            .unwrap();
+        assert_eq!(
+            (committed.decision.remaining, committed.repeated),
+            (75, repeated)
+        );
     }
     for bits in [0, id.bits() ^ 1 << 64, id.bits() ^ 1 << 127, u128::MAX] {
         let other = HoldId::from_bits(bits);
-        let error = engines[0].commit(other, Actual::All(Cost::ZERO), None).await;
+        let error = engines[0]
+            .commit(other, Actual::All(Cost::ZERO), None)
+            .await;
         assert_eq!(error, Err(EngineError::UnknownReservation(other)));
     }
 }
@@ -129,15 +182,23 @@ async fn a_commit_is_one_call_of_a_script() {
     let server = Server::start(&[]).await;
     let engines = nodes(&server).await;
     for (number, text) in RULES.iter().enumerate() {
-        let rules = engines.each_ref().map(|e| prepare(e, &format!("rule-{number}"), text));
+        let rules = engines
+            .each_ref()
+            .map(|e| prepare(e, &format!("rule-{number}"), text));
         let scripts = || called(&server, "eval") + called(&server, "evalsha");
         let mut reads = [0, 0];
         for to in [0, 1] {
             let before = scripts();
-            let id = hold(&engines[0], &[charge(rules[0], b"alice", 20)], at(0)).await.id.unwrap();
+            let id = hold(&engines[0], &[charge(rules[0], b"alice", 20)], at(0))
+                .await
+                .id
+                .unwrap();
             assert_eq!(scripts() - before, 1, "{text}");
             let (before, gets) = (scripts(), called(&server, "get"));
-            engines[to].commit(id, Actual::All(units(7)), at(0)).await.unwrap();
+            engines[to]
+                .commit(id, Actual::All(units(7)), at(0))
+                .await
+                .unwrap();
             assert_eq!(scripts() - before, 1, "{text}");
             reads[to] = called(&server, "get") - gets;
         }
@@ -154,15 +215,26 @@ async fn a_full_bucket_gives_nothing_back() {
     let terms = HoldTerms::default().ttl(Duration::from_secs(3600));
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let held = engine.hold(&[charge(rule, b"alice", 50)], terms, at(0)).await.unwrap();
+        let held = engine
+            .hold(&[charge(rule, b"alice", 50)], terms, at(0))
+            .await
+            .unwrap();
         ids.push(held.id.unwrap());
     }
     // The first release makes the bucket full 40 seconds earlier, which the second one knows.
     let release = async |id, secs| {
-        engine.commit(id, Actual::All(Cost::ZERO), at(secs)).await.unwrap().decision.remaining
+        engine
+            .commit(id, Actual::All(Cost::ZERO), at(secs))
+            .await
+            .unwrap()
+            .decision
+            .remaining
     };
     assert_eq!(release(ids[0], 10).await, 50);
-    let all = engine.decide(&[charge(rule, b"alice", 100)], Mode::Check, at(60)).await.unwrap();
+    let all = engine
+        .decide(&[charge(rule, b"alice", 100)], Mode::Check, at(60))
+        .await
+        .unwrap();
     assert!(all.allowed);
     assert_eq!(release(ids[1], 60).await, 0);
 }
@@ -177,26 +249,52 @@ async fn a_commit_after_a_change_gives_back_what_is_left() {
         ("sliding-counter 10/1m", "sliding-counter 10/1h", 10, 10, 0),
         ("sliding-window 10/1m", "sliding-window 10/1h", 10, 10, 0),
         ("sliding-log 10/1m", "sliding-log 10/1h", 10, 10, 0),
-        ("token-bucket 100 refill=100/s", "token-bucket 100 refill=1/h", 100, 100, 0),
+        (
+            "token-bucket 100 refill=100/s",
+            "token-bucket 100 refill=1/h",
+            100,
+            100,
+            0,
+        ),
         ("fixed-window 10/1d", "fixed-window 10/2d", 7, 3, 7),
         ("sliding-counter 10/1d", "sliding-counter 10/2d", 7, 3, 7),
         ("sliding-window 10/1d", "sliding-window 10/2d", 7, 3, 7),
         ("sliding-log 10/1d", "sliding-log 10/2d", 7, 3, 7),
-        ("token-bucket 100 refill=1/h", "token-bucket 100 refill=2/h", 60, 40, 59),
+        (
+            "token-bucket 100 refill=1/h",
+            "token-bucket 100 refill=2/h",
+            60,
+            40,
+            59,
+        ),
     ] {
         let [holder, other] = nodes(&server).await;
         let rule = prepare(&holder, "tokens", old);
         let terms = HoldTerms::default().ttl(Duration::from_secs(3600));
         let charges = [charge(rule, b"k", estimate)];
-        let id = holder.place_hold(&charges, terms, at(0)).await.unwrap().id.unwrap();
+        let id = holder
+            .place_hold(&charges, terms, at(0))
+            .await
+            .unwrap()
+            .id
+            .unwrap();
         for node in [&holder, &other] {
             assert_eq!(prepare(node, "tokens", new), rule);
         }
         let charges = [charge(rule, b"k", spent)];
-        other.decide(&charges, Mode::Charge, at(1500)).await.unwrap();
-        holder.commit_hold(id, Actual::All(Cost::ZERO), at(1500)).await.unwrap();
+        other
+            .decide(&charges, Mode::Charge, at(1500))
+            .await
+            .unwrap();
+        holder
+            .commit_hold(id, Actual::All(Cost::ZERO), at(1500))
+            .await
+            .unwrap();
         let left = remaining(&other, rule, b"k", at(1500)).await;
-        assert!((expected..=expected + 1).contains(&left), "{old}, {new}: {left}");
+        assert!(
+            (expected..=expected + 1).contains(&left),
+            "{old}, {new}: {left}"
+        );
         holder.reset(rule, b"k").await.unwrap();
     }
 }
@@ -206,16 +304,30 @@ async fn reservations_expire_and_are_prolonged() {
     let server = Server::start(&[]).await;
     let engine = node(Options::new(&server.url())).await;
     let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
-    let id = hold(&engine, &[charge(rule, b"alice", 60)], at(0)).await.id.unwrap();
-    engine.renew(id, Duration::from_secs(100), at(299)).await.unwrap();
+    let id = hold(&engine, &[charge(rule, b"alice", 60)], at(0))
+        .await
+        .id
+        .unwrap();
+    engine
+        .renew(id, Duration::from_secs(100), at(299))
+        .await
+        .unwrap();
     assert_eq!(engine.reserved_rules(id, at(398)).await, Ok(vec![rule]));
     let unknown = EngineError::UnknownReservation(id);
-    assert_eq!(engine.commit(id, Actual::All(Cost::ZERO), at(399)).await, Err(unknown.clone()));
-    assert_eq!(engine.renew(id, Duration::from_secs(9), at(399)).await, Err(unknown));
+    assert_eq!(
+        engine.commit(id, Actual::All(Cost::ZERO), at(399)).await,
+        Err(unknown.clone())
+    );
+    assert_eq!(
+        engine.renew(id, Duration::from_secs(9), at(399)).await,
+        Err(unknown)
+    );
     assert_eq!(remaining(&engine, rule, b"alice", at(399)).await, 40);
     engine.set_max_reservations(1);
     hold(&engine, &[charge(rule, b"alice", 1)], at(400)).await;
-    let full = engine.hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), at(400)).await;
+    let full = engine
+        .hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), at(400))
+        .await;
     assert_eq!(full, Err(EngineError::Reservations { most: 1 }));
     assert_eq!(remaining(&engine, rule, b"alice", at(400)).await, 39);
 }
@@ -241,14 +353,28 @@ async fn several_rules_are_all_or_nothing(engine: &RedisEngine, other: &RedisEng
     };
     assert_eq!(left().await, (40, 2));
     let wrong = [(others.0, units(10)), (RuleId(9), units(1))];
-    assert!(other.commit(id, Actual::ByRule(&wrong), None).await.is_err());
+    assert!(
+        other
+            .commit(id, Actual::ByRule(&wrong), None)
+            .await
+            .is_err()
+    );
     for repeated in [false, true] {
-        let committed = other.commit(id, Actual::ByRule(&wrong[..1]), None).await.unwrap();
-        assert_eq!((committed.rules(), committed.repeated), (&[others.0, others.1][..], repeated));
+        let committed = other
+            .commit(id, Actual::ByRule(&wrong[..1]), None)
+            .await
+            .unwrap();
+        assert_eq!(
+            (committed.rules(), committed.repeated),
+            (&[others.0, others.1][..], repeated)
+        );
         assert_eq!(left().await, (90, 2));
     }
     let terms = HoldTerms::default().at_most();
-    let most = engine.hold(&[charge(tokens, b"alice", 700)], terms, None).await.unwrap();
+    let most = engine
+        .hold(&[charge(tokens, b"alice", 700)], terms, None)
+        .await
+        .unwrap();
     assert_eq!(most.granted(), [units(90)]);
 }
 
@@ -278,7 +404,10 @@ async fn of_two_commits_at_once_one_wins_in_every_slot() {
     assert_eq!(prepare(&other, "tokens", "fixed-window 100/30d"), rule);
     for round in 0..100 {
         let keys: Vec<String> = (0..6).map(|nth| format!("client-{round}-{nth}")).collect();
-        let charges: Vec<_> = keys.iter().map(|key| charge(rule, key.as_bytes(), 5)).collect();
+        let charges: Vec<_> = keys
+            .iter()
+            .map(|key| charge(rule, key.as_bytes(), 5))
+            .collect();
         let id = hold(&engine, &charges, None).await.id.unwrap();
         let (one, three) = tokio::join!(
             engine.commit(id, Actual::All(units(1)), None),
@@ -288,7 +417,11 @@ async fn of_two_commits_at_once_one_wins_in_every_slot() {
         let left = if repeated[0] { 97 } else { 99 };
         assert_ne!(repeated[0], repeated[1], "{round}");
         for key in &keys {
-            assert_eq!(remaining(&engine, rule, key.as_bytes(), None).await, left, "{key}");
+            assert_eq!(
+                remaining(&engine, rule, key.as_bytes(), None).await,
+                left,
+                "{key}"
+            );
         }
     }
 }
@@ -304,7 +437,10 @@ async fn two_reservations_of_at_most_their_estimates_share_what_is_left() {
     for round in 0..50 {
         let key = format!("client-{round}");
         let charges = [charge(rule, key.as_bytes(), 600)];
-        let asked = (engine.hold(&charges, terms, None), other.hold(&charges, terms, None));
+        let asked = (
+            engine.hold(&charges, terms, None),
+            other.hold(&charges, terms, None),
+        );
         let (one, two) = tokio::join!(asked.0, asked.1);
         let mut granted = [one, two].map(|holding| holding.unwrap().granted()[0]);
         granted.sort();
@@ -318,7 +454,10 @@ async fn ids_show_that_they_are_of_reservations() {
     let [engine, _] = nodes(&server).await;
     let rule = prepare(&engine, "tokens", "fixed-window 1000/30d");
     for _ in 0..20 {
-        let id = hold(&engine, &[charge(rule, b"alice", 1)], None).await.id.unwrap();
+        let id = hold(&engine, &[charge(rule, b"alice", 1)], None)
+            .await
+            .id
+            .unwrap();
         assert!(RedisEngine::has_issued(id), "{id}");
         for bit in [0, 9, 10, 63, 64, 95, 96, 127] {
             let other = HoldId::from_bits(id.bits() ^ 1 << bit);
@@ -333,7 +472,10 @@ async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {
     let engines = Arc::new(engines);
     let of = |engine: &RedisEngine| {
         let tokens = prepare(engine, "tokens", "token-bucket 1000 refill=1/1h");
-        (tokens, prepare(engine, "requests", "fixed-window 1000000/30d"))
+        (
+            tokens,
+            prepare(engine, "requests", "fixed-window 1000000/30d"),
+        )
     };
     let rules = engines.each_ref().map(of);
     let streams = (0..100).map(|stream: u64| {
@@ -344,8 +486,13 @@ async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {
                 let (from, to) = ((stream + round) as usize % 2, stream as usize % 2);
                 let estimate = 5 + (stream * 7 + round) % 10;
                 let (tokens, requests) = rules[from];
-                let charges = [charge(tokens, b"alice", estimate), charge(requests, b"bob", 1)];
-                let Some(id) = hold(&engines[from], &charges, None).await.id else { continue };
+                let charges = [
+                    charge(tokens, b"alice", estimate),
+                    charge(requests, b"bob", 1),
+                ];
+                let Some(id) = hold(&engines[from], &charges, None).await.id else {
+                    continue;
+                };
                 let actual = estimate * (stream % 11) / 10;
                 let actual = actual.min(estimate);
                 let costs = [(rules[to].0, units(actual))];
@@ -364,15 +511,28 @@ async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {
     assert!((500..=1000).contains(&spent), "{spent}");
     let left = remaining(&engines[0], rules[0].0, b"alice", None).await;
     // The refill during the test is lost or counted, at most a unit.
-    assert!((999 - spent..=1001 - spent).contains(&left), "{left}, spent {spent}");
-    assert_eq!(remaining(&engines[1], rules[1].1, b"bob", None).await, 1_000_000 - made);
+    assert!(
+        (999 - spent..=1001 - spent).contains(&left),
+        "{left}, spent {spent}"
+    );
+    assert_eq!(
+        remaining(&engines[1], rules[1].1, b"bob", None).await,
+        1_000_000 - made
+    );
 }
 
 /// A hundred streams cost more than their estimates. Nothing passes until the refill has paid the excess.
 async fn debt_is_paid_first(engines: &[RedisEngine; 2]) {
-    let rules = engines.each_ref().map(|e| prepare(e, "debt", "token-bucket 1000 refill=1/s"));
+    let rules = engines
+        .each_ref()
+        .map(|e| prepare(e, "debt", "token-bucket 1000 refill=1/s"));
     let ask = async |node: usize, cost, secs| {
-        let held = hold(&engines[node], &[charge(rules[node], b"carol", cost)], at(secs)).await;
+        let held = hold(
+            &engines[node],
+            &[charge(rules[node], b"carol", cost)],
+            at(secs),
+        )
+        .await;
         (held.id, held.decision.retry_after.duration())
     };
     let mut ids = Vec::new();
@@ -381,7 +541,10 @@ async fn debt_is_paid_first(engines: &[RedisEngine; 2]) {
     }
     assert_eq!(ids.len(), 100);
     for (nth, id) in ids.into_iter().enumerate() {
-        engines[nth % 2].commit(id, Actual::All(units(25)), at(0)).await.unwrap();
+        engines[nth % 2]
+            .commit(id, Actual::All(units(25)), at(0))
+            .await
+            .unwrap();
     }
     assert_eq!(ask(0, 1, 0).await, (None, Some(Duration::from_secs(1501))));
     assert_eq!(ask(1, 1, 1500).await.0, None);
@@ -410,11 +573,16 @@ async fn a_redis_that_forgets_makes_reservations_unknown() {
     let mut server = Server::start(&[]).await;
     let engine = node(Options::new(&server.url())).await;
     let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/d");
-    let id = hold(&engine, &[charge(rule, b"alice", 60)], None).await.id.unwrap();
+    let id = hold(&engine, &[charge(rule, b"alice", 60)], None)
+        .await
+        .id
+        .unwrap();
     server.kill();
     let gone = engine.commit(id, Actual::All(units(10)), None).await;
     assert!(matches!(gone, Err(EngineError::Unavailable(_))), "{gone:?}");
-    let gone = engine.hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), None).await;
+    let gone = engine
+        .hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), None)
+        .await;
     assert!(matches!(gone, Err(EngineError::Unavailable(_))), "{gone:?}");
     server.restart().await;
     crate::support::until("Redis decides", || {
@@ -430,8 +598,12 @@ async fn near_rules_have_no_reservations() {
     let server = Server::start(&[]).await;
     let engine = node(Options::new(&server.url())).await;
     let rule = "token-bucket 100 refill=1/s".parse().unwrap();
-    let rule = engine.prepare_as("tokens", &rule, 100, Consistency::Near).unwrap();
-    let error = engine.hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), None).await;
+    let rule = engine
+        .prepare_as("tokens", &rule, 100, Consistency::Near)
+        .unwrap();
+    let error = engine
+        .hold(&[charge(rule, b"alice", 1)], HoldTerms::default(), None)
+        .await;
     assert!(error.unwrap_err().to_string().contains("near"));
 }
 
@@ -441,7 +613,10 @@ async fn a_reservation_occupies_few_bytes() {
     let server = Server::start(&[]).await;
     let engine = node(Options::new(&server.url())).await;
     let rule = prepare(&engine, "tokens", "fixed-window 100000/1d");
-    let id = hold(&engine, &[charge(rule, b"192.0.2.7", 60)], None).await.id.unwrap();
+    let id = hold(&engine, &[charge(rule, b"192.0.2.7", 60)], None)
+        .await
+        .id
+        .unwrap();
     let key = format!("earrrl1:hold:{{0}}:{id}");
     let bytes: u64 = command(&server.url(), &["MEMORY", "USAGE", &key]).unwrap();
     println!("{bytes} bytes for a live reservation");

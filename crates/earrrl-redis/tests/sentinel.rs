@@ -42,7 +42,11 @@ impl Sentinel {
         std::fs::write(&file, text).unwrap();
         let mut command = redis_server();
         command.arg(file).arg("--sentinel").stdout(Stdio::null());
-        Self { port, process: command.spawn().unwrap(), _folder: folder }
+        Self {
+            port,
+            process: command.spawn().unwrap(),
+            _folder: folder,
+        }
     }
 
     fn url(&self) -> String {
@@ -53,7 +57,10 @@ impl Sentinel {
     fn master(&self, field: &str) -> Option<String> {
         let words: Vec<String> = command(&self.url(), &["SENTINEL", "MASTER", "main"]).ok()?;
         let pairs = words.chunks_exact(2);
-        pairs.filter(|pair| pair[0] == field).map(|pair| pair[1].clone()).next()
+        pairs
+            .filter(|pair| pair[0] == field)
+            .map(|pair| pair[1].clone())
+            .next()
     }
 }
 
@@ -69,7 +76,9 @@ async fn a_failover() {
     let mut master = Server::start(&[]).await;
     let replica = Server::start(&["--replicaof", "127.0.0.1", &master.port.to_string()]).await;
     until("the replica is in step", || {
-        let info: String = replica.command(&["INFO", "replication"]).unwrap_or_default();
+        let info: String = replica
+            .command(&["INFO", "replication"])
+            .unwrap_or_default();
         info.contains("master_link_status:up")
     })
     .await;
@@ -78,7 +87,9 @@ async fn a_failover() {
     options.deadline = Duration::from_millis(100);
     let engine = Arc::new(RedisEngine::connect(options, PATIENCE).await.unwrap());
     assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
-    let rule = engine.prepare("wide", &"fixed-window 9000000/3650d".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("wide", &"fixed-window 9000000/3650d".parse().unwrap())
+        .unwrap();
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
     master.kill();

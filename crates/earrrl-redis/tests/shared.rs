@@ -39,13 +39,26 @@ async fn connect(options: Options) -> RedisEngine {
 }
 
 async fn ask(engine: &RedisEngine, rule: RuleId, key: &[u8], now: Option<Nanos>) -> Decision {
-    engine.decide(&[Charge { rule, key, cost: Cost::ONE }], Mode::Check, now).await.unwrap()
+    engine
+        .decide(
+            &[Charge {
+                rule,
+                key,
+                cost: Cost::ONE,
+            }],
+            Mode::Check,
+            now,
+        )
+        .await
+        .unwrap()
 }
 
 /// Is not a test by itself, but the code of the processes that another test starts.
 #[tokio::test]
 async fn worker() {
-    let Ok(work) = std::env::var(WORK) else { return };
+    let Ok(work) = std::env::var(WORK) else {
+        return;
+    };
     let (url, place) = work.split_once(' ').unwrap();
     let (text, burst) = BURSTS[place.parse::<usize>().unwrap()];
     let engine = connect(patient(url)).await;
@@ -64,10 +77,14 @@ async fn worker() {
 async fn what_a_task_asks_at_once_is_decided_in_order() {
     let server = Server::start(&[]).await;
     let engine = connect(patient(&server.url())).await;
-    let rule = engine.prepare("shared", &"gcra 1/1h burst=1000".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("shared", &"gcra 1/1h burst=1000".parse().unwrap())
+        .unwrap();
     // Scripts that Redis does not have yet are called for some requests.
     let prepare = |(text, _): &(&str, usize)| {
-        engine.prepare(text.split(' ').next().unwrap(), &text.parse().unwrap()).unwrap()
+        engine
+            .prepare(text.split(' ').next().unwrap(), &text.parse().unwrap())
+            .unwrap()
     };
     let others: Vec<_> = BURSTS.iter().map(prepare).collect();
     let rules = (0..1000).flat_map(|place| {
@@ -75,7 +92,9 @@ async fn what_a_task_asks_at_once_is_decided_in_order() {
         [Some(rule), other].into_iter().flatten()
     });
     let rules: Vec<_> = rules.collect();
-    let requests = rules.iter().map(|rule| ask(&engine, *rule, b"one key", None));
+    let requests = rules
+        .iter()
+        .map(|rule| ask(&engine, *rule, b"one key", None));
     let decisions = futures_util::future::join_all(requests).await;
     let remaining = rules.iter().zip(&decisions).filter(|(of, _)| **of == rule);
     let remaining: Vec<_> = remaining.map(|(_, decision)| decision.remaining).collect();
@@ -89,17 +108,28 @@ async fn what_arrives_together_is_sent_together() {
     let engine = connect(patient(&server.url())).await;
     let prepare = |(place, (text, _)): (usize, &(&str, usize))| {
         engine
-            .prepare(&format!("rule-{place}"), &text.replace("300", "3").parse().unwrap())
+            .prepare(
+                &format!("rule-{place}"),
+                &text.replace("300", "3").parse().unwrap(),
+            )
             .unwrap()
     };
     let rules: Vec<_> = BURSTS.iter().enumerate().skip(1).map(prepare).collect();
-    server.command::<i64>(&["LPUSH", "earrrl1:{other}:rule-1:e", "a list"]).unwrap();
+    server
+        .command::<i64>(&["LPUSH", "earrrl1:{other}:rule-1:e", "a list"])
+        .unwrap();
     let now = Some(Nanos::from_secs(1_700_000_000));
     let calls = || support::called(&server, "evalsha");
     let before = calls();
     // Five requests of two clients under each of six rules, some with several charges, and one client
     // whose key has another type.
-    let charges = |rule, key| vec![Charge { rule, key, cost: Cost::ONE }];
+    let charges = |rule, key| {
+        vec![Charge {
+            rule,
+            key,
+            cost: Cost::ONE,
+        }]
+    };
     let mut requests = Vec::new();
     for _ in 0..5 {
         for key in [&b"a"[..], b"b"] {
@@ -107,20 +137,35 @@ async fn what_arrives_together_is_sent_together() {
         }
     }
     requests.insert(30, charges(rules[0], b"other"));
-    let all = rules.iter().map(|rule| Charge { rule: *rule, key: b"c", cost: Cost::ONE });
+    let all = rules.iter().map(|rule| Charge {
+        rule: *rule,
+        key: b"c",
+        cost: Cost::ONE,
+    });
     requests.insert(20, all.collect());
-    let decisions = requests.iter().map(|charges| engine.decide(charges, Mode::Check, now));
+    let decisions = requests
+        .iter()
+        .map(|charges| engine.decide(charges, Mode::Check, now));
     let decisions = futures_util::future::join_all(decisions).await;
     let allowed = |rule: RuleId, key: &[u8]| {
         let of = |charges: &Vec<Charge<'_>>| {
             charges.len() == 1 && charges[0].rule == rule && charges[0].key == key
         };
-        let decisions = requests.iter().zip(&decisions).filter(|(charges, _)| of(charges));
-        decisions.map(|(_, decision)| decision.as_ref().unwrap().allowed).collect::<Vec<_>>()
+        let decisions = requests
+            .iter()
+            .zip(&decisions)
+            .filter(|(charges, _)| of(charges));
+        decisions
+            .map(|(_, decision)| decision.as_ref().unwrap().allowed)
+            .collect::<Vec<_>>()
     };
     for &rule in &rules {
         for key in [&b"a"[..], b"b"] {
-            assert_eq!(allowed(rule, key), [true, true, true, false, false], "{rule:?}");
+            assert_eq!(
+                allowed(rule, key),
+                [true, true, true, false, false],
+                "{rule:?}"
+            );
         }
     }
     assert!(decisions[20].as_ref().unwrap().allowed);
@@ -171,7 +216,11 @@ async fn the_article_s_run_gives_its_printed_estimates() {
     ));
     let run: serde_json::Value = serde_json::from_str(&run.unwrap()).unwrap();
     let mut seconds = 0.0;
-    let at = |seconds: f64| Some(Nanos::new(1_700_000_000_000_000_000 + (seconds * 1e9) as u64));
+    let at = |seconds: f64| {
+        Some(Nanos::new(
+            1_700_000_000_000_000_000 + (seconds * 1e9) as u64,
+        ))
+    };
     for request in 0..=70_usize {
         if request > 0 {
             let gap = run["gaps_s"][request - 1].as_f64();
@@ -181,12 +230,18 @@ async fn the_article_s_run_gives_its_printed_estimates() {
         if let Some(printed) = run["printed"][request.to_string()].as_f64() {
             let rate = decision.rate.unwrap();
             let tolerance = if request < 70 { 1e-7 } else { 1e-4 };
-            assert!((rate - printed).abs() < tolerance, "request {request}: {rate}, not {printed}");
+            assert!(
+                (rate - printed).abs() < tolerance,
+                "request {request}: {rate}, not {printed}"
+            );
             assert_eq!(decision.allowed, request < 11, "request {request}");
         }
     }
     seconds += run["last_sleep_s"].as_f64().unwrap();
-    let rate = ask(&engine, rule, b"user_id_123", at(seconds)).await.rate.unwrap();
+    let rate = ask(&engine, rule, b"user_id_123", at(seconds))
+        .await
+        .rate
+        .unwrap();
     assert!((rate - run["printed"]["70+10s"].as_f64().unwrap()).abs() < 1e-4);
 }
 
@@ -195,7 +250,9 @@ async fn the_article_s_run_gives_its_printed_estimates() {
 async fn redis_tells_the_time() {
     let server = Server::start(&[]).await;
     let engine = connect(patient(&server.url())).await;
-    let rule = engine.prepare("clock", &"gcra 1/1h burst=2".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("clock", &"gcra 1/1h burst=2".parse().unwrap())
+        .unwrap();
     let answers = [
         ask(&engine, rule, b"k", None).await,
         ask(&engine, rule, b"k", None).await,
@@ -204,7 +261,10 @@ async fn redis_tells_the_time() {
     assert_eq!(answers.map(|answer| answer.allowed), [true, true, false]);
     let time: Vec<u64> = server.command(&["TIME"]).unwrap();
     let record: Vec<u8> = server.command(&["GET", "earrrl1:{k}:clock:b"]).unwrap();
-    let full_at = record[1..8].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+    let full_at = record[1..8]
+        .iter()
+        .rev()
+        .fold(0, |all, byte| all << 8 | u64::from(*byte));
     assert!((full_at / 1_000_000).abs_diff(time[0] + 7200) <= PATIENCE.as_secs());
 }
 
@@ -217,7 +277,11 @@ async fn records_expire_when_they_say_nothing_any_more() {
     // `reset_after`.
     let period = 10.0 / std::f64::consts::LN_2;
     for (text, least, most) in [
-        ("recent-average 1/s half-life=10s", 25.3 * period, 27.5 * period),
+        (
+            "recent-average 1/s half-life=10s",
+            25.3 * period,
+            27.5 * period,
+        ),
         ("exponential 60/1m", 25.3 * 60.0, 27.5 * 60.0),
         ("gcra 1/s burst=60", 1.0, 17.1),
         ("fixed-window 5/1h", 0.0, 3601.1),
@@ -230,8 +294,9 @@ async fn records_expire_when_they_say_nothing_any_more() {
         let rule = engine.prepare(name, &text.parse().unwrap()).unwrap();
         let now = Some(Nanos::from_secs(1_700_000_000));
         let life = |when: &str| {
-            let keys: Vec<String> =
-                server.command(&["KEYS", &format!("earrrl1:{{k}}:{name}:*")]).unwrap();
+            let keys: Vec<String> = server
+                .command(&["KEYS", &format!("earrrl1:{{k}}:{name}:*")])
+                .unwrap();
             let left: i64 = server.command(&["PTTL", &keys[0]]).unwrap();
             let left = left as f64 / 1e3;
             assert!(
@@ -254,8 +319,11 @@ async fn records_expire_when_they_say_nothing_any_more() {
 #[tokio::test]
 async fn algorithms_that_take_turns_count_in_full() {
     let server = Server::start(&[]).await;
-    let texts =
-        ["gcra 1/1h burst=10", "fixed-window 10/3650d", "recent-average 10/1h half-life=10h"];
+    let texts = [
+        "gcra 1/1h burst=10",
+        "fixed-window 10/3650d",
+        "recent-average 10/1h half-life=10h",
+    ];
     let mut engines = Vec::new();
     for text in texts {
         let engine = connect(patient(&server.url())).await;
@@ -270,7 +338,11 @@ async fn algorithms_that_take_turns_count_in_full() {
     }
     assert_eq!(allowed[..2], [10, 10]);
     assert!((100..200).contains(&allowed[2]), "{allowed:?}");
-    assert!(engines.iter().all(|(engine, _)| engine.status().counts.converted == 0));
+    assert!(
+        engines
+            .iter()
+            .all(|(engine, _)| engine.status().counts.converted == 0)
+    );
     engines[0].0.reset(engines[0].1, b"k").await.unwrap();
     let left: Vec<String> = server.command(&["KEYS", "earrrl1:{k}*"]).unwrap();
     assert!(left.is_empty(), "a reset forgets all algorithms: {left:?}");
@@ -282,25 +354,41 @@ async fn algorithms_that_take_turns_count_in_full() {
 async fn receipts_are_declared_and_probed() {
     let server = Server::start(&["--slowlog-log-slower-than", "0"]).await;
     let engine = connect(patient(&server.url())).await;
-    let rule = engine.prepare("login", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("login", &"gcra 1/1h burst=10".parse().unwrap())
+        .unwrap();
     ask(&engine, rule, b"declared", None).await;
     let slow: Vec<Vec<redis::Value>> = server.command(&["SLOWLOG", "GET", "100"]).unwrap();
     let words = |entry: &Vec<redis::Value>| -> Vec<String> {
         let words = Vec::<Vec<u8>>::from_redis_value_ref(&entry[3]).unwrap();
-        words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+        words
+            .iter()
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect()
     };
     let is_call = |words: &Vec<String>| words[0] == "EVALSHA" && words[3].contains("{declared}");
     let call = slow.iter().map(words).find(is_call).unwrap();
     assert_eq!(call[2], "2", "{call:?}");
     assert!(call[4].contains("receipts"), "{call:?}");
 
-    let words =
-        ["ACL", "SETUSER", "limiter", "on", ">secret", "~earrrl1:{*", "~earrrl1:probe*", "+@all"];
+    let words = [
+        "ACL",
+        "SETUSER",
+        "limiter",
+        "on",
+        ">secret",
+        "~earrrl1:{*",
+        "~earrrl1:probe*",
+        "+@all",
+    ];
     server.command::<String>(&words).unwrap();
     let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port);
     let engine = RedisEngine::new(patient(&url)).unwrap();
     support::until("the probe's receipt is refused", || {
-        engine.status().last_failure.is_some_and(|why| why.contains("permission"))
+        engine
+            .status()
+            .last_failure
+            .is_some_and(|why| why.contains("permission"))
     })
     .await;
     assert_ne!(engine.status().mode, EngineMode::Shared);
@@ -312,7 +400,9 @@ async fn receipts_are_declared_and_probed() {
 async fn the_slowest_buckets_deny() {
     let server = Server::start(&[]).await;
     let engine = connect(patient(&server.url())).await;
-    let slow = engine.prepare("slow", &"token-bucket 100 refill=1/365d".parse().unwrap()).unwrap();
+    let slow = engine
+        .prepare("slow", &"token-bucket 100 refill=1/365d".parse().unwrap())
+        .unwrap();
     let mut allowed = 0;
     for _ in 0..150 {
         allowed += usize::from(ask(&engine, slow, b"k", None).await.allowed);
@@ -334,15 +424,23 @@ async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
     let server = Server::start(&[]).await;
     let now = |secs: u64| Some(Nanos::from_secs(1_700_000_000 + secs));
     let old = connect(patient(&server.url())).await;
-    let rule = old.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    let rule = old
+        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
+        .unwrap();
     for _ in 0..6 {
         ask(&old, rule, b"k", now(0)).await;
     }
-    let written = || server.command::<i64>(&["HLEN", "earrrl1:rules:pool"]).unwrap_or(0);
+    let written = || {
+        server
+            .command::<i64>(&["HLEN", "earrrl1:rules:pool"])
+            .unwrap_or(0)
+    };
     support::until("the rule is written down", || written() == 1).await;
     drop(old);
     let new = connect(patient(&server.url())).await;
-    let rule = new.prepare("pool", &"gcra 1/1h burst=20".parse().unwrap()).unwrap();
+    let rule = new
+        .prepare("pool", &"gcra 1/1h burst=20".parse().unwrap())
+        .unwrap();
     assert_eq!(ask(&new, rule, b"k", now(0)).await.remaining, 3);
     assert_eq!(new.status().counts.converted, 1);
 }
@@ -367,7 +465,9 @@ async fn each_window_has_a_record_while_two_run() {
         left.push(ask(engine, *rule, b"k", Some(now)).await.remaining);
     }
     assert_eq!(left, [59, 4, 58, 57, 3, 56, 5]);
-    let ttl: i64 = server.command(&["PTTL", "earrrl1:{k}:rule:f:version"]).unwrap();
+    let ttl: i64 = server
+        .command(&["PTTL", "earrrl1:{k}:rule:f:version"])
+        .unwrap();
     assert!(ttl > 3_500_000, "{ttl}");
     // The record of the shorter window stays until the counts of the longer one have expired. Otherwise a
     // server with the longer window would find no record, and let the client start afresh.
@@ -383,12 +483,24 @@ async fn each_window_has_a_record_while_two_run() {
 async fn the_parameters_of_a_rule_are_there_whenever_redis_decides() {
     let server = Server::start(&[]).await;
     let engine = RedisEngine::new(patient(&server.url())).unwrap();
-    engine.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
-    let parameters = || server.command::<Vec<String>>(&["HVALS", "earrrl1:rules:pool"]).unwrap();
-    support::until("Redis decides", || engine.status().mode == EngineMode::Shared).await;
+    engine
+        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
+        .unwrap();
+    let parameters = || {
+        server
+            .command::<Vec<String>>(&["HVALS", "earrrl1:rules:pool"])
+            .unwrap()
+    };
+    support::until("Redis decides", || {
+        engine.status().mode == EngineMode::Shared
+    })
+    .await;
     assert_eq!(parameters(), ["gcra 1/1h burst=10"]);
     server.command::<String>(&["FLUSHALL"]).unwrap();
-    support::until("they are written again", || parameters() == ["gcra 1/1h burst=10"]).await;
+    support::until("they are written again", || {
+        parameters() == ["gcra 1/1h burst=10"]
+    })
+    .await;
     let life: i64 = server.command(&["PTTL", "earrrl1:rules:pool"]).unwrap();
     assert!(life > 1000 * 86_400 * 365 * 399, "{life}");
 }
@@ -398,32 +510,56 @@ async fn the_parameters_of_a_rule_are_there_whenever_redis_decides() {
 async fn redis_decides_nothing_for_a_user_who_may_not_write_parameters() {
     let server = Server::start(&[]).await;
     let user = ["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
-    server.command::<String>(&[&user[..], &["-hset"]].concat()).unwrap();
+    server
+        .command::<String>(&[&user[..], &["-hset"]].concat())
+        .unwrap();
     let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port);
     let engine = RedisEngine::new(patient(&url)).unwrap();
-    engine.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
-    let is_refused = || engine.status().last_failure.is_some_and(|why| why.contains("hset"));
+    engine
+        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
+        .unwrap();
+    let is_refused = || {
+        engine
+            .status()
+            .last_failure
+            .is_some_and(|why| why.contains("hset"))
+    };
     support::until("writing is refused", is_refused).await;
     assert_ne!(engine.status().mode, EngineMode::Shared);
-    server.command::<String>(&[&user[..], &["+hset"]].concat()).unwrap();
-    support::until("Redis decides", || engine.status().mode == EngineMode::Shared).await;
+    server
+        .command::<String>(&[&user[..], &["+hset"]].concat())
+        .unwrap();
+    support::until("Redis decides", || {
+        engine.status().mode == EngineMode::Shared
+    })
+    .await;
 }
 
 /// A node that may not read the old limit does not reset any client.
 #[tokio::test]
 async fn a_record_is_kept_whose_limit_can_t_be_read() {
     let server = Server::start(&[]).await;
-    let words = ["ACL", "SETUSER", "earrrl", "on", ">secret", "~*", "+@all", "-hvals"];
+    let words = [
+        "ACL", "SETUSER", "earrrl", "on", ">secret", "~*", "+@all", "-hvals",
+    ];
     server.command::<String>(&words).unwrap();
     let now = Some(Nanos::from_secs(1_700_000_000));
     let old = connect(patient(&server.url())).await;
-    let rule = old.prepare("pool", &"gcra 1/1h burst=10".parse().unwrap()).unwrap();
+    let rule = old
+        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
+        .unwrap();
     ask(&old, rule, b"k", now).await;
-    let record = || server.command::<Vec<u8>>(&["GET", "earrrl1:{k}:pool:b"]).unwrap();
+    let record = || {
+        server
+            .command::<Vec<u8>>(&["GET", "earrrl1:{k}:pool:b"])
+            .unwrap()
+    };
     let before = record();
     let url = format!("redis://earrrl:secret@127.0.0.1:{}", server.port);
     let new = connect(patient(&url)).await;
-    let rule = new.prepare("pool", &"gcra 1/1h burst=20".parse().unwrap()).unwrap();
+    let rule = new
+        .prepare("pool", &"gcra 1/1h burst=20".parse().unwrap())
+        .unwrap();
     ask(&new, rule, b"k", now).await;
     assert_eq!((record(), new.status().counts.alone), (before, 1));
 }
@@ -436,29 +572,58 @@ async fn all_or_nothing_over_slots() {
     let mut options = Options::cluster(urls.iter().map(String::as_str));
     options.deadline = PATIENCE;
     let engine = connect(options).await;
-    let texts = ["gcra 1/1h burst=3", "fixed-window 2/3650d", "sliding-log 2/3650d"];
+    let texts = [
+        "gcra 1/1h burst=3",
+        "fixed-window 2/3650d",
+        "sliding-log 2/3650d",
+    ];
     let now = Some(Nanos::from_secs(1_700_000_000));
     for text in texts {
         let name = text.split(' ').next().unwrap();
-        let narrow = engine.prepare(&format!("narrow-{name}"), &text.parse().unwrap()).unwrap();
+        let narrow = engine
+            .prepare(&format!("narrow-{name}"), &text.parse().unwrap())
+            .unwrap();
         let strict = "recent-average 1/s half-life=1h strict".parse().unwrap();
         let strict = engine.prepare(&format!("strict-{name}"), &strict).unwrap();
-        let wide =
-            engine.prepare(&format!("wide-{name}"), &text.replace("/", "00/").parse().unwrap());
+        let wide = engine.prepare(
+            &format!("wide-{name}"),
+            &text.replace("/", "00/").parse().unwrap(),
+        );
         let wide = wide.unwrap();
-        let charge = |rule, key| Charge { rule, key, cost: Cost::ONE };
-        let charges = [charge(narrow, b"a"), charge(wide, b"b"), charge(strict, b"c")];
+        let charge = |rule, key| Charge {
+            rule,
+            key,
+            cost: Cost::ONE,
+        };
+        let charges = [
+            charge(narrow, b"a"),
+            charge(wide, b"b"),
+            charge(strict, b"c"),
+        ];
         let mut allowed = 0;
         for _ in 0..6 {
-            allowed += u64::from(engine.decide(&charges, Mode::Check, now).await.unwrap().allowed);
+            allowed += u64::from(
+                engine
+                    .decide(&charges, Mode::Check, now)
+                    .await
+                    .unwrap()
+                    .allowed,
+            );
         }
         assert_eq!(allowed, if name == "gcra" { 3 } else { 2 });
         let peek = async |charge| engine.decide(&[charge], Mode::Peek, now).await.unwrap();
         let fresh = peek(charge(wide, b"nobody")).await.remaining;
-        assert_eq!(peek(charge(wide, b"b")).await.remaining, fresh - allowed, "{text}");
+        assert_eq!(
+            peek(charge(wide, b"b")).await.remaining,
+            fresh - allowed,
+            "{text}"
+        );
         let count =
             peek(charge(strict, b"c")).await.rate.unwrap() * 3600.0 / std::f64::consts::LN_2;
-        assert!((count - 6.0).abs() < 1e-6, "denied attempts count under strict: {count}");
+        assert!(
+            (count - 6.0).abs() < 1e-6,
+            "denied attempts count under strict: {count}"
+        );
     }
 }
 
@@ -470,16 +635,26 @@ async fn over_a_unix_socket_as_an_acl_user_with_hashed_clients() {
     let words: Vec<&str> = words.split_whitespace().collect();
     server.command::<String>(&words).unwrap();
     let socket = server.socket();
-    let mut options =
-        patient(&format!("redis+unix://{}?user=limiter&pass=secret", socket.display()));
+    let mut options = patient(&format!(
+        "redis+unix://{}?user=limiter&pass=secret",
+        socket.display()
+    ));
     options.prefix = "rate".into();
     options.clients = ClientKeys::Hashed(b"a secret of the fleet".to_vec());
     let engine = connect(options).await;
     for (text, burst) in BURSTS {
         let name = text.split(' ').next().unwrap();
         let rule = engine.prepare(name, &text.parse().unwrap()).unwrap();
-        assert_eq!(ask(&engine, rule, b"alice", None).await.remaining, burst as u64 - 1, "{text}");
-        let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
+        assert_eq!(
+            ask(&engine, rule, b"alice", None).await.remaining,
+            burst as u64 - 1,
+            "{text}"
+        );
+        let charge = Charge {
+            rule,
+            key: b"alice",
+            cost: Cost::ONE,
+        };
         engine.refund(&charge, None, None).await.unwrap();
         engine.reset(rule, b"alice").await.unwrap();
     }
@@ -502,8 +677,14 @@ async fn options_that_can_t_be_are_refused() {
     assert!(zero.contains("longest_backoff"), "{zero}");
     let engine = RedisEngine::new(Options::new("redis://127.0.0.1:1")).unwrap();
     let mut window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_nanos(1_000_001));
-    let error = engine.prepare("w", &earrrl::Limit::from(window.unwrap()).into()).unwrap_err();
+    let error = engine
+        .prepare("w", &earrrl::Limit::from(window.unwrap()).into())
+        .unwrap_err();
     assert!(error.to_string().contains("microseconds"), "{error}");
     window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_millis(1));
-    assert!(engine.prepare("w", &earrrl::Limit::from(window.unwrap()).into()).is_ok());
+    assert!(
+        engine
+            .prepare("w", &earrrl::Limit::from(window.unwrap()).into())
+            .is_ok()
+    );
 }

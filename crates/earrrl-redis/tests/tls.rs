@@ -24,17 +24,34 @@ async fn a_decision_over_tls() {
     let mut options = Options::new(&format!("rediss://localhost:{port}"));
     options.deadline = PATIENCE;
     options.certificates = Some(Certificates::trusting(certificate.into_bytes()));
-    let engine = RedisEngine::connect(options.clone(), PATIENCE).await.unwrap();
+    let engine = RedisEngine::connect(options.clone(), PATIENCE)
+        .await
+        .unwrap();
     assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
-    let rule = engine.prepare("tls", &"gcra 1/1h burst=2".parse().unwrap()).unwrap();
-    let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-    assert_eq!(engine.decide(&[charge], Mode::Check, None).await.unwrap().remaining, 1);
+    let rule = engine
+        .prepare("tls", &"gcra 1/1h burst=2".parse().unwrap())
+        .unwrap();
+    let charge = Charge {
+        rule,
+        key: b"k",
+        cost: Cost::ONE,
+    };
+    assert_eq!(
+        engine
+            .decide(&[charge], Mode::Check, None)
+            .await
+            .unwrap()
+            .remaining,
+        1
+    );
     assert_eq!(engine.status().counts.shared, 1);
 
     options.certificates = None;
     let engine = RedisEngine::new(options).unwrap();
-    support::until("an unknown authority is refused", || engine.status().last_failure.is_some())
-        .await;
+    support::until("an unknown authority is refused", || {
+        engine.status().last_failure.is_some()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -44,7 +61,10 @@ async fn a_port_without_tls_is_told_as_such() {
     let engine = engine.unwrap();
     let why = format!("127.0.0.1:{}: no answer in TLS", server.port);
     support::until("the cause is told", || {
-        engine.status().last_failure.is_some_and(|told| told.contains(&why))
+        engine
+            .status()
+            .last_failure
+            .is_some_and(|told| told.contains(&why))
     })
     .await;
 }
@@ -60,16 +80,30 @@ fn certificates_that_never_work_are_refused() {
         certificates.client = Some((one.cert.pem().into_bytes(), key));
         let mut options = Options::new(url);
         options.certificates = Some(certificates);
-        options.check().map_err(|error| error.to_string()).err().unwrap_or_default()
+        options
+            .check()
+            .map_err(|error| error.to_string())
+            .err()
+            .unwrap_or_default()
     };
     let authority = one.cert.pem();
     assert_eq!(problem("rediss://h", Some(&authority), &one), "");
     assert_eq!(problem("REDISS://h", None, &one), "");
     let found = problem("rediss://h", None, &other);
-    assert!(found.starts_with("certificates.client: keys may not be consistent"), "{found}");
+    assert!(
+        found.starts_with("certificates.client: keys may not be consistent"),
+        "{found}"
+    );
     let found = problem("redis://u:p@h", None, &one);
-    assert!(found.starts_with("certificates: of no use for redis://h; expected"), "{found}");
-    for wrong in ["", "a text", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+    assert!(
+        found.starts_with("certificates: of no use for redis://h; expected"),
+        "{found}"
+    );
+    for wrong in [
+        "",
+        "a text",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ] {
         let found = problem("rediss://h", Some(wrong), &one);
         assert!(found.starts_with("certificates.authority: "), "{found}");
     }

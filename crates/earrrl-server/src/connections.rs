@@ -124,7 +124,15 @@ impl Connections {
     ) -> Connection {
         let held = AtomicUsize::new(0);
         let refused_tokens = AtomicU8::new(0);
-        Connection { all: Arc::clone(self), entry, index, address, held, kind, refused_tokens }
+        Connection {
+            all: Arc::clone(self),
+            entry,
+            index,
+            address,
+            held,
+            kind,
+            refused_tokens,
+        }
     }
 
     /// Returns the number of open connections.
@@ -197,7 +205,10 @@ impl Connections {
 
     fn deadline(&self, seconds: u32) -> u32 {
         // One second is added, since the current second has partly passed.
-        self.now.load(Relaxed).saturating_add(seconds).saturating_add(1)
+        self.now
+            .load(Relaxed)
+            .saturating_add(seconds)
+            .saturating_add(1)
     }
 
     fn table(&self) -> MutexGuard<'_, ConnectionTable> {
@@ -274,7 +285,9 @@ impl Connection {
 
     fn set_deadline(&self, seconds: u32) {
         if self.kind == PlaceKind::Usual && !self.entry.leaving.load(Relaxed) {
-            self.entry.deadline.store(self.all.deadline(seconds), Relaxed);
+            self.entry
+                .deadline
+                .store(self.all.deadline(seconds), Relaxed);
         }
     }
 
@@ -313,7 +326,9 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let mut table = self.all.table();
         // The peak is recorded now, since many connections may open and close between two checks.
-        self.all.highest.fetch_max(self.all.in_use(table.len()), Relaxed);
+        self.all
+            .highest
+            .fetch_max(self.all.in_use(table.len()), Relaxed);
         self.hold(0);
         table.remove(self.index, self.kind, self.address);
         if table.len() == 0 {

@@ -67,7 +67,11 @@ impl Paths {
 
     /// Returns the normal form of the text before the `*` in a configured pattern of paths.
     pub fn normalize_prefix(self, prefix: &str) -> String {
-        Self { ignore_trailing_slash: false, ..self }.normalize_text(prefix)
+        Self {
+            ignore_trailing_slash: false,
+            ..self
+        }
+        .normalize_text(prefix)
     }
 
     /// Returns the other interpretations of a target's path, if the settings include them.
@@ -91,7 +95,11 @@ impl Paths {
                 }
             }
         }
-        if others.is_empty() { OtherReadings::None } else { OtherReadings::Some(others) }
+        if others.is_empty() {
+            OtherReadings::None
+        } else {
+            OtherReadings::Some(others)
+        }
     }
 
     fn usual(self) -> PathReading {
@@ -151,7 +159,9 @@ impl Paths {
         let mut rest = path;
         let mut skipping = false;
         while let Some((&first, tail)) = rest.split_first() {
-            let escaped = (first == b'%').then(|| tail.first_chunk().copied()).flatten();
+            let escaped = (first == b'%')
+                .then(|| tail.first_chunk().copied())
+                .flatten();
             let decoded = escaped.and_then(hex);
             rest = if decoded.is_some() { &tail[2..] } else { tail };
             let byte = decoded.unwrap_or(first);
@@ -175,7 +185,11 @@ impl Paths {
         let unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         let allowed = byte.is_ascii_graphic() && byte != b'%' && !was_escaped;
         if unreserved || allowed {
-            return plain.push(if self.ignore_case { byte.to_ascii_lowercase() } else { byte });
+            return plain.push(if self.ignore_case {
+                byte.to_ascii_lowercase()
+            } else {
+                byte
+            });
         }
         let digit = |value: u8| b"0123456789ABCDEF"[usize::from(value & 15)];
         plain.extend([b'%', digit(byte >> 4), digit(byte)]);
@@ -195,7 +209,10 @@ fn without_query(target: &[u8]) -> &[u8] {
 /// Returns the target without its scheme and host, if it has them.
 fn without_origin(target: &[u8]) -> &[u8] {
     let ends_origin = |byte: &u8| matches!(byte, b'/' | b'?' | b'#');
-    let Some(colon) = target.iter().position(|byte| *byte == b':' || ends_origin(byte)) else {
+    let Some(colon) = target
+        .iter()
+        .position(|byte| *byte == b':' || ends_origin(byte))
+    else {
         return target;
     };
     match target[colon..].strip_prefix(b"://") {
@@ -250,7 +267,10 @@ mod tests {
         ignore_parameters: false,
         all_readings: false,
     };
-    const ALL: Paths = Paths { all_readings: false, ..Paths::TOLERANT };
+    const ALL: Paths = Paths {
+        all_readings: false,
+        ..Paths::TOLERANT
+    };
 
     #[test]
     fn every_spelling_of_a_path_is_one() {
@@ -303,8 +323,12 @@ mod tests {
             OtherReadings::Some(others) => others,
             _ => Vec::new(),
         };
-        let others = others.into_iter().map(|other| String::from_utf8(other).unwrap());
-        std::iter::once(Paths::TOLERANT.normalize_text(path)).chain(others).collect()
+        let others = others
+            .into_iter()
+            .map(|other| String::from_utf8(other).unwrap());
+        std::iter::once(Paths::TOLERANT.normalize_text(path))
+            .chain(others)
+            .collect()
     }
 
     #[test]
@@ -353,13 +377,23 @@ mod tests {
                 spelling.into()
             };
             let readings = readings(&spelling);
-            assert!(readings.iter().any(|reading| reading == "/login"), "{spelling}: {readings:?}");
+            assert!(
+                readings.iter().any(|reading| reading == "/login"),
+                "{spelling}: {readings:?}"
+            );
         }
         assert!(readings("/wp-login.php/x").contains(&"/wp-login.php".to_owned()));
         // A server that does not resolve dot segments serves this path below `/login`.
         assert!(readings("/login/../x").contains(&"/login/../x".to_owned()));
-        for plain in ["/login", "/a/b.c", "/Caf%C3%A9/", "/a%20b", "/a.php", "/a.phpx/b", "/php/a"]
-        {
+        for plain in [
+            "/login",
+            "/a/b.c",
+            "/Caf%C3%A9/",
+            "/a%20b",
+            "/a.php",
+            "/a.phpx/b",
+            "/php/a",
+        ] {
             assert_eq!(readings(plain).len(), 1, "{plain}");
         }
     }
@@ -368,7 +402,11 @@ mod tests {
     /// applications in this table.
     #[test]
     fn each_spelling_that_an_application_takes_is_read_as_it() {
-        let express = Paths { ignore_case: true, ignore_trailing_slash: true, ..PLAIN };
+        let express = Paths {
+            ignore_case: true,
+            ignore_trailing_slash: true,
+            ..PLAIN
+        };
         for spelling in spellings::all() {
             let is_read = |paths: Paths| {
                 let path = spellings::PATH.as_bytes();
@@ -380,7 +418,10 @@ mod tests {
                     }
             };
             let shown = &spelling.shown;
-            assert!(spelling.takers.is_empty() || is_read(Paths::TOLERANT), "{shown}");
+            assert!(
+                spelling.takers.is_empty() || is_read(Paths::TOLERANT),
+                "{shown}"
+            );
             if spelling.takers.iter().any(|taker| taker == "express") {
                 assert!(is_read(express), "{shown}");
             }
@@ -394,14 +435,20 @@ mod tests {
             panic!("some")
         };
         assert!(others.len() < 64);
-        assert_eq!(Paths::TOLERANT.others(odd.repeat(2).as_bytes()), OtherReadings::Any);
+        assert_eq!(
+            Paths::TOLERANT.others(odd.repeat(2).as_bytes()),
+            OtherReadings::Any
+        );
     }
 
     #[test]
     fn an_origin_written_with_backslashes_is_no_part_of_the_path() {
-        for target in
-            ["http:\\\\host\\login", "http:\\/host/login", "x:\\\\\\login", "a:/\\b//login"]
-        {
+        for target in [
+            "http:\\\\host\\login",
+            "http:\\/host/login",
+            "x:\\\\\\login",
+            "a:/\\b//login",
+        ] {
             assert_eq!(Paths::TOLERANT.normalize_text(target), "/login", "{target}");
         }
     }

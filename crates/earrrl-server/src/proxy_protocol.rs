@@ -41,12 +41,17 @@ pub async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Opti
     } else {
         read_text(stream, &mut head).await?;
     }
-    let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
+    let config = ParseConfig {
+        include_tlvs: false,
+        ..ParseConfig::default()
+    };
     match ProxyHeader::parse(&head, config) {
-        Ok((parsed, length)) if length == head.len() => {
-            Ok(parsed.proxied_address().map(|client| client.source.ip().to_canonical()))
-        }
-        _ => Err(invalid("the PROXY head has an invalid address, port or family")),
+        Ok((parsed, length)) if length == head.len() => Ok(parsed
+            .proxied_address()
+            .map(|client| client.source.ip().to_canonical())),
+        _ => Err(invalid(
+            "the PROXY head has an invalid address, port or family",
+        )),
     }
 }
 
@@ -104,7 +109,9 @@ mod tests {
 
     /// Returns the client and the unread bytes, or the kind of the error.
     fn read(mut bytes: &[u8]) -> Result<(Option<String>, &[u8]), io::ErrorKind> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
         let head = runtime.block_on(read_head(&mut bytes));
         head.map(|client| (client.map(|client| client.to_string()), bytes))
             .map_err(|error| error.kind())
@@ -122,11 +129,23 @@ mod tests {
         let fields = [&ipv4[..], b"\x04\x00\x03abc", &[0xea; 300]].concat();
         let unix = [b'/'; 216];
         for (head, client) in [
-            (b"PROXY TCP4 192.0.2.7 10.0.0.1 80 443\r\n".to_vec(), Some("192.0.2.7")),
-            (b"PROXY TCP6 2001:db8::7 ::1 65535 1\r\n".to_vec(), Some("2001:db8::7")),
-            (b"PROXY TCP6 ::ffff:192.0.2.7 ::1 1 1\r\n".to_vec(), Some("192.0.2.7")),
+            (
+                b"PROXY TCP4 192.0.2.7 10.0.0.1 80 443\r\n".to_vec(),
+                Some("192.0.2.7"),
+            ),
+            (
+                b"PROXY TCP6 2001:db8::7 ::1 65535 1\r\n".to_vec(),
+                Some("2001:db8::7"),
+            ),
+            (
+                b"PROXY TCP6 ::ffff:192.0.2.7 ::1 1 1\r\n".to_vec(),
+                Some("192.0.2.7"),
+            ),
             (b"PROXY UNKNOWN\r\n".to_vec(), None),
-            (b"PROXY UNKNOWN ffff:: ffff:: 65535 65535\r\n".to_vec(), None),
+            (
+                b"PROXY UNKNOWN ffff:: ffff:: 65535 65535\r\n".to_vec(),
+                None,
+            ),
             (binary(0x21, 0x11, &ipv4), Some("192.0.2.7")),
             (binary(0x21, 0x21, &ipv6), Some("2001:db8::7")),
             (binary(0x21, 0x11, &fields), Some("192.0.2.7")),
@@ -141,7 +160,12 @@ mod tests {
             assert_eq!(read(&bytes), Ok(expected), "{}", head.escape_ascii());
             for length in 0..head.len() {
                 let cut = Err(io::ErrorKind::UnexpectedEof);
-                assert_eq!(read(&head[..length]), cut, "{}", head[..length].escape_ascii());
+                assert_eq!(
+                    read(&head[..length]),
+                    cut,
+                    "{}",
+                    head[..length].escape_ascii()
+                );
             }
         }
     }

@@ -134,12 +134,18 @@ impl Server {
 
     fn count_reload(&self, result: &Result<(), String>) {
         let metrics = &self.service.metrics;
-        let counter = if result.is_ok() { &metrics.reloads } else { &metrics.failed_reloads };
+        let counter = if result.is_ok() {
+            &metrics.reloads
+        } else {
+            &metrics.failed_reloads
+        };
         counter.increment();
     }
 
     fn last_refusal(&self) -> MutexGuard<'_, Option<String>> {
-        self.reload_error.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reload_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn apply(&self, config: Config) -> Result<(), String> {
@@ -147,7 +153,8 @@ impl Server {
         if tokens.any() != self.tokens().any() {
             return Err("[server] has tokens now, or none any more; that needs a restart".into());
         }
-        self.service.reload(&config, || self.tokens.store(Arc::new(tokens)))
+        self.service
+            .reload(&config, || self.tokens.store(Arc::new(tokens)))
     }
 
     /// Returns the tokens in force, which determine the access of each client.
@@ -215,14 +222,27 @@ impl Server {
         let failed = f64::from(self.reload_error().is_some());
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
-            gauge("earrrl_connections", "Connections.", self.connections.len() as f64),
-            gauge("earrrl_reload_failed", "1 while the last reload was refused.", failed),
+            gauge(
+                "earrrl_connections",
+                "Connections.",
+                self.connections.len() as f64,
+            ),
+            gauge(
+                "earrrl_reload_failed",
+                "1 while the last reload was refused.",
+                failed,
+            ),
         ];
         let lost = Family::counter("earrrl_log_lines_lost_total", "Log lines not written.");
         families.push(lost.value(log::lines_lost() as f64));
-        let unjudged =
-            Family::counter("earrrl_unjudged_total", "Proxied requests passed without a verdict.");
-        let passed = self.service.passed_unjudged().map(|(why, count)| (why, count as f64));
+        let unjudged = Family::counter(
+            "earrrl_unjudged_total",
+            "Proxied requests passed without a verdict.",
+        );
+        let passed = self
+            .service
+            .passed_unjudged()
+            .map(|(why, count)| (why, count as f64));
         families.push(unjudged.labelled("reason", passed));
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
@@ -258,7 +278,11 @@ impl Server {
             capacity.push((name.to_owned(), places as f64));
         };
         let table = self.service.engine().throttle.table();
-        add("CL.THROTTLE", (table.len(), table.displaced()), table.capacity());
+        add(
+            "CL.THROTTLE",
+            (table.len(), table.displaced()),
+            table.capacity(),
+        );
         for rule in self.service.rules().iter() {
             if let Some(usage) = self.service.engine().usage(rule.own.id) {
                 add(&rule.name, usage, rule.capacity);
@@ -273,8 +297,16 @@ impl Server {
         let gauge = |name, help, values| Family::gauge(name, help).labelled("rule", values);
         let gone = "Clients that were not idle and had to go.";
         [
-            gauge("earrrl_clients", "Clients stored, about, idle ones included.", clients),
-            gauge("earrrl_clients_capacity", "Live clients the table is meant for.", capacity),
+            gauge(
+                "earrrl_clients",
+                "Clients stored, about, idle ones included.",
+                clients,
+            ),
+            gauge(
+                "earrrl_clients_capacity",
+                "Live clients the table is meant for.",
+                capacity,
+            ),
             Family::counter("earrrl_clients_displaced_total", gone).labelled("rule", displaced),
         ]
     }

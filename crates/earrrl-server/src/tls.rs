@@ -82,7 +82,12 @@ impl Tls {
 
     /// Returns the files of certificates and keys that are configured.
     pub fn files(&self) -> Vec<PathBuf> {
-        let TlsConfig { cert, key, client_ca, .. } = &self.config;
+        let TlsConfig {
+            cert,
+            key,
+            client_ca,
+            ..
+        } = &self.config;
         [cert, key].into_iter().chain(client_ca).cloned().collect()
     }
 
@@ -114,7 +119,10 @@ impl Tls {
     /// Returns the metrics of handshakes and certificate reloads.
     pub fn metrics(&self) -> [Family; 3] {
         let failed = f64::from(self.reload_failed.load(Relaxed));
-        let results = [("ok", &self.handshakes), ("failed", &self.failed_handshakes)];
+        let results = [
+            ("ok", &self.handshakes),
+            ("failed", &self.failed_handshakes),
+        ];
         let results = results.map(|(result, count)| (result, count.get() as f64));
         let stale = "1 while the files' certificates can't be used and older ones are.";
         [
@@ -169,7 +177,11 @@ fn server_config(config: &TlsConfig) -> Result<ServerConfig, String> {
         }
     };
     let mut built = builder.with_single_cert(chain, key).map_err(|error| {
-        format!("{} and {}: {error}", config.cert.display(), config.key.display())
+        format!(
+            "{} and {}: {error}",
+            config.cert.display(),
+            config.key.display()
+        )
     })?;
     built.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
     Ok(built)
@@ -202,7 +214,10 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 pub fn outdated(file: &Path) -> Option<String> {
     let certificates = certificates(file).ok()?;
     let certificate = webpki::EndEntityCert::try_from(certificates.first()?).ok()?;
-    let (algorithms, usage) = (webpki::ALL_VERIFICATION_ALGS, webpki::KeyUsage::server_auth());
+    let (algorithms, usage) = (
+        webpki::ALL_VERIFICATION_ALGS,
+        webpki::KeyUsage::server_auth(),
+    );
     // Without authorities the result is always an error. The certificate's times are checked first.
     let (what, instant) = match certificate
         .verify_for_usage(algorithms, &[], &[], UnixTime::now(), usage, None, None)
@@ -214,7 +229,10 @@ pub fn outdated(file: &Path) -> Option<String> {
     };
     let instant = UNIX_EPOCH.checked_add(Duration::from_secs(instant.as_secs()))?;
     let instant = httpdate::fmt_http_date(instant);
-    Some(format!("{}: the certificate {what} {instant}; clients will refuse it", file.display()))
+    Some(format!(
+        "{}: the certificate {what} {instant}; clients will refuse it",
+        file.display()
+    ))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
@@ -234,7 +252,11 @@ fn verifier(
     let any = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map_err(|error| failed(&error))?;
-    Ok(if names.is_empty() { any } else { Arc::new(NamedAuthorities { any, names }) })
+    Ok(if names.is_empty() {
+        any
+    } else {
+        Arc::new(NamedAuthorities { any, names })
+    })
 }
 
 /// Verifies clients by the CA certificates, and requires that a client's certificate has one of the
@@ -256,15 +278,22 @@ impl ClientCertVerifier for NamedAuthorities {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.any.verify_client_cert(certificate, intermediates, now)?;
+        let verified = self
+            .any
+            .verify_client_cert(certificate, intermediates, now)?;
         let parsed = webpki::EndEntityCert::try_from(certificate)
             .map_err(|_| rustls::Error::from(CertificateError::BadEncoding))?;
         // Names of hosts are compared without regard to upper and lower case.
-        let dns = parsed
-            .valid_dns_names()
-            .any(|name| self.names.iter().any(|known| known.eq_ignore_ascii_case(name)));
-        let uri =
-            || parsed.valid_uri_names().any(|name| self.names.iter().any(|known| known == name));
+        let dns = parsed.valid_dns_names().any(|name| {
+            self.names
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(name))
+        });
+        let uri = || {
+            parsed
+                .valid_uri_names()
+                .any(|name| self.names.iter().any(|known| known == name))
+        };
         if dns || uri() {
             return Ok(verified);
         }
@@ -277,7 +306,8 @@ impl ClientCertVerifier for NamedAuthorities {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.any.verify_tls12_signature(message, certificate, signed)
+        self.any
+            .verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -286,7 +316,8 @@ impl ClientCertVerifier for NamedAuthorities {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.any.verify_tls13_signature(message, certificate, signed)
+        self.any
+            .verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

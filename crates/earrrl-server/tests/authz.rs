@@ -56,7 +56,10 @@ fn login(server: &TestServer, client: &str, more: &str) -> Response {
 #[test]
 fn the_client_is_in_the_header_that_is_configured() {
     for (header, lines) in [
-        ("forwarded", "Forwarded: for=6.6.6.6\r\nForwarded: for=\"192.0.2.7:80\"; proto=https\r\n"),
+        (
+            "forwarded",
+            "Forwarded: for=6.6.6.6\r\nForwarded: for=\"192.0.2.7:80\"; proto=https\r\n",
+        ),
         ("X-Real-IP", "X-Real-Ip: 192.0.2.7\r\n"),
     ] {
         let setting = format!("[client_address]\nheader = \"{header}\"");
@@ -75,16 +78,29 @@ fn the_client_is_in_the_header_that_is_configured() {
 fn proxies_are_answered_by_headers_alone() {
     let (server, clock) = TestServer::manual(RULES);
     let first = login(&server, "192.0.2.7", "");
-    assert_eq!((first.status, first.header("x-ratelimit-action")), (200, Some("allow")));
+    assert_eq!(
+        (first.status, first.header("x-ratelimit-action")),
+        (200, Some("allow"))
+    );
     assert_eq!(first.header("ratelimit"), Some("\"login\";r=1;t=100"));
     assert!(first.body.is_empty());
     login(&server, "192.0.2.7", "");
     let denied = login(&server, "192.0.2.7", "");
-    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("100")));
+    assert_eq!(
+        (denied.status, denied.header("retry-after")),
+        (429, Some("100"))
+    );
     assert_eq!(denied.header("x-ratelimit-action"), Some("deny"));
-    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        denied.header("content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(denied.json()["violated-policies"][0], "login");
-    assert_eq!(login(&server, "192.0.2.8", "").status, 200, "another client");
+    assert_eq!(
+        login(&server, "192.0.2.8", "").status,
+        200,
+        "another client"
+    );
     clock.advance(Duration::from_secs(100));
     assert_eq!(login(&server, "192.0.2.7", "").status, 200);
 }
@@ -92,7 +108,9 @@ fn proxies_are_answered_by_headers_alone() {
 #[test]
 fn every_method_is_answered_and_bodies_are_not_read() {
     let (server, _) = TestServer::manual(RULES);
-    for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND"] {
+    for method in [
+        "GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND",
+    ] {
         let headers = "X-Forwarded-Uri: /\r\nContent-Length: 0\r\n";
         let answer = ask(&server, method, "/v1/authz", headers);
         assert_eq!(answer.status, 200, "{method}");
@@ -107,7 +125,10 @@ fn the_denials_status_is_configured() {
     assert_eq!(seen, [200, 200, 403]);
     let config = earrrl_server::config::Config::parse("[authz]\ndeny_status = 200", "test");
     let error = config.unwrap_err().to_string();
-    assert!(error.contains("deny_status: 200 is none of 401, 403, 429, 503"), "{error}");
+    assert!(
+        error.contains("deny_status: 200 is none of 401, 403, 429, 503"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -115,10 +136,15 @@ fn a_path_appended_to_the_route_is_the_requests() {
     let (server, _) = TestServer::manual(RULES);
     let forged = "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
                   Content-Length: 0\r\n";
-    let seen =
-        statuses(&server, 3, |_| ask(&server, "POST", "/v1/authz/login?deny_status=200", forged));
+    let seen = statuses(&server, 3, |_| {
+        ask(&server, "POST", "/v1/authz/login?deny_status=200", forged)
+    });
     assert_eq!(seen, [200, 200, 429]);
-    assert_eq!(ask(&server, "GET", "/v1/authz/", "").status, 200, "the root");
+    assert_eq!(
+        ask(&server, "GET", "/v1/authz/", "").status,
+        200,
+        "the root"
+    );
 }
 
 /// Each case is an attempt of a client to get another verdict; its third login must be denied.
@@ -131,17 +157,34 @@ fn nobody_chooses_the_own_verdict() {
             "/v1/authz",
             "X-RateLimit-Action: allow\r\nX-Real-Ip: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n",
         ),
-        ("/v1/authz", "X-Forwarded-Host: \",\"path\":\"/\r\nX-Forwarded-Proto: https\"\r\n"),
-        ("/v1/authz", "Connection: X-Forwarded-Uri\r\nX-HTTP-Method-Override: GET\r\n"),
-        ("/v1/authz", "Client: 6.6.6.6\r\nPath: /\r\nMethod: GET\r\nheader:client: 6.6.6.6\r\n"),
+        (
+            "/v1/authz",
+            "X-Forwarded-Host: \",\"path\":\"/\r\nX-Forwarded-Proto: https\"\r\n",
+        ),
+        (
+            "/v1/authz",
+            "Connection: X-Forwarded-Uri\r\nX-HTTP-Method-Override: GET\r\n",
+        ),
+        (
+            "/v1/authz",
+            "Client: 6.6.6.6\r\nPath: /\r\nMethod: GET\r\nheader:client: 6.6.6.6\r\n",
+        ),
     ] {
         let (server, _) = TestServer::manual(RULES);
         let proxys = "X-Forwarded-Method: POST\r\nX-Forwarded-Uri: /login\r\n";
         let seen = statuses(&server, 3, |place| {
             let client = format!("X-Forwarded-For: 203.0.113.{place}, 192.0.2.7\r\n");
-            ask(&server, "GET", target, &format!("{proxys}{client}{headers}"))
+            ask(
+                &server,
+                "GET",
+                target,
+                &format!("{proxys}{client}{headers}"),
+            )
         });
-        assert!(seen[2] == 429 || seen == [400; 3], "{target} {headers}: {seen:?}");
+        assert!(
+            seen[2] == 429 || seen == [400; 3],
+            "{target} {headers}: {seen:?}"
+        );
     }
 }
 
@@ -182,7 +225,10 @@ fn headers_that_contradict_each_other_are_a_denial() {
         "X-Forwarded-Method: GET\r\nX-Original-Method: POST\r\n",
     ] {
         let answer = ask(&server, "GET", "/v1/authz", headers);
-        assert_eq!((answer.status, answer.header("x-ratelimit-action")), (403, Some("deny")));
+        assert_eq!(
+            (answer.status, answer.header("x-ratelimit-action")),
+            (403, Some("deny"))
+        );
         assert_eq!(answer.json()["status"], 403, "{headers}");
     }
     let same = "X-Forwarded-Uri: /x\r\nX-Original-URI: /x\r\n";
@@ -217,7 +263,10 @@ fn a_repeated_header_that_tells_clients_apart_is_a_denial() {
         // These have several lines in the requests of usual clients and proxies.
         ("X-Api-Key: c\r\nX-Cost: 1\r\nX-Cost: 2\r\n", 200),
         ("X-Api-Key: a\r\nAccept: image/png\r\n", 200),
-        ("X-Api-Key: a\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-For: 192.0.2.8\r\n", 200),
+        (
+            "X-Api-Key: a\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-For: 192.0.2.8\r\n",
+            200,
+        ),
     ] {
         let answer = ask(&server, "GET", "/v1/authz", &format!("{usual}{headers}"));
         assert_eq!(answer.status, status, "{headers}");
@@ -239,7 +288,11 @@ fn logins_with(server: &TestServer, headers: &[u8]) -> [u16; 3] {
 #[test]
 fn whatever_a_client_sends_gets_a_verdict() {
     let mut cases: Vec<Vec<u8>> = [57, 70, 300, 500]
-        .map(|count| (0..count).flat_map(|n| format!("H{n}: v\r\n").into_bytes()).collect())
+        .map(|count| {
+            (0..count)
+                .flat_map(|n| format!("H{n}: v\r\n").into_bytes())
+                .collect()
+        })
         .into();
     let odd = (1..=0xff).filter(|byte| !matches!(byte, b'\r' | b'\n'));
     cases.extend(odd.map(|byte| vec![b'X', b':', b'a', byte, b'b', b'\r', b'\n']));
@@ -269,7 +322,14 @@ fn one_connection_may_ask_with_few_and_with_many_fields() {
              X-Forwarded-Uri: /login\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
         )
     };
-    for (many, piece) in [(96, 50), (97, 50), (97, 10_000), (400, 1), (400, 1_000), (400, 10_000)] {
+    for (many, piece) in [
+        (96, 50),
+        (97, 50),
+        (97, 10_000),
+        (400, 1),
+        (400, 1_000),
+        (400, 10_000),
+    ] {
         let mut client = server.http();
         // The server answers before it has read a body, and closes the connection if the body has not
         // arrived by then. So a body must not arrive in a piece of its own.
@@ -278,8 +338,14 @@ fn one_connection_may_ask_with_few_and_with_many_fields() {
             let question = question(fields, body);
             let login =
                 question.replace("Host", &format!("X-Forwarded-For: 192.0.2.{piece}\r\nHost"));
-            login.as_bytes().chunks(piece).for_each(|piece| client.send(piece));
-            assert!(matches!(client.response().status, 200 | 429), "{many} in {piece}");
+            login
+                .as_bytes()
+                .chunks(piece)
+                .for_each(|piece| client.send(piece));
+            assert!(
+                matches!(client.response().status, 200 | 429),
+                "{many} in {piece}"
+            );
         }
     }
 }
@@ -295,7 +361,10 @@ fn many_fields_after_another_request_are_no_request_of_their_own() {
     assert_eq!(client.response().status, 200);
     client.send(format!("{}{inner}{fields}\r\n", "x".repeat(31)).as_bytes());
     let rest = String::from_utf8_lossy(&client.rest()).into_owned();
-    assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 429 "), "{rest}");
+    assert!(
+        rest.is_empty() || rest.starts_with("HTTP/1.1 429 "),
+        "{rest}"
+    );
 }
 
 #[test]
@@ -338,11 +407,19 @@ fn keys_of_any_length_and_any_bytes_are_counted_apart() {
         &long(b'b'),
         &[b'k'; 4096],
     ] {
-        assert_eq!(allowed_with(&server, key), 3, "{:?}", key.escape_ascii().to_string().get(..9));
+        assert_eq!(
+            allowed_with(&server, key),
+            3,
+            "{:?}",
+            key.escape_ascii().to_string().get(..9)
+        );
         assert_eq!(allowed_with(&server, key), 0);
     }
     // The same client must be known by its key over another protocol, too.
-    let key = format!("9:192.0.2.7,20001:{},", String::from_utf8(long(b'a')).unwrap());
+    let key = format!(
+        "9:192.0.2.7,20001:{},",
+        String::from_utf8(long(b'a')).unwrap()
+    );
     let body = format!("{{\"rule\":\"api\",\"key\":\"{key}\"}}");
     assert_eq!(server.http().post("/v1/check", &body).status, 429);
 }
@@ -351,7 +428,17 @@ fn keys_of_any_length_and_any_bytes_are_counted_apart() {
 fn a_cost_that_is_none_counts_as_the_greatest() {
     let rules = "[[rule]]\nname = \"tokens\"\nlimit = \"gcra 0.01/s burst=10\"\n\
                  cost = \"attribute:header:x-cost\"\nmax_cost = 4\n";
-    for cost in ["x", "-1", "NaN", "inf", "1e400", "5", "", "99999999999999999999", "\u{e9}"] {
+    for cost in [
+        "x",
+        "-1",
+        "NaN",
+        "inf",
+        "1e400",
+        "5",
+        "",
+        "99999999999999999999",
+        "\u{e9}",
+    ] {
         let (server, _) = TestServer::manual(rules);
         let headers = format!("X-Cost: {cost}\r\n");
         let seen = statuses(&server, 3, |_| ask(&server, "GET", "/v1/authz", &headers));
@@ -398,10 +485,13 @@ fn an_error_of_all_rules_together_skips_none() {
              match = {{ path = \"/api/*\" }}\n"
         )
     };
-    let rules: String = (0..70).map(|n| rule(n, if n == 69 { 2 } else { 9 })).collect();
+    let rules: String = (0..70)
+        .map(|n| rule(n, if n == 69 { 2 } else { 9 }))
+        .collect();
     let (server, _) = TestServer::manual(&rules);
-    let seen =
-        statuses(&server, 3, |_| ask(&server, "GET", "/v1/authz", "X-Forwarded-Uri: /api/x\r\n"));
+    let seen = statuses(&server, 3, |_| {
+        ask(&server, "GET", "/v1/authz", "X-Forwarded-Uri: /api/x\r\n")
+    });
     assert_eq!(seen, [200, 200, 429]);
 }
 
@@ -414,7 +504,10 @@ fn passing_without_a_verdict_is_counted() {
     login(&server, "192.0.2.7", "");
     assert_eq!(passed()["refused"], 1);
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.contains("earrrl_unjudged_total{reason=\"refused\"} 1"), "{metrics}");
+    assert!(
+        metrics.contains("earrrl_unjudged_total{reason=\"refused\"} 1"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -422,9 +515,14 @@ fn a_client_that_is_only_flagged_does_not_learn_it_from_the_limits() {
     let rules =
         "[[rule]]\nname = \"slow\"\nlimit = \"gcra 0.01/s burst=1\"\naction = \"shadow-ban\"\n";
     let (server, _) = TestServer::manual(rules);
-    let seen: Vec<_> = (0..2).map(|_| ask(&server, "GET", "/v1/authz", "")).collect();
+    let seen: Vec<_> = (0..2)
+        .map(|_| ask(&server, "GET", "/v1/authz", ""))
+        .collect();
     assert_eq!(seen[1].header("x-ratelimit-action"), Some("shadow-ban"));
-    assert!(seen.iter().all(|answer| answer.status == 200 && answer.header("ratelimit").is_none()));
+    assert!(
+        seen.iter()
+            .all(|answer| answer.status == 200 && answer.header("ratelimit").is_none())
+    );
 }
 
 #[test]
@@ -432,9 +530,14 @@ fn a_delay_is_a_header() {
     let rules = "[[rule]]\nname = \"slow\"\nlimit = \"gcra 2/s burst=1\"\n\
                  action = \"delay\"\nmax_delay = \"5s\"\n";
     let (server, _) = TestServer::manual(rules);
-    let seen: Vec<_> = (0..2).map(|_| ask(&server, "GET", "/v1/authz", "")).collect();
+    let seen: Vec<_> = (0..2)
+        .map(|_| ask(&server, "GET", "/v1/authz", ""))
+        .collect();
     assert_eq!(seen[0].header("x-ratelimit-delay"), None);
-    assert_eq!((seen[1].status, seen[1].header("x-ratelimit-delay")), (200, Some("0.5")));
+    assert_eq!(
+        (seen[1].status, seen[1].header("x-ratelimit-delay")),
+        (200, Some("0.5"))
+    );
 }
 
 #[test]
@@ -445,14 +548,24 @@ fn config_check_warns_of_delays_that_proxies_do_not_make() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("{before}{rule}")).unwrap();
         let mut check = std::process::Command::new(BINARY);
-        let output = check.args(["config", "check"]).arg(file.path()).output().unwrap();
+        let output = check
+            .args(["config", "check"])
+            .arg(file.path())
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
     assert_eq!(warning(""), "");
-    for settings in ["[authz]\ndeny_status = 403\n", "[client_address]\nhops = 1\n"] {
+    for settings in [
+        "[authz]\ndeny_status = 403\n",
+        "[client_address]\nhops = 1\n",
+    ] {
         let warning = warning(settings);
-        assert!(warning.starts_with("warning: slow: action = \"delay\""), "{warning}");
+        assert!(
+            warning.starts_with("warning: slow: action = \"delay\""),
+            "{warning}"
+        );
         assert!(warning.contains("X-RateLimit-Delay"), "{warning}");
     }
 }
@@ -483,8 +596,12 @@ pub(crate) fn check(
     path: &str,
     headers: &[(&str, &str)],
 ) -> CheckRequest {
-    let address = SocketAddress { address: peer.to_owned() };
-    let address = Address { address: Some(AddressKind::Socket(address)) };
+    let address = SocketAddress {
+        address: peer.to_owned(),
+    };
+    let address = Address {
+        address: Some(AddressKind::Socket(address)),
+    };
     let header = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).into());
     let http = HttpRequest {
         method: method.into(),
@@ -494,10 +611,14 @@ pub(crate) fn check(
         ..HttpRequest::default()
     };
     let attributes = AttributeContext {
-        source: Some(Peer { address: Some(address) }),
+        source: Some(Peer {
+            address: Some(address),
+        }),
         request: Some(Request { http: Some(http) }),
     };
-    CheckRequest { attributes: Some(attributes) }
+    CheckRequest {
+        attributes: Some(attributes),
+    }
 }
 
 /// Returns the answers to these questions, in order.
@@ -505,7 +626,10 @@ pub(crate) fn checked(
     server: &TestServer,
     asked: Vec<impl IntoRequest<CheckRequest>>,
 ) -> Vec<Result<CheckResponse, i32>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
         let mut answers = Vec::new();
@@ -520,9 +644,15 @@ pub(crate) fn checked(
 }
 
 fn shown(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
-    let mut shown: Vec<_> = headers.iter().filter_map(|option| option.header.as_ref()).collect();
+    let mut shown: Vec<_> = headers
+        .iter()
+        .filter_map(|option| option.header.as_ref())
+        .collect();
     shown.sort_by(|a, b| a.key.cmp(&b.key));
-    shown.into_iter().map(|header| (&*header.key, &*header.value)).collect()
+    shown
+        .into_iter()
+        .map(|header| (&*header.key, &*header.value))
+        .collect()
 }
 
 #[test]
@@ -532,7 +662,12 @@ fn envoy_is_answered_over_grpc_as_others_are() {
     // A trusted proxy in front of Envoy names the client. A client that is connected to Envoy
     // directly must not be able to name another.
     let behind = |client: &str| {
-        check("127.0.0.1", "POST", "/login", &[("x-forwarded-for", &format!("6.6.6.6, {client}"))])
+        check(
+            "127.0.0.1",
+            "POST",
+            "/login",
+            &[("x-forwarded-for", &format!("6.6.6.6, {client}"))],
+        )
     };
     let forged = check(
         "192.0.2.7",
@@ -545,7 +680,13 @@ fn envoy_is_answered_over_grpc_as_others_are() {
             (":path", "/"),
         ],
     );
-    let asked = vec![plain(), behind("192.0.2.7"), plain(), forged, behind("192.0.2.8")];
+    let asked = vec![
+        plain(),
+        behind("192.0.2.7"),
+        plain(),
+        forged,
+        behind("192.0.2.8"),
+    ];
     let answers = checked(&server, asked);
     let codes: Vec<_> = answers
         .iter()
@@ -554,19 +695,31 @@ fn envoy_is_answered_over_grpc_as_others_are() {
     assert_eq!(codes, [0, 0, 8, 8, 0]);
 
     let first = answers[0].as_ref().unwrap();
-    let Some(HttpResponse::Ok(passed)) = &first.http_response else { panic!("{first:?}") };
+    let Some(HttpResponse::Ok(passed)) = &first.http_response else {
+        panic!("{first:?}")
+    };
     assert_eq!(shown(&passed.headers), [("x-ratelimit-action", "allow")]);
     let to_client = shown(&passed.response_headers_to_add);
     let limits = ("ratelimit", "\"login\";r=1;t=100");
-    assert_eq!(to_client, [limits, ("ratelimit-policy", "\"login\";q=2;w=200")]);
+    assert_eq!(
+        to_client,
+        [limits, ("ratelimit-policy", "\"login\";q=2;w=200")]
+    );
     let metadata = first.dynamic_metadata.as_ref().unwrap();
-    let text = |name: &str| metadata.fields.get(name).and_then(|value| value.kind.clone());
+    let text = |name: &str| {
+        metadata
+            .fields
+            .get(name)
+            .and_then(|value| value.kind.clone())
+    };
     assert_eq!(text("rule"), Some(Kind::StringValue("login".into())));
     assert_eq!(text("remaining"), Some(Kind::NumberValue(1.0)));
 
     // The verdict must equal the one over HTTP byte for byte.
     let denied = answers[2].as_ref().unwrap();
-    let Some(HttpResponse::Denied(denied)) = &denied.http_response else { panic!("{denied:?}") };
+    let Some(HttpResponse::Denied(denied)) = &denied.http_response else {
+        panic!("{denied:?}")
+    };
     assert_eq!(denied.status.as_ref().unwrap().code, 429);
     let over_http = login(&server, "192.0.2.7", "");
     assert_eq!((over_http.status, &over_http.body), (429, &denied.body));
@@ -580,17 +733,23 @@ fn envoy_is_answered_over_grpc_as_others_are() {
 fn over_grpc_whatever_a_client_sends_gets_a_verdict() {
     let long = "v".repeat(5_000);
     let target = format!("/login?{}", "q".repeat(60_000));
-    let many: Vec<(String, String)> =
-        (0..5_000).map(|n| (format!("h{n}"), long.clone())).take(700).collect();
+    let many: Vec<(String, String)> = (0..5_000)
+        .map(|n| (format!("h{n}"), long.clone()))
+        .take(700)
+        .collect();
     let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     for (path, headers) in [("/login", &many[..]), (&*target, &[])] {
         let (server, _) = TestServer::manual(RULES);
-        let asked = (0..3).map(|_| check("192.0.2.7", "POST", path, headers)).collect();
+        let asked = (0..3)
+            .map(|_| check("192.0.2.7", "POST", path, headers))
+            .collect();
         assert_eq!(codes(&checked(&server, asked)), [0, 0, 8]);
     }
     let (server, _) = TestServer::manual(RULES);
     let headers = [("x-api-key", &*long)];
-    let asked = (0..4).map(|_| check("192.0.2.7", "GET", "/api/x", &headers)).collect();
+    let asked = (0..4)
+        .map(|_| check("192.0.2.7", "GET", "/api/x", &headers))
+        .collect();
     assert_eq!(codes(&checked(&server, asked)), [0, 0, 0, 8]);
 }
 
@@ -604,17 +763,31 @@ pub(crate) fn codes(answers: &[Result<CheckResponse, i32>]) -> Vec<i32> {
 #[test]
 fn over_grpc_nonsense_is_refused_and_tokens_are_asked_for() {
     let (server, _) = TestServer::manual(RULES);
-    let headless = CheckRequest { attributes: Some(AttributeContext::default()) };
+    let headless = CheckRequest {
+        attributes: Some(AttributeContext::default()),
+    };
     let answers = checked(&server, vec![CheckRequest::default(), headless]);
-    assert!(answers.iter().all(|answer| answer == &Err(3)), "{answers:?}");
+    assert!(
+        answers.iter().all(|answer| answer == &Err(3)),
+        "{answers:?}"
+    );
     // All clients without an address share one key.
     let nobody = |path: &str| check("", "POST", path, &[]);
-    let answers = checked(&server, vec![nobody("/login"), nobody("/login"), nobody("/login")]);
-    let codes = answers.iter().map(|answer| answer.as_ref().unwrap().status.as_ref().unwrap().code);
+    let answers = checked(
+        &server,
+        vec![nobody("/login"), nobody("/login"), nobody("/login")],
+    );
+    let codes = answers
+        .iter()
+        .map(|answer| answer.as_ref().unwrap().status.as_ref().unwrap().code);
     assert_eq!(codes.collect::<Vec<_>>(), [0, 0, 8]);
     let large = nobody(&format!("/{}", "a".repeat(5 << 20)));
     let denied = checked(&server, vec![large]).remove(0).unwrap();
-    assert_eq!(denied.status.unwrap().code, 8, "Envoy passes a request on after an error");
+    assert_eq!(
+        denied.status.unwrap().code,
+        8,
+        "Envoy passes a request on after an error"
+    );
     let rules = format!("[server]\ncheck_token = \"0123456789abcdef\"\n{RULES}");
     let (server, _) = TestServer::manual(&rules);
     assert_eq!(checked(&server, vec![nobody("/login")]), [Err(16)]);

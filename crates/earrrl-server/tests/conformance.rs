@@ -49,13 +49,25 @@ impl Remote {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
         let server = TestServer::with_clock(config.clone(), clock.clone());
         let (wire, rules) = (Mutex::new(wire(&server)), Mutex::default());
-        Self { wire, server, config, clock, rules }
+        Self {
+            wire,
+            server,
+            config,
+            clock,
+            rules,
+        }
     }
 
     fn named<'a>(&self, charge: &Charge<'a>) -> Named<'a> {
         let rules = self.rules.lock().unwrap();
-        let rule = rules.get(charge.rule.0 as usize).map(|rule| rule.name.clone());
-        Named { rule: rule.unwrap_or("unknown".into()), key: charge.key, cost: charge.cost }
+        let rule = rules
+            .get(charge.rule.0 as usize)
+            .map(|rule| rule.name.clone());
+        Named {
+            rule: rule.unwrap_or("unknown".into()),
+            key: charge.key,
+            cost: charge.cost,
+        }
     }
 
     fn ask(
@@ -66,7 +78,13 @@ impl Remote {
     ) -> Ready<Result<Decision, EngineError>> {
         self.clock.set(now.unwrap_or_default());
         let named: Vec<_> = charges.iter().map(|charge| self.named(charge)).collect();
-        ready(self.wire.lock().unwrap().ask(&named, peek).map_err(EngineError::Unavailable))
+        ready(
+            self.wire
+                .lock()
+                .unwrap()
+                .ask(&named, peek)
+                .map_err(EngineError::Unavailable),
+        )
     }
 }
 
@@ -77,63 +95,107 @@ impl Engine for Remote {
     fn prepare(&self, name: &str, rule: &Rule) -> Result<RuleId, EngineError> {
         check_name(name)?;
         let mut rules = self.rules.lock().unwrap();
-        let place = rules.iter().position(|known| known.name == name).unwrap_or(rules.len());
+        let place = rules
+            .iter()
+            .position(|known| known.name == name)
+            .unwrap_or(rules.len());
         rules.truncate(place);
         rules.push(RuleConfig::new(name, rule.clone()));
-        let config = Config { rules: rules.clone(), capacity: 1000, ..self.config.clone() };
-        self.server.server.reload(Ok(config)).map_err(EngineError::Unavailable)?;
+        let config = Config {
+            rules: rules.clone(),
+            capacity: 1000,
+            ..self.config.clone()
+        };
+        self.server
+            .server
+            .reload(Ok(config))
+            .map_err(EngineError::Unavailable)?;
         Ok(RuleId(place as u32))
     }
 
     fn prepared(&self, name: &str) -> Option<Rule> {
         let rules = self.rules.lock().unwrap();
-        rules.iter().find(|known| known.name == name).map(|known| known.rule.clone())
+        rules
+            .iter()
+            .find(|known| known.name == name)
+            .map(|known| known.rule.clone())
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
         match mode {
             Mode::Check => self.ask(charges, now, false),
             Mode::Peek => self.ask(charges, now, true),
-            Mode::Charge => {
-                ready(Err(EngineError::Unavailable("no protocol can charge yet".into())))
-            }
+            Mode::Charge => ready(Err(EngineError::Unavailable(
+                "no protocol can charge yet".into(),
+            ))),
         }
     }
 
     fn refund(&self, charge: &Charge<'_>, at: Option<Nanos>, now: Option<Nanos>) -> Self::Done {
         self.clock.set(now.unwrap_or_default());
         let named = self.named(charge);
-        ready(self.wire.lock().unwrap().refund(&named, at).map_err(EngineError::Unavailable))
+        ready(
+            self.wire
+                .lock()
+                .unwrap()
+                .refund(&named, at)
+                .map_err(EngineError::Unavailable),
+        )
     }
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
-        let named = self.named(&Charge { rule, key, cost: Cost::ONE });
-        ready(self.wire.lock().unwrap().reset(&named).map_err(EngineError::Unavailable))
+        let named = self.named(&Charge {
+            rule,
+            key,
+            cost: Cost::ONE,
+        });
+        ready(
+            self.wire
+                .lock()
+                .unwrap()
+                .reset(&named)
+                .map_err(EngineError::Unavailable),
+        )
     }
 }
 
 /// Returns a decision whose fields are to be overwritten, since other crates cannot construct one.
 fn blank() -> Decision {
     let engine = ReferenceEngine::new(Arc::new(ManualClock::new(Nanos::ZERO)));
-    let rule = engine.prepare("blank", &"gcra 1/s burst=1".parse().unwrap()).unwrap();
-    let charge = Charge { rule, key: b"", cost: Cost::ONE };
+    let rule = engine
+        .prepare("blank", &"gcra 1/s burst=1".parse().unwrap())
+        .unwrap();
+    let charge = Charge {
+        rule,
+        key: b"",
+        cost: Cost::ONE,
+    };
     block_on(engine.decide(&[charge], Mode::Check, Some(Nanos::ZERO))).unwrap()
 }
 
 fn outcome(name: &str) -> Outcome {
     use Outcome::{Allow, Delay, Deny, Observe, Quarantine, ShadowBan};
     let all = [Allow, Observe, Quarantine, Delay, ShadowBan, Deny];
-    all.into_iter().find(|outcome| outcome.name() == name).unwrap()
+    all.into_iter()
+        .find(|outcome| outcome.name() == name)
+        .unwrap()
 }
 
 /// Parses seconds exactly, without going through a floating point number.
 fn duration(text: &str) -> Duration {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    Duration::new(whole.parse().unwrap(), format!("{fraction:0<9}").parse().unwrap())
+    Duration::new(
+        whole.parse().unwrap(),
+        format!("{fraction:0<9}").parse().unwrap(),
+    )
 }
 
 fn seconds(at: Nanos) -> String {
-    format!("{}.{:09}", at.get() / 1_000_000_000, at.get() % 1_000_000_000)
+    format!(
+        "{}.{:09}",
+        at.get() / 1_000_000_000,
+        at.get() % 1_000_000_000
+    )
 }
 
 struct Http(support::http::Client);
@@ -172,7 +234,9 @@ impl Json<'_> {
         (decision.rate, decision.limit) = (self.rate.map(double), double(self.limit));
         decision.remaining = self.remaining;
         let wait = |raw: &RawValue| duration(raw.get());
-        decision.retry_after = self.retry_after.map_or(Wait::Never, |raw| Wait::For(wait(raw)));
+        decision.retry_after = self
+            .retry_after
+            .map_or(Wait::Never, |raw| Wait::For(wait(raw)));
         decision.reset_after = wait(self.reset_after);
         decision.delay = wait(self.delay);
         decision.at = Nanos::new(wait(self.t0).as_nanos() as u64);
@@ -231,14 +295,26 @@ impl Wire for Http {
             json += &format!(",\"t0\":{}}}", seconds(at));
         }
         let response = self.0.post("/v1/refund", &json);
-        if response.status == 204 { Ok(()) } else { Err(response.body) }
+        if response.status == 204 {
+            Ok(())
+        } else {
+            Err(response.body)
+        }
     }
 
     fn reset(&mut self, charge: &Named<'_>) -> Result<(), String> {
-        let key: String = charge.key.iter().map(|byte| format!("%{byte:02X}")).collect();
+        let key: String = charge
+            .key
+            .iter()
+            .map(|byte| format!("%{byte:02X}"))
+            .collect();
         let path = format!("/v1/clients/{}/{key}", charge.rule);
         let response = self.0.request("DELETE", &path, "", b"");
-        if response.status == 204 { Ok(()) } else { Err(response.body) }
+        if response.status == 204 {
+            Ok(())
+        } else {
+            Err(response.body)
+        }
     }
 }
 
@@ -260,7 +336,11 @@ impl Resp {
 }
 
 fn resp_words(charges: &[Named<'_>], peek: bool) -> Vec<Vec<u8>> {
-    let mut words = vec![if peek { b"EARRRL.PEEK".to_vec() } else { b"earrrl.check".to_vec() }];
+    let mut words = vec![if peek {
+        b"EARRRL.PEEK".to_vec()
+    } else {
+        b"earrrl.check".to_vec()
+    }];
     for (place, charge) in charges.iter().enumerate() {
         if place > 0 {
             words.push(b"AND".to_vec());
@@ -293,8 +373,15 @@ fn resp_decision(reply: Reply) -> Result<Decision, String> {
     }
     let pairs = reply.pairs();
     let names: Vec<&str> = pairs.iter().map(|(name, _)| name.as_str()).collect();
-    let expected =
-        ["allowed", "action", "rate", "limit", "remaining", "retry_after", "reset_after"];
+    let expected = [
+        "allowed",
+        "action",
+        "rate",
+        "limit",
+        "remaining",
+        "retry_after",
+        "reset_after",
+    ];
     assert_eq!(names[..7], expected);
     let value = |place: usize| text(&pairs[place].1);
     let mut decision = blank();
@@ -329,7 +416,12 @@ impl Wire for Resp {
 
     fn refund(&mut self, charge: &Named<'_>, at: Option<Nanos>) -> Result<(), String> {
         let (cost, at) = (charge.cost.to_string(), at.map(seconds));
-        let mut words = vec![b"EARRRL.REFUND", charge.rule.as_bytes(), charge.key, cost.as_bytes()];
+        let mut words = vec![
+            b"EARRRL.REFUND",
+            charge.rule.as_bytes(),
+            charge.key,
+            cost.as_bytes(),
+        ];
         if let Some(at) = &at {
             words.extend([b"T0".as_slice(), at.as_bytes()]);
         }
@@ -364,17 +456,38 @@ fn conforms(
 
 #[test]
 fn http_conforms() {
-    conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), http);
+    conforms(
+        &Profile {
+            charges: false,
+            ..Profile::EXACT
+        },
+        || support::parse(""),
+        http,
+    );
 }
 
 #[test]
 fn resp2_conforms() {
-    conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), resp2);
+    conforms(
+        &Profile {
+            charges: false,
+            ..Profile::EXACT
+        },
+        || support::parse(""),
+        resp2,
+    );
 }
 
 #[test]
 fn resp3_conforms() {
-    conforms(&Profile { charges: false, ..Profile::EXACT }, || support::parse(""), resp3);
+    conforms(
+        &Profile {
+            charges: false,
+            ..Profile::EXACT
+        },
+        || support::parse(""),
+        resp3,
+    );
 }
 
 mod over_redis {
@@ -393,7 +506,9 @@ mod over_redis {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let engine = format!("[engine]\nredis = \"{}\"\ncapacity = 1000\n", redis.url());
         let mut config = support::parse(&engine);
-        let EngineConfig::Redis(redis) = &mut config.engine else { panic!("another engine") };
+        let EngineConfig::Redis(redis) = &mut config.engine else {
+            panic!("another engine")
+        };
         redis.own_clock = true;
         redis.options.prefix = format!("scene{}-", COUNT.fetch_add(1, Relaxed));
         redis.options.linger = Duration::from_secs(3600);
@@ -405,19 +520,40 @@ mod over_redis {
     #[test]
     fn http_conforms() {
         let redis = Redis::start();
-        conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), http);
+        conforms(
+            &Profile {
+                charges: false,
+                ..Profile::REDIS
+            },
+            || apart(&redis),
+            http,
+        );
     }
 
     #[test]
     fn resp2_conforms() {
         let redis = Redis::start();
-        conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), resp2);
+        conforms(
+            &Profile {
+                charges: false,
+                ..Profile::REDIS
+            },
+            || apart(&redis),
+            resp2,
+        );
     }
 
     #[test]
     fn resp3_conforms() {
         let redis = Redis::start();
-        conforms(&Profile { charges: false, ..Profile::REDIS }, || apart(&redis), resp3);
+        conforms(
+            &Profile {
+                charges: false,
+                ..Profile::REDIS
+            },
+            || apart(&redis),
+            resp3,
+        );
     }
 
     #[test]
@@ -434,15 +570,29 @@ fn allow_tells_in_brief_what_a_check_tells() {
 
 /// Asks two servers the same questions, one by `EARRRL.CHECK` and the other by `EARRRL.ALLOW`.
 fn allow_tells_what_a_check_tells(config: impl Fn() -> Config) {
-    const ACTIONS: [&str; 5] =
-        ["deny", "delay\"\nmax_delay = \"500ms", "quarantine", "shadow-ban", "observe"];
-    let rules = STREAM_RULES.iter().zip(ACTIONS).enumerate().map(|(place, (text, action))| {
-        format!("[[rule]]\nname = \"rule-{place}\"\nlimit = \"{text}\"\naction = \"{action}\"\n")
-    });
+    const ACTIONS: [&str; 5] = [
+        "deny",
+        "delay\"\nmax_delay = \"500ms",
+        "quarantine",
+        "shadow-ban",
+        "observe",
+    ];
+    let rules = STREAM_RULES
+        .iter()
+        .zip(ACTIONS)
+        .enumerate()
+        .map(|(place, (text, action))| {
+            format!(
+                "[[rule]]\nname = \"rule-{place}\"\nlimit = \"{text}\"\naction = \"{action}\"\n"
+            )
+        });
     let rules = support::parse(&rules.collect::<String>()).rules;
     let servers = ["EARRRL.CHECK", "EARRRL.ALLOW"].map(|command| {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
-        let config = Config { rules: rules.clone(), ..config() };
+        let config = Config {
+            rules: rules.clone(),
+            ..config()
+        };
         let server = TestServer::with_clock(config, clock.clone());
         (command, server.resp(), server, clock)
     });
@@ -502,7 +652,12 @@ fn stream() -> Vec<Streamed> {
         let key = format!("client-{}", random.below(300));
         let first = random.below(STREAM_RULES.len() as u64) as usize;
         let count = if random.below(4) == 0 { 3 } else { 1 };
-        let charge = |nth| ((first + nth) % STREAM_RULES.len(), Cost::from_units(random.below(3)));
+        let charge = |nth| {
+            (
+                (first + nth) % STREAM_RULES.len(),
+                Cost::from_units(random.below(3)),
+            )
+        };
         (key, (0..count).map(charge).collect())
     };
     (0..STREAM_LEN).map(&mut request).collect()
@@ -514,14 +669,24 @@ fn rule_name(place: usize) -> String {
 
 fn stream_server() -> (TestServer, Arc<ManualClock>) {
     let rule = |(place, text)| format!("[[rule]]\nname = \"rule-{place}\"\nlimit = \"{text}\"\n");
-    TestServer::manual(&STREAM_RULES.iter().enumerate().map(rule).collect::<String>())
+    TestServer::manual(
+        &STREAM_RULES
+            .iter()
+            .enumerate()
+            .map(rule)
+            .collect::<String>(),
+    )
 }
 
 fn named(request: &Streamed) -> Vec<Named<'_>> {
     let (key, charges) = request;
     let each = charges.iter();
-    each.map(|(rule, cost)| Named { rule: rule_name(*rule), key: key.as_bytes(), cost: *cost })
-        .collect()
+    each.map(|(rule, cost)| Named {
+        rule: rule_name(*rule),
+        key: key.as_bytes(),
+        cost: *cost,
+    })
+    .collect()
 }
 
 /// Sends the requests in groups of 500, and moves the clock forward between groups.
@@ -541,7 +706,9 @@ fn stream_in_process() -> Vec<Decision> {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
     let engine = ReferenceEngine::new(clock.clone());
     let prepare = |(place, text): (usize, &&str)| {
-        engine.prepare(&rule_name(place), &text.parse().unwrap()).unwrap()
+        engine
+            .prepare(&rule_name(place), &text.parse().unwrap())
+            .unwrap()
     };
     let ids: Vec<RuleId> = STREAM_RULES.iter().enumerate().map(prepare).collect();
     let decide = |(key, charges): &Streamed| {
@@ -570,7 +737,12 @@ fn stream_over_http() -> Vec<Decision> {
             decisions: Vec<Json<'a>>,
         }
         let answers: Decisions<'_> = serde_json::from_str(&response.body).unwrap();
-        answers.decisions.iter().zip(&named).map(|(json, named)| json.decision(named)).collect()
+        answers
+            .decisions
+            .iter()
+            .zip(&named)
+            .map(|(json, named)| json.decision(named))
+            .collect()
     })
 }
 
@@ -585,7 +757,10 @@ fn stream_over_resp(version: &str) -> Vec<Decision> {
             support::resp::encode(&words)
         };
         client.send(&requests.iter().flat_map(encode).collect::<Vec<u8>>());
-        requests.iter().map(|_| resp_decision(client.reply()).unwrap()).collect()
+        requests
+            .iter()
+            .map(|_| resp_decision(client.reply()).unwrap())
+            .collect()
     })
 }
 
@@ -594,8 +769,13 @@ fn a_long_stream_is_answered_alike_everywhere() {
     let expected = stream_in_process();
     assert_eq!(expected.len(), STREAM_LEN);
     assert!(expected.iter().filter(|decision| !decision.allowed).count() > STREAM_LEN / 10);
-    for (place, got) in
-        [stream_over_http(), stream_over_resp("2"), stream_over_resp("3")].iter().enumerate()
+    for (place, got) in [
+        stream_over_http(),
+        stream_over_resp("2"),
+        stream_over_resp("3"),
+    ]
+    .iter()
+    .enumerate()
     {
         for (nth, (got, expected)) in got.iter().zip(&expected).enumerate() {
             assert_eq!(got, expected, "{place}: request {nth}");

@@ -62,12 +62,20 @@ fn value<'a>(first: Event<'a>, rest: &mut impl Iterator<Item = Event<'a>>) -> Va
 
 /// Returns the value of a field in each item of a list.
 fn each<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
-    list.as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item[field].as_str().unwrap())
+        .collect()
 }
 
 /// Returns the words of a list of texts.
 fn words(list: &Value) -> Vec<&str> {
-    list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|word| word.as_str().unwrap())
+        .collect()
 }
 
 /// Returns the ports that the server listens on by default: HTTP and RESP.
@@ -84,11 +92,17 @@ fn the_parts_of_the_kubernetes_manifest_name_each_other() {
     let labels = &deployment["template"]["metadata"]["labels"];
     assert_eq!(&deployment["selector"]["matchLabels"], labels);
     assert_eq!(&service["selector"], labels);
-    assert_eq!(&part("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels);
+    assert_eq!(
+        &part("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        labels
+    );
     let monitor = &documents(&contrib("contrib/kubernetes-monitor.yaml"))[0];
     assert_eq!(monitor["kind"], "ServiceMonitor");
     let monitor = &monitor["spec"];
-    assert_eq!(monitor["selector"]["matchLabels"], part("Service")["metadata"]["labels"]);
+    assert_eq!(
+        monitor["selector"]["matchLabels"],
+        part("Service")["metadata"]["labels"]
+    );
 
     let pod = &deployment["template"]["spec"];
     let container = &pod["containers"][0];
@@ -101,7 +115,10 @@ fn the_parts_of_the_kubernetes_manifest_name_each_other() {
             .contains(&monitor["endpoints"][0]["port"].as_str().unwrap())
     );
     let image = container["image"].as_str().unwrap();
-    assert!(image.ends_with(concat!(":", env!("CARGO_PKG_VERSION"))), "{image}");
+    assert!(
+        image.ends_with(concat!(":", env!("CARGO_PKG_VERSION"))),
+        "{image}"
+    );
 
     let server = TestServer::start("rules = \"none\"");
     for probe in ["readinessProbe", "livenessProbe"] {
@@ -125,11 +142,17 @@ fn the_configuration_for_kubernetes_fits_its_pod() {
         assert!(each(&pod["volumes"], "name").contains(&name), "{name}");
     }
     let mounted = |name: &str| {
-        let mount = mounts.as_array().unwrap().iter().find(|mount| mount["name"] == name);
+        let mount = mounts
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|mount| mount["name"] == name);
         format!("{}/", mount.unwrap()["mountPath"].as_str().unwrap())
     };
     let files = &part("ConfigMap")["data"];
-    let file = words(&container["args"])[1].strip_prefix(&mounted("config")).unwrap();
+    let file = words(&container["args"])[1]
+        .strip_prefix(&mounted("config"))
+        .unwrap();
     let text = files[file].as_str().unwrap();
     assert!(text.contains(&format!("state = \"{}", mounted("state"))));
 
@@ -144,14 +167,21 @@ fn the_configuration_for_kubernetes_fits_its_pod() {
     let listening = [&config.server.http, &config.server.resp]
         .map(|address| address.as_ref().unwrap().tcp().unwrap().port().to_string());
     assert_eq!(each(&container["ports"], "containerPort"), listening);
-    let grace = pod["terminationGracePeriodSeconds"].as_str().unwrap().parse::<u32>().unwrap();
+    let grace = pod["terminationGracePeriodSeconds"]
+        .as_str()
+        .unwrap()
+        .parse::<u32>()
+        .unwrap();
     assert!(grace > config.server.shutdown_delay + config.server.shutdown_timeout);
 }
 
 /// Returns the words of the entry point of `contrib/Dockerfile`.
 fn entry_point() -> Vec<String> {
     let file = contrib("contrib/Dockerfile");
-    let line = file.lines().find_map(|line| line.strip_prefix("ENTRYPOINT ")).unwrap();
+    let line = file
+        .lines()
+        .find_map(|line| line.strip_prefix("ENTRYPOINT "))
+        .unwrap();
     serde_json::from_str(line).unwrap()
 }
 
@@ -170,7 +200,10 @@ fn both_images_start_alike() {
     assert_eq!(own[1..], entry_point()[1..]);
     assert!(!script.contains("--config.cmd"));
     for port in usual_ports() {
-        assert!(own.iter().any(|word| word.ends_with(&format!(":{port}"))), "{own:?}");
+        assert!(
+            own.iter().any(|word| word.ends_with(&format!(":{port}"))),
+            "{own:?}"
+        );
         assert!(script.contains(&format!("--config.exposedports {port}")));
     }
 }
@@ -191,7 +224,9 @@ fn the_composition_of_containers_names_files_and_ports_that_exist() {
     for service in ["earrrl", "prometheus"] {
         for volume in words(&compose[service]["volumes"]) {
             let (ours, _) = volume.split_once(':').unwrap();
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(ours);
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../contrib")
+                .join(ours);
             assert!(path.exists(), "{volume}");
         }
     }
@@ -213,6 +248,9 @@ fn the_operators_page_has_every_alert_and_no_other() {
         let expression = alert["expr"].as_str().unwrap();
         let metric = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let metric = metric.into_iter().find(|word| word.starts_with("earrrl_"));
-        assert!(metric.is_none_or(|metric| page.contains(metric)), "{expression}");
+        assert!(
+            metric.is_none_or(|metric| page.contains(metric)),
+            "{expression}"
+        );
     }
 }

@@ -36,12 +36,21 @@ fn the_page_works_in_a_browser() {
         script = root.join("tests/clients/dashboard-pictures.cjs");
     }
     let mut command = tool("node");
-    command.env("NODE_PATH", tools::folder().join("node_modules")).arg(script);
-    command.args([format!("http://{}", server.admin.unwrap()), format!("http://{}", server.http)]);
-    command.args([ADMIN, CHECK]).arg(root.join("../../docs/figures"));
+    command
+        .env("NODE_PATH", tools::folder().join("node_modules"))
+        .arg(script);
+    command.args([
+        format!("http://{}", server.admin.unwrap()),
+        format!("http://{}", server.http),
+    ]);
+    command
+        .args([ADMIN, CHECK])
+        .arg(root.join("../../docs/figures"));
     let output = command.output().unwrap();
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert_eq!(out.trim(), "good", "{err}");
 }
 
@@ -73,7 +82,11 @@ fn events_need_the_admin_token_and_are_bounded() {
     for nth in 0..17 {
         let mut client = ask(ADMIN, "/v1/live?rule=api");
         let response = client.response();
-        assert_eq!(response.status, if nth < 16 { 200 } else { 503 }, "watcher {nth}");
+        assert_eq!(
+            response.status,
+            if nth < 16 { 200 } else { 503 },
+            "watcher {nth}"
+        );
         open.push(client);
     }
     drop(open);

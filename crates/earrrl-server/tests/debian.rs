@@ -25,7 +25,10 @@ use support::proxy::{
 };
 
 fn program(path: &str) -> Command {
-    assert!(Path::new(path).exists(), "{path} is missing: scripts/gate installs it");
+    assert!(
+        Path::new(path).exists(),
+        "{path} is missing: scripts/gate installs it"
+    );
     Command::new(path)
 }
 
@@ -57,7 +60,10 @@ fn in_debians_haproxy(file: &Path, text: &str) -> String {
     }
     let debians = fs::read_to_string("/etc/haproxy/haproxy.cfg").unwrap();
     let global = debians.split("\ndefaults").next().unwrap();
-    assert!(global.contains("chroot") && global.contains("user haproxy"), "{global}");
+    assert!(
+        global.contains("chroot") && global.contains("user haproxy"),
+        "{global}"
+    );
     let script = file.with_file_name("earrrl.lua");
     let (_, recipe) = text.split_once("lua-load earrrl.lua\n").unwrap();
     format!("{global}\n\tlua-load {}\n{recipe}", script.display())
@@ -74,10 +80,16 @@ fn in_debians_nginx(file: &Path, text: &str) -> String {
     symlink("/usr/share/nginx/modules", folder.join("modules")).unwrap();
     let folder = folder.display().to_string();
     let replaced = debians
-        .replace("/etc/nginx/sites-enabled/*;", &format!("{folder}/earrrl.conf;"))
+        .replace(
+            "/etc/nginx/sites-enabled/*;",
+            &format!("{folder}/earrrl.conf;"),
+        )
         .replace("/run/nginx.pid", &format!("{folder}/nginx.pid"))
         .replace("/var/log/nginx", &folder);
-    assert!(replaced.contains("earrrl.conf") && replaced.contains("user www-data"), "{replaced}");
+    assert!(
+        replaced.contains("earrrl.conf") && replaced.contains("user www-data"),
+        "{replaced}"
+    );
     replaced
 }
 
@@ -85,7 +97,9 @@ fn in_debians_nginx(file: &Path, text: &str) -> String {
 #[test]
 fn the_part_of_nginx_for_sites_is_that_of_the_recipe() {
     let lines = |name: &str| -> Vec<String> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/nginx").join(name);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../contrib/nginx")
+            .join(name);
         let text = fs::read_to_string(file).unwrap();
         text.lines().map(|line| line.trim().to_owned()).collect()
     };
@@ -98,7 +112,14 @@ fn the_part_of_nginx_for_sites_is_that_of_the_recipe() {
 /// Returns the users that a process and its children run as.
 fn users(process: u32) -> Vec<String> {
     let output = Command::new("ps")
-        .args(["-o", "user:32=", "--pid", &process.to_string(), "--ppid", &process.to_string()])
+        .args([
+            "-o",
+            "user:32=",
+            "--pid",
+            &process.to_string(),
+            "--ppid",
+            &process.to_string(),
+        ])
         .output();
     let lines = String::from_utf8(output.unwrap().stdout).unwrap();
     lines.split_whitespace().map(str::to_owned).collect()
@@ -199,15 +220,24 @@ fn site(limiter: &Limiter) -> Proxy {
 fn a_site_of_nginx_is_limited_and_stays_open_without_us() {
     let files = "[[rule]]\nname = \"files\"\nlimit = \"gcra 0.001/s burst=3\"\nkey = \"client\"\n\
                  match = { path = \"/static/*\" }\n";
-    let [api, shop] = ["api", "shop"]
-        .map(|name| files.replace("files", name).replace("/static/", &format!("/{name}/")));
+    let [api, shop] = ["api", "shop"].map(|name| {
+        files
+            .replace("files", name)
+            .replace("/static/", &format!("/{name}/"))
+    });
     let mut limiter = Limiter::start_with(429, &format!("{files}{api}{shop}"));
     let proxy = site(&limiter);
     let status = |path: &str| proxy.client(HAMMERING).get(path).status;
     // /shop/page is no file, so nginx goes on with /index.php, for which it asks again: the request counts once.
     let shown = proxy.client(HAMMERING).get("/shop/page");
     assert_eq!(shown.body, "GET /index.php allow ");
-    assert!(shown.header("ratelimit").unwrap().starts_with("\"shop\";r=2;"), "{shown:?}");
+    assert!(
+        shown
+            .header("ratelimit")
+            .unwrap()
+            .starts_with("\"shop\";r=2;"),
+        "{shown:?}"
+    );
     assert_eq!([(); 3].map(|()| status("/shop/page")), [200, 200, 429]);
     for path in ["/static/a.txt", "/api/a"] {
         let seen: Vec<_> = (0..4).map(|_| status(path)).collect();
@@ -215,7 +245,10 @@ fn a_site_of_nginx_is_limited_and_stays_open_without_us() {
     }
     let denied = proxy.client(HAMMERING).get("/api/a");
     assert!(denied.header("retry-after").is_some(), "{denied:?}");
-    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        denied.header("content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!((status("/"), status("/robots.txt")), (200, 200));
     // A folder without an index, and a place that needs a password.
     assert_eq!(proxy.client(POLITE).get("/static/").status, 403);
@@ -224,9 +257,19 @@ fn a_site_of_nginx_is_limited_and_stays_open_without_us() {
         assert_eq!(status(&format!("/status/{answer}")), answer);
     }
     limiter.kill();
-    for path in ["/static/a.txt", "/api/a", "/", "/robots.txt", "/static/a.txt"] {
+    for path in [
+        "/static/a.txt",
+        "/api/a",
+        "/",
+        "/robots.txt",
+        "/static/a.txt",
+    ] {
         let answer = proxy.client(HAMMERING).get(path);
-        let expected = if path.contains('.') { "a file" } else { &format!("GET {path} none ") };
+        let expected = if path.contains('.') {
+            "a file"
+        } else {
+            &format!("GET {path} none ")
+        };
         assert_eq!((answer.status, &*answer.body), (200, expected), "{path}");
     }
     assert_eq!([status("/static/"), status("/private/a.txt")], [403, 401]);
@@ -271,12 +314,17 @@ fn no_request_gets_past_nginx() {
 
 #[test]
 fn haproxys_clients_are_limited_one_by_one() {
-    for version in ["send-proxy", "send-proxy-v2", "send-proxy-v2-ssl-cn proxy-v2-options crc32c"] {
+    for version in [
+        "send-proxy",
+        "send-proxy-v2",
+        "send-proxy-v2-ssl-cn proxy-v2-options crc32c",
+    ] {
         let server = balanced_server("");
         let mut command = program("/usr/sbin/haproxy");
         command.args(["-db", "-f", "balancer.cfg"]);
         let balancer = Balancer::start("haproxy/balancer.cfg", &server, &mut command, |text| {
-            text.replace("send-proxy-v2", version).replace("check", "check inter 100ms")
+            text.replace("send-proxy-v2", version)
+                .replace("check", "check inter 100ms")
         });
         each_client_is_limited(&balancer, &server);
         // In version 2, HAProxy's health checks name no client.
@@ -305,7 +353,10 @@ fn nginx_denies_by_any_status() {
         let seen: Vec<u16> = (0..3).map(|_| proxy.login(HAMMERING, "").status).collect();
         assert_eq!(seen, [200, 200, 200]);
         let denied = proxy.login(HAMMERING, "");
-        assert_eq!((denied.status, denied.header("ratelimit").is_some()), (429, true));
+        assert_eq!(
+            (denied.status, denied.header("ratelimit").is_some()),
+            (429, true)
+        );
         assert!(denied.header("retry-after").is_some(), "{denied:?}");
     }
 }
@@ -347,18 +398,26 @@ fn run_clients(language: &str, file: &str, run: &[&str]) {
         let (source, _) = source.split_once("```").unwrap();
         let [http, resp] = [server.http, server.resp].map(|address| address.port().to_string());
         let source = source.replace("8080", &http).replace("6380", &resp);
-        let source = source.replace("500 *", "60000 *").replace("=> 500", "=> 60000");
+        let source = source
+            .replace("500 *", "60000 *")
+            .replace("=> 500", "=> 60000");
         let source = source.replace("0.5", "60").replace("(5000)", "(60000)");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(file);
         fs::write(&path, &source).unwrap();
         let mut command = program(run[0]);
         // Go keeps what it has compiled.
-        command.args(&run[1..]).arg(&path).env("GOCACHE", folder.path().join("go"));
+        command
+            .args(&run[1..])
+            .arg(&path)
+            .env("GOCACHE", folder.path().join("go"));
         let output = command.output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
         let problem = String::from_utf8_lossy(&output.stderr);
-        assert!(printed == "true\n" || printed == "bool(true)\n", "{printed}{problem}{source}");
+        assert!(
+            printed == "true\n" || printed == "bool(true)\n",
+            "{printed}{problem}{source}"
+        );
     }
 }
 

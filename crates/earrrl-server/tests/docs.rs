@@ -16,7 +16,9 @@ fn root() -> PathBuf {
 
 /// Returns the pages of the documentation with their names.
 fn pages() -> Vec<(String, String)> {
-    let files = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let files = fs::read_dir(root().join("docs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let pages = files.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     pages
         .map(|path| {
@@ -29,7 +31,10 @@ fn pages() -> Vec<(String, String)> {
 /// Returns the fenced code blocks of a language.
 fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("\n```{language}\n");
-    page.split(&*fence).skip(1).map(|rest| rest.split_once("\n```").unwrap().0).collect()
+    page.split(&*fence)
+        .skip(1)
+        .map(|rest| rest.split_once("\n```").unwrap().0)
+        .collect()
 }
 
 fn stderr(output: &Output) -> String {
@@ -43,21 +48,38 @@ fn every_configuration_in_the_documentation_is_valid() {
     let mut checked = 0;
     for (name, page) in pages() {
         let all = blocks(&page, "toml");
-        for block in all.into_iter().filter(|block| !block.contains("[dependencies]")) {
+        for block in all
+            .into_iter()
+            .filter(|block| !block.contains("[dependencies]"))
+        {
             // An example of another section limits nothing, which is otherwise an error.
-            let limits = ["[[rule]]", "rules = ", "files = "].iter().any(|it| block.contains(it));
+            let limits = ["[[rule]]", "rules = ", "files = "]
+                .iter()
+                .any(|it| block.contains(it));
             let rules = if limits { "" } else { "rules = \"none\"\n" };
-            fs::write(folder.path().join("limits.toml"), format!("{rules}{block}\n")).unwrap();
+            fs::write(
+                folder.path().join("limits.toml"),
+                format!("{rules}{block}\n"),
+            )
+            .unwrap();
             let mut check = Command::new(EARRRL);
-            let check = check.args(["config", "check", "limits.toml"]).current_dir(folder.path());
+            let check = check
+                .args(["config", "check", "limits.toml"])
+                .current_dir(folder.path());
             let output = check.output().unwrap();
             // Files such as certificates do not exist on this machine. No other error is accepted.
             let mistakes = stderr(&output);
             let absent = "No such file or directory (os error 2)";
             let only_files = mistakes.lines().all(|line| line.ends_with(absent));
-            assert!(output.status.success() || only_files, "{name}: {mistakes}\n{block}");
+            assert!(
+                output.status.success() || only_files,
+                "{name}: {mistakes}\n{block}"
+            );
             let is_recipe = name == "choosing-a-limit.md";
-            assert!(!is_recipe || mistakes.is_empty(), "{name}: {mistakes}\n{block}");
+            assert!(
+                !is_recipe || mistakes.is_empty(),
+                "{name}: {mistakes}\n{block}"
+            );
             checked += 1;
         }
     }
@@ -89,7 +111,10 @@ fn fenced(page: &str) -> Vec<(String, String)> {
     while let Some(line) = lines.next() {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             let inside = lines.by_ref().take_while(|line| line.trim() != "```");
-            found.push((language.to_owned(), inside.map(|line| format!("{line}\n")).collect()));
+            found.push((
+                language.to_owned(),
+                inside.map(|line| format!("{line}\n")).collect(),
+            ));
         }
     }
     found
@@ -114,7 +139,11 @@ fn commands(language: &str, block: &str) -> String {
 fn write_descriptors(folder: &Path) {
     fs::create_dir_all(folder.join("ratelimit/config")).unwrap();
     let envoy = fs::read_to_string(root().join("docs/envoy.md")).unwrap();
-    fs::write(folder.join("ratelimit/config/shop.yaml"), blocks(&envoy, "yaml")[0]).unwrap();
+    fs::write(
+        folder.join("ratelimit/config/shop.yaml"),
+        blocks(&envoy, "yaml")[0],
+    )
+    .unwrap();
 }
 
 /// A folder with the files that commands in the documentation name, and a server for their requests.
@@ -132,20 +161,27 @@ impl Reader {
         fs::copy(root().join("contrib/limits.toml"), at("limits.toml")).unwrap();
         write_descriptors(folder.path());
         let rule = |name| format!("[[rule]]\nname = \"{name}\"\nlimit = \"gcra 1/h burst=99\"\n");
-        Self { folder, server: TestServer::start(&(rule("default") + &rule("login"))) }
+        Self {
+            folder,
+            server: TestServer::start(&(rule("default") + &rule("login"))),
+        }
     }
 
     /// Runs commands, or has bash parse them if they are [`PARSED`]. Returns true if they ran.
     fn runs(&self, name: &str, commands: &str) -> bool {
-        let parsed =
-            commands.lines().any(|line| PARSED.iter().any(|start| line.starts_with(start)));
+        let parsed = commands
+            .lines()
+            .any(|line| PARSED.iter().any(|start| line.starts_with(start)));
         let script = commands
             .replace("8080", &self.server.http.port().to_string())
             .replace("6380", &self.server.resp.port().to_string())
             .replace("--follow ", "");
-        let path = [Path::new(EARRRL).parent().unwrap(), &tools::folder().join("bin")]
-            .map(|folder| folder.display().to_string())
-            .join(":");
+        let path = [
+            Path::new(EARRRL).parent().unwrap(),
+            &tools::folder().join("bin"),
+        ]
+        .map(|folder| folder.display().to_string())
+        .join(":");
         let output = Command::new("bash")
             .args([if parsed { "-nc" } else { "-euc" }, &script])
             .current_dir(self.folder.path())
@@ -169,7 +205,10 @@ fn every_block_of_the_documentation_is_checked() {
     let reader = Reader::new();
     let mut counts = std::collections::BTreeMap::<&str, u32>::new();
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    for (name, page) in pages().into_iter().chain([("README.md".to_owned(), readme)]) {
+    for (name, page) in pages()
+        .into_iter()
+        .chain([("README.md".to_owned(), readme)])
+    {
         for (language, block) in fenced(&page) {
             let way = match language.split([' ', ',']).next().unwrap() {
                 "toml" if block.contains("[dependencies]") => {
@@ -194,7 +233,12 @@ fn every_block_of_the_documentation_is_checked() {
                     "YAML that is parsed"
                 }
                 "rust" => {
-                    let tested = ["README.md", "middleware.md", "state-files.md", "distributed.md"];
+                    let tested = [
+                        "README.md",
+                        "middleware.md",
+                        "state-files.md",
+                        "distributed.md",
+                    ];
                     assert!(tested.contains(&&*name), "{name} is not among the doctests");
                     "Rust that doctests compile"
                 }
@@ -229,8 +273,16 @@ fn every_page_begins_with_who_it_is_for() {
     for (name, page) in pages().into_iter().filter(|(name, _)| name != "SUMMARY.md") {
         let text = page.split_once("\n\n").unwrap().1;
         let readers = text.strip_prefix("This page is for ").unwrap_or_default();
-        let known = ["operators", "developers", "contributors", "authors of Rust services"];
-        assert!(known.iter().any(|known| readers.starts_with(known)), "{name}: {text:.60}");
+        let known = [
+            "operators",
+            "developers",
+            "contributors",
+            "authors of Rust services",
+        ];
+        assert!(
+            known.iter().any(|known| readers.starts_with(known)),
+            "{name}: {text:.60}"
+        );
     }
 }
 
@@ -240,7 +292,10 @@ fn run_client_examples(language: &str, program: &str, file: &str) {
     let page = fs::read_to_string(root().join("docs/clients.md")).unwrap();
     let page = page.replace("8080", &server.http.port().to_string());
     let page = page.replace("6380", &server.resp.port().to_string());
-    let page = page.replace("=0.5", "=60").replace("(500)", "(60000)").replace(": 500", ": 60000");
+    let page = page
+        .replace("=0.5", "=60")
+        .replace("(500)", "(60000)")
+        .replace(": 500", ": 60000");
     let (folder, tools) = (tempfile::tempdir().unwrap(), tools::folder());
     let file = folder.path().join(file);
     for block in blocks(&page, language) {
@@ -250,7 +305,9 @@ fn run_client_examples(language: &str, program: &str, file: &str) {
             .env("PYTHONPATH", tools.join("python"))
             .env("NODE_PATH", tools.join("node_modules"));
         let output = command.arg(&file).output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).trim().to_lowercase();
+        let printed = String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .to_lowercase();
         assert_eq!(printed, "true", "{}\n{block}", stderr(&output));
     }
 }
@@ -269,7 +326,9 @@ fn the_clients_in_node_are_allowed() {
 fn the_middleware_for_express_limits_a_client() {
     let server = TestServer::start("[[rule]]\nname = \"default\"\nlimit = \"gcra 1/h burst=3\"\n");
     let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
-    let page = page.replace("8080", &server.http.port().to_string()).replace("(500)", "(60000)");
+    let page = page
+        .replace("8080", &server.http.port().to_string())
+        .replace("(500)", "(60000)");
     let application = r#"
         const app = require("http").createServer((request, response) => {
           request.ip = "192.0.2.7";
@@ -288,7 +347,12 @@ fn the_middleware_for_express_limits_a_client() {
     fs::write(&file, format!("{}{application}", blocks(&page, "js")[1])).unwrap();
     let output = tool("node").arg(&file).output().unwrap();
     let expected = "200 true false\n200 true false\n200 true false\n429 true true\n";
-    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", stderr(&output));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        expected,
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -298,22 +362,37 @@ fn the_limits_file_of_limitador_becomes_the_rule_beside_it() {
     let file = folder.path().join("limits.yaml");
     fs::write(&file, limits).unwrap();
     let convert = |file: &Path| {
-        Command::new(EARRRL).args(["config", "from-limitador"]).arg(file).output().unwrap()
+        Command::new(EARRRL)
+            .args(["config", "from-limitador"])
+            .arg(file)
+            .output()
+            .unwrap()
     };
     let printed = String::from_utf8(convert(&file).stdout).unwrap();
-    assert!(blocks(&page, "toml").contains(&printed.trim_end()), "{printed}");
+    assert!(
+        blocks(&page, "toml").contains(&printed.trim_end()),
+        "{printed}"
+    );
     fs::write(&file, limits.replace("==", "!=")).unwrap();
     let refused = convert(&file);
-    assert_eq!((refused.status.code(), refused.stdout), (Some(2), Vec::new()));
+    assert_eq!(
+        (refused.status.code(), refused.stdout),
+        (Some(2), Vec::new())
+    );
 }
 
 /// Simulates a guesser that tries once a second for a day, against the rules for logins.
 #[test]
 fn the_rules_for_logins_stop_a_guesser() {
     let page = fs::read_to_string(root().join("docs/choosing-a-limit.md")).unwrap();
-    let rules = blocks(&page, "toml").into_iter().find(|block| block.contains("login-burst"));
+    let rules = blocks(&page, "toml")
+        .into_iter()
+        .find(|block| block.contains("login-burst"));
     let folder = tempfile::tempdir().unwrap();
-    let (config, log) = (folder.path().join("limits.toml"), folder.path().join("guesses.log"));
+    let (config, log) = (
+        folder.path().join("limits.toml"),
+        folder.path().join("guesses.log"),
+    );
     fs::write(&config, rules.unwrap()).unwrap();
     let line = |second: u32| {
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -322,9 +401,17 @@ fn the_rules_for_logins_stop_a_guesser() {
     };
     fs::write(&log, (0..86_400).map(line).collect::<String>()).unwrap();
     let mut command = Command::new(EARRRL);
-    let output = command.args(["replay", "--config"]).args([&config, &log]).output().unwrap();
+    let output = command
+        .args(["replay", "--config"])
+        .args([&config, &log])
+        .output()
+        .unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
-    assert!(report.contains("86395 of 86400 not allowed"), "{report}{}", stderr(&output));
+    assert!(
+        report.contains("86395 of 86400 not allowed"),
+        "{report}{}",
+        stderr(&output)
+    );
 }
 
 /// The rules for an API and those for crawlers in one file: clients of the API get what they pay for.
@@ -343,9 +430,14 @@ fn the_rules_for_apis_and_crawlers_fit_together() {
             "client": "192.0.2.7", "method": "GET", "path": path, "header:x-api-key": key,
         }});
         let body = asked.to_string();
-        (0..100).filter(|_| client.post("/v1/check", &body).status == 200).count()
+        (0..100)
+            .filter(|_| client.post("/v1/check", &body).status == 200)
+            .count()
     };
-    assert_eq!([passed("/api/a", "one"), passed("/api/a", "two")], [100, 100]);
+    assert_eq!(
+        [passed("/api/a", "one"), passed("/api/a", "two")],
+        [100, 100]
+    );
     assert!(passed("/page", "one") < 90);
 }
 
@@ -365,7 +457,9 @@ fn the_service_is_installed_as_documented() {
     let here = folder.path().display();
     let script = ["/usr/", "/etc/"]
         .into_iter()
-        .fold(script.to_owned(), |script, path| script.replace(path, &format!("{here}{path}")));
+        .fold(script.to_owned(), |script, path| {
+            script.replace(path, &format!("{here}{path}"))
+        });
     assert_eq!(script.lines().count(), 8, "{script}");
     let stubs = "cargo() { :; }; systemctl() { :; }; curl() { :; }; sudo() { \"$@\"; };";
     let output = Command::new("bash")
@@ -378,9 +472,15 @@ fn the_service_is_installed_as_documented() {
     let unit = fs::read_to_string(at("etc/systemd/system/earrrl.service")).unwrap();
     let (_, command) = unit.split_once("ExecStart=").unwrap();
     let words: Vec<&str> = command.lines().next().unwrap().split(' ').collect();
-    let [program, "serve", "--config", config] = words[..] else { panic!("{words:?}") };
+    let [program, "serve", "--config", config] = words[..] else {
+        panic!("{words:?}")
+    };
     let mut check = Command::new(at(&program[1..]));
-    let output = check.args(["config", "check"]).arg(at(&config[1..])).output().unwrap();
+    let output = check
+        .args(["config", "check"])
+        .arg(at(&config[1..]))
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
@@ -389,7 +489,12 @@ fn anchors(page: &str) -> Vec<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let anchor = |heading: &str| {
-        let text: String = heading.trim_start_matches('#').trim().chars().filter(kept).collect();
+        let text: String = heading
+            .trim_start_matches('#')
+            .trim()
+            .chars()
+            .filter(kept)
+            .collect();
         text.to_lowercase().replace(' ', "-")
     };
     headings.map(anchor).collect()
@@ -400,7 +505,11 @@ fn every_link_in_the_documentation_leads_to_a_file() {
     const HERE: &str = "https://github.com/earrrl/earrrl/blob/main/";
     let mut links = 0;
     for (name, page) in pages() {
-        for target in page.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for target in page
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
             let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
             let file = match target.strip_prefix(HERE) {
                 Some(file) => root().join(file),
@@ -411,7 +520,10 @@ fn every_link_in_the_documentation_leads_to_a_file() {
             assert!(file.exists(), "{name}: {target}");
             if !anchor.is_empty() {
                 let found = anchors(&fs::read_to_string(file).unwrap());
-                assert!(found.iter().any(|known| known == anchor), "{name}: {target}");
+                assert!(
+                    found.iter().any(|known| known == anchor),
+                    "{name}: {target}"
+                );
             }
             links += 1;
         }

@@ -33,7 +33,10 @@ use tonic::{Request, Response, Status, Streaming};
 /// Returns the answer of `POST /json` for a descriptor with one entry.
 fn ask(address: SocketAddr, (domain, key, value): (&str, &str, &str), more: &Value) -> Value {
     let mut descriptor = json!({"entries": [{"key": key, "value": value}]});
-    descriptor.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    descriptor
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap_or_default());
     let body = json!({"domain": domain, "descriptors": [descriptor]}).to_string();
     http::Client::connect(address).post("/json", &body).json()
 }
@@ -56,7 +59,12 @@ fn files_are_reloaded_whole_or_not_at_all() {
     let mut server = Process::start(&["--envoy-config", path("current").to_str().unwrap()]);
     // Three limits with the same text: each has clients of its own.
     let shown = |server: &Process| {
-        [("d", "k", "x"), ("d", "plan", "free"), ("d", "plan", "paid")].map(|entry| {
+        [
+            ("d", "k", "x"),
+            ("d", "plan", "free"),
+            ("d", "plan", "paid"),
+        ]
+        .map(|entry| {
             let status = ask(server.http, entry, &json!({}))["statuses"][0].clone();
             let limit = status["currentLimit"]["requestsPerUnit"].as_u64().unwrap();
             (limit, limit - status["limitRemaining"].as_u64().unwrap())
@@ -73,7 +81,10 @@ fn files_are_reloaded_whole_or_not_at_all() {
     write("two", "many");
     let refused = server.until_logged("not reloaded");
     let error = refused["fields"]["error"].as_str().unwrap();
-    assert!(error.contains("d.yaml:4:49: requests_per_unit: expected a whole number"), "{error}");
+    assert!(
+        error.contains("d.yaml:4:49: requests_per_unit: expected a whole number"),
+        "{error}"
+    );
     assert_eq!(shown(&server), [(50, 3); 3]);
     write("two", "60");
     server.until_logged("reloaded");
@@ -86,7 +97,11 @@ fn descriptors_do_not_vanish_with_their_file() {
     let folder = tempfile::tempdir().unwrap();
     let [file, away] = ["d.yaml", "away"].map(|name| folder.path().join(name));
     let limit = "    rate_limit: {unit: year, requests_per_unit: 5}\n";
-    std::fs::write(&file, format!("domain: d\ndescriptors:\n  - key: k\n{limit}")).unwrap();
+    std::fs::write(
+        &file,
+        format!("domain: d\ndescriptors:\n  - key: k\n{limit}"),
+    )
+    .unwrap();
     let path = folder.path().to_str().unwrap();
     let mut server = Process::start(&["--envoy-config", path]);
     let left = |server: &Process| {
@@ -95,11 +110,17 @@ fn descriptors_do_not_vanish_with_their_file() {
     assert_eq!(left(&server), 4);
     std::fs::rename(&file, &away).unwrap();
     let error = server.until_logged("not reloaded")["fields"]["error"].to_string();
-    assert!(error.contains("no file with descriptors is left"), "{error}");
+    assert!(
+        error.contains("no file with descriptors is left"),
+        "{error}"
+    );
     assert_eq!(left(&server), 3);
     symlink("/nowhere", &file).unwrap();
     let error = server.until_logged("not reloaded")["fields"]["error"].to_string();
-    assert!(error.contains("d.yaml: expected a file, or a link to one"), "{error}");
+    assert!(
+        error.contains("d.yaml: expected a file, or a link to one"),
+        "{error}"
+    );
     assert_eq!(left(&server), 2);
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&away, "domain: d\n").unwrap();
@@ -117,7 +138,9 @@ fn clients_that_descriptors_displace_are_counted() {
     let displaced = || {
         let metrics = server.http().get("/metrics").body;
         let line = "earrrl_clients_displaced_total{rule=\"ENVOY\"} ";
-        let found = metrics.lines().find_map(|each| each.strip_prefix(line)?.parse::<u64>().ok());
+        let found = metrics
+            .lines()
+            .find_map(|each| each.strip_prefix(line)?.parse::<u64>().ok());
         found.expect("a line for descriptors")
     };
     assert_eq!(displaced(), 0);
@@ -135,9 +158,16 @@ fn clients_keep_their_counts_when_descriptors_crowd() {
     let file = folder.path().join("d.yaml");
     let write = |keys: &[&str]| {
         let limit = "    rate_limit: {unit: year, requests_per_unit: 9}\n";
-        let levels: Vec<_> = keys.iter().map(|key| format!("  - key: {key}\n{limit}")).collect();
+        let levels: Vec<_> = keys
+            .iter()
+            .map(|key| format!("  - key: {key}\n{limit}"))
+            .collect();
         let next = folder.path().join("next");
-        std::fs::write(&next, format!("domain: d\ndescriptors:\n{}", levels.concat())).unwrap();
+        std::fs::write(
+            &next,
+            format!("domain: d\ndescriptors:\n{}", levels.concat()),
+        )
+        .unwrap();
         std::fs::rename(next, &file).unwrap();
     };
     let left = |server: &Process, key| {
@@ -162,7 +192,12 @@ fn resets_behind_envoy_leave_its_connection_open() {
     let server = TestServer::with_descriptors("");
     let open = |text: &str| text.replace("failure_mode_deny: true", "failure_mode_deny: false");
     let envoy = Envoy::start_with(server.grpc, open);
-    let ask = || envoy.client().request("GET", "/", "x-user: mallory\r\n", b"").status;
+    let ask = || {
+        envoy
+            .client()
+            .request("GET", "/", "x-user: mallory\r\n", b"")
+            .status
+    };
     assert_eq!(ask(), 200);
     let accepted = || server.server.service.metrics.accepted.get();
     let before = accepted();
@@ -180,8 +215,10 @@ fn resets_behind_envoy_leave_its_connection_open() {
 #[test]
 fn servers_over_one_redis_share_descriptors() {
     let redis = Redis::start();
-    let engine =
-        format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\ncapacity = 1000", redis.url());
+    let engine = format!(
+        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\ncapacity = 1000",
+        redis.url()
+    );
     let start = || {
         let mut config = parse(&engine);
         config.envoy.files = vec![testdata("envoy/shop.yaml")];
@@ -194,20 +231,36 @@ fn servers_over_one_redis_share_descriptors() {
     let servers = [start(), start()];
     let of = |server: usize, key: &str, value: &str, more: Value| {
         let answer = ask(servers[server].http, ("shop", key, value), &more);
-        let remaining = answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0);
-        (answer["overallCode"].as_str().unwrap().to_owned(), remaining)
+        let remaining = answer["statuses"][0]["limitRemaining"]
+            .as_u64()
+            .unwrap_or(0);
+        (
+            answer["overallCode"].as_str().unwrap().to_owned(),
+            remaining,
+        )
     };
     let ok = |remaining| ("OK".to_owned(), remaining);
     let over = ("OVER_LIMIT".to_owned(), 0);
     for number in 0..41 {
-        assert_eq!(of(number % 2, "flag", "true", json!({})), ok(40 - number as u64));
+        assert_eq!(
+            of(number % 2, "flag", "true", json!({})),
+            ok(40 - number as u64)
+        );
     }
     assert_eq!(of(0, "flag", "true", json!({})), over);
     let hits = |hits: u64| json!({ "hitsAddend": hits });
     assert_eq!(of(0, "team", "small", hits(0)), ok(100));
     assert_eq!(of(0, "team", "small", hits(150)), over);
     assert_eq!(of(1, "team", "small", hits(0)), over);
-    assert_eq!(of(1, "team", "small", json!({"hitsAddend": 90, "isNegativeHits": true})), ok(40));
+    assert_eq!(
+        of(
+            1,
+            "team",
+            "small",
+            json!({"hitsAddend": 90, "isNegativeHits": true})
+        ),
+        ok(40)
+    );
     assert_eq!(of(0, "team", "small", hits(0)), ok(40));
 }
 
@@ -239,7 +292,11 @@ impl Plane {
                 plane.requests.lock().unwrap().push(request);
                 let next = {
                     let mut responses = plane.responses.lock().unwrap();
-                    if responses.is_empty() { None } else { Some(responses.remove(0)) }
+                    if responses.is_empty() {
+                        None
+                    } else {
+                        Some(responses.remove(0))
+                    }
                 };
                 match next {
                     Some(Some(response)) => drop(sender.send(Ok(response)).await),
@@ -253,12 +310,25 @@ impl Plane {
 }
 
 fn response(version: &str, domain: &str, limit: u32) -> Option<DiscoveryResponse> {
-    let policy = RateLimitPolicy { unit: 6, requests_per_unit: limit, ..Default::default() };
-    let descriptor =
-        RateLimitDescriptor { key: "k".into(), rate_limit: Some(policy), ..Default::default() };
-    let config =
-        RateLimitConfig { name: "c".into(), domain: domain.into(), descriptors: vec![descriptor] };
-    let resource = Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() };
+    let policy = RateLimitPolicy {
+        unit: 6,
+        requests_per_unit: limit,
+        ..Default::default()
+    };
+    let descriptor = RateLimitDescriptor {
+        key: "k".into(),
+        rate_limit: Some(policy),
+        ..Default::default()
+    };
+    let config = RateLimitConfig {
+        name: "c".into(),
+        domain: domain.into(),
+        descriptors: vec![descriptor],
+    };
+    let resource = Any {
+        type_url: TYPE_URL.into(),
+        value: config.encode_to_vec(),
+    };
     Some(DiscoveryResponse {
         version_info: version.into(),
         nonce: format!("nonce-{version}"),
@@ -280,14 +350,19 @@ fn what_cannot_be_decided_in_time_is_answered_by_policy() {
         config.envoy.files = vec![testdata("envoy/shop.yaml")];
         config.envoy.load().unwrap();
         let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
-        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        until("Redis decides", || {
+            server.http().get("/readyz").json()["engine"]["mode"] == "redis"
+        });
         server
     };
     let servers = ["local", "allow", "deny"].map(start);
     redis.signal(Signal::STOP);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let ask = &|server: &TestServer, key: &str, negative: bool| {
-        let entry = Entry { key: key.into(), value: "small".into() };
+        let entry = Entry {
+            key: key.into(),
+            value: "small".into(),
+        };
         let descriptor = Descriptor {
             entries: vec![entry],
             is_negative_hits: negative,
@@ -325,8 +400,12 @@ fn what_cannot_be_decided_in_time_is_answered_by_policy() {
 #[test]
 fn a_control_plane_is_followed() {
     let plane = Plane::default();
-    *plane.responses.lock().unwrap() =
-        vec![response("1", "d", 5), response("2", "", 9), None, response("3", "d", 7)];
+    *plane.responses.lock().unwrap() = vec![
+        response("1", "d", 5),
+        response("2", "", 9),
+        None,
+        response("3", "d", 7),
+    ];
     let address = free_address();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.spawn(plane.clone().serve(address));
@@ -338,12 +417,20 @@ fn a_control_plane_is_followed() {
         answer["statuses"][0]["currentLimit"]["requestsPerUnit"].as_u64()
     };
     until("the third version is in force", || limit() == Some(7));
-    until("it is acknowledged", || plane.requests.lock().unwrap().len() >= 5);
+    until("it is acknowledged", || {
+        plane.requests.lock().unwrap().len() >= 5
+    });
     let requests = plane.requests.lock().unwrap().clone();
     let told: Vec<_> = requests
         .iter()
         .take(5)
-        .map(|r| (r.version_info.as_str(), r.response_nonce.as_str(), r.error_detail.is_some()))
+        .map(|r| {
+            (
+                r.version_info.as_str(),
+                r.response_nonce.as_str(),
+                r.error_detail.is_some(),
+            )
+        })
         .collect();
     // The first request, an acknowledgement and a rejection; then the same on a new stream.
     let expected = [
@@ -358,7 +445,10 @@ fn a_control_plane_is_followed() {
     let refusal = &requests[2].error_detail.as_ref().unwrap().message;
     assert_eq!(refusal, "xds c: config file cannot have empty domain");
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.contains("\nratelimit_service_config_load_error 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("\nratelimit_service_config_load_error 1\n"),
+        "{metrics}"
+    );
 }
 
 /// Terminates TLS and forwards the plain bytes; reports whether each handshake succeeded.
@@ -394,7 +484,9 @@ fn a_control_plane_is_spoken_to_over_tls() {
     let (address, shaken) = (free_address(), Arc::<Mutex<Vec<bool>>>::default());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.spawn(plane.clone().serve(address));
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let listener = runtime
+        .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+        .unwrap();
     let port = listener.local_addr().unwrap().port();
     let config = authority.server("plane");
     runtime.spawn(unwrap_tls(listener, config, address, Arc::clone(&shaken)));
@@ -407,7 +499,9 @@ fn a_control_plane_is_spoken_to_over_tls() {
         TestServer::with_clock(config, Arc::new(SystemClock::new()))
     };
     let stranger = follow(&other);
-    until("a stranger is refused", || shaken.lock().unwrap().contains(&false));
+    until("a stranger is refused", || {
+        shaken.lock().unwrap().contains(&false)
+    });
     assert!(plane.requests.lock().unwrap().is_empty());
     drop(stranger);
     let server = follow(&authority);
@@ -415,7 +509,10 @@ fn a_control_plane_is_spoken_to_over_tls() {
         let answer = ask(server.http, ("d", "k", "x"), &json!({"hitsAddend": 0}));
         answer["statuses"][0]["currentLimit"]["requestsPerUnit"] == 5
     });
-    assert_eq!(plane.requests.lock().unwrap()[0].node.as_ref().unwrap().id, "envoy-ratelimit");
+    assert_eq!(
+        plane.requests.lock().unwrap()[0].node.as_ref().unwrap().id,
+        "envoy-ratelimit"
+    );
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -432,7 +529,10 @@ fn headers() -> Vec<u8> {
     for (name, value) in [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
+        (
+            ":path",
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        ),
         (":authority", "test"),
         ("content-type", "application/grpc"),
     ] {
@@ -476,7 +576,14 @@ fn floods_disturb_nobody_else() {
         settings.extend(frame(4, 0, 0, &[]));
         pings.extend(frame(6, 0, 0, &[0; 8]));
     }
-    for bytes in [opened, resets, settings, pings, vec![0xff; 100_000], PREFACE.to_vec()] {
+    for bytes in [
+        opened,
+        resets,
+        settings,
+        pings,
+        vec![0xff; 100_000],
+        PREFACE.to_vec(),
+    ] {
         flood(server.grpc, &bytes);
         let answer = ask(server.http, ("shop", "internal", "x"), &json!({}));
         assert_eq!(answer["overallCode"], "OK");

@@ -18,11 +18,16 @@ fn an_independent_client_is_answered() {
     python.env("PYTHONPATH", installed("python"));
     let output = python.arg(script).args([&port, TOKEN]).output();
     let output = output.unwrap();
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert_eq!(out.trim(), "good", "{err}");
     let metrics = server.http().request("GET", "/metrics", "", b"").body;
-    assert!(metrics.contains("earrrl_failed_logins_total 1"), "{metrics}");
+    assert!(
+        metrics.contains("earrrl_failed_logins_total 1"),
+        "{metrics}"
+    );
 }
 
 /// Every line of the filter and its cluster in docs/envoy.md is one of the configuration that the tests run. A busy
@@ -34,7 +39,9 @@ fn the_filter_of_the_documentation_is_accepted() {
     let (_, block) = section.split_once("```yaml\n").unwrap();
     let (block, _) = block.split_once("```").unwrap();
     let block = block.replace("port_value: 8081", "port_value: GRPC");
-    let lines = block.lines().map(|line| line.split('#').next().unwrap().trim());
+    let lines = block
+        .lines()
+        .map(|line| line.split('#').next().unwrap().trim());
     let (timeouts, others): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("timeout"));
     let tested = std::fs::read_to_string(testdata("envoy/proxy.yaml")).unwrap();
     for line in &others {
@@ -43,7 +50,9 @@ fn the_filter_of_the_documentation_is_accepted() {
     assert_eq!((timeouts.len(), others.len()), (1, 22), "{block}");
     assert!(tested.contains("timeout: 30s"));
     let server = TestServer::with_descriptors("");
-    drop(Envoy::start_with(server.grpc, |text| text.replace("timeout: 30s", timeouts[0])));
+    drop(Envoy::start_with(server.grpc, |text| {
+        text.replace("timeout: 30s", timeouts[0])
+    }));
 }
 
 #[test]
@@ -58,15 +67,22 @@ fn envoy_obeys() {
         let left = answer.header("x-ratelimit-remaining");
         assert_eq!(left, Some(remaining.to_string().as_str()), "{answer:?}");
         assert_eq!(answer.header("x-ratelimit-reset"), Some("60"), "{answer:?}");
-        assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=20;w=60"));
+        assert_eq!(
+            answer.header("ratelimit-policy"),
+            Some("\"default\";q=20;w=60")
+        );
     }
     let answer = get("x-user: alice\r\n");
-    assert_eq!((answer.status, answer.header("x-envoy-ratelimited")), (429, Some("true")));
+    assert_eq!(
+        (answer.status, answer.header("x-envoy-ratelimited")),
+        (429, Some("true"))
+    );
     assert_eq!(get("x-user: bob\r\n").status, 200);
     // A quarantined client is let through, and the application is informed by a header.
     let actions = (0..2000).map(|_| get("x-abuser: mallory\r\n"));
-    let actions: Vec<_> =
-        actions.map(|answer| answer.header("x-action").map(str::to_owned)).collect();
+    let actions: Vec<_> = actions
+        .map(|answer| answer.header("x-action").map(str::to_owned))
+        .collect();
     assert_ne!(actions[0].as_deref(), Some("quarantine"));
     assert_eq!(actions[1999].as_deref(), Some("quarantine"));
 }
@@ -83,7 +99,12 @@ fn values_of_any_length_and_any_bytes_are_limited() {
         let request = [b"GET / HTTP/1.1\r\nHost: a\r\nx-user: ", value, b"\r\n\r\n"].concat();
         for expected in [200; 20].into_iter().chain([429; 2]) {
             client.send(&request);
-            assert_eq!(client.response().status, expected, "{}", value.escape_ascii());
+            assert_eq!(
+                client.response().status,
+                expected,
+                "{}",
+                value.escape_ascii()
+            );
         }
     }
 }
@@ -109,10 +130,14 @@ fn tokens_are_billed_to_the_last_one() {
         let descriptor = format!("{{\"entries\":{entries},{own}}}");
         let body = format!("{{\"domain\":\"shop\",\"descriptors\":[{descriptor}]}}");
         let answer = server.http().post("/json", &body);
-        answer.json()["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+        answer.json()["statuses"][0]["limitRemaining"]
+            .as_u64()
+            .unwrap_or(0)
     };
     let ask = "\"hitsAddend\":\"0\"";
-    until("every bill has come", || remaining("big", ask) == 4_000_000_000 - billed);
+    until("every bill has come", || {
+        remaining("big", ask) == 4_000_000_000 - billed
+    });
     let back = "\"hitsAddend\":\"1234\",\"isNegativeHits\":true";
     assert_eq!(remaining("big", back), 4_000_000_000 - billed + 1234);
 
@@ -132,56 +157,82 @@ fn tokens_are_billed_to_the_last_one() {
 #[test]
 fn a_local_limit_comes_before_the_global_one() {
     let page = std::fs::read_to_string(testdata("../docs/envoy.md")).unwrap();
-    let (_, section) = page.split_once("\n## A local limit before the global one\n").unwrap();
+    let (_, section) = page
+        .split_once("\n## A local limit before the global one\n")
+        .unwrap();
     let (_, filter) = section.split_once("```yaml\nhttp_filters:\n").unwrap();
     let (filter, _) = filter.split_once("```").unwrap();
     let bucket = "max_tokens: 10000, tokens_per_fill: 10000, fill_interval: 1s";
     assert!(filter.contains(bucket), "{filter}");
-    let filter =
-        filter.replace(bucket, "max_tokens: 30, tokens_per_fill: 30, fill_interval: 3600s");
+    let filter = filter.replace(
+        bucket,
+        "max_tokens: 30, tokens_per_fill: 30, fill_interval: 3600s",
+    );
     let server = TestServer::with_descriptors("");
     let envoy = Envoy::start_with(server.grpc, |text| {
         let global = "                  - name: envoy.filters.http.ratelimit\n";
         text.replacen(global, &format!("{}{global}", indent(&filter, 16)), 1)
     });
     let mut client = envoy.client();
-    let mut get =
-        |user: &str| client.request("GET", "/", &format!("x-user: {user}\r\n"), b"").status;
+    let mut get = |user: &str| {
+        client
+            .request("GET", "/", &format!("x-user: {user}\r\n"), b"")
+            .status
+    };
     let alice: Vec<_> = (0..25).map(|_| get("alice")).collect();
     assert_eq!(alice, [[200; 20].as_slice(), &[429; 5]].concat());
     assert_eq!([(); 5].map(|()| get("bob")), [200; 5]);
     // Now Envoy refuses every client by itself, and does not ask the service.
     assert_eq!([(); 5].map(|()| get("bob")), [429; 5]);
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.contains("\nearrrl_grpc_responses_total{code=\"0\"} 30\n"), "{metrics}");
+    assert!(
+        metrics.contains("\nearrrl_grpc_responses_total{code=\"0\"} 30\n"),
+        "{metrics}"
+    );
 }
 
 /// Inserts the patches of `contrib/envoy/istio.yaml` where Istio does.
 #[test]
 fn istios_patches_are_obeyed() {
     let recipe = std::fs::read_to_string(testdata("../contrib/envoy/istio.yaml")).unwrap();
-    let recipe = recipe.replace("outbound|8081||ratelimit.default.svc.cluster.local", "ratelimit");
+    let recipe = recipe.replace(
+        "outbound|8081||ratelimit.default.svc.cluster.local",
+        "ratelimit",
+    );
     // The timeout is longer than in the recipe, since the machine may be busy.
     let patches = values(&recipe.replace("timeout: 0.02s", "timeout: 30s"));
-    let [filter, limits] = &*patches else { panic!("{patches:?}") };
+    let [filter, limits] = &*patches else {
+        panic!("{patches:?}")
+    };
     let server = TestServer::with_descriptors("");
     let envoy = Envoy::start_with(server.grpc, |text| {
-        let (start, rest) =
-            text.split_once("                  - name: envoy.filters.http.ratelimit\n").unwrap();
-        let (_, end) =
-            rest.split_once("                  - name: envoy.filters.http.router").unwrap();
+        let (start, rest) = text
+            .split_once("                  - name: envoy.filters.http.ratelimit\n")
+            .unwrap();
+        let (_, end) = rest
+            .split_once("                  - name: envoy.filters.http.router")
+            .unwrap();
         let filter = indent(filter, 20).replacen("  name:", "- name:", 1);
         let text =
             format!("{start}{filter}                  - name: envoy.filters.http.router{end}");
-        let (start, rest) = text.split_once("                    - name: shop\n").unwrap();
-        let (rest, _) =
-            rest.split_once("                        - match: {prefix: /tokens}").unwrap();
+        let (start, rest) = text
+            .split_once("                    - name: shop\n")
+            .unwrap();
+        let (rest, _) = rest
+            .split_once("                        - match: {prefix: /tokens}")
+            .unwrap();
         let route = "                        - {match: {prefix: /}, route: {cluster: app}}\n";
-        format!("{start}                    - name: shop\n{}{rest}{route}", indent(limits, 22))
+        format!(
+            "{start}                    - name: shop\n{}{rest}{route}",
+            indent(limits, 22)
+        )
     });
     let mut client = envoy.client();
     for expected in [200; 20].into_iter().chain([429; 5]) {
-        assert_eq!(client.request("GET", "/", "x-user: alice\r\n", b"").status, expected);
+        assert_eq!(
+            client.request("GET", "/", "x-user: alice\r\n", b"").status,
+            expected
+        );
     }
     assert_eq!(client.request("GET", "/", "", b"").status, 200);
 }
@@ -190,16 +241,26 @@ fn istios_patches_are_obeyed() {
 fn values(text: &str) -> Vec<String> {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let lines: Vec<&str> = text.lines().collect();
-    let keys = lines.iter().enumerate().filter(|(_, line)| line.trim() == "value:");
+    let keys = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.trim() == "value:");
     let block = |(at, key): (usize, &&str)| {
-        let inside = lines[at + 1..].iter().take_while(|line| depth(line) > depth(key));
+        let inside = lines[at + 1..]
+            .iter()
+            .take_while(|line| depth(line) > depth(key));
         let inside: Vec<&str> = inside.copied().collect();
         let least = inside.iter().map(|line| depth(line)).min().unwrap();
-        inside.iter().map(|line| format!("{}\n", &line[least..])).collect()
+        inside
+            .iter()
+            .map(|line| format!("{}\n", &line[least..]))
+            .collect()
     };
     keys.map(block).collect()
 }
 
 fn indent(text: &str, spaces: usize) -> String {
-    text.lines().map(|line| format!("{:spaces$}{line}\n", "")).collect()
+    text.lines()
+        .map(|line| format!("{:spaces$}{line}\n", ""))
+        .collect()
 }

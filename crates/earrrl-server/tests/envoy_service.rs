@@ -13,7 +13,9 @@ use earrrl_server::service::error::AskError;
 use serde_json::{Map, Value, json};
 
 fn testdata(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata")
+        .join(name)
 }
 
 /// Returns a service with the descriptors of `envoy/shop.yaml`, and its clock.
@@ -22,7 +24,10 @@ fn service(toml: &str) -> (Service, Arc<ManualClock>) {
     config.envoy.files = vec![testdata("envoy/shop.yaml")];
     assert_eq!(config.envoy.load().unwrap(), Vec::<String>::new());
     let clock = Arc::new(ManualClock::new(Nanos::ZERO));
-    (Service::new(&config, Arc::clone(&clock) as _).unwrap(), clock)
+    (
+        Service::new(&config, Arc::clone(&clock) as _).unwrap(),
+        clock,
+    )
 }
 
 /// Parses a request such as `path=/login,user=u h2; a=b x3`: `x` is the hits of the request, `h`
@@ -72,9 +77,15 @@ fn short(status: &Value) -> String {
     let limited = status.get("currentLimit").is_some();
     let remaining = status.get("limitRemaining").and_then(Value::as_u64);
     let reset = status.get("durationUntilReset").and_then(Value::as_str);
-    let remaining = remaining.or(limited.then_some(0)).map(|remaining| format!(" {remaining}"));
+    let remaining = remaining
+        .or(limited.then_some(0))
+        .map(|remaining| format!(" {remaining}"));
     let reset = reset.map(|reset| format!(" {}", reset.trim_end_matches('s')));
-    format!("{code}{}{}", remaining.unwrap_or_default(), reset.unwrap_or_default())
+    format!(
+        "{code}{}{}",
+        remaining.unwrap_or_default(),
+        reset.unwrap_or_default()
+    )
 }
 
 #[test]
@@ -87,9 +98,17 @@ fn answers_are_those_of_the_tables() {
         for step in case["steps"].as_array().unwrap() {
             clock.set(Nanos::new((step[0].as_f64().unwrap() * 1e9) as u64));
             let answer = ask(&service, &request(step[1].as_str().unwrap())).unwrap();
-            let code = if answer["overallCode"] == "OK" { "O" } else { "X" };
-            let statuses: Vec<_> =
-                answer["statuses"].as_array().unwrap().iter().map(short).collect();
+            let code = if answer["overallCode"] == "OK" {
+                "O"
+            } else {
+                "X"
+            };
+            let statuses: Vec<_> = answer["statuses"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(short)
+                .collect();
             assert_eq!(
                 (json!(code), json!(statuses)),
                 (step[2].clone(), step[3].clone()),
@@ -107,9 +126,18 @@ fn what_cannot_be_has_the_peers_error() {
     let over = vec![json!({"entries": [{"key": "a", "value": "b"}]}); 65];
     let unit = json!([{"entries": [{"key": "a"}], "limit": {"requestsPerUnit": 1, "unit": 0}}]);
     for (request, why) in [
-        (json!({"descriptors": entry}), "rate limit domain must not be empty"),
-        (json!({"domain": "shop"}), "rate limit descriptor list must not be empty"),
-        (json!({"domain": "shop", "descriptors": over}), "65 descriptors; at most 64"),
+        (
+            json!({"descriptors": entry}),
+            "rate limit domain must not be empty",
+        ),
+        (
+            json!({"domain": "shop"}),
+            "rate limit descriptor list must not be empty",
+        ),
+        (
+            json!({"domain": "shop", "descriptors": over}),
+            "65 descriptors; at most 64",
+        ),
         (
             json!({"domain": "shop", "descriptors": unit}),
             "limit.unit: 0 is not from 1 (SECOND) to 6 (YEAR)",
@@ -132,7 +160,11 @@ fn limits_of_requests_are_evicted_when_there_are_too_many() {
         let status = ask(limit);
         assert_eq!(status["overallCode"], "OK", "{limit}");
     }
-    assert_eq!(ask(1500)["statuses"][0]["limitRemaining"], 1498, "recent ones go on");
+    assert_eq!(
+        ask(1500)["statuses"][0]["limitRemaining"],
+        1498,
+        "recent ones go on"
+    );
 }
 
 #[test]
@@ -161,11 +193,18 @@ fn more_limits_than_one_decision_takes_are_all_or_nothing() {
     for code in ["OK", "OK", "OVER_LIMIT", "OVER_LIMIT"] {
         let answer = ask_all();
         assert_eq!(answer["overallCode"], code);
-        let over = answer["statuses"].as_array().unwrap().iter().filter(|s| s["code"] != "OK");
+        let over = answer["statuses"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|s| s["code"] != "OK");
         assert_eq!(over.count(), usize::from(code != "OK"));
     }
     let first = ask(&service, &request("user=u0 h0")).unwrap();
-    assert_eq!(first["statuses"][0]["limitRemaining"], 7, "the denials cost nothing: {first}");
+    assert_eq!(
+        first["statuses"][0]["limitRemaining"], 7,
+        "the denials cost nothing: {first}"
+    );
 }
 
 #[test]
@@ -177,8 +216,14 @@ fn metadata_is_that_of_descriptors_that_passed() {
     assert_eq!(first["metadata"]["pool"], pool);
     assert_eq!(first["domain"], "shop");
     assert_eq!(first["hitsAddend"], 3.0);
-    assert_eq!(first["descriptors"][0], json!({"entries": ["pool=a"], "hitsAddend": 1}));
-    assert_eq!(of("pool=a; pool=b")["metadata"]["pool"], json!({"name": "b"}));
+    assert_eq!(
+        first["descriptors"][0],
+        json!({"entries": ["pool=a"], "hitsAddend": 1})
+    );
+    assert_eq!(
+        of("pool=a; pool=b")["metadata"]["pool"],
+        json!({"name": "b"})
+    );
 }
 
 #[test]
@@ -191,25 +236,48 @@ fn headers_are_the_ones_asked_for() {
             Some(list) => list
                 .iter()
                 .map(|h| {
-                    format!("{}: {}", h["key"].as_str().unwrap(), h["value"].as_str().unwrap())
+                    format!(
+                        "{}: {}",
+                        h["key"].as_str().unwrap(),
+                        h["value"].as_str().unwrap()
+                    )
                 })
                 .collect::<Vec<_>>(),
             None => Vec::new(),
         };
-        (text("responseHeadersToAdd"), answer.get("rawBody").is_some())
+        (
+            text("responseHeadersToAdd"),
+            answer.get("rawBody").is_some(),
+        )
     };
     let (headers, _) = of("", "path=/login; partner=gold");
     let policy = "ratelimit-policy: \"default\";q=5;w=60, \"default\";q=50;w=60";
     assert_eq!(headers, [policy, "ratelimit: \"default\";r=4;t=50"]);
     let (headers, _) = of("[envoy]\nheaders = \"envoyproxy-ratelimit\"", "banned=x");
-    assert_eq!(headers, ["ratelimit-limit: 0", "ratelimit-remaining: 0", "ratelimit-reset: 50"]);
-    let (headers, body) = of("[envoy]\nheaders = \"off\"\nproblem_body = true", "banned=x");
-    assert_eq!(headers, ["content-type: application/problem+json", "retry-after: 50"]);
+    assert_eq!(
+        headers,
+        [
+            "ratelimit-limit: 0",
+            "ratelimit-remaining: 0",
+            "ratelimit-reset: 50"
+        ]
+    );
+    let (headers, body) = of(
+        "[envoy]\nheaders = \"off\"\nproblem_body = true",
+        "banned=x",
+    );
+    assert_eq!(
+        headers,
+        ["content-type: application/problem+json", "retry-after: 50"]
+    );
     assert!(body);
     let (service, _) = service("");
     ask(&service, &request("abuser=x x10000")).unwrap();
     let flagged = &ask(&service, &request("abuser=x")).unwrap()["requestHeadersToAdd"];
-    assert_eq!(*flagged, json!([{"key": "x-earrrl-action", "value": "quarantine"}]));
+    assert_eq!(
+        *flagged,
+        json!([{"key": "x-earrrl-action", "value": "quarantine"}])
+    );
 }
 
 #[test]
@@ -219,20 +287,31 @@ fn rules_of_the_server_serve_descriptors() {
     let (service, _) = service(rule);
     let of = |text: &str| ask(&service, &request(text)).unwrap();
     assert_eq!(short(&of("page=/login,user=a")["statuses"][0]), "O 1 60");
-    assert_eq!(of("page=/login,user=a")["statuses"][0]["currentLimit"]["name"], "login");
+    assert_eq!(
+        of("page=/login,user=a")["statuses"][0]["currentLimit"]["name"],
+        "login"
+    );
     assert_eq!(of("page=/login,user=a")["overallCode"], "OVER_LIMIT");
     assert_eq!(short(&of("page=/login,user=b")["statuses"][0]), "O 1 60");
     assert_eq!(short(&of("page=/other,user=b")["statuses"][0]), "O");
     let clients = service.survey("login").unwrap().clients;
-    let named: Vec<_> = clients.into_iter().filter_map(|client| client.name).collect();
-    let counts: Vec<_> = named.iter().map(|one| (&*one.name, one.allowed, one.denied)).collect();
+    let named: Vec<_> = clients
+        .into_iter()
+        .filter_map(|client| client.name)
+        .collect();
+    let counts: Vec<_> = named
+        .iter()
+        .map(|one| (&*one.name, one.allowed, one.denied))
+        .collect();
     assert_eq!(counts, [(&b"a"[..], 1, 1)]);
 }
 
 #[test]
 fn shadow_mode_reports_denials_and_denies_nothing() {
     let (service, _) = service("shadow_mode = true\n[envoy]\nproblem_body = true\n");
-    let answers: Vec<_> = (0..6).map(|_| ask(&service, &request("path=/login")).unwrap()).collect();
+    let answers: Vec<_> = (0..6)
+        .map(|_| ask(&service, &request("path=/login")).unwrap())
+        .collect();
     assert!(answers.iter().all(|answer| answer["overallCode"] == "OK"));
     assert_eq!(short(&answers[4]["statuses"][0]), "O 0 60");
     assert_eq!(short(&answers[5]["statuses"][0]), "X 0 60");
@@ -290,7 +369,10 @@ fn metrics_have_the_peers_names_and_labels() {
         "config_load_error 0",
         "response_time_seconds_bucket{grpc_method",
     ] {
-        assert!(metrics.contains(&format!("ratelimit_service_{name}")), "{name}");
+        assert!(
+            metrics.contains(&format!("ratelimit_service_{name}")),
+            "{name}"
+        );
     }
 }
 
@@ -314,9 +396,18 @@ fn json_is_read_as_the_peer_reads_it() {
     assert!(descriptor.limit.is_none() && descriptor.hits_addend.is_none());
 
     for (text, expected) in [
-        (r#"{"hitsAddend":1.5}"#, "expected a whole number from 0, not 1.5"),
-        (r#"{"hitsAddend":-1}"#, "expected a whole number from 0, not -1"),
-        (r#"{"hitsAddend":4294967296}"#, "hitsAddend: 4294967296 is above 4294967295"),
+        (
+            r#"{"hitsAddend":1.5}"#,
+            "expected a whole number from 0, not 1.5",
+        ),
+        (
+            r#"{"hitsAddend":-1}"#,
+            "expected a whole number from 0, not -1",
+        ),
+        (
+            r#"{"hitsAddend":4294967296}"#,
+            "hitsAddend: 4294967296 is above 4294967295",
+        ),
         (
             r#"{"descriptors":[{"limit":{"requests_per_unit":4294967296,"unit":1}}]}"#,
             "requestsPerUnit: 4294967296 is above 4294967295",

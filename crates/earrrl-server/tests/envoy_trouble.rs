@@ -41,7 +41,8 @@ impl Load {
         while !self.stop.load(Relaxed) {
             let started = Instant::now();
             let answer = client.request("GET", "/", "x-user: mallory\r\n", b"");
-            self.longest.fetch_max(started.elapsed().as_micros() as u64, Relaxed);
+            self.longest
+                .fetch_max(started.elapsed().as_micros() as u64, Relaxed);
             match answer.status {
                 429 => self.denied.fetch_add(1, Relaxed),
                 200 => self.unlimited.fetch_add(1, Relaxed),
@@ -53,7 +54,9 @@ impl Load {
     /// Waits until the limit holds again, and returns how many requests passed since the last call.
     fn look(&self, what: &str, timeout: Duration) -> u64 {
         let before = self.denied.load(Relaxed);
-        until("requests are denied", || self.denied.load(Relaxed) >= before + BETWEEN);
+        until("requests are denied", || {
+            self.denied.load(Relaxed) >= before + BETWEEN
+        });
         let [unlimited, denied] =
             [&self.unlimited, &self.denied].map(|count| count.swap(0, Relaxed));
         let longest = Duration::from_micros(self.longest.swap(0, Relaxed));
@@ -63,7 +66,10 @@ impl Load {
         );
         // A busy machine may add some delay, but no request may wait for an answer that never
         // comes.
-        assert!(longest < timeout + Duration::from_secs(5), "{what}: {longest:?}");
+        assert!(
+            longest < timeout + Duration::from_secs(5),
+            "{what}: {longest:?}"
+        );
         unlimited
     }
 }
@@ -80,7 +86,11 @@ impl Setup {
         let authority = Authority::new("ours");
         authority.issue("server", &["localhost"]);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let setup = Self { folder: tempfile::tempdir().unwrap(), authority, listener };
+        let setup = Self {
+            folder: tempfile::tempdir().unwrap(),
+            authority,
+            listener,
+        };
         setup.write_descriptors(0);
         // The client reconnects every second, and then uses the certificate of that time.
         let table = setup.authority.table("");
@@ -110,7 +120,10 @@ impl Setup {
             "exec 3<&0; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=grpc; exec \"$@\"";
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "sh", BINARY, "serve", "--config"]);
-        shell.arg(self.path("earrrl.toml")).arg("--envoy-config").arg(self.path("shop.yaml"));
+        shell
+            .arg(self.path("earrrl.toml"))
+            .arg("--envoy-config")
+            .arg(self.path("shop.yaml"));
         shell.stdin(OwnedFd::from(self.listener.try_clone().unwrap()));
         Process::spawn(&mut shell)
     }
@@ -126,7 +139,10 @@ impl Setup {
         );
         Envoy::start_with(self.listener.local_addr().unwrap(), |text| {
             text.replacen("    - name: ratelimit\n", &tls, 1)
-                .replace("timeout: 30s", &format!("timeout: {}s", timeout.as_secs_f64()))
+                .replace(
+                    "timeout: 30s",
+                    &format!("timeout: {}s", timeout.as_secs_f64()),
+                )
                 .replace("failure_mode_deny: true", "failure_mode_deny: false")
         })
     }
@@ -135,8 +151,11 @@ impl Setup {
 #[test]
 fn few_requests_pass_without_a_limit() {
     let long = std::env::var_os("EARRRL_LONG").is_some();
-    let (rounds, timeout) =
-        if long { (20, Duration::from_millis(20)) } else { (1, Duration::from_secs(5)) };
+    let (rounds, timeout) = if long {
+        (20, Duration::from_millis(20))
+    } else {
+        (1, Duration::from_secs(5))
+    };
     let setup = Setup::new();
     let mut server = setup.serve();
     let (envoy, load) = (setup.envoy(timeout), Load::default());

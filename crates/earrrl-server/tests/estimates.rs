@@ -26,13 +26,19 @@ fn post(server: &TestServer, path: &str, body: &Value) -> Value {
 }
 
 fn granted(held: &Value) -> u64 {
-    held["granted"].as_u64().or_else(|| held["granted"][0].as_u64()).unwrap()
+    held["granted"]
+        .as_u64()
+        .or_else(|| held["granted"][0].as_u64())
+        .unwrap()
 }
 
 /// Reserves without an estimate for a model, in each of the ways that name it.
 fn reserve(server: &TestServer, model: &str) -> Value {
-    let named =
-        post(server, "/v1/reserve", &json!({"rule": "tokens", "key": "bob", "label": model}));
+    let named = post(
+        server,
+        "/v1/reserve",
+        &json!({"rule": "tokens", "key": "bob", "label": model}),
+    );
     let attributes = json!({"attributes": {"user": "alice", "model": model}});
     let matching = post(server, "/v1/reserve", &attributes);
     assert_eq!(granted(&named), granted(&matching));
@@ -40,7 +46,11 @@ fn reserve(server: &TestServer, model: &str) -> Value {
 }
 
 fn commit(server: &TestServer, held: &Value, cost: u64) {
-    post(server, "/v1/commit", &json!({"reservation": held["reservation"], "cost": cost}));
+    post(
+        server,
+        "/v1/commit",
+        &json!({"reservation": held["reservation"], "cost": cost}),
+    );
 }
 
 #[test]
@@ -57,8 +67,14 @@ fn commits_teach_the_estimate_of_their_label() {
     assert_eq!(granted(&reserve(&server, "large")), 1024);
     let given = json!({"attributes": {"user": "alice", "model": "small", "tokens": 7}});
     assert_eq!(granted(&post(&server, "/v1/reserve", &given)), 7);
-    let command = server.resp().line("EARRRL.RESERVE tokens carol LABEL small").pairs();
-    let granted = command.iter().find(|(name, _)| name == "granted").map(|(_, value)| value);
+    let command = server
+        .resp()
+        .line("EARRRL.RESERVE tokens carol LABEL small")
+        .pairs();
+    let granted = command
+        .iter()
+        .find(|(name, _)| name == "granted")
+        .map(|(_, value)| value);
     assert_eq!(granted, Some(&crate::support::resp::Reply::bulk("100")));
     let metrics = server.http().get("/metrics").body;
     for line in [
@@ -75,11 +91,18 @@ fn commits_teach_the_estimate_of_their_label() {
 #[test]
 fn a_commit_over_grpc_teaches_the_estimate_of_a_reservation_over_http() {
     let (server, _) = TestServer::manual(RULE);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let channel = runtime.block_on(grpc::connect(server.grpc));
     let commit = |held: &Value, actual_amount| {
         let reservation_id = held["reservation"].as_str().unwrap().to_owned();
-        let request = CommitRequest { reservation_id, actual_amount, ..CommitRequest::default() };
+        let request = CommitRequest {
+            reservation_id,
+            actual_amount,
+            ..CommitRequest::default()
+        };
         let call = grpc::call::<_, CommitResponse>(&channel, COMMIT, request);
         runtime.block_on(call).unwrap();
     };
@@ -101,10 +124,15 @@ fn a_refused_reload_adds_no_estimate() {
     let (server, _) = TestServer::manual(RULE);
     let other = RULE.replace("name = \"tokens\"", "name = \"other\"");
     let engine = "[engine]\nredis = \"redis://127.0.0.1:1\"\n";
-    let refused = server.server.reload(Ok(parse(&format!("{engine}{RULE}{other}"))));
+    let refused = server
+        .server
+        .reload(Ok(parse(&format!("{engine}{RULE}{other}"))));
     assert!(refused.is_err());
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.contains("earrrl_estimate{rule=\"tokens\"}"), "{metrics}");
+    assert!(
+        metrics.contains("earrrl_estimate{rule=\"tokens\"}"),
+        "{metrics}"
+    );
     assert!(!metrics.contains("rule=\"other\""), "{metrics}");
 }
 
@@ -118,7 +146,12 @@ fn teach(server: &TestServer, model: &str) {
 fn a_reload_keeps_what_was_learned() {
     let (server, _) = TestServer::manual(RULE);
     teach(&server, "small");
-    server.server.reload(Ok(parse(&RULE.replace("0.95", "0.9").replace("8192", "4096")))).unwrap();
+    server
+        .server
+        .reload(Ok(parse(
+            &RULE.replace("0.95", "0.9").replace("8192", "4096"),
+        )))
+        .unwrap();
     assert_eq!(granted(&reserve(&server, "small")), 100);
 }
 
@@ -132,15 +165,23 @@ fn labels_are_not_in_the_metrics_and_may_be_long() {
     assert_eq!(granted(&reserve(&server, &long[1..])), 1024);
     assert!(!server.http().get("/metrics").body.contains("mmmm"));
     let both = json!({"attributes": {"user": "alice"}, "label": "small"});
-    assert_eq!(server.http().post("/v1/reserve", &both.to_string()).status, 422);
+    assert_eq!(
+        server.http().post("/v1/reserve", &both.to_string()).status,
+        422
+    );
 }
 
 #[test]
 fn estimates_are_learned_over_redis() {
     let redis = Redis::start();
-    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let engine = format!(
+        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n",
+        redis.url()
+    );
     let server = TestServer::start(&(engine + RULE));
-    until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+    until("Redis decides", || {
+        server.http().get("/readyz").json()["engine"]["mode"] == "redis"
+    });
     teach(&server, "small");
     assert_eq!(granted(&reserve(&server, "small")), 100);
 }
@@ -168,15 +209,35 @@ fn a_configuration_that_cannot_learn_names_the_field() {
     for (config, expected) in [
         (streams, "estimate: concurrent counts requests"),
         (near, "estimate: near rules have no reservations"),
-        (RULE.replace("8192", "1000001"), "estimate: at_most: 1000001 can never pass"),
-        (RULE.replace("1024", "9000"), "estimate: initial: 9000 is not from 1 to at_most"),
+        (
+            RULE.replace("8192", "1000001"),
+            "estimate: at_most: 1000001 can never pass",
+        ),
+        (
+            RULE.replace("1024", "9000"),
+            "estimate: initial: 9000 is not from 1 to at_most",
+        ),
         (RULE.replace("1024", "0"), "estimate: initial"),
-        (RULE.replace("1024", "1, quantile = 1.0"), "estimate: quantile: 1 is not from 0.5"),
-        (RULE.replace("1024", "1, quantile = nan"), "estimate: quantile: NaN is not from 0.5"),
-        (RULE.replace("1024", "1, half_life = \"0s\""), "estimate: half_life"),
-        (RULE.replace("attribute:model", "attribute:"), "estimate: by"),
+        (
+            RULE.replace("1024", "1, quantile = 1.0"),
+            "estimate: quantile: 1 is not from 0.5",
+        ),
+        (
+            RULE.replace("1024", "1, quantile = nan"),
+            "estimate: quantile: NaN is not from 0.5",
+        ),
+        (
+            RULE.replace("1024", "1, half_life = \"0s\""),
+            "estimate: half_life",
+        ),
+        (
+            RULE.replace("attribute:model", "attribute:"),
+            "estimate: by",
+        ),
     ] {
-        let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err().to_string();
+        let error = earrrl_server::config::Config::parse(&config, "test")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     }
 }

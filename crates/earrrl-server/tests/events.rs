@@ -90,7 +90,11 @@ impl Drop for Events {
 fn send(server: &TestServer, command: &str, rule: &str, key: &str) {
     let mut resp = server.resp();
     resp.line(&format!("AUTH {ADMIN}"));
-    resp.send(&encode(&[command.as_bytes(), rule.as_bytes(), key.as_bytes()]));
+    resp.send(&encode(&[
+        command.as_bytes(),
+        rule.as_bytes(),
+        key.as_bytes(),
+    ]));
     resp.reply();
 }
 
@@ -120,9 +124,15 @@ fn events_say_when_a_request_of_cost_one_is_within_the_limit() {
         (event["key"].clone(), event["retry_after"].as_f64().unwrap())
     };
     let (key, wait) = wait_of(&[]);
-    assert!(key == "debtor" && (32_000.0..=32_400.0).contains(&wait), "{key}: {wait}");
+    assert!(
+        key == "debtor" && (32_000.0..=32_400.0).contains(&wait),
+        "{key}: {wait}"
+    );
     let (key, wait) = wait_of(&["EARRRL.CHECK dry test"; 7]);
-    assert!(key == "test" && (3_000.0..=3_600.0).contains(&wait), "{key}: {wait}");
+    assert!(
+        key == "test" && (3_000.0..=3_600.0).contains(&wait),
+        "{key}: {wait}"
+    );
 }
 
 #[test]
@@ -149,7 +159,10 @@ fn hostile_names_are_ascii_and_server_sent_events_have_names() {
     assert_eq!(events.line(), "event: limited");
     let line = events.line();
     let data = line.strip_prefix("data: ").unwrap();
-    assert!(data.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{data}");
+    assert!(
+        data.bytes().all(|byte| matches!(byte, b' '..=b'~')),
+        "{data}"
+    );
     let event: Value = serde_json::from_str(data).unwrap();
     assert_eq!(event["key"], HOSTILE);
     assert!(event["retry_after"].as_f64().unwrap() > 3000.0, "{event}");
@@ -183,7 +196,11 @@ fn a_token_shows_the_events_of_its_rules_only() {
     ] {
         let mut client = Client::connect(server.admin.unwrap());
         client.token = Some(token.to_owned());
-        assert_eq!(client.get(&format!("/v1/events?{query}")).status, status, "{query}");
+        assert_eq!(
+            client.get(&format!("/v1/events?{query}")).status,
+            status,
+            "{query}"
+        );
     }
 }
 
@@ -198,7 +215,12 @@ fn with_file(folder: &Path) -> (String, PathBuf) {
 fn written(path: &Path) -> Vec<(String, String, String)> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    assert!(whole.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')), "{whole}");
+    assert!(
+        whole
+            .bytes()
+            .all(|byte| matches!(byte, b'\n' | b' '..=b'~')),
+        "{whole}"
+    );
     whole.lines().map(read).collect()
 }
 
@@ -212,7 +234,11 @@ fn events_are_appended_to_a_file_that_is_rotated() {
     let (config, path) = with_file(folder.path());
     let server = TestServer::start(&config);
     until("the file is there", || path.exists());
-    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7, 0, "others may not read it");
+    assert_eq!(
+        path.metadata().unwrap().permissions().mode() & 0o7,
+        0,
+        "others may not read it"
+    );
     limit(&server, "login", HOSTILE);
     until_written(&path, event("limited", "login", HOSTILE));
     // By rename, with a new file of the rotating program and without one.
@@ -239,7 +265,10 @@ fn without_names_there_is_no_file_of_events() {
     let (config, _) = with_file(folder.path());
     let config = config.replacen("[server]\n", "[server]\nnames = { capacity = 0 }\n", 1);
     let error = Config::parse(&config, "test").unwrap_err().to_string();
-    assert!(error.contains("events_file: events are about named clients"), "{error}");
+    assert!(
+        error.contains("events_file: events are about named clients"),
+        "{error}"
+    );
 }
 
 /// A limit on the size of files simulates a full disk.
@@ -259,7 +288,10 @@ fn a_full_disk_delays_events_and_nothing_else() {
     };
     let pid = Pid::from_child(&server.child);
     let give_room = |current| {
-        let limit = Rlimit { current, ..getrlimit(Resource::Fsize) };
+        let limit = Rlimit {
+            current,
+            ..getrlimit(Resource::Fsize)
+        };
         prlimit(Some(pid), Resource::Fsize, limit).unwrap();
     };
     assert_eq!(send("first"), [200, 429]);
@@ -269,7 +301,13 @@ fn a_full_disk_delays_events_and_nothing_else() {
     give_room(Some(length + 30));
     assert_eq!(send("second"), [200, 429]);
     let error = server.until_logged("events cannot be written");
-    assert!(error["fields"]["path"].as_str().unwrap().ends_with("events.jsonl"), "{error}");
+    assert!(
+        error["fields"]["path"]
+            .as_str()
+            .unwrap()
+            .ends_with("events.jsonl"),
+        "{error}"
+    );
     assert_eq!(path.metadata().unwrap().len(), length + 30);
     assert_eq!(send("third"), [200, 429]);
     give_room(None);
@@ -286,6 +324,9 @@ fn a_stream_ends_when_its_token_is_revoked() {
     let mut events = Events::open(&server, LOGIN, "format=jsonl");
     assert_eq!(events.next(), event("limited", "login", "alice"));
     let revoked = CONFIG.replace(LOGIN, "other-token-0123456789");
-    server.server.reload(Ok(crate::support::parse(&revoked))).unwrap();
+    server
+        .server
+        .reload(Ok(crate::support::parse(&revoked)))
+        .unwrap();
     assert_eq!(events.line(), "");
 }

@@ -61,7 +61,10 @@ fn an_explanation_names_missing_and_unread_attributes() {
     let text = explain("ip=192.0.2.7 path=/login method=POST");
     assert!(text.contains("the request has no `client`: all requests without it share one key"));
     assert!(text.contains("the request has no `user`"), "{text}");
-    assert!(text.ends_with("no rule reads the attribute `ip`\n"), "{text}");
+    assert!(
+        text.ends_with("no rule reads the attribute `ip`\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -77,18 +80,33 @@ fn the_server_decides_what_an_explanation_says() {
     const RULE: &str = "[[rule]]\nname = \"tokens\"\nlimit = \"gcra 1/h burst=20\"\n\
                         cost = \"attribute:tokens\"\nmax_cost = 10\n\
                         match = { \"attribute:host\" = \"shop.example\" }\n";
-    let words = ["attribute:tokens=5", "attribute:host=Shop.example", "client=192.0.2.7"];
+    let words = [
+        "attribute:tokens=5",
+        "attribute:host=Shop.example",
+        "client=192.0.2.7",
+    ];
     let text = explain_under(RULE, &words.join(" "));
-    assert!(text.contains("tokens: applies") && text.contains("  cost: 5\n"), "{text}");
+    assert!(
+        text.contains("tokens: applies") && text.contains("  cost: 5\n"),
+        "{text}"
+    );
     let (server, _) = TestServer::manual(RULE);
-    let pairs: Vec<_> = words.iter().map(|word| word.split_once('=').unwrap()).collect();
+    let pairs: Vec<_> = words
+        .iter()
+        .map(|word| word.split_once('=').unwrap())
+        .collect();
     let pair = |(name, value): &(&str, &str)| format!("{name:?}:{value:?}");
     let pairs_json = pairs.iter().map(pair).collect::<Vec<_>>().join(",");
     let body = format!("{{\"attributes\":{{{pairs_json}}}}}");
     let answer = server.http().post("/v1/check", &body);
     assert!(answer.body.contains("\"remaining\":15"), "{answer:?}");
-    let flat: Vec<_> = pairs.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let answer = server.resp().line(&format!("EARRRL.CHECKATTR {}", flat.join(" ")));
+    let flat: Vec<_> = pairs
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    let answer = server
+        .resp()
+        .line(&format!("EARRRL.CHECKATTR {}", flat.join(" ")));
     assert!(format!("{answer:?}").contains("10"), "{answer:?}");
 }
 
@@ -97,5 +115,9 @@ fn descriptors_are_explained_only_with_their_domain() {
     let file = testdata("envoy/shop.yaml");
     let outcome = earrrl(&["config", "explain", file.to_str().unwrap(), "user=alice"]);
     assert_eq!(outcome.code, Some(2), "{}", outcome.out);
-    assert!(outcome.err.contains("descriptors need their domain first"), "{}", outcome.err);
+    assert!(
+        outcome.err.contains("descriptors need their domain first"),
+        "{}",
+        outcome.err
+    );
 }

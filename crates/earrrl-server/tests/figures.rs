@@ -121,19 +121,28 @@ fn texts(svg: &str) -> Vec<Text> {
                 _ => y - 0.25 * size,
             };
             let area = [left, baseline - 0.7 * size, left + width, baseline];
-            Text { content, size, area: (!tag.contains("rotate")).then_some(area) }
+            Text {
+                content,
+                size,
+                area: (!tag.contains("rotate")).then_some(area),
+            }
         })
         .collect()
 }
 
 /// Returns the points of every line that is not part of the grid.
 fn lines(svg: &str) -> Vec<Vec<(f64, f64)>> {
-    let points = svg.split("<polyline").skip(1).map(|element| attribute(element, "points"));
+    let points = svg
+        .split("<polyline")
+        .skip(1)
+        .map(|element| attribute(element, "points"));
     let point = |text: &str| {
         let (x, y) = text.split_once(',').unwrap();
         (x.parse().unwrap(), y.parse().unwrap())
     };
-    points.map(|points| points.split_whitespace().map(point).collect()).collect()
+    points
+        .map(|points| points.split_whitespace().map(point).collect())
+        .collect()
 }
 
 /// Returns true if one of a hundred points of a line is in the area.
@@ -150,25 +159,45 @@ fn crosses(line: &[(f64, f64)], [left, top, right, bottom]: [f64; 4]) -> bool {
 
 fn check(name: &str, svg: &str) {
     assert!(svg.starts_with("<svg role=\"img\""), "{name}");
-    let description = svg.split_once("<desc>").unwrap().1.split("</desc>").next().unwrap();
-    assert!(svg.contains("<title>") && !svg.contains("<title></title>"), "{name}");
+    let description = svg
+        .split_once("<desc>")
+        .unwrap()
+        .1
+        .split("</desc>")
+        .next()
+        .unwrap();
+    assert!(
+        svg.contains("<title>") && !svg.contains("<title></title>"),
+        "{name}"
+    );
     assert!(description.contains(": at most "), "{name}");
-    let view: Vec<f64> =
-        attribute(svg, "viewBox").split(' ').map(|number| number.parse().unwrap()).collect();
+    let view: Vec<f64> = attribute(svg, "viewBox")
+        .split(' ')
+        .map(|number| number.parse().unwrap())
+        .collect();
     let texts = texts(svg);
     let lines = lines(svg);
     for text in &texts {
         let shown = text.size * 800.0 / view[2];
         assert!(shown >= LEAST, "{name}: `{}` has {shown} px", text.content);
-        let Some(area) = text.area.filter(|_| !text.content.is_empty()) else { continue };
-        assert!(area[0] >= 0.0 && area[2] <= view[2], "{name}: `{}` is cut off", text.content);
+        let Some(area) = text.area.filter(|_| !text.content.is_empty()) else {
+            continue;
+        };
+        assert!(
+            area[0] >= 0.0 && area[2] <= view[2],
+            "{name}: `{}` is cut off",
+            text.content
+        );
         let crossed = lines.iter().filter(|line| crosses(line, area)).count();
         assert_eq!(crossed, 0, "{name}: `{}` is crossed", text.content);
         let overlaps = |other: &[f64; 4]| {
             (area[0] < other[2] && other[0] < area[2]) && (area[1] < other[3] && other[1] < area[3])
         };
         let others = texts.iter().filter(|other| !other.content.is_empty());
-        let count = others.filter_map(|other| other.area.as_ref()).filter(|a| overlaps(a)).count();
+        let count = others
+            .filter_map(|other| other.area.as_ref())
+            .filter(|a| overlaps(a))
+            .count();
         assert_eq!(count, 1, "{name}: another text is on `{}`", text.content);
     }
 }
@@ -198,14 +227,21 @@ fn figures_in_files_are_legible() {
     let replay = plotted(&[&["replay", log], &RULES[..]].concat());
     check("replay", &replay);
     for rule in RULES.iter().filter(|rule| **rule != "--rule") {
-        assert_eq!(replay.matches(&format!("\npermitted by {rule}\n")).count(), 1);
+        assert_eq!(
+            replay.matches(&format!("\npermitted by {rule}\n")).count(),
+            1
+        );
     }
 }
 
 #[test]
 fn figures_in_reports_are_legible() {
     let log = logs().join("access.log");
-    let report = [&["replay", log.to_str().unwrap(), "--output", "html"], &RULES[..]].concat();
+    let report = [
+        &["replay", log.to_str().unwrap(), "--output", "html"],
+        &RULES[..],
+    ]
+    .concat();
     let page = earrrl(&report).out;
     let figures: Vec<&str> = page.split("<svg").skip(1).collect();
     assert!(figures.len() > RULES.len(), "{}", figures.len());
@@ -221,7 +257,10 @@ fn figures_of_the_documentation_are_as_drawn() {
     let committed = |name: &str| fs::read_to_string(format!("{folder}/{name}.svg")).unwrap();
     for name in NAMES {
         let drawn = plotted(&["simulate", "--figure", name]);
-        assert!(drawn == committed(name), "run `earrrl simulate --figure {name} --plot` again");
+        assert!(
+            drawn == committed(name),
+            "run `earrrl simulate --figure {name} --plot` again"
+        );
     }
     let page = fs::read_to_string(format!("{folder}/../choosing-a-limit.md")).unwrap();
     for (name, arguments) in EXAMPLES {

@@ -34,11 +34,21 @@ struct Reader {
 impl Reader {
     fn start(arguments: &[&str], stdin: Stdio) -> Self {
         let mut command = Command::new(BINARY);
-        command.args(["replay", "--key", "user", "--output", "jsonl"]).args(RULE).args(arguments);
-        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(["replay", "--key", "user", "--output", "jsonl"])
+            .args(RULE)
+            .args(arguments);
+        command
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines, reported: 0 }
+        Self {
+            child,
+            lines,
+            reported: 0,
+        }
     }
 
     /// Waits until the first `written` lines are reported, each once and in order.
@@ -54,9 +64,17 @@ impl Reader {
     /// Presses Ctrl-C. Returns the exit status, and the messages.
     fn interrupt(mut self) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        assert!(self.lines.next().is_none(), "a line is reported after the last");
+        assert!(
+            self.lines.next().is_none(),
+            "a line is reported after the last"
+        );
         let mut messages = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut messages)
+            .unwrap();
         (self.child.wait().unwrap().code(), messages)
     }
 }
@@ -82,7 +100,11 @@ struct Log {
 impl Log {
     /// Appends lines to a file, which is the log or an earlier one.
     fn append(&mut self, path: &Path, lines: u32) {
-        let mut file = File::options().create(true).append(true).open(path).unwrap();
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap();
         let text = (self.written..self.written + lines).map(|number| {
             let user = user(number);
             format!("192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n")
@@ -131,7 +153,12 @@ fn each_line_of_a_rotated_log_counts_once() {
         reader.expect(log.written);
     }
     // A line that is not complete is not reported.
-    File::options().append(true).open(&log.path).unwrap().write_all(b"192.0.2.7 - us").unwrap();
+    File::options()
+        .append(true)
+        .open(&log.path)
+        .unwrap()
+        .write_all(b"192.0.2.7 - us")
+        .unwrap();
     assert_eq!(reader.interrupt(), (Some(0), String::new()));
 }
 
@@ -165,9 +192,16 @@ fn ten_minutes_of_a_busy_log_take_no_memory() {
     }
     reader.expect(log.written);
     resident.push(resident_kib(&reader.child));
-    println!("{} lines in {:?}, KiB: {resident:?}", log.written, start.elapsed());
+    println!(
+        "{} lines in {:?}, KiB: {resident:?}",
+        log.written,
+        start.elapsed()
+    );
     let early = resident[resident.len() / 10];
-    assert!(resident[resident.len() - 1] <= early + SLACK_KIB, "{resident:?}");
+    assert!(
+        resident[resident.len() - 1] <= early + SLACK_KIB,
+        "{resident:?}"
+    );
     assert_eq!(reader.interrupt(), (Some(0), String::new()));
 }
 
@@ -183,7 +217,10 @@ fn lines_from_a_pipe_are_reported_before_the_next_come() {
     }
     let (code, messages) = reader.interrupt();
     assert_eq!(code, Some(0));
-    assert!(messages.contains("interrupted: what was read until then is reported"), "{messages}");
+    assert!(
+        messages.contains("interrupted: what was read until then is reported"),
+        "{messages}"
+    );
 }
 
 #[test]
@@ -193,14 +230,25 @@ fn interrupting_reports_what_was_read() {
     let (output, mut input) = std::io::pipe().unwrap();
     input.write_all(&fs::read(&log.path).unwrap()).unwrap();
     let mut command = Command::new(BINARY);
-    command.args(["replay", "--key", "user", "--output", "json"]).args(RULE);
-    let mut child = command.stdin(output).stdout(Stdio::piped()).spawn().unwrap();
+    command
+        .args(["replay", "--key", "user", "--output", "json"])
+        .args(RULE);
+    let mut child = command
+        .stdin(output)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(command);
     // The pipe's next bytes fit only after the program has read the first.
     input.write_all(&[b'\n'; 64 * 1024]).unwrap();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let mut report = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut report)
+        .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["events"], LINES);
@@ -210,9 +258,19 @@ fn interrupting_reports_what_was_read() {
 fn one_file_can_be_followed() {
     for arguments in [&["--follow", "-"][..], &["--follow", "a", "b"]] {
         let outcome = earrrl(&[&["replay"], &RULE[..], arguments].concat());
-        assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
-        assert!(outcome.err.contains("--follow reads one file"), "{outcome:?}");
+        assert_eq!(
+            (outcome.code, outcome.err.lines().count()),
+            (Some(2), 1),
+            "{outcome:?}"
+        );
+        assert!(
+            outcome.err.contains("--follow reads one file"),
+            "{outcome:?}"
+        );
     }
     let outcome = earrrl(&["replay", "--follow", "a"]);
-    assert!(outcome.err.contains("--follow needs a --rule"), "{outcome:?}");
+    assert!(
+        outcome.err.contains("--follow needs a --rule"),
+        "{outcome:?}"
+    );
 }

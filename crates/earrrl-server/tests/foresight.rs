@@ -16,30 +16,66 @@ fn the_report_stands_alone() {
     let hostile = "192.0.2.1 - <script>alert(1)</script> [14/Nov/2023:22:20:00 +0000] \"GET / HTTP/1.1\" 200 1\n";
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    fs::write(&path, hostile.repeat(50) + &fs::read_to_string(log()).unwrap()).unwrap();
+    fs::write(
+        &path,
+        hostile.repeat(50) + &fs::read_to_string(log()).unwrap(),
+    )
+    .unwrap();
     let path = path.to_str().unwrap();
-    let rules = ["--rule", "recent-average 1/s half-life=10s", "--rule", "gcra 1/s burst=10"];
-    let arguments = [&["replay", path, "--output", "html", "--key", "user"], &rules[..]].concat();
+    let rules = [
+        "--rule",
+        "recent-average 1/s half-life=10s",
+        "--rule",
+        "gcra 1/s burst=10",
+    ];
+    let arguments = [
+        &["replay", path, "--output", "html", "--key", "user"],
+        &rules[..],
+    ]
+    .concat();
     let page = earrrl(&arguments).out;
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script"));
     // The page must load nothing; its only address is the name of the SVG namespace.
     let addresses = page.matches("http").count();
-    assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count() + 1, "and http-equiv");
+    assert_eq!(
+        addresses,
+        page.matches("http://www.w3.org/2000/svg").count() + 1,
+        "and http-equiv"
+    );
     assert!(!page.contains("url(") && !page.contains("src="));
     assert_eq!(page.matches("<svg").count(), 5);
-    let long = fs::read_to_string(path).unwrap().replace("<script>", &"long".repeat(2000));
+    let long = fs::read_to_string(path)
+        .unwrap()
+        .replace("<script>", &"long".repeat(2000));
     fs::write(path, long).unwrap();
-    assert!(earrrl(&arguments).out.contains(&format!("<h3>{}…</h3>", "long".repeat(50))));
+    assert!(
+        earrrl(&arguments)
+            .out
+            .contains(&format!("<h3>{}…</h3>", "long".repeat(50)))
+    );
     let sorted = earrrl(&[&arguments[..], &["--assume-sorted"]].concat());
     assert_eq!((sorted.code, sorted.err.lines().count()), (Some(2), 1));
-    let hidden = earrrl(&["replay", &log(), "--output", "html", "--anonymize", rules[0], rules[1]]);
+    let hidden = earrrl(&[
+        "replay",
+        &log(),
+        "--output",
+        "html",
+        "--anonymize",
+        rules[0],
+        rules[1],
+    ]);
     assert!(hidden.out.contains("client-") && !hidden.out.contains("203.0.113"));
 }
 
 #[test]
 fn the_report_says_when_and_how_much() {
-    let rules = ["--rule", "recent-average 1/s half-life=10s", "--rule", "fixed-window 60/1m"];
+    let rules = [
+        "--rule",
+        "recent-average 1/s half-life=10s",
+        "--rule",
+        "fixed-window 60/1m",
+    ];
     let page = earrrl(&[&["replay", &log(), "--output", "html"], &rules[..]].concat()).out;
     let text = |text: &str| assert!(page.contains(text), "no `{text}`");
     // The distribution of peaks, with the limit of each rule.
@@ -57,7 +93,11 @@ fn the_report_says_when_and_how_much() {
     let panels = page.split("<section>").nth(1).unwrap();
     assert!(
         panels.contains("\n22:20:05\n")
-            && !panels.split("</section>").next().unwrap().contains("\n22:19:30\n")
+            && !panels
+                .split("</section>")
+                .next()
+                .unwrap()
+                .contains("\n22:19:30\n")
     );
 }
 
@@ -66,31 +106,61 @@ fn options_are_variables_too() {
     use std::process::Command;
     let run = |command: &str, variables: &[(&str, &str)], arguments: &[&str]| {
         let mut process = Command::new(env!("CARGO_BIN_EXE_earrrl"));
-        process.arg(command).args(arguments).envs(variables.iter().copied());
+        process
+            .arg(command)
+            .args(arguments)
+            .envs(variables.iter().copied());
         let output = process.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
     };
     let rules = ("EARRRL_REPLAY_RULE", "fixed-window 60/1m;gcra 1/s burst=20");
-    let (_, found, _) = run("replay", &[rules, ("EARRRL_REPLAY_ANONYMIZE", "yes")], &[&log()]);
+    let (_, found, _) = run(
+        "replay",
+        &[rules, ("EARRRL_REPLAY_ANONYMIZE", "yes")],
+        &[&log()],
+    );
     assert!(
         found.contains("fixed-window 60/1m: most denied") && found.contains("gcra 1/s burst=20: ")
     );
     assert!(found.contains("client-") && !found.contains("203.0.113.99"));
-    let half_life = [("EARRRL_SUGGEST_HALF_LIFE", "1m"), ("EARRRL_SUGGEST_ANONYMIZE", "0")];
+    let half_life = [
+        ("EARRRL_SUGGEST_HALF_LIFE", "1m"),
+        ("EARRRL_SUGGEST_ANONYMIZE", "0"),
+    ];
     let (_, found, _) = run("suggest", &half_life, &[&log()]);
-    assert!(found.contains("half-life=1m strict") && found.contains("203.0.113.99"), "{found}");
+    assert!(
+        found.contains("half-life=1m strict") && found.contains("203.0.113.99"),
+        "{found}"
+    );
     let client = [("EARRRL_SIMULATE_CLIENT", "a steady 2/s;b steady 1/s")];
     let (_, found, _) = run("simulate", &client, &["--rule", "fixed-window 60/1m"]);
     assert_eq!(found.lines().count(), 3, "{found}");
     // These subcommands must ignore the environment variables of `earrrl serve`.
-    let server = [("EARRRL_CONFIG", "/nowhere"), ("EARRRL_RULE", "login=gcra 1/s burst=5")];
+    let server = [
+        ("EARRRL_CONFIG", "/nowhere"),
+        ("EARRRL_RULE", "login=gcra 1/s burst=5"),
+    ];
     let (code, _, err) = run("replay", &server, &[&log(), "--rule", "fixed-window 60/1m"]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
     for (command, variable, value, right) in [
         ("replay", "EARRRL_REPLAY_RULE", "gcra", "expected a rate"),
-        ("replay", "EARRRL_REPLAY_ANONYMIZE", "maybe", "expected true or false"),
-        ("serve", "EARRRL_ALLOW_REMOTE", "maybe", "expected true or false"),
+        (
+            "replay",
+            "EARRRL_REPLAY_ANONYMIZE",
+            "maybe",
+            "expected true or false",
+        ),
+        (
+            "serve",
+            "EARRRL_ALLOW_REMOTE",
+            "maybe",
+            "expected true or false",
+        ),
         ("serve", "EARRRL_LOG_JSON", " ", "expected true or false"),
         ("serve", "EARRRL_CAPACITY", "1e6", "'1e6'"),
     ] {
@@ -115,7 +185,11 @@ fn figures_are_written() {
     let simulate = [&["simulate", "--duration", "90s"], &rule[..], &client].concat();
     let log = log();
     let replay = [&["replay", "--assume-sorted"], &rule[..], &[&log]].concat();
-    for arguments in [&simulate[..], &replay, &["suggest", &log, "--half-life", "10s"]] {
+    for arguments in [
+        &simulate[..],
+        &replay,
+        &["suggest", &log, "--half-life", "10s"],
+    ] {
         assert!(plotted(arguments, &svg).starts_with(b"<svg"));
     }
     for wrong in ["a.gif", "a.png", "/nowhere/a.svg"] {
@@ -132,7 +206,9 @@ fn suggested(log: &str, arguments: &[&str]) -> serde_json::Value {
 
 /// Writes a log of requests, each given by its second and its client.
 fn written(requests: impl Iterator<Item = (f64, String)>) -> tempfile::NamedTempFile {
-    let text = requests.map(|(time, client)| format!("{time},{client}\n")).collect::<String>();
+    let text = requests
+        .map(|(time, client)| format!("{time},{client}\n"))
+        .collect::<String>();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), "time,key\n".to_owned() + &text).unwrap();
     file
@@ -142,8 +218,12 @@ fn written(requests: impl Iterator<Item = (f64, String)>) -> tempfile::NamedTemp
 fn what_is_suggested_stops_those_who_stand_out_and_nobody_else() {
     let found = suggested(&log(), &[]);
     let suggestion = &found["suggestion"];
-    let keys: Vec<_> =
-        suggestion["touched"].as_array().unwrap().iter().map(|client| &client["key"]).collect();
+    let keys: Vec<_> = suggestion["touched"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|client| &client["key"])
+        .collect();
     assert_eq!(keys, ["203.0.113.99", "198.51.100.23"], "{found:#}");
     assert_eq!(found["half_lives"].as_array().unwrap().len(), 2);
     let rule = suggestion["rule"].as_str().unwrap();
@@ -154,12 +234,22 @@ fn what_is_suggested_stops_those_who_stand_out_and_nobody_else() {
     // The table must report the same limit, and the clients that it would affect.
     let table = earrrl(&["suggest", &log()]).out;
     assert!(table.contains(&format!("--rule '{rule}'")), "{table}");
-    assert!(table.contains("<- chosen") && table.contains("first"), "{table}");
+    assert!(
+        table.contains("<- chosen") && table.contains("first"),
+        "{table}"
+    );
     let below = table.split("The next below the limit:").nth(1).unwrap();
     let touched = table.split("The next below the limit:").next().unwrap();
     assert!(touched.trim_end().contains("198.51.100.23") && !below.contains("198.51.100.23"));
     assert_eq!(found["below"].as_array().unwrap().len(), 5);
-    assert_eq!(below.lines().filter(|line| line.contains("2023-11-14")).count(), 5, "{table}");
+    assert_eq!(
+        below
+            .lines()
+            .filter(|line| line.contains("2023-11-14"))
+            .count(),
+        5,
+        "{table}"
+    );
 }
 
 #[test]
@@ -171,8 +261,15 @@ fn no_more_are_touched_than_may_be() {
     let one = suggested(&log(), &["--half-life", "10s", "--touch", "1.2%"]);
     assert_eq!(one["suggestion"]["clients"], 1);
     let none = earrrl(&["suggest", &log(), "--touch", "1%"]).out;
-    assert!(none.contains("less than one of 89 clients") && !none.contains("--rule"), "{none}");
-    for (option, value) in [("--half-life", "10"), ("--half-life", "1us"), ("--touch", "100%")] {
+    assert!(
+        none.contains("less than one of 89 clients") && !none.contains("--rule"),
+        "{none}"
+    );
+    for (option, value) in [
+        ("--half-life", "10"),
+        ("--half-life", "1us"),
+        ("--touch", "100%"),
+    ] {
         let outcome = earrrl(&["suggest", &log(), option, value]);
         assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1));
         assert!(outcome.err.contains(option), "{}", outcome.err);
@@ -186,7 +283,11 @@ fn an_abuser_that_sends_nearly_all_is_found() {
     let file = written(abuser.chain(others));
     let found = suggested(file.path().to_str().unwrap(), &[]);
     let touched = found["suggestion"]["touched"].as_array().unwrap();
-    assert_eq!((touched.len(), &touched[0]["key"]), (1, &"abuser".into()), "{found:#}");
+    assert_eq!(
+        (touched.len(), &touched[0]["key"]),
+        (1, &"abuser".into()),
+        "{found:#}"
+    );
 }
 
 #[test]
@@ -198,10 +299,18 @@ fn where_nobody_stands_out_nobody_is_stopped() {
     let table = earrrl(&["suggest", path]).out;
     let reason = "No client stands out: under half-lives of 10s and 1m, no few clients have peaks far \
                   above all others.\n\nThe fastest clients:\n";
-    assert!(table.contains(reason) && !table.contains("--rule"), "{table}");
+    assert!(
+        table.contains(reason) && !table.contains("--rule"),
+        "{table}"
+    );
     assert_eq!(table.matches("  client-").count(), 10, "{table}");
     let tried = earrrl(&["replay", path]);
-    assert!(tried.err.contains("no --rule, so twice the greatest peak is tried"), "{tried:?}");
+    assert!(
+        tried
+            .err
+            .contains("no --rule, so twice the greatest peak is tried"),
+        "{tried:?}"
+    );
     assert!(tried.out.contains("nobody is denied"), "{}", tried.out);
 }
 
@@ -211,7 +320,10 @@ fn a_half_life_that_was_not_tried_is_named_if_it_finds_somebody() {
     let steady = (0..7_200).map(|n| (f64::from(n), "steady".to_owned()));
     let visits = (0..97 * 25).map(|n| {
         let (visit, nth) = (n / 25, n % 25);
-        (f64::from(visit) * 74.0 + f64::from(nth) * 0.3, format!("client-{visit}"))
+        (
+            f64::from(visit) * 74.0 + f64::from(nth) * 0.3,
+            format!("client-{visit}"),
+        )
     });
     let file = written(steady.chain(visits));
     let path = file.path().to_str().unwrap();
@@ -220,9 +332,15 @@ fn a_half_life_that_was_not_tried_is_named_if_it_finds_somebody() {
                  `suggest --half-life 1h` finds 1 client.\n";
     assert!(table.contains(found), "{table}");
     let table = earrrl(&["suggest", path, "--half-life", "10s"]).out;
-    assert!(table.contains("under a half-life of 10s, no few clients"), "{table}");
+    assert!(
+        table.contains("under a half-life of 10s, no few clients"),
+        "{table}"
+    );
     let followed = suggested(path, &["--half-life", "10m"]);
-    assert_eq!(followed["suggestion"]["touched"][0]["key"], "steady", "{followed:#}");
+    assert_eq!(
+        followed["suggestion"]["touched"][0]["key"], "steady",
+        "{followed:#}"
+    );
     assert!(earrrl(&["replay", path]).err.contains(found.trim_end()));
 }
 
@@ -235,13 +353,19 @@ fn many_names_of_failed_logins_are_no_office() {
             "Jan  1 12:{minute:02}:{second:02} host sshd[{user}]: Failed password for u{user} from {client} port 4711 ssh2\n"
         )
     };
-    let attack =
-        (0..600).map(|second| line("198.51.100.1", second % 9, second)).collect::<String>();
-    let others = (0..60).map(|nth| line(&format!("192.0.2.{nth}"), nth, nth)).collect::<String>();
+    let attack = (0..600)
+        .map(|second| line("198.51.100.1", second % 9, second))
+        .collect::<String>();
+    let others = (0..60)
+        .map(|nth| line(&format!("192.0.2.{nth}"), nth, nth))
+        .collect::<String>();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), attack + &others).unwrap();
     let table = earrrl(&["suggest", file.path().to_str().unwrap()]).out;
-    assert!(table.contains("198.51.100.1  (tries 9 user names)"), "{table}");
+    assert!(
+        table.contains("198.51.100.1  (tries 9 user names)"),
+        "{table}"
+    );
     assert!(!table.contains("one address for many"), "{table}");
 }
 
@@ -260,16 +384,26 @@ fn advice_becomes_a_configuration() {
 fn without_a_rule_the_advice_is_tried() {
     let found = earrrl(&["replay", &log()]);
     assert_eq!(found.code, Some(0));
-    assert!(found.err.contains("no --rule, so what `suggest` advises is tried: --rule 'recent"));
+    assert!(
+        found
+            .err
+            .contains("no --rule, so what `suggest` advises is tried: --rule 'recent")
+    );
     assert!(found.out.contains("203.0.113.99") && found.out.contains("198.51.100.23"));
     let streamed = earrrl(&["replay", &log(), "--assume-sorted"]);
-    assert!(streamed.err.contains("--assume-sorted needs a --rule"), "{streamed:?}");
+    assert!(
+        streamed.err.contains("--assume-sorted needs a --rule"),
+        "{streamed:?}"
+    );
 }
 
 #[test]
 fn a_table_of_limits_agrees_with_replay() {
     let found = earrrl(&["suggest", &log(), "--half-life", "10s"]).out;
-    let row = found.lines().find(|line| line.trim_start().starts_with("1/s ")).unwrap();
+    let row = found
+        .lines()
+        .find(|line| line.trim_start().starts_with("1/s "))
+        .unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     // The expected counts for `recent-average 1/s half-life=10s strict` are from another program.
     assert_eq!((columns[1], columns[2], columns[5]), ("15", "2", "195"));
@@ -295,7 +429,12 @@ fn a_scenario_from_a_file_or_from_flags() {
     let table = earrrl(&file).out;
     assert!(table.contains("400        300  75.0 %"), "{table}");
     assert_eq!(earrrl(&flags).out, table);
-    let login = ["--rule", "recent-average 0.2/s half-life=5m", "--rule", "gcra 1/m burst=5"];
+    let login = [
+        "--rule",
+        "recent-average 0.2/s half-life=5m",
+        "--rule",
+        "gcra 1/m burst=5",
+    ];
     let login = [&flags[..], &login].concat();
     let login = earrrl(&login).out;
     let at_once = |line: &str| line.split_once("greedy").unwrap().1.trim().to_owned();
@@ -305,19 +444,37 @@ fn a_scenario_from_a_file_or_from_flags() {
     assert!(at_once[2].starts_with("5  gcra"), "{login}");
     let csv = earrrl(&[&file[..], &["--output", "csv"]].concat()).out;
     let mut lines = csv.lines();
-    assert_eq!(lines.next(), Some("rule,time,client,cost,allowed,rate,remaining,retry_after"));
+    assert_eq!(
+        lines.next(),
+        Some("rule,time,client,cost,allowed,rate,remaining,retry_after")
+    );
     assert_eq!(lines.clone().count(), 400);
     assert_eq!(lines.filter(|line| line.contains(",true,")).count(), 300);
     let random = |seed| {
-        let client = ["--client", "r random 5/s", "--seed", seed, "--output", "csv"];
+        let client = [
+            "--client",
+            "r random 5/s",
+            "--seed",
+            seed,
+            "--output",
+            "csv",
+        ];
         earrrl(&[&["simulate", "--rule", "gcra 1/s burst=5"], &client[..]].concat()).out
     };
     assert_eq!(random("7"), random("7"));
     assert_ne!(random("7"), random("8"));
-    let mistakes = [&["simulate"][..], &["simulate", "/nowhere"], &["simulate", "--figure", "x"]];
+    let mistakes = [
+        &["simulate"][..],
+        &["simulate", "/nowhere"],
+        &["simulate", "--figure", "x"],
+    ];
     for arguments in mistakes.into_iter().chain([&["simulate", "/dev/zero"][..]]) {
         let outcome = command::within_memory(100_000, arguments);
-        assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
+        assert_eq!(
+            (outcome.code, outcome.err.lines().count()),
+            (Some(2), 1),
+            "{outcome:?}"
+        );
     }
 }
 
@@ -331,18 +488,31 @@ fn clients_that_may_be_exempt_are_pointed_out() {
     };
     let mut log = String::new();
     for second in 0..600 {
-        log += &line(&format!("192.0.2.{}", second % 100), second, "/", "Mozilla/5.0");
+        log += &line(
+            &format!("192.0.2.{}", second % 100),
+            second,
+            "/",
+            "Mozilla/5.0",
+        );
         for _ in 0..20 {
             log += &line("198.51.100.1", second, "/login", "Googlebot/2.1");
-            log += &line("198.51.100.2", second, "/login", &format!("agent {}", second % 9));
+            log += &line(
+                "198.51.100.2",
+                second,
+                "/login",
+                &format!("agent {}", second % 9),
+            );
         }
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), &log).unwrap();
     let path = file.path().to_str().unwrap();
     let found = suggested(path, &[]);
-    let remark =
-        |place: usize| found["suggestion"]["touched"][place]["remark"].as_str().unwrap_or_default();
+    let remark = |place: usize| {
+        found["suggestion"]["touched"][place]["remark"]
+            .as_str()
+            .unwrap_or_default()
+    };
     let remarks = [remark(0), remark(1)].concat();
     assert!(remarks.contains("`Googlebot/2.1`: a crawler"), "{found:#}");
     assert!(remarks.contains("9 user agents"), "{found:#}");
@@ -351,18 +521,30 @@ fn clients_that_may_be_exempt_are_pointed_out() {
         table.contains("100 % of their requests are for /login: `--where path=/login`"),
         "{table}"
     );
-    assert!(table.contains("That is more than 1 % of the clients"), "{table}");
+    assert!(
+        table.contains("That is more than 1 % of the clients"),
+        "{table}"
+    );
     let hidden = earrrl(&["suggest", path, "--anonymize"]).out;
-    assert!(hidden.contains("its user agent: a crawler") && !hidden.contains("Google"), "{hidden}");
+    assert!(
+        hidden.contains("its user agent: a crawler") && !hidden.contains("Google"),
+        "{hidden}"
+    );
     let read = command::earrrl_fed(&["suggest", "-"], log.as_bytes());
-    assert!(read.out.contains("198.51.100.1") && !read.out.contains("crawler"), "{read:?}");
+    assert!(
+        read.out.contains("198.51.100.1") && !read.out.contains("crawler"),
+        "{read:?}"
+    );
 }
 
 /// Checks that the printed configuration limits as many requests as `suggest` counted under the same
 /// flags, that the table prints these flags, and that flags which no rule can express are refused.
 fn the_flags_are_in_the_configuration(log: &str, limits: &Path) {
     for (flags, expected) in [
-        (["--where", "path=/login"], "match = { path = \"/login\" }\nlimit"),
+        (
+            ["--where", "path=/login"],
+            "match = { path = \"/login\" }\nlimit",
+        ),
         (["--key", "user"], "key = [\"user\"]\nmissing = \"skip\"\n"),
         (["--cost", "path:/login=20"], "cost = { \"/login\" = 20 }\n"),
     ] {
@@ -373,34 +555,58 @@ fn the_flags_are_in_the_configuration(log: &str, limits: &Path) {
         let limits = limits.to_str().unwrap();
         let replayed = earrrl(&["replay", log, "--config", limits, "--output", "json"]).out;
         let replayed: serde_json::Value = serde_json::from_str(&replayed).unwrap();
-        assert_eq!(replayed["rules"][0]["over"], found["requests"], "{flags:?}: {config}");
+        assert_eq!(
+            replayed["rules"][0]["over"], found["requests"],
+            "{flags:?}: {config}"
+        );
         let table = earrrl(&[&["suggest", log], &flags[..]].concat()).out;
         let printed = format!("    {} {} --rule 'recent-average", flags[0], flags[1]);
         assert!(table.contains(&printed), "{flags:?}: {table}");
-        assert!(flags[0] != "--where" || !table.contains("advises for that path"), "{table}");
+        assert!(
+            flags[0] != "--where" || !table.contains("advises for that path"),
+            "{table}"
+        );
     }
     let own = self::log();
     let pattern = r#"^(?<key>\S+) \S+ \S+ \[(?<time>[^\]]+)\] "[^"]*" \d+ (?<cost>\d+)"#;
     for (flags, expected) in [
         (["--cost", "2"], "\ncost = 2\n"),
         (["--pattern", pattern], "\ncost = \"attribute:cost\"\n"),
-        (["--ipv4-prefix", "24"], "[client_address]\nipv4_prefix = 24\n"),
+        (
+            ["--ipv4-prefix", "24"],
+            "[client_address]\nipv4_prefix = 24\n",
+        ),
     ] {
         let config = earrrl(&[&["suggest", &own, "--config"], &flags[..]].concat()).out;
         assert!(config.contains(expected), "{flags:?}: {config}");
     }
     for (flags, expected) in [
-        (&["--where", "status=200"][..], "it decides before the response"),
+        (
+            &["--where", "status=200"][..],
+            "it decides before the response",
+        ),
         (&["--cost", "field:bytes"], "it decides before the response"),
         (&["--key", "client,client"], "`client` is twice in the key"),
-        (&["--where", "path=/login", "--where", "path=/*"], "two conditions on `path`"),
-        (&["--cost", "path:/login=20", "--cost", "2"], "costs by path and 1 elsewhere"),
+        (
+            &["--where", "path=/login", "--where", "path=/*"],
+            "two conditions on `path`",
+        ),
+        (
+            &["--cost", "path:/login=20", "--cost", "2"],
+            "costs by path and 1 elsewhere",
+        ),
         (&["--cost", "2", "--cost", "1"], "a rule has one cost"),
-        (&["--cost", "path:/l*=2", "--cost", "path:/login=20"], "after one that fits it too"),
+        (
+            &["--cost", "path:/l*=2", "--cost", "path:/login=20"],
+            "after one that fits it too",
+        ),
         (&["--cost", "path:login=20"], "starts with `/`"),
     ] {
         let refused = earrrl(&[&["suggest", log, "--config"], flags].concat());
-        assert!(refused.code == Some(2) && refused.err.contains(expected), "{refused:?}");
+        assert!(
+            refused.code == Some(2) && refused.err.contains(expected),
+            "{refused:?}"
+        );
     }
 }
 
@@ -423,7 +629,10 @@ fn hostile_paths_are_no_commands_and_no_patterns() {
         earrrl(&["suggest", file.path().to_str().unwrap()]).out
     };
     let printed = table("/x';reboot;'");
-    assert!(printed.contains(r"    --where 'path=/x'\'';reboot;'\''' --rule '"), "{printed}");
+    assert!(
+        printed.contains(r"    --where 'path=/x'\'';reboot;'\''' --rule '"),
+        "{printed}"
+    );
     for path in ["*", "/*", "/a*b", "example.com:443"] {
         let printed = table(path);
         let read = printed.contains("clients, 36600 requests");
@@ -444,7 +653,12 @@ fn a_path_and_a_user_get_rules_of_their_own() {
         // Sixty readers read many pages, and log in once.
         for reader in 0..60 {
             let page = format!("/page/{}", (reader + second) % 50);
-            log += &line(&format!("192.0.2.{reader}"), &format!("user-{reader}"), second, &page);
+            log += &line(
+                &format!("192.0.2.{reader}"),
+                &format!("user-{reader}"),
+                second,
+                &page,
+            );
             if second == reader * 5 {
                 log += &line(&format!("192.0.2.{reader}"), "-", second, "/login");
             }
@@ -463,11 +677,18 @@ fn a_path_and_a_user_get_rules_of_their_own() {
     assert_eq!(found["suggestion"], serde_json::Value::Null, "{found:#}");
     let paths = found["paths"].as_array().unwrap();
     assert_eq!(paths.len(), 1, "{found:#}");
-    assert_eq!((&paths[0]["path"], &paths[0]["clients"]), (&"/login".into(), &1.into()));
+    assert_eq!(
+        (&paths[0]["path"], &paths[0]["clients"]),
+        (&"/login".into(), &1.into())
+    );
     assert_eq!(paths[0]["touched"][0]["key"], "198.51.100.1");
     assert_eq!(found["user"]["touched"], serde_json::json!(["mallory"]));
     let table = earrrl(&["suggest", path]).out;
-    for part in ["A rule for /login alone", "--where path=/login --rule '", "--key user --rule '"] {
+    for part in [
+        "A rule for /login alone",
+        "--where path=/login --rule '",
+        "--key user --rule '",
+    ] {
         assert!(table.contains(part), "{part}: {table}");
     }
     // The rules are those of a server's configuration, and deny what `suggest` counted.
@@ -475,17 +696,29 @@ fn a_path_and_a_user_get_rules_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let limits = folder.path().join("limits.toml");
     fs::write(&limits, &config).unwrap();
-    let replayed =
-        earrrl(&["replay", path, "--config", limits.to_str().unwrap(), "--output", "json"]);
+    let replayed = earrrl(&[
+        "replay",
+        path,
+        "--config",
+        limits.to_str().unwrap(),
+        "--output",
+        "json",
+    ]);
     let replayed: serde_json::Value = serde_json::from_str(&replayed.out)
         .unwrap_or_else(|error| panic!("{error}: {replayed:?}: {config}"));
     let rules = replayed["rules"].as_array().unwrap();
-    for (name, expected) in [("suggested-path-1", &paths[0]), ("suggested-user", &found["user"])] {
+    for (name, expected) in [
+        ("suggested-path-1", &paths[0]),
+        ("suggested-user", &found["user"]),
+    ] {
         let rule = rules.iter().find(|rule| rule["name"] == name).unwrap();
         assert_eq!(rule["over"], expected["requests"], "{replayed:#}");
     }
     // The rule for users does not apply to requests without a user.
-    assert!(config.contains("key = [\"user\"]\nmissing = \"skip\"\n"), "{config}");
+    assert!(
+        config.contains("key = [\"user\"]\nmissing = \"skip\"\n"),
+        "{config}"
+    );
     the_flags_are_in_the_configuration(path, &limits);
     // Nothing of this is found where a condition or another key was asked for.
     let narrow = suggested(path, &["--where", "path=/login"]);

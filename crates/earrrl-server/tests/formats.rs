@@ -21,12 +21,18 @@ fn replayed(text: &str, arguments: &[&str]) -> Value {
 
 /// Returns what the command writes about a log to standard error.
 fn told(text: &str, arguments: &[&str]) -> String {
-    earrrl_fed(&[&["replay"], &RULE[..], arguments].concat(), text.as_bytes()).err
+    earrrl_fed(
+        &[&["replay"], &RULE[..], arguments].concat(),
+        text.as_bytes(),
+    )
+    .err
 }
 
 fn keys(summary: &Value) -> Vec<&str> {
     let top = summary["rules"][0]["top"].as_array().unwrap();
-    top.iter().map(|offender| offender["key"].as_str().unwrap()).collect()
+    top.iter()
+        .map(|offender| offender["key"].as_str().unwrap())
+        .collect()
 }
 
 fn log(name: &str) -> String {
@@ -58,7 +64,10 @@ fn an_envelope_changes_nothing() {
             assert_eq!(found["formats"], expected["formats"], "{}", &text[..150]);
             assert_eq!(found["rules"], expected["rules"], "{}", &text[..150]);
             let format = expected["formats"][0].as_str().unwrap();
-            assert_eq!(replayed(&text, &["--format", format])["rules"], expected["rules"]);
+            assert_eq!(
+                replayed(&text, &["--format", format])["rules"],
+                expected["rules"]
+            );
         }
     }
 }
@@ -71,7 +80,10 @@ fn a_piece_of_a_long_line_is_no_request() {
     let pieces =
         format!("{time} stdout P {request}\n{time} stdout F {forged}\n{time} stdout F {request}\n");
     let found = replayed(&pieces, &[]);
-    assert_eq!((found["events"].as_u64(), found["clients"].as_u64()), (Some(2), Some(1)));
+    assert_eq!(
+        (found["events"].as_u64(), found["clients"].as_u64()),
+        (Some(2), Some(1))
+    );
 }
 
 #[test]
@@ -82,7 +94,10 @@ fn what_is_no_client_is_an_error_that_lists_the_formats() {
         error.contains("vhost, combined, common, json") && error.contains("haproxy"),
         "{error}"
     );
-    assert!(error.contains("--pattern") && error.lines().count() == 1, "{error}");
+    assert!(
+        error.contains("--pattern") && error.lines().count() == 1,
+        "{error}"
+    );
     // If the user names the format, it is not detected.
     assert!(!told(line, &["--format", "combined"]).contains("no log format"));
 }
@@ -107,7 +122,10 @@ fn a_doubtful_client_is_told() {
     );
     // Two load balancers beside public clients, such as monitors that ask the server itself.
     let warning = told(&(balancers.clone() + &line("192.0.2.7")), &[]);
-    assert!(warning.contains("100 of 101 requests come from 2 private clients"), "{warning}");
+    assert!(
+        warning.contains("100 of 101 requests come from 2 private clients"),
+        "{warning}"
+    );
     let public: String = (1..100).map(|n| line(&format!("192.0.2.{n}"))).collect();
     assert!(told(&(balancers.clone() + &public), &[]).contains("are they load balancers"));
     // Many internal clients beside public ones, and two among many public ones.
@@ -118,8 +136,9 @@ fn a_doubtful_client_is_told() {
 
 #[test]
 fn any_line_can_be_described() {
-    let rows: Vec<String> =
-        (0..30).map(|n| format!("17.05.2015 10:05:{n:02}|ann,lee|3|x\n")).collect();
+    let rows: Vec<String> = (0..30)
+        .map(|n| format!("17.05.2015 10:05:{n:02}|ann,lee|3|x\n"))
+        .collect();
     let text = rows.concat();
     let pattern = [
         "--pattern",
@@ -128,8 +147,14 @@ fn any_line_can_be_described() {
         "%d.%m.%Y %H:%M:%S",
     ];
     let found = replayed(&text, &pattern);
-    assert_eq!((found["events"].as_u64(), keys(&found)), (Some(30), vec!["ann,lee"]));
-    assert!(found["rules"][0]["denied"].as_u64() > Some(20), "costs count");
+    assert_eq!(
+        (found["events"].as_u64(), keys(&found)),
+        (Some(30), vec!["ann,lee"])
+    );
+    assert!(
+        found["rules"][0]["denied"].as_u64() > Some(20),
+        "costs count"
+    );
     let combined = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
     let apache = r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#;
     let expected = replayed(&log("access.log"), &[]);
@@ -161,15 +186,27 @@ fn the_last_forwarded_address_counts() {
 #[test]
 fn the_lines_of_the_documentation_are_read() {
     let manual = fs::read_to_string(logs().join("../../docs/replay.md")).unwrap();
-    let table = manual.split("| format | written by").nth(1).unwrap().split("\n\n").next().unwrap();
-    let rows: Vec<Vec<&str>> =
-        table.lines().skip(2).map(|row| row.split(" | ").collect()).collect();
+    let table = manual
+        .split("| format | written by")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .skip(2)
+        .map(|row| row.split(" | ").collect())
+        .collect();
     assert!(rows.len() >= 15, "{rows:?}");
     for row in rows {
         let format = row[0].split('`').nth(1).unwrap();
         let lines: Vec<&str> = row[2].split('`').skip(1).step_by(2).take(2).collect();
-        let text =
-            if format == "csv" { lines.join("\n") } else { row[2].replace("` and then `", "\n") };
+        let text = if format == "csv" {
+            lines.join("\n")
+        } else {
+            row[2].replace("` and then `", "\n")
+        };
         let text = text.replace('⇥', "\t");
         let found = replayed(text.trim_matches('`'), &["--format", format]);
         assert_eq!(found["events"], 1, "{format}: {text}");
@@ -210,13 +247,20 @@ fn the_lines_of_the_help_are_read() {
     }
     assert_eq!(found.len(), 27, "{found:?}");
     for (format, lines) in found {
-        assert_eq!(replayed(&lines, &["--format", format])["events"], 1, "{format}: {lines}");
+        assert_eq!(
+            replayed(&lines, &["--format", format])["events"],
+            1,
+            "{format}: {lines}"
+        );
         if format != "sshd-lines" {
             assert_eq!(replayed(&lines, &[])["formats"][0], format, "{lines}");
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(earrrl(&["man", folder.path().to_str().unwrap()]).code, Some(0));
+    assert_eq!(
+        earrrl(&["man", folder.path().to_str().unwrap()]).code,
+        Some(0)
+    );
     let page = fs::read_to_string(folder.path().join("earrrl-replay.1")).unwrap();
     assert!(page.contains("limiting requests, excess") && page.contains("haproxy"));
 }
@@ -241,7 +285,10 @@ fn a_pasted_statement_is_a_notation() {
             (&1.into(), &1_431_857_103.0.into()),
             "{notation}"
         );
-        let top = replayed(line, &["--log-format", notation, "--rule", "fixed-window 0.5/1m"]);
+        let top = replayed(
+            line,
+            &["--log-format", notation, "--rule", "fixed-window 0.5/1m"],
+        );
         assert_eq!(top["rules"][1]["top"][0]["key"], "192.0.2.7", "{notation}");
     }
 }
@@ -249,8 +296,14 @@ fn a_pasted_statement_is_a_notation() {
 #[test]
 fn haproxys_clf_is_a_common_log() {
     let line = r#"192.0.2.7 - - [06/Feb/2009:12:14:14 +0000] "GET /a HTTP/1.1" 200 2750 "" "" 33317 655 "http-in" "static" "srv1" 10 0 30 69 109 ---- 1 1 1 1 0 0 0 "" """#;
-    for line in [line.to_owned(), format!("Feb  6 12:14:14 localhost haproxy[14389]: {line}")] {
-        let found = replayed(&line, &["--key", "client,path", "--rule", "fixed-window 0.5/1m"]);
+    for line in [
+        line.to_owned(),
+        format!("Feb  6 12:14:14 localhost haproxy[14389]: {line}"),
+    ] {
+        let found = replayed(
+            &line,
+            &["--key", "client,path", "--rule", "fixed-window 0.5/1m"],
+        );
         assert_eq!(found["rules"][1]["top"][0]["key"], "192.0.2.7,/a", "{line}");
     }
 }

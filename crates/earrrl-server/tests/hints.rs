@@ -13,11 +13,19 @@ const DESCRIPTORS: &str = "domain: shop\ndescriptors:\n  - key: path\n    rate_l
 
 fn serve(settings: &str) -> (Process, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (rules, descriptors) = (folder.path().join("limits.toml"), folder.path().join("shop.yaml"));
+    let (rules, descriptors) = (
+        folder.path().join("limits.toml"),
+        folder.path().join("shop.yaml"),
+    );
     std::fs::write(&rules, format!("{settings}{RULES}")).unwrap();
     std::fs::write(&descriptors, DESCRIPTORS).unwrap();
     let mut command = Command::new(BINARY);
-    command.arg("serve").arg("--config").arg(rules).arg("--envoy-config").arg(descriptors);
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(rules)
+        .arg("--envoy-config")
+        .arg(descriptors);
     (Process::spawn(&mut command), folder)
 }
 
@@ -57,9 +65,15 @@ fn mistakes_of_a_proxy_are_logged_once() {
         let forwarded = format!("X-Forwarded-For: 198.51.100.1, 192.0.2.7\r\n{key}");
         assert_eq!(authz(&process, &forwarded), PASSES);
     }
-    next(&mut process, "requests from this address name clients in X-Forwarded-For");
+    next(
+        &mut process,
+        "requests from this address name clients in X-Forwarded-For",
+    );
     (0..2).for_each(|_| assert_eq!(authz(&process, ""), PASSES));
-    next(&mut process, "a request lacks this attribute of the rule's key");
+    next(
+        &mut process,
+        "a request lacks this attribute of the rule's key",
+    );
     for domain in ["shop", "shpo", "shpo", "other"] {
         let request = format!(
             r#"{{"domain":"{domain}","descriptors":[{{"entries":[{{"key":"none","value":"/"}}]}}]}}"#
@@ -70,10 +84,16 @@ fn mistakes_of_a_proxy_are_logged_once() {
     next(&mut process, "requests name a domain");
     next(&mut process, "requests name a domain");
     (0..2).for_each(|_| drop(ask(process.grpc, "POST /envoy", "", "")));
-    next(&mut process, "a connection for gRPC began with something other than HTTP/2");
+    next(
+        &mut process,
+        "a connection for gRPC began with something other than HTTP/2",
+    );
     assert_eq!(logged[0]["fields"]["peer"], "127.0.0.1");
     assert_eq!(logged[1]["fields"]["attribute"], "header:x-api-key");
-    assert_eq!([2, 3].map(|nth| logged[nth]["fields"]["domain"].clone()), ["shpo", "other"]);
+    assert_eq!(
+        [2, 3].map(|nth| logged[nth]["fields"]["domain"].clone()),
+        ["shpo", "other"]
+    );
 }
 
 #[test]

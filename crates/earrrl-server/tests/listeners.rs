@@ -25,9 +25,14 @@ impl Server {
         );
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--config"]).arg(config).stderr(Stdio::null());
+        command
+            .args(["serve", "--config"])
+            .arg(config)
+            .stderr(Stdio::null());
         let server = Self(command.spawn().unwrap());
-        until("it serves", || UnixStream::connect(folder.join("grpc")).is_ok());
+        until("it serves", || {
+            UnixStream::connect(folder.join("grpc")).is_ok()
+        });
         server
     }
 
@@ -55,7 +60,11 @@ fn every_protocol_is_served_over_unix_sockets() {
     let of = |name: &str| folder.path().join(name);
     let mut server = Server::start(folder.path());
     for name in ["http", "resp", "grpc", "admin"] {
-        assert_eq!(std::fs::metadata(of(name)).unwrap().mode() & 0o777, 0o600, "{name}");
+        assert_eq!(
+            std::fs::metadata(of(name)).unwrap().mode() & 0o777,
+            0o600,
+            "{name}"
+        );
     }
     // A killed server leaves its socket files; the next server replaces them.
     server.signal(Signal::KILL);
@@ -70,13 +79,25 @@ fn every_protocol_is_served_over_unix_sockets() {
     let mut http = Client::over(over(&of("http")));
     let mut ask = |headers: &str| http.request("GET", "/v1/authz", headers, b"").status;
     let client = |name: &str| format!("X-Forwarded-For: {name}\r\n");
-    assert_eq!([ask(&client("192.0.2.7")), ask(&client("192.0.2.7"))], [200, 429]);
+    assert_eq!(
+        [ask(&client("192.0.2.7")), ask(&client("192.0.2.7"))],
+        [200, 429]
+    );
     assert_eq!([ask(&client("192.0.2.8")), ask("")], [200, 200]);
     assert_eq!([ask(""), ask(&client("127.0.0.1"))], [429, 429]);
 
     let mut curl = Command::new("curl");
-    curl.args(["--http2-prior-knowledge", "-sS", "-w", "%{http_version}", "-o", "/dev/null"]);
-    curl.arg("--unix-socket").arg(of("http")).arg("http://localhost/v1/rules");
+    curl.args([
+        "--http2-prior-knowledge",
+        "-sS",
+        "-w",
+        "%{http_version}",
+        "-o",
+        "/dev/null",
+    ]);
+    curl.arg("--unix-socket")
+        .arg(of("http"))
+        .arg("http://localhost/v1/rules");
     assert_eq!(String::from_utf8_lossy(&curl.output().unwrap().stdout), "2");
 
     // A second server must not take a socket that is in use.
@@ -102,7 +123,16 @@ fn a_listener_for_grpc_and_a_file_are_handed_over() {
     let mut shell = Command::new("sh");
     let script = "exec 3<&0 4<&1 1>&2; \
                   export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=http:grpc; exec \"$@\"";
-    shell.args(["-c", script, "sh", BINARY, "serve", "--resp", "127.0.0.1:0", "--log-json"]);
+    shell.args([
+        "-c",
+        script,
+        "sh",
+        BINARY,
+        "serve",
+        "--resp",
+        "127.0.0.1:0",
+        "--log-json",
+    ]);
     shell.stdin(std::os::fd::OwnedFd::from(held.try_clone().unwrap()));
     shell.stdout(std::os::fd::OwnedFd::from(grpc.try_clone().unwrap()));
     let mut server = Server(shell.spawn().unwrap());
@@ -118,10 +148,16 @@ fn a_listener_for_grpc_and_a_file_are_handed_over() {
         "content-type: application/grpc",
     ]);
     curl.args(["--data-binary", "x"]);
-    curl.arg(format!("http://{}/grpc.health.v1.Health/Check", grpc.local_addr().unwrap()));
+    curl.arg(format!(
+        "http://{}/grpc.health.v1.Health/Check",
+        grpc.local_addr().unwrap()
+    ));
     let output = curl.output().unwrap();
     let answer = String::from_utf8_lossy(&output.stdout);
-    assert!(answer.contains("content-type: application/grpc"), "{answer}");
+    assert!(
+        answer.contains("content-type: application/grpc"),
+        "{answer}"
+    );
     server.signal(Signal::TERM);
     assert!(server.0.wait().unwrap().success());
     assert!(path.exists(), "it is not this server's to remove");
@@ -130,10 +166,19 @@ fn a_listener_for_grpc_and_a_file_are_handed_over() {
 /// Returns what curl reports of a request over HTTP/2 without TLS: body, status and version.
 fn h2c(server: &TestServer, arguments: &[&str], path: &str) -> String {
     let mut curl = Command::new("curl");
-    curl.args(["--http2-prior-knowledge", "-sS", "-w", " %{http_code} %{http_version}"]);
+    curl.args([
+        "--http2-prior-knowledge",
+        "-sS",
+        "-w",
+        " %{http_code} %{http_version}",
+    ]);
     let url = format!("http://{}{path}", server.http);
     let output = curl.args(arguments).arg(url).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -143,7 +188,10 @@ fn http2_is_spoken_in_clear_text() {
     let json = ["-H", "Content-Type: application/json", "-d"];
     let check = [&json[..], &[r#"{"rule":"api","key":"k"}"#]].concat();
     let answer = h2c(&server, &check, "/v1/check");
-    assert!(answer.starts_with("{\"allowed\":true") && answer.ends_with(" 200 2"), "{answer}");
+    assert!(
+        answer.starts_with("{\"allowed\":true") && answer.ends_with(" 200 2"),
+        "{answer}"
+    );
     for headers in [&["-X", "POST"][..], &["-I"], &["-X", "PROPFIND"]] {
         let answer = h2c(&server, headers, "/v1/authz/login");
         assert!(answer.ends_with(" 200 2"), "{answer}");

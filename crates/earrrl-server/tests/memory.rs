@@ -46,8 +46,20 @@ enum Over {
 }
 
 const ATTACKS: [Attack; 8] = [
-    Attack { name: "no window", over: Over::Http, window: 0, reads: true, request: document },
-    Attack { name: "a window of 1", over: Over::Http, window: 1, reads: true, request: document },
+    Attack {
+        name: "no window",
+        over: Over::Http,
+        window: 0,
+        reads: true,
+        request: document,
+    },
+    Attack {
+        name: "a window of 1",
+        over: Over::Http,
+        window: 1,
+        reads: true,
+        request: document,
+    },
     Attack {
         name: "nothing read",
         over: Over::Http,
@@ -55,8 +67,20 @@ const ATTACKS: [Attack; 8] = [
         reads: false,
         request: health,
     },
-    Attack { name: "resets", over: Over::Http, window: 0, reads: true, request: reset },
-    Attack { name: "gRPC, no window", over: Over::Grpc, window: 0, reads: true, request: question },
+    Attack {
+        name: "resets",
+        over: Over::Http,
+        window: 0,
+        reads: true,
+        request: reset,
+    },
+    Attack {
+        name: "gRPC, no window",
+        over: Over::Grpc,
+        window: 0,
+        reads: true,
+        request: question,
+    },
     Attack {
         name: "gRPC, nothing read",
         over: Over::Grpc,
@@ -64,8 +88,20 @@ const ATTACKS: [Attack; 8] = [
         reads: false,
         request: question,
     },
-    Attack { name: "gRPC, watches", over: Over::Grpc, window: 0, reads: true, request: watch },
-    Attack { name: "TLS, no window", over: Over::Tls, window: 0, reads: true, request: document },
+    Attack {
+        name: "gRPC, watches",
+        over: Over::Grpc,
+        window: 0,
+        reads: true,
+        request: watch,
+    },
+    Attack {
+        name: "TLS, no window",
+        over: Over::Tls,
+        window: 0,
+        reads: true,
+        request: document,
+    },
 ];
 
 fn document(stream: u32) -> Vec<u8> {
@@ -77,7 +113,11 @@ fn health(stream: u32) -> Vec<u8> {
 }
 
 fn reset(stream: u32) -> Vec<u8> {
-    [document(stream), http2::frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+    [
+        document(stream),
+        http2::frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]),
+    ]
+    .concat()
 }
 
 fn question(stream: u32) -> Vec<u8> {
@@ -157,11 +197,19 @@ impl Target {
             Process::spawn(&mut command)
         };
         let (plain, tls) = (serve(""), serve(&authority.table("")));
-        Self { plain, tls, client: authority.client(None, &[&TLS13], &["h2"]) }
+        Self {
+            plain,
+            tls,
+            client: authority.client(None, &[&TLS13], &["h2"]),
+        }
     }
 
     fn resident(&self, over: Over) -> u64 {
-        if over == Over::Tls { self.tls.resident_kib() } else { self.plain.resident_kib() }
+        if over == Over::Tls {
+            self.tls.resident_kib()
+        } else {
+            self.plain.resident_kib()
+        }
     }
 }
 
@@ -199,7 +247,10 @@ const KINDS: [Kind; 2] = [
         |nth| format!("key: key\n    value: value-{nth}"),
         |nth| ("key".to_owned(), format!("value-{nth}")),
     ),
-    (|nth| format!("key: key-{nth}"), |nth| (format!("key-{nth}"), "a".to_owned())),
+    (
+        |nth| format!("key: key-{nth}"),
+        |nth| (format!("key-{nth}"), "a".to_owned()),
+    ),
 ];
 /// The most bytes that a descriptor takes with its first client.
 const MOST: u64 = 1024;
@@ -213,15 +264,27 @@ fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
     let limit = "    rate_limit: {unit: hour, requests_per_unit: 10}\n";
     for first in (0..count).step_by(IN_A_FILE) {
         let these = first..count.min(first + IN_A_FILE);
-        let levels: String = these.map(|nth| format!("  - {}\n{limit}", level(nth))).collect();
+        let levels: String = these
+            .map(|nth| format!("  - {}\n{limit}", level(nth)))
+            .collect();
         let yaml = folder.path().join(format!("{first}.yaml"));
-        std::fs::write(&yaml, format!("domain: shop-{first}\ndescriptors:\n{levels}")).unwrap();
+        std::fs::write(
+            &yaml,
+            format!("domain: shop-{first}\ndescriptors:\n{levels}"),
+        )
+        .unwrap();
     }
-    let table = format!("[envoy]\nfiles = [{:?}]\nalgorithm = {algorithm:?}\n", folder.path());
+    let table = format!(
+        "[envoy]\nfiles = [{:?}]\nalgorithm = {algorithm:?}\n",
+        folder.path()
+    );
     std::fs::write(&config, format!("[server]\nthreads = 1\n{table}")).unwrap();
     let server = Process::start(&["--config", config.to_str().unwrap()]);
     let started = server.resident_kib();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
         // All descriptors of a request belong to one domain.
@@ -229,7 +292,10 @@ fn with_descriptors(algorithm: &str, kind: &Kind, count: usize) -> [u64; 2] {
             let descriptors = (first..count.min(first + IN_A_REQUEST)).map(|nth| {
                 let (key, value) = entry(nth);
                 RateLimitDescriptor {
-                    entries: vec![Entry { key, value: value.into() }],
+                    entries: vec![Entry {
+                        key,
+                        value: value.into(),
+                    }],
                     ..Default::default()
                 }
             });
@@ -276,10 +342,16 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
         let idle = target.resident(kind.over);
         let highest = attack(&target, kind, CONNECTIONS, ROUNDS);
         println!("{}: idle {idle} KiB, highest {highest} KiB", kind.name);
-        assert!(highest <= idle + 64 * MIB, "{}: {idle} KiB, then {highest}", kind.name);
+        assert!(
+            highest <= idle + 64 * MIB,
+            "{}: {idle} KiB, then {highest}",
+            kind.name
+        );
         // An allocator keeps some pages for later, whatever the size of the server.
         let most = idle + 4 * MIB;
-        until("memory is given back", || target.resident(kind.over) <= most);
+        until("memory is given back", || {
+            target.resident(kind.over) <= most
+        });
         println!("    then {} KiB", target.resident(kind.over));
     }
 }
@@ -288,12 +360,23 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
 #[test]
 fn the_table_of_cl_throttle_takes_memory_as_clients_come() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(b"rules = \"none\"\n[engine]\ncapacity = 10_000_000\n").unwrap();
-    let server = Process::spawn(Command::new(BINARY).args(["serve", "--config"]).arg(file.path()));
+    file.write_all(b"rules = \"none\"\n[engine]\ncapacity = 10_000_000\n")
+        .unwrap();
+    let server = Process::spawn(
+        Command::new(BINARY)
+            .args(["serve", "--config"])
+            .arg(file.path()),
+    );
     let mut client = Client::connect(server.resp);
     for (remaining, limited) in [(1, 0), (0, 0), (0, 1)] {
-        let Reply::Array(answer) = client.line("CL.THROTTLE alice 1 1 3600") else { panic!() };
+        let Reply::Array(answer) = client.line("CL.THROTTLE alice 1 1 3600") else {
+            panic!()
+        };
         assert_eq!(answer[..3], [limited, 2, remaining].map(Reply::Integer));
     }
-    assert!(server.resident_kib() < 60 * MIB, "{} KiB", server.resident_kib());
+    assert!(
+        server.resident_kib() < 60 * MIB,
+        "{} KiB",
+        server.resident_kib()
+    );
 }

@@ -20,8 +20,15 @@ fn outcomes(server: &TestServer) -> Vec<String> {
     let ask = |more: &str| {
         let body = format!("{{\"attributes\":{{\"client\":\"192.0.2.7\"{more}}}}}");
         let answer = server.http().post("/v1/check", &body);
-        let outcome = answer.json()["action"].as_str().unwrap_or_default().to_owned();
-        assert_eq!(answer.status, if outcome == "deny" { 429 } else { 200 }, "{outcome}");
+        let outcome = answer.json()["action"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        assert_eq!(
+            answer.status,
+            if outcome == "deny" { 429 } else { 200 },
+            "{outcome}"
+        );
         outcome
     };
     ["", "", empty, key, key].map(ask).into()
@@ -31,10 +38,26 @@ fn outcomes(server: &TestServer) -> Vec<String> {
 fn a_missing_attribute_is_treated_as_configured() {
     for (missing, action, expected) in [
         ("", "deny", ["allow", "deny", "deny", "allow", "deny"]),
-        ("missing = \"share\"", "deny", ["allow", "deny", "deny", "allow", "deny"]),
-        ("missing = \"skip\"", "deny", ["allow", "allow", "allow", "allow", "deny"]),
-        ("missing = \"deny\"", "deny", ["deny", "deny", "deny", "allow", "deny"]),
-        ("missing = \"deny\"", "observe", ["allow", "allow", "allow", "allow", "observe"]),
+        (
+            "missing = \"share\"",
+            "deny",
+            ["allow", "deny", "deny", "allow", "deny"],
+        ),
+        (
+            "missing = \"skip\"",
+            "deny",
+            ["allow", "allow", "allow", "allow", "deny"],
+        ),
+        (
+            "missing = \"deny\"",
+            "deny",
+            ["deny", "deny", "deny", "allow", "deny"],
+        ),
+        (
+            "missing = \"deny\"",
+            "observe",
+            ["allow", "allow", "allow", "allow", "observe"],
+        ),
     ] {
         let server = server(missing, action);
         assert_eq!(outcomes(&server), expected, "{missing} {action}");
@@ -49,7 +72,9 @@ fn proxies_get_a_denial_for_a_missing_attribute() {
     let server = server("missing = \"deny\"", "deny");
     let answer = server.http().request("GET", "/v1/authz", "", b"");
     assert_eq!(answer.status, 429);
-    let answer = server.http().request("GET", "/v1/authz", "X-Api-Key: k\r\n", b"");
+    let answer = server
+        .http()
+        .request("GET", "/v1/authz", "X-Api-Key: k\r\n", b"");
     assert_eq!(answer.status, 200);
     let envoy = checked(&server, vec![check("192.0.2.7", "GET", "/", &[])]);
     assert_eq!(codes(&envoy), [8]);

@@ -59,13 +59,22 @@ impl Reference {
                     admitted.iter().rev().take_while(|at| **at >= begun).count() < quota
                 }
                 Self::Log { quota, length } => {
-                    admitted.iter().rev().take_while(|at| **at > now - length).count() < quota
+                    admitted
+                        .iter()
+                        .rev()
+                        .take_while(|at| **at > now - length)
+                        .count()
+                        < quota
                 }
             };
             last = now;
             if fits {
                 admitted.push(now);
-                level += if let Self::Bucket { .. } = self { -1.0 } else { 1.0 };
+                level += if let Self::Bucket { .. } = self {
+                    -1.0
+                } else {
+                    1.0
+                };
             }
         }
         admitted.len()
@@ -76,10 +85,16 @@ impl Reference {
 fn rules() -> [(&'static str, Reference); 6] {
     let (capacity, rate, quota, length) = (20.0, 10.0, 20, 2.0);
     let period = 2.0 / std::f64::consts::LN_2;
-    let average = Reference::Average { most: rate * period, period };
+    let average = Reference::Average {
+        most: rate * period,
+        period,
+    };
     [
         ("gcra 10/s burst=20", Reference::Bucket { capacity, rate }),
-        ("token-bucket 20 refill=10/s", Reference::Bucket { capacity, rate }),
+        (
+            "token-bucket 20 refill=10/s",
+            Reference::Bucket { capacity, rate },
+        ),
         ("recent-average 10/s half-life=2s leaky", average),
         ("recent-average 10/s half-life=2s strict", average),
         ("fixed-window 20/2s", Reference::Window { quota, length }),
@@ -88,11 +103,17 @@ fn rules() -> [(&'static str, Reference); 6] {
 }
 
 fn fleet(size: usize, redis: &Redis) -> Vec<Process> {
-    let rules = rules().iter().enumerate().fold(String::new(), |text, (place, (limit, _))| {
-        let head = format!("[[rule]]\nname = \"rule{place}\"\nlimit = \"{limit}\"\n");
-        text + &head + "consistency = \"near\"\n"
-    });
-    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let rules = rules()
+        .iter()
+        .enumerate()
+        .fold(String::new(), |text, (place, (limit, _))| {
+            let head = format!("[[rule]]\nname = \"rule{place}\"\nlimit = \"{limit}\"\n");
+            text + &head + "consistency = \"near\"\n"
+        });
+    let engine = format!(
+        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n",
+        redis.url()
+    );
     let file = std::env::temp_dir().join(format!("earrrl-near-{}.toml", redis.address.port()));
     std::fs::write(&file, engine + &rules).unwrap();
     let start = |_| Process::spawn(Command::new(BINARY).arg("serve").arg("--config").arg(&file));
@@ -110,8 +131,12 @@ fn fleet(size: usize, redis: &Redis) -> Vec<Process> {
 
 fn metric(server: &Process, name: &str) -> f64 {
     let text = http::Client::connect(server.http).get("/metrics").body;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}"))
+        .parse()
+        .unwrap()
 }
 
 /// A client that sends successive requests to different servers.
@@ -132,7 +157,13 @@ fn hop(fleet: &[SocketAddr], rule: usize, loads: &[f64], lasts: Duration) -> Vec
     let patterns = loads.iter().flat_map(|load| [(*load, 1), (*load, 10)]);
     let hopper = |(load, burst): (f64, usize)| {
         let (key, gap) = (format!("client-{load}-{burst}"), 0.1 / load);
-        Hopper { key, gap, burst, next: 0.0, asked: Vec::new() }
+        Hopper {
+            key,
+            gap,
+            burst,
+            next: 0.0,
+            asked: Vec::new(),
+        }
     };
     let mut hoppers: Vec<Hopper> = patterns.map(hopper).collect();
     let (mut random, begun) = (Random::new(rule as u64), Instant::now());
@@ -143,7 +174,9 @@ fn hop(fleet: &[SocketAddr], rule: usize, loads: &[f64], lasts: Duration) -> Vec
                 let server = &mut servers[random.below(fleet.len() as u64) as usize];
                 let answer = server.line(&format!("EARRRL.CHECK rule{rule} {}", hopper.key));
                 let fields = answer.pairs();
-                let Some((_, Reply::Bulk(at))) = fields.last() else { panic!("{fields:?}") };
+                let Some((_, Reply::Bulk(at))) = fields.last() else {
+                    panic!("{fields:?}")
+                };
                 let at: f64 = String::from_utf8_lossy(at).parse().unwrap();
                 hopper.asked.push((at, fields[0].1 == Reply::Integer(1)));
             }
@@ -172,7 +205,10 @@ fn servers_admit_no_more_than_one_place_would() {
                 scope.spawn(move || hop(&servers, rule, loads, lasts))
             });
             for (rule, hop) in hops.collect::<Vec<_>>().into_iter().enumerate() {
-                hop.join().unwrap().into_iter().for_each(|hopper| compare(size, rule, hopper));
+                hop.join()
+                    .unwrap()
+                    .into_iter()
+                    .for_each(|hopper| compare(size, rule, hopper));
             }
         });
         let all = |name: &str| fleet.iter().map(|server| metric(server, name)).sum::<f64>();
@@ -201,8 +237,11 @@ fn denials_for_want_of_a_share_are_counted() {
     let fleet = configs.map(|text| {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let server =
-            Process::spawn(Command::new(BINARY).args(["serve", "--config"]).arg(file.path()));
+        let server = Process::spawn(
+            Command::new(BINARY)
+                .args(["serve", "--config"])
+                .arg(file.path()),
+        );
         until("Redis decides", || {
             let ready = http::Client::connect(server.http).get("/readyz");
             ready.status == 200 && ready.json()["engine"]["mode"] == "redis"
@@ -216,14 +255,26 @@ fn denials_for_want_of_a_share_are_counted() {
     assert!(ask(&fleet[0]));
     assert!(!ask(&fleet[1]), "the other server claims the limit");
     let claimed = "earrrl_engine_denials_total{reason=\"claimed\"}";
-    assert_eq!([metric(&fleet[0], claimed), metric(&fleet[1], claimed)], [0.0, 1.0]);
+    assert_eq!(
+        [metric(&fleet[0], claimed), metric(&fleet[1], claimed)],
+        [0.0, 1.0]
+    );
     let awaited = "earrrl_redis_exchanges_total{cause=\"request\"}";
     assert_eq!(metric(&fleet[0], awaited), 1.0);
-    assert_eq!(metric(&fleet[0], "earrrl_redis_exchanges_total{cause=\"background\"}"), 0.0);
+    assert_eq!(
+        metric(
+            &fleet[0],
+            "earrrl_redis_exchanges_total{cause=\"background\"}"
+        ),
+        0.0
+    );
     assert_eq!(metric(&fleet[1], "earrrl_redis_unsettled_calls"), 0.0);
     for event in ["take_backs_failed", "without_receipt"] {
         assert_eq!(
-            metric(&fleet[1], &format!("earrrl_redis_events_total{{event=\"{event}\"}}")),
+            metric(
+                &fleet[1],
+                &format!("earrrl_redis_events_total{{event=\"{event}\"}}")
+            ),
             0.0
         );
     }
@@ -235,7 +286,10 @@ fn a_stopped_server_leaves_its_counts_in_redis() {
     let redis = Redis::start();
     let rule =
         "[[rule]]\nname = \"rule\"\nlimit = \"fixed-window 60/1h\"\nconsistency = \"near\"\n";
-    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let engine = format!(
+        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n",
+        redis.url()
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), engine + rule).unwrap();
     let start = || {
@@ -249,7 +303,10 @@ fn a_stopped_server_leaves_its_counts_in_redis() {
     };
     let remaining = |server: &Process, times: usize| {
         let mut client = Client::connect(server.resp);
-        let last = (0..times).map(|_| client.line("EARRRL.CHECK rule k").pairs()).last().unwrap();
+        let last = (0..times)
+            .map(|_| client.line("EARRRL.CHECK rule k").pairs())
+            .last()
+            .unwrap();
         assert_eq!(last[0].1, Reply::Integer(1), "{last:?}");
         last[4].1.clone()
     };
@@ -267,7 +324,10 @@ fn config_check_warns_of_rare_exchanges_and_rounded_counts() {
         let head = "[engine]\nredis = \"redis://127.0.0.1\"\n";
         let rule = format!("[[rule]]\nname = \"api\"\nlimit = {rule}\n");
         std::fs::write(file.path(), format!("{head}{engine}\n{rule}")).unwrap();
-        let output = Command::new(BINARY).args(["config", "check"]).arg(file.path()).output();
+        let output = Command::new(BINARY)
+            .args(["config", "check"])
+            .arg(file.path())
+            .output();
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
@@ -276,7 +336,11 @@ fn config_check_warns_of_rare_exchanges_and_rounded_counts() {
     assert_eq!(warnings("sync = \"1s\"", &near("fixed-window 60/5s")), "");
     assert_eq!(warnings("sync = \"11s\"", "\"fixed-window 60/1s\""), "");
     for (engine, rule, expected) in [
-        ("sync = \"11s\"", near("gcra 1/1h burst=60"), "warning: [engine] sync = 11s is above 10s"),
+        (
+            "sync = \"11s\"",
+            near("gcra 1/1h burst=60"),
+            "warning: [engine] sync = 11s is above 10s",
+        ),
         (
             "sync = \"1s\"",
             near("fixed-window 60/4s"),
@@ -294,7 +358,10 @@ fn config_check_warns_of_rare_exchanges_and_rounded_counts() {
         ),
     ] {
         let warnings = warnings(engine, &rule);
-        assert!(warnings.starts_with(expected) && warnings.lines().count() == 1, "{warnings}");
+        assert!(
+            warnings.starts_with(expected) && warnings.lines().count() == 1,
+            "{warnings}"
+        );
     }
 }
 
@@ -302,8 +369,20 @@ fn compare(size: usize, rule: usize, mut hopper: Hopper) {
     let (limit, reference) = rules()[rule];
     hopper.asked.sort_by(|a, b| a.0.total_cmp(&b.0));
     let times: Vec<f64> = hopper.asked.iter().map(|(at, _)| *at).collect();
-    let near = hopper.asked.iter().filter(|(_, admitted)| *admitted).count();
+    let near = hopper
+        .asked
+        .iter()
+        .filter(|(_, admitted)| *admitted)
+        .count();
     let one = reference.admits(&times);
-    println!("{size} {limit:40} {:16} {near} of {}, one place {one}", hopper.key, times.len());
-    assert!(near as f64 <= one as f64 * 1.01 + 1.0, "{limit}, {}: {near} {one}", hopper.key);
+    println!(
+        "{size} {limit:40} {:16} {near} of {}, one place {one}",
+        hopper.key,
+        times.len()
+    );
+    assert!(
+        near as f64 <= one as f64 * 1.01 + 1.0,
+        "{limit}, {}: {near} {one}",
+        hopper.key
+    );
 }

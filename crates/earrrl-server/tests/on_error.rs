@@ -15,8 +15,11 @@ use crate::support::{TestServer, parse, testdata, until};
 
 /// Returns a pair of rules for each `on_error` policy: one for paths and one for descriptors.
 fn rules() -> String {
-    let on_error =
-        [("plain", ""), ("open", "on_error = \"allow\""), ("closed", "on_error = \"deny\"")];
+    let on_error = [
+        ("plain", ""),
+        ("open", "on_error = \"allow\""),
+        ("closed", "on_error = \"deny\""),
+    ];
     let rule = |(name, more): (&str, &str)| {
         format!(
             "[[rule]]\nname = \"{name}\"\nlimit = \"gcra 1/h burst=1000\"\n{more}\n\
@@ -62,10 +65,19 @@ fn verdicts(server: &TestServer, name: &str) -> Vec<(&'static str, bool)> {
     let post = |body: &str| allowed(server.http().post("/v1/check", body).status);
     let uri = format!("X-Forwarded-Uri: /{name}\r\n");
     let authz = server.http().request("GET", "/v1/authz", &uri, b"").status;
-    let envoys = checked(server, vec![check("192.0.2.7", "GET", &format!("/{name}"), &[])]);
+    let envoys = checked(
+        server,
+        vec![check("192.0.2.7", "GET", &format!("/{name}"), &[])],
+    );
     let mut resp = server.resp();
-    let pairs =
-        |reply: Reply| reply.pairs().into_iter().find(|(key, _)| key == "allowed").unwrap().1;
+    let pairs = |reply: Reply| {
+        reply
+            .pairs()
+            .into_iter()
+            .find(|(key, _)| key == "allowed")
+            .unwrap()
+            .1
+    };
     let is_one = |reply: Reply| match reply {
         Reply::Integer(number) => number == 1,
         other => panic!("{name}: {other:?}"),
@@ -79,9 +91,15 @@ fn verdicts(server: &TestServer, name: &str) -> Vec<(&'static str, bool)> {
         ("check by attributes", post(&matching)),
         ("authz", allowed(authz)),
         ("ext_authz", codes(&envoys) == [0]),
-        ("CHECK", is_one(pairs(resp.line(&format!("EARRRL.CHECK {name} alice"))))),
+        (
+            "CHECK",
+            is_one(pairs(resp.line(&format!("EARRRL.CHECK {name} alice")))),
+        ),
         ("ALLOW", is_one(brief)),
-        ("CHECKATTR", is_one(pairs(resp.line(&format!("EARRRL.CHECKATTR path /{name}"))))),
+        (
+            "CHECKATTR",
+            is_one(pairs(resp.line(&format!("EARRRL.CHECKATTR path /{name}")))),
+        ),
     ]
 }
 
@@ -103,18 +121,27 @@ fn without_redis_a_rule_has_its_own_verdict_before_the_policys() {
         let (server, _redis) = without_redis(policy);
         for (name, expected) in [("plain", plain), ("open", true), ("closed", false)] {
             for (protocol, allowed) in verdicts(&server, name) {
-                assert_eq!(allowed, expected, "policy {policy}, rule {name}, over {protocol}");
+                assert_eq!(
+                    allowed, expected,
+                    "policy {policy}, rule {name}, over {protocol}"
+                );
             }
         }
         let (ok, over) = ("OK", "OVER_LIMIT");
         let code = if plain { ok } else { over };
         assert_eq!(described(&server, &["plain"]), json!([code, [code]]));
         assert_eq!(described(&server, &["open", "open"]), json!([ok, [ok, ok]]));
-        assert_eq!(described(&server, &["open", "closed"]), json!([over, [ok, over]]));
+        assert_eq!(
+            described(&server, &["open", "closed"]),
+            json!([over, [ok, over]])
+        );
         let passed = server.http().get("/readyz").json()["passed_without_verdict"].clone();
         assert!(passed["rule_failed"].as_u64() >= Some(8), "{passed}");
         let metrics = server.http().get("/metrics").body;
-        assert!(metrics.contains("earrrl_unjudged_total{reason=\"rule_failed\"}"), "{metrics}");
+        assert!(
+            metrics.contains("earrrl_unjudged_total{reason=\"rule_failed\"}"),
+            "{metrics}"
+        );
     }
 }
 
@@ -141,7 +168,10 @@ fn late_answers_follow_on_error_and_then_the_policy() {
         }
         let passed = server.http().get("/readyz").json()["passed_without_verdict"].clone();
         let expected = if plain { 2 } else { 1 };
-        assert_eq!(passed, json!({"rule_failed": 0, "late": expected, "refused": 0}));
+        assert_eq!(
+            passed,
+            json!({"rule_failed": 0, "late": expected, "refused": 0})
+        );
     }
 }
 
@@ -150,7 +180,10 @@ fn late_answers_follow_on_error_and_then_the_policy() {
 fn own_counts_are_a_verdict() {
     let (server, _redis) = without_redis("local");
     for name in ["plain", "open", "closed"] {
-        assert!(verdicts(&server, name).iter().all(|(_, allowed)| *allowed), "{name}");
+        assert!(
+            verdicts(&server, name).iter().all(|(_, allowed)| *allowed),
+            "{name}"
+        );
     }
     let passed = server.http().get("/readyz").json()["passed_without_verdict"].clone();
     assert_eq!(passed, json!({"rule_failed": 0, "late": 0, "refused": 0}));
@@ -164,7 +197,9 @@ fn a_refund_that_fails_skips_no_other_descriptor() {
     let refund = json!({"entries": [{"key": "for", "value": "plain"}, {"key": "user", "value": "bob"}],
                         "is_negative_hits": true, "hits_addend": 1});
     let body = json!({"domain": "shop", "descriptors": [refund, login]}).to_string();
-    let statuses: Vec<u16> = (0..7).map(|_| server.http().post("/json", &body).status).collect();
+    let statuses: Vec<u16> = (0..7)
+        .map(|_| server.http().post("/json", &body).status)
+        .collect();
     assert_eq!(statuses.last(), Some(&429), "{statuses:?}");
     assert!(!statuses.contains(&200), "the refund failed: {statuses:?}");
 }

@@ -8,7 +8,10 @@ const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"recent-average 1/s half-
 
 fn document(server: &TestServer) -> Value {
     let response = server.http().get("/openapi.json");
-    assert_eq!((response.status, response.header("content-type")), (200, Some("application/json")));
+    assert_eq!(
+        (response.status, response.header("content-type")),
+        (200, Some("application/json"))
+    );
     response.json()
 }
 
@@ -29,12 +32,17 @@ fn conforms(document: &Value, schema: &Value, answer: &Value) {
     }
     for part in &parts {
         for name in part["required"].as_array().unwrap() {
-            assert!(answer.get(name.as_str().unwrap()).is_some(), "{name} is missing: {answer}");
+            assert!(
+                answer.get(name.as_str().unwrap()).is_some(),
+                "{name} is missing: {answer}"
+            );
         }
     }
     for name in answer.as_object().unwrap().keys() {
         assert!(
-            parts.iter().any(|part| part["properties"].get(name).is_some()),
+            parts
+                .iter()
+                .any(|part| part["properties"].get(name).is_some()),
             "{name}: {answer}"
         );
     }
@@ -52,17 +60,47 @@ fn every_documented_route_answers_as_documented() {
         ("/v1/check", "post", "/v1/check", one),
         ("/v1/check", "post", "/v1/check", all),
         ("/v1/check", "post", "/v1/check", all),
-        ("/v1/check", "post", "/v1/check", r#"{"rule":"apu","key":"k"}"#),
-        ("/v1/check", "post", "/v1/check", r#"{"attributes":{"client":"192.0.2.7"}}"#),
-        ("/v1/check/batch", "post", "/v1/check/batch", r#"{"checks":[]}"#),
+        (
+            "/v1/check",
+            "post",
+            "/v1/check",
+            r#"{"rule":"apu","key":"k"}"#,
+        ),
+        (
+            "/v1/check",
+            "post",
+            "/v1/check",
+            r#"{"attributes":{"client":"192.0.2.7"}}"#,
+        ),
+        (
+            "/v1/check/batch",
+            "post",
+            "/v1/check/batch",
+            r#"{"checks":[]}"#,
+        ),
         ("/v1/peek", "post", "/v1/peek", one),
         ("/v1/charge", "post", "/v1/charge", one),
         ("/v1/authz", "get", "/v1/authz", ""),
         ("/v1/refund", "post", "/v1/refund", one),
         ("/v1/refund", "post", "/v1/refund", "[]"),
-        ("/v1/reserve", "post", "/v1/reserve", r#"{"rule":"api","key":"new","cost":1}"#),
-        ("/v1/reserve", "post", "/v1/reserve", r#"{"rules":[{"rule":"api","key":"new"}]}"#),
-        ("/v1/reserve", "post", "/v1/reserve", r#"{"rule":"api","key":"k"}"#),
+        (
+            "/v1/reserve",
+            "post",
+            "/v1/reserve",
+            r#"{"rule":"api","key":"new","cost":1}"#,
+        ),
+        (
+            "/v1/reserve",
+            "post",
+            "/v1/reserve",
+            r#"{"rules":[{"rule":"api","key":"new"}]}"#,
+        ),
+        (
+            "/v1/reserve",
+            "post",
+            "/v1/reserve",
+            r#"{"rule":"api","key":"k"}"#,
+        ),
         (
             "/v1/commit",
             "post",
@@ -76,15 +114,30 @@ fn every_documented_route_answers_as_documented() {
             r#"{"reservation":"0123456789abcdef0123456789abcdef","ttl":9}"#,
         ),
         ("/v1/clients/{rule}/{key}", "get", "/v1/clients/api/k", ""),
-        ("/v1/clients/{rule}/{key}", "delete", "/v1/clients/api/k", ""),
+        (
+            "/v1/clients/{rule}/{key}",
+            "delete",
+            "/v1/clients/api/k",
+            "",
+        ),
         ("/v1/rules", "get", "/v1/rules", ""),
         ("/v1/top", "get", "/v1/top?rule=api", ""),
         ("/v1/top", "get", "/v1/top?rule=api&limit=0", ""),
         ("/v1/rates", "get", "/v1/rates?rule=api&above=1", ""),
         ("/v1/suggest", "get", "/v1/suggest?rule=api", ""),
         ("/v1/trial", "get", "/v1/trial?rule=api", ""),
-        ("/v1/trial", "put", "/v1/trial?rule=api", r#"{"limit":"gcra 1/s burst=4"}"#),
-        ("/v1/trial", "put", "/v1/trial?rule=api", r#"{"limit":"gcra 1/s burst=0"}"#),
+        (
+            "/v1/trial",
+            "put",
+            "/v1/trial?rule=api",
+            r#"{"limit":"gcra 1/s burst=4"}"#,
+        ),
+        (
+            "/v1/trial",
+            "put",
+            "/v1/trial?rule=api",
+            r#"{"limit":"gcra 1/s burst=0"}"#,
+        ),
         ("/v1/trial", "get", "/v1/trial?rule=api", ""),
         ("/v1/trial", "delete", "/v1/trial?rule=api", ""),
         ("/openapi.json", "get", "/openapi.json", ""),
@@ -96,16 +149,27 @@ fn every_documented_route_answers_as_documented() {
         let response = client.request(&method.to_uppercase(), path, json, body.as_bytes());
         let answers = &document["paths"][route][method]["responses"];
         let answer = &answers[response.status.to_string()];
-        assert!(!answer.is_null(), "{method} {path}: {} is not documented", response.status);
-        let Some(kind) = response.header("content-type") else { continue };
+        assert!(
+            !answer.is_null(),
+            "{method} {path}: {} is not documented",
+            response.status
+        );
+        let Some(kind) = response.header("content-type") else {
+            continue;
+        };
         let schema = &answer["content"][kind.split(';').next().unwrap()]["schema"];
-        assert!(!schema.is_null(), "{method} {path}: {kind} is not documented");
+        assert!(
+            !schema.is_null(),
+            "{method} {path}: {kind} is not documented"
+        );
         if kind.ends_with("json") && route != "/openapi.json" {
             conforms(&document, schema, &response.json());
         }
     }
     let documented = document["paths"].as_object().unwrap();
-    let missing = documented.keys().find(|path| !requests.iter().any(|(route, ..)| route == path));
+    let missing = documented
+        .keys()
+        .find(|path| !requests.iter().any(|(route, ..)| route == path));
     assert_eq!(missing, None, "documented and not tried");
 }
 
@@ -117,7 +181,9 @@ fn the_document_is_this_servers() {
     let closed = "[server]\ncheck_token = \"0123456789abcdef\"\nadmin = \"127.0.0.1:0\"\n";
     let closed = document(&TestServer::start(closed));
     assert!(closed.get("security").is_some() && closed["paths"].get("/metrics").is_none());
-    for method in ["get", "put", "post", "delete", "options", "head", "patch", "trace"] {
+    for method in [
+        "get", "put", "post", "delete", "options", "head", "patch", "trace",
+    ] {
         assert!(open["paths"]["/v1/authz"].get(method).is_some(), "{method}");
     }
 }

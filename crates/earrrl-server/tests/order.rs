@@ -46,7 +46,9 @@ fn ordered_requests_of_two_connections_are_judged_in_their_order() {
         for _ in 0..2 {
             scope.spawn(move || while !done.load(Relaxed) {});
         }
-        let answers = (0..TURNS).map(|turn| ask(&mut clients[turn % 2], turn % 17)).collect();
+        let answers = (0..TURNS)
+            .map(|turn| ask(&mut clients[turn % 2], turn % 17))
+            .collect();
         done.store(true, Relaxed);
         answers
     });

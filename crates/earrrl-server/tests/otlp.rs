@@ -45,9 +45,14 @@ impl MetricsService for Collector {
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
         let resources = request.into_inner().resource_metrics;
-        let scopes = resources.into_iter().flat_map(|resource| resource.scope_metrics);
+        let scopes = resources
+            .into_iter()
+            .flat_map(|resource| resource.scope_metrics);
         let metrics = scopes.flat_map(|scope| scope.metrics);
-        self.metrics.lock().unwrap().extend(metrics.map(|metric| (metric.name.clone(), metric)));
+        self.metrics
+            .lock()
+            .unwrap()
+            .extend(metrics.map(|metric| (metric.name.clone(), metric)));
         Ok(Response::new(Default::default()))
     }
 }
@@ -59,8 +64,13 @@ impl LogsService for Collector {
         request: Request<ExportLogsServiceRequest>,
     ) -> Result<Response<ExportLogsServiceResponse>, Status> {
         let resources = request.into_inner().resource_logs;
-        let scopes = resources.into_iter().flat_map(|resource| resource.scope_logs);
-        self.records.lock().unwrap().extend(scopes.flat_map(|scope| scope.log_records));
+        let scopes = resources
+            .into_iter()
+            .flat_map(|resource| resource.scope_logs);
+        self.records
+            .lock()
+            .unwrap()
+            .extend(scopes.flat_map(|scope| scope.log_records));
         Ok(Response::new(Default::default()))
     }
 }
@@ -68,16 +78,25 @@ impl LogsService for Collector {
 impl Collector {
     /// Serves on this listener until the test ends.
     fn serve(&self, listener: TcpListener) {
-        let (metrics, logs) =
-            (MetricsServiceServer::new(self.clone()), LogsServiceServer::new(self.clone()));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (metrics, logs) = (
+            MetricsServiceServer::new(self.clone()),
+            LogsServiceServer::new(self.clone()),
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         thread::spawn(move || {
             runtime.block_on(async {
                 listener.set_nonblocking(true).unwrap();
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let server =
-                    tonic::transport::Server::builder().add_service(metrics).add_service(logs);
-                server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
+                let server = tonic::transport::Server::builder()
+                    .add_service(metrics)
+                    .add_service(logs);
+                server
+                    .serve_with_incoming(TcpListenerStream::new(listener))
+                    .await
+                    .unwrap();
             });
         });
     }
@@ -141,7 +160,11 @@ fn config(listener: &TcpListener, rest: &str) -> String {
 fn a_collector_gets_metrics_and_events() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = TestServer::start(&config(&listener, "events = true"));
-    let check = || server.http().post("/v1/check", r#"{"rule":"login","key":"ann"}"#);
+    let check = || {
+        server
+            .http()
+            .post("/v1/check", r#"{"rule":"login","key":"ann"}"#)
+    };
     for _ in 0..5 {
         check();
     }
@@ -153,19 +176,37 @@ fn a_collector_gets_metrics_and_events() {
         collector.counter("earrrl_decisions_total", &denied) == Some(3.0)
     });
     assert_eq!(
-        collector.counter("earrrl_decisions_total", &[("outcome", "allow"), ("rule", "login")]),
+        collector.counter(
+            "earrrl_decisions_total",
+            &[("outcome", "allow"), ("rule", "login")]
+        ),
         Some(2.0)
     );
     let metrics = collector.metrics.lock().unwrap().clone();
-    let Some(Data::Histogram(times)) = &metrics["earrrl_request_seconds"].data else { panic!() };
+    let Some(Data::Histogram(times)) = &metrics["earrrl_request_seconds"].data else {
+        panic!()
+    };
     let point = &times.data_points[0];
     assert_eq!((point.count, point.bucket_counts.iter().sum()), (5, 5));
     assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
-    assert!(matches!(metrics["earrrl_connections"].data, Some(Data::Gauge(_))));
+    assert!(matches!(
+        metrics["earrrl_connections"].data,
+        Some(Data::Gauge(_))
+    ));
     let event = |kind: &str| [kind, "login", "ann"].map(str::to_owned);
-    until("the event arrives", || collector.events().contains(&event("earrrl.limited")));
-    assert_eq!(server.http().request("DELETE", "/v1/clients/login/ann", "", b"").status, 204);
-    until("the reset arrives", || collector.events().contains(&event("earrrl.reset")));
+    until("the event arrives", || {
+        collector.events().contains(&event("earrrl.limited"))
+    });
+    assert_eq!(
+        server
+            .http()
+            .request("DELETE", "/v1/clients/login/ann", "", b"")
+            .status,
+        204
+    );
+    until("the reset arrives", || {
+        collector.events().contains(&event("earrrl.reset"))
+    });
 }
 
 #[test]
@@ -177,7 +218,9 @@ fn an_endpoint_must_be_an_address() {
     std::fs::write(&file, text).unwrap();
     let checked = earrrl(&["config", "check", file.to_str().unwrap()]);
     assert!(
-        checked.err.contains("endpoint: expected host:port, http://host:port or https://host:port"),
+        checked
+            .err
+            .contains("endpoint: expected host:port, http://host:port or https://host:port"),
         "{}",
         checked.err
     );

@@ -20,7 +20,12 @@ fn overridden(count: usize) -> String {
     for nth in 0..count {
         let burst = 10 + nth % 3;
         let limit = format!("limit = \"gcra 1/h burst={burst}\"");
-        writeln!(text, "[[rule.override]]\nkey = {{ user = \"{}\" }}\n{limit}", user(nth)).unwrap();
+        writeln!(
+            text,
+            "[[rule.override]]\nkey = {{ user = \"{}\" }}\n{limit}",
+            user(nth)
+        )
+        .unwrap();
     }
     text
 }
@@ -32,7 +37,11 @@ fn user(nth: usize) -> String {
 fn start(count: usize) -> Process {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(overridden(count).as_bytes()).unwrap();
-    Process::spawn(Command::new(BINARY).args(["serve", "--config"]).arg(file.path()))
+    Process::spawn(
+        Command::new(BINARY)
+            .args(["serve", "--config"])
+            .arg(file.path()),
+    )
 }
 
 #[test]
@@ -41,9 +50,14 @@ fn the_memory_of_many_overrides_is_bounded() {
     let mut client = Client::connect(many.resp);
     for nth in [0, 1, MANY / 2, MANY - 1] {
         let answer = client.line(&format!("EARRRL.CHECK r {}", user(nth)));
-        let Reply::Array(figures) = &answer else { panic!("{answer:?}") };
+        let Reply::Array(figures) = &answer else {
+            panic!("{answer:?}")
+        };
         let left = (9 + nth % 3).to_string();
-        assert!(figures.contains(&Reply::bulk(&left)), "{left} of {answer:?}");
+        assert!(
+            figures.contains(&Reply::bulk(&left)),
+            "{left} of {answer:?}"
+        );
     }
     let taken = many.resident_kib().saturating_sub(none.resident_kib()) as usize * 1024;
     assert!(taken <= MANY * MOST, "{} bytes each", taken / MANY);
@@ -77,15 +91,28 @@ fn an_override_keeps_its_clients_when_its_limit_changes() {
         let body = format!(r#"{{"attributes":{{"user":"{user}","plan":"{plan}"}}}}"#);
         server.http().post("/v1/check", &body).json()["remaining"].clone()
     };
-    assert_eq!([ask("alice", ""), ask("alice", ""), ask("bob", "")], [19, 18, 4]);
+    assert_eq!(
+        [ask("alice", ""), ask("alice", ""), ask("bob", "")],
+        [19, 18, 4]
+    );
     // A user of two plans has a state under each of them.
-    assert_eq!([ask("carol", "pro"), ask("carol", "pro"), ask("carol", "free")], [29, 28, 29]);
+    assert_eq!(
+        [
+            ask("carol", "pro"),
+            ask("carol", "pro"),
+            ask("carol", "free")
+        ],
+        [29, 28, 29]
+    );
     assert_eq!(ask("carol", ""), 4);
     let reload = |config: &str| server.server.reload(Ok(support::parse(config))).unwrap();
     // The balance stays the same when the refill changes.
     reload(&rule("gcra 7/h burst=40", "gcra 3/h burst=50"));
     assert_eq!([ask("alice", ""), ask("bob", "")], [17, 3]);
-    assert_eq!([ask("carol", "pro"), ask("carol", "free"), ask("carol", "")], [27, 28, 3]);
+    assert_eq!(
+        [ask("carol", "pro"), ask("carol", "free"), ask("carol", "")],
+        [27, 28, 3]
+    );
     // A client starts afresh under another algorithm.
     reload(&rule("sliding-log 40/1h", "gcra 3/h burst=50"));
     assert_eq!([ask("alice", ""), ask("carol", "pro")], [39, 26]);

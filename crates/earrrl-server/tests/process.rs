@@ -31,12 +31,15 @@ fn idle_connections_take_four_kilobytes_at_most() {
     let count = room.saturating_sub(200).min(10_000);
     let process = Process::start(&["--capacity", "1000"]);
     let mut warm: Vec<Client> = (0..100).map(|_| Client::connect(process.resp)).collect();
-    warm.iter_mut().for_each(|client| drop(client.line("CL.THROTTLE k 1 1 1")));
+    warm.iter_mut()
+        .for_each(|client| drop(client.line("CL.THROTTLE k 1 1 1")));
     let before = process.resident_kib();
     let idle: Vec<TcpStream> = (0..count)
         .map(|_| {
             let mut stream = connect(process.resp);
-            stream.write_all(&encode(&[b"CL.THROTTLE", b"k", b"1", b"1", b"1"])).unwrap();
+            stream
+                .write_all(&encode(&[b"CL.THROTTLE", b"k", b"1", b"1", b"1"]))
+                .unwrap();
             stream
         })
         .collect();
@@ -46,7 +49,10 @@ fn idle_connections_take_four_kilobytes_at_most() {
     }
     let each = (process.resident_kib() - before) * 1024 / count;
     assert!(each <= 4096, "{each} bytes a connection");
-    assert_eq!(Client::connect(process.resp).line("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(
+        Client::connect(process.resp).line("PING"),
+        Reply::Simple("PONG".into())
+    );
 }
 
 #[test]
@@ -62,13 +68,18 @@ fn out_of_descriptors_is_survived() {
     while let Some(mut client) = (!crowd.is_empty()).then(|| crowd.remove(0)) {
         assert_eq!(client.line("PING"), Reply::Simple("PONG".into()));
     }
-    assert_eq!(http::Client::connect(process.http).get("/healthz").status, 200);
+    assert_eq!(
+        http::Client::connect(process.http).get("/healthz").status,
+        200
+    );
 }
 
 /// Returns the value of a metric of the server at `http`.
 fn metric<S: Read + Write>(mut client: http::Client<S>, name: &str) -> u64 {
     let text = client.get("/metrics").body;
-    let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+    let line = text
+        .lines()
+        .find(|line| line.split(' ').next() == Some(name));
     line.unwrap_or_else(|| panic!("no {name} in {text}"))
         .rsplit(' ')
         .next()
@@ -94,9 +105,15 @@ fn a_log_that_nobody_reads_ends_nothing() {
     let mut process = Process::spawn(&mut shell);
     process.close_log();
     exhaust_descriptors(process.resp);
-    assert_eq!(Client::connect(process.resp).line("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(
+        Client::connect(process.resp).line("PING"),
+        Reply::Simple("PONG".into())
+    );
     until("lines are lost", || {
-        metric(http::Client::connect(process.http), "earrrl_log_lines_lost_total") > 0
+        metric(
+            http::Client::connect(process.http),
+            "earrrl_log_lines_lost_total",
+        ) > 0
     });
     process.signal(Signal::TERM);
     assert!(process.child.wait().unwrap().success());
@@ -107,7 +124,10 @@ fn other_signals_end_nothing() {
     let process = Process::start(&[]);
     for signal in [Signal::USR1, Signal::USR2, Signal::QUIT, Signal::ALARM] {
         process.signal(signal);
-        assert_eq!(Client::connect(process.resp).line("PING"), Reply::Simple("PONG".into()));
+        assert_eq!(
+            Client::connect(process.resp).line("PING"),
+            Reply::Simple("PONG".into())
+        );
     }
 }
 
@@ -149,7 +169,10 @@ fn observed_keys_are_not_logged() {
         client.line("EARRRL.CHECK api secret-token");
     }
     let line = process.until_logged("over the limit").to_string();
-    assert!(line.contains("\"client\"") && !line.contains("secret-token"), "{line}");
+    assert!(
+        line.contains("\"client\"") && !line.contains("secret-token"),
+        "{line}"
+    );
 }
 
 /// Starts a server with these settings in `[server]`.
@@ -177,7 +200,11 @@ impl Reloading {
         command.args(["serve", "--log-json", "--config", file.to_str().unwrap()]);
         command.args(["--http", &http, "--resp", "127.0.0.1:0"]);
         let process = Killed(command.stderr(log).spawn().unwrap());
-        let server = Self { process, folder, burst: 5 };
+        let server = Self {
+            process,
+            folder,
+            burst: 5,
+        };
         until("it serves", || UnixStream::connect(server.socket()).is_ok());
         server
     }
@@ -197,7 +224,11 @@ impl Reloading {
     /// Changes the rule, and waits until the change is in force.
     fn reload(&mut self) {
         self.burst += 1;
-        std::fs::write(self.folder.path().join("limits.toml"), rule_file(self.burst)).unwrap();
+        std::fs::write(
+            self.folder.path().join("limits.toml"),
+            rule_file(self.burst),
+        )
+        .unwrap();
         kill_process(self.pid(), Signal::HUP).unwrap();
         until("it has reloaded", || {
             let rules = self.client().get("/v1/rules").json();
@@ -223,7 +254,9 @@ fn names_in_the_log_are_visible_ascii() {
     let rule = "[[rule]]\nname = \"dry\"\nlimit = \"gcra 1/h burst=1\"\nkey = \"user\"\naction = \"observe\"\n";
     std::fs::write(file.path(), rule).unwrap();
     let mut command = Command::new(BINARY);
-    command.args(["serve", "--config", file.path().to_str().unwrap()]).env("RUST_LOG", "debug");
+    command
+        .args(["serve", "--config", file.path().to_str().unwrap()])
+        .env("RUST_LOG", "debug");
     let mut process = Process::spawn(&mut command);
     let mut client = crate::support::resp::Client::connect(process.resp);
     let key = "<b>\u{202e}\x1b[2J\n\u{7f}".as_bytes();
@@ -239,11 +272,19 @@ fn names_in_the_log_are_visible_ascii() {
 fn a_log_goes_on_once_its_disk_has_room_again() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let mut server =
-        Reloading::start(OpenOptions::new().create(true).append(true).open(&log).unwrap());
+    let mut server = Reloading::start(
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap(),
+    );
     let written = || std::fs::read_to_string(&log).unwrap();
     let give_room = |server: &Reloading, current| {
-        let limit = Rlimit { current, ..getrlimit(Resource::Fsize) };
+        let limit = Rlimit {
+            current,
+            ..getrlimit(Resource::Fsize)
+        };
         prlimit(Some(server.pid()), Resource::Fsize, limit).unwrap();
     };
     let is_json = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
@@ -256,7 +297,9 @@ fn a_log_goes_on_once_its_disk_has_room_again() {
         let (lost, whole) = (server.lost(), written().lines().filter(is_json).count());
         give_room(&server, None);
         server.reload();
-        until("a line is written", || written().lines().filter(is_json).count() > whole);
+        until("a line is written", || {
+            written().lines().filter(is_json).count() > whole
+        });
         assert_eq!(server.lost(), lost);
         let torn = written().lines().filter(|line| !is_json(line)).count();
         assert!(torn <= round, "{}", written());
@@ -276,7 +319,9 @@ impl Drop for Killed {
 #[test]
 fn rules_and_addresses_come_from_the_command_line_and_the_environment() {
     let mut command = Command::new(BINARY);
-    command.args(["serve", "--rule", "login=gcra 1/s burst=7"]).env("EARRRL_CAPACITY", "1000");
+    command
+        .args(["serve", "--rule", "login=gcra 1/s burst=7"])
+        .env("EARRRL_CAPACITY", "1000");
     command.env("EARRRL_ALLOW_INLINE_RULES", "1");
     let process = Process::spawn(&mut command);
     let mut client = http::Client::connect(process.http);
@@ -290,7 +335,10 @@ fn rules_and_addresses_come_from_the_command_line_and_the_environment() {
 
     let server = format!("http://localhost:{}", process.http.port());
     let mut check = Command::new(BINARY);
-    let output = check.args(["check", "login", "alice"]).env("EARRRL_SERVER", &server).output();
+    let output = check
+        .args(["check", "login", "alice"])
+        .env("EARRRL_SERVER", &server)
+        .output();
     assert_eq!(output.unwrap().status.code(), Some(0));
     for (arguments, expected) in [
         (["serve", "--rule", "gcra 1/s"], "burst"),
@@ -299,7 +347,11 @@ fn rules_and_addresses_come_from_the_command_line_and_the_environment() {
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(expected),
+            "{}",
+            text(&output.stderr)
+        );
     }
 }
 
@@ -326,7 +378,9 @@ fn hammer(address: SocketAddr, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinH
             answered
         }
     };
-    (0..8).map(|number| std::thread::spawn(client(number))).collect()
+    (0..8)
+        .map(|number| std::thread::spawn(client(number)))
+        .collect()
 }
 
 #[test]
@@ -347,11 +401,18 @@ fn sigterm_under_load_loses_no_answer() {
     };
     while counted(&mut observer) < 1000 {}
     process.signal(Signal::TERM);
-    let answered: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    let answered: u64 = clients
+        .into_iter()
+        .map(|client| client.join().unwrap())
+        .sum();
     assert!(answered >= 1000);
     assert!(process.child.wait().unwrap().success());
     let stopped = process.until_logged("stopped");
-    assert_eq!(stopped["fields"]["decisions"].as_u64(), Some(answered), "{stopped}");
+    assert_eq!(
+        stopped["fields"]["decisions"].as_u64(),
+        Some(answered),
+        "{stopped}"
+    );
 }
 
 /// Starts a server that inherits this listener, as systemd does it.
@@ -369,7 +430,10 @@ fn a_restart_by_socket_activation_refuses_nobody() {
     let address = listener.local_addr().unwrap();
     let mut first = activated(&listener);
     assert_eq!(first.resp, address);
-    assert_eq!(Client::connect(address).line("PING"), Reply::Simple("PONG".into()));
+    assert_eq!(
+        Client::connect(address).line("PING"),
+        Reply::Simple("PONG".into())
+    );
     first.signal(Signal::TERM);
     assert!(first.child.wait().unwrap().success());
     // No server is running now; the client waits in the backlog for the next one.
@@ -387,10 +451,16 @@ fn idle_clients_hold_up_no_restart() {
     let mut process = Process::start(&["--config", file.to_str().unwrap()]);
     let mut pool: Vec<Client> = (0..100).map(|_| Client::connect(process.resp)).collect();
     pool.iter_mut().for_each(|client| drop(client.line("PING")));
-    let mut web: Vec<_> = (0..20).map(|_| http::Client::connect(process.http)).collect();
-    web.iter_mut().take(10).for_each(|client| drop(client.get("/healthz")));
+    let mut web: Vec<_> = (0..20)
+        .map(|_| http::Client::connect(process.http))
+        .collect();
+    web.iter_mut()
+        .take(10)
+        .for_each(|client| drop(client.get("/healthz")));
     process.signal(Signal::TERM);
-    until("it has stopped", || process.child.try_wait().unwrap().is_some());
+    until("it has stopped", || {
+        process.child.try_wait().unwrap().is_some()
+    });
     assert!(process.child.wait().unwrap().success());
     assert!(pool.iter_mut().all(|client| client.rest().is_empty()));
 }
@@ -411,16 +481,27 @@ fn garbage_under_load_leaves_the_rules_in_force() {
     process.until_logged("not reloaded");
     let ready = observer.get("/readyz");
     assert_eq!(ready.status, 200);
-    assert!(ready.json()["reload_error"].as_str().unwrap().contains("limits.toml:3:"));
+    assert!(
+        ready.json()["reload_error"]
+            .as_str()
+            .unwrap()
+            .contains("limits.toml:3:")
+    );
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 5);
 
     // The server must notice the change of the file without a signal.
     write(&rule_file(77));
     process.until_logged("reloaded");
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 77);
-    assert_eq!(observer.get("/readyz").json()["reload_error"], serde_json::Value::Null);
+    assert_eq!(
+        observer.get("/readyz").json()["reload_error"],
+        serde_json::Value::Null
+    );
     stop.store(true, Relaxed);
-    let answered: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    let answered: u64 = clients
+        .into_iter()
+        .map(|client| client.join().unwrap())
+        .sum();
     assert!(answered > 0);
 }
 
@@ -437,7 +518,16 @@ fn a_reload_refused_for_want_of_descriptors_is_tried_again() {
     let config = |burst| rule_file(burst) + &authority.table("listeners = [\"grpc\"]");
     std::fs::write(&file, config(5)).unwrap();
     let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -n 40; exec \"$@\"", "sh", BINARY, "serve", "--config"]).arg(&file);
+    shell
+        .args([
+            "-c",
+            "ulimit -n 40; exec \"$@\"",
+            "sh",
+            BINARY,
+            "serve",
+            "--config",
+        ])
+        .arg(&file);
     let mut process = Process::spawn(&mut shell);
     let mut observer = http::Client::connect(process.http);
     assert_eq!(observer.get("/healthz").status, 200);
@@ -446,7 +536,13 @@ fn a_reload_refused_for_want_of_descriptors_is_tried_again() {
     std::fs::write(&file, config(77)).unwrap();
     process.signal(Signal::HUP);
     let refused = process.until_logged("not reloaded");
-    assert!(refused["fields"]["error"].as_str().unwrap().contains("open files"), "{refused}");
+    assert!(
+        refused["fields"]["error"]
+            .as_str()
+            .unwrap()
+            .contains("open files"),
+        "{refused}"
+    );
     assert_eq!(observer.get("/v1/rules").json()["rules"][0]["quota"], 5);
     authority.issue("server", &["localhost"]);
     process.until_logged("certificates not reloaded");
@@ -485,11 +581,20 @@ fn tokens_and_keys_may_be_a_units_credentials() {
     assert!(shake(&client, process.resp).is_ok());
 
     let mut check = Command::new(BINARY);
-    let check = check.args(["config", "check"]).arg(&file).env_remove("CREDENTIALS_DIRECTORY");
+    let check = check
+        .args(["config", "check"])
+        .arg(&file)
+        .env_remove("CREDENTIALS_DIRECTORY");
     let output = check.output().unwrap();
     let error = text(&output.stderr);
-    assert!(error.contains(":2:20: check_token_file: CREDENTIALS_DIRECTORY is not set"), "{error}");
-    assert!(error.contains(":4:8: ") && error.contains(":5:7: "), "{error}");
+    assert!(
+        error.contains(":2:20: check_token_file: CREDENTIALS_DIRECTORY is not set"),
+        "{error}"
+    );
+    assert!(
+        error.contains(":4:8: ") && error.contains(":5:7: "),
+        "{error}"
+    );
 }
 
 #[test]
@@ -498,7 +603,14 @@ fn a_hangup_before_it_serves_is_a_reload_after() {
     let [file, next] = ["limits.toml", "next"].map(|name| folder.path().join(name));
     make_pipe(&file);
     let mut command = Command::new(BINARY);
-    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--config"]);
+    command.args([
+        "serve",
+        "--http",
+        "127.0.0.1:0",
+        "--resp",
+        "127.0.0.1:0",
+        "--config",
+    ]);
     let mut process = Process::begin(command.arg(&file));
     let mut pipe = pipe_that_is_read(&file);
     process.signal(Signal::HUP);
@@ -524,7 +636,9 @@ fn a_reload_that_never_ends_holds_up_no_stop() {
     let _pipe = pipe_that_is_read(&file);
     process.until_logged("a reload has taken 5 s and goes on");
     process.signal(Signal::TERM);
-    until("it has stopped", || process.child.try_wait().unwrap().is_some());
+    until("it has stopped", || {
+        process.child.try_wait().unwrap().is_some()
+    });
     assert!(process.child.wait().unwrap().success());
 }
 
@@ -533,7 +647,12 @@ fn listeners_can_be_turned_off() {
     for (flag, other) in [("--http", "--resp"), ("--resp", "--http")] {
         let mut command = Command::new(BINARY);
         command.args(["serve", flag, "off", other, "127.0.0.1:0", "--log-json"]);
-        let mut process = Killed(command.stderr(std::process::Stdio::piped()).spawn().unwrap());
+        let mut process = Killed(
+            command
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
         let mut log = std::io::BufReader::new(process.0.stderr.take().unwrap());
         let mut line = String::new();
         std::io::BufRead::read_line(&mut log, &mut line).unwrap();
@@ -542,7 +661,11 @@ fn listeners_can_be_turned_off() {
         assert_ne!(serving["fields"][&other[2..]], "off", "{line}");
     }
     let output = run(&["serve", "--http", "of"]);
-    assert!(text(&output.stderr).contains("or \"off\""), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("or \"off\""),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
@@ -550,39 +673,94 @@ fn other_machines_are_not_served_unasked() {
     let output = run(&["serve", "--http", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
-    assert!(error.contains("--allow-remote") && error.lines().count() == 1, "{error}");
+    assert!(
+        error.contains("--allow-remote") && error.lines().count() == 1,
+        "{error}"
+    );
 }
 
 #[test]
 fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
     for (arguments, hint) in [
-        (&["serve", "-c", "/nowhere.toml"][..], "/nowhere.toml: No such file"),
+        (
+            &["serve", "-c", "/nowhere.toml"][..],
+            "/nowhere.toml: No such file",
+        ),
         (&["serve", "--http", "x"], "\"8080\" for this machine only"),
-        (&["serve", "--port", "6379"], "'--port' found; --http 8080 or --resp 6380?"),
-        (&["serve", "--port=6379", "--http", "off"], "; --http 8080 or --resp 6380?"),
-        (&["serve", "limits.toml"], "did you mean --config limits.toml?"),
+        (
+            &["serve", "--port", "6379"],
+            "'--port' found; --http 8080 or --resp 6380?",
+        ),
+        (
+            &["serve", "--port=6379", "--http", "off"],
+            "; --http 8080 or --resp 6380?",
+        ),
+        (
+            &["serve", "limits.toml"],
+            "did you mean --config limits.toml?",
+        ),
         (&["version"], "did you mean `earrrl --version`?"),
-        (&["-c", "/nowhere.toml"], "a command comes first, as in `earrrl serve`"),
-        (&["serve", "--http", ":8080"], "\"8080\", is for this machine only"),
+        (
+            &["-c", "/nowhere.toml"],
+            "a command comes first, as in `earrrl serve`",
+        ),
+        (
+            &["serve", "--http", ":8080"],
+            "\"8080\", is for this machine only",
+        ),
         (&["server"], "'serve'"),
         (&["serve", "--rule", "A b=gcra 1/s burst=5"], "name: `A b`"),
-        (&["serve", "--rule", "a=gcra 1/s burst=0.5"], "cost: 1 can never pass"),
-        (&["serve", "--rule", "a=gcra 1/s burst=5;;b=gcra 1/s;"], "burst"),
+        (
+            &["serve", "--rule", "a=gcra 1/s burst=0.5"],
+            "cost: 1 can never pass",
+        ),
+        (
+            &["serve", "--rule", "a=gcra 1/s burst=5;;b=gcra 1/s;"],
+            "burst",
+        ),
         (&["serve", "--rule", " ; "], "expected NAME=RULE"),
         (&["serve", "--capacity", "-1"], "'-1' for '--capacity <N>'"),
-        (&["serve", "--http", "off", "--resp", "off"], "http and resp are off"),
-        (&["serve", "--http", "127.0.0.1:46311", "--resp", "127.0.0.1:46311"], "; http has it"),
-        (&["serve", "--envoy-algorithm", "gcra"], "--envoy-algorithm: only with descriptors"),
-        (&["serve", "--envoy-config", "/nonexist"], "--envoy-config: /nonexist: No such file"),
-        (&["check", "a", "b", "--cost", "-1"], "`-1` is not a decimal number"),
-        (&["simulate", "--seed", "x"], "expected a whole number, 0 or more"),
+        (
+            &["serve", "--http", "off", "--resp", "off"],
+            "http and resp are off",
+        ),
+        (
+            &[
+                "serve",
+                "--http",
+                "127.0.0.1:46311",
+                "--resp",
+                "127.0.0.1:46311",
+            ],
+            "; http has it",
+        ),
+        (
+            &["serve", "--envoy-algorithm", "gcra"],
+            "--envoy-algorithm: only with descriptors",
+        ),
+        (
+            &["serve", "--envoy-config", "/nonexist"],
+            "--envoy-config: /nonexist: No such file",
+        ),
+        (
+            &["check", "a", "b", "--cost", "-1"],
+            "`-1` is not a decimal number",
+        ),
+        (
+            &["simulate", "--seed", "x"],
+            "expected a whole number, 0 or more",
+        ),
         (&["simulate", "--duration", "0s"], "expected a time above 0"),
         (&["replay", "--expire", "0s"], "expected a time above 0"),
         (&["man", "/nonexist/x"], "/nonexist/x/"),
     ] {
         let output = run(arguments);
         let error = text(&output.stderr);
-        assert_eq!((output.status.code(), error.lines().count()), (Some(2), 1), "{error}");
+        assert_eq!(
+            (output.status.code(), error.lines().count()),
+            (Some(2), 1),
+            "{error}"
+        );
         assert!(error.contains(hint), "{arguments:?}: {error}");
     }
 }
@@ -594,8 +772,14 @@ fn a_second_server_on_the_same_port_is_an_error() {
     let output = run(&["serve", "--http", "127.0.0.1:0", "--resp", &address]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
-    assert!(error.contains(&format!("can't listen on {address}")), "{error}");
-    assert!(error.contains("; `--resp off` if no client needs it"), "{error}");
+    assert!(
+        error.contains(&format!("can't listen on {address}")),
+        "{error}"
+    );
+    assert!(
+        error.contains("; `--resp off` if no client needs it"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -606,9 +790,17 @@ fn check_asks_a_running_server() {
     let allowed = check(&["default", "alice"]);
     assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
     assert!(text(&allowed.stdout).starts_with("{\"allowed\":true,"));
-    assert_eq!(check(&["default", "alice", "--cost", "100", "-q"]).status.code(), Some(0));
+    assert_eq!(
+        check(&["default", "alice", "--cost", "100", "-q"])
+            .status
+            .code(),
+        Some(0)
+    );
     assert_eq!(check(&["default", "alice"]).status.code(), Some(1));
-    assert_eq!(check(&["default", "alice", "--peek"]).status.code(), Some(1));
+    assert_eq!(
+        check(&["default", "alice", "--peek"]).status.code(),
+        Some(1)
+    );
     let unknown = check(&["nothing", "alice"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert_eq!(text(&unknown.stderr).lines().count(), 1);
@@ -625,10 +817,16 @@ fn config_check_tells_every_mistake() {
     let good = check("[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\n");
     assert_eq!(good.status.code(), Some(0));
     let printed = text(&good.stdout);
-    assert!(printed.contains("a: gcra 1/s burst=5: 5 requests at once"), "{printed}");
+    assert!(
+        printed.contains("a: gcra 1/s burst=5: 5 requests at once"),
+        "{printed}"
+    );
     let empty = check("version = 1\n");
     assert_eq!(empty.status.code(), Some(2));
-    assert!(text(&empty.stderr).contains("0 rules: nothing is limited"), "{empty:?}");
+    assert!(
+        text(&empty.stderr).contains("0 rules: nothing is limited"),
+        "{empty:?}"
+    );
     assert_eq!(check("rules = \"none\"\n").status.code(), Some(0));
     let no_yaml = run(&["config", "check", folder.path().to_str().unwrap()]);
     let error = text(&no_yaml.stderr);
@@ -652,23 +850,51 @@ fn config_check_tells_every_mistake() {
         error.contains("limits.toml:2:8: [server.tls] /nowhere/c.pem: No such file"),
         "{error}"
     );
-    assert_eq!(run(&["config", "check", "/nonexistent"]).status.code(), Some(2));
+    assert_eq!(
+        run(&["config", "check", "/nonexistent"]).status.code(),
+        Some(2)
+    );
     for (setting, right) in [
-        ("[engine]\nstate = \"/dev/null\"", "state: /dev/null is something else already"),
-        ("[server]\nhttp = \"unix:/nonexist/x\"", "http: the folder of /nonexist/x: No such file"),
-        ("[server]\nresp = \"unix:/etc/hostname\"", "resp: /etc/hostname is something else"),
+        (
+            "[engine]\nstate = \"/dev/null\"",
+            "state: /dev/null is something else already",
+        ),
+        (
+            "[server]\nhttp = \"unix:/nonexist/x\"",
+            "http: the folder of /nonexist/x: No such file",
+        ),
+        (
+            "[server]\nresp = \"unix:/etc/hostname\"",
+            "resp: /etc/hostname is something else",
+        ),
         (
             "[server]\nevents_file = \"/nonexist/x\"",
             "events_file: the folder of /nonexist/x: No such",
         ),
-        ("[server]\nevents_file = \"/tmp\"", "events_file: /tmp is something else already"),
-        ("[server]\nhttp = \":9166\"", "http: 0.0.0.0:9166 can be reached"),
-        ("[server]\nhttp = \":9166\"", "allow_remote = true in [server]"),
+        (
+            "[server]\nevents_file = \"/tmp\"",
+            "events_file: /tmp is something else already",
+        ),
+        (
+            "[server]\nhttp = \":9166\"",
+            "http: 0.0.0.0:9166 can be reached",
+        ),
+        (
+            "[server]\nhttp = \":9166\"",
+            "allow_remote = true in [server]",
+        ),
     ] {
         let wrong = check(&format!("rules = \"none\"\n{setting}\n"));
         let error = text(&wrong.stderr);
-        assert_eq!((wrong.status.code(), error.lines().count()), (Some(2), 1), "{error}");
-        assert!(error.contains("limits.toml: ") && error.contains(right), "{error}");
+        assert_eq!(
+            (wrong.status.code(), error.lines().count()),
+            (Some(2), 1),
+            "{error}"
+        );
+        assert!(
+            error.contains("limits.toml: ") && error.contains(right),
+            "{error}"
+        );
     }
 }
 
@@ -692,14 +918,22 @@ fn config_check_tells_of_tables_beyond_memory() {
 fn the_containers_health_check_tells_health() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/Dockerfile");
     let dockerfile = std::fs::read_to_string(folder).unwrap();
-    let line = dockerfile.lines().find(|line| line.starts_with("HEALTHCHECK ")).unwrap();
+    let line = dockerfile
+        .lines()
+        .find(|line| line.starts_with("HEALTHCHECK "))
+        .unwrap();
     let words: Vec<String> = serde_json::from_str(line.split_once(" CMD ").unwrap().1).unwrap();
     let mut process = Process::start(&[]);
     let port = process.http.port().to_string();
     let healthy = || {
         let words = words.iter().map(|word| word.replace("8080", &port));
         let words: Vec<String> = words.collect();
-        Command::new(&words[0]).args(&words[1..]).output().unwrap().status.success()
+        Command::new(&words[0])
+            .args(&words[1..])
+            .output()
+            .unwrap()
+            .status
+            .success()
     };
     assert!(healthy());
     process.signal(Signal::TERM);
@@ -717,10 +951,24 @@ fn the_example_configuration_is_valid() {
 #[test]
 fn every_command_has_a_manual_page() {
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(run(&["man", folder.path().to_str().unwrap()]).status.code(), Some(0));
-    for page in ["earrrl", "earrrl-serve", "earrrl-replay", "earrrl-config-check"] {
+    assert_eq!(
+        run(&["man", folder.path().to_str().unwrap()]).status.code(),
+        Some(0)
+    );
+    for page in [
+        "earrrl",
+        "earrrl-serve",
+        "earrrl-replay",
+        "earrrl-config-check",
+    ] {
         let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).unwrap();
-        for section in ["SYNOPSIS", "EXAMPLES", "\"EXIT STATUS\"", "FILES", "\"SEE ALSO\""] {
+        for section in [
+            "SYNOPSIS",
+            "EXAMPLES",
+            "\"EXIT STATUS\"",
+            "FILES",
+            "\"SEE ALSO\"",
+        ] {
             // The command without a subcommand has no examples section.
             let found = text.contains(&format!(".SH {section}\n")) || page == "earrrl";
             assert!(found, "{page}: {section}: {text}");
@@ -732,6 +980,9 @@ fn every_command_has_a_manual_page() {
 fn completions_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let output = run(&["completions", shell]);
-        assert!(output.status.success() && text(&output.stdout).contains("earrrl"), "{shell}");
+        assert!(
+            output.status.success() && text(&output.stdout).contains("earrrl"),
+            "{shell}"
+        );
     }
 }

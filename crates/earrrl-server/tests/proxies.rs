@@ -59,7 +59,13 @@ fn traefik_keeps_out_who_hammers() {
 
 fn run_envoy(config: &str) -> Command {
     let mut command = Command::new(installed("bin/envoy"));
-    command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn"]);
+    command.args([
+        "--use-dynamic-base-id",
+        "--concurrency",
+        "1",
+        "--log-level",
+        "warn",
+    ]);
     command.args(["-c", config]);
     command
 }
@@ -90,7 +96,10 @@ fn envoys_clients_of_grpc_see_that_the_resource_is_exhausted() {
     for config in ["grpc.yaml", "http.yaml"] {
         let limiter = Limiter::start(429);
         let proxy = envoy(&limiter, config);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let codes = runtime.block_on(async {
             let channel = grpc::connect(proxy.address).await;
             let mut codes = Vec::new();
@@ -103,7 +112,10 @@ fn envoys_clients_of_grpc_see_that_the_resource_is_exhausted() {
             codes
         });
         let exhausted = tonic::Code::ResourceExhausted;
-        let denied = codes.iter().map(|code| *code == exhausted).collect::<Vec<_>>();
+        let denied = codes
+            .iter()
+            .map(|code| *code == exhausted)
+            .collect::<Vec<_>>();
         assert_eq!(denied, [false, false, false, true], "{config}: {codes:?}");
     }
 }
@@ -138,16 +150,22 @@ fn traefik_stays_open_without_us() {
 #[test]
 fn the_proxies_serve_with_a_wrong_token() {
     let limiter = limiter_with_a_token();
-    for proxy in [caddy(&limiter), traefik(&limiter), envoy(&limiter, "grpc.yaml")] {
+    for proxy in [
+        caddy(&limiter),
+        traefik(&limiter),
+        envoy(&limiter, "grpc.yaml"),
+    ] {
         serves_with_a_wrong_token(&proxy);
     }
 }
 
 #[test]
 fn the_proxies_keep_their_own_token() {
-    for (recipe, mut command) in
-        [("caddy", run_caddy()), ("traefik", run_traefik()), ("envoy", run_envoy("grpc.yaml"))]
-    {
+    for (recipe, mut command) in [
+        ("caddy", run_caddy()),
+        ("traefik", run_traefik()),
+        ("envoy", run_envoy("grpc.yaml")),
+    ] {
         let limiter = limiter_with_a_token();
         let change = |_: &Path, text: &str| with_the_token(text);
         keeps_its_own_token(&Proxy::start_with(recipe, &limiter, &mut command, change));
@@ -160,7 +178,9 @@ fn the_proxies_can_refuse_requests_without_us() {
     let statuses = |while_gone| (429, while_gone);
     stays_closed_without_us("caddy", &mut run_caddy(), statuses(503), |text| {
         let last = "# earrrl does not answer: serve without it.\n";
-        let Some((before, after)) = text.split_once(last) else { return text.to_owned() };
+        let Some((before, after)) = text.split_once(last) else {
+            return text.to_owned();
+        };
         let (_two_lines, after) = after.split_once("\n\t}").unwrap();
         format!("{before}respond 503\n\t}}{after}")
     });

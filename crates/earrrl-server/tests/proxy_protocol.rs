@@ -16,7 +16,9 @@ use crate::support::{TestServer, connect, installed, resp, until};
 fn named(address: SocketAddr, client: &str) -> TcpStream {
     let family = if client.contains(':') { "TCP6" } else { "TCP4" };
     let mut stream = connect(address);
-    stream.write_all(format!("PROXY {family} {client} {client} 4711 80\r\n").as_bytes()).unwrap();
+    stream
+        .write_all(format!("PROXY {family} {client} {client} 4711 80\r\n").as_bytes())
+        .unwrap();
     stream
 }
 
@@ -31,9 +33,22 @@ fn asks(server: &TestServer, client: &str, headers: &str) -> [u16; 2] {
 /// Returns what curl, which sends a head of version 1, prints for a request.
 fn curl(arguments: &[&str]) -> String {
     let mut curl = Command::new("curl");
-    curl.args(["-sS", "--haproxy-protocol", "-w", "%{http_code} %{http_version}"]);
-    let output = curl.args(["-o", "/dev/null"]).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    curl.args([
+        "-sS",
+        "--haproxy-protocol",
+        "-w",
+        "%{http_code} %{http_version}",
+    ]);
+    let output = curl
+        .args(["-o", "/dev/null"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -44,9 +59,15 @@ fn the_head_names_the_client() {
     assert_eq!(asks(&server, "2001:db8::7", ""), [200, 429]);
     assert_eq!(asks(&server, "2001:db8::8", ""), [429, 429], "the same /64");
     // Only a client that is a trusted proxy itself may report another client.
-    assert_eq!(asks(&server, "192.0.2.8", "X-Forwarded-For: 192.0.2.9\r\n"), [200, 429]);
+    assert_eq!(
+        asks(&server, "192.0.2.8", "X-Forwarded-For: 192.0.2.9\r\n"),
+        [200, 429]
+    );
     assert_eq!(asks(&server, "192.0.2.9", ""), [200, 429]);
-    assert_eq!(asks(&server, "127.0.0.1", "X-Forwarded-For: 192.0.2.9\r\n"), [429, 429]);
+    assert_eq!(
+        asks(&server, "127.0.0.1", "X-Forwarded-For: 192.0.2.9\r\n"),
+        [429, 429]
+    );
     // A load balancer that names no client is the client itself.
     let mut own = connect(server.http);
     own.write_all(b"PROXY UNKNOWN\r\n").unwrap();
@@ -67,7 +88,10 @@ fn every_protocol_follows_a_head() {
     assert_eq!(curl(&["--http2-prior-knowledge", &rules]), "200 2");
     let grpc = format!("http://{}/grpc.health.v1.Health/Check", server.grpc);
     let kind = "content-type: application/grpc";
-    assert_eq!(curl(&["--http2-prior-knowledge", "-H", kind, "-d", "x", &grpc]), "200 2");
+    assert_eq!(
+        curl(&["--http2-prior-knowledge", "-H", kind, "-d", "x", &grpc]),
+        "200 2"
+    );
 
     let server = balanced_server(&authority.table(""));
     let url = format!("https://localhost:{}/v1/rules", server.http.port());
@@ -89,7 +113,11 @@ fn answer_to(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn a_connection_without_a_valid_head_is_closed_and_counted() {
     let server = balanced_server("");
-    let long = [b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".as_slice(), &[0; 5000]].concat();
+    let long = [
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".as_slice(),
+        &[0; 5000],
+    ]
+    .concat();
     let bad: [&[u8]; 7] = [
         b"GET /v1/authz HTTP/1.1\r\nHost: a\r\n\r\n",
         b"*1\r\n$4\r\nPING\r\n",
@@ -115,9 +143,17 @@ fn a_connection_without_a_valid_head_is_closed_and_counted() {
 #[test]
 fn a_head_that_does_not_arrive_is_given_up() {
     let server = balanced_server("request_timeout = \"1s\"");
-    for bytes in [&b""[..], b"PROXY TCP4 192.0.2.7 192.0.2.7 1 1", b"\r\n\r\n\0\r\nQUIT\n\x21\x11"]
-    {
-        assert_eq!(answer_to(server.http, bytes), b"", "{}", bytes.escape_ascii());
+    for bytes in [
+        &b""[..],
+        b"PROXY TCP4 192.0.2.7 192.0.2.7 1 1",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11",
+    ] {
+        assert_eq!(
+            answer_to(server.http, bytes),
+            b"",
+            "{}",
+            bytes.escape_ascii()
+        );
     }
     assert_eq!(heads(&server, "late"), 3);
 }
@@ -133,7 +169,12 @@ fn only_trusted_proxies_are_served() {
     assert_eq!(answer_to(server.http, &head[36..]), b"");
     assert_eq!(heads(&server, "untrusted"), 2);
     // Other listeners expect no head.
-    assert_eq!(Client::connect(server.admin.unwrap()).get("/healthz").status, 200);
+    assert_eq!(
+        Client::connect(server.admin.unwrap())
+            .get("/healthz")
+            .status,
+        200
+    );
     assert_eq!(server.resp().line("PING"), Reply::Simple("PONG".into()));
 }
 
@@ -146,13 +187,17 @@ fn connections_are_counted_by_the_client_that_is_named() {
         (redis, reply)
     };
     let pong = Reply::Simple("PONG".into());
-    let kept: Vec<_> = (0..6).map(|number| ping(&format!("192.0.2.{}", number / 2))).collect();
+    let kept: Vec<_> = (0..6)
+        .map(|number| ping(&format!("192.0.2.{}", number / 2)))
+        .collect();
     assert!(kept.iter().all(|(_, reply)| *reply == pong));
     let mut refused = resp::Client::over(named(server.resp, "192.0.2.1"));
     let why = Reply::Error("ERR too many connections from this address".into());
     assert_eq!(refused.reply(), why);
     drop(kept);
-    until("its places are free", || server.server.connections.is_empty());
+    until("its places are free", || {
+        server.server.connections.is_empty()
+    });
     assert_eq!(ping("192.0.2.1").1, pong);
 }
 
@@ -161,7 +206,13 @@ fn envoys_clients_are_limited_one_by_one() {
     for version in ["V1", "V2"] {
         let server = balanced_server("");
         let mut command = Command::new(installed("bin/envoy"));
-        command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn"]);
+        command.args([
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "--log-level",
+            "warn",
+        ]);
         command.args(["-c", "balancer.yaml"]);
         let balancer = Balancer::start("envoy/balancer.yaml", &server, &mut command, |text| {
             text.replace("version: V2", &format!("version: {version}"))

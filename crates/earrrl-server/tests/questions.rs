@@ -29,23 +29,35 @@ async fn ask(server: SocketAddr, headers: &[(String, String)]) -> (StatusCode, H
     for (name, value) in headers {
         request = request.header(name, value);
     }
-    let (response, _) = client.send_request(request.body(()).unwrap(), true).unwrap();
+    let (response, _) = client
+        .send_request(request.body(()).unwrap(), true)
+        .unwrap();
     let answer = response.await.unwrap();
     connection.abort();
     (answer.status(), answer.headers().clone())
 }
 
 fn headers(count: usize, length: usize) -> Vec<(String, String)> {
-    (0..count).map(|number| (format!("x-{number}"), "v".repeat(length))).collect()
+    (0..count)
+        .map(|number| (format!("x-{number}"), "v".repeat(length)))
+        .collect()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 #[test]
 fn large_heads_are_judged_over_http2() {
-    for headers in [headers(256, 1), headers(256, 240), headers(8, 8_000), headers(1, 64_000)] {
+    for headers in [
+        headers(256, 1),
+        headers(256, 240),
+        headers(8, 8_000),
+        headers(1, 64_000),
+    ] {
         let (server, _) = TestServer::manual(RULES);
         let statuses: Vec<u16> = runtime().block_on(async {
             let mut statuses = Vec::new();
@@ -83,14 +95,27 @@ fn full(more: &str) -> (TestServer, Vec<TcpStream>) {
 #[test]
 fn without_memory_a_small_question_is_judged_and_a_large_one_denied() {
     let (server, _held) = full(&format!("[authz]\ndeny_status = 403\n{RULES}"));
-    let small = || server.http().request("GET", "/v1/authz", "X-Forwarded-Uri: /\r\n", b"");
+    let small = || {
+        server
+            .http()
+            .request("GET", "/v1/authz", "X-Forwarded-Uri: /\r\n", b"")
+    };
     assert_eq!([(); 4].map(|()| small().status), [200, 200, 200, 403]);
     let long = format!("X-Long: {}\r\n", "v".repeat(60_000));
     let answer = server.http().request("GET", "/v1/authz", &long, b"");
-    assert_eq!((answer.status, answer.header("x-ratelimit-action")), (403, Some("deny")));
+    assert_eq!(
+        (answer.status, answer.header("x-ratelimit-action")),
+        (403, Some("deny"))
+    );
     assert!(answer.body.contains("no memory"), "{answer:?}");
     // A client that is no proxy gets the reason as an error.
-    assert_eq!(server.http().request("GET", "/v1/rules", &long[..15_000], b"\r\n").status, 503);
+    assert_eq!(
+        server
+            .http()
+            .request("GET", "/v1/rules", &long[..15_000], b"\r\n")
+            .status,
+        503
+    );
 
     let (status, headers) = runtime().block_on(ask(server.http, &headers(1, 60_000)));
     assert_eq!(
@@ -106,12 +131,21 @@ fn without_memory_large_calls_of_envoy_are_denied() {
     let answers = checked(&server, vec![check("192.0.2.7", "GET", &long, &[])]);
     let answer: &CheckResponse = answers[0].as_ref().unwrap();
     assert_eq!(answer.status.as_ref().unwrap().code, 8);
-    assert!(matches!(answer.http_response, Some(HttpResponse::Denied(_))));
+    assert!(matches!(
+        answer.http_response,
+        Some(HttpResponse::Denied(_))
+    ));
 
-    let entry = Entry { key: "user".into(), value: long.as_str().into() };
+    let entry = Entry {
+        key: "user".into(),
+        value: long.as_str().into(),
+    };
     let request = RateLimitRequest {
         domain: "shop".into(),
-        descriptors: vec![RateLimitDescriptor { entries: vec![entry], ..Default::default() }],
+        descriptors: vec![RateLimitDescriptor {
+            entries: vec![entry],
+            ..Default::default()
+        }],
         hits_addend: 1,
     };
     let answer: RateLimitResponse = runtime().block_on(async {

@@ -47,14 +47,20 @@ fn engine(server: &TestServer) -> Value {
 
 fn remaining(server: &TestServer, key: &str) -> u64 {
     let body = format!("{{\"rule\":\"api\",\"key\":\"{key}\"}}");
-    server.http().post("/v1/check", &body).json()["remaining"].as_u64().unwrap()
+    server.http().post("/v1/check", &body).json()["remaining"]
+        .as_u64()
+        .unwrap()
 }
 
 /// Returns the value of a metric, which is given with its labels.
 fn metric(server: &TestServer, name: &str) -> f64 {
     let text = server.http().get("/metrics").body;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}"))
+        .parse()
+        .unwrap()
 }
 
 /// Returns the names of the metrics that a text contains, of a histogram only the histogram's.
@@ -77,9 +83,15 @@ fn alerts_and_the_dashboard_use_metrics_that_exist() {
     let balanced = TestServer::start(behind_a_balancer);
     drop(std::net::TcpStream::connect(balanced.resp).unwrap());
     until("the connection without a head is counted", || {
-        balanced.http().get("/metrics").body.contains("earrrl_proxy_heads_total{")
+        balanced
+            .http()
+            .get("/metrics")
+            .body
+            .contains("earrrl_proxy_heads_total{")
     });
-    let metrics = [&server, &balanced].map(|one| one.http().get("/metrics").body).concat();
+    let metrics = [&server, &balanced]
+        .map(|one| one.http().get("/metrics").body)
+        .concat();
     let existing = metric_names(&metrics);
     for file in ["prometheus/alerts.yml", "grafana/earrrl.json"] {
         let path = format!("{}/../../contrib/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -87,12 +99,21 @@ fn alerts_and_the_dashboard_use_metrics_that_exist() {
         let used = metric_names(&text);
         assert!(used.len() > 5, "{file}: {used:?}");
         let unknown: Vec<_> = used.difference(&existing).collect();
-        assert!(unknown.is_empty(), "{file} uses {unknown:?}, which are not in {metrics}");
+        assert!(
+            unknown.is_empty(),
+            "{file} uses {unknown:?}, which are not in {metrics}"
+        );
         // Prometheus itself adds the label `instance`. Alerts use `$labels.NAME` in braces.
-        let braces = text.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+        let braces = text
+            .split("{{")
+            .skip(1)
+            .filter_map(|rest| rest.split_once("}}"));
         let labels = braces.map(|(label, _)| label.trim().trim_start_matches("$labels."));
         for label in labels.filter(|label| *label != "instance") {
-            assert!(metrics.contains(&format!("{label}=\"")), "{file}: no label {label}");
+            assert!(
+                metrics.contains(&format!("{label}=\"")),
+                "{file}: no label {label}"
+            );
         }
     }
 }
@@ -117,22 +138,46 @@ fn two_servers_share_their_limits() {
     assert_eq!(remaining(&servers[1], "alice"), 998);
     assert_eq!(engine(&servers[0])["mode"], "redis");
     assert_eq!(engine(&servers[0])["trouble"], Value::Null);
-    assert_eq!(metric(&servers[0], "earrrl_engine_mode{mode=\"redis\"}"), 1.0);
-    assert_eq!(metric(&servers[0], "earrrl_engine_decisions_total{by=\"redis\"}"), 1.0);
+    assert_eq!(
+        metric(&servers[0], "earrrl_engine_mode{mode=\"redis\"}"),
+        1.0
+    );
+    assert_eq!(
+        metric(&servers[0], "earrrl_engine_decisions_total{by=\"redis\"}"),
+        1.0
+    );
 
     let mut resp = servers[1].resp();
-    assert_eq!(resp.line("EARRRL.REFUND api alice 1"), Reply::Simple("OK".into()));
+    assert_eq!(
+        resp.line("EARRRL.REFUND api alice 1"),
+        Reply::Simple("OK".into())
+    );
     assert_eq!(remaining(&servers[0], "alice"), 998);
-    assert_eq!(servers[0].http().request("DELETE", "/v1/clients/api/alice", "", b"").status, 204);
+    assert_eq!(
+        servers[0]
+            .http()
+            .request("DELETE", "/v1/clients/api/alice", "", b"")
+            .status,
+        204
+    );
     assert_eq!(remaining(&servers[1], "alice"), 999);
 
-    assert_eq!(resp.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 9, -1, 60]));
+    assert_eq!(
+        resp.line("CL.THROTTLE k 9 1 60"),
+        Reply::integers(&[0, 10, 9, -1, 60])
+    );
     let mut other = servers[0].resp();
-    assert_eq!(other.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 8, -1, 120]));
+    assert_eq!(
+        other.line("CL.THROTTLE k 9 1 60"),
+        Reply::integers(&[0, 10, 8, -1, 120])
+    );
     for deleted in [1, 0] {
         assert_eq!(other.line("DEL k nothing"), Reply::Integer(deleted));
     }
-    assert_eq!(resp.line("CL.THROTTLE k 9 1 60"), Reply::integers(&[0, 10, 9, -1, 60]));
+    assert_eq!(
+        resp.line("CL.THROTTLE k 9 1 60"),
+        Reply::integers(&[0, 10, 9, -1, 60])
+    );
 }
 
 #[test]
@@ -140,8 +185,12 @@ fn clients_can_be_kept_out_of_redis() {
     let redis = Redis::start();
     let server = start(&redis, "prefix = \"p\"\nhmac_key = \"0123456789abcdef\"");
     remaining(&server, "alice");
-    let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api:b") else { panic!("no list") };
-    let [Reply::Bulk(key)] = &keys[..] else { panic!("{keys:?}") };
+    let Reply::Array(keys) = redis.client().line("KEYS p1:{*}:api:b") else {
+        panic!("no list")
+    };
+    let [Reply::Bulk(key)] = &keys[..] else {
+        panic!("{keys:?}")
+    };
     assert_eq!(key.len(), "p1:{}:api:b".len() + 32, "{key:?}");
 }
 
@@ -163,7 +212,11 @@ fn a_pipeline_is_answered_in_order_whatever_stands_in_it() {
     for nth in 0..1000 {
         let pairs = client.reply().pairs();
         let left = (999 - nth % 100).to_string();
-        assert_eq!(pairs[4], ("remaining".to_owned(), Reply::bulk(&left)), "{nth}");
+        assert_eq!(
+            pairs[4],
+            ("remaining".to_owned(), Reply::bulk(&left)),
+            "{nth}"
+        );
         match nth % 100 {
             50 => assert_eq!(client.reply(), Reply::bulk(&nth.to_string())),
             99 => assert_eq!(client.reply(), Reply::Simple("OK".into())),
@@ -179,7 +232,9 @@ fn throttle_answers_as_it_does_in_memory() {
     let redis = Redis::start();
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
     let mut shared = support::parse(&config(&redis.url(), ""));
-    let EngineConfig::Redis(engine) = &mut shared.engine else { panic!("another engine") };
+    let EngineConfig::Redis(engine) = &mut shared.engine else {
+        panic!("another engine")
+    };
     engine.own_clock = true;
     engine.options.linger = Duration::from_secs(3600);
     let servers = [
@@ -197,11 +252,15 @@ fn throttle_answers_as_it_does_in_memory() {
             format!("CL.THROTTLE k{key} {burst} {count} {period} {quantity}\r\n")
         };
         let pipeline: Vec<String> = (0..50).map(call).collect();
-        clients.iter_mut().for_each(|client| client.send(pipeline.concat().as_bytes()));
+        clients
+            .iter_mut()
+            .for_each(|client| client.send(pipeline.concat().as_bytes()));
         for call in &pipeline {
             let [expected, got] = clients.each_mut().map(support::resp::Client::reply);
             assert_eq!(got, expected, "{call}");
-            let Reply::Array(integers) = got else { panic!("{call}: {got:?}") };
+            let Reply::Array(integers) = got else {
+                panic!("{call}: {got:?}")
+            };
             limited += u32::from(integers[0] == Reply::Integer(1));
             sent += 1;
         }
@@ -216,9 +275,15 @@ fn a_batch_is_decided_in_order() {
     let redis = Redis::start();
     let server = start(&redis, "");
     let checks = vec!["{\"rule\":\"api\",\"key\":\"alice\"}"; 500].join(",");
-    let answer = server.http().post("/v1/check/batch", &format!("{{\"checks\":[{checks}]}}"));
+    let answer = server
+        .http()
+        .post("/v1/check/batch", &format!("{{\"checks\":[{checks}]}}"));
     let answer = answer.json();
-    let left = answer["decisions"].as_array().unwrap().iter().map(|d| d["remaining"].as_u64());
+    let left = answer["decisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|d| d["remaining"].as_u64());
     assert!(left.eq((500..1000).rev().map(Some)));
 }
 
@@ -256,7 +321,9 @@ fn killed_and_restarted_under_load_no_request_fails() {
             });
             redis.restart();
             until("Redis decides again", || engine(&server)["mode"] == "redis");
-            until("it has what was counted meanwhile", || engine(&server)["owed_clients"] == 0);
+            until("it has what was counted meanwhile", || {
+                engine(&server)["owed_clients"] == 0
+            });
         }
         stop.store(true, Relaxed);
     });
@@ -269,7 +336,10 @@ fn a_redis_that_goes_while_nobody_asks_is_noticed() {
     let server = start(&redis, "");
     redis.kill();
     until("it is noticed", || engine(&server)["mode"] == "local");
-    assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"local\"}"), 0.0);
+    assert_eq!(
+        metric(&server, "earrrl_engine_decisions_total{by=\"local\"}"),
+        0.0
+    );
 }
 
 /// While Redis is stuck, more connections wait than there is memory for. Some get an error and are
@@ -286,7 +356,9 @@ fn waiting_takes_bounded_memory() {
         client.send(&encode(&[b"EARRRL.CHECK", b"api", b"alice"]));
         client.stream().set_nonblocking(true).unwrap();
     }
-    until("one is told to go", || clients.iter().any(|c| c.stream().peek(&mut [0]).is_ok()));
+    until("one is told to go", || {
+        clients.iter().any(|c| c.stream().peek(&mut [0]).is_ok())
+    });
     redis.signal(Signal::CONT);
     let mut told_to_go = 0;
     for client in &mut clients {
@@ -309,16 +381,32 @@ fn a_redis_that_is_not_there_at_the_start_is_waited_for() {
         let server = TestServer::start(&config(&url, &format!("policy = \"{policy}\"")));
         let state = engine(&server);
         assert_eq!(state["mode"], policy);
-        assert!(state["trouble"].as_str().unwrap().contains("refused"), "{state}");
+        assert!(
+            state["trouble"].as_str().unwrap().contains("refused"),
+            "{state}"
+        );
         let limited = i64::from(policy == "deny");
-        let Reply::Array(throttled) = server.resp().line("CL.THROTTLE k 9 1 1") else { panic!() };
-        assert_eq!(throttled[..2], [Reply::Integer(limited), Reply::Integer(10)], "{policy}");
-        let check = server.http().post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
+        let Reply::Array(throttled) = server.resp().line("CL.THROTTLE k 9 1 1") else {
+            panic!()
+        };
+        assert_eq!(
+            throttled[..2],
+            [Reply::Integer(limited), Reply::Integer(10)],
+            "{policy}"
+        );
+        let check = server
+            .http()
+            .post("/v1/check", "{\"rule\":\"api\",\"key\":\"k\"}");
         assert_eq!(check.status, status, "{policy}: {}", check.body);
         // Counts in Redis cannot be reset during an outage, which the answer states.
-        let reset = server.http().request("DELETE", "/v1/clients/api/k", "", b"");
+        let reset = server
+            .http()
+            .request("DELETE", "/v1/clients/api/k", "", b"");
         assert_eq!(reset.status, 503, "{}", reset.body);
-        assert_eq!(metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")), 1.0);
+        assert_eq!(
+            metric(&server, &format!("earrrl_engine_mode{{mode=\"{policy}\"}}")),
+            1.0
+        );
     }
 }
 
@@ -340,7 +428,10 @@ fn rules_are_reloaded_and_keep_their_histories() {
     let prefix = old.replace("capacity", "prefix = \"p\"\ncapacity");
     for changed in [&moved, &prefix, RULES] {
         let error = reload(changed).unwrap_err();
-        assert!(error.starts_with("[engine] has changed") && error.contains("restart"), "{error}");
+        assert!(
+            error.starts_with("[engine] has changed") && error.contains("restart"),
+            "{error}"
+        );
         assert_eq!(server.http().get("/readyz").json()["reload_error"], error);
         let rules = server.http().get("/v1/rules").json();
         assert_eq!(rules["rules"][0]["limit"], "gcra 1/1h burst=2000");
@@ -359,7 +450,10 @@ fn throttle_is_no_amnesty_in_an_outage() {
     let mut resp = server.resp();
     for left in [2, 1, 0] {
         let used = 3600 * (3 - left);
-        assert_eq!(resp.line("CL.THROTTLE k 2 1 3600"), Reply::integers(&[0, 3, left, -1, used]));
+        assert_eq!(
+            resp.line("CL.THROTTLE k 2 1 3600"),
+            Reply::integers(&[0, 3, left, -1, used])
+        );
     }
     resp.line("CL.THROTTLE other 2 1 3600");
     redis.kill();
@@ -368,10 +462,18 @@ fn throttle_is_no_amnesty_in_an_outage() {
         other => panic!("{other:?}"),
     };
     for _ in 0..5 {
-        assert_eq!(first(resp.line("CL.THROTTLE k 2 1 3600")), Reply::Integer(1));
+        assert_eq!(
+            first(resp.line("CL.THROTTLE k 2 1 3600")),
+            Reply::Integer(1)
+        );
     }
     let other = (0..5).map(|_| first(resp.line("CL.THROTTLE other 2 1 3600")));
-    assert_eq!(other.filter(|limited| *limited == Reply::Integer(0)).count(), 2);
+    assert_eq!(
+        other
+            .filter(|limited| *limited == Reply::Integer(0))
+            .count(),
+        2
+    );
 }
 
 /// When the master dies, the Sentinels name another one. Decisions continue, first locally and then
@@ -391,7 +493,11 @@ fn a_master_dies_and_the_sentinel_names_another() {
     let mut left = 999;
     let mut decided = || {
         left -= 1;
-        assert_eq!(remaining(&server, "alice"), left, "no request fails, and each counts");
+        assert_eq!(
+            remaining(&server, "alice"),
+            left,
+            "no request fails, and each counts"
+        );
     };
     until("the policy decides", || {
         decided();
@@ -402,10 +508,15 @@ fn a_master_dies_and_the_sentinel_names_another() {
         engine(&server)["mode"] == "redis"
     });
     assert_eq!(sentinel.master("port"), replica.address.port().to_string());
-    until("it has what was counted meanwhile", || engine(&server)["owed_clients"] == 0);
+    until("it has what was counted meanwhile", || {
+        engine(&server)["owed_clients"] == 0
+    });
     let before = metric(&server, "earrrl_engine_decisions_total{by=\"redis\"}");
     assert_eq!(remaining(&server, "alice"), left - 1);
-    assert_eq!(metric(&server, "earrrl_engine_decisions_total{by=\"redis\"}"), before + 1.0);
+    assert_eq!(
+        metric(&server, "earrrl_engine_decisions_total{by=\"redis\"}"),
+        before + 1.0
+    );
     let other = remaining(&TestServer::start(&config(&replica.url(), "")), "alice");
     assert!(other <= left, "another server knows of it: {other}");
 }

@@ -83,7 +83,11 @@ fn every_format_gives_the_same_decisions() {
         assert_eq!(found["rules"][0]["clients_limited"], 2);
         assert_eq!(found["rules"][0]["top"][0]["key"], "203.0.113.99");
         assert_eq!(found["rules"][0]["top"][0]["denied"], 154);
-        assert_eq!(json(&["--format", format, &log(name)])["rules"], found["rules"], "{name}");
+        assert_eq!(
+            json(&["--format", format, &log(name)])["rules"],
+            found["rules"],
+            "{name}"
+        );
     }
     let lines = json(&["--format", "sshd-lines", &log("sshd.log")]);
     assert_eq!(denied(&lines), DENIED);
@@ -95,9 +99,13 @@ fn compressed_or_in_pieces_or_from_standard_input() {
     let expected = replay(&[&log("access.log")]).out;
     let cut = text.len() / 2;
     let members = [gz(&text[..cut]), gz(&text[cut..])].concat();
-    let frames =
-        [&text[..cut], &text[cut..]].map(|part| zstd::encode_all(part, 1).unwrap()).concat();
-    let bzip2 = compressed(bzip2::read::BzEncoder::new(&text[..], bzip2::Compression::best()));
+    let frames = [&text[..cut], &text[cut..]]
+        .map(|part| zstd::encode_all(part, 1).unwrap())
+        .concat();
+    let bzip2 = compressed(bzip2::read::BzEncoder::new(
+        &text[..],
+        bzip2::Compression::best(),
+    ));
     let xz = compressed(liblzma::read::XzEncoder::new(&text[..], 6));
     for content in [&text, &members, &frames, &bzip2, &xz] {
         let (_directory, path) = file("log", content);
@@ -105,7 +113,11 @@ fn compressed_or_in_pieces_or_from_standard_input() {
         let arguments = [&["replay"], &RULES[..], &["-"]].concat();
         assert_eq!(earrrl_fed(&arguments, content).out, expected);
     }
-    let lines = text.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at + 1);
+    let lines = text
+        .iter()
+        .enumerate()
+        .filter(|(_, b)| **b == b'\n')
+        .map(|(at, _)| at + 1);
     let cut = lines.clone().nth(lines.count() / 2).unwrap();
     let (_first, first) = file("a", &text[..cut]);
     let (_second, second) = file("b", &text[cut..]);
@@ -131,7 +143,10 @@ fn lines_that_go_back_are_counted() {
     let rows = "time,key\n10,a\n20,a\n15,b\n30,a\n12,a\n";
     let arguments = [&["replay"], &RULES[..], &["--assume-sorted"]].concat();
     let told = earrrl_fed(&arguments, rows.as_bytes()).err;
-    assert!(told.contains("2 of 5 requests are earlier than one before them"), "{told}");
+    assert!(
+        told.contains("2 of 5 requests are earlier than one before them"),
+        "{told}"
+    );
     let sorted = [&["replay"], &RULES[..]].concat();
     assert_eq!(earrrl_fed(&sorted, rows.as_bytes()).err, "");
 }
@@ -139,8 +154,11 @@ fn lines_that_go_back_are_counted() {
 #[test]
 fn a_line_an_event_and_rule() {
     let outcome = replay(&["--output", "jsonl", &log("access.csv")]);
-    let lines: Vec<Value> =
-        outcome.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = outcome
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), 400 * 3);
     for (number, line) in lines.iter().enumerate() {
         let fields: Vec<&String> = line.as_object().unwrap().keys().collect();
@@ -160,7 +178,12 @@ fn a_line_an_event_and_rule() {
         assert_eq!(line["rate"].is_null(), number % 3 == 2);
     }
     assert!(lines.is_sorted_by_key(|line| line["t"].as_u64()));
-    let denied = |rule| lines.iter().filter(|l| l["rule"] == rule && l["allowed"] == false).count();
+    let denied = |rule| {
+        lines
+            .iter()
+            .filter(|l| l["rule"] == rule && l["allowed"] == false)
+            .count()
+    };
     assert_eq!([0, 1, 2].map(denied), DENIED.map(|n| n as usize));
 }
 
@@ -174,7 +197,14 @@ fn keys_are_opaque_in_csv_and_costs_count() {
 {"t":1111111112.000000001,"key":"2001:db8::1","rule":0,"cost":0.5,"allowed":true,"rate":null,"remaining":4,"retry_after":0,"reset_after":0.5}
 "#;
     assert_eq!(earrrl_fed(&arguments, text).out, expected);
-    let options = ["--cost", "path:/login=5", "--key", "path,client", "--ipv4-prefix", "8"];
+    let options = [
+        "--cost",
+        "path:/login=5",
+        "--key",
+        "path,client",
+        "--ipv4-prefix",
+        "8",
+    ];
     let found = json(&[&options[..], &[&log("access.log")]].concat());
     assert_eq!(found["rules"][2]["top"][0]["key"], "/login,203.0.0.0/8");
 }
@@ -204,11 +234,18 @@ fn untidy_lines_are_accounted_for() {
     assert_eq!(found["events"], 4);
     assert_eq!(found["clients"], 2);
     let reasons = found["lines"]["skipped_by_reason"].as_array().unwrap();
-    let counted: u64 = reasons.iter().map(|reason| reason["lines"].as_u64().unwrap()).sum();
+    let counted: u64 = reasons
+        .iter()
+        .map(|reason| reason["lines"].as_u64().unwrap())
+        .sum();
     assert_eq!(counted, 6);
     let outcome = replay(&[&path]);
     assert_eq!((outcome.code, outcome.err.lines().count()), (Some(0), 1));
-    assert!(outcome.err.contains("10 lines read, 4 used, 6 skipped"), "{}", outcome.err);
+    assert!(
+        outcome.err.contains("10 lines read, 4 used, 6 skipped"),
+        "{}",
+        outcome.err
+    );
     assert!(!outcome.err.contains(['\u{1}', '\0']));
 }
 
@@ -219,28 +256,71 @@ fn what_cannot_be_read_is_told_in_one_line() {
         (b"", "/log: the log is empty"),
         (b"\n\n", "is blank"),
         (b"\x7fELF\0\0\0\x01", "is a binary file"),
-        (b"no log\nat all\n", "no log format fits its first lines (`no log`)"),
+        (
+            b"no log\nat all\n",
+            "no log format fits its first lines (`no log`)",
+        ),
         (b"time,key\n", "the log is empty"),
-        (b"time,key\nx,y\n", "none of 1 lines is usable: 1 without a usable time"),
+        (
+            b"time,key\nx,y\n",
+            "none of 1 lines is usable: 1 without a usable time",
+        ),
         (&gz_cut[..20], "incomplete"),
         (b"\x28\xb5\x2f\xfd\x00", "incomplete"),
     ];
     for (content, expected) in cases {
         let (_directory, path) = file("log", content);
         let outcome = replay(&[&path]);
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{outcome:?}");
+        assert_eq!(
+            (outcome.code, outcome.out.as_str()),
+            (Some(2), ""),
+            "{outcome:?}"
+        );
         assert_eq!(outcome.err.lines().count(), 1, "{outcome:?}");
         assert!(outcome.err.contains(expected), "{outcome:?}");
     }
     for (arguments, expected) in [
-        (&["replay", "/nowhere.log", "--rule", "gcra 1/s burst=1"][..], "no such file"),
-        (&["replay", "/sys", "--rule", "gcra 1/s burst=1"], "has no files"),
-        (&["replay", "x.log", "--rule", "gcra 1/s burst=x"], "column 1"),
-        (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--cost", "-1"], "--cost"),
-        (&["replay", "x.log", "--rule", "gcra 1/s burst=1", "--format", "xml"], "expected auto"),
+        (
+            &["replay", "/nowhere.log", "--rule", "gcra 1/s burst=1"][..],
+            "no such file",
+        ),
+        (
+            &["replay", "/sys", "--rule", "gcra 1/s burst=1"],
+            "has no files",
+        ),
+        (
+            &["replay", "x.log", "--rule", "gcra 1/s burst=x"],
+            "column 1",
+        ),
+        (
+            &[
+                "replay",
+                "x.log",
+                "--rule",
+                "gcra 1/s burst=1",
+                "--cost",
+                "-1",
+            ],
+            "--cost",
+        ),
+        (
+            &[
+                "replay",
+                "x.log",
+                "--rule",
+                "gcra 1/s burst=1",
+                "--format",
+                "xml",
+            ],
+            "expected auto",
+        ),
     ] {
         let outcome = earrrl(arguments);
-        assert_eq!((outcome.code, outcome.out.as_str()), (Some(2), ""), "{outcome:?}");
+        assert_eq!(
+            (outcome.code, outcome.out.as_str()),
+            (Some(2), ""),
+            "{outcome:?}"
+        );
         assert_eq!(outcome.err.lines().count(), 1, "{outcome:?}");
         assert!(outcome.err.contains(expected), "{outcome:?}");
     }
@@ -254,7 +334,10 @@ fn what_can_be_read_is_used() {
     let outcome = replay(&[&cut]);
     assert_eq!(outcome.code, Some(2));
     assert!(outcome.out.contains("most denied"), "{outcome:?}");
-    assert!(outcome.err.contains("what came before it is used"), "{outcome:?}");
+    assert!(
+        outcome.err.contains("what came before it is used"),
+        "{outcome:?}"
+    );
     let both = replay(&["/nowhere.log", &log("access.log")]);
     assert_eq!((both.code, both.err.lines().count()), (Some(2), 1));
     assert_eq!(both.out, replay(&[&log("access.log")]).out);
@@ -279,24 +362,48 @@ fn a_hole_of_zeros_hides_no_client() {
 
 #[test]
 fn an_example_says_where_it_stands() {
-    let line = fs::read_to_string(log("access.log")).unwrap().lines().next().unwrap().to_owned();
-    let (_directory, long) = file("log", format!("{}\n{line}\n", "x".repeat(700_000)).as_bytes());
+    let line = fs::read_to_string(log("access.log"))
+        .unwrap()
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned();
+    let (_directory, long) = file(
+        "log",
+        format!("{}\n{line}\n", "x".repeat(700_000)).as_bytes(),
+    );
     let outcome = replay(&[&log("access.log"), &long]);
-    assert!(outcome.err.contains(&format!("{long}:1: `xxx")), "{outcome:?}");
+    assert!(
+        outcome.err.contains(&format!("{long}:1: `xxx")),
+        "{outcome:?}"
+    );
 }
 
 #[test]
 fn what_a_format_does_not_have_is_told() {
     for (arguments, expected) in [
-        (&["--key", "clinet"], "is combined, which has no field `clinet`; it has client, user"),
+        (
+            &["--key", "clinet"],
+            "is combined, which has no field `clinet`; it has client, user",
+        ),
         (&["--cost", "field:size"], "no field `size`"),
-        (&["--key-field", "user"], "--key-field are for json, csv and logfmt"),
+        (
+            &["--key-field", "user"],
+            "--key-field are for json, csv and logfmt",
+        ),
         (&["--key", "client,"], "'--key"),
         (&["--key", "ident"], "without the key ident"),
-        (&["--cost", "path:/a*b=5"], "expected a path, with a * at its end only"),
+        (
+            &["--cost", "path:/a*b=5"],
+            "expected a path, with a * at its end only",
+        ),
     ] {
         let outcome = replay(&[&arguments[..], &[&log("access.log")]].concat());
-        assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
+        assert_eq!(
+            (outcome.code, outcome.err.lines().count()),
+            (Some(2), 1),
+            "{outcome:?}"
+        );
         assert!(outcome.err.contains(expected), "{outcome:?}");
     }
     let outcome = replay(&["--key", "path", &log("sshd.log")]);
@@ -313,7 +420,10 @@ fn memory_is_bounded() {
     for (content, used) in [
         (endless.clone(), false),
         (bomb, false),
-        ([line.as_bytes(), &endless, b"\n", line.as_bytes()].concat(), true),
+        (
+            [line.as_bytes(), &endless, b"\n", line.as_bytes()].concat(),
+            true,
+        ),
     ] {
         let (_directory, path) = file("log", &content);
         let arguments = [&["replay"], &RULES[..2], &[&path]].concat();
@@ -334,7 +444,10 @@ fn nobody_is_recognized_when_anonymous() {
         assert_eq!(outcome.code, Some(0));
         let told = outcome.out + &outcome.err;
         assert!(told.contains("client-"));
-        assert!(!told.contains("203.0.113") && !told.contains("10.0."), "{told}");
+        assert!(
+            !told.contains("203.0.113") && !told.contains("10.0."),
+            "{told}"
+        );
     }
     let (_directory, path) = file("log", line.as_bytes());
     assert!(!replay(&["--anonymize", &path]).err.contains("203.0.113"));
@@ -371,8 +484,18 @@ fn only_requests_that_are_asked_for() {
     let (_directory, path) = file("log", lines.concat().as_bytes());
     let used = |arguments: &[&str]| {
         let outcome = earrrl(
-            &[&["replay", &path, "--rule", "gcra 1/s burst=10", "--output", "json"], arguments]
-                .concat(),
+            &[
+                &[
+                    "replay",
+                    &path,
+                    "--rule",
+                    "gcra 1/s burst=10",
+                    "--output",
+                    "json",
+                ],
+                arguments,
+            ]
+            .concat(),
         );
         let summary: Value = serde_json::from_str(&outcome.out).unwrap_or_default();
         summary["lines"]["used"].as_u64().unwrap_or(0)
@@ -394,13 +517,24 @@ fn only_requests_that_are_asked_for() {
     ] {
         assert_eq!(used(arguments), expected, "{arguments:?}");
     }
-    let told = earrrl(&["suggest", &path, "--where", "path=/login", "--where", "status=429"]).err;
+    let told = earrrl(&[
+        "suggest",
+        &path,
+        "--where",
+        "path=/login",
+        "--where",
+        "status=429",
+    ])
+    .err;
     assert!(told.contains("5 not asked for by --where\n"), "{told}");
     for (arguments, expected) in [
         (["--where", "path=login"], "`/`"),
         (["--where", "path"], "NAME=VALUE"),
         (["--since", "noon"], "2024-01-31"),
-        (["--where", "plan=free"], "no field `plan`; it has client, user, path"),
+        (
+            ["--where", "plan=free"],
+            "no field `plan`; it has client, user, path",
+        ),
     ] {
         let outcome = earrrl(&[&["suggest", &path[..]], &arguments[..]].concat());
         assert_eq!(outcome.code, Some(2));
@@ -410,7 +544,14 @@ fn only_requests_that_are_asked_for() {
 
 #[test]
 fn limited_clients_are_listed_for_nginx() {
-    let arguments = ["replay", &log("access.log"), RULES[0], RULES[1], "--output", "nginx-deny"];
+    let arguments = [
+        "replay",
+        &log("access.log"),
+        RULES[0],
+        RULES[1],
+        "--output",
+        "nginx-deny",
+    ];
     let list = earrrl(&arguments).out;
     assert!(
         list.starts_with("# ") && list.ends_with("deny 198.51.100.23;\ndeny 203.0.113.99;\n"),
@@ -421,20 +562,36 @@ fn limited_clients_are_listed_for_nginx() {
 #[test]
 fn limited_clients_are_listed_for_firewalls_and_tables() {
     let list = |output: &str| {
-        let arguments = ["replay", &log("access.log"), RULES[0], RULES[1], "--expire", "2h"];
+        let arguments = [
+            "replay",
+            &log("access.log"),
+            RULES[0],
+            RULES[1],
+            "--expire",
+            "2h",
+        ];
         earrrl(&[&arguments[..], &["--output", output]].concat()).out
     };
     let ipset = list("ipset");
     assert!(
         ipset.contains("create earrrl4 hash:net family inet timeout 7200 maxelem 65536 -exist\n")
     );
-    assert!(ipset.contains("add earrrl4 203.0.113.99 timeout 7200 -exist\n"), "{ipset}");
+    assert!(
+        ipset.contains("add earrrl4 203.0.113.99 timeout 7200 -exist\n"),
+        "{ipset}"
+    );
     let nft = list("nft");
     assert!(nft.contains("203.0.113.99 timeout 7200s") && nft.contains("ip saddr @limited4 drop"));
     let csv = list("csv");
-    assert!(csv.starts_with("client,denied,requests,expires,rule\n203.0.113.99,154,169,"), "{csv}");
+    assert!(
+        csv.starts_with("client,denied,requests,expires,rule\n203.0.113.99,154,169,"),
+        "{csv}"
+    );
     let hidden = replay(&[&log("access.log"), "--output", "nft", "--anonymize"]);
     assert_eq!((hidden.code, hidden.out.as_str()), (Some(2), ""));
     let users = replay(&[&log("access.log"), "--output", "nft", "--key", "path"]);
-    assert!(users.err.contains("left out, since they are no addresses"), "{users:?}");
+    assert!(
+        users.err.contains("left out, since they are no addresses"),
+        "{users:?}"
+    );
 }

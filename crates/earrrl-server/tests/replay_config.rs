@@ -59,7 +59,13 @@ fn requests() -> Vec<(u64, Value)> {
     let mut requests = Vec::new();
     for _ in 0..600 {
         time += [250, 500, 125, 2_000][random(4) as usize];
-        let peer = ["192.0.2.7", "192.0.2.8", "10.0.0.1", "10.1.0.9", "2001:db8::7"];
+        let peer = [
+            "192.0.2.7",
+            "192.0.2.8",
+            "10.0.0.1",
+            "10.1.0.9",
+            "2001:db8::7",
+        ];
         let paths = ["/login", "/login?next=/", "/api/a", "/slow", "/"];
         let mut request = json!({
             "client": peer[random(5) as usize],
@@ -103,18 +109,30 @@ fn decision_by_decision() {
         line["time"] = json!(format!("{}.{:03}", time / 1_000, time % 1_000));
         log += &(line.to_string() + "\n");
         clock.set(Nanos::new(time * 1_000_000));
-        answers.push(http.post("/v1/check", &attributes(&request).to_string()).json());
+        answers.push(
+            http.post("/v1/check", &attributes(&request).to_string())
+                .json(),
+        );
     }
     fs::write(path("log"), log).unwrap();
     let arguments = ["replay", "--config", &path("limits.toml"), &path("log")];
     let replayed = earrrl(&[&arguments[..], &["--output", "jsonl"]].concat());
-    let lines: Vec<Value> =
-        replayed.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = replayed
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), answers.len(), "{}", replayed.err);
     for (line, answer) in lines.iter().zip(&answers) {
-        for field in
-            ["allowed", "action", "rule", "rate", "remaining", "retry_after", "reset_after"]
-        {
+        for field in [
+            "allowed",
+            "action",
+            "rule",
+            "rate",
+            "remaining",
+            "retry_after",
+            "reset_after",
+        ] {
             let same = match (line[field].as_f64(), answer[field].as_f64()) {
                 (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * b.abs(),
                 _ => line[field] == answer[field],
@@ -122,31 +140,56 @@ fn decision_by_decision() {
             assert!(same, "{field}: {line} and {answer}");
         }
     }
-    let denied = answers.iter().filter(|answer| answer["allowed"] == false).count();
+    let denied = answers
+        .iter()
+        .filter(|answer| answer["allowed"] == false)
+        .count();
     assert!((50..550).contains(&denied), "{denied}");
     for action in ["deny", "quarantine"] {
-        assert!(answers.iter().any(|answer| answer["action"] == action), "{action}");
+        assert!(
+            answers.iter().any(|answer| answer["action"] == action),
+            "{action}"
+        );
     }
     // A rule in dry run beside an enforcing one is visible only in this field.
     let over = |answer: &Value| {
-        answer["over"].as_array().is_some_and(|over| over.contains(&json!("heavy")))
+        answer["over"]
+            .as_array()
+            .is_some_and(|over| over.contains(&json!("heavy")))
     };
     assert!(answers.iter().any(over));
     let summary = earrrl(&[&arguments[..], &["--output", "json"]].concat()).out;
     let summary: Value = serde_json::from_str(&summary).unwrap();
-    assert_eq!((&summary["denied"], &summary["events"]), (&json!(denied), &json!(600)));
+    assert_eq!(
+        (&summary["denied"], &summary["events"]),
+        (&json!(denied), &json!(600))
+    );
     let table = earrrl(&arguments).out;
-    assert!(table.contains(&format!("all together: {denied} of 600 not allowed")), "{table}");
-    assert!(table.contains("quarantine  slow: fixed-window 6/1m"), "{table}");
+    assert!(
+        table.contains(&format!("all together: {denied} of 600 not allowed")),
+        "{table}"
+    );
+    assert!(
+        table.contains("quarantine  slow: fixed-window 6/1m"),
+        "{table}"
+    );
     let page = earrrl(&[&arguments[..], &["--output", "html"]].concat());
-    assert!(page.out.contains(&format!("<p>{denied} of 600 requests not allowed")), "{page:?}");
+    assert!(
+        page.out
+            .contains(&format!("<p>{denied} of 600 requests not allowed")),
+        "{page:?}"
+    );
     assert!(page.out.contains("<b>slow</b>: fixed-window 6/1m"));
     // The report has one entry for all rules together, and one for each rule.
     let rules = summary["rules"].as_array().unwrap().len();
     assert_eq!(page.out.matches("<svg").count(), 1 + rules);
     let plot = tempfile::NamedTempFile::with_suffix(".svg").unwrap();
     earrrl(&[&arguments[..], &["--plot", plot.path().to_str().unwrap()]].concat());
-    assert!(fs::read_to_string(plot.path()).unwrap().contains("permitted by all rules together"));
+    assert!(
+        fs::read_to_string(plot.path())
+            .unwrap()
+            .contains("permitted by all rules together")
+    );
     let streamed = earrrl(&[&arguments[..], &["--output", "jsonl", "--assume-sorted"]].concat());
     assert_eq!(streamed.out, replayed.out);
 }
@@ -160,15 +203,31 @@ fn what_a_log_does_not_have_is_told() {
     let log = log.to_str().unwrap();
     let outcome = earrrl(&["replay", "--config", path, log]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
-    assert!(outcome.err.contains("the log does not have tenant, tokens"), "{}", outcome.err);
-    let hidden = earrrl(&["replay", "--config", path, log, "--anonymize", "--output", "jsonl"]);
+    assert!(
+        outcome.err.contains("the log does not have tenant, tokens"),
+        "{}",
+        outcome.err
+    );
+    let hidden = earrrl(&[
+        "replay",
+        "--config",
+        path,
+        log,
+        "--anonymize",
+        "--output",
+        "jsonl",
+    ]);
     assert!(!hidden.out.contains("203.0.113.99") && hidden.out.contains("client-"));
     for (arguments, told) in [
         (["--rule", "gcra 1/s burst=2"], "cannot be used with"),
         (["--key", "user"], "cannot be used with"),
     ] {
         let outcome = earrrl(&[&["replay", "--config", path, log], &arguments[..]].concat());
-        assert_eq!((outcome.code, outcome.err.lines().count()), (Some(2), 1), "{outcome:?}");
+        assert_eq!(
+            (outcome.code, outcome.err.lines().count()),
+            (Some(2), 1),
+            "{outcome:?}"
+        );
         assert!(outcome.err.contains(told), "{}", outcome.err);
     }
 }
@@ -176,7 +235,10 @@ fn what_a_log_does_not_have_is_told() {
 #[test]
 fn secrets_of_the_server_need_not_be_here() {
     let directory = tempfile::tempdir().unwrap();
-    let (config, log) = (directory.path().join("limits.toml"), directory.path().join("log"));
+    let (config, log) = (
+        directory.path().join("limits.toml"),
+        directory.path().join("log"),
+    );
     let elsewhere = r#"
 [server]
 check_token_file = "/nowhere/token"
@@ -199,5 +261,9 @@ limit = "gcra 1/m burst=1"
     assert!(tried.out.contains("1 of 2 not allowed"), "{tried:?}");
     assert_eq!(earrrl(&["config", "check", config]).code, Some(2));
     fs::write(config, elsewhere.replace("burst=1", "burst=none")).unwrap();
-    assert!(earrrl(&["replay", log, "--config", config]).err.contains("limits.toml:13:"));
+    assert!(
+        earrrl(&["replay", log, "--config", config])
+            .err
+            .contains("limits.toml:13:")
+    );
 }

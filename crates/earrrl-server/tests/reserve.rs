@@ -52,9 +52,14 @@ fn remaining(server: &TestServer, rule: &str) -> u64 {
 #[test]
 fn an_estimate_is_corrected_exactly_once() {
     let (server, _) = TestServer::manual(RULES);
-    let held =
-        reserve(&server, &json!({"rule": "tokens", "key": "alice", "cost": 4096, "ttl": 60}));
-    assert_eq!((&held["allowed"], &held["granted"]), (&json!(true), &json!(4096)));
+    let held = reserve(
+        &server,
+        &json!({"rule": "tokens", "key": "alice", "cost": 4096, "ttl": 60}),
+    );
+    assert_eq!(
+        (&held["allowed"], &held["granted"]),
+        (&json!(true), &json!(4096))
+    );
     assert_eq!(held["remaining"], 5904);
     let id = held["reservation"].as_str().unwrap();
     assert_eq!(id.len(), 32);
@@ -63,13 +68,23 @@ fn an_estimate_is_corrected_exactly_once() {
         let response = post(&server, "/v1/commit", &actual);
         assert_eq!(response.status, 200);
         let figures = response.json();
-        assert_eq!((&figures["remaining"], &figures["rule"]), (&json!(9269), &json!("tokens")));
+        assert_eq!(
+            (&figures["remaining"], &figures["rule"]),
+            (&json!(9269), &json!("tokens"))
+        );
         assert_eq!(figures["repeated"], repeated);
     }
-    let above = reserve(&server, &json!({"rule": "tokens", "key": "alice", "cost": 9000}));
+    let above = reserve(
+        &server,
+        &json!({"rule": "tokens", "key": "alice", "cost": 9000}),
+    );
     let above = json!({"reservation": above["reservation"], "cost": 20_000});
     assert_eq!(post(&server, "/v1/commit", &above).json()["remaining"], 0);
-    let denied = post(&server, "/v1/check", &json!({"rule": "tokens", "key": "alice", "cost": 1}));
+    let denied = post(
+        &server,
+        "/v1/check",
+        &json!({"rule": "tokens", "key": "alice", "cost": 1}),
+    );
     assert_eq!(denied.status, 429);
 }
 
@@ -80,12 +95,21 @@ fn matching_rules_reserve_all_or_nothing_and_commit_by_name() {
     let held = reserve(&server, &chat(6000));
     assert_eq!(held["granted"], json!([6000, 1]));
     let denied = post(&server, "/v1/reserve", &chat(6000));
-    assert_eq!((denied.status, &denied.json()["reservation"]), (429, &Value::Null));
+    assert_eq!(
+        (denied.status, &denied.json()["reservation"]),
+        (429, &Value::Null)
+    );
     assert_eq!(denied.json()["granted"], json!([0, 0]));
-    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (4000, 4));
+    assert_eq!(
+        (remaining(&server, "tokens"), remaining(&server, "requests")),
+        (4000, 4)
+    );
     let costs = json!({"reservation": held["reservation"], "costs": {"tokens": 100}});
     assert_eq!(post(&server, "/v1/commit", &costs).status, 200);
-    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9900, 4));
+    assert_eq!(
+        (remaining(&server, "tokens"), remaining(&server, "requests")),
+        (9900, 4)
+    );
     let list = [
         json!({"rule": "tokens", "key": "alice", "cost": 20_000}),
         json!({"rule": "requests", "key": "alice", "cost": 1}),
@@ -98,7 +122,10 @@ fn matching_rules_reserve_all_or_nothing_and_commit_by_name() {
 #[test]
 fn a_commit_above_max_cost_is_charged_as_max_cost() {
     let (server, _) = TestServer::manual(&RULES.replace("on_expiry", "max_cost = 3\non_expiry"));
-    let held = reserve(&server, &json!({"rule": "requests", "key": "alice", "cost": 1}));
+    let held = reserve(
+        &server,
+        &json!({"rule": "requests", "key": "alice", "cost": 1}),
+    );
     let commit = json!({"reservation": held["reservation"], "cost": 4});
     assert_eq!(post(&server, "/v1/commit", &commit).status, 200);
     assert_eq!(remaining(&server, "requests"), 2);
@@ -111,10 +138,19 @@ fn reservations_expire_and_are_bounded() {
     let held: Vec<Value> = (0..3).map(|_| reserve(&server, &ask)).collect();
     let full = post(&server, "/v1/reserve", &ask);
     assert_eq!(full.status, 503);
-    assert!(full.json()["detail"].as_str().unwrap().contains("max_reservations"));
+    assert!(
+        full.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("max_reservations")
+    );
     assert_eq!(remaining(&server, "requests"), 2);
     let metrics = server.http().get("/metrics");
-    assert!(metrics.body.contains("earrrl_reservations 3\n"), "{}", metrics.body);
+    assert!(
+        metrics.body.contains("earrrl_reservations 3\n"),
+        "{}",
+        metrics.body
+    );
     clock.advance(Duration::from_secs(10));
     let late = json!({"reservation": held[0]["reservation"], "cost": 0});
     assert_eq!(post(&server, "/v1/commit", &late).status, 404);
@@ -127,26 +163,56 @@ fn invalid_reservations_are_refused() {
     let (server, _) = TestServer::manual(RULES);
     let id = "00000000000000000000000000000000";
     for (path, body, status) in [
-        ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "ttl": 0}), 422),
-        ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "ttl": 86_401}), 422),
+        (
+            "/v1/reserve",
+            json!({"rule": "tokens", "key": "alice", "ttl": 0}),
+            422,
+        ),
+        (
+            "/v1/reserve",
+            json!({"rule": "tokens", "key": "alice", "ttl": 86_401}),
+            422,
+        ),
         ("/v1/reserve", json!({"rule": "tokens"}), 422),
         ("/v1/reserve", json!({"rule": "token", "key": "alice"}), 404),
-        ("/v1/reserve", json!({"rule": "gcra 1/s burst=5", "key": "alice"}), 404),
-        ("/v1/reserve", json!({"rule": "tokens", "key": "alice", "time": 1}), 400),
+        (
+            "/v1/reserve",
+            json!({"rule": "gcra 1/s burst=5", "key": "alice"}),
+            404,
+        ),
+        (
+            "/v1/reserve",
+            json!({"rule": "tokens", "key": "alice", "time": 1}),
+            400,
+        ),
         ("/v1/commit", json!({"reservation": id, "cost": 1}), 404),
         ("/v1/commit", json!({"reservation": "nope", "cost": 1}), 404),
         ("/v1/commit", json!({"reservation": id, "cost": -1}), 422),
-        ("/v1/commit", json!({"reservation": id, "cost": 1, "costs": {}}), 422),
-        ("/v1/commit", json!({"reservation": id, "costs": {"tokens": "1"}}), 400),
+        (
+            "/v1/commit",
+            json!({"reservation": id, "cost": 1, "costs": {}}),
+            422,
+        ),
+        (
+            "/v1/commit",
+            json!({"reservation": id, "costs": {"tokens": "1"}}),
+            400,
+        ),
         ("/v1/commit", json!({"cost": 1}), 400),
     ] {
         let response = post(&server, path, &body);
         assert_eq!(response.status, status, "{body}: {:?}", response.json());
     }
-    let held = reserve(&server, &json!({"rule": "tokens", "key": "alice", "cost": 10}));
+    let held = reserve(
+        &server,
+        &json!({"rule": "tokens", "key": "alice", "cost": 10}),
+    );
     let commit = |costs: &str| {
         let id = &held["reservation"];
-        server.http().post("/v1/commit", &format!(r#"{{"reservation": {id}, "costs": {costs}}}"#))
+        server.http().post(
+            "/v1/commit",
+            &format!(r#"{{"reservation": {id}, "costs": {costs}}}"#),
+        )
     };
     assert_eq!(commit(r#"{"none": 1}"#).status, 422);
     assert_eq!(commit(r#"{"tokens": 1, "tokens": 2}"#).status, 422);
@@ -178,17 +244,33 @@ fn a_client_has_at_most_so_many_reservations_at_a_time() {
     assert_eq!(first["granted"], json!([100, 1]));
     reserve(&server, &attributes("alice"));
     let denied = post(&server, "/v1/reserve", &attributes("alice"));
-    assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("streams")));
+    assert_eq!(
+        (denied.status, &denied.json()["rule"]),
+        (429, &json!("streams"))
+    );
     assert_eq!(denied.header("retry-after"), Some("60"));
     let policy = denied.header("ratelimit-policy").unwrap();
-    assert!(policy.contains("\"streams\";q=2;qu=\"concurrent-requests\""), "{policy}");
-    assert_eq!((remaining(&server, "tokens"), remaining(&server, "streams")), (800, 0));
+    assert!(
+        policy.contains("\"streams\";q=2;qu=\"concurrent-requests\""),
+        "{policy}"
+    );
+    assert_eq!(
+        (remaining(&server, "tokens"), remaining(&server, "streams")),
+        (800, 0)
+    );
     let costs = json!({"reservation": first["reservation"], "costs": {"tokens": 7}});
     for _ in 0..2 {
         assert_eq!(post(&server, "/v1/commit", &costs).status, 200);
-        assert_eq!((remaining(&server, "tokens"), remaining(&server, "streams")), (893, 1));
+        assert_eq!(
+            (remaining(&server, "tokens"), remaining(&server, "streams")),
+            (893, 1)
+        );
     }
-    let one = post(&server, "/v1/reserve", &json!({"rule": "streams", "key": "alice"}));
+    let one = post(
+        &server,
+        "/v1/reserve",
+        &json!({"rule": "streams", "key": "alice"}),
+    );
     let limits = one.header("ratelimit").unwrap();
     assert!(limits.starts_with("\"streams\";r=0;t="), "{limits}");
     reserve(&server, &attributes("bob"));
@@ -206,24 +288,42 @@ fn a_check_of_a_concurrent_rule_is_refused_and_a_matching_one_passes_it_by() {
     let (server, _) = TestServer::manual(STREAMS);
     let named = json!({"rule": "streams", "key": "alice"});
     let both = json!({"rules": [json!({"rule": "tokens", "key": "alice"}), &named]});
-    for (path, body) in
-        [("check", &named), ("check", &both), ("charge", &named), ("refund", &named)]
-    {
+    for (path, body) in [
+        ("check", &named),
+        ("check", &both),
+        ("charge", &named),
+        ("refund", &named),
+    ] {
         let refused = post(&server, &format!("/v1/{path}"), body);
         assert_eq!(refused.status, 422, "{path}");
         let detail = refused.json()["detail"].to_string();
-        assert!(detail.contains("rule streams: `concurrent 2 timeout=60s` counts"), "{detail}");
+        assert!(
+            detail.contains("rule streams: `concurrent 2 timeout=60s` counts"),
+            "{detail}"
+        );
     }
     for line in ["EARRRL.CHECK streams alice", "EARRRL.CHARGE streams alice"] {
-        let Reply::Error(error) = server.resp().line(line) else { panic!("{line}") };
+        let Reply::Error(error) = server.resp().line(line) else {
+            panic!("{line}")
+        };
         assert!(error.contains("reserve, instead of checking"), "{error}");
     }
     for _ in 0..5 {
-        let passed = post(&server, "/v1/check", &json!({"attributes": {"user": "alice"}}));
+        let passed = post(
+            &server,
+            "/v1/check",
+            &json!({"attributes": {"user": "alice"}}),
+        );
         assert_eq!(passed.status, 200);
     }
-    assert_eq!((remaining(&server, "tokens"), remaining(&server, "streams")), (995, 2));
-    for (rule, limit) in [("tokens", "concurrent 1 timeout=1s"), ("streams", "gcra 1/s burst=1")] {
+    assert_eq!(
+        (remaining(&server, "tokens"), remaining(&server, "streams")),
+        (995, 2)
+    );
+    for (rule, limit) in [
+        ("tokens", "concurrent 1 timeout=1s"),
+        ("streams", "gcra 1/s burst=1"),
+    ] {
         let body = json!({"limit": limit}).to_string();
         let path = format!("/v1/trial?rule={rule}");
         let trial = server.http().request(
@@ -241,11 +341,24 @@ fn the_commands_reserve_places() {
     let (server, _) = TestServer::manual(STREAMS);
     let mut client = server.resp();
     let held = client.line("EARRRL.RESERVE streams alice").pairs();
-    let both = client.line("EARRRL.RESERVE streams alice AND tokens alice COST 10").pairs();
-    assert_eq!((text(&both, "remaining"), remaining(&server, "tokens")), ("0".to_owned(), 990));
+    let both = client
+        .line("EARRRL.RESERVE streams alice AND tokens alice COST 10")
+        .pairs();
+    assert_eq!(
+        (text(&both, "remaining"), remaining(&server, "tokens")),
+        ("0".to_owned(), 990)
+    );
     let denied = client.line("EARRRL.RESERVE streams alice").pairs();
-    assert_eq!((text(&denied, "granted"), remaining(&server, "streams")), ("0".to_owned(), 0));
-    client.line(&format!("EARRRL.COMMIT {} COST 731", text(&held, "reservation"))).pairs();
+    assert_eq!(
+        (text(&denied, "granted"), remaining(&server, "streams")),
+        ("0".to_owned(), 0)
+    );
+    client
+        .line(&format!(
+            "EARRRL.COMMIT {} COST 731",
+            text(&held, "reservation")
+        ))
+        .pairs();
     assert_eq!(remaining(&server, "streams"), 1);
 }
 
@@ -253,23 +366,40 @@ fn the_commands_reserve_places() {
 #[test]
 fn servers_share_places_in_redis() {
     let redis = Redis::start();
-    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+    let engine = format!(
+        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n",
+        redis.url()
+    );
     let servers = [(), ()].map(|()| {
         let server = TestServer::start(&(engine.clone() + STREAMS));
-        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        until("Redis decides", || {
+            server.http().get("/readyz").json()["engine"]["mode"] == "redis"
+        });
         server
     });
     let attributes = json!({"attributes": {"user": "alice", "tokens": 100}});
     let first = reserve(&servers[0], &attributes);
     reserve(&servers[1], &attributes);
     let denied = post(&servers[0], "/v1/reserve", &attributes);
-    assert_eq!((denied.status, &denied.json()["rule"]), (429, &json!("streams")));
+    assert_eq!(
+        (denied.status, &denied.json()["rule"]),
+        (429, &json!("streams"))
+    );
     let costs = json!({"reservation": first["reservation"], "costs": {"tokens": 7}});
     for repeated in [false, true] {
         let response = post(&servers[1], "/v1/commit", &costs);
-        assert_eq!((response.status, &response.json()["repeated"]), (200, &json!(repeated)));
+        assert_eq!(
+            (response.status, &response.json()["repeated"]),
+            (200, &json!(repeated))
+        );
     }
-    assert_eq!((remaining(&servers[0], "tokens"), remaining(&servers[0], "streams")), (893, 1));
+    assert_eq!(
+        (
+            remaining(&servers[0], "tokens"),
+            remaining(&servers[0], "streams")
+        ),
+        (893, 1)
+    );
     let named = json!({"rule": "streams", "key": "alice"});
     assert_eq!(post(&servers[0], "/v1/check", &named).status, 422);
 }
@@ -282,17 +412,32 @@ fn a_configuration_that_concurrent_cannot_keep_names_the_field() {
             one.replace("concurrent 1 timeout=10s", "gcra 1/s burst=1"),
             "limit: expected concurrent for",
         ),
-        ("on_expiry = \"keep\"".to_owned(), "on_expiry: concurrent always releases"),
-        ("consistency = \"near\"".to_owned(), "consistency: concurrent is always exact"),
-        ("action = \"delay\"\nmax_delay = \"1s\"".to_owned(), "can't delay"),
+        (
+            "on_expiry = \"keep\"".to_owned(),
+            "on_expiry: concurrent always releases",
+        ),
+        (
+            "consistency = \"near\"".to_owned(),
+            "consistency: concurrent is always exact",
+        ),
+        (
+            "action = \"delay\"\nmax_delay = \"1s\"".to_owned(),
+            "can't delay",
+        ),
     ] {
         let config = STREAMS.replace(one, &instead);
-        let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err().to_string();
+        let error = earrrl_server::config::Config::parse(&config, "test")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{error}");
     }
     let config = earrrl_server::config::Config::parse(STREAMS, "test").unwrap();
     assert_eq!(config.cautions().len(), 1);
-    assert!(config.cautions()[0].starts_with("streams: concurrent 2"), "{:?}", config.cautions());
+    assert!(
+        config.cautions()[0].starts_with("streams: concurrent 2"),
+        "{:?}",
+        config.cautions()
+    );
 }
 
 /// The actual cost of each stream is at most its estimate, so the sum never exceeds the limit.
@@ -319,8 +464,13 @@ fn a_hundred_concurrent_streams_stay_within_the_limit() {
     };
     let spent: u64 = std::thread::scope(|scope| {
         let spend = &spend;
-        let streams: Vec<_> = (0..100).map(|nth| scope.spawn(move || spend(nth))).collect();
-        streams.into_iter().map(|stream| stream.join().unwrap()).sum()
+        let streams: Vec<_> = (0..100)
+            .map(|nth| scope.spawn(move || spend(nth)))
+            .collect();
+        streams
+            .into_iter()
+            .map(|stream| stream.join().unwrap())
+            .sum()
     });
     assert!((5_000..=10_000).contains(&spent), "{spent}");
     assert_eq!(remaining(&server, "tokens"), 10_000 - spent);
@@ -334,7 +484,10 @@ fn the_documented_client_commits_what_was_streamed() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/llm/stream.py");
     let run = |words: &[&str]| {
         let mut command = std::process::Command::new("python3");
-        command.arg(script).args(words).env("EARRRL", format!("http://{}", server.http));
+        command
+            .arg(script)
+            .args(words)
+            .env("EARRRL", format!("http://{}", server.http));
         let output = command.output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
@@ -363,15 +516,30 @@ fn the_commands_reserve_and_commit() {
     let both = ask("EARRRL.RESERVE tokens alice COST 20000 ATMOST AND requests alice").pairs();
     let granted = [Reply::bulk("9904"), Reply::bulk("1")];
     assert_eq!(value(&both, "granted"), &Reply::Array(granted.into()));
-    ask(&format!("EARRRL.COMMIT {} COST 0", text(&both, "reservation"))).pairs();
-    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9904, 5));
+    ask(&format!(
+        "EARRRL.COMMIT {} COST 0",
+        text(&both, "reservation")
+    ))
+    .pairs();
+    assert_eq!(
+        (remaining(&server, "tokens"), remaining(&server, "requests")),
+        (9904, 5)
+    );
     let both = ask("EARRRL.RESERVE tokens alice COST 904 AND requests alice COST 5").pairs();
     let id = text(&both, "reservation");
-    ask(&format!("EARRRL.COMMIT {id} RULE tokens COST 4 RULE requests COST 2")).pairs();
-    assert_eq!((remaining(&server, "tokens"), remaining(&server, "requests")), (9900, 3));
+    ask(&format!(
+        "EARRRL.COMMIT {id} RULE tokens COST 4 RULE requests COST 2"
+    ))
+    .pairs();
+    assert_eq!(
+        (remaining(&server, "tokens"), remaining(&server, "requests")),
+        (9900, 3)
+    );
     let denied = ask("EARRRL.RESERVE requests alice COST 4").pairs();
     assert_eq!(text(&denied, "granted"), "0");
-    let Reply::Error(error) = ask("EARRRL.COMMIT nope COST 1") else { panic!("an id") };
+    let Reply::Error(error) = ask("EARRRL.COMMIT nope COST 1") else {
+        panic!("an id")
+    };
     assert!(error.contains("expected 32 hexadecimal digits"), "{error}");
     for wrong in [
         &*format!("EARRRL.COMMIT {id} COST 1 RULE tokens COST 1"),
@@ -409,27 +577,53 @@ pub(crate) const COMMIT: &str = "/kuadrant.service.ratelimit.v1.RateLimitService
 #[test]
 fn kuadrants_service_reserves_and_commits() {
     let server = TestServer::with_descriptors("");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
-        let entries = vec![Entry { key: "path".to_owned(), value: b"/login".to_vec() }];
-        let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
+        let entries = vec![Entry {
+            key: "path".to_owned(),
+            value: b"/login".to_vec(),
+        }];
+        let descriptor = RateLimitDescriptor {
+            entries,
+            ..RateLimitDescriptor::default()
+        };
         let (domain, descriptors) = ("shop".to_owned(), vec![descriptor]);
         let reserve = async |amount| {
             let (domain, descriptors) = (domain.clone(), descriptors.clone());
-            let request = ReserveRequest { domain, descriptors, amount, ttl: None };
-            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request).await.unwrap()
+            let request = ReserveRequest {
+                domain,
+                descriptors,
+                amount,
+                ttl: None,
+            };
+            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request)
+                .await
+                .unwrap()
         };
         let commit = async |reservation_id: &str, actual_amount| {
             let (domain, descriptors) = (domain.clone(), descriptors.clone());
             let reservation_id = reservation_id.to_owned();
-            let request = CommitRequest { domain, descriptors, reservation_id, actual_amount };
-            grpc::call::<_, CommitResponse>(&channel, COMMIT, request).await.unwrap()
+            let request = CommitRequest {
+                domain,
+                descriptors,
+                reservation_id,
+                actual_amount,
+            };
+            grpc::call::<_, CommitResponse>(&channel, COMMIT, request)
+                .await
+                .unwrap()
         };
         let held = reserve(4).await;
         assert_eq!((held.code(), held.reservation_id.len()), (Code::Ok, 32));
         let denied = reserve(2).await;
-        assert_eq!((denied.code(), &*denied.reservation_id), (Code::OverLimit, ""));
+        assert_eq!(
+            (denied.code(), &*denied.reservation_id),
+            (Code::OverLimit, "")
+        );
         commit(&held.reservation_id, 1).await;
         // The same commit again changes nothing.
         commit(&held.reservation_id, 5).await;
@@ -447,22 +641,45 @@ fn kuadrants_service_reserves_and_commits() {
 #[test]
 fn a_forgotten_commit_is_not_charged_again_over_grpc() {
     let server = TestServer::with_descriptors("[engine]\nmax_reservations = 1\n");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let channel = grpc::connect(server.grpc).await;
-        let entries = vec![Entry { key: "path".to_owned(), value: b"/login".to_vec() }];
-        let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+        let entries = vec![Entry {
+            key: "path".to_owned(),
+            value: b"/login".to_vec(),
+        }];
+        let descriptors = vec![RateLimitDescriptor {
+            entries,
+            ..RateLimitDescriptor::default()
+        }];
         let domain = "shop".to_owned();
         let reserve = async |amount| {
             let (domain, descriptors) = (domain.clone(), descriptors.clone());
-            let request = ReserveRequest { domain, descriptors, amount, ttl: None };
-            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request).await.unwrap()
+            let request = ReserveRequest {
+                domain,
+                descriptors,
+                amount,
+                ttl: None,
+            };
+            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request)
+                .await
+                .unwrap()
         };
         let commit = async |id: &str, actual_amount| {
             let (domain, descriptors) = (domain.clone(), descriptors.clone());
             let reservation_id = id.to_owned();
-            let request = CommitRequest { domain, descriptors, reservation_id, actual_amount };
-            grpc::call::<_, CommitResponse>(&channel, COMMIT, request).await.unwrap()
+            let request = CommitRequest {
+                domain,
+                descriptors,
+                reservation_id,
+                actual_amount,
+            };
+            grpc::call::<_, CommitResponse>(&channel, COMMIT, request)
+                .await
+                .unwrap()
         };
         let first = reserve(2).await.reservation_id;
         commit(&first, 2).await;
@@ -478,24 +695,48 @@ fn a_forgotten_commit_is_not_charged_again_over_grpc() {
 #[test]
 fn a_renewed_reservation_expires_later() {
     let (server, clock) = TestServer::manual(RULES);
-    let held = reserve(&server, &json!({"rule": "requests", "key": "alice", "cost": 1, "ttl": 10}));
+    let held = reserve(
+        &server,
+        &json!({"rule": "requests", "key": "alice", "cost": 1, "ttl": 10}),
+    );
     let id = held["reservation"].as_str().unwrap();
-    let renew =
-        |ttl: &Value| post(&server, "/v1/renew", &json!({"reservation": id, "ttl": ttl})).status;
+    let renew = |ttl: &Value| {
+        post(
+            &server,
+            "/v1/renew",
+            &json!({"reservation": id, "ttl": ttl}),
+        )
+        .status
+    };
     clock.advance(Duration::from_secs(9));
     assert_eq!(renew(&json!(20)), 204);
     clock.advance(Duration::from_secs(19));
-    assert_eq!(remaining(&server, "requests"), 4, "the reservation lives on");
+    assert_eq!(
+        remaining(&server, "requests"),
+        4,
+        "the reservation lives on"
+    );
     let resp = |words: &str| server.resp().line(&format!("EARRRL.RENEW {words}"));
-    assert_eq!(resp(&format!("{id} TTL 20")), Reply::Simple("OK".to_owned()));
+    assert_eq!(
+        resp(&format!("{id} TTL 20")),
+        Reply::Simple("OK".to_owned())
+    );
     assert_eq!(renew(&json!(0)), 422);
-    for wrong in ["", "nope", &format!("{id} TTL"), &format!("{id} TTL 0"), &format!("{id} COST 1")]
-    {
+    for wrong in [
+        "",
+        "nope",
+        &format!("{id} TTL"),
+        &format!("{id} TTL 0"),
+        &format!("{id} COST 1"),
+    ] {
         assert!(matches!(resp(wrong), Reply::Error(_)), "{wrong}");
     }
     clock.advance(Duration::from_secs(20));
     assert_eq!(renew(&json!(20)), 404, "the reservation has expired");
-    reserve(&server, &json!({"rule": "requests", "key": "bob", "cost": 1}));
+    reserve(
+        &server,
+        &json!({"rule": "requests", "key": "bob", "cost": 1}),
+    );
     assert_eq!(remaining(&server, "requests"), 5);
     let unknown = post(&server, "/v1/renew", &json!({"reservation": "nope"}));
     assert_eq!(unknown.status, 404);
@@ -513,7 +754,10 @@ fn a_renewed_place_is_kept() {
     assert_eq!(remaining(&server, "streams"), 1);
     clock.advance(Duration::from_secs(1));
     assert_eq!(
-        (remaining(&server, "streams"), post(&server, "/v1/renew", &renew).status),
+        (
+            remaining(&server, "streams"),
+            post(&server, "/v1/renew", &renew).status
+        ),
         (2, 404)
     );
 }
@@ -526,7 +770,9 @@ fn servers_share_reservations_in_redis() {
     let config = RULES.replace("max_reservations = 3", &engine);
     let servers = [(), ()].map(|()| {
         let server = TestServer::start(&config.replace("on_expiry = \"release\"\n", ""));
-        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        until("Redis decides", || {
+            server.http().get("/readyz").json()["engine"]["mode"] == "redis"
+        });
         server
     });
     let chat = json!({"attributes": {"user": "alice", "path": "/v1/chat", "tokens": 6000}});
@@ -536,18 +782,33 @@ fn servers_share_reservations_in_redis() {
     let costs = json!({"reservation": held["reservation"], "costs": {"tokens": 100}});
     for repeated in [false, true] {
         let response = post(&servers[1], "/v1/commit", &costs);
-        assert_eq!((response.status, &response.json()["repeated"]), (200, &json!(repeated)));
+        assert_eq!(
+            (response.status, &response.json()["repeated"]),
+            (200, &json!(repeated))
+        );
         assert_eq!(remaining(&servers[0], "tokens"), 9900);
     }
-    let pairs = servers[0].resp().line("EARRRL.RESERVE tokens alice COST 900").pairs();
+    let pairs = servers[0]
+        .resp()
+        .line("EARRRL.RESERVE tokens alice COST 900")
+        .pairs();
     let id = text(&pairs, "reservation");
-    servers[1].resp().line(&format!("EARRRL.COMMIT {id} COST 400")).pairs();
+    servers[1]
+        .resp()
+        .line(&format!("EARRRL.COMMIT {id} COST 400"))
+        .pairs();
     assert_eq!(remaining(&servers[0], "tokens"), 9500);
     let unknown = json!({"reservation": "00000000000000000000000000000000", "cost": 1});
     assert_eq!(post(&servers[0], "/v1/commit", &unknown).status, 404);
-    let live = reserve(&servers[0], &json!({"rule": "tokens", "key": "alice", "ttl": 10}));
+    let live = reserve(
+        &servers[0],
+        &json!({"rule": "tokens", "key": "alice", "ttl": 10}),
+    );
     for (id, status) in [(&live["reservation"], 204), (&json!(id), 404)] {
-        assert_eq!(post(&servers[1], "/v1/renew", &json!({"reservation": id})).status, status);
+        assert_eq!(
+            post(&servers[1], "/v1/renew", &json!({"reservation": id})).status,
+            status
+        );
     }
 }
 
@@ -555,5 +816,10 @@ fn servers_share_reservations_in_redis() {
 fn redis_releases_no_expired_reservations() {
     let config = RULES.replace("max_reservations = 3", "redis = \"redis://localhost\"");
     let error = earrrl_server::config::Config::parse(&config, "test").unwrap_err();
-    assert!(error.to_string().contains("on_expiry: only with the engine in memory"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("on_expiry: only with the engine in memory"),
+        "{error}"
+    );
 }

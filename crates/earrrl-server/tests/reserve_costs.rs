@@ -39,10 +39,16 @@ fn charge(rule: &str, key: &str, cost: u64) -> Value {
 fn a_named_cost_is_that_of_every_client_of_the_rule() {
     let (server, _) = TestServer::manual(RULES);
     let clients = ["alice", "partner", "bob"];
-    let held = reserve(&server, &json!({"rules": clients.map(|key| charge("tokens", key, 100))}));
+    let held = reserve(
+        &server,
+        &json!({"rules": clients.map(|key| charge("tokens", key, 100))}),
+    );
     let commit = json!({"reservation": held["reservation"], "costs": {"tokens": 10}});
     assert_eq!(post(&server, "/v1/commit", &commit).status, 200);
-    assert_eq!(clients.map(|key| remaining(&server, "tokens", key)), [990, 4990, 990]);
+    assert_eq!(
+        clients.map(|key| remaining(&server, "tokens", key)),
+        [990, 4990, 990]
+    );
 }
 
 /// A gateway names the same rules for every client. One that a rule exempts must get its place back.
@@ -54,7 +60,10 @@ fn a_cost_of_a_rule_that_exempts_the_client_is_ignored() {
     assert_eq!(held["granted"], json!([700, 1]));
     assert_eq!(remaining(&server, "streams", "vip"), 0);
     let denied = post(&server, "/v1/reserve", &json!({"rules": list}));
-    assert_eq!((denied.status, &denied.json()["granted"]), (429, &json!([0, 0])));
+    assert_eq!(
+        (denied.status, &denied.json()["granted"]),
+        (429, &json!([0, 0]))
+    );
     let costs = json!({"tokens": 7, "streams": 1});
     let commit = json!({"reservation": held["reservation"], "costs": costs});
     assert_eq!(post(&server, "/v1/commit", &commit).status, 200);
@@ -84,27 +93,55 @@ fn granted_costs_are_numbers_in_both_versions_of_the_protocol() {
 fn a_commit_that_redis_has_forgotten_is_not_charged_over_grpc() {
     let redis = [Redis::start(), Redis::start()];
     let servers = redis.each_ref().map(|redis| {
-        let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n", redis.url());
+        let engine = format!(
+            "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\n",
+            redis.url()
+        );
         let server = TestServer::with_descriptors(&engine);
-        until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+        until("Redis decides", || {
+            server.http().get("/readyz").json()["engine"]["mode"] == "redis"
+        });
         server
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
-        let entries = vec![Entry { key: "path".to_owned(), value: b"/login".to_vec() }];
-        let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
+        let entries = vec![Entry {
+            key: "path".to_owned(),
+            value: b"/login".to_vec(),
+        }];
+        let descriptors = vec![RateLimitDescriptor {
+            entries,
+            ..RateLimitDescriptor::default()
+        }];
         let domain = "shop".to_owned();
         let reserve = async |server: &TestServer, amount| {
             let (domain, descriptors) = (domain.clone(), descriptors.clone());
             let channel = grpc::connect(server.grpc).await;
-            let request = ReserveRequest { domain, descriptors, amount, ttl: None };
-            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request).await.unwrap()
+            let request = ReserveRequest {
+                domain,
+                descriptors,
+                amount,
+                ttl: None,
+            };
+            grpc::call::<_, ReserveResponse>(&channel, RESERVE, request)
+                .await
+                .unwrap()
         };
         let commit = async |server: &TestServer, reservation_id: String, actual_amount| {
             let (domain, descriptors) = (domain.clone(), descriptors.clone());
             let channel = grpc::connect(server.grpc).await;
-            let request = CommitRequest { domain, descriptors, reservation_id, actual_amount };
-            grpc::call::<_, CommitResponse>(&channel, COMMIT, request).await.unwrap()
+            let request = CommitRequest {
+                domain,
+                descriptors,
+                reservation_id,
+                actual_amount,
+            };
+            grpc::call::<_, CommitResponse>(&channel, COMMIT, request)
+                .await
+                .unwrap()
         };
         let id = reserve(&servers[0], 1).await.reservation_id;
         for _ in 0..2 {

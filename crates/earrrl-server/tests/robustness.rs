@@ -45,8 +45,14 @@ fn absurd_throttle_parameters_stop_nothing() {
     ] {
         assert!(matches!(client.line(line), Reply::Error(_)), "{line}");
     }
-    assert_eq!(client.line("CL.THROTTLE a 0 1 60"), Reply::integers(&[0, 1, 0, -1, 60]));
-    assert_eq!(client.line("CL.THROTTLE a 0 1 60"), Reply::integers(&[1, 1, 0, 60, 60]));
+    assert_eq!(
+        client.line("CL.THROTTLE a 0 1 60"),
+        Reply::integers(&[0, 1, 0, -1, 60])
+    );
+    assert_eq!(
+        client.line("CL.THROTTLE a 0 1 60"),
+        Reply::integers(&[1, 1, 0, 60, 60])
+    );
 }
 
 #[test]
@@ -54,27 +60,52 @@ fn a_cost_that_is_not_given_is_one() {
     let (server, _clock) = TestServer::manual(RULE);
     let (mut http, mut resp) = (server.http(), server.resp());
     for _ in 0..3 {
-        assert_eq!(http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status, 200);
+        assert_eq!(
+            http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status,
+            200
+        );
     }
     for _ in 0..2 {
         resp.line("EARRRL.CHECK api k");
     }
-    assert_eq!(http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status, 429);
+    assert_eq!(
+        http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status,
+        429
+    );
 }
 
 #[test]
 fn unknown_rules_are_errors_not_permissions() {
     let server = TestServer::start(RULE);
-    assert_eq!(server.http().post("/v1/check", r#"{"rule":"apu","key":"k"}"#).status, 404);
-    assert!(matches!(server.resp().line("EARRRL.CHECK apu k"), Reply::Error(_)));
+    assert_eq!(
+        server
+            .http()
+            .post("/v1/check", r#"{"rule":"apu","key":"k"}"#)
+            .status,
+        404
+    );
+    assert!(matches!(
+        server.resp().line("EARRRL.CHECK apu k"),
+        Reply::Error(_)
+    ));
 }
 
 #[test]
 fn scripts_are_answered_with_a_hint() {
     let server = TestServer::start("");
-    for line in ["EVALSHA 0000 1 k", "eval return 0", "SCRIPT LOAD x", "FCALL f 0"] {
-        let Reply::Error(error) = server.resp().line(line) else { panic!("{line}") };
-        assert!(error.contains("docs/clients.md shows how to call these"), "{line}: {error}");
+    for line in [
+        "EVALSHA 0000 1 k",
+        "eval return 0",
+        "SCRIPT LOAD x",
+        "FCALL f 0",
+    ] {
+        let Reply::Error(error) = server.resp().line(line) else {
+            panic!("{line}")
+        };
+        assert!(
+            error.contains("docs/clients.md shows how to call these"),
+            "{line}: {error}"
+        );
     }
 }
 
@@ -83,7 +114,10 @@ fn names_are_never_echoed_raw() {
     let server = TestServer::start("");
     for name in [&b"GET\r\n+OK"[..], b"\xff\x00", b"a b", &[b'x'; 5000]] {
         let mut client = server.resp();
-        assert_eq!(client.call(&[name]), Reply::Error("ERR unknown command".into()));
+        assert_eq!(
+            client.call(&[name]),
+            Reply::Error("ERR unknown command".into())
+        );
         assert_eq!(client.line("PING"), Reply::Simple("PONG".into()), "in step");
     }
 }
@@ -94,24 +128,52 @@ fn errors_name_the_field_and_the_value() {
     let mut client = server.resp();
     let several = format!("EARRRL.CHECK api k{}", " AND api k".repeat(64));
     for (line, expected) in [
-        ("EARRRL.CHECK api k COST nan", "cost: `nan` is not a number from 0 to 1e18"),
-        ("EARRRL.ALLOW api k COST -1", "cost: `-1` is not a number from 0 to 1e18"),
-        ("CL.THROTTLE k 5 1.5 60", "count: `1.5` is not a whole number"),
-        ("EARRRL.CHECK api k OR api l", "after a key: `OR` is not COST or AND"),
+        (
+            "EARRRL.CHECK api k COST nan",
+            "cost: `nan` is not a number from 0 to 1e18",
+        ),
+        (
+            "EARRRL.ALLOW api k COST -1",
+            "cost: `-1` is not a number from 0 to 1e18",
+        ),
+        (
+            "CL.THROTTLE k 5 1.5 60",
+            "count: `1.5` is not a whole number",
+        ),
+        (
+            "EARRRL.CHECK api k OR api l",
+            "after a key: `OR` is not COST or AND",
+        ),
         (&several, "a command may charge at most 64 rules"),
-        ("EARRRL.TOP api 0", "n: `0` is not a whole number from 1 to 1000"),
-        ("EARRRL.REFUND api k 1 T0 yesterday", "t0: `yesterday` is not a number of seconds"),
+        (
+            "EARRRL.TOP api 0",
+            "n: `0` is not a whole number from 1 to 1000",
+        ),
+        (
+            "EARRRL.REFUND api k 1 T0 yesterday",
+            "t0: `yesterday` is not a number of seconds",
+        ),
     ] {
-        let Reply::Error(error) = client.line(line) else { panic!("{line}") };
-        assert!(error.starts_with(&format!("ERR {expected}")), "{line}: {error}");
+        let Reply::Error(error) = client.line(line) else {
+            panic!("{line}")
+        };
+        assert!(
+            error.starts_with(&format!("ERR {expected}")),
+            "{line}: {error}"
+        );
     }
     let words: [&[u8]; 5] = [b"EARRRL.CHECK", b"api", b"k", b"COST", b"1\r\n+OK\xff"];
-    let Reply::Error(error) = client.call(&words) else { panic!("a cost of two lines") };
+    let Reply::Error(error) = client.call(&words) else {
+        panic!("a cost of two lines")
+    };
     assert!(error.starts_with(r"ERR cost: `1\r\n+OK"), "{error}");
     let answer = server.http().get("/v1/top?rule=api&limit=x");
     assert_eq!(answer.status, 422);
     let detail = answer.json()["detail"].to_string();
-    assert!(detail.contains("limit: `x` is not a number from 0"), "{detail}");
+    assert!(
+        detail.contains("limit: `x` is not a number from 0"),
+        "{detail}"
+    );
     let mut curl = std::process::Command::new("curl");
     curl.args([
         "-sS",
@@ -123,7 +185,10 @@ fn errors_name_the_field_and_the_value() {
         r#"{"rule":"api","key":"k"}"#,
     ]);
     curl.args(["-H", "content-type: application/jsonx"]);
-    let output = curl.arg(format!("http://{}/v1/check", server.http)).output().unwrap();
+    let output = curl
+        .arg(format!("http://{}/v1/check", server.http))
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "415");
 }
 
@@ -134,8 +199,14 @@ fn malformed_requests_get_one_error_and_the_end() {
     let megabyte = vec![b'x'; 1024 * 1024];
     let big_key = encode(&[b"CL.THROTTLE", &megabyte, b"1", b"1", b"1"]);
     let cases: Vec<(&str, Vec<u8>)> = vec![
-        ("a bulk of 2 GiB", b"*2\r\n$4\r\nECHO\r\n$2147483648\r\n".to_vec()),
-        ("a bulk of 2 GiB less one", b"*2\r\n$4\r\nECHO\r\n$2147483647\r\n".to_vec()),
+        (
+            "a bulk of 2 GiB",
+            b"*2\r\n$4\r\nECHO\r\n$2147483648\r\n".to_vec(),
+        ),
+        (
+            "a bulk of 2 GiB less one",
+            b"*2\r\n$4\r\nECHO\r\n$2147483647\r\n".to_vec(),
+        ),
         ("nested arrays", b"*1\r\n".repeat(10_000)),
         ("nested huge arrays", b"*1048576\r\n".repeat(100)),
         ("a key of 1 MB", big_key),
@@ -144,7 +215,10 @@ fn malformed_requests_get_one_error_and_the_end() {
         ("a negative count", b"*-2147483648\r\n".to_vec()),
         ("a wrong end", b"*1\r\n$4\r\nPINGxx".to_vec()),
         ("RESP3 kinds", b"%1\r\n+a\r\n:1\r\n".to_vec()),
-        ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n".to_vec()),
+        (
+            "TLS",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n".to_vec(),
+        ),
         ("a header of HTTP", b"Host: localhost\r\n\r\n".to_vec()),
     ];
     for (what, bytes) in cases {
@@ -154,7 +228,11 @@ fn malformed_requests_get_one_error_and_the_end() {
         let answer = String::from_utf8(until_closed(&stream)).unwrap();
         let one_error = answer.starts_with("-ERR ") && answer.matches("\r\n").count() == 1;
         assert!(one_error, "{what}: {answer:?}");
-        assert_eq!(bystander.line("PING"), Reply::Simple("PONG".into()), "{what}");
+        assert_eq!(
+            bystander.line("PING"),
+            Reply::Simple("PONG".into()),
+            "{what}"
+        );
     }
 }
 
@@ -163,10 +241,20 @@ fn keys_are_any_bytes() {
     let (server, _clock) = TestServer::manual("");
     let mut client = server.resp();
     let long = [b'k'; 4096];
-    for key in [&b""[..], b"\r\n", b"\0", b"\xff\xfe", b"*1\r\n$4\r\nPING\r\n", &long] {
+    for key in [
+        &b""[..],
+        b"\r\n",
+        b"\0",
+        b"\xff\xfe",
+        b"*1\r\n$4\r\nPING\r\n",
+        &long,
+    ] {
         for remaining in [1, 0] {
             let reply = client.call(&[b"CL.THROTTLE", key, b"1", b"1", b"60"]);
-            assert_eq!(reply, Reply::integers(&[0, 2, remaining, -1, 60 * (2 - remaining)]));
+            assert_eq!(
+                reply,
+                Reply::integers(&[0, 2, remaining, -1, 60 * (2 - remaining)])
+            );
         }
     }
 }
@@ -175,12 +263,20 @@ fn keys_are_any_bytes() {
 fn partial_requests_are_closed_in_seconds() {
     let server = TestServer::start(QUICK);
     let mut streams = Vec::new();
-    for bytes in [&b"*"[..], b"*2\r\n$4\r\nEC", b"PIN", b"*1\r\n$4\r\nPING\r\n*1\r\n$"] {
+    for bytes in [
+        &b"*"[..],
+        b"*2\r\n$4\r\nEC",
+        b"PIN",
+        b"*1\r\n$4\r\nPING\r\n*1\r\n$",
+    ] {
         let mut stream = support::connect(server.resp);
         stream.write_all(bytes).unwrap();
         streams.push(stream);
     }
-    for bytes in [&b"POST /v1/che"[..], b"POST /v1/check HTTP/1.1\r\nContent-Length: 9\r\n\r\nab"] {
+    for bytes in [
+        &b"POST /v1/che"[..],
+        b"POST /v1/check HTTP/1.1\r\nContent-Length: 9\r\n\r\nab",
+    ] {
         let mut stream = support::connect(server.http);
         stream.write_all(bytes).unwrap();
         streams.push(stream);
@@ -196,7 +292,8 @@ fn trickling_does_not_prolong() {
     let server = TestServer::start(QUICK);
     let mut slow = support::connect(server.resp);
     slow.write_all(b"*1\r\n$16000\r\n").unwrap();
-    slow.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    slow.set_read_timeout(Some(std::time::Duration::from_millis(100)))
+        .unwrap();
     let mut piece = [0; 16];
     // Sends one byte each time a read times out. The server closes the connection long before the
     // command is complete.
@@ -231,7 +328,10 @@ fn pipelines_that_are_never_read_stop_being_read() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => is_alive(&server),
             Err(_) => break,
         }
-        assert!(sent < 100_000_000, "all of it is read, and none of the answers is");
+        assert!(
+            sent < 100_000_000,
+            "all of it is read, and none of the answers is"
+        );
     }
     is_alive(&server);
 }
@@ -250,7 +350,9 @@ fn memory_held_for_slow_clients_is_bounded_together() {
     };
     let streams: Vec<TcpStream> = (0..40).map(|_| heavy()).collect();
     let refused = |stream: &&TcpStream| {
-        stream.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_millis(200)))
+            .unwrap();
         let mut answer = [0; 64];
         (&mut &**stream)
             .read(&mut answer)
@@ -269,7 +371,10 @@ fn connections_are_limited_and_told_so() {
     for client in &mut served {
         client.line("PING");
     }
-    assert_eq!(server.resp().rest(), b"-ERR max number of clients reached\r\n");
+    assert_eq!(
+        server.resp().rest(),
+        b"-ERR max number of clients reached\r\n"
+    );
     assert_eq!(server.http().get("/v1/rules").status, 503);
     assert_eq!(server.server.service.metrics.refused.get(), 1);
     served.clear();
@@ -298,7 +403,13 @@ fn memory_does_not_grow_with_keys() {
     let mut client = server.resp();
     for batch in 0..100 {
         let request = |key: i32| {
-            encode(&[b"CL.THROTTLE", format!("{batch}-{key}").as_bytes(), b"9", b"1", b"60"])
+            encode(&[
+                b"CL.THROTTLE",
+                format!("{batch}-{key}").as_bytes(),
+                b"9",
+                b"1",
+                b"60",
+            ])
         };
         client.send(&(0..1000).flat_map(request).collect::<Vec<u8>>());
         for _ in 0..1000 {
@@ -320,12 +431,17 @@ fn stopping_answers_what_has_arrived() {
     let body = r#"{"rule":"api","key":"k"}"#;
     let head = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     http.send(format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes());
-    support::until("half a request is there", || server.server.connections.held() > 0);
+    support::until("half a request is there", || {
+        server.server.connections.held() > 0
+    });
     server.server.connections.stop();
     assert_eq!(resp.rest(), b"+PONG\r\n".repeat(100));
     http.send(body.as_bytes());
     let last = http.response();
-    assert_eq!((last.status, last.header("connection")), (200, Some("close")));
+    assert_eq!(
+        (last.status, last.header("connection")),
+        (200, Some("close"))
+    );
     assert_eq!(http.rest(), b"");
     server.join();
 }
@@ -336,18 +452,43 @@ fn a_bad_configuration_changes_nothing() {
     let mut client = server.resp();
     client.line("EARRRL.CHECK api k COST 5");
     let garbage = earrrl_server::config::Config::parse("[[rule]]\nname = 5", "f");
-    assert!(server.server.reload(garbage.map_err(|error| error.to_string())).is_err());
-    let peek = server.http().post("/v1/peek", r#"{"rule":"api","key":"k"}"#).json();
+    assert!(
+        server
+            .server
+            .reload(garbage.map_err(|error| error.to_string()))
+            .is_err()
+    );
+    let peek = server
+        .http()
+        .post("/v1/peek", r#"{"rule":"api","key":"k"}"#)
+        .json();
     assert_eq!(peek["allowed"], false);
     let ready = server.http().get("/readyz");
     assert_eq!(ready.status, 200);
-    assert!(ready.json()["reload_error"].as_str().unwrap().starts_with("f:2:8:"));
-    assert!(server.http().get("/metrics").body.contains("\nearrrl_reload_failures_total 1\n"));
+    assert!(
+        ready.json()["reload_error"]
+            .as_str()
+            .unwrap()
+            .starts_with("f:2:8:")
+    );
+    assert!(
+        server
+            .http()
+            .get("/metrics")
+            .body
+            .contains("\nearrrl_reload_failures_total 1\n")
+    );
 
     let changed = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=9\"\n";
     server.server.reload(Ok(support::parse(changed))).unwrap();
-    assert_eq!(server.http().get("/readyz").json()["reload_error"], serde_json::Value::Null);
-    let peek = server.http().post("/v1/peek", r#"{"rule":"api","key":"k"}"#).json();
+    assert_eq!(
+        server.http().get("/readyz").json()["reload_error"],
+        serde_json::Value::Null
+    );
+    let peek = server
+        .http()
+        .post("/v1/peek", r#"{"rule":"api","key":"k"}"#)
+        .json();
     assert!(peek["allowed"] == (peek["remaining"] != 0), "{peek}");
 }
 
@@ -426,16 +567,31 @@ fn overrides_and_exemptions_mean_whom_a_key_means() {
         let body = format!(r#"{{"attributes":{{"client":"{address}","path":"{path}"}}}}"#);
         client.post("/v1/check", &body).json()
     };
-    for (address, left) in [("2001:db8::1", 8), ("2001:db8::2", 7), ("[2001:db8::3]:80", 6)] {
+    for (address, left) in [
+        ("2001:db8::1", 8),
+        ("2001:db8::2", 7),
+        ("[2001:db8::3]:80", 6),
+    ] {
         assert_eq!(ask(address, "/")["remaining"], left, "{address}");
     }
-    assert_eq!(ask("2001:db8:0:1::1", "/")["remaining"], 0, "another network");
+    assert_eq!(
+        ask("2001:db8:0:1::1", "/")["remaining"],
+        0,
+        "another network"
+    );
     for exempt in ["2001:db8:5::7", "2001:db8:5::8", "192.0.2.9"] {
-        assert_eq!(ask(exempt, "/")["rule"], serde_json::Value::Null, "{exempt}");
+        assert_eq!(
+            ask(exempt, "/")["rule"],
+            serde_json::Value::Null,
+            "{exempt}"
+        );
     }
     // A check that names this key concerns the same client.
     let named = r#"{"rule":"a","key":"2001:db8::/64"}"#;
-    assert_eq!(server.http().post("/v1/check", named).json()["remaining"], 5);
+    assert_eq!(
+        server.http().post("/v1/check", named).json()["remaining"],
+        5
+    );
     // Under a rule whose keys do not contain the address, an override applies to the exact address.
     assert_eq!(ask("2001:db8:7::1", "/b")["rule"], "a");
     assert_eq!(ask("2001:db8::5", "/b")["over"], serde_json::json!(["b"]));
@@ -453,7 +609,10 @@ fn a_rule_that_comes_back_has_its_clients() {
     };
     assert_eq!(ask(), (200, 8.into()));
     for left in [7, 6, 5] {
-        server.server.reload(Ok(support::parse(&rule("a")))).unwrap();
+        server
+            .server
+            .reload(Ok(support::parse(&rule("a"))))
+            .unwrap();
         assert_eq!(ask().0, 404);
         server.server.reload(Ok(support::parse(&both))).unwrap();
         assert_eq!(ask(), (200, left.into()));
@@ -466,7 +625,10 @@ fn no_rules_any_more_must_be_meant() {
     let error = server.server.reload(Ok(support::parse(""))).unwrap_err();
     assert!(error.contains("rules = \"none\""), "{error}");
     assert_eq!(server.server.service.rules().len(), 1);
-    server.server.reload(Ok(support::parse("rules = \"none\""))).unwrap();
+    server
+        .server
+        .reload(Ok(support::parse("rules = \"none\"")))
+        .unwrap();
     assert!(server.server.service.rules().is_empty());
 }
 
@@ -513,7 +675,13 @@ fn no_spelling_of_a_path_or_method_leads_past_a_rule() {
     assert_eq!(ask("/apis", "GET"), serde_json::Value::Null);
     assert_eq!(ask("/login", "GET"), serde_json::Value::Null);
     assert_eq!(server.server.service.metrics.unmatched.get(), 2);
-    assert!(server.http().get("/metrics").body.contains("\nearrrl_unmatched_total 2\n"));
+    assert!(
+        server
+            .http()
+            .get("/metrics")
+            .body
+            .contains("\nearrrl_unmatched_total 2\n")
+    );
 }
 
 #[test]
@@ -550,7 +718,10 @@ fn health_is_told_however_many_are_connected() {
         assert_eq!(server.http().get(path).status, 200, "{path}");
     }
     let refused = server.http().post("/v1/check", r#"{"rule":"a","key":"k"}"#);
-    assert_eq!((refused.status, refused.header("connection")), (503, Some("close")));
+    assert_eq!(
+        (refused.status, refused.header("connection")),
+        (503, Some("close"))
+    );
     let mut admin = support::http::Client::connect(server.admin.unwrap());
     assert_eq!(admin.get("/healthz").status, 200);
     assert!(admin.get("/metrics").body.contains("earrrl_connections "));
@@ -577,12 +748,18 @@ fn memory_held_for_half_bodies_is_bounded_together() {
     let mut answers = vec![Vec::new(); streams.len()];
     support::until("they are told so", || {
         for (stream, answer) in streams.iter().zip(&mut answers) {
-            stream.set_read_timeout(Some(std::time::Duration::from_millis(10))).unwrap();
+            stream
+                .set_read_timeout(Some(std::time::Duration::from_millis(10)))
+                .unwrap();
             let mut bytes = [0; 512];
             let read = (&*stream).read(&mut bytes).unwrap_or(0);
             answer.extend_from_slice(&bytes[..read]);
         }
-        answers.iter().filter(|answer| answer.starts_with(b"HTTP/1.1 503")).count() >= 7
+        answers
+            .iter()
+            .filter(|answer| answer.starts_with(b"HTTP/1.1 503"))
+            .count()
+            >= 7
     });
     assert_eq!(server.http().get("/healthz").status, 200);
 }
@@ -619,14 +796,26 @@ fn tokens_are_not_tried_out_fast() {
     assert_eq!(answers, "-WRONGPASS invalid token\r\n".repeat(3));
     let mut web = server.http();
     web.token = Some("wrong-token-0123456789".to_owned());
-    assert_eq!(web.post("/v1/check", "{}").json()["detail"], "invalid token");
+    assert_eq!(
+        web.post("/v1/check", "{}").json()["detail"],
+        "invalid token"
+    );
     web.token = None;
     let missing = web.post("/v1/check", "{}").json();
     assert_eq!(missing["detail"], "expected Authorization: Bearer TOKEN");
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.contains("\nearrrl_failed_logins_total 4\n"), "{metrics}");
-    assert!(metrics.contains("\nearrrl_http_responses_total{status=\"401\"} 2\n"), "{metrics}");
-    assert!(metrics.contains("\nearrrl_resp_errors_total{code=\"WRONGPASS\"} 3\n"), "{metrics}");
+    assert!(
+        metrics.contains("\nearrrl_failed_logins_total 4\n"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("\nearrrl_http_responses_total{status=\"401\"} 2\n"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("\nearrrl_resp_errors_total{code=\"WRONGPASS\"} 3\n"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -648,7 +837,10 @@ fn what_is_decided_is_counted() {
         "earrrl_resp_requests_total 7",
         "# TYPE earrrl_clients_displaced_total counter",
     ] {
-        assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
+        assert!(
+            metrics.lines().any(|found| found == line),
+            "{line}\n{metrics}"
+        );
     }
 }
 
@@ -673,16 +865,41 @@ fn a_name_that_leads_here_is_not_enough() {
         client.send(format!("{head} HTTP/1.1\r\n{more}Content-Length: 0\r\n\r\n").as_bytes());
         client.response().status
     };
-    assert_eq!(ask("DELETE /v1/clients/api/k", "Host: rebound.example\r\n"), 421);
-    assert_eq!(ask("DELETE /v1/clients/api/k", "Host: localhost:8080\r\n"), 204);
+    assert_eq!(
+        ask("DELETE /v1/clients/api/k", "Host: rebound.example\r\n"),
+        421
+    );
+    assert_eq!(
+        ask("DELETE /v1/clients/api/k", "Host: localhost:8080\r\n"),
+        204
+    );
     for open in ["/metrics", "/healthz", "/readyz"] {
-        assert_eq!(ask(&format!("GET {open}"), "Host: statsd:9102\r\n"), 200, "{open}");
+        assert_eq!(
+            ask(&format!("GET {open}"), "Host: statsd:9102\r\n"),
+            200,
+            "{open}"
+        );
     }
     assert_eq!(ask("GET /v1/rules", ""), 400);
-    assert_eq!(ask("GET /v1/rules", "Host: localhost\r\nHost: localhost\r\n"), 400);
-    assert_eq!(ask("GET http://rebound.example/v1/rules", "Host: rebound.example\r\n"), 421);
-    assert_eq!(ask("GET http://rebound.example/v1/rules", "Host: localhost\r\n"), 400);
-    assert_eq!(ask("GET http://localhost/v1/rules", "Host: localhost\r\n"), 200);
+    assert_eq!(
+        ask("GET /v1/rules", "Host: localhost\r\nHost: localhost\r\n"),
+        400
+    );
+    assert_eq!(
+        ask(
+            "GET http://rebound.example/v1/rules",
+            "Host: rebound.example\r\n"
+        ),
+        421
+    );
+    assert_eq!(
+        ask("GET http://rebound.example/v1/rules", "Host: localhost\r\n"),
+        400
+    );
+    assert_eq!(
+        ask("GET http://localhost/v1/rules", "Host: localhost\r\n"),
+        200
+    );
     // If a token is required, the host name is not checked.
     let guarded = TestServer::start(TOKENS);
     let mut client = guarded.http();
@@ -702,23 +919,46 @@ fn tokens_are_exchanged_by_a_reload() {
         client.token = Some(token.to_owned());
         client.get("/v1/rules").status
     };
-    assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (200, 401));
+    assert_eq!(
+        (
+            status("old-token-0123456789"),
+            status("new-token-0123456789")
+        ),
+        (200, 401)
+    );
     let mut open = server.resp();
     open.line("AUTH old-token-0123456789");
     write("old-token-0123456789\nnew-token-0123456789\n");
     server.server.reload(Ok(config())).unwrap();
-    assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (200, 200));
-    assert!(matches!(open.line("EARRRL.RULES"), Reply::Array(_)), "still good");
+    assert_eq!(
+        (
+            status("old-token-0123456789"),
+            status("new-token-0123456789")
+        ),
+        (200, 200)
+    );
+    assert!(
+        matches!(open.line("EARRRL.RULES"), Reply::Array(_)),
+        "still good"
+    );
     write("new-token-0123456789\n");
     server.server.reload(Ok(config())).unwrap();
-    assert_eq!((status("old-token-0123456789"), status("new-token-0123456789")), (401, 200));
+    assert_eq!(
+        (
+            status("old-token-0123456789"),
+            status("new-token-0123456789")
+        ),
+        (401, 200)
+    );
     assert!(matches!(open.line("EARRRL.RULES"), Reply::Error(text) if text.starts_with("NOAUTH")));
 }
 
 /// Returns the value of a metric, which is given with its labels.
 fn metric(server: &TestServer, name: &str) -> u64 {
     let text = server.http().get("/metrics").body;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.map_or(0, |value| value.parse().unwrap())
 }
 
@@ -773,7 +1013,10 @@ fn a_bare_line_feed_is_refused() {
         let mut stream = connect(server.http);
         stream.write_all(request.as_bytes()).unwrap();
         let answer = String::from_utf8(until_closed(&stream)).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 400 "), "{request:?}: {answer:?}");
+        assert!(
+            answer.starts_with("HTTP/1.1 400 "),
+            "{request:?}: {answer:?}"
+        );
         assert!(answer.ends_with("expected CRLF\"}"), "{answer:?}");
     }
     assert_eq!(metric(&server, &status(400)), 3);
@@ -787,12 +1030,18 @@ fn a_bare_line_feed_is_refused() {
 #[test]
 fn what_is_not_understood_is_counted_by_its_status() {
     let server = TestServer::start("");
-    let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "y".repeat(20_000));
+    let long = format!(
+        "GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
+        "y".repeat(20_000)
+    );
     for (request, status) in [("no HTTP\r\n\r\n", "400"), (&*long, "431")] {
         let stream = connect(server.http);
         let _ = (&stream).write_all(request.as_bytes());
         let answer = String::from_utf8(until_closed(&stream)).unwrap();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer:?}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer:?}"
+        );
     }
     support::until("both are counted", || {
         metric(&server, &status(400)) == 1 && metric(&server, &status(431)) == 1
@@ -810,7 +1059,10 @@ fn guessing_at_tokens_over_http_is_slow() {
         assert_eq!((answer.status, answer.header("connection")), (401, None));
     }
     let answer = client.post("/v1/check", body);
-    assert_eq!((answer.status, answer.header("connection")), (401, Some("close")));
+    assert_eq!(
+        (answer.status, answer.header("connection")),
+        (401, Some("close"))
+    );
     assert_eq!(client.rest(), b"");
 }
 
@@ -822,9 +1074,13 @@ fn idle_clients_of_http_leave_room_for_health() {
         "[server]\nmax_connections = 20\nmax_connections_per_address = 20\nidle_timeout = \"1h\"\n",
     );
     let idle: Vec<_> = (0..20).map(|_| connect(server.http)).collect();
-    support::until("all places are taken", || server.server.connections.len() == 20);
+    support::until("all places are taken", || {
+        server.server.connections.len() == 20
+    });
     let more: Vec<_> = (0..60).map(|_| connect(server.http)).collect();
-    support::until("so are those for health", || server.server.connections.len() >= 36);
+    support::until("so are those for health", || {
+        server.server.connections.len() >= 36
+    });
     for path in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(server.http().get(path).status, 200, "{path}");
     }
@@ -849,7 +1105,13 @@ fn health_is_told_however_much_is_held() {
     }
     assert_eq!(server.http().get("/healthz").status, 200);
     assert_eq!(server.http().get("/metrics").status, 200);
-    assert_eq!(server.http().post("/v1/check", r#"{"rule":"no","key":"k"}"#).status, 404);
+    assert_eq!(
+        server
+            .http()
+            .post("/v1/check", r#"{"rule":"no","key":"k"}"#)
+            .status,
+        404
+    );
 }
 
 /// The clients send requests continuously and read no answers.
@@ -862,13 +1124,17 @@ fn memory_held_for_answers_that_nobody_reads_is_bounded_together() {
     let crowd: Vec<TcpStream> = (0..150)
         .map(|_| {
             let mut stream = connect(server.http);
-            socket2::SockRef::from(&stream).set_recv_buffer_size(4096).unwrap();
+            socket2::SockRef::from(&stream)
+                .set_recv_buffer_size(4096)
+                .unwrap();
             let _ = stream.write_all(request.as_bytes());
             stream
         })
         .collect();
     support::until("many are shed", || shed(&server) >= 50);
-    support::until("it is free", || server.server.connections.held() <= 1_048_576);
+    support::until("it is free", || {
+        server.server.connections.held() <= 1_048_576
+    });
     drop(crowd);
 }
 
@@ -885,14 +1151,18 @@ fn memory_held_for_lists_that_nobody_reads_is_bounded_together() {
     }
     let server = TestServer::start(&config);
     let crowd: Vec<TcpStream> = (0..150).map(|_| connect_narrow(server.resp)).collect();
-    crowd.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+    crowd
+        .iter()
+        .for_each(|stream| stream.set_nonblocking(true).unwrap());
     support::until("many are shed", || {
         for mut stream in &crowd {
             let _ = stream.write(b"EARRRL.RULES\r\n");
         }
         shed(&server) >= 50
     });
-    support::until("it is within bounds", || server.server.connections.held() <= 1_048_576);
+    support::until("it is within bounds", || {
+        server.server.connections.held() <= 1_048_576
+    });
     drop(crowd);
 }
 
@@ -917,7 +1187,9 @@ fn answers_that_nobody_reads_over_http2_are_held_within_bounds() {
         .collect();
     support::until("many are refused", || shed(&server) >= 500);
     let most = 1_048_576 + 6 * BESIDE;
-    support::until("it is within bounds", || server.server.connections.held() <= most);
+    support::until("it is within bounds", || {
+        server.server.connections.held() <= most
+    });
     assert_eq!(server.http().get("/healthz").status, 200);
     drop(crowd);
     support::until("it is free", || server.server.connections.held() == 0);
@@ -929,9 +1201,16 @@ fn answers_that_nobody_fetches_over_http2_are_given_up() {
     let server = TestServer::start("[server]\nrequest_timeout = \"1s\"\n");
     let mut stream = connect(server.http);
     let request = http2::get(1, "/openapi.json");
-    stream.write_all(&[http2::greeting(0), request].concat()).unwrap();
+    stream
+        .write_all(&[http2::greeting(0), request].concat())
+        .unwrap();
     let mut seen = Vec::new();
-    until_frame(&mut stream, &mut seen, (http2::RST_STREAM, 1), &http2::frame(6, 0, 0, &[0; 8]));
+    until_frame(
+        &mut stream,
+        &mut seen,
+        (http2::RST_STREAM, 1),
+        &http2::frame(6, 0, 0, &[0; 8]),
+    );
     assert_eq!(shed(&server), 1);
     support::until("it is free", || server.server.connections.held() <= 512);
 }
@@ -943,19 +1222,31 @@ fn requests_that_are_taken_back_do_not_close_a_shared_connection() {
     let server = TestServer::start("");
     for (address, path) in [
         (server.http, "/healthz"),
-        (server.grpc, "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
+        (
+            server.grpc,
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        ),
     ] {
         let mut stream = connect(address);
         let mut bytes = http2::greeting(65_535);
         for nth in 0..500 {
             bytes.extend(http2::call(2 * nth + 1, path));
-            bytes.extend(http2::frame(http2::RST_STREAM, 0, 2 * nth + 1, &[0, 0, 0, 8]));
+            bytes.extend(http2::frame(
+                http2::RST_STREAM,
+                0,
+                2 * nth + 1,
+                &[0, 0, 0, 8],
+            ));
         }
         bytes.extend(http2::unary(1001, path, b""));
         stream.write_all(&bytes).unwrap();
         let mut seen = Vec::new();
         until_frame(&mut stream, &mut seen, (http2::HEADERS, 1001), b"");
-        assert!(!http2::kinds(&seen).iter().any(|(kind, _)| *kind == http2::GOAWAY));
+        assert!(
+            !http2::kinds(&seen)
+                .iter()
+                .any(|(kind, _)| *kind == http2::GOAWAY)
+        );
     }
 }
 
@@ -965,21 +1256,30 @@ fn few_calls_of_a_connection_watch_its_health() {
     let mut stream = connect(server.grpc);
     let watch = |stream| http2::unary(stream, "/grpc.health.v1.Health/Watch", b"");
     let watches: Vec<u8> = (0..9).flat_map(|nth| watch(2 * nth + 1)).collect();
-    stream.write_all(&[http2::greeting(65_535), watches].concat()).unwrap();
+    stream
+        .write_all(&[http2::greeting(65_535), watches].concat())
+        .unwrap();
     let mut seen = Vec::new();
     until_frame(&mut stream, &mut seen, (http2::HEADERS, 17), b"");
     for nth in 0..8 {
         until_frame(&mut stream, &mut seen, (http2::DATA, 2 * nth + 1), b"");
     }
-    assert!(!http2::kinds(&seen).contains(&(http2::DATA, 17)), "the ninth is refused");
-    stream.write_all(&http2::frame(http2::RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
+    assert!(
+        !http2::kinds(&seen).contains(&(http2::DATA, 17)),
+        "the ninth is refused"
+    );
+    stream
+        .write_all(&http2::frame(http2::RST_STREAM, 0, 1, &[0, 0, 0, 8]))
+        .unwrap();
     let mut next = 17;
     support::until("one that is taken back makes room for another", || {
         next += 2;
         stream.write_all(&watch(next)).unwrap();
         until_frame(&mut stream, &mut seen, (http2::HEADERS, next), b"");
         let answered = http2::kinds(&seen);
-        answered.iter().any(|(kind, stream)| *kind == http2::DATA && *stream > 17)
+        answered
+            .iter()
+            .any(|(kind, stream)| *kind == http2::DATA && *stream > 17)
     });
 }
 
@@ -1034,14 +1334,19 @@ fn no_two_metrics_share_a_name_in_openmetrics() {
             _ => &[""],
         };
         for suffix in suffixes {
-            assert!(names.insert(format!("{base}{suffix}")), "{base}{suffix} is there twice");
+            assert!(
+                names.insert(format!("{base}{suffix}")),
+                "{base}{suffix} is there twice"
+            );
         }
     }
 }
 
 /// Reads until the wanted frame arrives, and sends `meanwhile` whenever nothing arrives for 100 ms.
 fn until_frame(stream: &mut TcpStream, seen: &mut Vec<u8>, wanted: (u8, u32), meanwhile: &[u8]) {
-    stream.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    stream
+        .set_read_timeout(Some(std::time::Duration::from_millis(100)))
+        .unwrap();
     support::until("the frame comes", || {
         let mut bytes = [0; 4096];
         match stream.read(&mut bytes) {
@@ -1066,10 +1371,20 @@ fn half_a_preface_has_the_time_of_a_request() {
 fn grpc_refuses_other_content_types() {
     let server = TestServer::start("");
     let mut curl = std::process::Command::new("curl");
-    curl.args(["--http2-prior-knowledge", "-sS", "-o", "/dev/null", "-w", "%{http_code}"]);
+    curl.args([
+        "--http2-prior-knowledge",
+        "-sS",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+    ]);
     curl.args(["-H", "content-type: application/json", "-d", "{}"]);
     let path = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    let output = curl.arg(format!("http://{}/{path}", server.grpc)).output().unwrap();
+    let output = curl
+        .arg(format!("http://{}/{path}", server.grpc))
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "415");
 }
 
@@ -1080,7 +1395,9 @@ fn a_response_before_the_end_of_a_body_resets_nothing() {
     for address in [server.grpc, server.http] {
         let mut stream = connect(address);
         let request = http2::post(1, "/unknown");
-        stream.write_all(&[http2::greeting(65_535), request].concat()).unwrap();
+        stream
+            .write_all(&[http2::greeting(65_535), request].concat())
+            .unwrap();
         let mut seen = Vec::new();
         until_frame(&mut stream, &mut seen, (http2::HEADERS, 1), &[]);
         let body = http2::frame(http2::DATA, http2::END_STREAM, 1, b"{}");
@@ -1096,7 +1413,11 @@ fn a_response_before_the_end_of_a_body_resets_nothing() {
 fn a_request_and_a_half_close_are_answered() {
     let server = TestServer::start(RULE);
     let requests = [
-        (server.http, &b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], "HTTP/1.1 200 "),
+        (
+            server.http,
+            &b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
+            "HTTP/1.1 200 ",
+        ),
         (server.resp, b"PING\r\n", "+PONG"),
     ];
     for (address, request, answer) in requests {
@@ -1129,11 +1450,16 @@ fn memory_held_for_half_messages_is_bounded_together() {
         message.resize(16_000, 0);
         let before = answered_over_grpc(&server);
         // One connection may send less than all together may hold, so several are needed.
-        let crowd: Vec<TcpStream> =
-            (0..3).map(|_| half_messages(&server, path, &message)).collect();
-        support::until("many are refused", || answered_over_grpc(&server) >= before + 30);
+        let crowd: Vec<TcpStream> = (0..3)
+            .map(|_| half_messages(&server, path, &message))
+            .collect();
+        support::until("many are refused", || {
+            answered_over_grpc(&server) >= before + 30
+        });
         let most = 1_048_576 + 3 * BESIDE;
-        support::until("it is within bounds", || server.server.connections.held() <= most);
+        support::until("it is within bounds", || {
+            server.server.connections.held() <= most
+        });
         drop(crowd);
         support::until("it is free", || server.server.connections.held() == 0);
     }
@@ -1164,6 +1490,9 @@ fn half_messages(server: &TestServer, path: &str, message: &[u8]) -> TcpStream {
 
 fn answered_over_grpc(server: &TestServer) -> u64 {
     let text = server.http().get("/metrics").body;
-    let of = text.lines().filter(|line| line.starts_with("earrrl_grpc_responses_total"));
-    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    let of = text
+        .lines()
+        .filter(|line| line.starts_with("earrrl_grpc_responses_total"));
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
 }

@@ -77,15 +77,19 @@ fn checks(address: SocketAddr, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
 #[test]
 fn memory_stays_and_nothing_fails() {
     let long = std::env::var_os("EARRRL_LONG").is_some();
-    let (reloads, pause) =
-        if long { (30, Duration::from_secs(10)) } else { (6, Duration::from_millis(500)) };
+    let (reloads, pause) = if long {
+        (30, Duration::from_secs(10))
+    } else {
+        (6, Duration::from_millis(500))
+    };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     std::fs::write(&file, config(5)).unwrap();
     let mut process = Process::start(&["--config", file.to_str().unwrap()]);
     let stop = Arc::new(AtomicBool::new(false));
-    let mut clients: Vec<_> =
-        (0..3).map(|seed| pipelines(process.resp, seed, Arc::clone(&stop))).collect();
+    let mut clients: Vec<_> = (0..3)
+        .map(|seed| pipelines(process.resp, seed, Arc::clone(&stop)))
+        .collect();
     clients.push(checks(process.http, Arc::clone(&stop)));
 
     let mut resident = Vec::new();
@@ -97,12 +101,18 @@ fn memory_stays_and_nothing_fails() {
         resident.push(process.resident_kib());
     }
     stop.store(true, Relaxed);
-    let replies: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
+    let replies: u64 = clients
+        .into_iter()
+        .map(|client| client.join().unwrap())
+        .sum();
     assert!(replies > 1000, "{replies}");
     // Tables touch their memory when they are created; in the first third, other memory settles.
     let settled = resident[resident.len() / 3];
     let last = *resident.last().unwrap();
-    assert!(last <= settled + SLACK_KIB, "it grew from {settled} KiB: {resident:?}");
+    assert!(
+        last <= settled + SLACK_KIB,
+        "it grew from {settled} KiB: {resident:?}"
+    );
     println!("{replies} answers, {reloads} reloads, {last} KiB, from {settled}");
 }
 
@@ -131,7 +141,11 @@ fn paced(address: SocketAddr, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
             let mut requests = Vec::new();
             for _ in 0..STEP.0 {
                 let key = (0..3).fold(100_000, |below, _| 1 + random.below(below));
-                requests.extend(encode(&[b"EARRRL.CHECK", b"api", format!("c{key}").as_bytes()]));
+                requests.extend(encode(&[
+                    b"EARRRL.CHECK",
+                    b"api",
+                    format!("c{key}").as_bytes(),
+                ]));
             }
             client.send(&requests);
             for _ in 0..STEP.0 {
@@ -153,16 +167,26 @@ struct Watcher {
 
 impl Watcher {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (questions, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Self { child, questions, answers: BufReader::new(answers) }
+        Self {
+            child,
+            questions,
+            answers: BufReader::new(answers),
+        }
     }
 
     fn ask(&mut self) -> Vec<u64> {
         writeln!(self.questions).unwrap();
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
-        line.split_whitespace().map(|number| number.parse().unwrap()).collect()
+        line.split_whitespace()
+            .map(|number| number.parse().unwrap())
+            .collect()
     }
 }
 
@@ -184,8 +208,11 @@ fn assert_flat(what: &str, readings: &[u64], slack: u64) {
 fn memory_stays_while_a_page_and_a_terminal_watch() {
     let long = std::env::var_os("EARRRL_LONG").is_some();
     let minutes = std::env::var("EARRRL_MINUTES").map_or(60, |minutes| minutes.parse().unwrap());
-    let (readings, pause) =
-        if long { (6 * minutes, Duration::from_secs(10)) } else { (9, Duration::from_secs(1)) };
+    let (readings, pause) = if long {
+        (6 * minutes, Duration::from_secs(10))
+    } else {
+        (9, Duration::from_secs(1))
+    };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.toml");
     std::fs::write(&file, WATCHED).unwrap();
@@ -198,11 +225,14 @@ fn memory_stays_while_a_page_and_a_terminal_watch() {
     let admin = format!("http://{}", process.admin.unwrap());
     let mut node = tool("node");
     node.env("NODE_PATH", tools::folder().join("node_modules"));
-    node.arg(root.join("tests/clients/dashboard-watched.cjs")).args([&admin, &http, ADMIN]);
+    node.arg(root.join("tests/clients/dashboard-watched.cjs"))
+        .args([&admin, &http, ADMIN]);
     let mut page = Watcher::start(&mut node);
     let mut python = tool("python3");
     python.env("PYTHONPATH", tools::folder().join("python"));
-    python.arg(root.join("tests/clients/terminal.py")).args(["memory", BINARY]);
+    python
+        .arg(root.join("tests/clients/terminal.py"))
+        .args(["memory", BINARY]);
     let mut terminal = Watcher::start(python.args(["--server", &admin, "--token", ADMIN]));
 
     let (mut server_kib, mut page_kib, mut terminal_kib) = (Vec::new(), Vec::new(), Vec::new());

@@ -22,14 +22,24 @@ impl Scratch {
     }
 
     fn server(&self, rule: &str) -> Process {
-        Process::start(&["--state", self.0.to_str().unwrap(), "--capacity", "1000", "--rule", rule])
+        Process::start(&[
+            "--state",
+            self.0.to_str().unwrap(),
+            "--capacity",
+            "1000",
+            "--rule",
+            rule,
+        ])
     }
 
     fn command(&self, command: &str, arguments: &[&str]) -> (String, bool) {
         let mut earrrl = Command::new(BINARY);
         let earrrl = earrrl.args(["state", command]).arg(&self.0).args(arguments);
         let output = earrrl.output().unwrap();
-        (String::from_utf8(output.stdout).unwrap(), output.status.success())
+        (
+            String::from_utf8(output.stdout).unwrap(),
+            output.status.success(),
+        )
     }
 }
 
@@ -48,8 +58,16 @@ struct LoginRule {
 impl LoginRule {
     fn new(limit: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("limits.toml").into_os_string().into_string().unwrap();
-        let rule = Self { path, _folder: folder };
+        let path = folder
+            .path()
+            .join("limits.toml")
+            .into_os_string()
+            .into_string()
+            .unwrap();
+        let rule = Self {
+            path,
+            _folder: folder,
+        };
         rule.set(limit);
         rule
     }
@@ -62,7 +80,14 @@ impl LoginRule {
     /// Returns the arguments of a server with this configuration and its states in `scratch`.
     fn arguments<'a>(&'a self, scratch: &'a Scratch) -> [&'a str; 6] {
         let state = scratch.0.to_str().unwrap();
-        ["--capacity", "1000", "--config", &self.path, "--state", state]
+        [
+            "--capacity",
+            "1000",
+            "--config",
+            &self.path,
+            "--state",
+            state,
+        ]
     }
 }
 
@@ -80,7 +105,10 @@ fn the_files_of_a_server_have_the_limit_of_its_last_reload() {
     server.signal(Signal::HUP);
     server.until_logged("reloaded");
     let (list, _) = scratch.command("list", &[]);
-    assert!(list.contains("login\t1\t1\t1000\t") && list.contains(&second), "{list}");
+    assert!(
+        list.contains("login\t1\t1\t1000\t") && list.contains(&second),
+        "{list}"
+    );
     let (show, _) = scratch.command("show", &[]);
     assert!(show.contains(&format!("limit: {second}\n")), "{show}");
     assert_eq!(admitted(&server, "alice"), 2);
@@ -99,7 +127,13 @@ fn a_reload_removes_a_rule_and_another_brings_it_back_with_its_clients() {
         std::fs::write(&file, names.iter().map(rule).collect::<String>()).unwrap();
     };
     write(&["login", "other"]);
-    let arguments = ["--capacity", "1000", "--config", file.to_str().unwrap(), "--state"];
+    let arguments = [
+        "--capacity",
+        "1000",
+        "--config",
+        file.to_str().unwrap(),
+        "--state",
+    ];
     let mut server = Process::start(&[&arguments[..], &[scratch.0.to_str().unwrap()]].concat());
     assert_eq!(admitted(&server, "alice"), 5);
     for names in [&["other"][..], &["login", "other"]] {
@@ -107,7 +141,10 @@ fn a_reload_removes_a_rule_and_another_brings_it_back_with_its_clients() {
         server.signal(Signal::HUP);
         server.until_logged("reloaded");
     }
-    assert_eq!((admitted(&server, "alice"), admitted(&server, "bob")), (0, 5));
+    assert_eq!(
+        (admitted(&server, "alice"), admitted(&server, "bob")),
+        (0, 5)
+    );
 }
 
 /// Returns the number of admitted requests of nine.
@@ -141,7 +178,10 @@ fn bans_outlive_a_restart_with_another_limit() {
     assert_eq!(admitted(&first, "alice"), 5);
     drop(first);
     let second = scratch.server("login=token-bucket 7 refill=2/365d");
-    assert_eq!((admitted(&second, "alice"), admitted(&second, "bob")), (0, 7));
+    assert_eq!(
+        (admitted(&second, "alice"), admitted(&second, "bob")),
+        (0, 7)
+    );
     let (list, _) = scratch.command("list", &[]);
     assert!(list.contains("login\t2\t2\t1000\t"), "{list}");
 }
@@ -153,12 +193,21 @@ fn a_reload_of_one_server_changes_the_rule_of_all() {
     let rule = LoginRule::new("token-bucket 5 refill=1/365d");
     let mut first = Process::start(&rule.arguments(&scratch));
     let second = scratch.server("login=token-bucket 5 refill=1/365d");
-    assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (5, 5));
+    assert_eq!(
+        (admitted(&first, "alice"), admitted(&second, "bob")),
+        (5, 5)
+    );
     rule.set("token-bucket 7 refill=2/365d");
     first.signal(Signal::HUP);
     first.until_logged("reloaded");
-    assert_eq!((admitted(&second, "alice"), admitted(&first, "bob")), (0, 0));
-    assert_eq!((admitted(&second, "carol"), admitted(&first, "carol")), (7, 0));
+    assert_eq!(
+        (admitted(&second, "alice"), admitted(&first, "bob")),
+        (0, 0)
+    );
+    assert_eq!(
+        (admitted(&second, "carol"), admitted(&first, "carol")),
+        (7, 0)
+    );
     let (list, _) = scratch.command("list", &[]);
     assert!(
         list.contains("login\t2\t3\t1000\t") && list.contains("\ttoken-bucket 7 refill=2/365d\n"),
@@ -173,29 +222,44 @@ fn a_server_begins_afresh_under_another_algorithm() {
     let rule = LoginRule::new("token-bucket 5 refill=1/365d");
     let mut first = Process::start(&rule.arguments(&scratch));
     let second = scratch.server("login=token-bucket 5 refill=1/365d");
-    assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (5, 5));
+    assert_eq!(
+        (admitted(&first, "alice"), admitted(&second, "bob")),
+        (5, 5)
+    );
     rule.set("fixed-window 3/3650d");
     first.signal(Signal::HUP);
     let afresh = "the rule has another algorithm, so its clients begin afresh";
     first.until_logged(afresh);
     first.until_logged("reloaded");
-    assert_eq!((admitted(&second, "alice"), admitted(&first, "bob")), (3, 3));
-    assert_eq!((admitted(&first, "alice"), admitted(&second, "bob")), (0, 0));
+    assert_eq!(
+        (admitted(&second, "alice"), admitted(&first, "bob")),
+        (3, 3)
+    );
+    assert_eq!(
+        (admitted(&first, "alice"), admitted(&second, "bob")),
+        (0, 0)
+    );
     drop((first, second));
     rule.set("gcra 1/365d burst=4");
     let any = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
     let mut third = Command::new(BINARY);
     let mut third = Process::begin(third.arg("serve").args(rule.arguments(&scratch)).args(any));
     let logged = third.until_logged(afresh);
-    assert_eq!(logged["fields"]["before"], "fixed-window 3/3650d leaky", "{logged}");
+    assert_eq!(
+        logged["fields"]["before"], "fixed-window 3/3650d leaky",
+        "{logged}"
+    );
     third.until_serving();
     rule.set("fixed-window 3/1d");
     let text = std::fs::read_to_string(&rule.path).unwrap();
     let check = || {
         let text = format!("{text}[engine]\nstate = {:?}\n", scratch.0);
         std::fs::write(&rule.path, text).unwrap();
-        let output =
-            Command::new(BINARY).args(["config", "check"]).arg(&rule.path).output().unwrap();
+        let output = Command::new(BINARY)
+            .args(["config", "check"])
+            .arg(&rule.path)
+            .output()
+            .unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
@@ -218,17 +282,31 @@ fn the_files_of_a_server_are_listed_and_checked() {
     let (list, _) = scratch.command("list", &[]);
     assert!(list.contains("login\t1\t1\t1000\t"), "{list}");
     let (show, _) = scratch.command("show", &[]);
-    assert!(show.contains(&format!("processes: {} (earrrl)", server.child.id())), "{show}");
+    assert!(
+        show.contains(&format!("processes: {} (earrrl)", server.child.id())),
+        "{show}"
+    );
     assert!(scratch.command("check", &[]).1);
     let (pruned, is_good) = scratch.command("prune", &["--rule", "login"]);
     let used = format!("in use by {} (earrrl)", server.child.id());
     assert!(pruned.contains(&used) && !is_good, "{pruned}");
-    assert!(!scratch.command("prune", &["--rule", "logni"]).1, "a misspelt rule");
+    assert!(
+        !scratch.command("prune", &["--rule", "logni"]).1,
+        "a misspelt rule"
+    );
     drop(server);
     let file = scratch.0.join("login.1.earrrl");
-    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(100).unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .unwrap()
+        .set_len(100)
+        .unwrap();
     let (check, is_good) = scratch.command("check", &[]);
-    assert!(check.contains("length: 100 bytes; expected at least 8192") && !is_good, "{check}");
+    assert!(
+        check.contains("length: 100 bytes; expected at least 8192") && !is_good,
+        "{check}"
+    );
     let (pruned, _) = scratch.command("prune", &["--rule", "login"]);
     assert_eq!(pruned.trim(), file.to_str().unwrap());
 }
@@ -237,11 +315,18 @@ fn the_files_of_a_server_are_listed_and_checked() {
 fn a_server_refuses_rules_that_no_file_can_keep() {
     let scratch = Scratch::new("refused");
     let mut serve = Command::new(BINARY);
-    let serve =
-        serve.args(["serve", "--rule", "login=sliding-log 5/1d", "--state"]).arg(&scratch.0);
-    let output = serve.args(["--http", "127.0.0.1:0", "--resp", "off"]).output().unwrap();
+    let serve = serve
+        .args(["serve", "--rule", "login=sliding-log 5/1d", "--state"])
+        .arg(&scratch.0);
+    let output = serve
+        .args(["--http", "127.0.0.1:0", "--resp", "off"])
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && text.contains("keeps its states in memory only"), "{text}");
+    assert!(
+        !output.status.success() && text.contains("keeps its states in memory only"),
+        "{text}"
+    );
     assert!(text.contains("earrrl: rule login: state file: "), "{text}");
 }
 
@@ -253,33 +338,54 @@ fn top_shows_the_clients_of_state_files() {
     assert_eq!(admitted(&server, "alice"), 5);
     let top = |arguments: &[&str]| {
         let mut earrrl = Command::new(BINARY);
-        let earrrl = earrrl.args(["top", "--once", "--state"]).arg(&scratch.0).args(arguments);
+        let earrrl = earrrl
+            .args(["top", "--once", "--state"])
+            .arg(&scratch.0)
+            .args(arguments);
         let output = earrrl.output().unwrap();
         let text = [output.stdout, output.stderr].concat();
         (String::from_utf8(text).unwrap(), output.status.success())
     };
     let (table, _) = top(&[]);
-    assert!(table.contains("login  token-bucket 5 refill=1/d"), "{table}");
+    assert!(
+        table.contains("login  token-bucket 5 refill=1/d"),
+        "{table}"
+    );
     assert!(table.contains("100%") && table.contains("  #"), "{table}");
     server.signal(Signal::KILL);
     drop(server);
     let (json, is_good) = top(&["--output", "json", "--rule", "login"]);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let [client] = &json["clients"].as_array().unwrap()[..] else { panic!("{json}") };
+    let [client] = &json["clients"].as_array().unwrap()[..] else {
+        panic!("{json}")
+    };
     assert!(is_good && client["key"].is_null(), "{json}");
     assert_eq!(client["remaining"], 0, "{json}");
     assert!(client["usage"].as_f64().unwrap() > 0.99, "{json}");
     let (error, is_good) = top(&["--rule", "other"]);
-    assert!(!is_good && error.contains("no file of the rule \"other\""), "{error}");
+    assert!(
+        !is_good && error.contains("no file of the rule \"other\""),
+        "{error}"
+    );
     assert_eq!(admitted(&scratch.server(RULE), "alice"), 0);
 
     let empty = Scratch::new("top-empty");
     std::fs::create_dir(&empty.0).unwrap();
-    for (path, wanted) in [(&empty.0, "no file `_engine`"), (&empty.0.join("x"), "No such file")] {
+    for (path, wanted) in [
+        (&empty.0, "no file `_engine`"),
+        (&empty.0.join("x"), "No such file"),
+    ] {
         let mut earrrl = Command::new(BINARY);
-        let output = earrrl.args(["top", "--once", "--state"]).arg(path).output().unwrap();
+        let output = earrrl
+            .args(["top", "--once", "--state"])
+            .arg(path)
+            .output()
+            .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains(wanted), "{error}");
+        assert!(
+            !output.status.success() && error.contains(wanted),
+            "{error}"
+        );
         assert_eq!(std::fs::read_dir(&empty.0).unwrap().count(), 0);
     }
 }

@@ -46,10 +46,20 @@ fn curl_redis_py_and_grpcio_are_served() {
     let server = serve(&authority, &mutual(&authority));
     for version in ["--http1.1", "--http2"] {
         let mut curl = Command::new("curl");
-        curl.args([version, "-sS", "--cacert", &shown(&authority.path("ca.pem"))]);
+        curl.args([
+            version,
+            "-sS",
+            "--cacert",
+            &shown(&authority.path("ca.pem")),
+        ]);
         curl.args(["--cert", &shown(&authority.path("client.pem"))]);
         curl.args(["--key", &shown(&authority.path("client.key"))]);
-        curl.args(["-H", "Content-Type: application/json", "-w", " %{http_version}"]);
+        curl.args([
+            "-H",
+            "Content-Type: application/json",
+            "-w",
+            " %{http_version}",
+        ]);
         curl.args(["-d", r#"{"rule":"api","key":"k"}"#]);
         let output = curl.arg(format!("https://localhost:{}/v1/check", server.http.port()));
         let output = output.output().unwrap();
@@ -64,10 +74,17 @@ fn curl_redis_py_and_grpcio_are_served() {
     let mut python = Command::new("python3");
     python.env("PYTHONPATH", installed("python"));
     python.arg(testdata("../crates/earrrl-server/tests/clients/tls.py"));
-    python.args([server.resp.port().to_string(), server.grpc.port().to_string()]);
+    python.args([
+        server.resp.port().to_string(),
+        server.grpc.port().to_string(),
+    ]);
     let output = python.arg(authority.folder.path()).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "good", "{error}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "good",
+        "{error}"
+    );
 }
 
 #[test]
@@ -76,12 +93,22 @@ fn both_versions_are_spoken_and_protocols_are_agreed_upon() {
     let server = serve(&authority, "");
     let agreed = |address, versions: &[_], alpn: &[&str]| {
         let tls = shake(&authority.client(None, versions, alpn), address).ok()?;
-        Some(tls.conn.alpn_protocol().map(|name| String::from_utf8_lossy(name).into_owned()))
+        Some(
+            tls.conn
+                .alpn_protocol()
+                .map(|name| String::from_utf8_lossy(name).into_owned()),
+        )
     };
     for version in [&TLS12, &TLS13] {
         let of = |address, alpn: &[&str]| agreed(address, &[version], alpn);
-        assert_eq!(of(server.http, &["http/1.1", "h2"]), Some(Some("h2".into())));
-        assert_eq!(of(server.http, &["http/1.1"]), Some(Some("http/1.1".into())));
+        assert_eq!(
+            of(server.http, &["http/1.1", "h2"]),
+            Some(Some("h2".into()))
+        );
+        assert_eq!(
+            of(server.http, &["http/1.1"]),
+            Some(Some("http/1.1".into()))
+        );
         assert_eq!(of(server.http, &[]), Some(None));
         assert_eq!(of(server.http, &["smtp"]), None);
         assert_eq!(of(server.grpc, &["h2"]), Some(Some("h2".into())));
@@ -97,7 +124,10 @@ fn both_versions_are_spoken_and_protocols_are_agreed_upon() {
 #[test]
 fn clients_without_the_right_certificate_are_refused() {
     let (authority, other) = (authority(), Authority::new("another"));
-    for (name, names) in [("stranger", "other.example"), ("workload", "spiffe://mesh/edge")] {
+    for (name, names) in [
+        ("stranger", "other.example"),
+        ("workload", "spiffe://mesh/edge"),
+    ] {
         authority.issue(name, &[names]);
     }
     let (certificate, key) = other.sign(&["proxy.example"]);
@@ -125,9 +155,16 @@ fn clients_without_the_right_certificate_are_refused() {
                 };
                 let get = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
                 assert_eq!(asks(server.http, get), expected, "{own:?} {version:?}");
-                assert_eq!(asks(server.resp, b"PING\r\n"), expected, "{own:?} {version:?}");
                 assert_eq!(
-                    asks(server.grpc, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"),
+                    asks(server.resp, b"PING\r\n"),
+                    expected,
+                    "{own:?} {version:?}"
+                );
+                assert_eq!(
+                    asks(
+                        server.grpc,
+                        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
+                    ),
                     expected,
                     "{own:?} {version:?}"
                 );
@@ -174,22 +211,31 @@ fn files_that_change_are_read_and_broken_ones_are_not_taken() {
         fs::remove_file(authority.path(name)).unwrap();
         symlink(authority.path("current").join(name), authority.path(name)).unwrap();
     }
-    until("the first exchange", || shown_certificate(&client, server.http) != first);
+    until("the first exchange", || {
+        shown_certificate(&client, server.http) != first
+    });
     let second = shown_certificate(&client, server.http);
     turn(&folders[1]);
-    until("the second exchange", || shown_certificate(&client, server.http) != second);
+    until("the second exchange", || {
+        shown_certificate(&client, server.http) != second
+    });
     let third = shown_certificate(&client, server.http);
 
     // The key of another certificate, and half of a certificate.
-    for (file, text) in
-        [("server.key", authority.sign(&["localhost"]).1), ("server.pem", "-----BEGIN".into())]
-    {
+    for (file, text) in [
+        ("server.key", authority.sign(&["localhost"]).1),
+        ("server.pem", "-----BEGIN".into()),
+    ] {
         let good = fs::read(folders[1].join(file)).unwrap();
         fs::write(folders[1].join(file), text).unwrap();
-        until("it is refused", || metric(&server, "earrrl_tls_reload_failed 1"));
+        until("it is refused", || {
+            metric(&server, "earrrl_tls_reload_failed 1")
+        });
         assert_eq!(shown_certificate(&client, server.http), third);
         fs::write(folders[1].join(file), good).unwrap();
-        until("it is mended", || metric(&server, "earrrl_tls_reload_failed 0"));
+        until("it is mended", || {
+            metric(&server, "earrrl_tls_reload_failed 0")
+        });
     }
     assert_eq!(kept.get("/healthz").status, 200, "a connection from before");
 }
@@ -217,12 +263,21 @@ fn a_certificate_that_cannot_be_read_holds_up_nothing() {
 fn certificates_outside_their_time_are_warned_about() {
     for (years, what) in [
         ([2000, 2001], "expired on Mon, 01 Jan 2001 00:00:00 GMT"),
-        ([4000, 4001], "is not valid before Sat, 01 Jan 4000 00:00:00 GMT"),
+        (
+            [4000, 4001],
+            "is not valid before Sat, 01 Jan 4000 00:00:00 GMT",
+        ),
     ] {
         let authority = authority();
         let file = authority.path("limits.toml");
         fs::write(&file, authority.table("") + RULE).unwrap();
-        let check = || Command::new(BINARY).args(["config", "check"]).arg(&file).output().unwrap();
+        let check = || {
+            Command::new(BINARY)
+                .args(["config", "check"])
+                .arg(&file)
+                .output()
+                .unwrap()
+        };
         let fine = check();
         assert!(fine.status.success() && fine.stderr.is_empty(), "{fine:?}");
         authority.issue_for("server", &["localhost"], years);
@@ -240,7 +295,10 @@ fn certificates_outside_their_time_are_warned_about() {
 fn a_hundred_certificates_under_load_drop_nothing() {
     let authority = authority();
     let server = serve(&authority, "");
-    let (over, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (over, served) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
     let start = |keeps: bool, version| {
         let client = authority.client(None, &[version], &[]);
         let (over, served) = (Arc::clone(&over), Arc::clone(&served));
@@ -261,8 +319,12 @@ fn a_hundred_certificates_under_load_drop_nothing() {
             }
         })
     };
-    let crowd =
-        [start(true, &TLS13), start(true, &TLS12), start(false, &TLS13), start(false, &TLS12)];
+    let crowd = [
+        start(true, &TLS13),
+        start(true, &TLS12),
+        start(false, &TLS13),
+        start(false, &TLS12),
+    ];
     for exchange in 1..=100 {
         authority.issue("server", &["localhost"]);
         server.server.tls.as_ref().unwrap().reload().unwrap();
@@ -270,12 +332,18 @@ fn a_hundred_certificates_under_load_drop_nothing() {
         until("more are served", || {
             served.load(Relaxed) >= goal || crowd.iter().any(|one| one.is_finished())
         });
-        assert!(!crowd.iter().any(|one| one.is_finished()), "one failed at exchange {exchange}");
+        assert!(
+            !crowd.iter().any(|one| one.is_finished()),
+            "one failed at exchange {exchange}"
+        );
     }
     over.store(true, Relaxed);
     crowd.into_iter().for_each(|one| one.join().unwrap());
     let text = String::from_utf8(server.server.metrics()).unwrap();
-    assert!(text.contains("earrrl_tls_handshakes_total{result=\"failed\"} 0"), "{text}");
+    assert!(
+        text.contains("earrrl_tls_handshakes_total{result=\"failed\"} 0"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -288,14 +356,23 @@ fn handshakes_are_bounded_in_number_and_time() {
     // Some clients send nothing, some half a TLS record, and some no TLS at all.
     let mut silent: Vec<_> = (0..4).map(|_| support::connect(server.resp)).collect();
     silent[1].write_all(b"\x16\x03\x01\x02\x00\x01").unwrap();
-    until("all places are taken", || server.server.connections.len() == 4);
-    assert!(shake(&client, server.resp).is_err(), "no place, and nothing in clear text");
+    until("all places are taken", || {
+        server.server.connections.len() == 4
+    });
+    assert!(
+        shake(&client, server.resp).is_err(),
+        "no place, and nothing in clear text"
+    );
     for mut stream in silent {
         assert!(matches!(stream.read(&mut [0; 64]), Ok(0)), "closed");
     }
-    until("the places are free", || server.server.connections.is_empty());
+    until("the places are free", || {
+        server.server.connections.is_empty()
+    });
     let mut stream = support::connect(server.http);
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .unwrap();
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     assert!(!rest.starts_with(b"HTTP"), "{rest:?}");
@@ -307,8 +384,11 @@ fn a_stop_waits_for_answers_and_not_for_idle_clients() {
     let authority = authority();
     let mut server = serve(&authority, "");
     let client = authority.client(None, &BOTH, &[]);
-    let mut idle: Vec<_> = (0..5).map(|_| Client::over(connect(&client, server.http))).collect();
-    idle.iter_mut().for_each(|client| assert_eq!(client.get("/healthz").status, 200));
+    let mut idle: Vec<_> = (0..5)
+        .map(|_| Client::over(connect(&client, server.http)))
+        .collect();
+    idle.iter_mut()
+        .for_each(|client| assert_eq!(client.get("/healthz").status, 200));
     let mut redis = resp::Client::over(connect(&client, server.resp));
     assert_eq!(redis.line("PING"), resp::Reply::Simple("PONG".into()));
     server.stop();
@@ -319,12 +399,20 @@ fn a_stop_waits_for_answers_and_not_for_idle_clients() {
 fn tables_that_make_no_sense_are_refused() {
     let authority = authority();
     for (more, expected) in [
-        ("client_names = [\"a\"]", "client_names: only with client_ca"),
-        ("listeners = [\"https\"]", "listeners: `https`: expected http, resp, grpc or admin"),
+        (
+            "client_names = [\"a\"]",
+            "client_names: only with client_ca",
+        ),
+        (
+            "listeners = [\"https\"]",
+            "listeners: `https`: expected http, resp, grpc or admin",
+        ),
         ("min_version = 1", "unknown field `min_version`"),
     ] {
         let text = format!("{}{RULE}", authority.table(more));
-        let error = earrrl_server::config::Config::parse(&text, "test").unwrap_err().to_string();
+        let error = earrrl_server::config::Config::parse(&text, "test")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(expected), "{error}");
     }
     for file in ["server.pem", "server.key"] {

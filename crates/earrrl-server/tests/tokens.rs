@@ -59,21 +59,71 @@ fn http_permits_what_the_token_is_for() {
         ("proxy", "POST /v1/check", attributes, ""),
         ("proxy", "GET /v1/authz", "", ""),
         ("proxy", "POST /v1/peek", &api, "lacks the scope \"peek\""),
-        ("proxy", "POST /v1/charge", &api, "lacks the scope \"charge\""),
-        ("proxy", "POST /v1/refund", &refund("api"), "lacks the scope \"refund\""),
-        ("proxy", "GET /v1/clients/api/k", "", "lacks the scope \"peek\""),
-        ("proxy", "DELETE /v1/clients/api/k", "", "lacks the scope \"reset\""),
+        (
+            "proxy",
+            "POST /v1/charge",
+            &api,
+            "lacks the scope \"charge\"",
+        ),
+        (
+            "proxy",
+            "POST /v1/refund",
+            &refund("api"),
+            "lacks the scope \"refund\"",
+        ),
+        (
+            "proxy",
+            "GET /v1/clients/api/k",
+            "",
+            "lacks the scope \"peek\"",
+        ),
+        (
+            "proxy",
+            "DELETE /v1/clients/api/k",
+            "",
+            "lacks the scope \"reset\"",
+        ),
         ("proxy", "GET /v1/rules", "", "lacks the scope \"peek\""),
         ("login", "POST /v1/check", &login, ""),
         ("login", "POST /v1/peek", &login, ""),
         ("login", "POST /v1/refund", &refund("login"), ""),
         ("login", "GET /v1/clients/login/k", "", ""),
-        ("login", "POST /v1/check", &api, "has no access to the rule \"api\""),
-        ("login", "POST /v1/check", both, "has no access to the rule \"api\""),
-        ("login", "POST /v1/refund", &refund("api"), "has no access to the rule \"api\""),
-        ("login", "GET /v1/clients/api/k", "", "has no access to the rule \"api\""),
-        ("login", "DELETE /v1/clients/login/k", "", "lacks the scope \"reset\""),
-        ("login", "POST /v1/check", attributes, "is limited to some rules"),
+        (
+            "login",
+            "POST /v1/check",
+            &api,
+            "has no access to the rule \"api\"",
+        ),
+        (
+            "login",
+            "POST /v1/check",
+            both,
+            "has no access to the rule \"api\"",
+        ),
+        (
+            "login",
+            "POST /v1/refund",
+            &refund("api"),
+            "has no access to the rule \"api\"",
+        ),
+        (
+            "login",
+            "GET /v1/clients/api/k",
+            "",
+            "has no access to the rule \"api\"",
+        ),
+        (
+            "login",
+            "DELETE /v1/clients/login/k",
+            "",
+            "lacks the scope \"reset\"",
+        ),
+        (
+            "login",
+            "POST /v1/check",
+            attributes,
+            "is limited to some rules",
+        ),
         ("login", "GET /v1/authz", "", "is limited to some rules"),
         ("root", "POST /v1/charge", &api, ""),
         ("root", "DELETE /v1/clients/api/k", "", ""),
@@ -107,8 +157,15 @@ fn resp_permits_what_the_token_is_for() {
     let ok = Reply::Simple("OK".into());
     let mut client = server.resp();
     assert_eq!(client.line("AUTH login-token-0123456789"), ok);
-    for command in ["EARRRL.CHECK login k", "EARRRL.PEEK login k", "EARRRL.ALLOW login k"] {
-        assert!(!matches!(client.line(command), Reply::Error(_)), "{command}");
+    for command in [
+        "EARRRL.CHECK login k",
+        "EARRRL.PEEK login k",
+        "EARRRL.ALLOW login k",
+    ] {
+        assert!(
+            !matches!(client.line(command), Reply::Error(_)),
+            "{command}"
+        );
     }
     assert_eq!(client.line("EARRRL.REFUND login k 1"), ok);
     assert_eq!(client.line("EARRRL.RULES").pairs().len(), 1);
@@ -118,17 +175,27 @@ fn resp_permits_what_the_token_is_for() {
         ("EARRRL.RESET login k", "lacks the scope \"reset\""),
         ("EARRRL.CHECK api k", "has no access to the rule \"api\""),
         ("EARRRL.ALLOW api k", "has no access to the rule \"api\""),
-        ("EARRRL.CHECK login k AND api k", "has no access to the rule \"api\""),
+        (
+            "EARRRL.CHECK login k AND api k",
+            "has no access to the rule \"api\"",
+        ),
         ("EARRRL.REFUND api k 1", "has no access to the rule \"api\""),
         ("EARRRL.CHECKATTR client 192.0.2.7", some),
         ("CL.THROTTLE k 1 1 1", some),
         ("DEL k", "lacks the scope \"reset\""),
     ] {
-        assert_eq!(client.line(command), no_permission("login", lacks), "{command}");
+        assert_eq!(
+            client.line(command),
+            no_permission("login", lacks),
+            "{command}"
+        );
     }
     // A transaction is no way around it.
     assert_eq!(client.line("MULTI"), ok);
-    assert_eq!(client.line("EARRRL.CHECK api k"), Reply::Simple("QUEUED".into()));
+    assert_eq!(
+        client.line("EARRRL.CHECK api k"),
+        Reply::Simple("QUEUED".into())
+    );
     let refused = no_permission("login", "has no access to the rule \"api\"");
     assert_eq!(client.line("EXEC"), Reply::Array(vec![refused]));
 }
@@ -172,7 +239,11 @@ fn the_tokens_of_a_reload_are_in_force_before_its_rules() {
     let in_force = || server.service.rules().get(b"r").unwrap().own.quota.units;
     let permits = |nth: u64| {
         let token = format!("token-of-reload-{nth:08}");
-        server.tokens().with(token.as_bytes()).permit(Scope::Check).is_ok()
+        server
+            .tokens()
+            .with(token.as_bytes())
+            .permit(Scope::Check)
+            .is_ok()
     };
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -185,7 +256,10 @@ fn the_tokens_of_a_reload_are_in_force_before_its_rules() {
             known = in_force();
             let is_known = permits(known);
             // The next reload may have replaced the token meanwhile.
-            assert!(is_known || permits(known + 1) || in_force() != known, "{known}");
+            assert!(
+                is_known || permits(known + 1) || in_force() != known,
+                "{known}"
+            );
         }
     });
 }
@@ -193,7 +267,10 @@ fn the_tokens_of_a_reload_are_in_force_before_its_rules() {
 #[test]
 fn grpc_permits_what_the_token_is_for() {
     let server = TestServer::start(&config("scopes = [\"check\"]\nrules = [\"login\"]"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let ask = |token: &str| -> [Status; 2] {
         let token = MetadataValue::try_from(format!("Bearer {token}-token-0123456789")).unwrap();
         runtime.block_on(async {
@@ -212,12 +289,20 @@ fn grpc_permits_what_the_token_is_for() {
     };
     for status in ask("login") {
         assert_eq!(status.code(), Code::PermissionDenied, "{status}");
-        assert!(status.message().starts_with("the token \"login\" is limited"), "{status}");
+        assert!(
+            status
+                .message()
+                .starts_with("the token \"login\" is limited"),
+            "{status}"
+        );
     }
     // These requests are empty, so a permitted one is invalid.
     for status in ask("proxy") {
         assert!(
-            !matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated),
+            !matches!(
+                status.code(),
+                Code::PermissionDenied | Code::Unauthenticated
+            ),
             "{status}"
         );
     }
@@ -236,8 +321,11 @@ fn config_check_lists_tokens_without_their_secrets() {
     };
     let admin = "[server]\nadmin_token = \"admin-token-0123456789\"\n";
     let outcome = check(&format!("{admin}{}", config(LOGIN)));
-    let tokens: Vec<_> =
-        outcome.out.lines().filter_map(|line| line.strip_prefix("token ")).collect();
+    let tokens: Vec<_> = outcome
+        .out
+        .lines()
+        .filter_map(|line| line.strip_prefix("token "))
+        .collect();
     assert_eq!(
         tokens,
         [
@@ -249,22 +337,52 @@ fn config_check_lists_tokens_without_their_secrets() {
     );
     assert!(!outcome.out.contains("0123456789"), "{}", outcome.out);
     for (login, mistake) in [
-        ("scopes = []", "scopes: expected at least one of check, peek,"),
-        ("scopes = [\"chek\"]", "scopes: \"chek\" is none of check, peek,"),
+        (
+            "scopes = []",
+            "scopes: expected at least one of check, peek,",
+        ),
+        (
+            "scopes = [\"chek\"]",
+            "scopes: \"chek\" is none of check, peek,",
+        ),
         ("", "missing field `scopes`"),
-        ("scopes = [\"peek\"]\nrules = []", "rules: expected the names of rules"),
-        ("scopes = [\"peek\"]\nrules = [\"logn\"]", "rules: no rule is called \"logn\""),
-        ("scopes = [\"peek\"]\ntoken_file = \"t\"", "token_file: token is set already"),
+        (
+            "scopes = [\"peek\"]\nrules = []",
+            "rules: expected the names of rules",
+        ),
+        (
+            "scopes = [\"peek\"]\nrules = [\"logn\"]",
+            "rules: no rule is called \"logn\"",
+        ),
+        (
+            "scopes = [\"peek\"]\ntoken_file = \"t\"",
+            "token_file: token is set already",
+        ),
     ] {
         let outcome = check(&config(login));
         assert!(outcome.err.contains(mistake), "{login}: {}", outcome.err);
     }
     for (text, mistake) in [
-        (config(LOGIN).replace("name = \"root\"", "name = \"proxy\""), "another token is called"),
-        (config(LOGIN).replace("\"root-token", "\"proxy-token"), "is that of"),
-        (config(LOGIN).replace("name = \"root\"", "name = \"a b\""), "letters, digits"),
-        (config(LOGIN).replace("root-token-0123456789", "short"), "token: 5 bytes; expected 16"),
-        (config(LOGIN).replace("token = \"root-token-0123456789\"\n", ""), "token or token_file"),
+        (
+            config(LOGIN).replace("name = \"root\"", "name = \"proxy\""),
+            "another token is called",
+        ),
+        (
+            config(LOGIN).replace("\"root-token", "\"proxy-token"),
+            "is that of",
+        ),
+        (
+            config(LOGIN).replace("name = \"root\"", "name = \"a b\""),
+            "letters, digits",
+        ),
+        (
+            config(LOGIN).replace("root-token-0123456789", "short"),
+            "token: 5 bytes; expected 16",
+        ),
+        (
+            config(LOGIN).replace("token = \"root-token-0123456789\"\n", ""),
+            "token or token_file",
+        ),
     ] {
         let outcome = check(&text);
         assert!(outcome.err.contains(mistake), "{mistake}: {}", outcome.err);

@@ -45,7 +45,10 @@ fn send(server: &TestServer, rule: &str, key: &str, count: usize) {
     let mut client = server.http();
     client.token = Some(CHECK.to_owned());
     for _ in 0..count {
-        client.post("/v1/check", &format!(r#"{{"rule":"{rule}","key":"{key}"}}"#));
+        client.post(
+            "/v1/check",
+            &format!(r#"{{"rule":"{rule}","key":"{key}"}}"#),
+        );
     }
 }
 
@@ -56,7 +59,9 @@ fn get(server: &TestServer, path: &str, token: &str) -> Response {
 }
 
 fn near(value: &serde_json::Value, expected: f64) -> bool {
-    value.as_f64().is_some_and(|value| (value - expected).abs() <= 1e-9 * expected.abs())
+    value
+        .as_f64()
+        .is_some_and(|value| (value - expected).abs() <= 1e-9 * expected.abs())
 }
 
 #[test]
@@ -78,9 +83,16 @@ fn a_limit_is_suggested_from_the_peaks_of_clients() {
     // One of three clients may be faster, so the limit is the second peak, rounded up.
     let answer = suggested();
     assert!(near(&answer["limit"], 0.17), "{answer}");
-    assert_eq!((&answer["touched"], &answer["share"]), (&1.into(), &0.4.into()), "{answer}");
+    assert_eq!(
+        (&answer["touched"], &answer["share"]),
+        (&1.into(), &0.4.into()),
+        "{answer}"
+    );
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.contains("\nearrrl_suggested_limit{rule=\"api\"} 0."), "{metrics}");
+    assert!(
+        metrics.contains("\nearrrl_suggested_limit{rule=\"api\"} 0."),
+        "{metrics}"
+    );
     // The peak stays when the client rests.
     survey(3600);
     send(&server, "api", "d", 1);
@@ -101,7 +113,12 @@ fn a_limit_is_suggested_from_the_peaks_of_clients() {
 fn admin(server: &TestServer, method: &str, path: &str, body: &str) -> Response {
     let mut client = server.http();
     client.token = Some(ADMIN.to_owned());
-    client.request(method, path, "Content-Type: application/json\r\n", body.as_bytes())
+    client.request(
+        method,
+        path,
+        "Content-Type: application/json\r\n",
+        body.as_bytes(),
+    )
 }
 
 #[test]
@@ -128,15 +145,27 @@ fn a_limit_on_trial_counts_what_it_would_deny() {
     clock.advance(Duration::from_secs(60));
     send(&server, "bucket", "bob", 4);
     assert_eq!(
-        admin(&server, "POST", "/v1/refund", r#"{"rule":"bucket","key":"bob","cost":4}"#).status,
+        admin(
+            &server,
+            "POST",
+            "/v1/refund",
+            r#"{"rule":"bucket","key":"bob","cost":4}"#
+        )
+        .status,
         204
     );
     send(&server, "bucket", "bob", 4);
-    assert_eq!(admin(&server, "DELETE", "/v1/clients/bucket/bob", "").status, 204);
+    assert_eq!(
+        admin(&server, "DELETE", "/v1/clients/bucket/bob", "").status,
+        204
+    );
     send(&server, "bucket", "bob", 4);
     assert_eq!(results(), [Some(21), Some(5), Some(2)]);
     // A reload keeps the trial, unless the rule is gone.
-    server.server.reload(Ok(Config::parse(CONFIG, "f").unwrap())).unwrap();
+    server
+        .server
+        .reload(Ok(Config::parse(CONFIG, "f").unwrap()))
+        .unwrap();
     send(&server, "bucket", "bob", 1);
     assert_eq!(results(), [Some(22), Some(6), Some(2)]);
     let has_table = || {
@@ -161,7 +190,11 @@ fn a_trial_needs_a_rule_a_limit_and_the_scope_admin() {
         ("/v1/trial?rule=api", "{}", 400),
         ("/v1/trial?rule=api", limit, 200),
     ] {
-        assert_eq!(admin(&server, "PUT", path, body).status, status, "{path} {body}");
+        assert_eq!(
+            admin(&server, "PUT", path, body).status,
+            status,
+            "{path} {body}"
+        );
     }
     let mut client = server.http();
     client.token = Some(CHECK.to_owned());
@@ -182,26 +215,45 @@ fn the_top_clients_have_names_figures_and_counts() {
     send(&server, "api", "carol", 3);
     send(&server, "api", "partner", 1000);
     let top = get(&server, "/v1/top?rule=api&limit=3", ADMIN).json();
-    assert_eq!((&top["rule"], top["at"].as_f64()), (&"api".into(), Some(1_800_000_001.0)));
+    assert_eq!(
+        (&top["rule"], top["at"].as_f64()),
+        (&"api".into(), Some(1_800_000_001.0))
+    );
     let clients = top["clients"].as_array().unwrap();
-    let keys: Vec<_> = clients.iter().map(|client| client["key"].as_str()).collect();
+    let keys: Vec<_> = clients
+        .iter()
+        .map(|client| client["key"].as_str())
+        .collect();
     assert_eq!(keys, [Some("alice"), Some("bob"), None], "{top}");
     let alice = &clients[0];
     // Each of the last five requests, and those of the first 90 that came after the 87th, is over.
-    assert_eq!((alice["denied"].as_u64(), alice["remaining"].as_u64()), (Some(8), Some(0)));
+    assert_eq!(
+        (alice["denied"].as_u64(), alice["remaining"].as_u64()),
+        (Some(8), Some(0))
+    );
     assert_eq!(alice["limit"], 1.0);
     assert_eq!(alice["first_denied"], 1_800_000_000.0);
     assert_eq!(alice["last_denied"], 1_800_000_001.0);
     let peek = get(&server, "/v1/clients/api/alice", ADMIN).json();
     for figure in ["rate", "remaining", "retry_after", "reset_after"] {
-        assert!(near(&alice[figure], peek[figure].as_f64().unwrap()), "{figure}: {alice} {peek}");
+        assert!(
+            near(&alice[figure], peek[figure].as_f64().unwrap()),
+            "{figure}: {alice} {peek}"
+        );
     }
-    assert_eq!(clients[2]["limit"], 100.0, "the partner has an override: {top}");
+    assert_eq!(
+        clients[2]["limit"], 100.0,
+        "the partner has an override: {top}"
+    );
     // The partner is below the share from which clients are named.
     let counts = ["key_is_cut", "allowed", "denied"].map(|field| clients[2][field].clone());
     assert_eq!(counts, [json!(false), json!(0), json!(0)]);
     for field in ["first_seen", "first_denied", "last_denied"] {
-        assert_eq!(clients[2].get(field), Some(&serde_json::Value::Null), "{field}");
+        assert_eq!(
+            clients[2].get(field),
+            Some(&serde_json::Value::Null),
+            "{field}"
+        );
     }
 }
 
@@ -220,8 +272,12 @@ fn clients_with_different_overrides_are_listed_once() {
     }
     let mut client = server.http();
     let top = client.get("/v1/top?rule=r").json();
-    let listed: Vec<_> =
-        top["clients"].as_array().unwrap().iter().map(|one| one["remaining"].as_u64()).collect();
+    let listed: Vec<_> = top["clients"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["remaining"].as_u64())
+        .collect();
     assert_eq!(listed, [Some(25), Some(40), Some(27)], "{top}");
     assert_eq!(client.get("/v1/rates?rule=r").json()["clients"], 3);
 }
@@ -246,13 +302,23 @@ fn clients_of_envoys_limits_are_listed_together() {
     let mut clients: Vec<_> = top["clients"].as_array().unwrap().iter().collect();
     // Both use their whole limit, so either may be first.
     clients.sort_by_key(|client| client["key"].as_str());
-    let shown: Vec<_> =
-        clients.iter().map(|client| (client["key"].clone(), client["denied"].clone())).collect();
+    let shown: Vec<_> = clients
+        .iter()
+        .map(|client| (client["key"].clone(), client["denied"].clone()))
+        .collect();
     let alice = (json!("shop user=alice plan=free"), json!(3));
-    assert_eq!(shown, [alice, (json!("shop user=bob\u{202e} plan=free"), json!(0))], "{top}");
+    assert_eq!(
+        shown,
+        [alice, (json!("shop user=bob\u{202e} plan=free"), json!(0))],
+        "{top}"
+    );
     assert!(clients[0]["retry_after"].as_f64().unwrap() > 0.0, "{top}");
     let rates = get(&server, "/v1/rates?rule=ENVOY", ADMIN).json();
-    assert_eq!((&rates["clients"], &rates["limit"]), (&json!(2), &json!(null)), "{rates}");
+    assert_eq!(
+        (&rates["clients"], &rates["limit"]),
+        (&json!(2), &json!(null)),
+        "{rates}"
+    );
     let without = TestServer::start(CONFIG);
     assert_eq!(get(&without, "/v1/top?rule=ENVOY", ADMIN).status, 404);
 }
@@ -264,10 +330,18 @@ fn a_reset_client_is_gone() {
     let mut client = server.http();
     client.token = Some(ADMIN.to_owned());
     let count = |client: &mut crate::support::http::Client| {
-        client.get("/v1/top?rule=bucket").json()["clients"].as_array().unwrap().len()
+        client.get("/v1/top?rule=bucket").json()["clients"]
+            .as_array()
+            .unwrap()
+            .len()
     };
     assert_eq!(count(&mut client), 1);
-    assert_eq!(client.request("DELETE", "/v1/clients/bucket/alice", "", b"").status, 204);
+    assert_eq!(
+        client
+            .request("DELETE", "/v1/clients/bucket/alice", "", b"")
+            .status,
+        204
+    );
     assert_eq!(count(&mut client), 0);
 }
 
@@ -280,13 +354,23 @@ fn the_distribution_counts_clients_and_their_share() {
     send(&server, "api", "alice", 53);
     send(&server, "api", "bob", 20);
     let rates = get(&server, "/v1/rates?rule=api&above=0.2", ADMIN).json();
-    assert_eq!((&rates["clients"], rates["limit"].as_f64()), (&29.into(), Some(1.0)));
+    assert_eq!(
+        (&rates["clients"], rates["limit"].as_f64()),
+        (&29.into(), Some(1.0))
+    );
     assert_eq!(rates["above"]["clients"], 2);
     assert!(near(&rates["above"]["share"], 0.73), "{rates}");
     let buckets = rates["buckets"].as_array().unwrap();
     let from = rates["above"]["rate"].as_f64().unwrap();
-    let above = buckets.iter().filter(|bucket| bucket["from"].as_f64().unwrap() >= from);
-    assert_eq!(above.map(|bucket| bucket["clients"].as_u64().unwrap()).sum::<u64>(), 2);
+    let above = buckets
+        .iter()
+        .filter(|bucket| bucket["from"].as_f64().unwrap() >= from);
+    assert_eq!(
+        above
+            .map(|bucket| bucket["clients"].as_u64().unwrap())
+            .sum::<u64>(),
+        2
+    );
 }
 
 #[test]
@@ -321,17 +405,33 @@ fn resp_answers_the_same() {
     send(&server, "bucket", "alice", 12);
     let mut resp = server.resp();
     resp.line(&format!("AUTH {CHECK}"));
-    assert!(matches!(resp.line("EARRRL.TOP bucket 10"), Reply::Error(_)), "the check token");
+    assert!(
+        matches!(resp.line("EARRRL.TOP bucket 10"), Reply::Error(_)),
+        "the check token"
+    );
     resp.line(&format!("AUTH {ADMIN}"));
-    let Reply::Array(clients) = resp.line("earrrl.top bucket 10") else { panic!("no array") };
-    let [client] = &clients[..] else { panic!("{clients:?}") };
+    let Reply::Array(clients) = resp.line("earrrl.top bucket 10") else {
+        panic!("no array")
+    };
+    let [client] = &clients[..] else {
+        panic!("{clients:?}")
+    };
     let alice: HashMap<_, _> = client.clone().pairs().into_iter().collect();
     assert_eq!(alice.len(), 13);
-    for (field, value) in [("key", "alice"), ("denied", "2"), ("remaining", "0"), ("limit", "1")] {
+    for (field, value) in [
+        ("key", "alice"),
+        ("denied", "2"),
+        ("remaining", "0"),
+        ("limit", "1"),
+    ] {
         assert_eq!(alice[field], Reply::bulk(value), "{field}");
     }
     assert_eq!(alice["rate"], Reply::Nil, "a bucket measures no rate");
-    for wrong in ["EARRRL.TOP bucket", "EARRRL.TOP bucket 0", "EARRRL.TOP no 1"] {
+    for wrong in [
+        "EARRRL.TOP bucket",
+        "EARRRL.TOP bucket 0",
+        "EARRRL.TOP no 1",
+    ] {
         assert!(matches!(resp.line(wrong), Reply::Error(_)), "{wrong}");
     }
 }
@@ -339,7 +439,10 @@ fn resp_answers_the_same() {
 #[test]
 fn names_can_be_replaced_cut_and_switched_off() {
     for (names, expected) in [
-        ("names = { hmac_key = \"0123456789abcdef\" }", Some("a digest")),
+        (
+            "names = { hmac_key = \"0123456789abcdef\" }",
+            Some("a digest"),
+        ),
         ("names = { max_bytes = 16 }", Some("a-rather-long-na")),
         ("names = { capacity = 0 }", None),
     ] {
@@ -352,7 +455,10 @@ fn names_can_be_replaced_cut_and_switched_off() {
         assert_eq!(client["key_is_cut"], expected == Some("a-rather-long-na"));
         if expected == Some("a digest") {
             let key = client["key"].as_str().unwrap();
-            assert!(key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()), "{top}");
+            assert!(
+                key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()),
+                "{top}"
+            );
         } else {
             assert_eq!(client["key"].as_str(), expected, "{top}");
         }
@@ -372,20 +478,41 @@ fn hostile_names_are_data() {
     }
     let response = get(&server, "/v1/top?rule=bucket", ADMIN);
     assert_eq!(response.header("content-type"), Some("application/json"));
-    assert!(response.body.bytes().all(|byte| byte >= b' '), "no control character is sent");
+    assert!(
+        response.body.bytes().all(|byte| byte >= b' '),
+        "no control character is sent"
+    );
     let top = response.json();
     let clients = top["clients"].as_array().unwrap();
     assert_eq!(clients.len(), HOSTILE.len());
     assert!(clients.iter().all(|client| client["denied"] == 2));
     // A key of 4 KB is stored as its digest.
-    for name in HOSTILE[..4].iter().filter_map(|name| std::str::from_utf8(name).ok()) {
-        assert!(clients.iter().any(|client| client["key"] == name), "{name:?}");
+    for name in HOSTILE[..4]
+        .iter()
+        .filter_map(|name| std::str::from_utf8(name).ok())
+    {
+        assert!(
+            clients.iter().any(|client| client["key"] == name),
+            "{name:?}"
+        );
     }
-    assert!(clients.iter().any(|client| client["key_b64"] == "//4gbm90IFVURi04"));
+    assert!(
+        clients
+            .iter()
+            .any(|client| client["key_b64"] == "//4gbm90IFVURi04")
+    );
     // Metrics name rules only.
     let metrics = server.http().get("/metrics").body;
-    assert!(metrics.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')), "{metrics}");
-    assert!(!metrics.contains("alert(1)") && !metrics.contains("txt.exe"), "{metrics}");
+    assert!(
+        metrics
+            .bytes()
+            .all(|byte| matches!(byte, b'\n' | b' '..=b'~')),
+        "{metrics}"
+    );
+    assert!(
+        !metrics.contains("alert(1)") && !metrics.contains("txt.exe"),
+        "{metrics}"
+    );
 }
 
 /// Over Redis each node knows the clients that it has denied, or seen close to their limit.
@@ -394,10 +521,15 @@ fn over_redis_a_node_shows_the_clients_that_it_has_seen() {
     let redis = Redis::start();
     let config = CONFIG.replace(
         "[[rule]]\nname = \"api\"",
-        &format!("[engine]\nredis = \"{}\"\n[[rule]]\nname = \"api\"", redis.url()),
+        &format!(
+            "[engine]\nredis = \"{}\"\n[[rule]]\nname = \"api\"",
+            redis.url()
+        ),
     );
     let server = TestServer::start(&config);
-    until("Redis decides", || server.http().get("/readyz").json()["engine"]["mode"] == "redis");
+    until("Redis decides", || {
+        server.http().get("/readyz").json()["engine"]["mode"] == "redis"
+    });
     send(&server, "bucket", "alice", 14);
     send(&server, "bucket", "bob", 1);
     let top = get(&server, "/v1/top?rule=bucket", ADMIN).json();

@@ -51,22 +51,46 @@ fn once_prints_a_table_or_json() {
     let once = ["top", "--once", "--server", &address, "--token", ADMIN];
     let table = earrrl(&once);
     assert_eq!((table.code, &*table.err), (Some(0), ""));
-    assert!(table.out.contains("api  gcra 1/1h burst=10  35 allowed, 6 denied"), "{}", table.out);
-    let rows: Vec<_> = table.out.lines().skip_while(|line| !line.contains("CLIENT")).collect();
+    assert!(
+        table
+            .out
+            .contains("api  gcra 1/1h burst=10  35 allowed, 6 denied"),
+        "{}",
+        table.out
+    );
+    let rows: Vec<_> = table
+        .out
+        .lines()
+        .skip_while(|line| !line.contains("CLIENT"))
+        .collect();
     assert_eq!(rows.len(), 5, "{}", table.out);
-    assert!(rows[1].ends_with("alice") || rows[2].ends_with("alice"), "{}", table.out);
-    assert!(rows[3].ends_with("bob") && rows[3].contains("80%"), "{}", table.out);
+    assert!(
+        rows[1].ends_with("alice") || rows[2].ends_with("alice"),
+        "{}",
+        table.out
+    );
+    assert!(
+        rows[3].ends_with("bob") && rows[3].contains("80%"),
+        "{}",
+        table.out
+    );
     let long = rows[4].matches('x').count();
     assert!((16..=256).contains(&long), "{}", table.out);
     assert!(table.out.contains(r"eve\x1b[2J\x07\x202e"), "{}", table.out);
     let json = earrrl(&[&once[..], &["--output", "json", "--limit", "1"]].concat());
     let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     let client = &json["clients"][0];
-    assert_eq!((&json["names_are_keys"], &client["key_is_cut"]), (&true.into(), &false.into()));
+    assert_eq!(
+        (&json["names_are_keys"], &client["key_is_cut"]),
+        (&true.into(), &false.into())
+    );
     for field in ["first_seen", "first_denied", "last_denied"] {
         assert!(client[field].as_f64().unwrap() > 1.0e9, "{json}");
     }
-    assert_eq!((&json["rule"], json["clients"].as_array().unwrap().len()), (&"api".into(), 1));
+    assert_eq!(
+        (&json["rule"], json["clients"].as_array().unwrap().len()),
+        (&"api".into(), 1)
+    );
     let other = earrrl(&[&once[..], &["--rule", "login"]].concat());
     assert!(!other.out.contains("alice"), "{}", other.out);
 }
@@ -78,10 +102,17 @@ fn counts_that_are_served_elsewhere_are_unknown() {
     server.resp().line("EARRRL.CHECK api alice");
     let (http, admin) = (server.http.to_string(), server.admin.unwrap().to_string());
     let once = |address: &str| earrrl(&["top", "--once", "--server", address]).out;
-    assert!(once(&admin).contains("1 allowed, 0 denied"), "{}", once(&admin));
+    assert!(
+        once(&admin).contains("1 allowed, 0 denied"),
+        "{}",
+        once(&admin)
+    );
     let table = once(&http);
     let unknown = "api  gcra 1/1h burst=10  ? allowed, ? denied\n";
-    assert!(table.contains(unknown) && table.contains("no counts: /metrics"), "{table}");
+    assert!(
+        table.contains(unknown) && table.contains("no counts: /metrics"),
+        "{table}"
+    );
     let json = earrrl(&["top", "--once", "--server", &http, "--output", "json"]).out;
     assert!(json.contains(r#""allowed":null,"denied":null"#), "{json}");
 }
@@ -96,11 +127,20 @@ fn a_server_is_asked_over_tls_with_an_authority_of_its_own() {
     let ca = shown(&authority.path("ca.pem"));
     let table = earrrl(&[&once[..], &["--ca", &ca]].concat());
     assert_eq!((table.code, &*table.err), (Some(0), ""));
-    assert!(table.out.contains("api  gcra 1/1h burst=10  0 allowed"), "{}", table.out);
+    assert!(
+        table.out.contains("api  gcra 1/1h burst=10  0 allowed"),
+        "{}",
+        table.out
+    );
     let check = ["check", "api", "alice", "--ca", &ca, "--server", &address];
     assert_eq!(earrrl(&check).code, Some(0), "{}", earrrl(&check).err);
     let untrusted = earrrl(&once);
-    assert_eq!((untrusted.code, untrusted.err.lines().count()), (Some(2), 1), "{}", untrusted.err);
+    assert_eq!(
+        (untrusted.code, untrusted.err.lines().count()),
+        (Some(2), 1),
+        "{}",
+        untrusted.err
+    );
 }
 
 #[test]
@@ -109,21 +149,34 @@ fn a_server_is_asked_over_a_unix_socket() {
     let [config, socket] = ["limits.toml", "http"].map(|name| folder.path().join(name));
     let address = format!("unix:{}", socket.display());
     let token = format!("admin_token = \"{ADMIN}\"");
-    fs::write(&config, format!("[server]\n{token}\nhttp = \"{address}\"\n{RULE}")).unwrap();
+    fs::write(
+        &config,
+        format!("[server]\n{token}\nhttp = \"{address}\"\n{RULE}"),
+    )
+    .unwrap();
     let mut command = Command::new(BINARY);
-    command.args(["serve", "--config"]).arg(config).stderr(Stdio::null());
+    command
+        .args(["serve", "--config"])
+        .arg(config)
+        .stderr(Stdio::null());
     let mut server = command.spawn().unwrap();
     until("it serves", || UnixStream::connect(&socket).is_ok());
     let once = ["top", "--once", "--server", &address];
     let refused = earrrl(&once);
     let table = earrrl(&[&once[..], &["--token", ADMIN]].concat());
-    let check = ["check", "api", "alice", "--token", ADMIN, "--server", &address];
+    let check = [
+        "check", "api", "alice", "--token", ADMIN, "--server", &address,
+    ];
     assert_eq!(earrrl(&check).code, Some(0), "{}", earrrl(&check).err);
     server.kill().unwrap();
     server.wait().unwrap();
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert_eq!((table.code, &*table.err), (Some(0), ""));
-    assert!(table.out.contains("api  gcra 1/1h burst=10  0 allowed"), "{}", table.out);
+    assert!(
+        table.out.contains("api  gcra 1/1h burst=10  0 allowed"),
+        "{}",
+        table.out
+    );
 }
 
 #[test]
@@ -132,10 +185,22 @@ fn mistakes_are_one_line() {
     let address = server.http.to_string();
     let resp = server.resp.to_string();
     for (arguments, error) in [
-        (vec!["--server", &address, "--token", "wrong-token-0123456789"], "token"),
-        (vec!["--server", &address, "--token", ADMIN, "--rule", "no"], "rule"),
-        (vec!["--server", "unix:/nowhere"], "unix:/nowhere: No such file"),
-        (vec!["--server", &resp], "this port is for Redis clients (RESP)"),
+        (
+            vec!["--server", &address, "--token", "wrong-token-0123456789"],
+            "token",
+        ),
+        (
+            vec!["--server", &address, "--token", ADMIN, "--rule", "no"],
+            "rule",
+        ),
+        (
+            vec!["--server", "unix:/nowhere"],
+            "unix:/nowhere: No such file",
+        ),
+        (
+            vec!["--server", &resp],
+            "this port is for Redis clients (RESP)",
+        ),
         (vec!["--server", "host"], "expected HOST:PORT"),
         (vec!["--rule", "gcra x"], "--rule"),
         (vec!["access.log"], "--config"),
@@ -143,7 +208,11 @@ fn mistakes_are_one_line() {
         let outcome = earrrl(&[&["top", "--once"], &arguments[..]].concat());
         assert_eq!(outcome.code, Some(2), "{arguments:?}");
         assert_eq!(outcome.err.lines().count(), 1, "{}", outcome.err);
-        assert!(outcome.err.contains(error), "{arguments:?}: {}", outcome.err);
+        assert!(
+            outcome.err.contains(error),
+            "{arguments:?}: {}",
+            outcome.err
+        );
     }
     let piped = earrrl(&["top", "--server", &address]);
     assert!(piped.err.contains("--once"), "{}", piped.err);
@@ -177,8 +246,14 @@ fn assert_tried(json: &str) {
 
 #[test]
 fn a_log_is_tried_under_a_rule() {
-    let arguments =
-        ["top", "--once", "--output", "json", "--rule", "recent-average 0.1/s half-life=1m"];
+    let arguments = [
+        "top",
+        "--once",
+        "--output",
+        "json",
+        "--rule",
+        "recent-average 0.1/s half-life=1m",
+    ];
     assert_tried(&earrrl_fed(&arguments, log().as_bytes()).out);
 }
 
@@ -191,7 +266,9 @@ fn a_log_is_tried_under_a_configuration() {
     fs::write(&config, text).unwrap();
     fs::write(&access, log()).unwrap();
     let [config, access] = [&config, &access].map(|path| path.to_str().unwrap());
-    let arguments = ["top", "--once", "--output", "json", "--config", config, access];
+    let arguments = [
+        "top", "--once", "--output", "json", "--config", config, access,
+    ];
     assert_tried(&earrrl(&arguments).out);
 }
 
@@ -200,18 +277,39 @@ fn in_a_terminal(part: &str, arguments: &[&str]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/terminal.py");
     let mut command = tool("python3");
     command.env("PYTHONPATH", tools::folder().join("python"));
-    let output = command.arg(script).args([part, BINARY]).args(arguments).output().unwrap();
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .arg(script)
+        .args([part, BINARY])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert_eq!(out.trim(), "good", "{err}");
 }
 
 #[test]
 fn the_view_of_a_server_works_in_a_terminal() {
     let server = server();
-    in_a_terminal("server", &["--server", &server.http.to_string(), "--token", ADMIN]);
-    let left = earrrl(&["top", "--once", "--server", &server.http.to_string(), "--token", ADMIN]);
-    assert!(!left.out.contains("bob") && left.out.contains("alice"), "{}", left.out);
+    in_a_terminal(
+        "server",
+        &["--server", &server.http.to_string(), "--token", ADMIN],
+    );
+    let left = earrrl(&[
+        "top",
+        "--once",
+        "--server",
+        &server.http.to_string(),
+        "--token",
+        ADMIN,
+    ]);
+    assert!(
+        !left.out.contains("bob") && left.out.contains("alice"),
+        "{}",
+        left.out
+    );
 }
 
 #[test]
@@ -220,7 +318,15 @@ fn the_view_of_a_growing_log_works_in_a_terminal() {
     let access = folder.path().join("access.log");
     let access = access.to_str().unwrap();
     fs::write(access, log()).unwrap();
-    in_a_terminal("log", &["--follow", access, "--rule", "recent-average 0.1/s half-life=1m"]);
+    in_a_terminal(
+        "log",
+        &[
+            "--follow",
+            access,
+            "--rule",
+            "recent-average 0.1/s half-life=1m",
+        ],
+    );
 }
 
 #[test]
@@ -235,5 +341,8 @@ fn the_view_of_a_log_from_a_pipe_works_in_a_terminal() {
 #[test]
 fn the_view_ends_when_its_terminal_is_closed() {
     let server = server();
-    in_a_terminal("close", &["--server", &server.http.to_string(), "--token", ADMIN]);
+    in_a_terminal(
+        "close",
+        &["--server", &server.http.to_string(), "--token", ADMIN],
+    );
 }

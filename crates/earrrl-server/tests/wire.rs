@@ -20,8 +20,9 @@ fn root() -> PathBuf {
 fn exchanges() -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("testdata/wire")).unwrap();
     let files = folder.map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|e| e == "wire")).collect();
+    let mut files: Vec<_> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "wire"))
+        .collect();
     files.sort();
     assert!(files.len() > 5);
     files
@@ -51,8 +52,12 @@ fn unescape(text: &str) -> Vec<u8> {
 /// Escapes bytes as text, whose lines end where those of the bytes end.
 fn escape(bytes: &[u8]) -> String {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n');
-    let escaped =
-        lines.map(|line| line.escape_ascii().to_string().replace("\\\"", "\"").replace("\\'", "'"));
+    let escaped = lines.map(|line| {
+        line.escape_ascii()
+            .to_string()
+            .replace("\\\"", "\"")
+            .replace("\\'", "'")
+    });
     escaped.map(|line| format!("< {line}\n")).collect()
 }
 
@@ -77,14 +82,19 @@ impl Wire<'_> {
         let mut got = Vec::new();
         let mut piece = [0; 4096];
         loop {
-            let end = got.windows(6).position(|bytes| bytes == b"marker").or_else(|| {
-                let missing = b"no such route";
-                got.windows(missing.len()).position(|bytes| bytes == missing && self.http)
-            });
+            let end = got
+                .windows(6)
+                .position(|bytes| bytes == b"marker")
+                .or_else(|| {
+                    let missing = b"no such route";
+                    got.windows(missing.len())
+                        .position(|bytes| bytes == missing && self.http)
+                });
             if let Some(end) = end {
                 let answer_to_marker: &[u8] = if self.http { b"HTTP/1.1 404" } else { b"$6" };
-                let start =
-                    got[..end].windows(answer_to_marker.len()).rposition(|b| b == answer_to_marker);
+                let start = got[..end]
+                    .windows(answer_to_marker.len())
+                    .rposition(|b| b == answer_to_marker);
                 got.truncate(start.unwrap());
                 return self.without_date(&got);
             }
@@ -95,7 +105,10 @@ impl Wire<'_> {
                 }
                 Ok(read) => got.extend_from_slice(&piece[..read]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {
-                    panic!("reset instead of closed, after {:?}", got.escape_ascii().to_string())
+                    panic!(
+                        "reset instead of closed, after {:?}",
+                        got.escape_ascii().to_string()
+                    )
                 }
                 Err(error) => panic!("{error}"),
             }
@@ -104,7 +117,11 @@ impl Wire<'_> {
 
     fn without_date(&self, got: &[u8]) -> Vec<u8> {
         let lines = got.split_inclusive(|byte| *byte == b'\n');
-        lines.filter(|line| !line.starts_with(b"date: ")).flatten().copied().collect()
+        lines
+            .filter(|line| !line.starts_with(b"date: "))
+            .flatten()
+            .copied()
+            .collect()
     }
 }
 
@@ -112,9 +129,18 @@ impl Wire<'_> {
 fn play(path: &Path) -> String {
     let config = std::fs::read_to_string(root().join("testdata/wire/limits.toml")).unwrap();
     let (server, clock) = TestServer::manual(&config);
-    let http = path.file_stem().unwrap().to_str().unwrap().starts_with("http");
+    let http = path
+        .file_stem()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .starts_with("http");
     let connect = || support::connect(if http { server.http } else { server.resp });
-    let mut wire = Wire { stream: connect(), clock: &clock, http };
+    let mut wire = Wire {
+        stream: connect(),
+        clock: &clock,
+        http,
+    };
     let (mut played, mut sending) = (String::new(), Vec::new());
     let text = std::fs::read_to_string(path).unwrap();
     for line in text.lines().chain(["# end"]) {
@@ -128,7 +154,8 @@ fn play(path: &Path) -> String {
             Some(("@ ", "reconnect")) => wire.stream = connect(),
             Some(("@ ", step)) => {
                 let step = earrrl::parse_duration(step.trim_start_matches('+')).unwrap();
-                wire.clock.advance(Duration::from_nanos(step.as_nanos() as u64));
+                wire.clock
+                    .advance(Duration::from_nanos(step.as_nanos() as u64));
             }
             _ => {}
         }
@@ -155,10 +182,17 @@ fn the_documentation_shows_exchanges_as_they_are() {
     let docs = std::fs::read_to_string(root().join("docs/wire.md")).unwrap();
     let mut shown = 0;
     for block in docs.split("```").skip(1).step_by(2) {
-        let Some((kind, text)) = block.split_once('\n') else { continue };
-        let Some(name) = kind.strip_prefix("wire ") else { continue };
+        let Some((kind, text)) = block.split_once('\n') else {
+            continue;
+        };
+        let Some(name) = kind.strip_prefix("wire ") else {
+            continue;
+        };
         let file = std::fs::read_to_string(root().join("testdata/wire").join(name)).unwrap();
-        assert!(file.contains(text), "docs/wire.md shows {name} otherwise:\n{text}");
+        assert!(
+            file.contains(text),
+            "docs/wire.md shows {name} otherwise:\n{text}"
+        );
         shown += 1;
     }
     assert!(shown >= 5, "{shown}");

@@ -16,7 +16,9 @@ pub(crate) fn app() -> Result<Router, Error> {
         .missing(Missing::Skip)
         .cost_by(cost::by_path([("/export/{id}", Cost::from_units(20))]));
     let builder = RateLimitLayer::builder(MemoryEngine::new(100_000)?);
-    let router = Router::new().route("/", get("hello\n")).route("/export/{id}", get("exported\n"));
+    let router = Router::new()
+        .route("/", get("hello\n"))
+        .route("/export/{id}", get("exported\n"));
     Ok(router.layer(builder.rule(by_address).rule(by_key).build()?))
 }
 

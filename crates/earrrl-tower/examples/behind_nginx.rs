@@ -11,7 +11,9 @@ type Error = Box<dyn std::error::Error>;
 pub(crate) fn app() -> Result<Router, Error> {
     let behind_nginx = ClientAddress::default().trust("127.0.0.1/32".parse()?);
     let rule = RequestRule::new("address", "gcra 0.1/s burst=5".parse()?, behind_nginx);
-    let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?).rule(rule).build()?;
+    let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?)
+        .rule(rule)
+        .build()?;
     Ok(Router::new().route("/", get("hello\n")).layer(layer))
 }
 

@@ -19,7 +19,9 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) async fn serve(listener: TcpListener) -> Result<(), Error> {
     let address = ClientAddress::default();
     let rule = RequestRule::new("address", "gcra 0.1/s burst=20".parse()?, address);
-    let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?).rule(rule).build()?;
+    let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?)
+        .rule(rule)
+        .build()?;
     loop {
         let (stream, peer) = listener.accept().await?;
         let service = ServiceBuilder::new()

@@ -51,10 +51,14 @@ pub(crate) fn gateway(
         .reserved();
     // A user with little left gets a shorter answer instead of a denial.
     let terms = HoldTerms::default().ttl(Duration::from_secs(600)).at_most();
-    let builder = RateLimitLayer::builder(engine).rule(tokens).hold_terms(terms);
+    let builder = RateLimitLayer::builder(engine)
+        .rule(tokens)
+        .hold_terms(terms);
     let builder = builder.always_verdict(true).respond_with(move |denial| {
         let mut response = denial.problem();
-        response.headers_mut().extend(token_headers(most, denial.verdict));
+        response
+            .headers_mut()
+            .extend(token_headers(most, denial.verdict));
         response
     });
     let layer = builder.build()?;
@@ -73,17 +77,26 @@ async fn estimate(request: Request, next: Next) -> Response {
     };
     let prompt = body["messages"].to_string().len() as u64 / 4;
     let max_tokens = body["max_tokens"].as_u64().unwrap_or(1024).min(100_000);
-    parts.extensions.insert(Estimated { prompt, max_tokens, body });
+    parts.extensions.insert(Estimated {
+        prompt,
+        max_tokens,
+        body,
+    });
     next.run(Request::from_parts(parts, Body::empty())).await
 }
 
 /// Returns the headers that clients of the large providers read: the tokens of the limit, the
 /// remaining ones, and the time until all are available again.
 fn token_headers(most: u64, verdict: &Verdict) -> HeaderMap {
-    let Some(decision) = &verdict.decision else { return HeaderMap::new() };
+    let Some(decision) = &verdict.decision else {
+        return HeaderMap::new();
+    };
     let headers = [
         ("x-ratelimit-limit-tokens", most.to_string()),
-        ("x-ratelimit-remaining-tokens", decision.remaining.to_string()),
+        (
+            "x-ratelimit-remaining-tokens",
+            decision.remaining.to_string(),
+        ),
         ("x-ratelimit-reset-tokens", duration(decision.reset_after)),
     ];
     let headers = headers.map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
@@ -110,7 +123,10 @@ async fn complete(
     Extension(mut estimated): Extension<Estimated>,
 ) -> Response {
     let granted = (hold.granted().billionths() / 1_000_000_000) as u64;
-    let answer = estimated.max_tokens.min(granted.saturating_sub(estimated.prompt)).max(1);
+    let answer = estimated
+        .max_tokens
+        .min(granted.saturating_sub(estimated.prompt))
+        .max(1);
     estimated.body["max_tokens"] = json!(answer);
     estimated.body["stream"] = json!(true);
     estimated.body["stream_options"] = json!({ "include_usage": true });
@@ -118,12 +134,19 @@ async fn complete(
         .header(CONTENT_TYPE, "application/json")
         .body(Body::from(estimated.body.to_string()));
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
-    let Ok(request) = request else { return StatusCode::BAD_REQUEST.into_response() };
+    let Ok(request) = request else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
     let Ok(response) = client.request(request).await else {
         hold.report(Cost::ZERO);
         return StatusCode::BAD_GATEWAY.into_response();
     };
-    let mut usage = Usage { prompt: estimated.prompt, answer: 0, reported: None, line: Vec::new() };
+    let mut usage = Usage {
+        prompt: estimated.prompt,
+        answer: 0,
+        reported: None,
+        line: Vec::new(),
+    };
     let body = Body::new(response.into_body()).into_data_stream();
     let body = body.map(move |bytes| {
         if let Ok(bytes) = &bytes {
@@ -133,7 +156,12 @@ async fn complete(
         bytes
     });
     let headers = token_headers(most, &verdict);
-    (headers, [(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
+    (
+        headers,
+        [(CONTENT_TYPE, "text/event-stream")],
+        Body::from_stream(body),
+    )
+        .into_response()
 }
 
 /// The tokens of a stream, as far as it has arrived.
@@ -186,7 +214,10 @@ async fn generate(body: Bytes) -> Response {
         return StatusCode::BAD_REQUEST.into_response();
     };
     let prompt = asked["messages"].to_string().len() as u64 / 4;
-    let is_cached = asked["messages"][0]["content"].as_str().unwrap_or("").starts_with("Again");
+    let is_cached = asked["messages"][0]["content"]
+        .as_str()
+        .unwrap_or("")
+        .starts_with("Again");
     let words = asked["max_tokens"].as_u64().unwrap_or(16);
     let word = |_| json!({ "choices": [{ "delta": { "content": "word " } }] });
     let usage = json!({ "choices": [], "usage": {
@@ -197,7 +228,11 @@ async fn generate(body: Bytes) -> Response {
         tokio::time::sleep(Duration::from_millis(2)).await;
         Ok::<_, Infallible>(format!("data: {event}\n\n"))
     });
-    ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response()
+    (
+        [(CONTENT_TYPE, "text/event-stream")],
+        Body::from_stream(events),
+    )
+        .into_response()
 }
 
 #[tokio::main]

@@ -19,9 +19,11 @@ pub(crate) async fn statuses() -> Result<Vec<u16>, Error> {
     let engine = MemoryEngine::with_clock(1000, Arc::clone(&clock))?;
     let rule = RequestRule::new("hourly", "fixed-window 10/1h".parse()?, key::Everyone);
     let layer = RateLimitLayer::builder(engine).rule(rule).build()?;
-    let service = ServiceBuilder::new().layer(layer).service(service_fn(async |_| {
-        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello\n"))))
-    }));
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service(service_fn(async |_| {
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello\n"))))
+        }));
     let mut statuses = Vec::new();
     for request in 0..12 {
         if request == 11 {
@@ -35,6 +37,9 @@ pub(crate) async fn statuses() -> Result<Vec<u16>, Error> {
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    assert_eq!(statuses().await?, [[200; 10].as_slice(), &[429, 200]].concat());
+    assert_eq!(
+        statuses().await?,
+        [[200; 10].as_slice(), &[429, 200]].concat()
+    );
     Ok(())
 }

@@ -11,11 +11,15 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) async fn serve(listener: TcpListener) -> Result<(), Error> {
     let address = ClientAddress::default();
     let rule = RequestRule::new("address", "gcra 0.1/s burst=3".parse()?, address);
-    let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?).rule(rule).build()?;
+    let layer = RateLimitLayer::builder(MemoryEngine::new(100_000)?)
+        .rule(rule)
+        .build()?;
     // Any service will do; that of health checks has a unary and a streaming call.
     let (_, health) = tonic_health::server::health_reporter();
     let server = Server::builder().layer(layer).add_service(health);
-    Ok(server.serve_with_incoming(TcpListenerStream::new(listener)).await?)
+    Ok(server
+        .serve_with_incoming(TcpListenerStream::new(listener))
+        .await?)
 }
 
 #[tokio::main]

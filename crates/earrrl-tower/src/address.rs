@@ -38,7 +38,10 @@ impl Prefixes {
     /// # Ok::<(), std::net::AddrParseError>(())
     /// ```
     pub const fn new(ipv4: u8, ipv6: u8) -> Self {
-        Self { ipv4: if ipv4 > 32 { 32 } else { ipv4 }, ipv6: if ipv6 > 128 { 128 } else { ipv6 } }
+        Self {
+            ipv4: if ipv4 > 32 { 32 } else { ipv4 },
+            ipv6: if ipv6 > 128 { 128 } else { ipv6 },
+        }
     }
 
     /// Returns true if every IPv4 address is a client of its own.
@@ -98,7 +101,9 @@ impl Prefixes {
                 Ipv4Addr::from(u32::from(address) & kept).into()
             }
             IpAddr::V6(address) => {
-                let kept = u128::MAX.checked_shl(128 - u32::from(self.ipv6)).unwrap_or(0);
+                let kept = u128::MAX
+                    .checked_shl(128 - u32::from(self.ipv6))
+                    .unwrap_or(0);
                 Ipv6Addr::from(u128::from(address) & kept).into()
             }
         }
@@ -160,7 +165,11 @@ impl Prefixes {
 }
 
 fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
-    if length == whole { Ok(()) } else { write!(out, "/{length}") }
+    if length == whole {
+        Ok(())
+    } else {
+        write!(out, "/{length}")
+    }
 }
 
 /// Returns the text of an address, as its [`Display`](std::fmt::Display) does, several times as fast for IPv4.
@@ -172,7 +181,9 @@ fn write_length(length: u8, whole: u8, out: &mut impl Write) -> io::Result<()> {
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 pub fn text(address: IpAddr) -> String {
-    let IpAddr::V4(v4) = address else { return address.to_string() };
+    let IpAddr::V4(v4) = address else {
+        return address.to_string();
+    };
     let (text, len) = ipv4_text(v4);
     String::from_utf8_lossy(&text[..len]).into_owned()
 }
@@ -240,7 +251,9 @@ fn write_upper_half(network: u64, out: &mut impl Write) -> io::Result<()> {
 /// ```
 pub fn parse(text: &str) -> Option<IpAddr> {
     let text = text.trim();
-    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
     let address = match bare {
         Some(bare) => bare.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
         None => text.parse().ok(),
@@ -282,7 +295,11 @@ mod tests {
             (32, 65, "2001:db8::8000:0:0:1", "2001:db8:0:0:8000::/65"),
             (32, 64, "::ffff:192.0.2.7", "192.0.2.7"),
         ] {
-            assert_eq!(Prefixes::new(ipv4, ipv6).key(parse(address).unwrap()), key, "{address}");
+            assert_eq!(
+                Prefixes::new(ipv4, ipv6).key(parse(address).unwrap()),
+                key,
+                "{address}"
+            );
         }
     }
 
@@ -290,11 +307,16 @@ mod tests {
     fn networks_are_written_as_the_standard_library_does() {
         let mut network = 1u64;
         for _ in 0..10_000 {
-            network = network.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            network = network
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             // The masks make short groups, and groups of zero, frequent.
             let masked = network & (network << 13) & u64::MAX << (network % 64);
             let address = Ipv6Addr::from(u128::from(masked) << 64);
-            assert_eq!(Prefixes::default().key(address.into()), format!("{address}/64"));
+            assert_eq!(
+                Prefixes::default().key(address.into()),
+                format!("{address}/64")
+            );
         }
     }
 
@@ -312,7 +334,10 @@ mod tests {
             assert_eq!(widened.to_string(), meant, "{network}");
         }
         let wide = Prefixes::new(24, 0);
-        assert_eq!(wide.widen("192.0.2.7/32".parse().unwrap()).to_string(), "192.0.2.0/24");
+        assert_eq!(
+            wide.widen("192.0.2.7/32".parse().unwrap()).to_string(),
+            "192.0.2.0/24"
+        );
         assert_eq!(wide.widen("::1/128".parse().unwrap()).to_string(), "::/0");
     }
 
@@ -344,17 +369,36 @@ mod tests {
             "100.127.0.1",
             "::1",
         ];
-        let external =
-            ["192.0.2.7", "172.32.0.1", "100.128.0.1", "100.63.0.1", "2001:db8::1", "fec0::1"];
+        let external = [
+            "192.0.2.7",
+            "172.32.0.1",
+            "100.128.0.1",
+            "100.63.0.1",
+            "2001:db8::1",
+            "fec0::1",
+        ];
         let is_internal = |text: &&str| is_internal(text.parse().unwrap());
-        assert!(internal.iter().chain(&["fd00::1", "fe80::1"]).all(is_internal));
+        assert!(
+            internal
+                .iter()
+                .chain(&["fd00::1", "fe80::1"])
+                .all(is_internal)
+        );
         assert!(!external.iter().any(is_internal));
     }
 
     #[test]
     fn what_is_no_address_is_none() {
-        for text in ["", "1.2.3", "1.2.3.4.5", "[192.0.2.7]", "[::1", "::1]", "1.2.3.4:99999", "a"]
-        {
+        for text in [
+            "",
+            "1.2.3",
+            "1.2.3.4.5",
+            "[192.0.2.7]",
+            "[::1",
+            "::1]",
+            "1.2.3.4:99999",
+            "a",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

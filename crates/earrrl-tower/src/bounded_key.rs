@@ -32,7 +32,11 @@ const SHORTENED_LEN: usize = PREFIX.len() + 64;
 /// ```
 #[inline]
 pub fn bounded_key(key: &[u8]) -> Cow<'_, [u8]> {
-    if is_kept(key) { Cow::Borrowed(key) } else { Cow::Owned(shortened(key).to_vec()) }
+    if is_kept(key) {
+        Cow::Borrowed(key)
+    } else {
+        Cow::Owned(shortened(key).to_vec())
+    }
 }
 
 /// Returns true if a key is not shortened.
@@ -66,7 +70,10 @@ mod tests {
     fn keys_up_to_the_bound_stay_as_they_are() {
         for len in [0, 1, SHORTENED_LEN, MAX_KEY_LEN] {
             let key = vec![b'l'; len];
-            assert!(matches!(bounded_key(&key), Cow::Borrowed(same) if same == key), "{len}");
+            assert!(
+                matches!(bounded_key(&key), Cow::Borrowed(same) if same == key),
+                "{len}"
+            );
         }
         assert_eq!(bounded_key(PREFIX), PREFIX);
     }
@@ -90,7 +97,10 @@ mod tests {
         for step in 2..6 {
             keys.push(bounded_key(&keys[step]).into_owned());
         }
-        let results: HashSet<_> = keys.iter().map(|key| bounded_key(key).into_owned()).collect();
+        let results: HashSet<_> = keys
+            .iter()
+            .map(|key| bounded_key(key).into_owned())
+            .collect();
         assert_eq!(results.len(), keys.len());
         assert!(results.iter().all(|result| result.len() <= MAX_KEY_LEN));
     }

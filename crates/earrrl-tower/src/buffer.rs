@@ -15,7 +15,11 @@ pub(crate) struct Buffer<const SHORT: usize> {
 impl<const SHORT: usize> Default for Buffer<SHORT> {
     #[inline]
     fn default() -> Self {
-        Self { short: [0; SHORT], len: 0, long: Vec::new() }
+        Self {
+            short: [0; SHORT],
+            len: 0,
+            long: Vec::new(),
+        }
     }
 }
 
@@ -59,7 +63,11 @@ impl<const SHORT: usize> Buffer<SHORT> {
 
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
+        if self.long.is_empty() {
+            &self.short[..self.len]
+        } else {
+            &self.long
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -110,7 +118,10 @@ mod tests {
                     _ => buffer.push(&bytes[..step]),
                 }
                 expected.extend_from_slice(&bytes[..step]);
-                assert_eq!((buffer.as_bytes(), buffer.len()), (&expected[..], expected.len()));
+                assert_eq!(
+                    (buffer.as_bytes(), buffer.len()),
+                    (&expected[..], expected.len())
+                );
                 if nth == 7 {
                     buffer.truncate(step);
                     expected.truncate(step);

@@ -101,7 +101,10 @@ impl RequestCharges {
 
     /// Returns the charges in the form that an engine takes.
     pub(crate) fn for_engine(&self, prepared: &[LayerRule]) -> SmallVec<[Charge<'_>; 2]> {
-        self.charges.iter().map(|charge| self.with_cost(prepared, charge, charge.cost)).collect()
+        self.charges
+            .iter()
+            .map(|charge| self.with_cost(prepared, charge, charge.cost))
+            .collect()
     }
 
     /// Returns one of the charges in the form that an engine takes, with another cost.
@@ -111,7 +114,11 @@ impl RequestCharges {
         charge: &RuleCharge,
         cost: Cost,
     ) -> Charge<'_> {
-        Charge { rule: charge.prepared(prepared).id, key: self.key(charge), cost }
+        Charge {
+            rule: charge.prepared(prepared).id,
+            key: self.key(charge),
+            cost,
+        }
     }
 
     /// Returns the charge in the form that an engine takes, if there is exactly one. `ids` are
@@ -119,13 +126,21 @@ impl RequestCharges {
     #[inline]
     pub(crate) fn only_for_engine(&self, ids: &[RuleId]) -> Option<Charge<'_>> {
         let only = self.only()?;
-        Some(Charge { rule: ids[only.prepared as usize], key: self.key(only), cost: only.cost })
+        Some(Charge {
+            rule: ids[only.prepared as usize],
+            key: self.key(only),
+            cost: only.cost,
+        })
     }
 
     /// Returns the charge, if there is exactly one.
     #[inline]
     pub(crate) fn only(&self) -> Option<&RuleCharge> {
-        if let [only] = &self.charges[..] { Some(only) } else { None }
+        if let [only] = &self.charges[..] {
+            Some(only)
+        } else {
+            None
+        }
     }
 
     fn key(&self, charge: &RuleCharge) -> &[u8] {
@@ -137,7 +152,15 @@ impl RequestCharges {
         if !self.charges.iter().any(&matches) {
             return None;
         }
-        let charges = self.charges.iter().filter(|charge| matches(charge)).cloned().collect();
-        Some(Self { charges, keys: self.keys.clone() })
+        let charges = self
+            .charges
+            .iter()
+            .filter(|charge| matches(charge))
+            .cloned()
+            .collect();
+        Some(Self {
+            charges,
+            keys: self.keys.clone(),
+        })
     }
 }

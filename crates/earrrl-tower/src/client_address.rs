@@ -145,7 +145,11 @@ impl ClientAddress {
     /// # Errors
     /// The text begins with `trusted_proxies`, `hops` or `source`, and says what would be right.
     pub fn validate(&self) -> Result<(), String> {
-        if let Some(all) = self.trusted.iter().find(|network| network.prefix_len() == 0) {
+        if let Some(all) = self
+            .trusted
+            .iter()
+            .find(|network| network.prefix_len() == 0)
+        {
             let why = "is everybody; name the proxies' networks, or set hops";
             return Err(format!("trusted_proxies: {all} {why}"));
         }
@@ -170,7 +174,9 @@ impl ClientAddress {
     /// ```
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.trusted.iter().any(|network| network.contains(&address))
+        self.trusted
+            .iter()
+            .any(|network| network.contains(&address))
     }
 
     /// Returns true if `peer` looks like a proxy that is not trusted: a loopback or private address. If its
@@ -207,7 +213,10 @@ impl ClientAddress {
         match &self.source {
             AddressSource::XForwardedFor => {
                 let lines = values(headers, &X_FORWARDED_FOR);
-                self.walk(peer, lines.flat_map(|line| line.rsplit(',').map(address::parse)))
+                self.walk(
+                    peer,
+                    lines.flat_map(|line| line.rsplit(',').map(address::parse)),
+                )
             }
             AddressSource::Forwarded => {
                 let lines = values(headers, &http::header::FORWARDED);
@@ -274,7 +283,10 @@ fn values<'a>(
 ) -> impl Iterator<Item = &'a str> + use<'a> {
     headers.get_all(name).into_iter().rev().map(|line| {
         let line = line.as_bytes();
-        let start = line.iter().rposition(|byte| !byte.is_ascii()).map_or(0, |at| at + 1);
+        let start = line
+            .iter()
+            .rposition(|byte| !byte.is_ascii())
+            .map_or(0, |at| at + 1);
         str::from_utf8(&line[start..]).unwrap_or_default()
     })
 }
@@ -286,7 +298,9 @@ mod tests {
 
     fn trusting(networks: &[&str], hops: usize) -> ClientAddress {
         let none = ClientAddress::default().hops(hops);
-        networks.iter().fold(none, |address, network| address.trust(network.parse().unwrap()))
+        networks.iter().fold(none, |address, network| {
+            address.trust(network.parse().unwrap())
+        })
     }
 
     fn resolve(settings: &ClientAddress, peer: &str, lines: &[(&str, &str)]) -> String {
@@ -304,32 +318,85 @@ mod tests {
         let near = ["10.0.0.0/8"];
         for (settings, peer, forwarded, client) in [
             (trusting(&[], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
-            (trusting(&near, 0), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
-            (trusting(&near, 0), "::ffff:10.0.0.1", "198.51.100.1", "198.51.100.1"),
+            (
+                trusting(&near, 0),
+                "10.0.0.1",
+                "198.51.100.1",
+                "198.51.100.1",
+            ),
+            (
+                trusting(&near, 0),
+                "::ffff:10.0.0.1",
+                "198.51.100.1",
+                "198.51.100.1",
+            ),
             (trusting(&near, 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
-            (trusting(&near, 0), "10.0.0.1", "6.6.6.6, 192.0.2.1, 10.0.0.2", "192.0.2.1"),
-            (trusting(&near, 0), "10.0.0.1", "6.6.6.6, junk, 10.0.0.2", "10.0.0.2"),
-            (trusting(&near, 0), "10.0.0.1", "6.6.6.6, \u{e9}", "10.0.0.1"),
-            (trusting(&near, 0), "10.0.0.1", "6.6.6.6, \u{e9}, 192.0.2.1", "192.0.2.1"),
+            (
+                trusting(&near, 0),
+                "10.0.0.1",
+                "6.6.6.6, 192.0.2.1, 10.0.0.2",
+                "192.0.2.1",
+            ),
+            (
+                trusting(&near, 0),
+                "10.0.0.1",
+                "6.6.6.6, junk, 10.0.0.2",
+                "10.0.0.2",
+            ),
+            (
+                trusting(&near, 0),
+                "10.0.0.1",
+                "6.6.6.6, \u{e9}",
+                "10.0.0.1",
+            ),
+            (
+                trusting(&near, 0),
+                "10.0.0.1",
+                "6.6.6.6, \u{e9}, 192.0.2.1",
+                "192.0.2.1",
+            ),
             (trusting(&near, 0), "10.0.0.1", "", "10.0.0.1"),
             (trusting(&near, 0), "none", "192.0.2.1", "none"),
-            (trusting(&[], 1), "10.0.0.1", "6.6.6.6, 192.0.2.1", "192.0.2.1"),
+            (
+                trusting(&[], 1),
+                "10.0.0.1",
+                "6.6.6.6, 192.0.2.1",
+                "192.0.2.1",
+            ),
             (trusting(&[], 1), "none", "6.6.6.6, 192.0.2.1", "192.0.2.1"),
-            (trusting(&[], 2), "10.0.0.1", "6.6.6.6, 192.0.2.1, 10.0.0.2", "192.0.2.1"),
+            (
+                trusting(&[], 2),
+                "10.0.0.1",
+                "6.6.6.6, 192.0.2.1, 10.0.0.2",
+                "192.0.2.1",
+            ),
             (trusting(&[], 3), "10.0.0.1", "192.0.2.1", "192.0.2.1"),
         ] {
             let lines = [("x-forwarded-for", forwarded)];
-            assert_eq!(resolve(&settings, peer, &lines), client, "{peer} {forwarded}");
+            assert_eq!(
+                resolve(&settings, peer, &lines),
+                client,
+                "{peer} {forwarded}"
+            );
             assert!(settings.hops == 0 || resolve(&settings, peer, &[]) == peer);
         }
     }
 
     #[test]
     fn several_lines_are_one_list() {
-        let lines = [("x-forwarded-for", "6.6.6.6"), ("x-forwarded-for", "192.0.2.1")];
-        assert_eq!(resolve(&trusting(&["10.0.0.0/8"], 0), "10.0.0.1", &lines), "192.0.2.1");
+        let lines = [
+            ("x-forwarded-for", "6.6.6.6"),
+            ("x-forwarded-for", "192.0.2.1"),
+        ];
+        assert_eq!(
+            resolve(&trusting(&["10.0.0.0/8"], 0), "10.0.0.1", &lines),
+            "192.0.2.1"
+        );
         let settings = trusting(&[], 2).source(AddressSource::Forwarded);
-        let lines = [("forwarded", "for=6.6.6.6, for=192.0.2.1"), ("forwarded", "for=10.0.0.2")];
+        let lines = [
+            ("forwarded", "for=6.6.6.6, for=192.0.2.1"),
+            ("forwarded", "for=10.0.0.2"),
+        ];
         assert_eq!(resolve(&settings, "10.0.0.1", &lines), "192.0.2.1");
     }
 

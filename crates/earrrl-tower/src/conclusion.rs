@@ -61,13 +61,18 @@ pub(crate) struct Leaving {
 impl Pass {
     /// Returns an empty value, which adds nothing to the request or its response.
     pub(crate) fn plain() -> Self {
-        Self { headers: RateLimitHeaders::default(), extras: None }
+        Self {
+            headers: RateLimitHeaders::default(),
+            extras: None,
+        }
     }
 
     /// Adds the values that handlers may look up to the request's extensions, just before the
     /// service is called.
     pub(crate) fn enter(&mut self, request: &mut Extensions) {
-        let Some(extras) = &mut self.extras else { return };
+        let Some(extras) = &mut self.extras else {
+            return;
+        };
         if let Some(cost_after) = &mut extras.cost_after {
             cost_after.note_service_called();
         }
@@ -85,11 +90,16 @@ impl Pass {
     /// Adds the headers to the response. Returns the charges that continue.
     pub(crate) fn leave(&mut self, response: &mut HeaderMap) -> Leaving {
         std::mem::take(&mut self.headers).append_to(response);
-        let Some(extras) = &mut self.extras else { return Leaving::default() };
+        let Some(extras) = &mut self.extras else {
+            return Leaving::default();
+        };
         if let Some((quota, available)) = extras.x_rate_limit {
             headers::x_rate_limit(quota, available, response);
         }
-        Leaving { cost_after: extras.cost_after.take(), hold: extras.hold.take() }
+        Leaving {
+            cost_after: extras.cost_after.take(),
+            hold: extras.hold.take(),
+        }
     }
 }
 
@@ -139,12 +149,20 @@ where
     ) -> Conclusion<E> {
         let hold = judgement.reserved.take();
         let decision = &judgement.decision;
-        let name = charges.get(decision.rule).map(|charge| &charge.prepared(prepared).name);
-        self.emit(&Event::Decided { rule: name.map_or("", |name| name), decision });
+        let name = charges
+            .get(decision.rule)
+            .map(|charge| &charge.prepared(prepared).name);
+        self.emit(&Event::Decided {
+            rule: name.map_or("", |name| name),
+            decision,
+        });
         let rate_limit = RateLimitHeaders::new(judgement, prepared, charges);
         let with_older = self.settings.x_rate_limit;
-        let x_rate_limit =
-            if with_older { first_quota(judgement, prepared, charges) } else { None };
+        let x_rate_limit = if with_older {
+            first_quota(judgement, prepared, charges)
+        } else {
+            None
+        };
         if decision.outcome == Outcome::Deny {
             let mut response = self.denied(charges, decision, prepared, request);
             rate_limit.append_to(response.headers_mut());
@@ -155,9 +173,15 @@ where
         }
         let over = decision.outcome != Outcome::Allow || !decision.over.is_empty();
         let flagged = over || self.settings.always_verdict;
-        let verdict = flagged.then(|| Verdict { rule: name.cloned(), decision: Some(*decision) });
+        let verdict = flagged.then(|| Verdict {
+            rule: name.cloned(),
+            decision: Some(*decision),
+        });
         let extras = self.extras(charges, verdict, x_rate_limit, hold);
-        let pass = Pass { headers: rate_limit, extras };
+        let pass = Pass {
+            headers: rate_limit,
+            extras,
+        };
         if decision.delay.is_zero() {
             return Conclusion::Pass(pass);
         }
@@ -184,7 +208,13 @@ where
         let after = charges.filtered(|charge| charge.rule(&self.rules).cost_after.is_some());
         let settlement = settled.map(|charges| Settlement::new(Arc::clone(self), charges));
         let cost_after = after.map(|charges| CostAfter::new(Arc::clone(self), charges));
-        Some(Box::new(Extras { x_rate_limit, cost_after, verdict, settlement, hold }))
+        Some(Box::new(Extras {
+            x_rate_limit,
+            cost_after,
+            verdict,
+            settlement,
+            hold,
+        }))
     }
 
     /// Returns the response to a request that is over a limit, without `RateLimit` headers.
@@ -198,7 +228,10 @@ where
         let mut response = match charges.get(decision.rule) {
             _ if is_grpc(request) => grpc(Reason::OverLimit, self.settings.status, Some(decision)),
             Some(charge) if charges.only().is_some() && self.settings.respond.is_none() => {
-                problem_of(self.settings.status, charge.prepared(prepared).problem.clone())
+                problem_of(
+                    self.settings.status,
+                    charge.prepared(prepared).problem.clone(),
+                )
             }
             _ => self.composed_denial(charges, decision, prepared),
         };
@@ -218,7 +251,9 @@ where
     ) -> Response<Bytes> {
         let over = charges.iter().filter(|(place, _)| decision.is_over(*place));
         let over = over.map(|(_, charge)| charge.prepared(prepared));
-        let deciding = charges.get(decision.rule).map(|charge| charge.prepared(prepared));
+        let deciding = charges
+            .get(decision.rule)
+            .map(|charge| charge.prepared(prepared));
         let denial = Denial {
             reason: Reason::OverLimit,
             status: self.settings.status,
@@ -226,7 +261,10 @@ where
                 rule: deciding.map(|rule| rule.name.clone()),
                 decision: Some(*decision),
             },
-            violated: over.filter(|rule| rule.is_shown()).map(|rule| &*rule.name).collect(),
+            violated: over
+                .filter(|rule| rule.is_shown())
+                .map(|rule| &*rule.name)
+                .collect(),
             kind: deciding.map_or(Kind::QuotaExceeded, |rule| Kind::of(rule.rule.limit())),
         };
         self.respond(&denial)
@@ -252,11 +290,20 @@ where
             return grpc(reason, status, None);
         }
         let verdict = &Verdict::default();
-        self.respond(&Denial { reason, status, verdict, violated: Vec::new(), kind })
+        self.respond(&Denial {
+            reason,
+            status,
+            verdict,
+            violated: Vec::new(),
+            kind,
+        })
     }
 
     fn respond(&self, denial: &Denial<'_>) -> Response<Bytes> {
-        self.settings.respond.as_ref().map_or_else(|| denial.problem(), |respond| respond(denial))
+        self.settings
+            .respond
+            .as_ref()
+            .map_or_else(|| denial.problem(), |respond| respond(denial))
     }
 
     /// Returns the treatment of a request that the engine has not decided.

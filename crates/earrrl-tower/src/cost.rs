@@ -43,7 +43,10 @@ pub fn by_method(
 }
 
 fn find<T>(costs: &[(T, Cost)], is: impl Fn(&T) -> bool) -> Cost {
-    costs.iter().find(|(known, _)| is(known)).map_or(Cost::ONE, |(_, cost)| *cost)
+    costs
+        .iter()
+        .find(|(known, _)| is(known))
+        .map_or(Cost::ONE, |(_, cost)| *cost)
 }
 
 fn path(request: &Parts) -> &str {

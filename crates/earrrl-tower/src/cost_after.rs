@@ -33,7 +33,10 @@ impl CostAfter {
     where
         E: Engine + Send + Sync + 'static,
     {
-        Self { charges: Some(Box::new(Charges { shared, charges })), service_called: false }
+        Self {
+            charges: Some(Box::new(Charges { shared, charges })),
+            service_called: false,
+        }
     }
 
     pub(crate) fn note_service_called(&mut self) {
@@ -42,13 +45,17 @@ impl CostAfter {
 
     /// Starts to charge the cost of the response.
     pub(crate) fn charge(mut self, response: &response::Parts) -> PendingCharge {
-        self.charges.take().map_or(PendingCharge::none(), |charges| charges.charge(response))
+        self.charges
+            .take()
+            .map_or(PendingCharge::none(), |charges| charges.charge(response))
     }
 }
 
 impl Drop for CostAfter {
     fn drop(&mut self) {
-        let Some(charges) = self.charges.take().filter(|_| self.service_called) else { return };
+        let Some(charges) = self.charges.take().filter(|_| self.service_called) else {
+            return;
+        };
         // The user's closure computes the cost. If it panicked while a panic of the service is
         // unwinding, the process would abort.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(charges.charge(&no_response()))));

@@ -63,15 +63,25 @@ struct Charging<R> {
 
 impl<S: Service<Request<B>>, B, E: Engine, R> ResponseFuture<S, B, E, R> {
     pub(crate) fn answered(response: Response<Bytes>) -> Self {
-        Self { stage: ResponseStage::Answered { response: Some(response) } }
+        Self {
+            stage: ResponseStage::Answered {
+                response: Some(response),
+            },
+        }
     }
 
     pub(crate) fn serving(serving: S::Future, pass: Pass) -> Self {
-        Self { stage: ResponseStage::Serving { serving, pass } }
+        Self {
+            stage: ResponseStage::Serving { serving, pass },
+        }
     }
 
     pub(crate) fn waiting(waiting: WaitingRequest<S, B, E>) -> Self {
-        Self { stage: ResponseStage::Waiting { waiting: Some(Box::new(waiting)) } }
+        Self {
+            stage: ResponseStage::Waiting {
+                waiting: Some(Box::new(waiting)),
+            },
+        }
     }
 }
 
@@ -88,9 +98,13 @@ where
         loop {
             let next = match stage.as_mut().project() {
                 StageProjection::Waiting { waiting } => {
-                    let Some(unfinished) = waiting else { return Poll::Pending };
+                    let Some(unfinished) = waiting else {
+                        return Poll::Pending;
+                    };
                     let conclusion = ready!(unfinished.poll(context));
-                    let Some(finished) = waiting.take() else { return Poll::Pending };
+                    let Some(finished) = waiting.take() else {
+                        return Poll::Pending;
+                    };
                     finished.follow(conclusion)
                 }
                 StageProjection::Serving { serving, pass } => {
@@ -130,7 +144,9 @@ where
     let (parts, body) = response.into_parts();
     let charge = cost_after.charge(&parts);
     let response = Some(Response::from_parts(parts, body));
-    ResponseStage::Charging { charging: Box::new(Charging { charge, response }) }
+    ResponseStage::Charging {
+        charging: Box::new(Charging { charge, response }),
+    }
 }
 
 /// A request that waits, with the service to which it will be passed on.
@@ -167,7 +183,15 @@ where
         pending: PendingDecision<E::Decide>,
     ) -> Self {
         let pending = Box::new(pending);
-        Self { service, request, cause: Cause::Decision { shared, charges, pending } }
+        Self {
+            service,
+            request,
+            cause: Cause::Decision {
+                shared,
+                charges,
+                pending,
+            },
+        }
     }
 
     /// Returns a future that waits until the request's delay is over.
@@ -178,13 +202,25 @@ where
         delay: Duration,
         held: HeldPlace<E>,
     ) -> Self {
-        let cause = Cause::Turn { timer: Delay::new(delay), pass: Some(pass), _held: held };
-        Self { service, request, cause }
+        let cause = Cause::Turn {
+            timer: Delay::new(delay),
+            pass: Some(pass),
+            _held: held,
+        };
+        Self {
+            service,
+            request,
+            cause,
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Conclusion<E>> {
         match &mut self.cause {
-            Cause::Decision { shared, charges, pending } => {
+            Cause::Decision {
+                shared,
+                charges,
+                pending,
+            } => {
                 let on_allowed = shared.settings.headers_on_allowed;
                 let prepared = shared.prepared.load();
                 let engine = &shared.engine;
@@ -204,19 +240,30 @@ where
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
-        let Self { mut service, mut request, cause } = self;
+        let Self {
+            mut service,
+            mut request,
+            cause,
+        } = self;
         // Dropping `cause` frees the place of a request that was held back.
         drop(cause);
         match conclusion {
             Conclusion::Pass(mut pass) => {
                 pass.enter(request.extensions_mut());
-                ResponseStage::Serving { serving: service.call(request), pass }
+                ResponseStage::Serving {
+                    serving: service.call(request),
+                    pass,
+                }
             }
             Conclusion::Hold(pass, delay, held) => {
                 let waiting = Self::for_turn(service, request, pass, delay, held);
-                ResponseStage::Waiting { waiting: Some(Box::new(waiting)) }
+                ResponseStage::Waiting {
+                    waiting: Some(Box::new(waiting)),
+                }
             }
-            Conclusion::Refuse(response) => ResponseStage::Answered { response: Some(response) },
+            Conclusion::Refuse(response) => ResponseStage::Answered {
+                response: Some(response),
+            },
         }
     }
 }

@@ -73,12 +73,24 @@ impl Available {
     /// Returns the same as [`from_peek`](Self::from_peek), given the rule's quota.
     pub(crate) fn of(rule: &Rule, quota: Quota, decision: &Decision) -> Self {
         match (decision.outcome, decision.retry_after) {
-            (Outcome::Deny, Wait::For(wait)) => Self { units: 0, seconds: Some(seconds(wait)) },
-            (Outcome::Deny, Wait::Never) => Self { units: 0, seconds: None },
-            (Outcome::Delay, _) => Self { units: 0, seconds: Some(seconds(decision.delay)) },
+            (Outcome::Deny, Wait::For(wait)) => Self {
+                units: 0,
+                seconds: Some(seconds(wait)),
+            },
+            (Outcome::Deny, Wait::Never) => Self {
+                units: 0,
+                seconds: None,
+            },
+            (Outcome::Delay, _) => Self {
+                units: 0,
+                seconds: Some(seconds(decision.delay)),
+            },
             _ => {
                 let units = decision.remaining.min(quota.units);
-                Self { units, seconds: earned_in(rule.limit(), units, decision) }
+                Self {
+                    units,
+                    seconds: earned_in(rule.limit(), units, decision),
+                }
             }
         }
     }
@@ -110,7 +122,11 @@ pub fn is_shown(action: Action) -> bool {
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```
 pub fn peek_cost(decision: &Decision, place: usize, cost: Cost) -> Cost {
-    if decision.is_over(place) { cost } else { Cost::ONE }
+    if decision.is_over(place) {
+        cost
+    } else {
+        Cost::ONE
+    }
 }
 
 /// Returns the time in which `units` are earned, or the time until a fixed window ends; `None` under
@@ -133,7 +149,9 @@ fn earned_in(limit: &Limit, units: u64, decision: &Decision) -> Option<u64> {
 
 /// Rounds up to whole seconds, at least 1, since a client that retries sooner may be denied again.
 fn seconds(wait: Duration) -> u64 {
-    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
+    wait.as_secs()
+        .saturating_add(u64::from(wait.subsec_nanos() > 0))
+        .max(1)
 }
 
 /// The syntax of draft-ietf-httpapi-ratelimit-headers-11.
@@ -191,7 +209,9 @@ pub mod draft_11 {
         if quota.is_concurrent {
             return text.write_str(";qu=\"concurrent-requests\"");
         }
-        quota.window.map_or(Ok(()), |window| write_number(text, ";w=", window))
+        quota
+            .window
+            .map_or(Ok(()), |window| write_number(text, ";w=", window))
     }
 
     /// Writes a rule's item of `RateLimit`.
@@ -243,14 +263,19 @@ pub mod draft_11 {
 
     fn write_available(text: &mut impl Write, available: Available) -> fmt::Result {
         write_number(text, ";r=", available.units)?;
-        available.seconds.map_or(Ok(()), |seconds| write_number(text, ";t=", seconds))
+        available
+            .seconds
+            .map_or(Ok(()), |seconds| write_number(text, ";t=", seconds))
     }
 
     /// Writes a name as the string of a structured field, and leaves out characters that such a
     /// string cannot contain.
     fn write_name(text: &mut impl Write, name: &str) -> fmt::Result {
         text.write_str("\"")?;
-        if name.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
+        if name
+            .bytes()
+            .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+        {
             text.write_str(name)?;
         } else {
             for visible in name.chars().filter(|c| matches!(c, ' '..='~')) {
@@ -335,7 +360,11 @@ fn write_number(text: &mut impl Write, name: &str, value: u64) -> fmt::Result {
 }
 
 fn value(text: &Text) -> Option<HeaderValue> {
-    if text.is_empty() { None } else { HeaderValue::from_bytes(text.as_bytes()).ok() }
+    if text.is_empty() {
+        None
+    } else {
+        HeaderValue::from_bytes(text.as_bytes()).ok()
+    }
 }
 
 #[cfg(test)]
@@ -352,7 +381,9 @@ mod tests {
     fn after(rule: &Rule, costs: &[u64], now: Nanos) -> (Option<State>, Decision) {
         let mut last = rule.limit().decide(None, now, Cost::ZERO, Mode::Peek);
         for cost in costs {
-            last = rule.limit().decide(last.0, now, Cost::from_units(*cost), Mode::Check);
+            last = rule
+                .limit()
+                .decide(last.0, now, Cost::from_units(*cost), Mode::Check);
         }
         last
     }
@@ -383,21 +414,43 @@ mod tests {
                 let peek = rule.limit().decide(state, now, Cost::ONE, Mode::Peek).1;
                 Available::from_peek(&rule, &peek)
             });
-            assert_eq!((available.units, available.seconds), expected, "{text} {costs:?}");
+            assert_eq!(
+                (available.units, available.seconds),
+                expected,
+                "{text} {costs:?}"
+            );
         }
     }
 
     #[test]
     fn a_parser_of_structured_fields_reads_the_headers() {
-        let quota = |units, window| Quota { units, window, is_concurrent: false };
+        let quota = |units, window| Quota {
+            units,
+            window,
+            is_concurrent: false,
+        };
         let names = ["login", "gcra 1/s \"x\\y\" \u{e9}\n"];
-        let policies =
-            draft_11::policies(names.into_iter().zip([quota(60, Some(60)), quota(u64::MAX, None)]));
-        let available =
-            [Available { units: 50, seconds: Some(30) }, Available { units: 0, seconds: None }];
+        let policies = draft_11::policies(
+            names
+                .into_iter()
+                .zip([quota(60, Some(60)), quota(u64::MAX, None)]),
+        );
+        let available = [
+            Available {
+                units: 50,
+                seconds: Some(30),
+            },
+            Available {
+                units: 0,
+                seconds: None,
+            },
+        ];
         let limits = draft_11::limits(names.into_iter().zip(available));
         for (header, parameters) in [
-            (policies, [vec![("q", 60), ("w", 60)], vec![("q", GREATEST as i64)]]),
+            (
+                policies,
+                [vec![("q", 60), ("w", 60)], vec![("q", GREATEST as i64)]],
+            ),
             (limits, [vec![("r", 50), ("t", 30)], vec![("r", 0)]]),
         ] {
             let list: sfv::List = Parser::new(header.unwrap().as_bytes()).parse().unwrap();
@@ -408,7 +461,10 @@ mod tests {
             for ((item, name), expected) in
                 items.zip(["login", "gcra 1/s \"x\\y\" "]).zip(parameters)
             {
-                assert_eq!(item.bare_item.as_string().map(|text| text.as_str()), Some(name));
+                assert_eq!(
+                    item.bare_item.as_string().map(|text| text.as_str()),
+                    Some(name)
+                );
                 let read: Vec<_> = item
                     .params
                     .iter()

@@ -21,7 +21,10 @@ pub(crate) struct Hints {
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { no_peer: AtomicBool::new(false), left: AtomicU32::new(EXAMINED) }
+        Self {
+            no_peer: AtomicBool::new(false),
+            left: AtomicU32::new(EXAMINED),
+        }
     }
 }
 
@@ -51,7 +54,9 @@ impl Hints {
     #[cold]
     fn examine(&self, rule: &str, key: &dyn Key, request: &Parts) {
         if !key.overlooks_proxy(request) {
-            let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            let _ = self
+                .left
+                .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         } else if self.left.swap(0, Relaxed) > 0
             && let Some(peer) = peer_address(request)
         {
@@ -66,7 +71,10 @@ impl Hints {
 }
 
 /// Logs a warning; to stderr if the program has no subscriber of `tracing`, since nobody would see it otherwise.
-#[expect(clippy::print_stderr, reason = "a program without a subscriber shows no other warnings")]
+#[expect(
+    clippy::print_stderr,
+    reason = "a program without a subscriber shows no other warnings"
+)]
 fn warn(message: &dyn fmt::Display) {
     tracing::warn!("{message}");
     if !tracing::dispatcher::has_been_set() {

@@ -34,7 +34,11 @@ pub struct Passed {
 
 impl Passed {
     fn at_once(pass: Pass) -> Self {
-        Self { pass, delay: Duration::ZERO, held: None }
+        Self {
+            pass,
+            delay: Duration::ZERO,
+            held: None,
+        }
     }
 
     /// Returns the time for which the request must be held back; zero for most requests.
@@ -62,7 +66,9 @@ impl Passed {
 
 impl fmt::Debug for Passed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passed").field("delay", &self.delay).finish_non_exhaustive()
+        f.debug_struct("Passed")
+            .field("delay", &self.delay)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,9 +116,11 @@ where
         };
         match conclusion {
             Conclusion::Pass(pass) => Judged::Pass(Passed::at_once(pass)),
-            Conclusion::Hold(pass, delay, held) => {
-                Judged::Pass(Passed { pass, delay, held: Some(Box::new(held)) })
-            }
+            Conclusion::Hold(pass, delay, held) => Judged::Pass(Passed {
+                pass,
+                delay,
+                held: Some(Box::new(held)),
+            }),
             Conclusion::Refuse(response) => Judged::Refuse(response),
         }
     }

@@ -263,7 +263,9 @@ where
 {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
         let found = request.extensions.get::<T>();
-        found.inspect(|found| key.push((self.0)(found).as_ref())).is_some()
+        found
+            .inspect(|found| key.push((self.0)(found).as_ref()))
+            .is_some()
     }
 }
 
@@ -302,7 +304,8 @@ pub struct MatchedPath;
 impl Key for MatchedPath {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
         let path = request.extensions.get::<axum::extract::MatchedPath>();
-        path.inspect(|path| key.push(path.as_str().as_bytes())).is_some()
+        path.inspect(|path| key.push(path.as_str().as_bytes()))
+            .is_some()
     }
 }
 
@@ -349,7 +352,9 @@ where
     F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
 {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        (self.0)(request).inspect(|found| key.push(found.as_ref())).is_some()
+        (self.0)(request)
+            .inspect(|found| key.push(found.as_ref()))
+            .is_some()
     }
 }
 
@@ -433,13 +438,16 @@ mod tests {
         for (name, value) in headers {
             parts.headers.append(*name, HeaderValue::from_static(value));
         }
-        parts.extensions.insert(PeerAddress("192.0.2.7".parse().unwrap()));
+        parts
+            .extensions
+            .insert(PeerAddress("192.0.2.7".parse().unwrap()));
         parts
     }
 
     fn read(key: &impl Key, request: &Parts) -> Option<String> {
         let mut text = KeyBuffer::default();
-        key.write(request, &mut text).then(|| String::from_utf8_lossy(text.as_bytes()).into())
+        key.write(request, &mut text)
+            .then(|| String::from_utf8_lossy(text.as_bytes()).into())
     }
 
     #[test]
@@ -454,13 +462,19 @@ mod tests {
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(read(&ClientAddress::default(), &request), some("192.0.2.7"));
         assert_eq!(read(&api_key(), &request), some("k1"));
-        assert_eq!(read(&header(HeaderName::from_static("x-user")), &request), None);
+        assert_eq!(
+            read(&header(HeaderName::from_static("x-user")), &request),
+            None
+        );
         assert_eq!(read(&cookie("session"), &request), some("s1"));
         assert_eq!(read(&cookie("sess"), &request), None);
         assert_eq!(read(&Method, &request), some("GET"));
         assert_eq!(read(&Everyone, &request), some(""));
         assert_eq!(
-            read(&by(|parts| parts.uri.path().get(..1).map(str::to_owned)), &request),
+            read(
+                &by(|parts| parts.uri.path().get(..1).map(str::to_owned)),
+                &request
+            ),
             some("/")
         );
         assert_eq!(
@@ -468,12 +482,18 @@ mod tests {
             some("9:192.0.2.7,2:k1,3:GET,")
         );
         assert_eq!(read(&(Method, cookie("none")), &request), None);
-        let parts: Vec<Box<dyn Key>> =
-            vec![Box::new(ClientAddress::default()), Box::new(api_key()), Box::new(Method)];
+        let parts: Vec<Box<dyn Key>> = vec![
+            Box::new(ClientAddress::default()),
+            Box::new(api_key()),
+            Box::new(Method),
+        ];
         assert!(parts.needs_peer_address());
         assert_eq!(read(&parts, &request), some("9:192.0.2.7,2:k1,3:GET,"));
         assert_eq!(
-            read(&extension(|peer: &PeerAddress| peer.0.to_string()), &request),
+            read(
+                &extension(|peer: &PeerAddress| peer.0.to_string()),
+                &request
+            ),
             some("192.0.2.7")
         );
     }

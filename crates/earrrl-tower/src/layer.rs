@@ -91,7 +91,11 @@ impl<E: Engine> RateLimitLayer<E> {
             respond: None,
             hook: None,
         };
-        Builder { engine, rules: Vec::new(), settings }
+        Builder {
+            engine,
+            rules: Vec::new(),
+            settings,
+        }
     }
 
     /// Changes the parameters of a rule or plan in all clones of the layer. Its clients keep their
@@ -114,7 +118,13 @@ impl<E: Engine> RateLimitLayer<E> {
     /// Returns [`LayerError::UnknownName`] if neither a rule nor a plan has this name, and
     /// [`LayerError::Engine`] if the engine refuses the rule or fails.
     pub fn change(&self, name: &str, rule: &Rule) -> Result<(), LayerError> {
-        if !self.shared.prepared.load().iter().any(|known| &*known.name == name) {
+        if !self
+            .shared
+            .prepared
+            .load()
+            .iter()
+            .any(|known| &*known.name == name)
+        {
             return Err(LayerError::UnknownName(name.to_owned()));
         }
         Ok(self.shared.change(name, rule)?)
@@ -154,7 +164,9 @@ impl<E: Engine> RateLimitLayer<E> {
         async move {
             let failed = |why: String| LayerError::Engine(EngineError::Unavailable(why));
             thread.map_err(|error| failed(format!("no thread for the change: {error}")))?;
-            changed.await.unwrap_or_else(|_| Err(failed("the change was given up".to_owned())))
+            changed
+                .await
+                .unwrap_or_else(|_| Err(failed("the change was given up".to_owned())))
         }
     }
 
@@ -308,7 +320,10 @@ impl<E: Engine> Builder<E> {
         if self.rules.len() > MAX_CHARGES {
             return Err(EngineError::Charges(self.rules.len()).into());
         }
-        self.settings.hold_terms.check().map_err(EngineError::from)?;
+        self.settings
+            .hold_terms
+            .check()
+            .map_err(EngineError::from)?;
         for rule in self.rules.iter().filter(|rule| !rule.reserved) {
             let mut named = rule.named_rules();
             named
@@ -340,7 +355,9 @@ impl<E: Engine> Builder<E> {
             rules.push((rule, first));
         }
         let shared = SharedLimits::new(self.engine, rules, prepared, self.settings)?;
-        Ok(RateLimitLayer { shared: Arc::new(shared) })
+        Ok(RateLimitLayer {
+            shared: Arc::new(shared),
+        })
     }
 }
 
@@ -388,7 +405,11 @@ impl fmt::Display for LayerError {
                 name.escape_debug()
             ),
             Self::UnknownName(name) => {
-                write!(f, "name: the layer has neither a rule nor a plan `{}`", name.escape_debug())
+                write!(
+                    f,
+                    "name: the layer has neither a rule nor a plan `{}`",
+                    name.escape_debug()
+                )
             }
             Self::Engine(error) => error.fmt(f),
         }
@@ -412,7 +433,9 @@ impl From<EngineError> for LayerError {
 
 impl<E> Clone for RateLimitLayer<E> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 

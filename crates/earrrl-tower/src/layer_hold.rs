@@ -33,7 +33,11 @@ impl PlacingHold {
         rules: Vec<(usize, ReservedRule)>,
         commit: Box<dyn StartCommit>,
     ) -> Self {
-        Self(Some(Placing { holding, rules, commit: Some(commit) }))
+        Self(Some(Placing {
+            holding,
+            rules,
+            commit: Some(commit),
+        }))
     }
 }
 
@@ -41,7 +45,9 @@ impl Future for PlacingHold {
     type Output = Result<Placed, EngineError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(placing) = &mut self.0 else { return Poll::Pending };
+        let Some(placing) = &mut self.0 else {
+            return Poll::Pending;
+        };
         let placed = ready!(Pin::new(placing).poll(context));
         self.0 = None;
         Poll::Ready(placed)
@@ -63,7 +69,10 @@ impl Future for Placing {
         let holding = ready!(self.holding.as_mut().poll(context))?;
         let granted = |place: usize| holding.granted().get(place).copied().unwrap_or_default();
         let rules = std::mem::take(&mut self.rules).into_iter();
-        let rules = rules.map(|(place, rule)| ReservedRule { granted: granted(place), ..rule });
+        let rules = rules.map(|(place, rule)| ReservedRule {
+            granted: granted(place),
+            ..rule
+        });
         let owned = holding.id.zip(self.commit.take());
         let guard = owned.map(|(id, commit)| HoldGuard::new(id, commit, rules.collect()));
         Poll::Ready(Ok((holding.decision, guard)))

@@ -15,7 +15,10 @@ use crate::prepared::LayerRule;
 use crate::request_hold::HoldGuard;
 
 /// A decision in flight; `D` is the engine's future.
-#[allow(clippy::large_enum_variant, reason = "a box would cost each request an allocation")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would cost each request an allocation"
+)]
 pub(crate) enum PendingDecision<D> {
     Deciding(D),
     /// The decision on an estimate.
@@ -75,7 +78,11 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
     ) -> Poll<Result<&mut ItemizedDecision, EngineError>> {
         if let Some((decision, reserved)) = ready!(self.poll_decision(context))? {
             let needs_items = on_allowed || decision.outcome == Outcome::Deny;
-            let judgement = ItemizedDecision { decision, items: SmallVec::new(), reserved };
+            let judgement = ItemizedDecision {
+                decision,
+                items: SmallVec::new(),
+                reserved,
+            };
             *self = Self::Peeking(judgement, Vec::new());
             if let Self::Peeking(judgement, peeks) = self
                 && needs_items
@@ -83,13 +90,19 @@ impl<D: Future<Output = Result<Decision, EngineError>> + Unpin> PendingDecision<
                 add_items(judgement, peeks, engine, prepared, charges);
             }
         }
-        let Self::Peeking(judgement, peeks) = self else { return Poll::Pending };
+        let Self::Peeking(judgement, peeks) = self else {
+            return Poll::Pending;
+        };
         while let Some(peek) = peeks.last_mut() {
             // If a peek fails, the response lacks this rule's item, but the request continues.
             let decision = ready!(Pin::new(&mut peek.answer).poll(context)).ok();
             let item = &mut judgement.items[peek.item];
-            let rule = charges.get(item.place).map(|charge| charge.prepared(prepared));
-            item.available = decision.zip(rule).map(|(decision, rule)| rule.available(&decision));
+            let rule = charges
+                .get(item.place)
+                .map(|charge| charge.prepared(prepared));
+            item.available = decision
+                .zip(rule)
+                .map(|(decision, rule)| rule.available(&decision));
             peeks.pop();
         }
         Poll::Ready(Ok(judgement))
@@ -118,9 +131,14 @@ fn add_items<D>(
     charges: &RequestCharges,
 ) {
     let decision = &judgement.decision;
-    let others = charges.iter().map(|(place, _)| place).filter(|place| *place != decision.rule);
+    let others = charges
+        .iter()
+        .map(|(place, _)| place)
+        .filter(|place| *place != decision.rule);
     for place in std::iter::once(decision.rule).chain(others) {
-        let Some(charge) = charges.get(place) else { continue };
+        let Some(charge) = charges.get(place) else {
+            continue;
+        };
         let rule = charge.prepared(prepared);
         if !rule.is_shown() {
             continue;
@@ -131,7 +149,10 @@ fn add_items<D>(
             let cost = peek_cost(decision, place, charge.cost);
             let peeked = charges.with_cost(prepared, charge, cost);
             let item = judgement.items.len();
-            peeks.push(Peek { item, answer: engine.decide(&[peeked], Mode::Peek, None) });
+            peeks.push(Peek {
+                item,
+                answer: engine.decide(&[peeked], Mode::Peek, None),
+            });
         }
         judgement.items.push(Item { place, available });
     }

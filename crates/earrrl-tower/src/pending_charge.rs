@@ -21,7 +21,9 @@ impl Future for PendingCharge {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Some(charge) = &mut self.0 else { return Poll::Ready(()) };
+        let Some(charge) = &mut self.0 else {
+            return Poll::Ready(());
+        };
         let poll = charge.as_mut().poll(context);
         if poll.is_ready() {
             self.0 = None;
@@ -32,9 +34,15 @@ impl Future for PendingCharge {
 
 impl Drop for PendingCharge {
     fn drop(&mut self) {
-        let Some(mut charge) = self.0.take() else { return };
+        let Some(mut charge) = self.0.take() else {
+            return;
+        };
         // An engine in memory completes the charge in the first poll.
-        if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        if charge
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+        {
             finish_in_background(charge);
         }
     }

@@ -37,7 +37,15 @@ impl LayerRule {
         let policy = headers::current::policies([(name, quota)].into_iter());
         let label = headers::current::label(name);
         let problem = problem::body(Kind::of(rule.limit()), status, [name]);
-        Ok(Self { name: name.into(), id, rule, quota, label, policy, problem })
+        Ok(Self {
+            name: name.into(),
+            id,
+            rule,
+            quota,
+            label,
+            policy,
+            problem,
+        })
     }
 
     /// Returns the quota that is available after a decision under this rule alone.

@@ -107,7 +107,10 @@ pub fn write_names<'a>(names: impl IntoIterator<Item = &'a str>, json: &mut Vec<
             json.push(b',');
         }
         json.push(b'"');
-        json.extend(name.bytes().filter(|byte| !matches!(byte, b'"' | b'\\' | ..b' ')));
+        json.extend(
+            name.bytes()
+                .filter(|byte| !matches!(byte, b'"' | b'\\' | ..b' ')),
+        );
         json.push(b'"');
     }
     json.push(b']');
@@ -123,7 +126,12 @@ mod tests {
         let rule: Rule = "recent-average 1/s half-life=10s".parse().unwrap();
         let mut json = Vec::new();
         let status = StatusCode::TOO_MANY_REQUESTS;
-        write_members(Kind::of(rule.limit()), status, ["login", "per\"ip\\\n"], &mut json);
+        write_members(
+            Kind::of(rule.limit()),
+            status,
+            ["login", "per\"ip\\\n"],
+            &mut json,
+        );
         assert_eq!(
             String::from_utf8(json).unwrap(),
             "\"type\":\"https://iana.org/assignments/http-problem-types#abnormal-usage-detected\",\

@@ -56,14 +56,19 @@ impl RequestHold {
     /// Returns the cost that was granted under the rule or plan with this name; `None` if it is not
     /// reserved for this request.
     pub fn granted_under(&self, name: &str) -> Option<Cost> {
-        self.rules().iter().find(|rule| &*rule.name == name).map(|rule| rule.granted)
+        self.rules()
+            .iter()
+            .find(|rule| &*rule.name == name)
+            .map(|rule| rule.granted)
     }
 
     /// Sets the actual cost under all reserved rules; at most each rule's `max_cost` is charged. A
     /// later report replaces an earlier one, so a stream can report its total again and again. A
     /// report after the commit has no effect.
     pub fn report(&self, cost: Cost) {
-        self.rules().iter_mut().for_each(|rule| rule.actual = Some(cost));
+        self.rules()
+            .iter_mut()
+            .for_each(|rule| rule.actual = Some(cost));
     }
 
     /// Sets the actual cost under the rule or plan with this name. Returns false if it is not
@@ -104,7 +109,12 @@ pub(crate) struct HoldGuard {
 impl HoldGuard {
     pub(crate) fn new(id: HoldId, commit: Box<dyn StartCommit>, rules: Vec<ReservedRule>) -> Self {
         let hold = RequestHold(Arc::new(Mutex::new(rules)));
-        Self { id, hold, commit, service_called: false }
+        Self {
+            id,
+            hold,
+            commit,
+            service_called: false,
+        }
     }
 
     /// Notes that the service is called. Returns the handle for the request's handler.

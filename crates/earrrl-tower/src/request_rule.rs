@@ -124,7 +124,10 @@ impl RequestRule {
     /// ```
     #[must_use]
     pub fn cost(self, cost: Cost) -> Self {
-        Self { cost: RequestCost::Fixed(cost), ..self }
+        Self {
+            cost: RequestCost::Fixed(cost),
+            ..self
+        }
     }
 
     /// Sets a closure that computes a request's cost; the module [`crate::cost`] has such closures.
@@ -141,7 +144,10 @@ impl RequestRule {
     /// ```
     #[must_use]
     pub fn cost_by(self, cost: impl Fn(&Parts) -> Cost + Send + Sync + 'static) -> Self {
-        Self { cost: RequestCost::By(Box::new(cost)), ..self }
+        Self {
+            cost: RequestCost::By(Box::new(cost)),
+            ..self
+        }
     }
 
     /// Sets a closure that computes a request's additional cost from the head of its response. The
@@ -169,14 +175,20 @@ impl RequestRule {
         self,
         cost: impl Fn(&response::Parts) -> Cost + Send + Sync + 'static,
     ) -> Self {
-        Self { cost_after: Some(Box::new(cost)), ..self }
+        Self {
+            cost_after: Some(Box::new(cost)),
+            ..self
+        }
     }
 
     /// Adds a [`Settlement`](crate::Settlement) to the request's extensions, by which a handler or
     /// a body charges costs that are known only later.
     #[must_use]
     pub fn settled(self) -> Self {
-        Self { settled: true, ..self }
+        Self {
+            settled: true,
+            ..self
+        }
     }
 
     /// Makes the request's cost an estimate: it is reserved before the service is called, and
@@ -190,7 +202,10 @@ impl RequestRule {
     /// its reservation until this expires.
     #[must_use]
     pub fn reserved(self) -> Self {
-        Self { reserved: true, ..self }
+        Self {
+            reserved: true,
+            ..self
+        }
     }
 
     /// Sets a condition for requests to which the rule does not apply. A later call replaces the
@@ -205,7 +220,10 @@ impl RequestRule {
     /// ```
     #[must_use]
     pub fn exempt(self, exempt: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        Self { exempt: Some(Box::new(exempt)), ..self }
+        Self {
+            exempt: Some(Box::new(exempt)),
+            ..self
+        }
     }
 
     /// Adds another rule for requests that match a condition, such as those of paying customers.
@@ -218,7 +236,11 @@ impl RequestRule {
         rule: Rule,
         applies: impl Fn(&Parts) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.plans.push(Plan { name: name.into(), rule, applies: Box::new(applies) });
+        self.plans.push(Plan {
+            name: name.into(),
+            rule,
+            applies: Box::new(applies),
+        });
         self
     }
 

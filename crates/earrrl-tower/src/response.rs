@@ -35,11 +35,15 @@ pin_project! {
 impl<B> ResponseBody<B> {
     /// Returns the body of the inner service. The reservation is committed when the body ends.
     pub(crate) fn inner(body: B, hold: Option<HoldGuard>) -> Self {
-        Self { kind: Kinds::Inner { body, hold } }
+        Self {
+            kind: Kinds::Inner { body, hold },
+        }
     }
 
     pub(crate) fn own(bytes: Bytes) -> Self {
-        Self { kind: Kinds::Own { bytes } }
+        Self {
+            kind: Kinds::Own { bytes },
+        }
     }
 }
 
@@ -150,7 +154,9 @@ impl Denial<'_> {
 pub(crate) fn problem_of(status: StatusCode, problem: Bytes) -> Response<Bytes> {
     let mut response = Response::new(problem);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, problem::CONTENT_TYPE);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, problem::CONTENT_TYPE);
     response
 }
 
@@ -164,7 +170,10 @@ pub(crate) fn grpc(
     let (code, message) = match reason {
         Reason::OverLimit => ("8", "over the rate limit"),
         Reason::TooManyHeld => ("8", "too many requests are held back"),
-        Reason::NoKey => (grpc_code(status), "the request has no key that identifies its client"),
+        Reason::NoKey => (
+            grpc_code(status),
+            "the request has no key that identifies its client",
+        ),
         Reason::EngineFailed => ("14", "the rate limiter is unavailable"),
     };
     let mut response = Response::new(Bytes::new());
@@ -203,7 +212,9 @@ fn grpc_code(status: StatusCode) -> &'static str {
 
 /// Returns true if the headers are those of a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
     let rest = kind.strip_prefix(b"application/grpc");
     rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }

@@ -24,13 +24,23 @@ impl RateLimitHeaders {
     ) -> Self {
         let mut shown = shown(judgement, prepared, charges);
         if charges.only().is_some() {
-            let Some((rule, available)) = shown.next() else { return Self::default() };
+            let Some((rule, available)) = shown.next() else {
+                return Self::default();
+            };
             let limits = current::limit(&rule.label, available);
-            return Self { limits, policies: rule.policy.clone() };
+            return Self {
+                limits,
+                policies: rule.policy.clone(),
+            };
         }
-        let limits = shown.clone().map(|(rule, available)| (&*rule.name, available));
+        let limits = shown
+            .clone()
+            .map(|(rule, available)| (&*rule.name, available));
         let policies = shown.map(|(rule, _)| (&*rule.name, rule.quota));
-        Self { limits: current::limits(limits), policies: current::policies(policies) }
+        Self {
+            limits: current::limits(limits),
+            policies: current::policies(policies),
+        }
     }
 
     /// Appends the headers. They are lists, which an inner layer may have begun.
@@ -50,7 +60,9 @@ pub(crate) fn first_quota(
     prepared: &[LayerRule],
     charges: &RequestCharges,
 ) -> Option<(Quota, Available)> {
-    shown(judgement, prepared, charges).next().map(|(rule, available)| (rule.quota, available))
+    shown(judgement, prepared, charges)
+        .next()
+        .map(|(rule, available)| (rule.quota, available))
 }
 
 fn shown<'a>(

@@ -51,13 +51,18 @@ impl<S, E> RateLimit<S, E> {
 
 impl<S: Clone, E> Clone for RateLimit<S, E> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self {
+            inner: self.inner.clone(),
+            shared: Arc::clone(&self.shared),
+        }
     }
 }
 
 impl<S: fmt::Debug, E> fmt::Debug for RateLimit<S, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 
@@ -139,7 +144,10 @@ where
         };
         let holding = engine.place_hold(&charges.for_engine(prepared), terms, None);
         let rules = self.reserved_rules(prepared, charges);
-        let commit = Box::new(LayerHold { shared: Arc::clone(self), is_local });
+        let commit = Box::new(LayerHold {
+            shared: Arc::clone(self),
+            is_local,
+        });
         PendingDecision::Placing(PlacingHold::new(holding, rules, commit))
     }
 
@@ -149,11 +157,22 @@ where
         prepared: &[LayerRule],
         charges: &RequestCharges,
     ) -> Vec<(usize, ReservedRule)> {
-        let reserved = charges.iter().filter(|(_, charge)| charge.rule(&self.rules).reserved);
+        let reserved = charges
+            .iter()
+            .filter(|(_, charge)| charge.rule(&self.rules).reserved);
         let rule = |(place, charge): (usize, &RuleCharge)| {
             let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
             let (name, max_cost, granted) = (name.clone(), rule.max_cost(), Cost::ZERO);
-            (place, ReservedRule { name, id: *id, max_cost, granted, actual: None })
+            (
+                place,
+                ReservedRule {
+                    name,
+                    id: *id,
+                    max_cost,
+                    granted,
+                    actual: None,
+                },
+            )
         };
         reserved.map(rule).collect()
     }

@@ -156,8 +156,10 @@ impl<E: Engine> SharedLimits<E> {
     /// reserves its cost.
     #[inline]
     pub(crate) fn hold_terms(&self, charges: &RequestCharges) -> Option<HoldTerms> {
-        let reserves =
-            self.reserves && charges.iter().any(|(_, charge)| charge.rule(&self.rules).reserved);
+        let reserves = self.reserves
+            && charges
+                .iter()
+                .any(|(_, charge)| charge.rule(&self.rules).reserved);
         reserves.then_some(self.settings.hold_terms)
     }
 
@@ -173,7 +175,9 @@ impl<E: Engine> SharedLimits<E> {
     pub(crate) fn try_hold(self: &Arc<Self>) -> Option<HeldPlace<E>> {
         let max = self.settings.max_held;
         let one_more = |held: usize| (held < max).then_some(held + 1);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        self.held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .ok()?;
         Some(HeldPlace(Arc::clone(self)))
     }
 
@@ -216,7 +220,10 @@ fn replace(
     let changed = LayerRule::new(engine, name, rule.clone(), status)?;
     prepared.rcu(|rules| {
         let mut rules = Vec::clone(rules);
-        rules.iter_mut().filter(|rule| &*rule.name == name).for_each(|r| *r = changed.clone());
+        rules
+            .iter_mut()
+            .filter(|rule| &*rule.name == name)
+            .for_each(|r| *r = changed.clone());
         rules
     });
     Ok(())

@@ -42,7 +42,9 @@ impl Verdict {
     /// assert_eq!(Verdict::default().outcome(), Outcome::Allow);
     /// ```
     pub fn outcome(&self) -> Outcome {
-        self.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome)
+        self.decision
+            .as_ref()
+            .map_or(Outcome::Allow, |decision| decision.outcome)
     }
 
     /// Returns true if the handler should pretend to serve the request.

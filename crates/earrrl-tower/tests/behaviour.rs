@@ -30,7 +30,11 @@ fn per_address(text: &str) -> RequestRule {
 }
 
 fn by_header(name: &'static str, text: &str) -> RequestRule {
-    RequestRule::new("per-key", rule(text), key::header(HeaderName::from_static(name)))
+    RequestRule::new(
+        "per-key",
+        rule(text),
+        key::header(HeaderName::from_static(name)),
+    )
 }
 
 #[test]
@@ -41,7 +45,11 @@ fn clients_are_told_apart_by_their_key() {
     assert_eq!(served(&layer, from("192.0.2.1")), 2);
     assert_eq!(served(&layer, from("192.0.2.2")), 2);
     assert_eq!(served(&layer, from("2001:db8::1")), 2);
-    assert_eq!(served(&layer, from("2001:db8::2")), 0, "a /64 is one client");
+    assert_eq!(
+        served(&layer, from("2001:db8::2")),
+        0,
+        "a /64 is one client"
+    );
 }
 
 #[test]
@@ -54,8 +62,11 @@ fn a_request_without_a_key_is_dealt_with_as_asked() {
         let (engine, _) = engine();
         let rule = by_header("x-api-key", "gcra 1/s burst=1").missing(missing);
         let mut service = layer(&engine, [rule]).layer(Counting::default());
-        let asked =
-            statuses.map(|_| ask(&mut service, request("192.0.2.1", &[])).status().as_u16());
+        let asked = statuses.map(|_| {
+            ask(&mut service, request("192.0.2.1", &[]))
+                .status()
+                .as_u16()
+        });
         assert_eq!(asked, statuses, "{missing:?}");
     }
 }
@@ -64,13 +75,25 @@ fn a_request_without_a_key_is_dealt_with_as_asked() {
 fn a_long_key_is_limited_like_any_other() {
     let long = "k".repeat(5000);
     let other = format!("{long}2");
-    for missing in [Missing::Shared, Missing::Skip, Missing::Deny(StatusCode::UNAUTHORIZED)] {
+    for missing in [
+        Missing::Shared,
+        Missing::Skip,
+        Missing::Deny(StatusCode::UNAUTHORIZED),
+    ] {
         let (engine, _) = engine();
         let rule = by_header("x-api-key", "gcra 1/s burst=2").missing(missing);
         let layer = layer(&engine, [rule]);
         let with = |key: &str| request("192.0.2.1", &[("x-api-key", key)]);
-        assert_eq!(served(&layer, (0..5).map(|_| with(&long))), 2, "{missing:?}");
-        assert_eq!(served(&layer, (0..5).map(|_| with(&other))), 2, "{missing:?}: another client");
+        assert_eq!(
+            served(&layer, (0..5).map(|_| with(&long))),
+            2,
+            "{missing:?}"
+        );
+        assert_eq!(
+            served(&layer, (0..5).map(|_| with(&other))),
+            2,
+            "{missing:?}: another client"
+        );
     }
 }
 
@@ -78,9 +101,16 @@ fn a_long_key_is_limited_like_any_other() {
 fn a_denial_is_a_problem_with_headers() {
     let (engine, _) = engine();
     let builder = RateLimitLayer::builder(engine).rule(per_address("gcra 0.1/s burst=2"));
-    let mut service = builder.x_rate_limit(true).build().unwrap().layer(Counting::default());
+    let mut service = builder
+        .x_rate_limit(true)
+        .build()
+        .unwrap()
+        .layer(Counting::default());
     let first = ask(&mut service, request("192.0.2.1", &[]));
-    assert_eq!(first.headers()["ratelimit-policy"], "\"per-address\";q=2;w=20");
+    assert_eq!(
+        first.headers()["ratelimit-policy"],
+        "\"per-address\";q=2;w=20"
+    );
     assert_eq!(first.headers()["ratelimit"], "\"per-address\";r=1;t=10");
     assert_eq!(first.headers()["x-ratelimit-remaining"], "1");
     assert!(first.headers().get("retry-after").is_none());
@@ -96,7 +126,13 @@ fn a_denial_is_a_problem_with_headers() {
     ] {
         assert_eq!(denied.headers()[name], value);
     }
-    let body = denied.into_body().collect().now_or_never().unwrap().unwrap().to_bytes();
+    let body = denied
+        .into_body()
+        .collect()
+        .now_or_never()
+        .unwrap()
+        .unwrap()
+        .to_bytes();
     assert_eq!(
         body,
         "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
@@ -116,11 +152,18 @@ fn several_rules_are_all_or_nothing_and_each_has_an_item() {
         |response: &Response<_>| response.headers()["ratelimit"].to_str().unwrap().to_owned();
     let first = ask(&mut service, request("192.0.2.1", &[]));
     assert_eq!(told(&first), "\"narrow\";r=1;t=1, \"wide\";r=99;t=53");
-    assert_eq!(first.headers()["ratelimit-policy"], "\"narrow\";q=2;w=2, \"wide\";q=100;w=60");
+    assert_eq!(
+        first.headers()["ratelimit-policy"],
+        "\"narrow\";q=2;w=2, \"wide\";q=100;w=60"
+    );
     ask(&mut service, request("192.0.2.1", &[]));
     for _ in 0..3 {
         let denied = ask(&mut service, request("192.0.2.1", &[]));
-        assert_eq!(told(&denied), "\"narrow\";r=0;t=1, \"wide\";r=98;t=53", "no denial is charged");
+        assert_eq!(
+            told(&denied),
+            "\"narrow\";r=0;t=1, \"wide\";r=98;t=53",
+            "no denial is charged"
+        );
     }
 }
 
@@ -129,9 +172,12 @@ fn costs_depend_on_the_request() {
     let (engine, _) = engine();
     let by_path =
         per_address("gcra 1/s burst=10").cost_by(cost::by_path([("/export", Cost::from_units(5))]));
-    let by_method =
-        RequestRule::new("by-method", rule("gcra 1/s burst=100"), ClientAddress::default())
-            .cost_by(cost::by_method([(Method::POST, Cost::from_units(3))]));
+    let by_method = RequestRule::new(
+        "by-method",
+        rule("gcra 1/s burst=100"),
+        ClientAddress::default(),
+    )
+    .cost_by(cost::by_method([(Method::POST, Cost::from_units(3))]));
     let mut service = layer(&engine, [by_path, by_method]).layer(Counting::default());
     let mut left = |method: Method, path: &str| {
         let mut request = request("192.0.2.1", &[]);
@@ -146,7 +192,9 @@ fn costs_depend_on_the_request() {
 #[test]
 fn a_cost_that_may_never_be_is_denied() {
     let (engine, _) = engine();
-    let limited = rule("gcra 1/s burst=10").with_max_cost(Cost::from_units(3)).unwrap();
+    let limited = rule("gcra 1/s burst=10")
+        .with_max_cost(Cost::from_units(3))
+        .unwrap();
     let rule = RequestRule::new("capped", limited, ClientAddress::default())
         .cost_by(|request| Cost::from_units(request.uri.path().len() as u64));
     let mut service = layer(&engine, [rule]).layer(Counting::default());
@@ -161,23 +209,35 @@ fn a_cost_that_may_never_be_is_denied() {
 #[test]
 fn what_a_response_costs_is_charged_even_over_the_limit() {
     let (engine, clock) = engine();
-    let rule = RequestRule::new("tokens", rule("token-bucket 1000 refill=10/s"), key::Everyone)
-        .cost(Cost::ZERO)
-        .cost_after(|response| {
-            let tokens =
-                response.headers.get("x-tokens").and_then(|v| v.to_str().ok()?.parse().ok());
-            Cost::from_units(tokens.unwrap_or(0))
-        });
+    let rule = RequestRule::new(
+        "tokens",
+        rule("token-bucket 1000 refill=10/s"),
+        key::Everyone,
+    )
+    .cost(Cost::ZERO)
+    .cost_after(|response| {
+        let tokens = response
+            .headers
+            .get("x-tokens")
+            .and_then(|v| v.to_str().ok()?.parse().ok());
+        Cost::from_units(tokens.unwrap_or(0))
+    });
     let inner = service_fn(async |_: Request<()>| {
         Ok::<_, std::convert::Infallible>(
-            Response::builder().header("x-tokens", "1400").body(Full::<Bytes>::default()).unwrap(),
+            Response::builder()
+                .header("x-tokens", "1400")
+                .body(Full::<Bytes>::default())
+                .unwrap(),
         )
     });
     let mut service = layer(&engine, [rule]).layer(inner);
     assert_eq!(ask(&mut service, request("192.0.2.1", &[])).status(), 200);
     let denied = ask(&mut service, request("192.0.2.1", &[]));
     assert_eq!(
-        (denied.status().as_u16(), number(denied.headers(), "retry-after")),
+        (
+            denied.status().as_u16(),
+            number(denied.headers(), "retry-after")
+        ),
         (429, Some(40))
     );
     clock.advance(Duration::from_secs(40));
@@ -203,7 +263,10 @@ fn a_handler_settles_what_it_used() {
     let mut body = || {
         let response = ask(&mut service, request("192.0.2.1", &[]));
         let (status, body) = (response.status().as_u16(), response.into_body());
-        (status, body.collect().now_or_never().unwrap().unwrap().to_bytes())
+        (
+            status,
+            body.collect().now_or_never().unwrap().unwrap().to_bytes(),
+        )
     };
     assert_eq!(body(), (200, Bytes::from("40")));
     assert_eq!(body(), (200, Bytes::from("0")), "into debt");
@@ -215,17 +278,23 @@ fn plans_and_exemptions_are_told_by_the_request_and_limits_change_live() {
     let (engine, clock) = engine();
     let rule_of = per_address("gcra 1/s burst=1")
         .exempt(|request| request.uri.path() == "/healthz")
-        .plan("partner", rule("gcra 1/s burst=3"), |r| r.headers.contains_key("x-partner"));
+        .plan("partner", rule("gcra 1/s burst=3"), |r| {
+            r.headers.contains_key("x-partner")
+        });
     let layer = layer(&engine, [rule_of]);
     let times = |count, headers: &'static [(&str, &str)]| {
         (0..count).map(move |_| request("192.0.2.1", headers))
     };
     assert_eq!(served(&layer, times(5, &[])), 1);
     assert_eq!(served(&layer, times(5, &[("x-partner", "1")])), 3);
-    layer.change("per-address", &rule("gcra 1/s burst=4")).unwrap();
+    layer
+        .change("per-address", &rule("gcra 1/s burst=4"))
+        .unwrap();
     clock.advance(Duration::from_secs(10));
     assert_eq!(served(&layer, times(5, &[])), 4);
-    let error = layer.change("other", &rule("gcra 1/s burst=4")).unwrap_err();
+    let error = layer
+        .change("other", &rule("gcra 1/s burst=4"))
+        .unwrap_err();
     assert_eq!(error, LayerError::UnknownName("other".to_owned()));
     let health = (0..5).map(|_| {
         let mut request = request("192.0.2.1", &[]);
@@ -240,38 +309,72 @@ fn rules_with_invalid_or_double_names_are_refused() {
     let (engine, _) = engine();
     let build = |rules: Vec<RequestRule>| {
         let builder = RateLimitLayer::builder(engine.clone());
-        rules.into_iter().fold(builder, |builder, rule| builder.rule(rule)).build().map(drop)
+        rules
+            .into_iter()
+            .fold(builder, |builder, rule| builder.rule(rule))
+            .build()
+            .map(drop)
     };
-    let twice = vec![per_address("gcra 1/s burst=1"), per_address("gcra 1/s burst=1")];
-    assert_eq!(build(twice), Err(LayerError::NameTwice("per-address".to_owned())));
+    let twice = vec![
+        per_address("gcra 1/s burst=1"),
+        per_address("gcra 1/s burst=1"),
+    ];
+    assert_eq!(
+        build(twice),
+        Err(LayerError::NameTwice("per-address".to_owned()))
+    );
     let named = |name: &str| RequestRule::new(name, rule("gcra 1/s burst=1"), key::Everyone);
     let error = build(vec![named("Per Address")]).unwrap_err();
     assert!(std::error::Error::source(&error).is_some(), "{error}");
     let many = (0..65).map(|place| named(&format!("r{place}"))).collect();
-    assert_eq!(build(many), Err(LayerError::Engine(EngineError::Charges(65))));
+    assert_eq!(
+        build(many),
+        Err(LayerError::Engine(EngineError::Charges(65)))
+    );
 }
 
 #[test]
 fn two_layers_do_not_replace_each_others_rules() {
     let (engine, _) = engine();
-    let build =
-        |text: &str| RateLimitLayer::builder(engine.clone()).rule(per_address(text)).build();
+    let build = |text: &str| {
+        RateLimitLayer::builder(engine.clone())
+            .rule(per_address(text))
+            .build()
+    };
     let first = build("gcra 1/s burst=2").unwrap();
     let plan = per_address("gcra 1/s burst=2").plan("partner", rule("gcra 1/s burst=9"), |_| true);
-    let _partners = RateLimitLayer::builder(engine.clone()).rule(plan).build().unwrap();
-    let taken =
-        |name: &str, rule: &str| LayerError::NameTaken { name: name.into(), rule: rule.into() };
+    let _partners = RateLimitLayer::builder(engine.clone())
+        .rule(plan)
+        .build()
+        .unwrap();
+    let taken = |name: &str, rule: &str| LayerError::NameTaken {
+        name: name.into(),
+        rule: rule.into(),
+    };
     let error = build("gcra 9/s burst=90").map(drop).unwrap_err();
     assert_eq!(error, taken("per-address", "gcra 1/s burst=2"));
     assert!(error.to_string().contains("use another name"), "{error}");
     let named = RequestRule::new("partner", rule("gcra 1/s burst=5"), key::Everyone);
     let unnamed = RequestRule::new("new", rule("gcra 1/s burst=5"), key::Everyone);
-    let builder = RateLimitLayer::builder(engine.clone()).rule(unnamed).rule(named);
-    assert_eq!(builder.build().map(drop), Err(taken("partner", "gcra 1/s burst=9")));
-    assert_eq!(engine.prepared("new"), None, "a layer that is refused prepares nothing");
+    let builder = RateLimitLayer::builder(engine.clone())
+        .rule(unnamed)
+        .rule(named);
+    assert_eq!(
+        builder.build().map(drop),
+        Err(taken("partner", "gcra 1/s burst=9"))
+    );
+    assert_eq!(
+        engine.prepared("new"),
+        None,
+        "a layer that is refused prepares nothing"
+    );
     let same = build("gcra 1/s burst=2").unwrap();
     let times = |count| (0..count).map(|_| request("192.0.2.1", &[]));
-    assert_eq!((served(&first, times(1)), served(&same, times(3))), (1, 1), "clients are shared");
+    assert_eq!(
+        (served(&first, times(1)), served(&same, times(3))),
+        (1, 1),
+        "clients are shared"
+    );
 }
 
 /// Counts the warnings of a thread.
@@ -302,7 +405,10 @@ impl tracing::Subscriber for Warnings {
 
 #[test]
 fn a_server_that_does_not_supply_addresses_is_warned_of_once() {
-    let pair = (ClientAddress::default(), key::header(HeaderName::from_static("x-api-key")));
+    let pair = (
+        ClientAddress::default(),
+        key::header(HeaderName::from_static("x-api-key")),
+    );
     let pair = RequestRule::new("pair", rule("gcra 1/s burst=2"), pair).missing(Missing::Skip);
     for (rule, with_address, without) in [
         (per_address("gcra 1/s burst=2"), 0, 1),
@@ -331,14 +437,49 @@ fn a_proxy_that_is_not_trusted_is_warned_of_once() {
     let trusting = ClientAddress::default().trust("10.0.0.0/8".parse().unwrap());
     let limit = || rule("gcra 1/s burst=2");
     for (rule, peer, headers, expected) in [
-        (per_address("gcra 1/s burst=2"), "127.0.0.1", &forwarded[..], 1),
-        (per_address("gcra 1/s burst=2"), "::ffff:10.0.0.1", &forwarded, 1),
+        (
+            per_address("gcra 1/s burst=2"),
+            "127.0.0.1",
+            &forwarded[..],
+            1,
+        ),
+        (
+            per_address("gcra 1/s burst=2"),
+            "::ffff:10.0.0.1",
+            &forwarded,
+            1,
+        ),
         (per_address("gcra 1/s burst=2"), "127.0.0.1", &[], 0),
-        (per_address("gcra 1/s burst=2"), "198.51.100.1", &forwarded, 0),
-        (RequestRule::new("a", limit(), trusting.clone()), "127.0.0.1", &forwarded, 1),
-        (RequestRule::new("a", limit(), trusting.clone()), "10.0.0.1", &forwarded, 0),
-        (RequestRule::new("a", limit(), (trusting, key::Method)), "127.0.0.1", &forwarded, 1),
-        (RequestRule::new("a", limit(), key::Everyone), "127.0.0.1", &forwarded, 0),
+        (
+            per_address("gcra 1/s burst=2"),
+            "198.51.100.1",
+            &forwarded,
+            0,
+        ),
+        (
+            RequestRule::new("a", limit(), trusting.clone()),
+            "127.0.0.1",
+            &forwarded,
+            1,
+        ),
+        (
+            RequestRule::new("a", limit(), trusting.clone()),
+            "10.0.0.1",
+            &forwarded,
+            0,
+        ),
+        (
+            RequestRule::new("a", limit(), (trusting, key::Method)),
+            "127.0.0.1",
+            &forwarded,
+            1,
+        ),
+        (
+            RequestRule::new("a", limit(), key::Everyone),
+            "127.0.0.1",
+            &forwarded,
+            0,
+        ),
     ] {
         let (engine, _) = engine();
         let mut service = layer(&engine, [rule]).layer(Counting::default());
@@ -346,7 +487,11 @@ fn a_proxy_that_is_not_trusted_is_warned_of_once() {
         tracing::subscriber::with_default(warnings.clone(), || {
             (0..3).for_each(|_| drop(ask(&mut service, request(peer, headers))));
         });
-        assert_eq!(warnings.0.load(Ordering::SeqCst), expected, "{peer} {headers:?}");
+        assert_eq!(
+            warnings.0.load(Ordering::SeqCst),
+            expected,
+            "{peer} {headers:?}"
+        );
     }
 }
 
@@ -387,16 +532,25 @@ impl earrrl::Engine for Blocking {
 async fn a_change_does_not_block_the_executor() {
     let (engine, _) = engine();
     let (let_go, turn) = std::sync::mpsc::channel();
-    let blocking = Blocking { engine: engine.clone(), turn: std::sync::Mutex::new(turn) };
+    let blocking = Blocking {
+        engine: engine.clone(),
+        turn: std::sync::Mutex::new(turn),
+    };
     let_go.send(()).unwrap();
     let builder = RateLimitLayer::builder(blocking).rule(per_address("gcra 1/s burst=2"));
     let layer = builder.build().unwrap();
     let mut changed = std::pin::pin!(layer.change_async("per-address", &rule("gcra 1/s burst=4")));
     assert!(changed.as_mut().now_or_never().is_none());
-    assert_eq!(engine.prepared("per-address"), Some(rule("gcra 1/s burst=2")));
+    assert_eq!(
+        engine.prepared("per-address"),
+        Some(rule("gcra 1/s burst=2"))
+    );
     let_go.send(()).unwrap();
     changed.await.unwrap();
-    assert_eq!(engine.prepared("per-address"), Some(rule("gcra 1/s burst=4")));
+    assert_eq!(
+        engine.prepared("per-address"),
+        Some(rule("gcra 1/s burst=4"))
+    );
     let unknown = layer.change_async("other", &rule("gcra 1/s burst=4")).await;
     assert_eq!(unknown, Err(LayerError::UnknownName("other".to_owned())));
 }
@@ -413,18 +567,33 @@ fn flagged(
     let layer = builder(engine).rule(rule).build().unwrap();
     let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
     let inner = service_fn(|request: Request<()>| {
-        seen.lock()
-            .unwrap()
-            .push(request.extensions().get::<Verdict>().cloned().unwrap_or_default());
-        ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default())))
+        seen.lock().unwrap().push(
+            request
+                .extensions()
+                .get::<Verdict>()
+                .cloned()
+                .unwrap_or_default(),
+        );
+        ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<
+            Bytes,
+        >::default(
+        ))))
     });
     let mut service = layer.layer(inner);
-    let answers: Vec<_> = (0..4).map(|_| ask(&mut service, request("192.0.2.1", &[]))).collect();
+    let answers: Vec<_> = (0..4)
+        .map(|_| ask(&mut service, request("192.0.2.1", &[])))
+        .collect();
     let seen = seen.lock().unwrap();
     answers
         .iter()
         .zip(seen.iter())
-        .map(|(a, v)| (a.status().as_u16(), v.outcome(), a.headers().contains_key("ratelimit")))
+        .map(|(a, v)| {
+            (
+                a.status().as_u16(),
+                v.outcome(),
+                a.headers().contains_key("ratelimit"),
+            )
+        })
         .collect()
 }
 
@@ -460,11 +629,20 @@ fn a_verdict_can_be_had_on_every_request() {
 fn headers_can_be_left_off_what_is_allowed() {
     let (engine, _) = engine();
     let builder = RateLimitLayer::builder(engine).rule(per_address("gcra 1/s burst=1"));
-    let layer = builder.headers_on_allowed(false).status(StatusCode::SERVICE_UNAVAILABLE);
+    let layer = builder
+        .headers_on_allowed(false)
+        .status(StatusCode::SERVICE_UNAVAILABLE);
     let mut service = layer.build().unwrap().layer(Counting::default());
-    assert!(!ask(&mut service, request("192.0.2.1", &[])).headers().contains_key("ratelimit"));
+    assert!(
+        !ask(&mut service, request("192.0.2.1", &[]))
+            .headers()
+            .contains_key("ratelimit")
+    );
     let denied = ask(&mut service, request("192.0.2.1", &[]));
-    assert_eq!((denied.status().as_u16(), available(denied.headers())), (503, Some((0, Some(1)))));
+    assert_eq!(
+        (denied.status().as_u16(), available(denied.headers())),
+        (503, Some((0, Some(1))))
+    );
 }
 
 #[test]
@@ -484,16 +662,27 @@ fn a_closure_answers_and_a_hook_is_told() {
             response
         })
         .on_event(move |event| {
-            if let Event::Decided { rule: "per-address", decision } = event
+            if let Event::Decided {
+                rule: "per-address",
+                decision,
+            } = event
                 && !decision.allowed
             {
                 counted.fetch_add(1, Ordering::SeqCst);
             }
         });
     let mut service = layer.build().unwrap().layer(Counting::default());
-    let statuses: Vec<u16> =
-        (0..3).map(|_| ask(&mut service, request("192.0.2.1", &[])).status().as_u16()).collect();
-    assert_eq!((statuses, denials.load(Ordering::SeqCst)), (vec![200, 418, 418], 2));
+    let statuses: Vec<u16> = (0..3)
+        .map(|_| {
+            ask(&mut service, request("192.0.2.1", &[]))
+                .status()
+                .as_u16()
+        })
+        .collect();
+    assert_eq!(
+        (statuses, denials.load(Ordering::SeqCst)),
+        (vec![200, 418, 418], 2)
+    );
 }
 
 #[test]
@@ -518,14 +707,22 @@ fn calls_of_grpc_are_answered_by_a_status_in_headers() {
 
 #[test]
 fn a_grpc_call_without_a_key_gets_the_code_of_the_status_that_was_chosen() {
-    for (status, code) in [(400, "3"), (401, "16"), (403, "7"), (429, "8"), (503, "14"), (418, "2")]
-    {
+    for (status, code) in [
+        (400, "3"),
+        (401, "16"),
+        (403, "7"),
+        (429, "8"),
+        (503, "14"),
+        (418, "2"),
+    ] {
         let (engine, _) = engine();
         let missing = Missing::Deny(StatusCode::from_u16(status).unwrap());
         let rule = by_header("x-api-key", "gcra 1/s burst=1").missing(missing);
         let mut service = layer(&engine, [rule]).layer(Counting::default());
-        let response =
-            ask(&mut service, request("192.0.2.1", &[("content-type", "application/grpc")]));
+        let response = ask(
+            &mut service,
+            request("192.0.2.1", &[("content-type", "application/grpc")]),
+        );
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["grpc-status"], code, "{status}");
     }
@@ -574,7 +771,10 @@ fn a_failing_engine_allows_denies_or_leaves_it_to_this_process() {
         (OnFailure::Local(100), [200, 200, 429]),
     ] {
         let (engine, _) = engine();
-        let failing = Failing { engine, off: Arc::new(AtomicBool::new(true)) };
+        let failing = Failing {
+            engine,
+            off: Arc::new(AtomicBool::new(true)),
+        };
         let failures = Arc::new(AtomicUsize::new(0));
         let counted = failures.clone();
         let builder = RateLimitLayer::builder(failing.clone())
@@ -587,11 +787,19 @@ fn a_failing_engine_allows_denies_or_leaves_it_to_this_process() {
                 );
             });
         let mut service = builder.build().unwrap().layer(Counting::default());
-        let mut status = || ask(&mut service, request("192.0.2.1", &[])).status().as_u16();
+        let mut status = || {
+            ask(&mut service, request("192.0.2.1", &[]))
+                .status()
+                .as_u16()
+        };
         assert_eq!([status(), status(), status()], expected, "{on_failure:?}");
         assert_eq!(failures.load(Ordering::SeqCst), 3);
         failing.off.store(false, Ordering::SeqCst);
-        assert_eq!([status(), status(), status()], [200, 200, 429], "{on_failure:?}");
+        assert_eq!(
+            [status(), status(), status()],
+            [200, 200, 429],
+            "{on_failure:?}"
+        );
     }
 }
 
@@ -601,9 +809,19 @@ fn an_engine_is_still_the_users_own() {
     let layer = layer(&engine, [per_address("gcra 0.01/s burst=1")]);
     let times = |count| (0..count).map(|_| request("192.0.2.1", &[]));
     assert_eq!(served(&layer, times(3)), 1);
-    let id = engine.prepare("per-address", &rule("gcra 0.01/s burst=1")).unwrap();
-    let charge = Charge { rule: id, key: b"192.0.2.1", cost: Cost::ONE };
-    let peek = layer.engine().decide(&[charge], Mode::Peek, None).into_inner().unwrap();
+    let id = engine
+        .prepare("per-address", &rule("gcra 0.01/s burst=1"))
+        .unwrap();
+    let charge = Charge {
+        rule: id,
+        key: b"192.0.2.1",
+        cost: Cost::ONE,
+    };
+    let peek = layer
+        .engine()
+        .decide(&[charge], Mode::Peek, None)
+        .into_inner()
+        .unwrap();
     assert_eq!(peek.retry_after, Wait::For(Duration::from_secs(100)));
     engine.reset(id, b"192.0.2.1").into_inner().unwrap();
     assert_eq!(served(&layer, times(3)), 1);
@@ -621,7 +839,10 @@ fn a_client_behind_a_proxy_is_found() {
     let rule = RequestRule::new("behind", rule("gcra 1/s burst=1"), behind);
     let layer = layer(&engine, [rule]);
     let from = |client: &str| request("10.0.0.1", &[("forwarded", &format!("for={client}"))]);
-    assert_eq!(served(&layer, ["192.0.2.1", "192.0.2.2", "192.0.2.1"].map(from)), 2);
+    assert_eq!(
+        served(&layer, ["192.0.2.1", "192.0.2.2", "192.0.2.1"].map(from)),
+        2
+    );
 }
 
 #[test]
@@ -669,18 +890,31 @@ fn without_headers_on_allowed_answers_are_the_same() {
         "sliding-window 3/2s",
         "exponential 3/2s",
     ] {
-        for action in [Action::Deny, Action::Observe, Action::Delay { max: Duration::ZERO }] {
-            let Ok(rule) = rule(text).with_action(action) else { continue };
+        for action in [
+            Action::Deny,
+            Action::Observe,
+            Action::Delay {
+                max: Duration::ZERO,
+            },
+        ] {
+            let Ok(rule) = rule(text).with_action(action) else {
+                continue;
+            };
             let services = [true, false].map(|told| {
                 let (engine, clock) = engine();
                 let rule = RequestRule::new("rule", rule.clone(), ClientAddress::default())
                     .cost_by(|request| Cost::from_units(request.uri.path().len() as u64 - 1));
-                let builder = RateLimitLayer::builder(engine).rule(rule).headers_on_allowed(told);
+                let builder = RateLimitLayer::builder(engine)
+                    .rule(rule)
+                    .headers_on_allowed(told);
                 (builder.build().unwrap().layer(Counting::default()), clock)
             });
             let [(mut telling, one), (mut silent, other)] = services;
-            for (step, path) in
-                ["/c", "/c", "/", "/c", "/cc", "/c", "/", "/c"].iter().cycle().take(40).enumerate()
+            for (step, path) in ["/c", "/c", "/", "/c", "/cc", "/c", "/", "/c"]
+                .iter()
+                .cycle()
+                .take(40)
+                .enumerate()
             {
                 let asked = |service: &mut _| {
                     let mut request = request("192.0.2.1", &[]);
@@ -695,7 +929,9 @@ fn without_headers_on_allowed_answers_are_the_same() {
                     assert_eq!(told.headers(), untold.headers(), "{text} {action:?} {step}");
                 }
                 let pause = Duration::from_millis(step as u64 % 5 * 170);
-                [&one, &other].into_iter().for_each(|clock| clock.advance(pause));
+                [&one, &other]
+                    .into_iter()
+                    .for_each(|clock| clock.advance(pause));
             }
         }
     }

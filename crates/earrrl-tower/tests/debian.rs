@@ -1,6 +1,11 @@
 //! The examples behind nginx and under h2load, which Debian's packages bring: `scripts/gate` installs
 //! them and runs this.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -34,7 +39,10 @@ async fn h2load_is_served_what_the_rule_allows() {
     tokio::spawn(hyper_example::serve(listener));
     let url = format!("http://{address}/");
     let report = said("h2load", &["-n", "100", "-c", "2", "-m", "10", &url]).await;
-    let statuses = report.lines().find(|line| line.starts_with("status codes:")).expect(&report);
+    let statuses = report
+        .lines()
+        .find(|line| line.starts_with("status codes:"))
+        .expect(&report);
     // 20 at once; a slow machine may earn one or another while it is asked.
     let served: u32 = statuses.split_whitespace().nth(2).unwrap().parse().unwrap();
     assert!((20..=22).contains(&served), "{statuses}");
@@ -64,12 +72,28 @@ async fn nginx(app: SocketAddr) -> (Nginx, SocketAddr) {
     drop(listener);
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
     let mut command = Command::new("nginx");
-    let command = command.env("PATH", path).arg("-p").arg(folder.path()).arg("-c").arg(&file);
-    let command = command.args(["-g", "daemon off; master_process off;"]).stderr(Stdio::null());
-    let process = command.kill_on_drop(true).spawn().expect("nginx; see scripts/gate");
+    let command = command
+        .env("PATH", path)
+        .arg("-p")
+        .arg(folder.path())
+        .arg("-c")
+        .arg(&file);
+    let command = command
+        .args(["-g", "daemon off; master_process off;"])
+        .stderr(Stdio::null());
+    let process = command
+        .kill_on_drop(true)
+        .spawn()
+        .expect("nginx; see scripts/gate");
     for _ in 0..600 {
         if TcpStream::connect(address).await.is_ok() {
-            return (Nginx { process, _folder: folder }, address);
+            return (
+                Nginx {
+                    process,
+                    _folder: folder,
+                },
+                address,
+            );
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

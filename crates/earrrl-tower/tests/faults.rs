@@ -1,5 +1,10 @@
 //! Inner services that panic and clients that leave: each request is charged once, and nothing leaks.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -26,9 +31,19 @@ fn per_address() -> RequestRule {
 
 /// Returns the number of requests that the client may still send.
 fn remaining(engine: &Engine, rule: &str, key: &[u8]) -> u64 {
-    let rule = engine.prepare("rule", &rule.parse::<Rule>().unwrap()).unwrap();
-    let charge = Charge { rule, key, cost: Cost::ONE };
-    engine.decide(&[charge], Mode::Peek, None).into_inner().unwrap().remaining
+    let rule = engine
+        .prepare("rule", &rule.parse::<Rule>().unwrap())
+        .unwrap();
+    let charge = Charge {
+        rule,
+        key,
+        cost: Cost::ONE,
+    };
+    engine
+        .decide(&[charge], Mode::Peek, None)
+        .into_inner()
+        .unwrap()
+        .remaining
 }
 
 #[test]
@@ -48,7 +63,12 @@ fn a_request_that_is_cancelled_is_charged_once() {
     };
     let mut service = layer(&engine, [per_address()]).layer(inner);
     for _ in 0..3 {
-        assert!(service.call(request("192.0.2.7", &[])).now_or_never().is_none());
+        assert!(
+            service
+                .call(request("192.0.2.7", &[]))
+                .now_or_never()
+                .is_none()
+        );
     }
     drop(service);
     assert_eq!(remaining(&engine, RULE, b"192.0.2.7"), 7);
@@ -57,10 +77,12 @@ fn a_request_that_is_cancelled_is_charged_once() {
 
 /// A rule that charges 3 after a response, and 5 if there is none.
 fn charged_after() -> RequestRule {
-    per_address().cost(Cost::ZERO).cost_after(|response| match response.status.as_u16() {
-        499 => Cost::from_units(5),
-        _ => Cost::from_units(3),
-    })
+    per_address()
+        .cost(Cost::ZERO)
+        .cost_after(|response| match response.status.as_u16() {
+            499 => Cost::from_units(5),
+            _ => Cost::from_units(3),
+        })
 }
 
 /// A service that answers, fails, panics or never answers, depending on the header `x-then`.
@@ -94,11 +116,25 @@ fn a_client_that_leaves_before_its_turn_has_cost_nothing_afterwards() {
     let waiting = || request("192.0.2.7", &[("x-then", "wait")]);
     let mut calls = [0, 1].map(|_| Box::pin(service.call(waiting())));
     let mut context = Context::from_waker(Waker::noop());
-    assert!(calls.iter_mut().all(|call| call.as_mut().poll(&mut context).is_pending()));
+    assert!(
+        calls
+            .iter_mut()
+            .all(|call| call.as_mut().poll(&mut context).is_pending())
+    );
     let charge = |engine: &Engine| {
-        let rule = engine.prepare("rule", &engine.prepared("rule").unwrap()).unwrap();
-        let charge = Charge { rule, key: b"192.0.2.7", cost: Cost::ONE };
-        engine.decide(&[charge], Mode::Peek, None).into_inner().unwrap().reset_after
+        let rule = engine
+            .prepare("rule", &engine.prepared("rule").unwrap())
+            .unwrap();
+        let charge = Charge {
+            rule,
+            key: b"192.0.2.7",
+            cost: Cost::ONE,
+        };
+        engine
+            .decide(&[charge], Mode::Peek, None)
+            .into_inner()
+            .unwrap()
+            .reset_after
     };
     let [serving, held] = calls;
     let before = charge(&engine);
@@ -112,7 +148,10 @@ fn a_client_that_leaves_before_its_turn_has_cost_nothing_afterwards() {
 #[tokio::test]
 async fn a_charge_goes_on_without_its_client() {
     let (engine, _) = engine();
-    let slow = RateLimitLayer::builder(Slow(engine.clone())).rule(charged_after()).build().unwrap();
+    let slow = RateLimitLayer::builder(Slow(engine.clone()))
+        .rule(charged_after())
+        .build()
+        .unwrap();
     let mut service = slow.layer(service_fn(answer_as_asked));
     let mut call = Box::pin(service.call(request("192.0.2.7", &[("x-then", "wait")])));
     // Over a slow engine the first poll asks for a decision, and a later one calls the service.
@@ -180,10 +219,20 @@ fn a_body_that_is_dropped_half_read_is_charged_for_what_was_read() {
     let rule = RequestRule::new("rule", TOKENS.parse().unwrap(), key::Everyone);
     let inner = service_fn(async |request: Request<()>| {
         let settlement = request.extensions().get::<Settlement>().unwrap().clone();
-        Ok::<_, Infallible>(Response::new(Metered { chunks: 30, read: 0, settlement }))
+        Ok::<_, Infallible>(Response::new(Metered {
+            chunks: 30,
+            read: 0,
+            settlement,
+        }))
     });
     let mut service = layer(&engine, [rule.cost(Cost::ZERO).settled()]).layer(inner);
-    let mut call = || service.call(request("192.0.2.7", &[])).now_or_never().unwrap().unwrap();
+    let mut call = || {
+        service
+            .call(request("192.0.2.7", &[]))
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+    };
     let mut half = call().into_body();
     for _ in 0..12 {
         half.frame().now_or_never().unwrap().unwrap().unwrap();
@@ -191,14 +240,25 @@ fn a_body_that_is_dropped_half_read_is_charged_for_what_was_read() {
     assert_eq!(remaining(&engine, TOKENS, b""), 100, "not charged yet");
     drop(half);
     assert_eq!(remaining(&engine, TOKENS, b""), 88);
-    drop(call().into_body().collect().now_or_never().unwrap().unwrap());
+    drop(
+        call()
+            .into_body()
+            .collect()
+            .now_or_never()
+            .unwrap()
+            .unwrap(),
+    );
     assert_eq!(remaining(&engine, TOKENS, b""), 58);
 }
 
 /// A rule that holds requests back.
 fn holding() -> RequestRule {
     let rule: Rule = "gcra 1/s burst=1".parse().unwrap();
-    let rule = rule.with_action(Action::Delay { max: Duration::from_secs(60) }).unwrap();
+    let rule = rule
+        .with_action(Action::Delay {
+            max: Duration::from_secs(60),
+        })
+        .unwrap();
     RequestRule::new("rule", rule, ClientAddress::default())
 }
 
@@ -210,10 +270,14 @@ fn a_client_that_leaves_while_held_back_is_charged_once_and_its_place_is_free() 
     let layer = builder.max_held(2).build().unwrap();
     let mut service = layer.layer(inner.clone());
     assert_eq!(ask(&mut service, request("192.0.2.7", &[])).status(), 200);
-    let mut held: Vec<_> =
-        (0..2).map(|_| Box::pin(service.call(request("192.0.2.7", &[])))).collect();
+    let mut held: Vec<_> = (0..2)
+        .map(|_| Box::pin(service.call(request("192.0.2.7", &[]))))
+        .collect();
     let mut context = Context::from_waker(Waker::noop());
-    assert!(held.iter_mut().all(|held| held.as_mut().poll(&mut context).is_pending()));
+    assert!(
+        held.iter_mut()
+            .all(|held| held.as_mut().poll(&mut context).is_pending())
+    );
     assert_eq!((layer.held(), inner.count()), (2, 1));
     let refused = ask(&mut service, request("192.0.2.7", &[]));
     assert_eq!(refused.status(), 429, "no more than two are held");
@@ -224,13 +288,19 @@ fn a_client_that_leaves_while_held_back_is_charged_once_and_its_place_is_free() 
 #[tokio::test]
 async fn a_request_that_is_held_back_is_served_when_its_turn_comes() {
     let rule: Rule = "gcra 50/s burst=1".parse().unwrap();
-    let rule = rule.with_action(Action::Delay { max: Duration::from_secs(60) }).unwrap();
+    let rule = rule
+        .with_action(Action::Delay {
+            max: Duration::from_secs(60),
+        })
+        .unwrap();
     let rule = RequestRule::new("rule", rule, ClientAddress::default());
     let engine = earrrl::MemoryEngine::new(100).unwrap();
     let layer = RateLimitLayer::builder(engine).rule(rule).build().unwrap();
     let inner = Counting::default();
     let mut service = layer.layer(inner.clone());
-    let answers: Vec<_> = (0..5).map(|_| service.call(request("192.0.2.7", &[]))).collect();
+    let answers: Vec<_> = (0..5)
+        .map(|_| service.call(request("192.0.2.7", &[])))
+        .collect();
     for answer in answers {
         assert_eq!(answer.await.unwrap().status(), 200);
     }
@@ -286,7 +356,11 @@ async fn an_engine_that_answers_later_decides_alike() {
         RequestRule::new(name, text.parse().unwrap(), ClientAddress::default())
     };
     let layer = RateLimitLayer::builder(Slow(engine.clone()))
-        .rule(rule("rule", RULE).cost_after(|_| Cost::from_units(3)).settled())
+        .rule(
+            rule("rule", RULE)
+                .cost_after(|_| Cost::from_units(3))
+                .settled(),
+        )
         .rule(rule("other", "fixed-window 100/1m"))
         .build()
         .unwrap();
@@ -299,13 +373,24 @@ async fn an_engine_that_answers_later_decides_alike() {
     let mut seen = Vec::new();
     for _ in 0..3 {
         let response = service.call(request("192.0.2.7", &[])).await.unwrap();
-        let items = response.headers()["ratelimit"].to_str().unwrap().matches(";r=").count();
-        seen.push((response.status().as_u16(), items, remaining(&engine, RULE, b"192.0.2.7")));
+        let items = response.headers()["ratelimit"]
+            .to_str()
+            .unwrap()
+            .matches(";r=")
+            .count();
+        seen.push((
+            response.status().as_u16(),
+            items,
+            remaining(&engine, RULE, b"192.0.2.7"),
+        ));
     }
     assert_eq!(seen, [(200, 2, 5), (200, 2, 0), (429, 2, 0)]);
     let denied = service.call(request("192.0.2.7", &[])).await.unwrap();
     assert_eq!(
-        (denied.status().as_u16(), number(denied.headers(), "retry-after").is_some()),
+        (
+            denied.status().as_u16(),
+            number(denied.headers(), "retry-after").is_some()
+        ),
         (429, true)
     );
 }

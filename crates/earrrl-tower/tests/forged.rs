@@ -7,8 +7,14 @@ use http::{HeaderValue, Request};
 use proptest::prelude::*;
 
 fn behind_proxy(source: AddressSource) -> RequestRule {
-    let address = ClientAddress::default().trust("10.0.0.0/8".parse().unwrap()).source(source);
-    RequestRule::new("per-address", "gcra 0.001/s burst=10".parse().unwrap(), address)
+    let address = ClientAddress::default()
+        .trust("10.0.0.0/8".parse().unwrap())
+        .source(source);
+    RequestRule::new(
+        "per-address",
+        "gcra 0.001/s burst=10".parse().unwrap(),
+        address,
+    )
 }
 
 #[test]
@@ -16,12 +22,24 @@ fn a_new_leftmost_address_with_every_request_is_one_client() {
     let (engine, _) = engine();
     let layer = layer(&engine, [behind_proxy(AddressSource::XForwardedFor)]);
     let forged = (0..300).map(|i| {
-        request("10.0.0.1", &[("x-forwarded-for", &format!("203.0.113.{}, 192.0.2.7", i % 256))])
+        request(
+            "10.0.0.1",
+            &[(
+                "x-forwarded-for",
+                &format!("203.0.113.{}, 192.0.2.7", i % 256),
+            )],
+        )
     });
     assert_eq!(served(&layer, forged), 10);
     let by_lines = (0..300).map(|i| {
         let forged = format!("198.51.{}.{}", i / 256, i % 256);
-        request("10.0.0.1", &[("x-forwarded-for", &forged), ("x-forwarded-for", "192.0.2.7")])
+        request(
+            "10.0.0.1",
+            &[
+                ("x-forwarded-for", &forged),
+                ("x-forwarded-for", "192.0.2.7"),
+            ],
+        )
     });
     assert_eq!(served(&layer, by_lines), 0, "two lines are one list");
 }
@@ -30,8 +48,12 @@ fn a_new_leftmost_address_with_every_request_is_one_client() {
 fn a_new_address_of_its_own_network_with_every_request_is_one_client() {
     let (engine, _) = engine();
     let layer = layer(&engine, [behind_proxy(AddressSource::XForwardedFor)]);
-    let hopping = (0..300)
-        .map(|i| request("10.0.0.1", &[("x-forwarded-for", &format!("2001:db8:0:7::{i:x}"))]));
+    let hopping = (0..300).map(|i| {
+        request(
+            "10.0.0.1",
+            &[("x-forwarded-for", &format!("2001:db8:0:7::{i:x}"))],
+        )
+    });
     assert_eq!(served(&layer, hopping), 10);
 }
 
@@ -39,8 +61,12 @@ fn a_new_address_of_its_own_network_with_every_request_is_one_client() {
 fn headers_of_one_who_is_no_proxy_change_nothing() {
     let (engine, _) = engine();
     let layer = layer(&engine, [behind_proxy(AddressSource::XForwardedFor)]);
-    let forged = (0..300)
-        .map(|i| request("192.0.2.7", &[("x-forwarded-for", &format!("203.0.113.{}", i % 256))]));
+    let forged = (0..300).map(|i| {
+        request(
+            "192.0.2.7",
+            &[("x-forwarded-for", &format!("203.0.113.{}", i % 256))],
+        )
+    });
     assert_eq!(served(&layer, forged), 10);
 }
 
@@ -71,7 +97,10 @@ fn forged() -> impl Strategy<Value = Vec<u8>> {
             "\",",
         ])
         .prop_map(|text| text.as_bytes().to_vec()),
-        prop::collection::vec((32u8..=255).prop_filter("no DEL", |byte| *byte != 127), 0..6),
+        prop::collection::vec(
+            (32u8..=255).prop_filter("no DEL", |byte| *byte != 127),
+            0..6
+        ),
     ];
     prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
 }

@@ -64,8 +64,12 @@ fn run(text: &str, mut wait: impl FnMut(&HeaderMap, StatusCode) -> Duration) -> 
 fn share(text: &str, seen: &Seen, elapsed: Duration) -> f64 {
     let rule: Rule = text.parse().unwrap();
     let quota = earrrl::Quota::of(rule.limit());
-    let state =
-        rule.limit().decide(None, earrrl::Nanos::ZERO, earrrl::Cost::ONE, earrrl::Mode::Peek);
+    let state = rule.limit().decide(
+        None,
+        earrrl::Nanos::ZERO,
+        earrrl::Cost::ONE,
+        earrrl::Mode::Peek,
+    );
     // The burst at the beginning is left out.
     let earned = state.1.limit * elapsed.as_secs_f64();
     f64::from(seen.served) / earned.max(quota.units as f64)
@@ -80,11 +84,19 @@ fn one_that_waits_retry_after_is_never_denied_twice_in_a_row() {
                 return Duration::ZERO;
             }
             let wait = Duration::from_secs(number(headers, "retry-after").unwrap());
-            assert_eq!(available(headers), Some((0, Some(wait.as_secs()))), "{text}");
+            assert_eq!(
+                available(headers),
+                Some((0, Some(wait.as_secs()))),
+                "{text}"
+            );
             waited = (waited.0.min(wait), waited.1.max(wait));
             wait
         });
-        assert_eq!(seen.longest_row, 1, "{text}: {} of {} denied", seen.denied, seen.served);
+        assert_eq!(
+            seen.longest_row, 1,
+            "{text}: {} of {} denied",
+            seen.denied, seen.served
+        );
         assert!(waited.0 >= Duration::from_secs(1), "{text}: {waited:?}");
     }
 }
@@ -114,6 +126,9 @@ fn one_that_sends_all_at_once_and_rests_is_never_denied() {
         });
         assert_eq!(seen.denied, 0, "{text}");
         let share = share(text, &seen, elapsed);
-        assert!(share > 0.899 || text.ends_with("burst=1"), "{text}: {share}");
+        assert!(
+            share > 0.899 || text.ends_with("burst=1"),
+            "{text}: {share}"
+        );
     }
 }

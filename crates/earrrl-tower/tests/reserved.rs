@@ -26,18 +26,32 @@ const TOKENS: &str = "fixed-window 1000/1d";
 
 fn tokens(estimate: u64) -> RequestRule {
     let limit: Rule = TOKENS.parse().unwrap();
-    RequestRule::new("tokens", limit, key::Everyone).cost(Cost::from_units(estimate)).reserved()
+    RequestRule::new("tokens", limit, key::Everyone)
+        .cost(Cost::from_units(estimate))
+        .reserved()
 }
 
 /// Returns the quota that is left under the rule `tokens`.
 fn left(engine: &Engine) -> u64 {
     let rule = engine.prepare("tokens", &TOKENS.parse().unwrap()).unwrap();
-    let charge = Charge { rule, key: b"", cost: Cost::ONE };
-    engine.decide(&[charge], Mode::Peek, None).into_inner().unwrap().remaining
+    let charge = Charge {
+        rule,
+        key: b"",
+        cost: Cost::ONE,
+    };
+    engine
+        .decide(&[charge], Mode::Peek, None)
+        .into_inner()
+        .unwrap()
+        .remaining
 }
 
 fn hold(request: &Request<()>) -> RequestHold {
-    request.extensions().get::<RequestHold>().expect("a reservation").clone()
+    request
+        .extensions()
+        .get::<RequestHold>()
+        .expect("a reservation")
+        .clone()
 }
 
 type Stream = StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, std::io::Error>>>>;
@@ -57,7 +71,11 @@ fn the_cost_is_corrected_when_the_body_ends() {
         *holds.lock().unwrap() = Some(hold(&request));
         ready(Ok::<_, Infallible>(Response::new(five_frames())))
     }));
-    let response = service.call(request("192.0.2.1", &[])).now_or_never().unwrap().unwrap();
+    let response = service
+        .call(request("192.0.2.1", &[]))
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     assert_eq!(left(&engine), 600, "the estimate counts");
     let hold = seen.lock().unwrap().take().unwrap();
     assert_eq!(hold.granted(), Cost::from_units(400));
@@ -88,7 +106,11 @@ fn a_client_that_leaves_pays_what_was_reported() {
             }
             ready(Ok::<_, Infallible>(Response::new(five_frames())))
         }));
-        let response = service.call(request("192.0.2.1", &[])).now_or_never().unwrap().unwrap();
+        let response = service
+            .call(request("192.0.2.1", &[]))
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         let mut body = response.into_body();
         body.frame().now_or_never().unwrap().unwrap().unwrap();
         drop(body);
@@ -167,12 +189,19 @@ impl earrrl::Engine for Gated {
 async fn a_client_that_leaves_before_its_reservation_arrives_pays_nothing() {
     let ((engine, _), gate) = (engine(), Arc::new(Notify::new()));
     let gated = Gated(engine.clone(), gate.clone());
-    let layer = RateLimitLayer::builder(gated).rule(tokens(400)).build().unwrap();
+    let layer = RateLimitLayer::builder(gated)
+        .rule(tokens(400))
+        .build()
+        .unwrap();
     let inner = Counting::default();
     let mut response = Box::pin(layer.layer(inner.clone()).call(request("192.0.2.1", &[])));
     assert!(response.as_mut().now_or_never().is_none());
     drop(response);
-    assert_eq!(left(&engine), 600, "the estimate counts until the reservation arrives");
+    assert_eq!(
+        left(&engine),
+        600,
+        "the estimate counts until the reservation arrives"
+    );
     gate.notify_one();
     // The runtime has one thread, which runs the other tasks now.
     for _ in 0..10 {
@@ -186,9 +215,14 @@ fn a_service_that_fails_pays_what_was_reported() {
     let (engine, _) = engine();
     let mut service = layer(&engine, [tokens(400)]).layer(service_fn(|request: Request<()>| {
         hold(&request).report(Cost::ZERO);
-        ready(Err::<Response<Full<Bytes>>, _>(std::io::Error::other("the model is gone")))
+        ready(Err::<Response<Full<Bytes>>, _>(std::io::Error::other(
+            "the model is gone",
+        )))
     }));
-    let response = service.call(request("192.0.2.1", &[])).now_or_never().unwrap();
+    let response = service
+        .call(request("192.0.2.1", &[]))
+        .now_or_never()
+        .unwrap();
     assert!(response.is_err());
     assert_eq!(left(&engine), 1000);
 }
@@ -203,17 +237,30 @@ fn all_rules_reserve_or_none() {
         hold(&request).report(Cost::from_units(50));
         ready(Ok::<_, Infallible>(Response::new(Full::from("served"))))
     }));
-    let mut ask = || service.call(request("192.0.2.1", &[])).now_or_never().unwrap().unwrap();
+    let mut ask = || {
+        service
+            .call(request("192.0.2.1", &[]))
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+    };
     let statuses: Vec<_> = (0..4).map(|_| ask().status().as_u16()).collect();
     assert_eq!(statuses, [200, 200, 429, 429]);
-    assert_eq!(left(&engine), 900, "two requests of 50; those that were denied reserve nothing");
+    assert_eq!(
+        left(&engine),
+        900,
+        "two requests of 50; those that were denied reserve nothing"
+    );
 }
 
 #[test]
 fn a_grant_may_be_less_than_the_estimate() {
     let (engine, _) = engine();
     let builder = RateLimitLayer::builder(engine.clone()).rule(tokens(700));
-    let layer = builder.hold_terms(HoldTerms::default().at_most()).build().unwrap();
+    let layer = builder
+        .hold_terms(HoldTerms::default().at_most())
+        .build()
+        .unwrap();
     let mut granted = Vec::new();
     let mut bodies = Vec::new();
     for _ in 0..3 {
@@ -235,9 +282,18 @@ fn more_reservations_than_are_kept_are_denied() {
     let mut service = layer(&engine, [tokens(1)]).layer(service_fn(|_: Request<()>| {
         ready(Ok::<_, Infallible>(Response::new(Full::from("served"))))
     }));
-    let mut ask = || service.call(request("192.0.2.1", &[])).now_or_never().unwrap().unwrap();
+    let mut ask = || {
+        service
+            .call(request("192.0.2.1", &[]))
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+    };
     let first = ask();
-    assert_eq!([first.status().as_u16(), ask().status().as_u16()], [200, 429]);
+    assert_eq!(
+        [first.status().as_u16(), ask().status().as_u16()],
+        [200, 429]
+    );
     drop(first);
     assert_eq!(ask().status(), 200);
 }
@@ -255,16 +311,32 @@ fn terms_out_of_bounds_are_refused() {
 fn a_concurrent_rule_is_reserved_until_the_body_ends() {
     let limit: Rule = "concurrent 1 timeout=60s".parse().unwrap();
     let rule = || RequestRule::new("streams", limit.clone(), key::Everyone);
-    let unreserved = RateLimitLayer::builder(MemoryEngine::new(10).unwrap()).rule(rule()).build();
-    assert!(unreserved.unwrap_err().to_string().contains("counts live reservations"));
+    let unreserved = RateLimitLayer::builder(MemoryEngine::new(10).unwrap())
+        .rule(rule())
+        .build();
+    assert!(
+        unreserved
+            .unwrap_err()
+            .to_string()
+            .contains("counts live reservations")
+    );
     let (engine, _) = engine();
     let mut service = layer(&engine, [rule().reserved()]).layer(service_fn(|_: Request<()>| {
         ready(Ok::<_, Infallible>(Response::new(five_frames())))
     }));
-    let mut ask = || service.call(request("192.0.2.1", &[])).now_or_never().unwrap().unwrap();
+    let mut ask = || {
+        service
+            .call(request("192.0.2.1", &[]))
+            .now_or_never()
+            .unwrap()
+            .unwrap()
+    };
     for _ in 0..3 {
         let first = ask();
-        assert_eq!([first.status().as_u16(), ask().status().as_u16()], [200, 429]);
+        assert_eq!(
+            [first.status().as_u16(), ask().status().as_u16()],
+            [200, 429]
+        );
         drop(first);
     }
 }
@@ -284,17 +356,28 @@ fn concurrent_streams_never_exceed_the_limit() {
                     hold(&request).report(Cost::from_units(actual));
                     ready(Ok::<_, Infallible>(Response::new(five_frames())))
                 }));
-                let answer = service.call(request("192.0.2.1", &[])).now_or_never().unwrap();
+                let answer = service
+                    .call(request("192.0.2.1", &[]))
+                    .now_or_never()
+                    .unwrap();
                 barrier.wait();
                 let response = answer.unwrap();
                 if response.status() == 200 {
                     *used.lock().unwrap() += actual;
-                    response.into_body().into_data_stream().for_each(|_| ready(())).now_or_never();
+                    response
+                        .into_body()
+                        .into_data_stream()
+                        .for_each(|_| ready(()))
+                        .now_or_never();
                 }
             });
         }
     });
     let used = used.into_inner().unwrap();
     assert!(used <= 1000, "{used}");
-    assert_eq!(left(&engine), 1000 - used, "the state is that of the actual costs");
+    assert_eq!(
+        left(&engine),
+        1000 - used,
+        "the state is that of the actual costs"
+    );
 }

@@ -1,5 +1,10 @@
 //! The examples, started as servers and called by real clients: curl and a tonic client.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
 
 use std::net::SocketAddr;
 
@@ -52,19 +57,33 @@ async fn said(program: &str, arguments: &[&str]) -> String {
 }
 
 async fn curl(arguments: &[&str]) -> String {
-    said("curl", &[&["-sS", "-i", "--max-time", "60"], arguments].concat()).await
+    said(
+        "curl",
+        &[&["-sS", "-i", "--max-time", "60"], arguments].concat(),
+    )
+    .await
 }
 
 fn status(answer: &str) -> u16 {
-    answer.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect(answer)
+    answer
+        .split_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .expect(answer)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn axum_by_address_and_key_with_costs() {
     let address = serve(axum_example::app().unwrap()).await;
-    let (home, export) = (format!("http://{address}/"), format!("http://{address}/export/7"));
+    let (home, export) = (
+        format!("http://{address}/"),
+        format!("http://{address}/export/7"),
+    );
     let anonymous = curl(&[&home]).await;
-    assert!(anonymous.contains("ratelimit: \"address\";r="), "{anonymous}");
+    assert!(
+        anonymous.contains("ratelimit: \"address\";r="),
+        "{anonymous}"
+    );
     let mut statuses = Vec::new();
     for _ in 0..6 {
         let answer = curl(&["-H", "x-api-key: k1", &export]).await;
@@ -102,12 +121,17 @@ async fn tonic_unary_and_streaming() {
     tokio::spawn(tonic_example::serve(listener));
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
     let mut client = HealthClient::new(endpoint.connect().await.unwrap());
-    let ask = || HealthCheckRequest { service: String::new() };
+    let ask = || HealthCheckRequest {
+        service: String::new(),
+    };
     client.check(ask()).await.unwrap();
     let mut stream = client.watch(ask()).await.unwrap().into_inner();
     assert!(stream.message().await.unwrap().is_some());
     let answer = client.check(ask()).await.unwrap();
-    assert_eq!(answer.metadata().get("ratelimit").unwrap(), "\"address\";r=0;t=10");
+    assert_eq!(
+        answer.metadata().get("ratelimit").unwrap(),
+        "\"address\";r=0;t=10"
+    );
     let unary = client.check(ask()).await.unwrap_err();
     let streaming = client.watch(ask()).await.unwrap_err();
     for status in [unary, streaming] {
@@ -115,7 +139,10 @@ async fn tonic_unary_and_streaming() {
             (status.code(), status.message()),
             (Code::ResourceExhausted, "over the rate limit")
         );
-        assert!(status.metadata().contains_key("grpc-retry-pushback-ms"), "{status:?}");
+        assert!(
+            status.metadata().contains_key("grpc-retry-pushback-ms"),
+            "{status:?}"
+        );
     }
 }
 
@@ -129,8 +156,11 @@ async fn one_tests_ones_own_limits_by_a_manual_clock() {
 /// one.
 #[tokio::test]
 async fn matched_paths_are_keys() {
-    let rule =
-        RequestRule::new("per-route", "gcra 1/1d burst=1".parse().unwrap(), key::MatchedPath);
+    let rule = RequestRule::new(
+        "per-route",
+        "gcra 1/1d burst=1".parse().unwrap(),
+        key::MatchedPath,
+    );
     let engine = MemoryEngine::new(100).unwrap();
     let layer = RateLimitLayer::builder(engine).rule(rule).build().unwrap();
     let app = Router::new()

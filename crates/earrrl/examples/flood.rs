@@ -32,11 +32,24 @@ struct Flood {
     offenders_pause: bool,
 }
 
-const ONE_HIT: Flood = Flood { requests: 1, cost: 1, offenders_pause: false };
-const PAUSED: Flood = Flood { offenders_pause: true, ..ONE_HIT };
+const ONE_HIT: Flood = Flood {
+    requests: 1,
+    cost: 1,
+    offenders_pause: false,
+};
+const PAUSED: Flood = Flood {
+    offenders_pause: true,
+    ..ONE_HIT
+};
 /// Keys that cost as much as the limit of 5 allows, and more.
-const OVER: Flood = Flood { requests: 6, ..PAUSED };
-const COSTLY: Flood = Flood { cost: 1000, ..ONE_HIT };
+const OVER: Flood = Flood {
+    requests: 6,
+    ..PAUSED
+};
+const COSTLY: Flood = Flood {
+    cost: 1000,
+    ..ONE_HIT
+};
 
 /// The rules under which one-hit keys must free no offender.
 const RULES: [&str; 10] = [
@@ -81,15 +94,20 @@ impl Tally {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let millions: f64 = std::env::args().nth(1).map_or(Ok(10.0), |text| text.parse())?;
-    let capacity = std::env::args().nth(2).map_or(Ok(100_000), |text| text.parse())?;
+    let millions: f64 = std::env::args()
+        .nth(1)
+        .map_or(Ok(10.0), |text| text.parse())?;
+    let capacity = std::env::args()
+        .nth(2)
+        .map_or(Ok(100_000), |text| text.parse())?;
     println!("{millions} million requests through room for {capacity} clients\n");
     println!(
         "| rule | requests × cost of a key | offenders | bytes a client | pages grown | denials of offenders kept | innocents denied |"
     );
     println!("|---|---:|---|---:|---:|---:|---:|");
-    let kept =
-        RULES.into_iter().flat_map(|rule| [ONE_HIT, PAUSED].map(|flood| (rule, flood, PROMISED)));
+    let kept = RULES
+        .into_iter()
+        .flat_map(|rule| [ONE_HIT, PAUSED].map(|flood| (rule, flood, PROMISED)));
     let priced = PRICED.into_iter().map(|(rule, flood)| (rule, flood, 0.0));
     let mut broken = Vec::new();
     for (rule, flood, promised) in kept.chain(priced) {
@@ -98,7 +116,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             broken.push(rule);
         }
     }
-    if broken.is_empty() { Ok(()) } else { Err(format!("broken by: {}", broken.join("; ")).into()) }
+    if broken.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("broken by: {}", broken.join("; ")).into())
+    }
 }
 
 /// Runs one flood and prints its row.
@@ -109,12 +131,18 @@ fn measure(
     capacity: usize,
 ) -> Result<Tally, Box<dyn std::error::Error>> {
     let clock = earrrl::ManualClock::new(START);
-    let limiter =
-        Limiter::builder(rule.parse::<Rule>()?).capacity(capacity).clock(clock).build()?;
+    let limiter = Limiter::builder(rule.parse::<Rule>()?)
+        .capacity(capacity)
+        .clock(clock)
+        .build()?;
     let before = resident_pages()?;
     let tally = run(&limiter, requests / flood.requests, flood)?;
     let grown = resident_pages()?.saturating_sub(before);
-    let Flood { requests, cost, offenders_pause } = flood;
+    let Flood {
+        requests,
+        cost,
+        offenders_pause,
+    } = flood;
     let offenders = if offenders_pause { "pause" } else { "busy" };
     let (bytes, kept) = (limiter.bytes() / capacity, 100.0 * tally.kept());
     let innocent = tally.innocent_denied;
@@ -166,7 +194,10 @@ fn offend<C: Clock>(
 ) -> Result<(), RuleError> {
     let verdict = limiter.check_at(&offender, Cost::ONE, now)?;
     let state = reference.entry(offender).or_default();
-    let allowed = limiter.rule().limit().admit(state, now, Cost::ONE, Mode::Check);
+    let allowed = limiter
+        .rule()
+        .limit()
+        .admit(state, now, Cost::ONE, Mode::Check);
     tally.reference_denied += u64::from(!allowed);
     tally.offences_denied += u64::from(!allowed && !verdict.is_allowed());
     Ok(())
@@ -175,8 +206,13 @@ fn offend<C: Clock>(
 /// Returns the pages of this process in memory, without those of its program file, which come as its
 /// functions are first called; 0 where the system does not say.
 fn resident_pages() -> Result<u64, Box<dyn std::error::Error>> {
-    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return Ok(0) };
+    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
+        return Ok(0);
+    };
     let mut fields = text.split_whitespace().skip(1).map(str::parse::<u64>);
-    let (resident, of_files) = (fields.next().unwrap_or(Ok(0))?, fields.next().unwrap_or(Ok(0))?);
+    let (resident, of_files) = (
+        fields.next().unwrap_or(Ok(0))?,
+        fields.next().unwrap_or(Ok(0))?,
+    );
     Ok(resident.saturating_sub(of_files))
 }

@@ -26,9 +26,18 @@ const SURVEY: &str = "survey";
 const CHANGES: [(&str, Option<Change>); 7] = [
     (NOTHING, None),
     (SURVEY, None),
-    ("limit", Some(|nth, clients| (average(1 + nth % 9, 10), clients))),
-    ("half-life", Some(|nth, clients| (average(1, 10 + nth % 9), clients))),
-    ("capacity", Some(|nth, clients| (average(1, 10), clients + clients / 4 * (nth as usize % 2)))),
+    (
+        "limit",
+        Some(|nth, clients| (average(1 + nth % 9, 10), clients)),
+    ),
+    (
+        "half-life",
+        Some(|nth, clients| (average(1, 10 + nth % 9), clients)),
+    ),
+    (
+        "capacity",
+        Some(|nth, clients| (average(1, 10), clients + clients / 4 * (nth as usize % 2))),
+    ),
     ("rule added", None),
     ("rule removed", None),
 ];
@@ -38,12 +47,18 @@ fn average(limit: u32, half_life: u32) -> String {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().unwrap());
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|argument| argument.parse().unwrap());
     let clients: usize = arguments.next().unwrap_or(5_000_000);
     let seconds: usize = arguments.next().unwrap_or(10);
     let engine = MemoryEngine::new(clients).unwrap();
-    let id = engine.prepare("changing", &average(1, 10).parse().unwrap()).unwrap();
-    let other = engine.prepare("other", &average(1, 10).parse().unwrap()).unwrap();
+    let id = engine
+        .prepare("changing", &average(1, 10).parse().unwrap())
+        .unwrap();
+    let other = engine
+        .prepare("other", &average(1, 10).parse().unwrap())
+        .unwrap();
     for key in 0..clients as u64 {
         decide(&engine, id, key);
         decide(&engine, other, key);
@@ -80,7 +95,10 @@ fn main() {
         });
         let count = if name == NOTHING { 0 } else { count };
         let (taken, [slept, pages]) = taken;
-        for (rule, mut nanos) in ["that changes", "beside it", "nothing"].into_iter().zip(taken) {
+        for (rule, mut nanos) in ["that changes", "beside it", "nothing"]
+            .into_iter()
+            .zip(taken)
+        {
             nanos.sort_unstable();
             let at = |share: f64| nanos[((nanos.len() - 1) as f64 * share) as usize];
             let [p50, p99, p999, p9999] = [0.5, 0.99, 0.999, 0.9999].map(at);
@@ -100,8 +118,15 @@ fn prepare(engine: &MemoryEngine, name: &str, rule: &str, room: usize) {
 }
 
 fn decide(engine: &MemoryEngine, rule: RuleId, key: u64) {
-    let charge = Charge { rule, key: &key.to_le_bytes(), cost: Cost::ONE };
-    engine.decide(&[charge], Mode::Check, None).into_inner().unwrap();
+    let charge = Charge {
+        rule,
+        key: &key.to_le_bytes(),
+        cost: Cost::ONE,
+    };
+    engine
+        .decide(&[charge], Mode::Check, None)
+        .into_inner()
+        .unwrap();
 }
 
 /// What each decision took under the rule that changes, and under another, and nothing; and what
@@ -122,11 +147,17 @@ fn measure(
         let key = random.below(clients);
         let took = nanos(|_| decide(engine, rules[0], key));
         // Half are above it.
-        usual = if took > usual { usual + 2 } else { usual.saturating_sub(2) };
+        usual = if took > usual {
+            usual + 2
+        } else {
+            usual.saturating_sub(2)
+        };
         changing.push(took);
         let key = random.below(clients);
         beside.push(nanos(|_| decide(engine, rules[1], key)));
-        nothing.push(nanos(|began| while (began.elapsed().as_nanos() as u32) < usual {}));
+        nothing.push(nanos(
+            |began| while (began.elapsed().as_nanos() as u32) < usual {},
+        ));
     }
     let after = befallen();
     (taken, [after[0] - before[0], after[1] - before[1]])
@@ -141,9 +172,14 @@ fn nanos(act: impl FnOnce(Instant)) -> u32 {
 /// How often this thread has gone to sleep by itself, and has met a page that was not there.
 fn befallen() -> [u64; 2] {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
     // The name, in parentheses, may hold anything.
-    let faults = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(7));
+    let faults = stat
+        .rsplit(')')
+        .next()
+        .and_then(|fields| fields.split_whitespace().nth(7));
     [line, faults].map(|count| count.map_or(0, |count| count.trim().parse().unwrap()))
 }

@@ -49,7 +49,11 @@ impl Cost {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn from_billionths(billionths: u128) -> Self {
-        if billionths > Self::MAX.0 { Self::MAX } else { Self(billionths) }
+        if billionths > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(billionths)
+        }
     }
 
     /// Returns the cost in billionths of a unit.
@@ -73,7 +77,11 @@ impl Cost {
     /// ```
     #[inline]
     pub fn as_f64(self) -> f64 {
-        if self.0 == Self::ONE.0 { 1.0 } else { count_as_f64(self.0) / 1e9 }
+        if self.0 == Self::ONE.0 {
+            1.0
+        } else {
+            count_as_f64(self.0) / 1e9
+        }
     }
 
     /// Returns this cost less `other`, and 0 if `other` is greater.
@@ -117,9 +125,13 @@ impl FromStr for Cost {
         let decimal = decimal::parse(text).ok_or_else(|| {
             RuleError::syntax(format!("`{text}` is not a decimal number from 0 to 1e18"))
         })?;
-        let billionths = decimal.scaled(9).filter(|billionths| *billionths <= Self::MAX.0);
+        let billionths = decimal
+            .scaled(9)
+            .filter(|billionths| *billionths <= Self::MAX.0);
         billionths.map(Self).ok_or_else(|| {
-            RuleError::syntax(format!("`{text}` is not a whole multiple of 1e-9 up to 1e18"))
+            RuleError::syntax(format!(
+                "`{text}` is not a whole multiple of 1e-9 up to 1e18"
+            ))
         })
     }
 }
@@ -168,7 +180,11 @@ mod tests {
             ("0.1", 100_000_000, "0.1"),
             ("1e-9", 1, "0.000000001"),
             ("12.50", 12_500_000_000, "12.5"),
-            ("1e15", 1_000_000_000_000_000_000_000_000, "1000000000000000"),
+            (
+                "1e15",
+                1_000_000_000_000_000_000_000_000,
+                "1000000000000000",
+            ),
             ("0", 0, "0"),
         ] {
             let cost: Cost = text.parse().unwrap();
@@ -179,9 +195,19 @@ mod tests {
 
     #[test]
     fn what_is_no_cost_is_refused() {
-        for text in
-            ["", "-1", "NaN", "inf", "1e-10", "1e19", "0x10", "1,5", ".", "1e", "1e999999999"]
-        {
+        for text in [
+            "",
+            "-1",
+            "NaN",
+            "inf",
+            "1e-10",
+            "1e19",
+            "0x10",
+            "1,5",
+            ".",
+            "1e",
+            "1e999999999",
+        ] {
             assert!(text.parse::<Cost>().is_err(), "{text}");
         }
         for number in [-1.0, f64::NAN, f64::INFINITY, 1e19] {

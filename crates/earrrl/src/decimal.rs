@@ -25,7 +25,10 @@ pub(crate) fn parse(text: &str) -> Option<Decimal> {
         let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
         digits = digits.checked_mul(10)?.checked_add(u128::from(digit))?;
     }
-    Some(Decimal { digits, exponent: exponent - fraction.len() as i32 })
+    Some(Decimal {
+        digits,
+        exponent: exponent - fraction.len() as i32,
+    })
 }
 
 /// Returns the number of a text of 1 to 18 digits, as most costs are; `None` for any other text.

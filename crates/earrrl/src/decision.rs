@@ -301,12 +301,20 @@ impl Decision {
         Self {
             allowed,
             at,
-            outcome: if allowed { Outcome::Allow } else { Outcome::Deny },
+            outcome: if allowed {
+                Outcome::Allow
+            } else {
+                Outcome::Deny
+            },
             rule: 0,
             rate: figures.rate,
             limit: figures.limit,
             remaining: figures.remaining,
-            retry_after: if allowed { Wait::NONE } else { figures.retry_after },
+            retry_after: if allowed {
+                Wait::NONE
+            } else {
+                figures.retry_after
+            },
             reset_after: figures.reset_after,
             delay: Duration::ZERO,
             over: Places(u64::from(!allowed)),
@@ -348,9 +356,23 @@ impl Brief {
 
 impl From<&Decision> for Brief {
     fn from(decision: &Decision) -> Self {
-        let Decision { outcome, remaining, delay, retry_after, .. } = *decision;
-        let wait = if decision.allowed { Wait::For(delay) } else { retry_after };
-        Self { outcome, remaining, wait }
+        let Decision {
+            outcome,
+            remaining,
+            delay,
+            retry_after,
+            ..
+        } = *decision;
+        let wait = if decision.allowed {
+            Wait::For(delay)
+        } else {
+            retry_after
+        };
+        Self {
+            outcome,
+            remaining,
+            wait,
+        }
     }
 }
 

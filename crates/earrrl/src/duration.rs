@@ -19,8 +19,9 @@ const UNITS: [(&str, u64); 7] = [
 ];
 
 /// The units that a rate may name without a number.
-pub(crate) const UNIT_NAMES: [&str; 10] =
-    ["s", "m", "h", "d", "sec", "second", "min", "minute", "hour", "day"];
+pub(crate) const UNIT_NAMES: [&str; 10] = [
+    "s", "m", "h", "d", "sec", "second", "min", "minute", "hour", "day",
+];
 
 /// Parses a unit without a number, such as `s`, `sec` or `second`. Returns its nanoseconds.
 pub(crate) fn parse_unit(text: &str) -> Option<u64> {
@@ -31,7 +32,11 @@ pub(crate) fn parse_unit(text: &str) -> Option<u64> {
         "day" => "d",
         unit => unit,
     };
-    UNITS.iter().take(4).find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
+    UNITS
+        .iter()
+        .take(4)
+        .find(|(name, _)| *name == unit)
+        .map(|(_, nanos)| *nanos)
 }
 
 /// Reads a duration as rules write it: `250ms`, `30s`, `1m30s`, `1.5h`, `1d`.
@@ -49,7 +54,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, RuleError> {
     let wrong = || {
         let shown: alloc::string::String =
             text.chars().take(40).flat_map(char::escape_debug).collect();
-        RuleError::syntax(format!("`{shown}` is not a duration such as 250ms, 30s, 1m30s, 1h, 1d"))
+        RuleError::syntax(format!(
+            "`{shown}` is not a duration such as 250ms, 30s, 1m30s, 1h, 1d"
+        ))
     };
     parse(text).map(Duration::from_nanos).ok_or_else(wrong)
 }
@@ -61,7 +68,9 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
     while !rest.is_empty() {
         let number_end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
         let (number, tail) = rest.split_at(number_end);
-        let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let unit_end = tail
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let place = units.iter().position(|(name, _)| *name == unit)?;
         total = total.checked_add(nanos(number, units[place].1)?)?;
@@ -72,9 +81,13 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
 }
 
 fn nanos(number: &str, unit: u64) -> Option<u64> {
-    let billionths = decimal::parse(number)?.scaled(9)?.checked_mul(u128::from(unit))?;
+    let billionths = decimal::parse(number)?
+        .scaled(9)?
+        .checked_mul(u128::from(unit))?;
     let whole = billionths % 1_000_000_000 == 0;
-    whole.then(|| u64::try_from(billionths / 1_000_000_000).ok()).flatten()
+    whole
+        .then(|| u64::try_from(billionths / 1_000_000_000).ok())
+        .flatten()
 }
 
 /// A duration in nanoseconds, displayed in a form that [`parse`] reads back.
@@ -120,9 +133,19 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in
-            ["", "s", "10", "1s1s", "1s1m", "1x", "-1s", "1e3s", "1 s", "99999999999d", "1.s"]
-        {
+        for text in [
+            "",
+            "s",
+            "10",
+            "1s1s",
+            "1s1m",
+            "1x",
+            "-1s",
+            "1e3s",
+            "1 s",
+            "99999999999d",
+            "1.s",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -57,7 +57,11 @@ impl RuleError {
     }
 
     pub(crate) fn of_kind(kind: RuleErrorKind, message: String) -> Self {
-        Self { kind, column: None, message }
+        Self {
+            kind,
+            column: None,
+            message,
+        }
     }
 
     pub(crate) fn syntax(message: String) -> Self {
@@ -71,7 +75,10 @@ impl RuleError {
     /// Sets the column in the rule's text (in characters, counted from 1), unless the error has one
     /// already.
     pub(crate) fn at(self, column: usize) -> Self {
-        Self { column: Some(self.column.unwrap_or(column)), ..self }
+        Self {
+            column: Some(self.column.unwrap_or(column)),
+            ..self
+        }
     }
 
     /// Prefixes the message with the name of the invalid field.
@@ -82,7 +89,10 @@ impl RuleError {
     /// assert_eq!(error.to_string(), "consistency: near is not for exponential");
     /// ```
     pub fn of(self, field: &str) -> Self {
-        Self { message: alloc::format!("{field}: {}", self.message), ..self }
+        Self {
+            message: alloc::format!("{field}: {}", self.message),
+            ..self
+        }
     }
 
     /// Returns the kind of the error.

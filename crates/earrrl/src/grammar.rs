@@ -40,7 +40,9 @@ pub(crate) struct Word<'a> {
 
 impl<'a> Word<'a> {
     pub(crate) fn cost(&self) -> Result<Cost, RuleError> {
-        self.text.parse().map_err(|error: RuleError| error.at(self.column))
+        self.text
+            .parse()
+            .map_err(|error: RuleError| error.at(self.column))
     }
 
     pub(crate) fn duration(&self) -> Result<Duration, RuleError> {
@@ -49,7 +51,9 @@ impl<'a> Word<'a> {
 
     /// Parses `N/D`, in which D is a unit or a duration. Returns the amount and the time.
     fn quotient(&self) -> Result<(Cost, Duration), RuleError> {
-        let (amount, per) = self.split('/').ok_or_else(|| self.expected("N/D, such as 60/1m"))?;
+        let (amount, per) = self
+            .split('/')
+            .ok_or_else(|| self.expected("N/D, such as 60/1m"))?;
         let time = match duration::parse_unit(per.text) {
             Some(nanos) => Duration::from_nanos(nanos),
             None if per.text.chars().all(char::is_alphabetic) => return Err(per.unknown_unit()),
@@ -60,7 +64,9 @@ impl<'a> Word<'a> {
 
     fn unknown_unit(&self) -> RuleError {
         // One letter is similar to every other letter.
-        let known = duration::UNIT_NAMES.into_iter().filter(|_| self.text.chars().count() > 1);
+        let known = duration::UNIT_NAMES
+            .into_iter()
+            .filter(|_| self.text.chars().count() > 1);
         let meant = did_you_mean(self.text, known);
         self.expected(&format!("a unit such as s, m, h, d{meant}"))
     }
@@ -80,14 +86,28 @@ impl<'a> Word<'a> {
 
     /// Returns the word for an error message, shortened and with control characters escaped.
     pub(crate) fn quoted(&self) -> String {
-        let shown: String = self.text.chars().take(40).flat_map(char::escape_debug).collect();
+        let shown: String = self
+            .text
+            .chars()
+            .take(40)
+            .flat_map(char::escape_debug)
+            .collect();
         format!("`{shown}`")
     }
 
     fn split(&self, at: char) -> Option<(Word<'a>, Word<'a>)> {
         let (left, right) = self.text.split_once(at)?;
         let column = self.column + left.chars().count() + 1;
-        Some((Word { text: left, ..*self }, Word { text: right, column }))
+        Some((
+            Word {
+                text: left,
+                ..*self
+            },
+            Word {
+                text: right,
+                column,
+            },
+        ))
     }
 }
 
@@ -111,7 +131,11 @@ impl<'a> RuleWords<'a> {
             words.push(Word { text: word, column });
             rest = &start[word.len()..];
         }
-        Self { words, used: Vec::new(), end: text.trim_end().chars().count() + 1 }
+        Self {
+            words,
+            used: Vec::new(),
+            end: text.trim_end().chars().count() + 1,
+        }
     }
 
     /// Removes and returns the first word that is left.
@@ -125,8 +149,10 @@ impl<'a> RuleWords<'a> {
     /// Returns an error about a missing option; `example` is a rule that has it. The error points at
     /// the first unused `name=value`, which may be the misspelt option, or at the end of the text.
     pub(crate) fn missing(&self, what: &str, example: &str) -> RuleError {
-        let Some((name, word)) =
-            self.words.iter().find_map(|word| Some((word.split('=')?.0, word)))
+        let Some((name, word)) = self
+            .words
+            .iter()
+            .find_map(|word| Some((word.split('=')?.0, word)))
         else {
             let problem = format!("expected {what}, as in `{example}`");
             return RuleError::syntax(problem).at(self.end);
@@ -150,7 +176,9 @@ impl<'a> RuleWords<'a> {
     pub(crate) fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
         self.used.push(name);
         let is_it = |word: &Word<'a>| word.split('=').is_some_and(|(key, _)| key.text == name);
-        let Some(place) = self.words.iter().position(is_it) else { return Ok(None) };
+        let Some(place) = self.words.iter().position(is_it) else {
+            return Ok(None);
+        };
         let value = self.words.remove(place).split('=').map(|(_, value)| value);
         match self.words.iter().find(|word| is_it(word)) {
             Some(again) => Err(again.error(format!("`{name}` is given twice"))),
@@ -162,7 +190,9 @@ impl<'a> RuleWords<'a> {
     pub(crate) fn flag(&mut self, names: &[&'static str]) -> Result<Option<Word<'a>>, RuleError> {
         self.used.extend(names);
         let is_it = |word: &Word<'a>| names.contains(&word.text);
-        let Some(place) = self.words.iter().position(is_it) else { return Ok(None) };
+        let Some(place) = self.words.iter().position(is_it) else {
+            return Ok(None);
+        };
         let word = self.words.remove(place);
         match self.words.iter().find(|word| is_it(word)) {
             Some(again) => Err(again.error(format!(
@@ -175,11 +205,13 @@ impl<'a> RuleWords<'a> {
     }
 
     pub(crate) fn policy(&mut self, default: Policy) -> Result<Policy, RuleError> {
-        Ok(match self.flag(&["strict", "leaky"])?.map(|word| word.text) {
-            Some("strict") => Policy::Strict,
-            Some(_) => Policy::Leaky,
-            None => default,
-        })
+        Ok(
+            match self.flag(&["strict", "leaky"])?.map(|word| word.text) {
+                Some("strict") => Policy::Strict,
+                Some(_) => Policy::Leaky,
+                None => default,
+            },
+        )
     }
 
     /// Returns an error if any word is left.

@@ -34,7 +34,10 @@ pub struct HoldTerms {
 
 impl Default for HoldTerms {
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(300), at_most: false }
+        Self {
+            ttl: Duration::from_secs(300),
+            at_most: false,
+        }
     }
 }
 
@@ -48,7 +51,10 @@ impl HoldTerms {
     /// Permits a grant of less than the estimate.
     #[must_use]
     pub fn at_most(self) -> Self {
-        Self { at_most: true, ..self }
+        Self {
+            at_most: true,
+            ..self
+        }
     }
 
     /// Returns an error if the time to live is out of its bounds.
@@ -102,7 +108,11 @@ impl Holding {
         id: Option<HoldId>,
         granted: impl IntoIterator<Item = Cost>,
     ) -> Self {
-        Self { decision, id, granted: granted.into_iter().collect() }
+        Self {
+            decision,
+            id,
+            granted: granted.into_iter().collect(),
+        }
     }
 
     /// Returns the granted cost of each charge, in the order of the request; 0 if the request was
@@ -173,7 +183,11 @@ impl Committed {
         rules: impl IntoIterator<Item = RuleId>,
         repeated: bool,
     ) -> Self {
-        Self { decision, rules: rules.into_iter().collect(), repeated }
+        Self {
+            decision,
+            rules: rules.into_iter().collect(),
+            repeated,
+        }
     }
 
     /// Returns the rules of the reservation; [`Decision::rule`] is a place among them.

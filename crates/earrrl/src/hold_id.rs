@@ -60,7 +60,10 @@ impl FromStr for HoldId {
 
     /// Parses 32 hexadecimal digits in lower case.
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let halves = text.as_bytes().split_at_checked(16).filter(|(_, low)| low.len() == 16);
+        let halves = text
+            .as_bytes()
+            .split_at_checked(16)
+            .filter(|(_, low)| low.len() == 16);
         let bits = halves.and_then(|(high, low)| {
             Some(u128::from(of_digits(high)?) << 64 | u128::from(of_digits(low)?))
         });
@@ -115,7 +118,13 @@ mod tests {
     fn other_texts_are_refused() {
         let digits = "00112233445566778899aabbccddeeff";
         let short = &digits[1..];
-        for text in ["", short, &format!("{digits}0"), &format!("{short}F"), &format!("+{short}")] {
+        for text in [
+            "",
+            short,
+            &format!("{digits}0"),
+            &format!("{short}F"),
+            &format!("+{short}"),
+        ] {
             assert!(text.parse::<HoldId>().is_err(), "{text:?}");
         }
         // 32 bytes, of which two are one character.

@@ -94,7 +94,9 @@ pub mod internal {
 
     /// Returns the usual name of every algorithm.
     pub fn algorithms() -> impl Iterator<Item = &'static str> {
-        crate::Limit::NAMES.iter().filter_map(|names| names.first().copied())
+        crate::Limit::NAMES
+            .iter()
+            .filter_map(|names| names.first().copied())
     }
 }
 

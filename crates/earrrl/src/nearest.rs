@@ -5,7 +5,11 @@ use alloc::vec::Vec;
 /// Returns the known name (lower case) that is most similar to `wrong`, or `None` if none is
 /// similar enough.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wrong: Vec<char> = wrong.chars().take(40).map(|c| c.to_ascii_lowercase()).collect();
+    let wrong: Vec<char> = wrong
+        .chars()
+        .take(40)
+        .map(|c| c.to_ascii_lowercase())
+        .collect();
     let distance = |name: &str| distance(&wrong, &name.chars().collect::<Vec<_>>());
     let (distance, name) = known.into_iter().map(|name| (distance(name), name)).min()?;
     (distance <= 1 + name.len() / 4).then_some(name)
@@ -22,7 +26,11 @@ fn distance(from: &[char], to: &[char]) -> usize {
         for j in 1..=to.len() {
             let swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
             let exchanged = above[j - 1] + usize::from(from[i - 1] != to[j - 1]);
-            let swap = if swapped { before[j - 2] + 1 } else { usize::MAX };
+            let swap = if swapped {
+                before[j - 2] + 1
+            } else {
+                usize::MAX
+            };
             row[j] = exchanged.min(swap).min(above[j] + 1).min(row[j - 1] + 1);
         }
     }

@@ -57,7 +57,11 @@ impl Rate {
                 format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
             return Err(RuleError::out_of_range(problem));
         }
-        Ok(Self { amount, per: nanos, per_second: per_second(amount.billionths(), nanos) })
+        Ok(Self {
+            amount,
+            per: nanos,
+            per_second: per_second(amount.billionths(), nanos),
+        })
     }
 
     /// Returns a rate of whole units per second.
@@ -113,7 +117,10 @@ impl Rate {
 
     /// Returns the rate as a fraction in lowest terms: N units in every D nanoseconds.
     pub(crate) fn lowest_terms(self) -> (u128, u128) {
-        let (n, d) = (self.amount.billionths(), u128::from(self.per) * 1_000_000_000);
+        let (n, d) = (
+            self.amount.billionths(),
+            u128::from(self.per) * 1_000_000_000,
+        );
         let common = greatest_common_divisor(n, d);
         (n / common, d / common)
     }

@@ -40,7 +40,11 @@ impl Quota {
         let below = (seconds * (1.0 - 1e-12)) as u64;
         let is_concurrent = limit.is_concurrent();
         let has_window = seconds >= 1.0 && !is_concurrent;
-        Self { units, window: has_window.then_some(below + 1), is_concurrent }
+        Self {
+            units,
+            window: has_window.then_some(below + 1),
+            is_concurrent,
+        }
     }
 }
 
@@ -59,7 +63,11 @@ mod tests {
             ("gcra 10/s burst=5", 5, None),
             ("gcra 3/s burst=10", 10, Some(4)),
             ("fixed-window 60/1m", 60, Some(60)),
-            ("fixed-window 69120000000000/100d", 69_120_000_000_000, Some(8_640_000)),
+            (
+                "fixed-window 69120000000000/100d",
+                69_120_000_000_000,
+                Some(8_640_000),
+            ),
             ("sliding-log 60/500ms", 60, None),
             ("sliding-window 600/1h", 600, Some(3600)),
             ("sliding-counter 60/90s", 60, Some(90)),
@@ -67,7 +75,11 @@ mod tests {
         ] {
             let rule: Rule = text.parse().unwrap();
             let is_concurrent = text.starts_with("concurrent");
-            let expected = Quota { units, window, is_concurrent };
+            let expected = Quota {
+                units,
+                window,
+                is_concurrent,
+            };
             assert_eq!(Quota::of(rule.limit()), expected, "{text}");
         }
     }

@@ -53,8 +53,17 @@ impl Rule {
     #[cfg(feature = "std")]
     pub(crate) fn with_limit(&self, limit: Limit) -> Self {
         let delays = matches!(self.action, Action::Delay { .. });
-        let action = if delays && !limit.can_delay() { Action::Deny } else { self.action };
-        Self { limit, text: limit.text().into(), action, ..self.clone() }
+        let action = if delays && !limit.can_delay() {
+            Action::Deny
+        } else {
+            self.action
+        };
+        Self {
+            limit,
+            text: limit.text().into(),
+            action,
+            ..self.clone()
+        }
     }
 
     /// Returns the action on requests over the limit; [`Action::Deny`] by default.
@@ -147,7 +156,14 @@ impl Rule {
     #[must_use]
     pub fn with_on_expiry(self, on_expiry: OnExpiry) -> Self {
         let releases = self.limit.is_concurrent();
-        Self { on_expiry: if releases { OnExpiry::Release } else { on_expiry }, ..self }
+        Self {
+            on_expiry: if releases {
+                OnExpiry::Release
+            } else {
+                on_expiry
+            },
+            ..self
+        }
     }
 
     /// Returns the most bytes that the states of all clients may occupy; see
@@ -174,7 +190,10 @@ impl Rule {
             let problem = format!("`{self}` keeps 22 bytes a client: its capacity bounds them");
             return Err(RuleError::new(problem).of("max_bytes"));
         }
-        Ok(Self { max_bytes: Some(bytes), ..self })
+        Ok(Self {
+            max_bytes: Some(bytes),
+            ..self
+        })
     }
 
     /// Returns `cost` if the rule accepts it.
@@ -222,7 +241,9 @@ impl Rule {
 
     #[cold]
     fn not_reserved(&self) -> RuleError {
-        RuleError::new(format!("`{self}` counts live reservations: reserve, instead of checking"))
+        RuleError::new(format!(
+            "`{self}` counts live reservations: reserve, instead of checking"
+        ))
     }
 }
 
@@ -232,7 +253,15 @@ impl<L: Into<Limit>> From<L> for Rule {
         let limit = limit.into();
         let (action, max_cost, text) = (Action::Deny, Cost::MAX, Arc::from(limit.text()));
         let on_expiry = OnExpiry::Keep;
-        Self { limit, action, max_cost, max_bytes: None, on_expiry, text }.with_on_expiry(on_expiry)
+        Self {
+            limit,
+            action,
+            max_cost,
+            max_bytes: None,
+            on_expiry,
+            text,
+        }
+        .with_on_expiry(on_expiry)
     }
 }
 
@@ -241,7 +270,10 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let limit = parse(text)?;
-        Ok(Self { text: text.trim().into(), ..Self::from(limit) })
+        Ok(Self {
+            text: text.trim().into(),
+            ..Self::from(limit)
+        })
     }
 }
 
@@ -256,8 +288,15 @@ impl PartialEq for Rule {
     /// Returns true if both rules make the same decisions within the same memory, even if their
     /// texts differ.
     fn eq(&self, other: &Self) -> bool {
-        let of =
-            |rule: &Self| (rule.limit, rule.action, rule.max_cost, rule.max_bytes, rule.on_expiry);
+        let of = |rule: &Self| {
+            (
+                rule.limit,
+                rule.action,
+                rule.max_cost,
+                rule.max_bytes,
+                rule.on_expiry,
+            )
+        };
         of(self) == of(other)
     }
 }

@@ -27,7 +27,11 @@ fn decide_without_counter() {
     let (to, end) = (boot_time(), clock.now());
     let passed = end.since(start).as_secs_f64();
     // Boot time is read in hundredths of a second, before the one instant and before the other.
-    assert!((passed - (to - from)).abs() < 10.0 && passed > 0.17, "{passed} of {}", to - from);
+    assert!(
+        (passed - (to - from)).abs() < 10.0 && passed > 0.17,
+        "{passed} of {}",
+        to - from
+    );
     let rule: Rule = "token-bucket 2 refill=1/d".parse().unwrap();
     let limiter: Limiter<u64> = Limiter::builder(rule).build().unwrap();
     let allowed = [(); 3].map(|()| limiter.check(&7).is_allowed());
@@ -43,8 +47,14 @@ fn a_process_that_may_not_read_the_counter_is_told_boot_time() {
     let name = "clock::a_process_that_may_not_read_the_counter_is_told_boot_time";
     let this = std::env::current_exe().unwrap();
     let mut command = Command::new(this);
-    command.args(["--exact", name]).env(RESTRICTED, "1").stdout(Stdio::piped());
+    command
+        .args(["--exact", name])
+        .env(RESTRICTED, "1")
+        .stdout(Stdio::piped());
     let output = start(&mut command).wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    assert!(
+        output.status.success() && printed.contains("1 passed"),
+        "{printed}"
+    );
 }

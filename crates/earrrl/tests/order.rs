@@ -38,7 +38,10 @@ fn take_turns(
 /// Returns the decisions on requests of one client that two threads sent in turns, while `busy` other
 /// threads keep the processors busy.
 fn decide_in_turns(rule: &Rule, busy: usize) -> Decisions {
-    let limiter: Limiter<u64> = Limiter::builder(rule.clone()).capacity(1_000).build().unwrap();
+    let limiter: Limiter<u64> = Limiter::builder(rule.clone())
+        .capacity(1_000)
+        .build()
+        .unwrap();
     let (limiter, done) = (&limiter, &AtomicBool::new(false));
     let ((to_one, one), (to_two, two)) = (channel(), channel());
     to_one.send(Vec::with_capacity(TURNS)).unwrap();
@@ -64,7 +67,10 @@ fn ordered_requests_of_two_threads_are_judged_in_their_order() {
     ] {
         let rule: Rule = text.parse().unwrap();
         let decisions = decide_in_turns(&rule, busy);
-        let earlier = decisions.windows(2).filter(|pair| pair[1].at < pair[0].at).count();
+        let earlier = decisions
+            .windows(2)
+            .filter(|pair| pair[1].at < pair[0].at)
+            .count();
         assert_eq!(earlier, 0, "{text}");
         let mut state = None;
         for decision in &decisions {

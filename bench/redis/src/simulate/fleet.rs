@@ -11,8 +11,9 @@ use crate::support::{Server, until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The commands that scripts call.
-const COMMANDS: [&str; 8] =
-    ["get", "mget", "set", "setrange", "getrange", "del", "pexpire", "pttl"];
+const COMMANDS: [&str; 8] = [
+    "get", "mget", "set", "setrange", "getrange", "del", "pexpire", "pttl",
+];
 
 pub struct Fleet<'a> {
     engines: Vec<RedisEngine>,
@@ -53,12 +54,21 @@ impl<'a> Fleet<'a> {
         for engine in &engines {
             assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
         }
-        Self { engines, rule: id, proxy, redis }
+        Self {
+            engines,
+            rule: id,
+            proxy,
+            redis,
+        }
     }
 
     pub async fn decide(&self, server: usize, client: usize, now: Option<Nanos>) -> bool {
         let key = format!("user_id_{client:06}");
-        let charge = Charge { rule: self.rule, key: key.as_bytes(), cost: Cost::ONE };
+        let charge = Charge {
+            rule: self.rule,
+            key: key.as_bytes(),
+            cost: Cost::ONE,
+        };
         self.engines[server]
             .decide(&[charge], Mode::Check, now)
             .await
@@ -72,21 +82,38 @@ impl<'a> Fleet<'a> {
 
     /// Cuts the first server off from Redis, or connects it again.
     pub async fn cut(&self, cut: bool) {
-        let wanted = if cut { EngineMode::Alone } else { EngineMode::Shared };
+        let wanted = if cut {
+            EngineMode::Alone
+        } else {
+            EngineMode::Shared
+        };
         self.proxy.cut_one_in(u64::from(cut));
         if cut {
             self.proxy.cut();
         }
-        until("the engine notices", || self.engines[0].status().mode == wanted).await;
+        until("the engine notices", || {
+            self.engines[0].status().mode == wanted
+        })
+        .await;
     }
 
     pub fn used(&self) -> Used {
-        let mut used = Used { calls: 0, trips: 0, commands: 0, micros: 0.0 };
+        let mut used = Used {
+            calls: 0,
+            trips: 0,
+            commands: 0,
+            micros: 0.0,
+        };
         (used.commands, used.micros) = self.stats();
         for counts in self.engines.iter().map(|engine| engine.status().counts) {
             // A near decision's trip consists of the exchanges that it waited for.
             let is_near = counts.near + counts.awaited > 0;
-            used.calls += counts.exchanged + if is_near { counts.awaited } else { counts.shared };
+            used.calls += counts.exchanged
+                + if is_near {
+                    counts.awaited
+                } else {
+                    counts.shared
+                };
             used.trips += counts.shared;
         }
         used
@@ -95,12 +122,23 @@ impl<'a> Fleet<'a> {
     /// Returns how many commands scripts have called, and the mean microseconds of a script. The engines' probes call
     /// three commands a second each.
     fn stats(&self) -> (u64, f64) {
-        let stats: String = self.redis.command(&["INFO", "commandstats"]).expect("Redis answers");
+        let stats: String = self
+            .redis
+            .command(&["INFO", "commandstats"])
+            .expect("Redis answers");
         let field = |line: &str, name: &str| {
-            line.split_once(name)?.1.split(',').next()?.parse::<f64>().ok()
+            line.split_once(name)?
+                .1
+                .split(',')
+                .next()?
+                .parse::<f64>()
+                .ok()
         };
         let (mut commands, mut micros) = (0.0, 0.0);
-        for line in stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")) {
+        for line in stats
+            .lines()
+            .filter_map(|line| line.strip_prefix("cmdstat_"))
+        {
             let name = line.split(':').next().unwrap_or_default();
             if COMMANDS.contains(&name) {
                 commands += field(line, "calls=").unwrap_or_default();
@@ -116,8 +154,10 @@ impl<'a> Fleet<'a> {
         let client = redis::Client::open(self.redis.url()).expect("an address");
         let mut connection = client.get_connection().expect("Redis answers");
         let mut bytes = |pattern: &str| {
-            let keys: Vec<String> =
-                redis::cmd("KEYS").arg(pattern).query(&mut connection).expect("Redis answers");
+            let keys: Vec<String> = redis::cmd("KEYS")
+                .arg(pattern)
+                .query(&mut connection)
+                .expect("Redis answers");
             let mut usage = redis::pipe();
             for key in &keys {
                 usage.cmd("MEMORY").arg("USAGE").arg(key);

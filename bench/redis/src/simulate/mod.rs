@@ -115,11 +115,16 @@ struct Simulation<'a> {
 /// Runs a scene in a database of its own.
 async fn run<'a>(server: &'a Server, scene: Scene<'a>, seed: u64) -> Outcome {
     for words in [&["FLUSHALL"][..], &["CONFIG", "RESETSTAT"]] {
-        server.command::<String>(words).expect("Redis can be emptied");
+        server
+            .command::<String>(words)
+            .expect("Redis can be emptied");
     }
     let fleet = Fleet::start(server, &scene).await;
     let mut random = Random::new(seed);
-    let loads = scene.loads.iter().flat_map(|load| std::iter::repeat_n(*load, load.clients));
+    let loads = scene
+        .loads
+        .iter()
+        .flat_map(|load| std::iter::repeat_n(*load, load.clients));
     let client = |load| Simulated {
         load,
         home: random.below(scene.servers as u64) as usize,
@@ -130,7 +135,15 @@ async fn run<'a>(server: &'a Server, scene: Scene<'a>, seed: u64) -> Outcome {
     let clients: Vec<Simulated> = loads.map(client).collect();
     let rule = scene.rule.parse().expect("a rule");
     let (events, outcome) = (BinaryHeap::new(), Outcome::default());
-    let mut simulation = Simulation { scene, rule, fleet, clients, events, random, outcome };
+    let mut simulation = Simulation {
+        scene,
+        rule,
+        fleet,
+        clients,
+        events,
+        random,
+        outcome,
+    };
     simulation.schedule();
     simulation.run().await;
     simulation.finish()
@@ -210,7 +223,10 @@ impl Simulation<'_> {
 
     fn note(&mut self, client: usize, now: Nanos, allowed: bool) {
         let known = &mut self.clients[client];
-        let one_place = self.rule.limit().admit(&mut known.state, now, Cost::ONE, Mode::Check);
+        let one_place = self
+            .rule
+            .limit()
+            .admit(&mut known.state, now, Cost::ONE, Mode::Check);
         match one_place {
             true => known.banned = None,
             false => drop(known.banned.get_or_insert(now)),
@@ -224,8 +240,13 @@ impl Simulation<'_> {
     }
 
     fn finish(mut self) -> Outcome {
-        let banned = self.clients.iter().filter_map(|client| Some((client.banned?, client.last?)));
-        self.outcome.stale = banned.map(|(from, last)| last.since(from).as_secs_f64()).collect();
+        let banned = self
+            .clients
+            .iter()
+            .filter_map(|client| Some((client.banned?, client.last?)));
+        self.outcome.stale = banned
+            .map(|(from, last)| last.since(from).as_secs_f64())
+            .collect();
         self.outcome.stale.sort_by(f64::total_cmp);
         let clients = self.clients.len() as f64;
         let (records, claims) = self.fleet.bytes();

@@ -24,14 +24,28 @@ const RATE: f64 = 0.1605;
 fn mixed(limit: f64, home: Option<f64>) -> [Load; 3] {
     [(180, 0.1), (18, 0.45), (2, 3.0)].map(|(clients, load)| {
         let rate = load * limit;
-        Load { clients, rate, burst: 1, home }
+        Load {
+            clients,
+            rate,
+            burst: 1,
+            home,
+        }
     })
 }
 
 fn scene<'a>(rule: &'a str, servers: usize, loads: &'a [Load]) -> Scene<'a> {
     let (consistency, time) = (Consistency::Near, Time::Simulated);
     let (sync, lasts, partitioned) = (Duration::from_millis(100), Duration::from_secs(300), None);
-    Scene { rule, consistency, servers, sync, loads, lasts, partitioned, time }
+    Scene {
+        rule,
+        consistency,
+        servers,
+        sync,
+        loads,
+        lasts,
+        partitioned,
+        time,
+    }
 }
 
 pub async fn print() {
@@ -39,20 +53,34 @@ pub async fn print() {
     for (rule, limit) in RULES {
         println!("{rule}, {:.2} requests a second and client", RATE * limit);
         let loads = mixed(limit, None);
-        let exact = Scene { consistency: Consistency::Exact, ..scene(rule, 10, &loads) };
+        let exact = Scene {
+            consistency: Consistency::Exact,
+            ..scene(rule, 10, &loads)
+        };
         let exact = run(&server, exact, 3).await;
         print_row("exact", limit, &exact, exact.micros);
-        for (name, home) in [("near, one in ten elsewhere", Some(0.9)), ("near, at random", None)] {
+        for (name, home) in [
+            ("near, one in ten elsewhere", Some(0.9)),
+            ("near, at random", None),
+        ] {
             for servers in [10, 100, 1000] {
                 let outcome = run(&server, scene(rule, servers, &mixed(limit, home)), 3).await;
-                print_row(&format!("{name} | {servers}"), limit, &outcome, exact.micros);
+                print_row(
+                    &format!("{name} | {servers}"),
+                    limit,
+                    &outcome,
+                    exact.micros,
+                );
             }
         }
     }
     println!("{STRICT}, ten times the limit");
     for (name, home) in [("one in ten elsewhere", Some(0.9)), ("at random", None)] {
         for servers in [2, 10, 100, 1000] {
-            println!("| {name} | {servers} | {} |", staleness(&server, servers, home).await);
+            println!(
+                "| {name} | {servers} | {} |",
+                staleness(&server, servers, home).await
+            );
         }
     }
 }
@@ -69,7 +97,12 @@ fn print_row(name: &str, limit: f64, outcome: &Outcome, exact_micros: f64) {
     for clients in [1e6, 1e7, 1e8] {
         let calls = clients * RATE * limit * calls;
         let shards = calls * outcome.micros / exact_micros / SHARD;
-        print!(" {:.0}k, {:.0}, {:.1} GB |", calls / 1e3, shards.ceil(), clients * bytes / 1e9);
+        print!(
+            " {:.0}k, {:.0}, {:.1} GB |",
+            calls / 1e3,
+            shards.ceil(),
+            clients * bytes / 1e9
+        );
     }
     println!();
 }
@@ -77,11 +110,28 @@ fn print_row(name: &str, limit: f64, outcome: &Outcome, exact_micros: f64) {
 /// Returns the median and the largest time for which clients at ten times a strict limit were admitted after one place
 /// would have banned them.
 async fn staleness(server: &Server, servers: usize, home: Option<f64>) -> String {
-    let loads = [Load { clients: 10, rate: 10.0, burst: 1, home }];
+    let loads = [Load {
+        clients: 10,
+        rate: 10.0,
+        burst: 1,
+        home,
+    }];
     let lasts = Duration::from_secs(60);
-    let outcome = run(server, Scene { lasts, ..scene(STRICT, servers, &loads) }, 5).await;
+    let outcome = run(
+        server,
+        Scene {
+            lasts,
+            ..scene(STRICT, servers, &loads)
+        },
+        5,
+    )
+    .await;
     let stale = &outcome.stale;
     let (median, most) = (stale.get(stale.len() / 2), stale.last());
     let share = 100.0 * outcome.share();
-    format!("{:.1} s, {:.1} s, {share:.0} %", median.unwrap_or(&0.0), most.unwrap_or(&0.0))
+    format!(
+        "{:.1} s, {:.1} s, {share:.0} %",
+        median.unwrap_or(&0.0),
+        most.unwrap_or(&0.0)
+    )
 }

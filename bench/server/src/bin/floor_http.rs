@@ -47,7 +47,11 @@ async fn check(Json(check): Json<Check>) -> Json<Decision> {
 
 /// What a proxy is answered, after its headers about the client's request were read.
 async fn authz(headers: HeaderMap) -> impl IntoResponse {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|value: &HeaderValue| value.to_str().ok())
+    };
     let client = text("x-forwarded-for").and_then(|text| text.parse::<IpAddr>().ok());
     let path = text("x-forwarded-uri").and_then(|uri| uri.split('?').next());
     black_box((client, path, text("x-forwarded-method"), text("host")));
@@ -59,8 +63,11 @@ async fn authz(headers: HeaderMap) -> impl IntoResponse {
 }
 
 fn main() {
-    let address: SocketAddr =
-        std::env::args().nth(1).expect("an address").parse().expect("an address");
+    let address: SocketAddr = std::env::args()
+        .nth(1)
+        .expect("an address")
+        .parse()
+        .expect("an address");
     let listener = std::net::TcpListener::bind(address).expect("the address is free");
     listener.set_nonblocking(true).expect("non-blocking");
     if std::env::args().nth(2).is_none() {
@@ -73,14 +80,18 @@ fn main() {
             std::thread::spawn(move || run(&mut Builder::new_current_thread(), listener))
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("no panic"));
 }
 
 fn run(runtime: &mut Builder, listener: std::net::TcpListener) {
     let runtime = runtime.enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-        let router = Router::new().route("/v1/check", post(check)).route("/v1/authz", any(authz));
+        let router = Router::new()
+            .route("/v1/check", post(check))
+            .route("/v1/authz", any(authz));
         axum::serve(listener, router).await.expect("serves");
     });
 }

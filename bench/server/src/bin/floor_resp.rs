@@ -7,8 +7,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 fn main() {
-    let address: SocketAddr =
-        std::env::args().nth(1).expect("an address").parse().expect("an address");
+    let address: SocketAddr = std::env::args()
+        .nth(1)
+        .expect("an address")
+        .parse()
+        .expect("an address");
     let listener = std::net::TcpListener::bind(address).expect("the address is free");
     listener.set_nonblocking(true).expect("non-blocking");
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
@@ -18,11 +21,15 @@ fn main() {
             std::thread::spawn(move || serve(listener))
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("no panic"));
 }
 
 fn serve(listener: std::net::TcpListener) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     runtime.expect("a runtime").block_on(async {
         let listener = TcpListener::from_std(listener).expect("a listener");
         loop {

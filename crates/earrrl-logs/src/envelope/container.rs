@@ -33,7 +33,11 @@ impl Pieces {
         let tags = memchr::memchr(b' ', rest).unwrap_or(rest.len());
         let partial = rest[..tags].first() == Some(&b'P');
         self.whole(stream, partial)?;
-        Ok(Message { time, program: b"", text: rest.get(tags + 1..).unwrap_or(b"") })
+        Ok(Message {
+            time,
+            program: b"",
+            text: rest.get(tags + 1..).unwrap_or(b""),
+        })
     }
 
     /// Returns the message in a line that Docker's json-file driver has written.
@@ -50,14 +54,22 @@ impl Pieces {
         unescaped.clear();
         unescaped.extend_from_slice(text.strip_suffix('\r').unwrap_or(text).as_bytes());
         let time = entry.time.and_then(|time| time::parse_iso(time.as_bytes()));
-        Ok(Message { time, program: b"", text: unescaped })
+        Ok(Message {
+            time,
+            program: b"",
+            text: unescaped,
+        })
     }
 
     /// Rejects a piece that continues a line, and notes whether the stream's next piece will do so.
     /// `partial` is true if the line goes on after this piece.
     fn whole(&mut self, stream: usize, partial: bool) -> Result<(), Skip> {
         let continuation = std::mem::replace(&mut self.continues[stream], partial);
-        if continuation { Err(Skip::Continuation) } else { Ok(()) }
+        if continuation {
+            Err(Skip::Continuation)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -87,7 +99,11 @@ fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
 pub(super) fn stamped(line: &[u8]) -> Option<Message<'_>> {
     let end = memchr::memchr(b' ', line)?;
     let time = time::parse_iso(&line[..end])?;
-    Some(Message { time: Some(time), program: b"", text: &line[end + 1..] })
+    Some(Message {
+        time: Some(time),
+        program: b"",
+        text: &line[end + 1..],
+    })
 }
 
 /// Returns the message in a line that Docker Compose or kubectl has written.
@@ -115,8 +131,13 @@ fn service(line: &[u8]) -> Option<&[u8]> {
 
 /// Removes a terminal escape sequence that sets a colour from the start of `text`.
 fn without_colour(text: &[u8]) -> &[u8] {
-    let Some(rest) = text.strip_prefix(b"\x1b[") else { return text };
-    let length = rest.iter().take_while(|&&b| b.is_ascii_digit() || b == b';').count();
+    let Some(rest) = text.strip_prefix(b"\x1b[") else {
+        return text;
+    };
+    let length = rest
+        .iter()
+        .take_while(|&&b| b.is_ascii_digit() || b == b';')
+        .count();
     rest[length..].strip_prefix(b"m").unwrap_or(text)
 }
 
@@ -136,7 +157,10 @@ mod tests {
             ("web | a line", Some((false, "a line"))),
             ("\x1b[36mweb_1    |\x1b[0m a line", Some((false, "a line"))),
             ("\x1b[36mweb-1  | \x1b[0ma line", Some((false, "a line"))),
-            ("web-1 | 2016-10-06T00:17:09.66Z a line", Some((true, "a line"))),
+            (
+                "web-1 | 2016-10-06T00:17:09.66Z a line",
+                Some((true, "a line")),
+            ),
             ("[pod/web-7d9c/nginx] a line", Some((false, "a line"))),
             ("web-1 a | line", None),
             ("| a line", None),
@@ -156,11 +180,20 @@ mod tests {
             Ok(text(Some(message)).unwrap().1)
         };
         let time = "2016-10-06T00:17:09.669794202Z";
-        assert_eq!(open(&format!("{time} stdout F a line")), Ok("a line".into()));
+        assert_eq!(
+            open(&format!("{time} stdout F a line")),
+            Ok("a line".into())
+        );
         assert_eq!(open(&format!("{time} stdout P start")), Ok("start".into()));
         assert_eq!(open(&format!("{time} stderr F other")), Ok("other".into()));
-        assert_eq!(open(&format!("{time} stdout P 9.9.9.9")), Err(Skip::Continuation));
-        assert_eq!(open(&format!("{time} stdout F 9.9.9.9")), Err(Skip::Continuation));
+        assert_eq!(
+            open(&format!("{time} stdout P 9.9.9.9")),
+            Err(Skip::Continuation)
+        );
+        assert_eq!(
+            open(&format!("{time} stdout F 9.9.9.9")),
+            Err(Skip::Continuation)
+        );
         assert_eq!(open(&format!("{time} stdout F:x next")), Ok("next".into()));
         assert_eq!(open(&format!("{time} stdout F")), Ok(String::new()));
         for line in ["", "x stdout F a", "2016-10-06T00:17:09Z stdin F a"] {

@@ -15,6 +15,10 @@ impl<'a> Message<'a> {
     /// Creates the message of a line that has no envelope.
     #[inline]
     pub(crate) fn plain(text: &'a [u8]) -> Self {
-        Self { time: None, program: b"", text }
+        Self {
+            time: None,
+            program: b"",
+            text,
+        }
     }
 }

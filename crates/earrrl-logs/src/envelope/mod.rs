@@ -57,7 +57,11 @@ pub(crate) struct Opener {
 impl Opener {
     /// Creates an opener for logs with this kind of envelope.
     pub(crate) fn new(envelope: Envelope) -> Self {
-        Self { envelope, unescaped: Vec::new(), pieces: container::Pieces::default() }
+        Self {
+            envelope,
+            unescaped: Vec::new(),
+            pieces: container::Pieces::default(),
+        }
     }
 
     /// Removes a line's envelope and returns its message.

@@ -20,7 +20,10 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
     let (time, rest) = match line.split_first_chunk::<15>() {
         Some((stamp, rest)) if stamp[3] == b' ' => {
             let (stamp, rest) = padded(*stamp, line, rest);
-            (years.place(time::parse_syslog(&stamp)?), rest.strip_prefix(b" ")?)
+            (
+                years.place(time::parse_syslog(&stamp)?),
+                rest.strip_prefix(b" ")?,
+            )
         }
         _ => {
             let (stamp, rest) = word(line)?;
@@ -28,8 +31,16 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
         }
     };
     let (first, rest) = word(rest)?;
-    let (program, text) = if first.ends_with(b":") { (first, rest) } else { word(rest)? };
-    Some(Message { time, program: program.strip_suffix(b":")?, text })
+    let (program, text) = if first.ends_with(b":") {
+        (first, rest)
+    } else {
+        word(rest)?
+    };
+    Some(Message {
+        time,
+        program: program.strip_suffix(b":")?,
+        text,
+    })
 }
 
 /// Returns a time stamp whose day has two characters, and the text after it: some programs write
@@ -52,7 +63,9 @@ fn without_priority(line: &[u8]) -> (bool, &[u8]) {
         length @ 1..=7 if line[length..].starts_with(b" <") => &line[length + 1..],
         _ => line,
     };
-    let Some(rest) = framed.strip_prefix(b"<") else { return (false, line) };
+    let Some(rest) = framed.strip_prefix(b"<") else {
+        return (false, line);
+    };
     match digits(rest) {
         length @ 1..=3 if rest[length..].starts_with(b">") => (true, &rest[length + 1..]),
         _ => (false, line),
@@ -69,7 +82,11 @@ fn rfc5424(line: &[u8]) -> Option<Message<'_>> {
     let (_kind, rest) = word(rest)?;
     let text = without_data(rest)?;
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    Some(Message { time: time::parse_iso(stamp), program, text })
+    Some(Message {
+        time: time::parse_iso(stamp),
+        program,
+        text,
+    })
 }
 
 /// Removes the structured data of RFC 5424. It may be missing altogether: Heroku does not even
@@ -116,7 +133,11 @@ mod tests {
     fn opened(line: &str) -> Option<(Option<u64>, String, String)> {
         let message = open(line.as_bytes(), &mut Years::new(Some(2003), UNIX_EPOCH))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Some((message.time.map(|t| t / SECOND), text(message.program), text(message.text)))
+        Some((
+            message.time.map(|t| t / SECOND),
+            text(message.program),
+            text(message.text),
+        ))
     }
 
     #[test]
@@ -126,19 +147,51 @@ mod tests {
             ("<34>Oct 11 22:14:15 host su[7]: hi there", time, "su[7]"),
             ("Oct 11 22:14:15 host su: hi there", time, "su"),
             ("<34>Oct 11 22:14:15 su: hi there", time, "su"),
-            ("Oct  1 22:14:15 host su: hi there", Some(1_065_046_455), "su"),
-            ("Oct 1 22:14:15 host su: hi there", Some(1_065_046_455), "su"),
-            ("<34>1 2003-10-11T22:14:15.003Z host su 7 ID47 - hi there", time, "su"),
-            (r#"<34>1 2003-10-11T22:14:15Z h su - - [a b="]\"c"][d] hi there"#, time, "su"),
-            ("<34>1 2003-10-11T22:14:15Z h su - - \u{feff}hi there", time, "su"),
+            (
+                "Oct  1 22:14:15 host su: hi there",
+                Some(1_065_046_455),
+                "su",
+            ),
+            (
+                "Oct 1 22:14:15 host su: hi there",
+                Some(1_065_046_455),
+                "su",
+            ),
+            (
+                "<34>1 2003-10-11T22:14:15.003Z host su 7 ID47 - hi there",
+                time,
+                "su",
+            ),
+            (
+                r#"<34>1 2003-10-11T22:14:15Z h su - - [a b="]\"c"][d] hi there"#,
+                time,
+                "su",
+            ),
+            (
+                "<34>1 2003-10-11T22:14:15Z h su - - \u{feff}hi there",
+                time,
+                "su",
+            ),
             ("<34>1 2003-10-11T22:14:15Z h su 7 - hi there", time, "su"),
-            ("71 <34>1 2003-10-11T22:14:15Z h su 7 - hi there", time, "su"),
+            (
+                "71 <34>1 2003-10-11T22:14:15Z h su 7 - hi there",
+                time,
+                "su",
+            ),
             ("<34>1 - h su 7 - - hi there", None, "su"),
-            ("2003-10-12T00:14:15.003+02:00 host su[7]: hi there", time, "su[7]"),
+            (
+                "2003-10-12T00:14:15.003+02:00 host su[7]: hi there",
+                time,
+                "su[7]",
+            ),
             ("2003-10-11T22:14:15Z su[7]: hi there", time, "su[7]"),
         ];
         for (line, time, program) in cases {
-            assert_eq!(opened(line), Some((time, program.into(), "hi there".into())), "{line}");
+            assert_eq!(
+                opened(line),
+                Some((time, program.into(), "hi there".into())),
+                "{line}"
+            );
         }
     }
 

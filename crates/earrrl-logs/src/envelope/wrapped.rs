@@ -44,9 +44,15 @@ pub(super) fn open<'a>(line: &[u8], buffer: &'a mut Vec<u8>) -> Result<Message<'
         WrappedText::Text(text) => buffer.extend_from_slice(text.as_bytes()),
         WrappedText::Bytes(bytes) => buffer.extend_from_slice(bytes),
     }
-    let time = wrapped.timestamp.and_then(|text| time::parse_recent(text.as_bytes()));
+    let time = wrapped
+        .timestamp
+        .and_then(|text| time::parse_recent(text.as_bytes()));
     let (program, text) = buffer.split_at(program.len());
-    Ok(Message { time, program, text: text.trim_ascii_end() })
+    Ok(Message {
+        time,
+        program,
+        text: text.trim_ascii_end(),
+    })
 }
 
 #[cfg(test)]
@@ -80,7 +86,11 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(message.text), text);
         }
         for line in ["{}", "a line", r#"{"message":7}"#] {
-            assert_eq!(open(line.as_bytes(), &mut Vec::new()), Err(Skip::Malformed), "{line}");
+            assert_eq!(
+                open(line.as_bytes(), &mut Vec::new()),
+                Err(Skip::Malformed),
+                "{line}"
+            );
         }
     }
 }

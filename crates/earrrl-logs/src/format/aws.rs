@@ -35,11 +35,23 @@ mod tests {
     #[test]
     fn load_balancers() {
         let alb = last_request(ALB, &["client", "path", "status", "bytes", "agent"]);
-        assert_eq!(alb, (Format::Alb, "1530570180.186641 192.0.2.7 /a 200 57 curl/8".into()));
+        assert_eq!(
+            alb,
+            (
+                Format::Alb,
+                "1530570180.186641 192.0.2.7 /a 200 57 curl/8".into()
+            )
+        );
         let elb = last_request(ELB, &["client", "path", "method"]);
-        assert_eq!(elb, (Format::Alb, "1431560383.945958 2001:db8::1 / GET".into()));
+        assert_eq!(
+            elb,
+            (Format::Alb, "1431560383.945958 2001:db8::1 / GET".into())
+        );
         let none = ALB.replace("192.0.2.7:2817", "[2001:db8::1]:2817");
-        assert_eq!(last_request(&none, &["client"]).1, "1530570180.186641 2001:db8::1");
+        assert_eq!(
+            last_request(&none, &["client"]).1,
+            "1530570180.186641 2001:db8::1"
+        );
     }
 
     #[test]

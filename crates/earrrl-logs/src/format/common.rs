@@ -53,7 +53,10 @@ pub struct Record<'a> {
 impl Parser {
     /// Creates a parser. If `vhost` is true, each line starts with the virtual host.
     pub(super) fn new(vhost: bool) -> Self {
-        Self { vhost, time: CommonTime::new() }
+        Self {
+            vhost,
+            time: CommonTime::new(),
+        }
     }
 
     /// Parses a line up to its time.
@@ -76,7 +79,13 @@ impl Parser {
             && stamp.get(26..29) == Some(b"] \"")
             && let Some(time) = self.time.parse(stamp)
         {
-            return Ok(Record { time, host, client, who: &line[..3], rest: &stamp[27..] });
+            return Ok(Record {
+                time,
+                host,
+                client,
+                who: &line[..3],
+                rest: &stamp[27..],
+            });
         }
         let (start, end) = time_before_request(line).map_or_else(|| only_time(line), Ok)?;
         let who = &line[..start - 1];
@@ -87,7 +96,13 @@ impl Parser {
             Some(time) => time,
             None => time::parse_recent(&line[start + 1..end]).ok_or(Skip::Time)?,
         };
-        Ok(Record { time, host, client, who, rest: &line[end + 1..] })
+        Ok(Record {
+            time,
+            host,
+            client,
+            who,
+            rest: &line[end + 1..],
+        })
     }
 }
 
@@ -116,7 +131,9 @@ impl<'a> Record<'a> {
             "agent" | "user_agent" => self.quoted(2),
             "status" => self.after_request(0),
             // A size of `-` means that no bytes were sent.
-            "bytes" => self.after_request(1).map(|size| if size == b"-" { b"0" } else { size }),
+            "bytes" => self
+                .after_request(1)
+                .map(|size| if size == b"-" { b"0" } else { size }),
             _ => None,
         }
     }
@@ -138,7 +155,9 @@ impl<'a> Record<'a> {
     /// Returns the `number`th word behind the request, counted from 0.
     fn after_request(&self, number: usize) -> Option<&'a [u8]> {
         let rest = quotes(self.rest)?.1;
-        rest.split(|&b| b == b' ').filter(|word| !word.is_empty()).nth(number)
+        rest.split(|&b| b == b' ')
+            .filter(|word| !word.is_empty())
+            .nth(number)
     }
 }
 
@@ -150,7 +169,9 @@ fn unquoted(line: &[u8]) -> &[u8] {
     if word(line).is_ok_and(|(first, _)| first.len() > 1 && first.ends_with(b"\"")) {
         return &line[1..];
     }
-    let inner = line.strip_prefix(b"\"").and_then(|line| line.trim_ascii_end().strip_suffix(b"\""));
+    let inner = line
+        .strip_prefix(b"\"")
+        .and_then(|line| line.trim_ascii_end().strip_suffix(b"\""));
     inner.unwrap_or(line)
 }
 
@@ -179,7 +200,9 @@ fn only_time(line: &[u8]) -> Result<(usize, usize), Skip> {
     let mut found = None;
     for blank in memchr::memmem::find_iter(head, b" [") {
         let start = blank + 1;
-        let Some(len) = memchr::memchr(b']', &head[start..]) else { break };
+        let Some(len) = memchr::memchr(b']', &head[start..]) else {
+            break;
+        };
         if time::parse_recent(&head[start + 1..start + len]).is_none() {
             skip = Skip::Time;
         } else if found.replace((start, start + len)).is_some() {
@@ -295,7 +318,9 @@ mod tests {
     fn every_field_is_there() {
         let line = [b"example.org ", LINE].concat();
         let line = String::from_utf8(line).unwrap() + " \"192.0.2.9\"";
-        let line = line.replace("\"-\"", "\"r\"").replace(" - ann lee", " i ann");
+        let line = line
+            .replace("\"-\"", "\"r\"")
+            .replace(" - ann lee", " i ann");
         for name in FIELDS {
             assert!(get(line.as_bytes(), true, name).is_some(), "{name}");
         }
@@ -310,7 +335,10 @@ mod tests {
         assert_eq!(get(&client, false, "client").as_deref(), Some("192.0.2.7"));
         assert_eq!(get(&client, false, "agent").as_deref(), Some("curl 8"));
         let vhost = [b"example.org:443 ", LINE].concat();
-        assert_eq!(get(&vhost, true, "host").as_deref(), Some("example.org:443"));
+        assert_eq!(
+            get(&vhost, true, "host").as_deref(),
+            Some("example.org:443")
+        );
         assert_eq!(get(&vhost, true, "agent").as_deref(), Some("curl 8"));
         let doubled = br#""192.0.2.7 - - [17/May/2015:10:05:03 +0000] ""GET /x HTTP/1.1"" 200 5""#;
         assert_eq!(get(doubled, false, "path").as_deref(), Some("/x"));
@@ -319,7 +347,11 @@ mod tests {
 
     #[test]
     fn times_of_other_notations() {
-        for stamp in ["1431857103.500", "1431857103500", "2015-05-17T12:05:03.5+02:00"] {
+        for stamp in [
+            "1431857103.500",
+            "1431857103500",
+            "2015-05-17T12:05:03.5+02:00",
+        ] {
             let line = format!("192.0.2.7 - - [{stamp}] \"GET /a HTTP/1.1\" 200 5");
             let record = Parser::new(false).parse(line.as_bytes()).ok().unwrap();
             assert_eq!(record.time, 1_431_857_103_500_000_000, "{stamp}");
@@ -360,7 +392,9 @@ mod tests {
             let line = format!(
                 r#"192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] {text}"GET /[7] HTTP/1.1" 200"#
             );
-            Parser::new(false).parse(line.as_bytes()).map(|record| record.time)
+            Parser::new(false)
+                .parse(line.as_bytes())
+                .map(|record| record.time)
         };
         assert_eq!(line("ann", "example.org "), Ok(1_431_857_103_000_000_000));
         assert_eq!(line("a [b", "example.org "), Ok(1_431_857_103_000_000_000));
@@ -389,8 +423,14 @@ mod tests {
                 b"Mar 11 12:00:00 web nginx: 192.0.2.7 - - [17/May/2015:10:05:03 +0000]",
                 Skip::Malformed,
             ),
-            (b"owner bucket [17/May/2015:10:05:03 +0000] 192.0.2.7", Skip::Malformed),
-            (b"a.example 192.0.2.7 - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
+            (
+                b"owner bucket [17/May/2015:10:05:03 +0000] 192.0.2.7",
+                Skip::Malformed,
+            ),
+            (
+                b"a.example 192.0.2.7 - - [17/May/2015:10:05:03 +0000]",
+                Skip::Malformed,
+            ),
             (b"", Skip::Malformed),
             (b" - - [17/May/2015:10:05:03 +0000]", Skip::Malformed),
             (b"192.0.2.7", Skip::Malformed),

@@ -65,10 +65,20 @@ impl Parser {
     /// Finds the columns that a header names; returns `None` if there is no column for the time.
     fn columns(&self, line: &[u8]) -> Option<CsvHeader> {
         let names: Vec<Vec<u8>> = fields(line).map(|n| n.trim_ascii().to_vec()).collect();
-        let place = |name: &str| names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()));
+        let place = |name: &str| {
+            names
+                .iter()
+                .position(|n| n.eq_ignore_ascii_case(name.as_bytes()))
+        };
         let time = place(&self.time_name)?;
         let (key, cost) = (place(&self.key_name), place("cost"));
-        Some(CsvHeader { line: line.to_vec(), time, key, cost, names })
+        Some(CsvHeader {
+            line: line.to_vec(),
+            time,
+            key,
+            cost,
+            names,
+        })
     }
 }
 
@@ -91,7 +101,10 @@ impl<'a> Record<'a> {
     }
 
     fn place(&self, name: &str) -> Option<usize> {
-        self.header.names.iter().position(|n| n.eq_ignore_ascii_case(name.as_bytes()))
+        self.header
+            .names
+            .iter()
+            .position(|n| n.eq_ignore_ascii_case(name.as_bytes()))
     }
 }
 
@@ -102,7 +115,9 @@ fn parse_time(text: &[u8]) -> Option<u64> {
 
 /// Returns true if a line is a header: it names the time's column and at least one other column.
 pub(super) fn is_header(line: &[u8], hints: &Hints) -> bool {
-    Parser::new(hints).columns(line).is_some_and(|header| header.names.len() > 1)
+    Parser::new(hints)
+        .columns(line)
+        .is_some_and(|header| header.names.len() > 1)
 }
 
 /// Returns the fields of a line, without the quotes around them.
@@ -127,7 +142,10 @@ fn quoted(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
     let mut field = vec![0; text.len()];
     let (result, read, written) = csv_core::Reader::new().read_field(text, &mut field);
     field.truncate(written);
-    let more = matches!(result, csv_core::ReadFieldResult::Field { record_end: false });
+    let more = matches!(
+        result,
+        csv_core::ReadFieldResult::Field { record_end: false }
+    );
     (field, more.then(|| &text[read..]))
 }
 
@@ -181,7 +199,12 @@ mod tests {
 
     #[test]
     fn columns_may_stand_in_any_order_and_be_quoted() {
-        let lines = ["Cost,key,time", r#"2.5,"a,""b""",7"#, r#"1,"open,8"#, r#","x"y,9"#];
+        let lines = [
+            "Cost,key,time",
+            r#"2.5,"a,""b""",7"#,
+            r#"1,"open,8"#,
+            r#","x"y,9"#,
+        ];
         let expected = [
             Ok(None),
             some(7_000_000_000, r#"a,"b""#, Some("2.5")),
@@ -195,7 +218,13 @@ mod tests {
     fn broken_lines() {
         assert_eq!(rows(&["when,key"]), [Err(Skip::Malformed)]);
         let lines = ["time,key", "x,a", "-1,a", "1", "1,a,b", "1e30,a"];
-        let skips = [Skip::Time, Skip::Time, Skip::Malformed, Skip::Malformed, Skip::Time];
+        let skips = [
+            Skip::Time,
+            Skip::Time,
+            Skip::Malformed,
+            Skip::Malformed,
+            Skip::Time,
+        ];
         assert_eq!(rows(&lines)[1..], skips.map(Err));
     }
 }

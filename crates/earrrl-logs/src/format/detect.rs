@@ -23,9 +23,15 @@ pub(crate) fn detect(start: &[u8], hints: &Hints) -> Option<(Envelope, Format)> 
     }
     let by_lines = |format: &Format| matches!(format.entry().detection, Detection::Lines);
     let candidates = || Format::ALL.iter().copied().filter(by_lines);
-    let all = Envelope::ALL.into_iter().flat_map(|e| candidates().map(move |format| (e, format)));
+    let all = Envelope::ALL
+        .into_iter()
+        .flat_map(|e| candidates().map(move |format| (e, format)));
     let known = most(all, start, hints, true);
-    let json = || Envelope::ALL.into_iter().map(|envelope| (envelope, Format::Json));
+    let json = || {
+        Envelope::ALL
+            .into_iter()
+            .map(|envelope| (envelope, Format::Json))
+    };
     let (envelope, format) = known.or_else(|| most(json(), start, hints, false))?;
     let common = format == Format::Combined && !with_agent(start, envelope, hints);
     Some((envelope, if common { Format::Common } else { format }))
@@ -52,10 +58,14 @@ fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
 pub(crate) fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
     let headed =
         matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
-    let all = Envelope::ALL.into_iter().filter(|&envelope| !headed || envelope == Envelope::None);
+    let all = Envelope::ALL
+        .into_iter()
+        .filter(|&envelope| !headed || envelope == Envelope::None);
     let all: Vec<_> = all.map(|envelope| (envelope, format)).collect();
     let found = |with_client| most(all.iter().copied(), start, hints, with_client);
-    found(true).or_else(|| found(false)).map_or(Envelope::None, |(envelope, _)| envelope)
+    found(true)
+        .or_else(|| found(false))
+        .map_or(Envelope::None, |(envelope, _)| envelope)
 }
 
 /// Returns the combination of envelope and format that fits the most lines; of equal ones, the
@@ -85,11 +95,15 @@ fn fitting(
 ) -> usize {
     let written = UNIX_EPOCH + Duration::from_secs(1 << 32);
     let mut parser = Parser::new((envelope, format), hints, written);
-    lines(start).filter(|line| fits(&mut parser, line, format, with_client)).count()
+    lines(start)
+        .filter(|line| fits(&mut parser, line, format, with_client))
+        .count()
 }
 
 fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> bool {
-    let Ok(Some(record)) = parser.parse(line) else { return false };
+    let Ok(Some(record)) = parser.parse(line) else {
+        return false;
+    };
     // In the common formats the client is followed by the identity, which is always `-` in
     // practice. Another value means that the first word is not a virtual host.
     if format == Format::Vhost && record.get(&Field::new("ident")).is_some() {
@@ -98,7 +112,9 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> 
     // If the identity is an address, that address is the client's or a proxy's, and the first word
     // on the line is a different field.
     if format == Format::Combined
-        && record.get(&Field::new("ident")).is_some_and(|ident| is_address(&ident))
+        && record
+            .get(&Field::new("ident"))
+            .is_some_and(|ident| is_address(&ident))
     {
         return false;
     }
@@ -110,8 +126,12 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> 
 }
 
 fn lines(start: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let lines = start.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
-    lines.filter(|line| !line.trim_ascii().is_empty()).take(LINES)
+    let lines = start
+        .split(|&b| b == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    lines
+        .filter(|line| !line.trim_ascii().is_empty())
+        .take(LINES)
 }
 
 #[cfg(test)]
@@ -133,11 +153,20 @@ mod tests {
             (format!("\"{combined}\""), Some(Format::Combined)),
             (format!("example.org:80 {common}"), Some(Format::Vhost)),
             (format!("example.org {user}"), Some(Format::Vhost)),
-            (r#"{"ts":1431857103,"client_ip":"192.0.2.7"}"#.into(), Some(Format::Json)),
-            (r#"{"ts":1431857103,"token":"t7"}"#.into(), Some(Format::Json)),
+            (
+                r#"{"ts":1431857103,"client_ip":"192.0.2.7"}"#.into(),
+                Some(Format::Json),
+            ),
+            (
+                r#"{"ts":1431857103,"token":"t7"}"#.into(),
+                Some(Format::Json),
+            ),
             ("time,key\n1,a".into(), Some(Format::Csv)),
             ("key,time,cost\na,1,2".into(), Some(Format::Csv)),
-            (format!("half a line\n\r\n{common}\n{common}\n"), Some(Format::Common)),
+            (
+                format!("half a line\n\r\n{common}\n{common}\n"),
+                Some(Format::Common),
+            ),
             (common.replace("192.0.2.7", "unix:"), None),
             ("nothing of the kind".into(), None),
             ("\0\u{1}\u{2}".into(), None),
@@ -145,7 +174,11 @@ mod tests {
         ];
         for (text, format) in cases {
             let expected = format.map(|format| (Envelope::None, format));
-            assert_eq!(detect(text.as_bytes(), &Hints::default()), expected, "{text}");
+            assert_eq!(
+                detect(text.as_bytes(), &Hints::default()),
+                expected,
+                "{text}"
+            );
         }
     }
 
@@ -155,22 +188,46 @@ mod tests {
         for (line, format) in [(COMMON, Format::Common), (json, Format::Json)] {
             let docker = serde_json::json!({"log": format!("{line}\n"), "stream": "stdout", "time": "2016-10-06T00:17:09Z"});
             let cases = [
-                (format!("<190>Mar 11 12:00:00 web nginx: {line}"), Envelope::Syslog),
-                (format!("Mar 11 12:00:00 web nginx[7]: {line}"), Envelope::Syslog),
-                (format!("2016-10-06T00:17:09+00:00 web nginx: {line}"), Envelope::Syslog),
-                (format!("<190>1 2016-10-06T00:17:09Z web nginx - - - {line}"), Envelope::Syslog),
-                (format!("2016-10-06T00:17:09.669Z stdout F {line}"), Envelope::Cri),
+                (
+                    format!("<190>Mar 11 12:00:00 web nginx: {line}"),
+                    Envelope::Syslog,
+                ),
+                (
+                    format!("Mar 11 12:00:00 web nginx[7]: {line}"),
+                    Envelope::Syslog,
+                ),
+                (
+                    format!("2016-10-06T00:17:09+00:00 web nginx: {line}"),
+                    Envelope::Syslog,
+                ),
+                (
+                    format!("<190>1 2016-10-06T00:17:09Z web nginx - - - {line}"),
+                    Envelope::Syslog,
+                ),
+                (
+                    format!("2016-10-06T00:17:09.669Z stdout F {line}"),
+                    Envelope::Cri,
+                ),
                 (docker.to_string(), Envelope::Docker),
                 (format!("web-1  | {line}"), Envelope::Compose),
                 (format!("[pod/web-7d/nginx] {line}"), Envelope::Compose),
                 (format!("2016-10-06T00:17:09.669Z {line}"), Envelope::Stamp),
-                (format!("1475712229.669000 web nginx[7]: {line}"), Envelope::Syslog),
-                (serde_json::json!({"message": line}).to_string(), Envelope::Wrapped),
+                (
+                    format!("1475712229.669000 web nginx[7]: {line}"),
+                    Envelope::Syslog,
+                ),
+                (
+                    serde_json::json!({"message": line}).to_string(),
+                    Envelope::Wrapped,
+                ),
             ];
             for (text, envelope) in cases {
                 let found = detect(text.as_bytes(), &Hints::default());
                 assert_eq!(found, Some((envelope, format)), "{text}");
-                assert_eq!(envelope_of(text.as_bytes(), format, &Hints::default()), envelope);
+                assert_eq!(
+                    envelope_of(text.as_bytes(), format, &Hints::default()),
+                    envelope
+                );
             }
         }
     }

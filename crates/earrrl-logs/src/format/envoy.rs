@@ -43,7 +43,13 @@ mod tests {
     #[test]
     fn the_address_that_envoy_has_seen() {
         let envoy = last_request(ENVOY, &["client", "path", "status", "host", "bytes"]);
-        assert_eq!(envoy, (Format::Envoy, "1460751420.31 192.0.2.7 /a 204 locations 0".into()));
+        assert_eq!(
+            envoy,
+            (
+                Format::Envoy,
+                "1460751420.31 192.0.2.7 /a 204 locations 0".into()
+            )
+        );
         let istio = last_request(ISTIO, &["client", "path", "status", "host"]);
         let expected = "1606339578.409 192.0.2.7 /status/418 418 httpbin:8000";
         assert_eq!(istio, (Format::Istio, expected.into()));

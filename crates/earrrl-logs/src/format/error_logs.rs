@@ -76,7 +76,10 @@ mod tests {
             let found = last_request(&line, &["client", "path", "host"]);
             assert_eq!(
                 found,
-                (Format::NginxError, "1704110400 192.0.2.7 /a example.org".into()),
+                (
+                    Format::NginxError,
+                    "1704110400 192.0.2.7 /a example.org".into()
+                ),
                 "{line}"
             );
         }
@@ -86,16 +89,32 @@ mod tests {
     fn apache() {
         let process = "[pid 1:tid 2]";
         for (front, client) in [
-            (format!("[core:error] {process} [client 192.0.2.7:4711]"), "192.0.2.7"),
-            (format!("[core:error] {process} (2)No such file: [client ::1:4711]"), "::1"),
-            ("[php:notice] [pid 7] mod.c(80): [client 192.0.2.7:1]".into(), "192.0.2.7"),
+            (
+                format!("[core:error] {process} [client 192.0.2.7:4711]"),
+                "192.0.2.7",
+            ),
+            (
+                format!("[core:error] {process} (2)No such file: [client ::1:4711]"),
+                "::1",
+            ),
+            (
+                "[php:notice] [pid 7] mod.c(80): [client 192.0.2.7:1]".into(),
+                "192.0.2.7",
+            ),
             ("[error] [client 192.0.2.7]".into(), "192.0.2.7"),
             ("[error] [client 2001:db8::1]".into(), "2001:db8::1"),
         ] {
-            for time in ["Mon Jan 01 12:00:00.000000 2024", "Mon Jan  1 12:00:00 2024"] {
+            for time in [
+                "Mon Jan 01 12:00:00.000000 2024",
+                "Mon Jan  1 12:00:00 2024",
+            ] {
                 let line = format!("[{time}] {front} AH1: [client 9.9.9.9:1] x, referer: y");
                 let found = last_request(&line, &["client"]);
-                assert_eq!(found, (Format::ApacheError, format!("1704110400 {client}")), "{line}");
+                assert_eq!(
+                    found,
+                    (Format::ApacheError, format!("1704110400 {client}")),
+                    "{line}"
+                );
             }
         }
     }

@@ -67,14 +67,18 @@ pub(super) fn path_of(target: &[u8]) -> &[u8] {
     };
     let path = match target.first() {
         Some(b'/') | None => target,
-        _ => behind_scheme(b"https://").or_else(|| behind_scheme(b"http://")).unwrap_or(target),
+        _ => behind_scheme(b"https://")
+            .or_else(|| behind_scheme(b"http://"))
+            .unwrap_or(target),
     };
     memchr::memchr(b'?', path).map_or(path, |at| &path[..at])
 }
 
 /// Returns the target in a request line such as `GET /path?query HTTP/1.1`.
 pub(super) fn target(request: &[u8]) -> Option<&[u8]> {
-    let mut words = request.split(|&b| b == b' ').filter(|word| !word.is_empty());
+    let mut words = request
+        .split(|&b| b == b' ')
+        .filter(|word| !word.is_empty());
     words.next()?;
     words.next()
 }

@@ -31,10 +31,25 @@ mod tests {
     #[test]
     fn both_forms() {
         let http = last_request(HTTP, &["client", "path", "status", "method", "frontend"]);
-        assert_eq!(http, (Format::Haproxy, "1233922454.655 192.0.2.7 /a 200 GET http-in".into()));
+        assert_eq!(
+            http,
+            (
+                Format::Haproxy,
+                "1233922454.655 192.0.2.7 /a 200 GET http-in".into()
+            )
+        );
         let tcp = last_request(TCP, &["client", "path", "backend"]);
-        assert_eq!(tcp, (Format::Haproxy, "1233922454.655 2001:db8::1 - ssh/srv1".into()));
+        assert_eq!(
+            tcp,
+            (
+                Format::Haproxy,
+                "1233922454.655 2001:db8::1 - ssh/srv1".into()
+            )
+        );
         let bad = last_request(BAD, &["client", "path", "bytes"]);
-        assert_eq!(bad, (Format::Haproxy, "1233922454.655 192.0.2.7 - +187".into()));
+        assert_eq!(
+            bad,
+            (Format::Haproxy, "1233922454.655 192.0.2.7 - +187".into())
+        );
     }
 }

@@ -13,7 +13,10 @@ pub(super) struct ChosenFields {
 
 impl From<&Hints> for ChosenFields {
     fn from(hints: &Hints) -> Self {
-        Self { time: hints.time_field.clone(), client: hints.key_field.clone() }
+        Self {
+            time: hints.time_field.clone(),
+            client: hints.key_field.clone(),
+        }
     }
 }
 

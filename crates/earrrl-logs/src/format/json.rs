@@ -41,7 +41,11 @@ impl Parser {
 
     /// Parses a line.
     pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
-        let Message { text: line, time: outer, .. } = console(message);
+        let Message {
+            text: line,
+            time: outer,
+            ..
+        } = console(message);
         let object = match serde_json::from_slice(line) {
             Ok(object) => object,
             Err(_) => {
@@ -61,7 +65,11 @@ impl Parser {
             }
         };
         let time = time.ok_or(Skip::Time)?;
-        Ok(Record { time, object, key_field: self.key_field.as_deref() })
+        Ok(Record {
+            time,
+            object,
+            key_field: self.key_field.as_deref(),
+        })
     }
 }
 
@@ -74,9 +82,15 @@ fn console(message: Message<'_>) -> Message<'_> {
     }
     // The server itself writes the text before the object; the client's values are inside the
     // object.
-    let Some(at) = memchr::memmem::find(text, b"\t{") else { return message };
+    let Some(at) = memchr::memmem::find(text, b"\t{") else {
+        return message;
+    };
     let stamp = text.split(|&b| b == b'\t').next().and_then(time::parse_any);
-    Message { time: stamp.or(message.time), text: &text[at + 1..], ..message }
+    Message {
+        time: stamp.or(message.time),
+        text: &text[at + 1..],
+        ..message
+    }
 }
 
 impl<'a> Record<'a> {
@@ -143,7 +157,13 @@ impl<'de> Deserialize<'de> for JsonMembers<'de> {
 /// is used, as in most programs. A member whose own name contains the dots takes precedence over a
 /// nested one.
 fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
-    let member = |name: &str| object.0.iter().rfind(|(n, _)| n == name).map(|&(_, value)| value);
+    let member = |name: &str| {
+        object
+            .0
+            .iter()
+            .rfind(|(n, _)| n == name)
+            .map(|&(_, value)| value)
+    };
     if let Some(found) = member(path).and_then(text) {
         return Some(found);
     }
@@ -188,10 +208,16 @@ pub(super) fn fields(line: &[u8]) -> Option<Vec<(String, String)>> {
 fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     let raw = value.get();
     match raw.as_bytes().first()? {
-        b'"' => serde_json::from_str::<JsonString<'_>>(raw).ok().map(|JsonString(text)| text),
+        b'"' => serde_json::from_str::<JsonString<'_>>(raw)
+            .ok()
+            .map(|JsonString(text)| text),
         b'[' => {
             let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
-            items.last().filter(|item| !item.get().starts_with('[')).copied().and_then(text)
+            items
+                .last()
+                .filter(|item| !item.get().starts_with('['))
+                .copied()
+                .and_then(text)
         }
         b'{' | b'n' => None,
         _ => Some(Cow::Borrowed(raw)),
@@ -208,7 +234,9 @@ mod tests {
     fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
         let mut parser = Parser::new(hints);
         let record = parser.parse(Message::plain(line.as_bytes()))?;
-        let value = record.get(&Field::new(name)).map(|v| String::from_utf8(v.to_vec()).unwrap());
+        let value = record
+            .get(&Field::new(name))
+            .map(|v| String::from_utf8(v.to_vec()).unwrap());
         Ok((record.time, value))
     }
 
@@ -238,8 +266,14 @@ mod tests {
         let time = |line| get(line, &Hints::default(), "client").map(|(time, _)| time);
         assert_eq!(time(NGINX), Ok(1_431_857_103_000_000_000));
         assert_eq!(time(CADDY), Ok(1_431_857_103_524_102_500));
-        assert_eq!(time(r#"{"msec":"1431857103.123456789"}"#), Ok(1_431_857_103_123_456_789));
-        assert_eq!(time(r#"{"time_local":"17/May/2015:10:05:03 +0000"}"#), time(NGINX));
+        assert_eq!(
+            time(r#"{"msec":"1431857103.123456789"}"#),
+            Ok(1_431_857_103_123_456_789)
+        );
+        assert_eq!(
+            time(r#"{"time_local":"17/May/2015:10:05:03 +0000"}"#),
+            time(NGINX)
+        );
         assert_eq!(time(r#"{"time":null,"ts":1431857103}"#), time(NGINX));
         assert_eq!(time(r#"{"time":"-","ts":1431857103}"#), time(NGINX));
         assert_eq!(time(r#"{"time":"yesterday"}"#), Err(Skip::Time));
@@ -252,7 +286,10 @@ mod tests {
             let line =
                 format!(r#"{{"ts":1431857103,"client_ip":{empty},"remote_addr":"192.0.2.7"}}"#);
             let found = get(&line, &Hints::default(), "client");
-            assert_eq!(found, Ok((1_431_857_103_000_000_000, Some("192.0.2.7".into()))));
+            assert_eq!(
+                found,
+                Ok((1_431_857_103_000_000_000, Some("192.0.2.7".into())))
+            );
         }
     }
 
@@ -264,7 +301,10 @@ mod tests {
             ..Hints::default()
         };
         let line = r#"{"a.t":7,"a":{"b":{"c":"x"}},"client_ip":"192.0.2.7","time":1431857103}"#;
-        assert_eq!(get(line, &hints, "client"), Ok((7_000_000_000, Some("x".into()))));
+        assert_eq!(
+            get(line, &hints, "client"),
+            Ok((7_000_000_000, Some("x".into())))
+        );
     }
 
     #[test]
@@ -289,7 +329,11 @@ mod tests {
         ];
         for line in cases {
             let (time, path) = get(line, &Hints::default(), "path").unwrap();
-            assert_eq!((time, path.as_deref()), (1_431_857_103_000_000_000, Some("/a")), "{line}");
+            assert_eq!(
+                (time, path.as_deref()),
+                (1_431_857_103_000_000_000, Some("/a")),
+                "{line}"
+            );
             let (_, client) = get(line, &Hints::default(), "client").unwrap();
             assert!(client.unwrap().starts_with("192.0.2.7"), "{line}");
         }
@@ -298,13 +342,17 @@ mod tests {
     #[test]
     fn caddys_console() {
         let request = r#"{"request": {"client_ip": "192.0.2.7", "uri": "/a\t{\"x\":1}", "method": "GET"}, "status": 200}"#;
-        for (stamp, level) in
-            [("2015/05/17 10:05:03.500", "INFO"), ("1431857103.5", "\x1b[34mINFO\x1b[0m")]
-        {
+        for (stamp, level) in [
+            ("2015/05/17 10:05:03.500", "INFO"),
+            ("1431857103.5", "\x1b[34mINFO\x1b[0m"),
+        ] {
             let line =
                 format!("{stamp}\t{level}\thttp.log.access.log0\thandled request\t{request}");
             let (time, client) = get(&line, &Hints::default(), "client").unwrap();
-            assert_eq!((time, client.as_deref()), (1_431_857_103_500_000_000, Some("192.0.2.7")));
+            assert_eq!(
+                (time, client.as_deref()),
+                (1_431_857_103_500_000_000, Some("192.0.2.7"))
+            );
         }
         let (_, log) = crate::format::last_request(
             &format!("2015/05/17 10:05:03.500\tINFO\thttp\thandled request\t{request}"),
@@ -312,7 +360,11 @@ mod tests {
         );
         assert_eq!(log, "1431857103.5 192.0.2.7");
         assert_eq!(
-            get("2015/05/17 10:05:03\tINFO\tstarted", &Hints::default(), "client"),
+            get(
+                "2015/05/17 10:05:03\tINFO\tstarted",
+                &Hints::default(),
+                "client"
+            ),
             Err(Skip::Malformed)
         );
     }
@@ -322,9 +374,18 @@ mod tests {
         let line = b"{\"ts\":1431857103,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
         let mut parser = Parser::new(&Hints::default());
         let record = parser.parse(Message::plain(line)).ok().unwrap();
-        assert_eq!(record.get(&Field::Client).as_deref(), Some(&b"192.0.2.7"[..]));
-        let deep =
-            format!("{{\"ts\":1431857103,\"ip\":{}1{}}}", "[".repeat(60_000), "]".repeat(60_000));
-        assert_eq!(get(&deep, &Hints::default(), "client"), Ok((1_431_857_103_000_000_000, None)));
+        assert_eq!(
+            record.get(&Field::Client).as_deref(),
+            Some(&b"192.0.2.7"[..])
+        );
+        let deep = format!(
+            "{{\"ts\":1431857103,\"ip\":{}1{}}}",
+            "[".repeat(60_000),
+            "]".repeat(60_000)
+        );
+        assert_eq!(
+            get(&deep, &Hints::default(), "client"),
+            Ok((1_431_857_103_000_000_000, None))
+        );
     }
 }

@@ -254,22 +254,36 @@ impl Format {
     /// assert!(earrrl_logs::format::Format::names().contains("combined"));
     /// ```
     pub fn names() -> String {
-        Self::that_have_names().map(Self::name).collect::<Vec<_>>().join(", ")
+        Self::that_have_names()
+            .map(Self::name)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Returns the list of all formats with examples, as text for `--help`.
     pub fn help() -> String {
         let mut text = String::new();
-        for Entry { name, writers, example, .. } in Self::that_have_names().map(Self::entry) {
-            text +=
-                &format!("  {name:<17} {writers}\n      {}\n", example.replace('\n', "\n      "));
+        for Entry {
+            name,
+            writers,
+            example,
+            ..
+        } in Self::that_have_names().map(Self::entry)
+        {
+            text += &format!(
+                "  {name:<17} {writers}\n      {}\n",
+                example.replace('\n', "\n      ")
+            );
         }
         text
     }
 
     /// Returns every format that `--format` accepts.
     fn that_have_names() -> impl Iterator<Item = Self> {
-        Self::ALL.iter().copied().filter(|format| *format != Self::Pattern)
+        Self::ALL
+            .iter()
+            .copied()
+            .filter(|format| *format != Self::Pattern)
     }
 }
 
@@ -282,9 +296,17 @@ mod tests {
 
     #[test]
     fn each_example_is_recognized_and_names_its_client() {
-        let hints = Hints { year: Some(2024), ..Hints::default() };
+        let hints = Hints {
+            year: Some(2024),
+            ..Hints::default()
+        };
         for format in Format::that_have_names() {
-            let Entry { name, detection, example, .. } = format.entry();
+            let Entry {
+                name,
+                detection,
+                example,
+                ..
+            } = format.entry();
             let found = detect(example.as_bytes(), &hints).map(|(_, format)| format);
             match (format, detection) {
                 (Format::Common, _) => assert_eq!(found, Some(Format::Common)),
@@ -299,7 +321,10 @@ mod tests {
                 })
             });
             let client = record.last().unwrap_or_default();
-            assert!(client.starts_with("192.0.2.") || client == "ann", "{name}: {client:?}");
+            assert!(
+                client.starts_with("192.0.2.") || client == "ann",
+                "{name}: {client:?}"
+            );
         }
     }
 
@@ -318,8 +343,9 @@ mod tests {
     #[test]
     fn names_are_unique() {
         let entries = || Format::that_have_names().map(Format::entry);
-        let mut names: Vec<&str> =
-            entries().flat_map(|e| e.products.iter().copied().chain([e.name])).collect();
+        let mut names: Vec<&str> = entries()
+            .flat_map(|e| e.products.iter().copied().chain([e.name]))
+            .collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();

@@ -34,7 +34,11 @@ pub(super) fn parse<'a>(
             names::TIMES.into_iter().find_map(recent).or(message.time)
         }
     };
-    Ok(Record { time: time.ok_or(Skip::Time)?, line, client: chosen.client.as_deref() })
+    Ok(Record {
+        time: time.ok_or(Skip::Time)?,
+        line,
+        client: chosen.client.as_deref(),
+    })
 }
 
 impl<'a> Record<'a> {
@@ -51,7 +55,9 @@ impl<'a> Record<'a> {
 /// Returns the value of the pair with this name; `None` if it is empty or `-`. If several pairs
 /// have the name, the last is used, since programs append pairs of their own.
 fn find<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let (_, value) = pairs(line).filter(|(known, _)| *known == name.as_bytes()).last()?;
+    let (_, value) = pairs(line)
+        .filter(|(known, _)| *known == name.as_bytes())
+        .last()?;
     (!value.is_empty() && value != b"-").then_some(value)
 }
 
@@ -105,7 +111,11 @@ mod tests {
             "<158>1 2012-10-11T03:47:20+00:00 host heroku router -",
         ] {
             let found = last_request(&format!("{start} {PAIRS}"), &["client", "path", "status"]);
-            assert_eq!(found, (Format::Logfmt, "1349927240 192.0.2.7 /a 200".into()), "{start}");
+            assert_eq!(
+                found,
+                (Format::Logfmt, "1349927240 192.0.2.7 /a 200".into()),
+                "{start}"
+            );
         }
     }
 
@@ -113,6 +123,9 @@ mod tests {
     fn a_field_with_the_time() {
         let line = format!("ts=2012-10-11T03:47:20.5Z level=info {PAIRS} client_ip=192.0.2.8");
         let found = last_request(&line, &["client", "level", "nothing"]);
-        assert_eq!(found, (Format::Logfmt, "1349927240.5 192.0.2.8 info -".into()));
+        assert_eq!(
+            found,
+            (Format::Logfmt, "1349927240.5 192.0.2.8 info -".into())
+        );
     }
 }

@@ -26,15 +26,21 @@ pub(super) fn parse<'a>(line: &'a [u8], chosen: &'a ChosenFields) -> Result<Reco
         return Err(Skip::Malformed);
     }
     let bare = |text: &'a [u8]| {
-        text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")).unwrap_or(text)
+        text.strip_prefix(b"[")
+            .and_then(|text| text.strip_suffix(b"]"))
+            .unwrap_or(text)
     };
     let time = match &chosen.time {
         Some(name) => find(line, name).map(bare).and_then(time::parse_any),
-        None => {
-            names::TIMES.into_iter().find_map(|name| time::parse_recent(bare(find(line, name)?)))
-        }
+        None => names::TIMES
+            .into_iter()
+            .find_map(|name| time::parse_recent(bare(find(line, name)?))),
     };
-    Ok(Record { time: time.ok_or(Skip::Time)?, line, client: chosen.client.as_deref() })
+    Ok(Record {
+        time: time.ok_or(Skip::Time)?,
+        line,
+        client: chosen.client.as_deref(),
+    })
 }
 
 impl<'a> Record<'a> {
@@ -74,8 +80,17 @@ mod tests {
     fn labels() {
         let line = "time:[17/May/2015:12:05:03 +0200]\thost:192.0.2.7\tforwardedfor:9.9.9.9, 192.0.2.8\treq:GET /a?b=host:9.9.9.9 HTTP/1.1\tstatus:200\tua:x \\thost:9.9.9.9 \tuser:ann";
         let found = last_request(line, &["client", "forwarded_for", "path", "status", "user"]);
-        assert_eq!(found, (Format::Ltsv, "1431857103 192.0.2.7 192.0.2.8 /a 200 ann".into()));
+        assert_eq!(
+            found,
+            (
+                Format::Ltsv,
+                "1431857103 192.0.2.7 192.0.2.8 /a 200 ann".into()
+            )
+        );
         let epoch = "time:1431857103.5\tremote_addr:192.0.2.7\turi:/a";
-        assert_eq!(last_request(epoch, &["client", "path"]).1, "1431857103.5 192.0.2.7 /a");
+        assert_eq!(
+            last_request(epoch, &["client", "path"]).1,
+            "1431857103.5 192.0.2.7 /a"
+        );
     }
 }

@@ -56,7 +56,11 @@ mod tests {
             for stamp in ["2024-01-01 12:00:00", "2024-01-01 13:00:00.000 +0100 [77]"] {
                 let line = format!("{stamp} {line}");
                 let found = last_request(&line, &["client"]);
-                assert_eq!(found, (Format::Exim, "1704110400 192.0.2.7".into()), "{line}");
+                assert_eq!(
+                    found,
+                    (Format::Exim, "1704110400 192.0.2.7".into()),
+                    "{line}"
+                );
             }
         }
         let syslog = format!("2024-01-01T12:00:00Z mx exim[7]: {}", lines[0]);
@@ -80,7 +84,11 @@ mod tests {
         ] {
             let line = format!("2024-01-01T12:00:00+00:00 mx postfix/{line}");
             let found = last_request(&line, &["client"]);
-            assert_eq!(found, (Format::Postfix, "1704110400 192.0.2.7".into()), "{line}");
+            assert_eq!(
+                found,
+                (Format::Postfix, "1704110400 192.0.2.7".into()),
+                "{line}"
+            );
         }
     }
 }

@@ -71,12 +71,19 @@ impl Parser {
         modified: SystemTime,
     ) -> Self {
         let years = Years::new(hints.year, modified);
-        Self { opener: Opener::new(envelope), years, body: Body::new(format, hints) }
+        Self {
+            opener: Opener::new(envelope),
+            years,
+            body: Body::new(format, hints),
+        }
     }
 
     /// Returns this parser with the current year of `last`, the parser of an earlier log.
     pub(crate) fn following(self, last: Self) -> Self {
-        Self { years: last.years, ..self }
+        Self {
+            years: last.years,
+            ..self
+        }
     }
 
     /// Returns the names of the format's fields; `None` if each log or each line has its own
@@ -240,7 +247,9 @@ impl<'a> Record<'a> {
 pub(crate) fn named_fields(line: &[u8]) -> Vec<(String, String)> {
     let pairs = || {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        logfmt::pairs(line).map(|(name, value)| (text(name), text(value))).collect()
+        logfmt::pairs(line)
+            .map(|(name, value)| (text(name), text(value)))
+            .collect()
     };
     json::fields(line).unwrap_or_else(pairs)
 }
@@ -252,15 +261,24 @@ fn last_request(log: &str, fields: &[&str]) -> (Format, String) {
     use crate::reading::KeyMaker;
     use earrrl_tower::Prefixes;
 
-    let hints = Hints { year: Some(2009), ..Hints::default() };
-    let Some(found) = detect(log.as_bytes(), &hints) else { panic!("no format: {log}") };
+    let hints = Hints {
+        year: Some(2009),
+        ..Hints::default()
+    };
+    let Some(found) = detect(log.as_bytes(), &hints) else {
+        panic!("no format: {log}")
+    };
     let mut parser = Parser::new(found, &hints, SystemTime::UNIX_EPOCH);
     let mut shown = String::new();
     for line in log.lines() {
-        let Ok(Some(record)) = parser.parse(line.as_bytes()) else { continue };
+        let Ok(Some(record)) = parser.parse(line.as_bytes()) else {
+            continue;
+        };
         shown = format!("{}", (record.time() / 1_000) as f64 / 1e6);
         for field in fields {
-            let Ok(key) = field.parse() else { panic!("no field: {field}") };
+            let Ok(key) = field.parse() else {
+                panic!("no field: {field}")
+            };
             let mut keys = KeyMaker::new(key, Prefixes::new(32, 128), true);
             let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
             shown += " ";

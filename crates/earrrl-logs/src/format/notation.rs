@@ -51,12 +51,18 @@ pub fn pattern(notation: &str) -> Result<LinePattern, String> {
 fn statement(text: &str) -> Result<Cow<'_, str>, String> {
     let text = text.trim();
     let behind = |name: &str| {
-        let rest = text.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name));
-        rest.map(|_| &text[name.len()..]).filter(|rest| rest.starts_with(char::is_whitespace))
+        let rest = text
+            .get(..name.len())
+            .filter(|start| start.eq_ignore_ascii_case(name));
+        rest.map(|_| &text[name.len()..])
+            .filter(|rest| rest.starts_with(char::is_whitespace))
     };
     if let Some(rest) = behind("log_format") {
         let words = words(rest)?;
-        let parts = words.iter().skip(1).skip_while(|word| word.starts_with("escape="));
+        let parts = words
+            .iter()
+            .skip(1)
+            .skip_while(|word| word.starts_with("escape="));
         let notation: String = parts.map(String::as_str).collect();
         return match notation.is_empty() {
             true => Err("expected log_format NAME '…';".into()),
@@ -67,7 +73,9 @@ fn statement(text: &str) -> Result<Cow<'_, str>, String> {
         None => Ok(text.into()),
         Some(rest) => {
             let first = words(rest)?.into_iter().next();
-            first.map(Cow::Owned).ok_or_else(|| "expected LogFormat \"…\"".into())
+            first
+                .map(Cow::Owned)
+                .ok_or_else(|| "expected LogFormat \"…\"".into())
         }
     }
 }
@@ -126,7 +134,10 @@ fn expression(pieces: &[Piece]) -> String {
             }
             Piece::Field(name, content) => (name.as_str(), content.as_ref()),
         };
-        let (before, after) = (place.checked_sub(1).map(|p| &pieces[p]), pieces.get(place + 1));
+        let (before, after) = (
+            place.checked_sub(1).map(|p| &pieces[p]),
+            pieces.get(place + 1),
+        );
         let content = match (before, after) {
             // Servers escape quotes inside a quoted value, so a client cannot end its field early.
             (Some(Piece::Literal(text)), Some(Piece::Literal(next)))
@@ -165,7 +176,9 @@ fn nginx(notation: &str) -> Result<Vec<Piece>, String> {
         let name = &variable[..end];
         rest = &variable[end..];
         if braces {
-            rest = rest.strip_prefix('}').ok_or(format!("expected a }} behind ${{{name}"))?;
+            rest = rest
+                .strip_prefix('}')
+                .ok_or(format!("expected a }} behind ${{{name}"))?;
         }
         if name.is_empty() {
             return Err("expected a variable's name behind $".into());
@@ -221,7 +234,9 @@ fn apache(notation: &str) -> Result<(Vec<Piece>, Option<String>), String> {
                 literal(&mut pieces, "]");
             }
             ('t', Some(format)) => {
-                let format = format.trim_start_matches("begin:").trim_start_matches("end:");
+                let format = format
+                    .trim_start_matches("begin:")
+                    .trim_start_matches("end:");
                 let epoch = matches!(format, "sec" | "msec" | "usec");
                 time_format = (!epoch).then(|| format.to_owned());
                 let blanks = format.matches([' ']).count();
@@ -277,9 +292,19 @@ fn literal(pieces: &mut Vec<Piece>, text: &str) {
 
 /// Converts a field's name to a name for a group: `X-Request-Id` to `x_request_id`.
 fn group(name: &str) -> String {
-    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
+    let letter = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '_'
+        }
+    };
     let name: String = name.chars().map(letter).collect();
-    if name.starts_with(|c: char| c.is_ascii_digit()) { format!("_{name}") } else { name }
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        format!("_{name}")
+    } else {
+        name
+    }
 }
 
 #[cfg(test)]
@@ -296,7 +321,9 @@ mod tests {
         let mut parser = pattern::Parser::new(Arc::new(super::pattern(notation).unwrap()));
         let record = parser.parse(Message::plain(line.as_bytes())).ok()?;
         assert_eq!(record.time, 1_431_857_103_000_000_000, "{line}");
-        record.get(&Field::new(field)).map(|v| String::from_utf8_lossy(v).into_owned())
+        record
+            .get(&Field::new(field))
+            .map(|v| String::from_utf8_lossy(v).into_owned())
     }
 
     #[test]
@@ -317,15 +344,28 @@ mod tests {
         }
         let listed = r#"$http_x_forwarded_for - ${msec} $request_uri $upstream_addr $msec"#;
         let line = "9.9.9.9, 198.51.100.1 - 1431857103.000 /a?b 10.0.0.1:80 7";
-        assert_eq!(get(listed, line, "client").as_deref(), Some("9.9.9.9, 198.51.100.1"));
+        assert_eq!(
+            get(listed, line, "client").as_deref(),
+            Some("9.9.9.9, 198.51.100.1")
+        );
         assert_eq!(get(listed, line, "path").as_deref(), Some("/a"));
-        assert_eq!(get(listed, line, "upstream_addr").as_deref(), Some("10.0.0.1:80"));
+        assert_eq!(
+            get(listed, line, "upstream_addr").as_deref(),
+            Some("10.0.0.1:80")
+        );
     }
 
     #[test]
     fn a_user_chooses_neither_the_time_nor_to_be_skipped() {
         let apache = r#"%h %l %u %t "%r" %>s"#;
-        for user in ["a [1795741030]", "- [1795741030]", "[", "a [b", " a", r#"a [7] \"GET"#] {
+        for user in [
+            "a [1795741030]",
+            "- [1795741030]",
+            "[",
+            "a [b",
+            " a",
+            r#"a [7] \"GET"#,
+        ] {
             let line = format!(
                 r#"192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5 "-" "x" "-""#
             );
@@ -341,7 +381,10 @@ mod tests {
             super::pattern("$remote_addr - $remote_user [$time_local] $status $request_time");
         let mut parser = pattern::Parser::new(Arc::new(parsed.unwrap()));
         let line = "192.0.2.7 - a [1795741030] 200 0.1 [17/May/2015:10:05:03 +0000] 200 0.1";
-        assert_eq!(parser.parse(Message::plain(line.as_bytes())).err(), Some(Skip::Ambiguous));
+        assert_eq!(
+            parser.parse(Message::plain(line.as_bytes())).err(),
+            Some(Skip::Ambiguous)
+        );
     }
 
     #[test]
@@ -361,9 +404,15 @@ mod tests {
             assert_eq!(get(notation, line, field).as_deref(), value, "{field}");
         }
         let line = "192.0.2.7 2015-05-17 10:05:03 POST";
-        assert_eq!(get("%a %{%F %T}t %m", line, "client").as_deref(), Some("192.0.2.7"));
+        assert_eq!(
+            get("%a %{%F %T}t %m", line, "client").as_deref(),
+            Some("192.0.2.7")
+        );
         let line = "1431857103000 2001:db8::1";
-        assert_eq!(get("%{msec}t %h", line, "client").as_deref(), Some("2001:db8::1"));
+        assert_eq!(
+            get("%{msec}t %h", line, "client").as_deref(),
+            Some("2001:db8::1")
+        );
     }
 
     #[test]

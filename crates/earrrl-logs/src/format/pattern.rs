@@ -46,7 +46,12 @@ impl Default for LinePattern {
     fn default() -> Self {
         #[expect(clippy::expect_used, reason = "a constant")]
         let regex = Regex::new(r"[^\s\S]").expect("a valid expression");
-        Self { regex, names: Vec::new(), time_format: None, program: "" }
+        Self {
+            regex,
+            names: Vec::new(),
+            time_format: None,
+            program: "",
+        }
     }
 }
 
@@ -56,10 +61,21 @@ impl LinePattern {
     /// # Errors
     /// Returns a description of the problem, in one line, if the expression is invalid.
     pub fn new(expression: &str) -> Result<Self, String> {
-        let regex = RegexBuilder::new(expression).unicode(false).size_limit(MAX_SIZE).build();
+        let regex = RegexBuilder::new(expression)
+            .unicode(false)
+            .size_limit(MAX_SIZE)
+            .build();
         let regex = regex.map_err(|error| last_line(&error.to_string()))?;
-        let names = regex.capture_names().map(|name| name.unwrap_or("").to_owned()).collect();
-        Ok(Self { regex, names, time_format: None, program: "" })
+        let names = regex
+            .capture_names()
+            .map(|name| name.unwrap_or("").to_owned())
+            .collect();
+        Ok(Self {
+            regex,
+            names,
+            time_format: None,
+            program: "",
+        })
     }
 
     /// Compiles the expression of `--pattern`, which must have groups for the time and for the key, called
@@ -95,7 +111,10 @@ impl LinePattern {
 
     /// Returns a copy of the pattern that reads times in a strptime format.
     pub fn with_time_format(&self, format: &str) -> Self {
-        Self { time_format: Some(format.to_owned()), ..self.clone() }
+        Self {
+            time_format: Some(format.to_owned()),
+            ..self.clone()
+        }
     }
 
     /// Returns the names of the fields that the pattern finds on a line.
@@ -107,14 +126,22 @@ impl LinePattern {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fields(&self) -> Vec<&str> {
-        let named =
-            self.names.iter().map(String::as_str).filter(|&name| !name.is_empty() && name != TWIN);
+        let named = self
+            .names
+            .iter()
+            .map(String::as_str)
+            .filter(|&name| !name.is_empty() && name != TWIN);
         let also = [
             ("client", self.place("key").or(self.place("forwarded_for"))),
             ("path", self.place("request")),
             ("method", self.place("request")),
         ];
-        named.chain(also.into_iter().filter_map(|(name, group)| group.map(|_| name))).collect()
+        named
+            .chain(
+                also.into_iter()
+                    .filter_map(|(name, group)| group.map(|_| name)),
+            )
+            .collect()
     }
 
     fn place(&self, name: &str) -> Option<usize> {
@@ -125,7 +152,11 @@ impl LinePattern {
 /// Returns the last line of an error message, since messages about regular expressions have
 /// several lines.
 fn last_line(text: &str) -> String {
-    text.lines().last().unwrap_or(text).trim_start_matches("error: ").to_owned()
+    text.lines()
+        .last()
+        .unwrap_or(text)
+        .trim_start_matches("error: ")
+        .to_owned()
 }
 
 /// Parses lines with a pattern.
@@ -149,7 +180,11 @@ impl Parser {
     /// Creates a parser of lines with this pattern.
     pub(super) fn new(pattern: Arc<LinePattern>) -> Self {
         let spans = pattern.regex.capture_locations();
-        Self { pattern, spans, last: (Vec::new(), 0) }
+        Self {
+            pattern,
+            spans,
+            last: (Vec::new(), 0),
+        }
     }
 
     /// Returns the names of the fields that the pattern finds on a line.
@@ -166,16 +201,29 @@ impl Parser {
             return Err(Skip::Malformed);
         }
         let line = message.text;
-        if self.pattern.regex.captures_read(&mut self.spans, line).is_none() {
+        if self
+            .pattern
+            .regex
+            .captures_read(&mut self.spans, line)
+            .is_none()
+        {
             return Err(Skip::Malformed);
         }
-        let group = self.pattern.place("time").and_then(|place| self.spans.get(place));
+        let group = self
+            .pattern
+            .place("time")
+            .and_then(|place| self.spans.get(place));
         let time = match group {
             Some((start, end)) => self.time(&line[start..end]),
             None => message.time,
         };
         let time = time.ok_or(Skip::Time)?;
-        let record = Record { time, line, pattern: &self.pattern, spans: &self.spans };
+        let record = Record {
+            time,
+            line,
+            pattern: &self.pattern,
+            spans: &self.spans,
+        };
         if record.is_ambiguous() {
             return Err(Skip::Ambiguous);
         }
@@ -199,9 +247,9 @@ impl<'a> Record<'a> {
     /// Returns the value of a field; `None` if it is missing, empty or `-`.
     pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
-            Field::Client => {
-                ["key", "client", "forwarded_for"].into_iter().find_map(|name| self.group(name))
-            }
+            Field::Client => ["key", "client", "forwarded_for"]
+                .into_iter()
+                .find_map(|name| self.group(name)),
             Field::Path => match self.group("path") {
                 Some(path) => Some(path_of(path)),
                 None => Some(path_of(target(self.group("request")?)?)),
@@ -239,7 +287,13 @@ impl<'a> Record<'a> {
         let agent_text = &self.line[agent.0..agent.1];
         memchr::memmem::find_iter(agent_text, b"\" \"").any(|at| {
             let longer = &self.line[list.0..agent.0 + at];
-            is_address(longer.rsplit(|&b| b == b',').next().unwrap_or(b"").trim_ascii())
+            is_address(
+                longer
+                    .rsplit(|&b| b == b',')
+                    .next()
+                    .unwrap_or(b"")
+                    .trim_ascii(),
+            )
         })
     }
 
@@ -247,7 +301,9 @@ impl<'a> Record<'a> {
     /// first of them may be part of the user's name before it.
     fn has_second_time(&self) -> bool {
         let span = |name| self.spans.get(self.pattern.place(name)?);
-        let (Some(user), Some(time)) = (span("user"), span("time")) else { return false };
+        let (Some(user), Some(time)) = (span("user"), span("time")) else {
+            return false;
+        };
         if user.1 > time.0 {
             return false;
         }
@@ -277,7 +333,11 @@ mod tests {
         let text = |value: Option<&[u8]>| value.map(|v| String::from_utf8_lossy(v).into_owned());
         let mut one = |line: &&str| {
             let record = parser.parse(Message::plain(line.as_bytes()))?;
-            Ok((record.time, text(record.get(&Field::Client)), text(record.cost())))
+            Ok((
+                record.time,
+                text(record.get(&Field::Client)),
+                text(record.cost()),
+            ))
         };
         lines.iter().map(&mut one).collect()
     }

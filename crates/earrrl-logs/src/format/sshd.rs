@@ -25,7 +25,11 @@ pub(super) const FIELDS: [&str; 2] = ["client", "user"];
 const MOST: usize = 1 << 16;
 
 /// The texts at the start of lines about the end of a connection.
-const ENDS: [&[u8]; 3] = [b"Connection closed by ", b"Connection reset by ", b"Disconnected from "];
+const ENDS: [&[u8]; 3] = [
+    b"Connection closed by ",
+    b"Connection reset by ",
+    b"Disconnected from ",
+];
 
 /// Parses the lines of the SSH daemon.
 #[derive(Default)]
@@ -76,7 +80,12 @@ impl Parser {
             return Err(Skip::NoRequest);
         }
         let time = message.time.ok_or(Skip::Time)?;
-        Ok(Record { time, client, user, repeated })
+        Ok(Record {
+            time,
+            client,
+            user,
+            repeated,
+        })
     }
 
     /// Returns true if the event is a failed attempt that has not been counted yet, and records
@@ -87,12 +96,12 @@ impl Parser {
         }
         let before = match event {
             SshdEvent::Ended => self.connections.remove(connection),
-            SshdEvent::InvalidUser => {
-                self.connections.insert(connection.to_owned(), CountedConnection::InvalidUser)
-            }
-            SshdEvent::Failed { .. } | SshdEvent::Accepted => {
-                self.connections.insert(connection.to_owned(), CountedConnection::Attempt)
-            }
+            SshdEvent::InvalidUser => self
+                .connections
+                .insert(connection.to_owned(), CountedConnection::InvalidUser),
+            SshdEvent::Failed { .. } | SshdEvent::Accepted => self
+                .connections
+                .insert(connection.to_owned(), CountedConnection::Attempt),
         };
         match event {
             SshdEvent::InvalidUser => true,
@@ -126,7 +135,9 @@ fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     let parts = || {
         let rest = text.strip_prefix(b"message repeated ")?;
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        let inner = rest[digits..].strip_prefix(b" times: [ ")?.strip_suffix(b"]")?;
+        let inner = rest[digits..]
+            .strip_prefix(b" times: [ ")?
+            .strip_suffix(b"]")?;
         Some((inner, Some(&rest[..digits])))
     };
     parts().unwrap_or((text, None))
@@ -151,7 +162,10 @@ fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
         }
     }
     if let Some(rest) = text.strip_prefix(b"Accepted ") {
-        return Some((SshdEvent::Accepted, &rest[memchr::memmem::find(rest, b" for ")? + 5..]));
+        return Some((
+            SshdEvent::Accepted,
+            &rest[memchr::memmem::find(rest, b" for ")? + 5..],
+        ));
     }
     let rest = ENDS.iter().find_map(|start| text.strip_prefix(*start))?;
     let known = [&b"authenticating user "[..], b"invalid user "];
@@ -164,7 +178,9 @@ fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
 /// 9.9.9.9 port 22"`. Returns `None` if an address follows the first `ssh2: `, since the text
 /// `ssh2: ` may also be part of the user's name.
 fn without_key(rest: &[u8]) -> Option<&[u8]> {
-    let Some(at) = memchr::memmem::find(rest, b" ssh2: ") else { return Some(rest) };
+    let Some(at) = memchr::memmem::find(rest, b" ssh2: ") else {
+        return Some(rest);
+    };
     let forged = memchr::memmem::find(&rest[at..], b" from ").is_some();
     (!forged).then_some(&rest[..at])
 }
@@ -174,7 +190,11 @@ fn without_key(rest: &[u8]) -> Option<&[u8]> {
 fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
     let rest = rest.strip_prefix(b"invalid user ").unwrap_or(rest);
     let rest = rest.strip_suffix(b" [preauth]").unwrap_or(rest);
-    let mark: &[u8] = if matches!(event, SshdEvent::Ended) { b" " } else { b"from " };
+    let mark: &[u8] = if matches!(event, SshdEvent::Ended) {
+        b" "
+    } else {
+        b"from "
+    };
     let port = memchr::memmem::rfind(rest, b" port ");
     // The text behind the port is the protocol and the description of a key.
     let end = match port {
@@ -203,7 +223,11 @@ mod tests {
         let mut found = Vec::new();
         for (program, text) in lines {
             let (program, text) = (program.as_bytes(), text.as_bytes());
-            if let Ok(record) = parser.parse(Message { time: Some(SECOND), program, text }) {
+            if let Ok(record) = parser.parse(Message {
+                time: Some(SECOND),
+                program,
+                text,
+            }) {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let times = record.cost().map(|times| format!(" x{}", text(times)));
                 found.push(
@@ -264,7 +288,10 @@ mod tests {
                 ],
                 &["192.0.2.7 ann"],
             ),
-            (&["Invalid user from 10.9.9.9 from 5.6.7.8 port 22"], &["5.6.7.8 from 10.9.9.9"]),
+            (
+                &["Invalid user from 10.9.9.9 from 5.6.7.8 port 22"],
+                &["5.6.7.8 from 10.9.9.9"],
+            ),
             (
                 &[
                     "Failed password for invalid user a from 9.9.9.9 port 22 ssh2 from 192.0.2.7 port 1 ssh2",

@@ -31,7 +31,11 @@ pub(super) fn parse<'a>(line: &'a [u8], years: &mut Years) -> Result<Record<'a>,
     let date = time::parse_syslog(stamp).ok_or(Skip::Time)?;
     let time = years.place(date).ok_or(Skip::Time)?;
     let client = client(message).ok_or(Skip::NoClient)?;
-    Ok(Record { time, client, message })
+    Ok(Record {
+        time,
+        client,
+        message,
+    })
 }
 
 impl<'a> Record<'a> {
@@ -41,7 +45,9 @@ impl<'a> Record<'a> {
             Field::Client => Some(self.client),
             Field::User => USER_MARKS.iter().find_map(|mark| {
                 let at = memchr::memmem::find(self.message, mark)? + mark.len();
-                let user = self.message[at..].split(|b| b.is_ascii_whitespace()).next()?;
+                let user = self.message[at..]
+                    .split(|b| b.is_ascii_whitespace())
+                    .next()?;
                 // The text `for invalid user NAME` is handled by an earlier entry of `USER_MARKS`.
                 (!user.is_empty()).then_some(user)
             }),
@@ -100,18 +106,36 @@ mod tests {
 
     fn parse(line: &str) -> Result<(u64, String), Skip> {
         let record = record(line)?;
-        Ok((record.time / SECOND, String::from_utf8_lossy(record.client).into_owned()))
+        Ok((
+            record.time / SECOND,
+            String::from_utf8_lossy(record.client).into_owned(),
+        ))
     }
 
     #[test]
     fn an_address_stands_behind_a_mark() {
         let cases = [
             ("Invalid user x from 192.0.2.7", Some("192.0.2.7")),
-            ("Failed password for root from 192.0.2.7 port 22 ssh2", Some("192.0.2.7")),
-            ("failure; rhost=192.0.2.7.dynamic.example.net  user=root", Some("192.0.2.7")),
-            ("checking getaddrinfo for a.example [192.0.2.7] failed", Some("192.0.2.7")),
-            ("from host.example [192.0.2.7]: from 198.51.100.1", Some("192.0.2.7")),
-            ("input_userauth_request: invalid user webmaster [preauth]", None),
+            (
+                "Failed password for root from 192.0.2.7 port 22 ssh2",
+                Some("192.0.2.7"),
+            ),
+            (
+                "failure; rhost=192.0.2.7.dynamic.example.net  user=root",
+                Some("192.0.2.7"),
+            ),
+            (
+                "checking getaddrinfo for a.example [192.0.2.7] failed",
+                Some("192.0.2.7"),
+            ),
+            (
+                "from host.example [192.0.2.7]: from 198.51.100.1",
+                Some("192.0.2.7"),
+            ),
+            (
+                "input_userauth_request: invalid user webmaster [preauth]",
+                None,
+            ),
             ("Connection closed by 192.0.2.7", None),
             ("from 192.0.2.256", None),
             ("from 192.0.2", None),
@@ -120,7 +144,9 @@ mod tests {
         ];
         for (message, address) in cases {
             let line = format!("Dec 10 06:55:46 host sshd[24200]: {message}");
-            let expected = address.map(|a| (1_481_352_946, a.to_owned())).ok_or(Skip::NoClient);
+            let expected = address
+                .map(|a| (1_481_352_946, a.to_owned()))
+                .ok_or(Skip::NoClient);
             assert_eq!(parse(&line), expected, "{message}");
         }
     }
@@ -128,8 +154,14 @@ mod tests {
     #[test]
     fn other_lines_are_none() {
         let cases = [
-            ("Dec 10 06:55:46 host cron[1]: from 192.0.2.7", Skip::Malformed),
-            ("Dec 10 06:55:46 host sshd[1] from 192.0.2.7", Skip::Malformed),
+            (
+                "Dec 10 06:55:46 host cron[1]: from 192.0.2.7",
+                Skip::Malformed,
+            ),
+            (
+                "Dec 10 06:55:46 host sshd[1] from 192.0.2.7",
+                Skip::Malformed,
+            ),
             ("Dec 10 06:55:46", Skip::Malformed),
             ("Dez 10 06:55:46 host sshd[1]: from 192.0.2.7", Skip::Time),
             ("Feb 30 06:55:46 host sshd[1]: from 192.0.2.7", Skip::Time),
@@ -142,14 +174,27 @@ mod tests {
     #[test]
     fn users() {
         for (message, user) in [
-            ("Failed password for root from 192.0.2.7 port 22", Some("root")),
-            ("Failed password for invalid user bob from 192.0.2.7", Some("bob")),
-            ("authentication failure; rhost=192.0.2.7  user=root", Some("root")),
+            (
+                "Failed password for root from 192.0.2.7 port 22",
+                Some("root"),
+            ),
+            (
+                "Failed password for invalid user bob from 192.0.2.7",
+                Some("bob"),
+            ),
+            (
+                "authentication failure; rhost=192.0.2.7  user=root",
+                Some("root"),
+            ),
             ("Connection reset from 192.0.2.7", None),
         ] {
             let line = format!("Dec 10 06:55:46 host sshd[1]: {message}");
             let record = record(&line).ok().unwrap();
-            assert_eq!(record.get(&Field::User), user.map(str::as_bytes), "{message}");
+            assert_eq!(
+                record.get(&Field::User),
+                user.map(str::as_bytes),
+                "{message}"
+            );
         }
     }
 }

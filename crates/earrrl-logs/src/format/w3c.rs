@@ -46,7 +46,11 @@ impl Parser {
         if columns(line).count() != self.names.len() {
             return Err(Skip::Malformed);
         }
-        let mut record = Record { time: 0, line, names: &self.names };
+        let mut record = Record {
+            time: 0,
+            line,
+            names: &self.names,
+        };
         record.time = record.when().ok_or(Skip::Time)?;
         Ok(Some(record))
     }
@@ -86,15 +90,30 @@ impl<'a> Record<'a> {
 
 /// Returns true if a line is a directive with which logs in this format start.
 pub(super) fn is_header(line: &[u8], _: &Hints) -> bool {
-    let directives: [&[u8]; 6] =
-        [b"#Fields:", b"#Version:", b"#Software:", b"#Date:", b"#Start-Date:", b"#separator "];
-    directives.iter().any(|directive| line.starts_with(directive))
+    let directives: [&[u8]; 6] = [
+        b"#Fields:",
+        b"#Version:",
+        b"#Software:",
+        b"#Date:",
+        b"#Start-Date:",
+        b"#separator ",
+    ];
+    directives
+        .iter()
+        .any(|directive| line.starts_with(directive))
 }
 
 fn names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let names = line.strip_prefix(b"#Fields:").or_else(|| line.strip_prefix(b"#fields\t"))?;
+    let names = line
+        .strip_prefix(b"#Fields:")
+        .or_else(|| line.strip_prefix(b"#fields\t"))?;
     let names = names.split(u8::is_ascii_whitespace);
-    Some(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    Some(
+        names
+            .filter(|name| !name.is_empty())
+            .map(<[u8]>::to_vec)
+            .collect(),
+    )
 }
 
 fn columns(line: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -119,7 +138,10 @@ mod tests {
             #Date: 2024-01-01 00:00:00\n\
             #Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip cs(User-Agent) sc-status time-taken X-Forwarded-For\n\
             2024-01-01 12:00:00 10.0.0.1 GET /a x=1 443 ann 2001:db8::1 curl/8 200 15 9.9.9.9,192.0.2.9";
-        let found = last_request(log, &["client", "user", "path", "sc-status", "x-forwarded-for"]);
+        let found = last_request(
+            log,
+            &["client", "user", "path", "sc-status", "x-forwarded-for"],
+        );
         let expected = "1704110400 2001:db8::1 ann /a 200 192.0.2.9";
         assert_eq!(found, (Format::W3c, expected.into()));
     }
@@ -130,7 +152,10 @@ mod tests {
             #types\ttime\tstring\taddr\tport\tstring\tstring\tstring\tstring\n\
             1431857103.500000\tC1\t192.0.2.7\t4711\tGET\t/a?b\tan agent 9.9.9.9\t-";
         let found = last_request(log, &["client", "path", "method", "user"]);
-        assert_eq!(found, (Format::W3c, "1431857103.5 192.0.2.7 /a GET -".into()));
+        assert_eq!(
+            found,
+            (Format::W3c, "1431857103.5 192.0.2.7 /a GET -".into())
+        );
     }
 
     #[test]
@@ -138,6 +163,9 @@ mod tests {
         let log = "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(Referer)\n\
             2024-01-01\t12:00:00\tFRA2\t2390\t192.0.2.7\tGET\td111.cloudfront.net\t/a%20b\t200\t-";
         let found = last_request(log, &["client", "path", "sc-bytes", "cs(Referer)"]);
-        assert_eq!(found, (Format::W3c, "1704110400 192.0.2.7 /a%20b 2390 -".into()));
+        assert_eq!(
+            found,
+            (Format::W3c, "1704110400 192.0.2.7 /a%20b 2390 -".into())
+        );
     }
 }

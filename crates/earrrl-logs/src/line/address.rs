@@ -18,7 +18,9 @@ pub fn is_client(text: &[u8]) -> bool {
 /// three dots. Nearly every client of a log has this form, so all bytes are compared at once.
 #[inline]
 pub(crate) fn is_dotted(text: &[u8]) -> bool {
-    let Some(bytes) = padded(text) else { return false };
+    let Some(bytes) = padded(text) else {
+        return false;
+    };
     let (not_dot, not_digit) = (above(bytes ^ splat(b'.'), 0), above(bytes ^ splat(b'0'), 9));
     let mut dots = !not_dot & HIGH;
     // Each step removes one dot; then exactly one must be left.
@@ -47,7 +49,9 @@ fn padded(text: &[u8]) -> Option<u128> {
     if let &[a, b, c, d, e, f, g] = text {
         return Some(u64::from_le_bytes([a, b, c, d, e, f, g, 0]).into());
     }
-    let overlap = 16usize.checked_sub(text.len()).filter(|overlap| *overlap > 0)? as u32;
+    let overlap = 16usize
+        .checked_sub(text.len())
+        .filter(|overlap| *overlap > 0)? as u32;
     let (first, last) = (text.first_chunk::<8>()?, text.last_chunk::<8>()?);
     let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
     // The bytes of `last` that are in `first` too are its lowest ones, which the shift drops.
@@ -60,7 +64,9 @@ fn is_host_or_address(text: &[u8]) -> bool {
     if is_address(text) {
         return true;
     }
-    let Ok(text) = std::str::from_utf8(text) else { return false };
+    let Ok(text) = std::str::from_utf8(text) else {
+        return false;
+    };
     let is_label = |label: &str| {
         let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
         !label.is_empty() && label.len() <= 63 && label.bytes().all(inner)
@@ -121,7 +127,14 @@ mod tests {
 
     #[test]
     fn digits_and_three_dots_have_the_form_of_an_address() {
-        for text in ["1.2.3.4", "10.1.2.3", "192.0.2.70", "203.0.113.199", "999.1.1.1", "1..2..3"] {
+        for text in [
+            "1.2.3.4",
+            "10.1.2.3",
+            "192.0.2.70",
+            "203.0.113.199",
+            "999.1.1.1",
+            "1..2..3",
+        ] {
             let is_dotted = is_dotted(text.as_bytes());
             assert_eq!(is_dotted, text.matches('.').count() == 3, "{text}");
         }

@@ -44,7 +44,9 @@ fn shifted(whole: &[u8], fraction: &[u8], shift: i32) -> Option<i128> {
             return None;
         }
         if at < kept {
-            value = value.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
+            value = value
+                .checked_mul(10)?
+                .checked_add(i128::from(digit - b'0'))?;
         }
     }
     let missing = kept - i64::try_from(whole.len() + fraction.len()).ok()?;

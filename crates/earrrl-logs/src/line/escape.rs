@@ -50,7 +50,14 @@ mod tests {
     fn only_what_would_hurt_is_escaped() {
         let text = Escaped(b"a \"b\" \\ \xc3\xa9 \x1b[31m\0\xff").to_string();
         assert_eq!(Escaped("a\u{202e}b".as_bytes()).to_string(), r"a\x202eb");
-        for c in ['\u{feff}', '\u{200b}', '\u{2028}', '\u{ad}', '\u{e0041}', '\u{9b}'] {
+        for c in [
+            '\u{feff}',
+            '\u{200b}',
+            '\u{2028}',
+            '\u{ad}',
+            '\u{e0041}',
+            '\u{9b}',
+        ] {
             let text = Escaped(c.to_string().as_bytes()).to_string();
             assert_eq!(text, format!("\\x{:02x}", u32::from(c)));
         }

@@ -126,7 +126,10 @@ impl Skips {
             let text = Escaped(&line[..line.len().min(SHOWN)]).to_string();
             let more = if line.len() > SHOWN { "…" } else { "" };
             let place = format!("{file}:{number}");
-            group.examples.push(Example { place, text: text + more });
+            group.examples.push(Example {
+                place,
+                text: text + more,
+            });
         }
     }
 
@@ -155,6 +158,8 @@ impl Skips {
     /// examples.
     pub fn by_reason(&self) -> impl Iterator<Item = (Skip, u64, &[Example])> {
         let groups = Skip::ALL.into_iter().zip(&self.groups);
-        groups.filter(|(_, g)| g.lines > 0).map(|(skip, g)| (skip, g.lines, &g.examples[..]))
+        groups
+            .filter(|(_, g)| g.lines > 0)
+            .map(|(skip, g)| (skip, g.lines, &g.examples[..]))
     }
 }

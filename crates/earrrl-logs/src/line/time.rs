@@ -64,7 +64,10 @@ impl Default for CommonTime {
 impl CommonTime {
     /// Creates a parser that remembers no time yet.
     pub fn new() -> Self {
-        Self { text: [0; COMMON_LEN], nanos: 0 }
+        Self {
+            text: [0; COMMON_LEN],
+            nanos: 0,
+        }
     }
 
     /// Returns the time at the start of `text`; `None` if no `]` follows it.
@@ -95,7 +98,11 @@ pub fn parse_common(text: &[u8]) -> Option<u64> {
     if marks.iter().any(|&(at, mark)| time[at] != mark) {
         return None;
     }
-    let date = (digits(&time[7..11])?, month(&time[3..6])?, digits(&time[..2])?);
+    let date = (
+        digits(&time[7..11])?,
+        month(&time[3..6])?,
+        digits(&time[..2])?,
+    );
     let (fraction, zone) = fraction_and_zone(rest)?;
     instant(date, clock(&time[12..20])?, fraction, zone)
 }
@@ -115,7 +122,11 @@ pub fn parse_iso(text: &[u8]) -> Option<u64> {
         return None;
     }
     let (time, rest) = rest.split_at_checked(8)?;
-    let date = (digits(&date[..4])?, digits(&date[5..7])?, digits(&date[8..])?);
+    let date = (
+        digits(&date[..4])?,
+        digits(&date[5..7])?,
+        digits(&date[8..])?,
+    );
     let (fraction, zone) = fraction_and_zone(rest)?;
     instant(date, clock(time)?, fraction, zone)
 }
@@ -145,7 +156,9 @@ fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
 /// ```
 pub fn parse_seconds(text: &[u8]) -> Option<u64> {
     let nanos = decimal::parse(text, 9)?;
-    u64::try_from(nanos).ok().filter(|&t| t < END_SECONDS * SECOND)
+    u64::try_from(nanos)
+        .ok()
+        .filter(|&t| t < END_SECONDS * SECOND)
 }
 
 /// Parses a number of seconds, milliseconds, microseconds or nanoseconds since the epoch. The size
@@ -163,7 +176,9 @@ pub fn parse_epoch(text: &[u8]) -> Option<u64> {
         micros if micros < 100_000_000_000_000_000 => 1_000_000,
         _ => 1_000_000_000,
     };
-    u64::try_from(nanos / unit).ok().filter(|&t| t < END_SECONDS * SECOND)
+    u64::try_from(nanos / unit)
+        .ok()
+        .filter(|&t| t < END_SECONDS * SECOND)
 }
 
 /// Parses a time in any of the notations that logs use.
@@ -175,16 +190,25 @@ pub fn parse_epoch(text: &[u8]) -> Option<u64> {
 /// ```
 pub fn parse_any(text: &[u8]) -> Option<u64> {
     let number_or_iso = parse_epoch(text).or_else(|| parse_iso(text));
-    number_or_iso.or_else(|| parse_common(text)).or_else(|| parse_ctime(text))
+    number_or_iso
+        .or_else(|| parse_common(text))
+        .or_else(|| parse_ctime(text))
 }
 
 /// Parses a time such as `Sun May 17 10:05:03.25 2015`, in UTC.
 fn parse_ctime(text: &[u8]) -> Option<u64> {
-    let (date, rest) = text.strip_prefix(text.split_first_chunk::<4>()?.0)?.split_first_chunk()?;
+    let (date, rest) = text
+        .strip_prefix(text.split_first_chunk::<4>()?.0)?
+        .split_first_chunk()?;
     let (month, day, second) = parse_syslog(date)?;
     let (fraction, year) = rest.split_at_checked(rest.len().checked_sub(5)?)?;
     let (fraction, zone) = fraction_and_zone(fraction)?;
-    instant((digits(year.strip_prefix(b" ")?)?, month, day), second, fraction, zone)
+    instant(
+        (digits(year.strip_prefix(b" ")?)?, month, day),
+        second,
+        fraction,
+        zone,
+    )
 }
 
 /// Parses a time from a field that may also contain a duration: numbers that would be times before
@@ -197,7 +221,9 @@ fn parse_ctime(text: &[u8]) -> Option<u64> {
 /// ```
 pub fn parse_recent(text: &[u8]) -> Option<u64> {
     let number = parse_epoch(text).filter(|&time| time >= YEAR_2000);
-    number.or_else(|| parse_iso(text)).or_else(|| parse_common(text))
+    number
+        .or_else(|| parse_iso(text))
+        .or_else(|| parse_common(text))
 }
 
 /// Parses a time in a strptime format; a time without a zone is in UTC.
@@ -209,7 +235,9 @@ pub fn parse_recent(text: &[u8]) -> Option<u64> {
 /// ```
 pub fn parse_as(format: &str, text: &[u8]) -> Option<u64> {
     let time = jiff::fmt::strtime::BrokenDownTime::parse(format, text).ok()?;
-    let instant = time.to_timestamp().or_else(|_| Offset::UTC.to_timestamp(time.to_datetime()?));
+    let instant = time
+        .to_timestamp()
+        .or_else(|_| Offset::UTC.to_timestamp(time.to_datetime()?));
     believed(instant.ok()?)
 }
 
@@ -224,7 +252,11 @@ pub fn parse_syslog(text: &[u8; 15]) -> Option<(u32, u32, u32)> {
     if text[3] != b' ' || text[6] != b' ' {
         return None;
     }
-    let day = if text[4] == b' ' { digits(&text[5..6]) } else { digits(&text[4..6]) };
+    let day = if text[4] == b' ' {
+        digits(&text[5..6])
+    } else {
+        digits(&text[4..6])
+    };
     Some((month(&text[..3])?, day?, clock(&text[7..])?))
 }
 
@@ -272,20 +304,31 @@ fn instant(
     fraction: u32,
     zone: i32,
 ) -> Option<u64> {
-    let date = Date::new(year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
-    let midnight = Offset::UTC.to_timestamp(date.ok()?.at(0, 0, 0, 0)).ok()?.as_second();
+    let date = Date::new(
+        year.try_into().ok()?,
+        month.try_into().ok()?,
+        day.try_into().ok()?,
+    );
+    let midnight = Offset::UTC
+        .to_timestamp(date.ok()?.at(0, 0, 0, 0))
+        .ok()?
+        .as_second();
     let seconds = midnight + i64::from(second) - i64::from(zone);
     believed(Timestamp::new(seconds, fraction.try_into().ok()?).ok()?)
 }
 
 fn believed(instant: Timestamp) -> Option<u64> {
-    u64::try_from(instant.as_nanosecond()).ok().filter(|&t| t < END_SECONDS * SECOND)
+    u64::try_from(instant.as_nanosecond())
+        .ok()
+        .filter(|&t| t < END_SECONDS * SECOND)
 }
 
 /// Returns the second of the day for a time such as `10:05:03`. A leap second counts as the first
 /// second of the next minute.
 fn clock(text: &[u8]) -> Option<u32> {
-    let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else { return None };
+    let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else {
+        return None;
+    };
     let (hour, minute, second) = (digits(&[h1, h2])?, digits(&[m1, m2])?, digits(&[s1, s2])?);
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
 }
@@ -328,7 +371,9 @@ fn month(name: &[u8]) -> Option<u32> {
 
 /// Returns the value of a few decimal digits.
 fn digits(text: &[u8]) -> Option<u32> {
-    text.iter().try_fold(0, |sum, &b| b.is_ascii_digit().then(|| sum * 10 + u32::from(b - b'0')))
+    text.iter().try_fold(0, |sum, &b| {
+        b.is_ascii_digit().then(|| sum * 10 + u32::from(b - b'0'))
+    })
 }
 
 #[cfg(test)]
@@ -350,14 +395,21 @@ mod tests {
             ("17/May/2015:10:05:03 *0000", None),
         ];
         for (text, seconds) in cases {
-            assert_eq!(parse_common(text.as_bytes()), seconds.map(|s| s * SECOND), "{text}");
+            assert_eq!(
+                parse_common(text.as_bytes()),
+                seconds.map(|s| s * SECOND),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn the_remembered_time_is_only_used_for_the_same_text() {
         let mut time = CommonTime::new();
-        assert_eq!(time.parse(b"01/Jan/1970:00:00:07 +0000] x"), Some(7 * SECOND));
+        assert_eq!(
+            time.parse(b"01/Jan/1970:00:00:07 +0000] x"),
+            Some(7 * SECOND)
+        );
         assert_eq!(time.parse(b"01/Jan/1970:00:00:07 +0000]"), Some(7 * SECOND));
         assert_eq!(time.parse(b"01/Jan/1970:00:00:08 +0000]"), Some(8 * SECOND));
         assert_eq!(time.parse(b"01/Jan/1970:00:00:08 +0000 "), None);
@@ -371,8 +423,14 @@ mod tests {
             ("2015-05-17 10:05:03.25+00", Some(1_431_857_103_250_000_000)),
             ("2015-05-17 03:05:03-07", Some(1_431_857_103_000_000_000)),
             ("2015-05-17 03:05:03-7", None),
-            ("2015-05-17T12:05:03.25+02:00", Some(1_431_857_103_250_000_000)),
-            ("2015-05-17 10:05:03,123456789123 +0000", Some(1_431_857_103_123_456_789)),
+            (
+                "2015-05-17T12:05:03.25+02:00",
+                Some(1_431_857_103_250_000_000),
+            ),
+            (
+                "2015-05-17 10:05:03,123456789123 +0000",
+                Some(1_431_857_103_123_456_789),
+            ),
             ("2015-05-17 10:05:03", Some(1_431_857_103_000_000_000)),
             ("2015-05-17T10:05:03.Z", None),
             ("2015-05-17T10:05:03x", None),
@@ -387,8 +445,14 @@ mod tests {
     fn ctime_times() {
         let cases: [(&str, Option<u64>); 5] = [
             ("Sun May 17 10:05:03 2015", Some(1_431_857_103_000_000_000)),
-            ("Sun May 17 10:05:03.25 2015", Some(1_431_857_103_250_000_000)),
-            ("Fri May  1 10:05:03.250000 2015", Some(1_430_474_703_250_000_000)),
+            (
+                "Sun May 17 10:05:03.25 2015",
+                Some(1_431_857_103_250_000_000),
+            ),
+            (
+                "Fri May  1 10:05:03.250000 2015",
+                Some(1_430_474_703_250_000_000),
+            ),
             ("Sun May 17 10:05:03", None),
             ("Sun May 32 10:05:03 2015", None),
         ];
@@ -399,12 +463,24 @@ mod tests {
 
     #[test]
     fn epoch_units_are_distinguished_by_size() {
-        for text in ["1431857103.25", "1431857103250", "1431857103250000", "1431857103250000000"] {
-            assert_eq!(parse_epoch(text.as_bytes()), Some(1_431_857_103_250_000_000), "{text}");
+        for text in [
+            "1431857103.25",
+            "1431857103250",
+            "1431857103250000",
+            "1431857103250000000",
+        ] {
+            assert_eq!(
+                parse_epoch(text.as_bytes()),
+                Some(1_431_857_103_250_000_000),
+                "{text}"
+            );
         }
         assert_eq!(parse_epoch(b"-1"), None);
         assert_eq!(parse_seconds(b"1431857103250"), None);
-        assert_eq!(parse_seconds(b"1111111111.123456789"), Some(1_111_111_111_123_456_789));
+        assert_eq!(
+            parse_seconds(b"1111111111.123456789"),
+            Some(1_111_111_111_123_456_789)
+        );
     }
 
     #[test]
@@ -412,7 +488,10 @@ mod tests {
         for (year, month, day) in [(1970, 1, 1), (2000, 2, 29), (2016, 12, 31), (2499, 12, 31)] {
             let time = at(year, month, day, 86_399).unwrap();
             assert_eq!(year_of(time), year);
-            assert_eq!(written(time), format!("{year}-{month:02}-{day:02} 23:59:59"));
+            assert_eq!(
+                written(time),
+                format!("{year}-{month:02}-{day:02} 23:59:59")
+            );
         }
     }
 }

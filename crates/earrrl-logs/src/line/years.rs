@@ -10,7 +10,11 @@ pub(crate) struct Years(YearSource);
 
 enum YearSource {
     /// The year of the first line is given. The year increases when the months start again.
-    Counted { first: u32, now: u32, last_month: u32 },
+    Counted {
+        first: u32,
+        now: u32,
+        last_month: u32,
+    },
     /// The end of the log: one day after it was last modified, in nanoseconds since the Unix
     /// epoch. Each line gets the latest year that puts it at or before this end.
     UpTo(u64),
@@ -21,7 +25,11 @@ impl Years {
     /// log was last modified determines the years.
     pub(crate) fn new(year: Option<u32>, modified: SystemTime) -> Self {
         Self(match year {
-            Some(year) => YearSource::Counted { first: year, now: year, last_month: 1 },
+            Some(year) => YearSource::Counted {
+                first: year,
+                now: year,
+                last_month: 1,
+            },
             None => {
                 let age = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
                 YearSource::UpTo(age.as_secs().saturating_add(86_400).saturating_mul(SECOND))
@@ -32,7 +40,11 @@ impl Years {
     /// Returns the time of a line with this month, day and second of the day.
     pub(crate) fn place(&mut self, (month, day, second): (u32, u32, u32)) -> Option<u64> {
         match &mut self.0 {
-            YearSource::Counted { first, now, last_month } => {
+            YearSource::Counted {
+                first,
+                now,
+                last_month,
+            } => {
                 // At the turn of the year, lines may be out of order, so a step from January to
                 // December goes back a year.
                 if month + 6 <= *last_month {
@@ -48,7 +60,9 @@ impl Years {
                 // The 29th of February can be missing for up to eight years, as between 1896 and
                 // 1904, so as many years are tried.
                 let years = (year.saturating_sub(8)..=year).rev();
-                years.filter_map(|y| time::at(y, month, day, second)).find(|time| time <= end)
+                years
+                    .filter_map(|y| time::at(y, month, day, second))
+                    .find(|time| time <= end)
             }
         }
     }
@@ -67,7 +81,15 @@ mod tests {
 
     #[test]
     fn a_given_year_goes_up_at_new_year() {
-        let dates = [(12, 30), (1, 1), (12, 31), (1, 1), (2, 29), (12, 31), (1, 1)];
+        let dates = [
+            (12, 30),
+            (1, 1),
+            (12, 31),
+            (1, 1),
+            (2, 29),
+            (12, 31),
+            (1, 1),
+        ];
         let found = years(&mut Years::new(Some(2015), UNIX_EPOCH), &dates);
         assert_eq!(found, [2015, 2016, 2015, 2016, 2016, 2016, 2017]);
         let found = years(&mut Years::new(Some(2015), UNIX_EPOCH), &[(1, 1), (12, 31)]);

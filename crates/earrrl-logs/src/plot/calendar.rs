@@ -49,11 +49,16 @@ pub(super) fn ticks(from: i64, to: i64, most: usize) -> Vec<(i64, String)> {
         Some(step) => {
             let start = if step >= WEEK { MONDAY } else { 0 };
             let first = start + (from - start + step - 1).div_euclid(step) * step;
-            (first..=to).step_by(step as usize).map(|at| (at, text(at, step))).collect()
+            (first..=to)
+                .step_by(step as usize)
+                .map(|at| (at, text(at, step)))
+                .collect()
         }
         None => {
             let months = |seconds: i64| seconds / (30 * DAY);
-            let step = MONTHS.into_iter().find(|step| fits(months(to - from) / step));
+            let step = MONTHS
+                .into_iter()
+                .find(|step| fits(months(to - from) / step));
             by_months(from, to, step.unwrap_or(1200))
         }
     }
@@ -67,10 +72,15 @@ fn by_months(from: i64, to: i64, step: i64) -> Vec<(i64, String)> {
         let year = month.div_euclid(12) as i16;
         let start = date(year, (month.rem_euclid(12) + 1) as i8, 1).at(0, 0, 0, 0);
         let text = if start.month() == 1 { "%Y" } else { "%b" };
-        let at = Offset::UTC.to_timestamp(start).map_or(i64::MAX, Timestamp::as_second);
+        let at = Offset::UTC
+            .to_timestamp(start)
+            .map_or(i64::MAX, Timestamp::as_second);
         (at, start.strftime(text).to_string())
     });
-    starts.skip_while(|(at, _)| *at < from).take_while(|(at, _)| *at <= to).collect()
+    starts
+        .skip_while(|(at, _)| *at < from)
+        .take_while(|(at, _)| *at <= to)
+        .collect()
 }
 
 /// Returns the text of a tick at the second `at`: the time of day, or the date if the tick is at
@@ -90,7 +100,11 @@ fn text(at: i64, step: i64) -> String {
 /// an axis.
 pub(crate) fn days(from: i64, to: i64) -> String {
     let [from, to] = [from, to].map(|at| utc(at).strftime("%Y-%m-%d").to_string());
-    if from == to { format!("{from}, UTC") } else { format!("{from} to {to}, UTC") }
+    if from == to {
+        format!("{from}, UTC")
+    } else {
+        format!("{from} to {to}, UTC")
+    }
 }
 
 fn utc(seconds: i64) -> DateTime {
@@ -111,10 +125,18 @@ mod tests {
             (300, 6, &["10:06", "10:07", "10:08", "10:09", "10:10"]),
             (DAY, 5, &["12:00", "18:00", "18 May", "06:00"]),
             (4 * DAY, 5, &["18 May", "19 May", "20 May", "21 May"]),
-            (30 * DAY, 5, &["18 May", "25 May", "1 Jun", "8 Jun", "15 Jun"]),
+            (
+                30 * DAY,
+                5,
+                &["18 May", "25 May", "1 Jun", "8 Jun", "15 Jun"],
+            ),
             (365 * DAY, 5, &["Jul", "Oct", "2016", "Apr"]),
             (2000 * DAY, 6, &["2016", "2017", "2018", "2019", "2020"]),
-            (40_000 * DAY, 6, &["2020", "2040", "2060", "2080", "2100", "2120"]),
+            (
+                40_000 * DAY,
+                6,
+                &["2020", "2040", "2060", "2080", "2100", "2120"],
+            ),
         ] {
             let found = ticks(START, START + length, most);
             let found: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();

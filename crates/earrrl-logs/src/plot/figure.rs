@@ -58,7 +58,11 @@ pub(crate) struct Across {
 impl Across {
     /// Creates an axis of seconds from 0 to `end`.
     pub(crate) fn seconds(end: f64) -> Self {
-        Self { label: "seconds".into(), span: (0.0, end), ticks: Ticks::Numbers }
+        Self {
+            label: "seconds".into(),
+            span: (0.0, end),
+            ticks: Ticks::Numbers,
+        }
     }
 }
 
@@ -91,7 +95,11 @@ pub(crate) struct Mark {
 impl Mark {
     /// Creates a mark with a dotted line in the colour of the axes.
     pub(crate) fn new(at: f64, text: impl Into<String>) -> Self {
-        Self { at, colour: None, text: text.into() }
+        Self {
+            at,
+            colour: None,
+            text: text.into(),
+        }
     }
 }
 
@@ -129,7 +137,12 @@ pub(crate) enum Stroke {
 impl Series {
     /// Creates a series that is drawn as a solid line.
     pub(crate) fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.into(), colour, stroke: Stroke::Solid, points }
+        Self {
+            name: name.into(),
+            colour,
+            stroke: Stroke::Solid,
+            points,
+        }
     }
 
     /// Returns the series with another style of drawing.

@@ -39,9 +39,18 @@ impl Rectangle {
     fn of(text: &str, Spot { at: (x, y), edge }: Spot) -> Self {
         let grain = GRAIN as i32;
         let width = text.chars().count() as i32 * CHARACTER as i32 * grain;
-        let left = if matches!(edge, HPos::Right) { x - width } else { x };
+        let left = if matches!(edge, HPos::Right) {
+            x - width
+        } else {
+            x
+        };
         let half = TEXT as i32 * grain / 2;
-        Self { left, top: y - half, right: left + width, bottom: y + half }
+        Self {
+            left,
+            top: y - half,
+            right: left + width,
+            bottom: y + half,
+        }
     }
 
     fn contains(&self, other: &Self) -> bool {
@@ -66,7 +75,11 @@ impl Rectangle {
 /// and `high`. The part is empty, with its end before its start, if no point is.
 fn within((from, to): (i32, i32), (low, high): (i32, i32)) -> (f64, f64) {
     if from == to {
-        return if (low..=high).contains(&from) { (0.0, 1.0) } else { (1.0, 0.0) };
+        return if (low..=high).contains(&from) {
+            (0.0, 1.0)
+        } else {
+            (1.0, 0.0)
+        };
     }
     let share = |at: i32| f64::from(at - from) / f64::from(to - from);
     let (one, other) = (share(low), share(high));
@@ -83,7 +96,11 @@ pub(super) struct Labels {
 impl Labels {
     /// Creates an empty chart whose labels must be within `bounds`.
     pub(super) fn new(bounds: Rectangle) -> Self {
-        Self { bounds, lines: Vec::new(), labels: Vec::new() }
+        Self {
+            bounds,
+            lines: Vec::new(),
+            labels: Vec::new(),
+        }
     }
 
     /// Adds a line through these points.
@@ -103,11 +120,26 @@ impl Labels {
             let away = rows * row + row / 2;
             let level = if rows == 0 { y } else { y - away };
             let mut spots = [
-                Spot { at: (x - gap, y - away), edge: HPos::Right },
-                Spot { at: (x + gap, level), edge: HPos::Left },
-                Spot { at: (x + gap, y - away), edge: HPos::Left },
-                Spot { at: (x - gap, y + away), edge: HPos::Right },
-                Spot { at: (x + gap, y + away), edge: HPos::Left },
+                Spot {
+                    at: (x - gap, y - away),
+                    edge: HPos::Right,
+                },
+                Spot {
+                    at: (x + gap, level),
+                    edge: HPos::Left,
+                },
+                Spot {
+                    at: (x + gap, y - away),
+                    edge: HPos::Left,
+                },
+                Spot {
+                    at: (x - gap, y + away),
+                    edge: HPos::Right,
+                },
+                Spot {
+                    at: (x + gap, y + away),
+                    edge: HPos::Left,
+                },
             ];
             // Further from the point, below goes first: lines that end close to each other then have
             // their labels in the order of the lines.
@@ -126,8 +158,14 @@ impl Labels {
         let heights = (top + row / 2..bottom).step_by(row as usize / 2);
         let spots = heights.flat_map(|y| {
             [
-                Spot { at: (x + gap, y), edge: HPos::Left },
-                Spot { at: (x - gap, y), edge: HPos::Right },
+                Spot {
+                    at: (x + gap, y),
+                    edge: HPos::Left,
+                },
+                Spot {
+                    at: (x - gap, y),
+                    edge: HPos::Right,
+                },
             ]
         });
         self.place(text, spots)
@@ -136,16 +174,26 @@ impl Labels {
     /// Takes the spot with the fewest crossings, the first one of several.
     fn place(&mut self, text: &str, spots: impl Iterator<Item = Spot>) -> Spot {
         let best = spots.min_by_key(|&spot| self.crossings(Rectangle::of(text, spot)));
-        let spot =
-            best.unwrap_or(Spot { at: (self.bounds.left, self.bounds.top), edge: HPos::Left });
+        let spot = best.unwrap_or(Spot {
+            at: (self.bounds.left, self.bounds.top),
+            edge: HPos::Left,
+        });
         self.labels.push(Rectangle::of(text, spot));
         spot
     }
 
     /// Counts the lines and labels that a label crosses. To be cut off counts more than any.
     fn crossings(&self, label: Rectangle) -> usize {
-        let outside = if self.bounds.contains(&label) { 0 } else { self.lines.len() + 1 };
-        let labels = self.labels.iter().filter(|other| label.overlaps(other)).count();
+        let outside = if self.bounds.contains(&label) {
+            0
+        } else {
+            self.lines.len() + 1
+        };
+        let labels = self
+            .labels
+            .iter()
+            .filter(|other| label.overlaps(other))
+            .count();
         outside + labels + self.lines.iter().filter(|&&line| label.meets(line)).count()
     }
 }
@@ -154,11 +202,21 @@ impl Labels {
 mod tests {
     use super::*;
 
-    const BOUNDS: Rectangle = Rectangle { left: 0, top: 0, right: 2000, bottom: 1000 };
+    const BOUNDS: Rectangle = Rectangle {
+        left: 0,
+        top: 0,
+        right: 2000,
+        bottom: 1000,
+    };
 
     #[test]
     fn a_line_meets_a_rectangle_that_it_passes_through() {
-        let rectangle = Rectangle { left: 10, top: 10, right: 20, bottom: 20 };
+        let rectangle = Rectangle {
+            left: 10,
+            top: 10,
+            right: 20,
+            bottom: 20,
+        };
         for (line, meets) in [
             ([(0, 0), (30, 30)], true),
             ([(30, 30), (0, 0)], true),
@@ -176,11 +234,17 @@ mod tests {
     fn labels_keep_clear_of_lines_and_of_each_other() {
         let mut labels = Labels::new(BOUNDS);
         labels.add_line([(0, 500), (1000, 500), (2000, 100)].into_iter());
-        let spots =
-            [labels.beside_point("one", (1000, 500)), labels.beside_point("two", (1000, 500))];
+        let spots = [
+            labels.beside_point("one", (1000, 500)),
+            labels.beside_point("two", (1000, 500)),
+        ];
         let areas = spots.map(|spot| Rectangle::of("one", spot));
         assert!(!areas[0].overlaps(&areas[1]));
-        assert!(areas.iter().all(|area| labels.lines.iter().all(|&line| !area.meets(line))));
+        assert!(
+            areas
+                .iter()
+                .all(|area| labels.lines.iter().all(|&line| !area.meets(line)))
+        );
         assert!(spots[0].at.1 < 500, "above the line is the first choice");
         // At the right end, the label is left of its line.
         assert!(labels.beside_line("three", 1990).at.0 < 1990);

@@ -21,12 +21,19 @@ pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     series: &[Series],
     left: u32,
 ) -> Result<DrawingArea<DB, Shift>, Box<dyn Error>> {
-    let named: Vec<&Series> = series.iter().filter(|series| !series.name.is_empty()).collect();
+    let named: Vec<&Series> = series
+        .iter()
+        .filter(|series| !series.name.is_empty())
+        .collect();
     if named.is_empty() {
         return Ok(area.clone());
     }
     let width = area.dim_in_pixel().0 / GRAIN;
-    let places = places(named.iter().map(|series| series.name.chars().count()), left, width);
+    let places = places(
+        named.iter().map(|series| series.name.chars().count()),
+        left,
+        width,
+    );
     let rows = places.last().map_or(0, |&(_, row)| row + 1);
     let (strip, rest) = area.split_vertically(((rows * HEIGHT + GAP) * GRAIN) as i32);
     for (series, (x, row)) in named.into_iter().zip(places) {
@@ -58,10 +65,17 @@ fn draw_name<DB: DrawingBackend<ErrorType: 'static>>(
 ) -> Result<(), Box<dyn Error>> {
     let at = |x: u32| ((x * GRAIN) as i32, (y * GRAIN) as i32);
     let style = colour(series).stroke_width(2 * GRAIN);
-    let gap = if series.stroke == Stroke::Dashed { 2 } else { 0 };
+    let gap = if series.stroke == Stroke::Dashed {
+        2
+    } else {
+        0
+    };
     let half = LINE / 2;
     area.draw(&PathElement::new(vec![at(x), at(x + half - gap)], style))?;
-    area.draw(&PathElement::new(vec![at(x + half + gap), at(x + LINE)], style))?;
+    area.draw(&PathElement::new(
+        vec![at(x + half + gap), at(x + LINE)],
+        style,
+    ))?;
     let style = TextStyle::from(font(TEXT)).pos(Pos::new(HPos::Left, VPos::Center));
     area.draw(&Text::new(series.name.clone(), at(x + LINE + GAP), style))?;
     Ok(())
@@ -75,7 +89,10 @@ mod tests {
     fn names_go_side_by_side_while_there_is_room() {
         let names = [5, 9, 40, 100];
         let places = places(names.into_iter(), 70, 400);
-        assert_eq!(places.iter().map(|&(_, row)| row).collect::<Vec<_>>(), [0, 0, 1, 2]);
+        assert_eq!(
+            places.iter().map(|&(_, row)| row).collect::<Vec<_>>(),
+            [0, 0, 1, 2]
+        );
         assert!(places[1].0 > 70 + 4 * CHARACTER + LINE);
         assert_eq!((places[2].0, places[3].0), (70, 70));
     }

@@ -43,7 +43,11 @@ pub(super) fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     };
     let x_label = if is_last { &x.label } else { "" };
     let area = legend::draw(area, &panel.series, LEFT)?;
-    let span = if x.span.1 > x.span.0 { x.span } else { (x.span.0, x.span.0 + 1.0) };
+    let span = if x.span.1 > x.span.0 {
+        x.span
+    } else {
+        (x.span.0, x.span.0 + 1.0)
+    };
     let width = (area.dim_in_pixel().0 / GRAIN).saturating_sub(LEFT + MARGIN_RIGHT);
     let ticks = x.ticks.within(span, (width / TICK.0) as usize);
     let axis = Ticked::new(span, ticks);
@@ -94,14 +98,22 @@ where
         .y_desc(&panel.y_label)
         .y_label_formatter(&|value| short(*value))
         .draw()?;
-    let points = panel.series.iter().map(|series| series.points.len()).max().unwrap_or(0);
+    let points = panel
+        .series
+        .iter()
+        .map(|series| series.points.len())
+        .max()
+        .unwrap_or(0);
     let dense = points as f64 > DENSE * f64::from(width / GRAIN);
     let thickness = if dense { 3 * GRAIN / 2 } else { 2 * GRAIN };
     let mut labels = Labels::new(room(&chart));
     let widths = widths(&panel.series, thickness);
     for (series, width) in panel.series.iter().zip(widths) {
         draw_series(&mut chart, series, width, ends.0)?;
-        let points = series.points.iter().map(|&(x, y)| chart.backend_coord(&(x, y.max(ends.0))));
+        let points = series
+            .points
+            .iter()
+            .map(|&(x, y)| chart.backend_coord(&(x, y.max(ends.0))));
         labels.add_line(points);
     }
     for mark in &panel.marks {
@@ -186,7 +198,10 @@ where
         area.draw(&Text::new(text.to_owned(), at, style))
     };
     for note in &panel.notes {
-        draw(&note.text, labels.beside_point(&note.text, chart.backend_coord(&note.at)))?;
+        draw(
+            &note.text,
+            labels.beside_point(&note.text, chart.backend_coord(&note.at)),
+        )?;
     }
     for mark in panel.marks.iter().filter(|mark| !mark.text.is_empty()) {
         let (x, _) = chart.backend_coord(&(mark.at, 1.0));

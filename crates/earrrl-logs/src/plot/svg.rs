@@ -68,7 +68,12 @@ pub fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, Str
     let shown = format!(r#"role="img" width="{width}" height="{height}" stroke-linejoin="round""#);
     let text = text.replacen(&drawn, &shown, 1);
     let start = text.find(">\n").map_or(0, |end| end + 2);
-    Ok(format!("{}{}{}", &text[..start], described(figure), &text[start..]))
+    Ok(format!(
+        "{}{}{}",
+        &text[..start],
+        described(figure),
+        &text[start..]
+    ))
 }
 
 /// Returns the title of a figure, and as its description the peaks of its lines and its notes, for
@@ -92,15 +97,22 @@ fn described(figure: &Figure) -> String {
 /// label of the axis is about, unless it is dashed.
 fn peaks(panel: &Panel) -> impl Iterator<Item = String> {
     let lines = panel.series.iter().filter(|series| series.points.len() > 1);
-    lines.filter_map(|Series { name, stroke, points, .. }| {
-        let name = match name.is_empty() {
-            true if *stroke == Stroke::Dashed => return None,
-            true => &panel.y_label,
-            false => name,
-        };
-        let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
-        Some(format!("{name}: at most {}", short(peak)))
-    })
+    lines.filter_map(
+        |Series {
+             name,
+             stroke,
+             points,
+             ..
+         }| {
+            let name = match name.is_empty() {
+                true if *stroke == Stroke::Dashed => return None,
+                true => &panel.y_label,
+                false => name,
+            };
+            let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
+            Some(format!("{name}: at most {}", short(peak)))
+        },
+    )
 }
 
 /// Returns a figure with a style for readers that prefer dark pages.
@@ -124,7 +136,8 @@ fn draw<DB: DrawingBackend<ErrorType: 'static>>(
     let area = if figure.title.is_empty() {
         area.clone()
     } else {
-        area.margin(8 * GRAIN, 0, 0, 0).titled(&figure.title, font(TITLE))?
+        area.margin(8 * GRAIN, 0, 0, 0)
+            .titled(&figure.title, font(TITLE))?
     };
     let panels = area.split_evenly((figure.panels.len().max(1), 1));
     for (place, (panel, area)) in figure.panels.iter().zip(&panels).enumerate() {
@@ -142,14 +155,29 @@ mod tests {
     fn figure() -> Figure {
         let line =
             |stroke| Series::new("rate", 1, vec![(0.0, 1.0), (5.0, 3.0)]).with_stroke(stroke);
-        let series = [Stroke::Solid, Stroke::Dashed, Stroke::Filled].map(line).into();
+        let series = [Stroke::Solid, Stroke::Dashed, Stroke::Filled]
+            .map(line)
+            .into();
         let marks = vec![Mark::new(2.0, "here")];
-        let notes = vec![Note { at: (5.0, 3.0), text: "most".into() }];
+        let notes = vec![Note {
+            at: (5.0, 3.0),
+            text: "most".into(),
+        }];
         let y_label = "requests a second".to_owned();
-        let panel = Panel { y_label, series, marks, notes, log_from: Some(0.1) };
+        let panel = Panel {
+            y_label,
+            series,
+            marks,
+            notes,
+            log_from: Some(0.1),
+        };
         Figure {
             title: "A & B".into(),
-            x: Across { label: "s".into(), span: (0.0, 5.0), ticks: Ticks::Numbers },
+            x: Across {
+                label: "s".into(),
+                span: (0.0, 5.0),
+                ticks: Ticks::Numbers,
+            },
             panels: vec![panel, Panel::default()],
             size: (400, 300),
         }

@@ -46,7 +46,10 @@ pub(super) struct Ticked {
 
 impl Ticked {
     pub(super) fn new(span: (f64, f64), ticks: Vec<(f64, String)>) -> Self {
-        Self { inner: (span.0..span.1).into(), ticks }
+        Self {
+            inner: (span.0..span.1).into(),
+            ticks,
+        }
     }
 }
 
@@ -103,7 +106,11 @@ pub(super) fn short(value: f64) -> String {
     }
     let text = format!("{value:.4}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".into() } else { text.into() }
+    if text == "-0" {
+        "0".into()
+    } else {
+        text.into()
+    }
 }
 
 #[cfg(test)]
@@ -112,9 +119,14 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        for (value, text) in
-            [(0.0, "0"), (-0.0, "0"), (0.25, "0.25"), (100.0, "100"), (1e-9, "1e-9"), (2e6, "2e6")]
-        {
+        for (value, text) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (0.25, "0.25"),
+            (100.0, "100"),
+            (1e-9, "1e-9"),
+            (2e6, "2e6"),
+        ] {
             assert_eq!(short(value), text);
         }
     }
@@ -122,9 +134,16 @@ mod tests {
     #[test]
     fn powers_of_ten() {
         let texts = |from, to, most| -> Vec<String> {
-            Ticks::Powers.within((from, to), most).into_iter().map(|(_, text)| text).collect()
+            Ticks::Powers
+                .within((from, to), most)
+                .into_iter()
+                .map(|(_, text)| text)
+                .collect()
         };
-        assert_eq!(texts(-1.0, 1.0, 8), ["0.1", "0.2", "0.5", "1", "2", "5", "10"]);
+        assert_eq!(
+            texts(-1.0, 1.0, 8),
+            ["0.1", "0.2", "0.5", "1", "2", "5", "10"]
+        );
         assert_eq!(texts(-1.2, 2.1, 8), ["0.1", "1", "10", "100"]);
     }
 }

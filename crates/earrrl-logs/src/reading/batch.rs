@@ -39,7 +39,12 @@ impl RequestBatch {
     #[inline]
     pub(super) fn push(&mut self, key: &[u8], label: Label, time: u64, cost: Cost) {
         self.keys.extend_from_slice(key);
-        self.parsed.push(Parsed { label, end: self.keys.len(), time, cost });
+        self.parsed.push(Parsed {
+            label,
+            end: self.keys.len(),
+            time,
+            cost,
+        });
     }
 
     /// Returns true if the batch is large enough to be processed.
@@ -60,7 +65,9 @@ impl RequestBatch {
 
     /// Returns the key of the request with the index `place`.
     pub(super) fn key(&self, place: usize) -> &[u8] {
-        let start = place.checked_sub(1).map_or(0, |before| self.parsed[before].end);
+        let start = place
+            .checked_sub(1)
+            .map_or(0, |before| self.parsed[before].end);
         &self.keys[start..self.parsed[place].end]
     }
 

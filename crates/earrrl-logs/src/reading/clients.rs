@@ -82,13 +82,19 @@ impl Label {
         } else {
             text[0] = LONG;
         }
-        Self { hash: hasher.hash_one(key) as u32, text: ClientText(text) }
+        Self {
+            hash: hasher.hash_one(key) as u32,
+            text: ClientText(text),
+        }
     }
 }
 
 impl Default for ClientNumbers {
     fn default() -> Self {
-        let free = ClientSlot { hash: 0, number: NOBODY };
+        let free = ClientSlot {
+            hash: 0,
+            number: NOBODY,
+        };
         Self {
             slots: vec![free; SLOTS],
             entries: Vec::new(),
@@ -176,7 +182,9 @@ impl ClientNumbers {
 
     #[cold]
     fn insert(&mut self, label: &Label, key: &[u8], place: usize) -> Option<u32> {
-        let number = u32::try_from(self.entries.len()).ok().filter(|&number| number != NOBODY)?;
+        let number = u32::try_from(self.entries.len())
+            .ok()
+            .filter(|&number| number != NOBODY)?;
         let ClientText(mut text) = label.text;
         if text[0] == LONG {
             if key.len() > MOST - self.long.len() {
@@ -187,7 +195,10 @@ impl ClientNumbers {
             text[9..17].copy_from_slice(&key.len().to_le_bytes());
         }
         self.entries.push(ClientText(text));
-        self.slots[place] = ClientSlot { hash: label.hash, number };
+        self.slots[place] = ClientSlot {
+            hash: label.hash,
+            number,
+        };
         if self.entries.len() * 4 > self.slots.len() * 3 {
             self.grow();
         }
@@ -197,7 +208,13 @@ impl ClientNumbers {
     /// Doubles the number of slots. It needs only the hashes in the slots, so it reads no keys.
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
-        let mut slots = vec![ClientSlot { hash: 0, number: NOBODY }; mask + 1];
+        let mut slots = vec![
+            ClientSlot {
+                hash: 0,
+                number: NOBODY
+            };
+            mask + 1
+        ];
         for slot in self.slots.iter().filter(|slot| slot.number != NOBODY) {
             let mut place = slot.hash as usize & mask;
             while slots[place].number != NOBODY {

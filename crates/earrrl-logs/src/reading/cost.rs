@@ -50,11 +50,17 @@ impl FromStr for CostRule {
                 .rsplit_once('=')
                 .ok_or("expected `path:/some/path=COST` or `path:/some/*=COST`")?;
             let cost = cost.parse().map_err(|error| format!("{error}"))?;
-            let (path, prefix) = path.strip_suffix('*').map_or((path, false), |path| (path, true));
+            let (path, prefix) = path
+                .strip_suffix('*')
+                .map_or((path, false), |path| (path, true));
             if path.contains('*') || path.is_empty() && !prefix {
                 return Err("expected a path, with a * at its end only".into());
             }
-            return Ok(Self::Path { path: path.into(), prefix, cost });
+            return Ok(Self::Path {
+                path: path.into(),
+                prefix,
+                cost,
+            });
         }
         text.parse().map(Self::Fixed).map_err(|error| {
             format!("{error}; expected a cost, `field:NAME` or `path:/some/*=COST`")
@@ -122,7 +128,10 @@ impl Costs {
             return Ok(cost);
         }
         if let Some(field) = &self.field {
-            return record.get(field).and_then(|text| parse(&text)).ok_or(Skip::Cost);
+            return record
+                .get(field)
+                .and_then(|text| parse(&text))
+                .ok_or(Skip::Cost);
         }
         match (self.fixed, record.cost()) {
             (Some(cost), _) => Ok(cost),
@@ -134,7 +143,11 @@ impl Costs {
     fn by_path(&self, path: &[u8]) -> Option<Cost> {
         let fits = |(pattern, prefix, _): &&(String, bool, Cost)| {
             let pattern = pattern.as_bytes();
-            if *prefix { path.starts_with(pattern) } else { path == pattern }
+            if *prefix {
+                path.starts_with(pattern)
+            } else {
+                path == pattern
+            }
         };
         self.paths.iter().find(fits).map(|&(_, _, cost)| cost)
     }
@@ -153,9 +166,15 @@ mod tests {
     use crate::format::{Format, Hints, Parser};
 
     fn cost(rules: &[&str], path: &str, bytes: &str) -> Result<String, Skip> {
-        let costs: Costs = rules.iter().map(|rule| rule.parse::<CostRule>().unwrap()).collect();
-        let mut parser =
-            Parser::new((Envelope::None, Format::Common), &Hints::default(), UNIX_EPOCH);
+        let costs: Costs = rules
+            .iter()
+            .map(|rule| rule.parse::<CostRule>().unwrap())
+            .collect();
+        let mut parser = Parser::new(
+            (Envelope::None, Format::Common),
+            &Hints::default(),
+            UNIX_EPOCH,
+        );
         let line =
             format!(r#"a - - [17/May/2015:10:05:03 +0000] "GET {path} HTTP/1.1" 200 {bytes}"#);
         let record = parser.parse(line.as_bytes())?.unwrap();
@@ -164,8 +183,19 @@ mod tests {
 
     #[test]
     fn paths_before_the_field_before_the_fixed_cost() {
-        let rules = ["2", "field:bytes", "path:/a/*=5", "path:/a/b=7", "path:/c=0.1"];
-        let cases = [("/a/b", "5"), ("/c?x=1", "0.1"), ("/c/d", "12"), ("/", "12")];
+        let rules = [
+            "2",
+            "field:bytes",
+            "path:/a/*=5",
+            "path:/a/b=7",
+            "path:/c=0.1",
+        ];
+        let cases = [
+            ("/a/b", "5"),
+            ("/c?x=1", "0.1"),
+            ("/c/d", "12"),
+            ("/", "12"),
+        ];
         for (path, expected) in cases {
             assert_eq!(cost(&rules, path, "12").as_deref(), Ok(expected), "{path}");
         }
@@ -179,7 +209,14 @@ mod tests {
     #[test]
     fn mistakes_are_reported() {
         let costs = ["", "x", "-1", "NaN", "field:"];
-        let paths = ["path:/a", "path:/a=", "path:/a=x", "path:=5", "path:/a*b=5", "path:/a**=5"];
+        let paths = [
+            "path:/a",
+            "path:/a=",
+            "path:/a=x",
+            "path:=5",
+            "path:/a*b=5",
+            "path:/a**=5",
+        ];
         for text in costs.into_iter().chain(paths) {
             assert!(text.parse::<CostRule>().is_err(), "{text}");
         }

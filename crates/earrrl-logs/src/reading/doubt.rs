@@ -171,8 +171,16 @@ mod tests {
     #[test]
     fn the_end_of_summer_time_is_one_step_of_an_hour() {
         assert_eq!(watched(&[100, 159, 100, 101, 160, 170]), Some(3));
-        assert_eq!(watched(&[100, 159, 158, 150, 160]), None, "lines out of order");
-        assert_eq!(watched(&[100, 159, 100, 160, 100, 160, 100]), None, "two files in one");
+        assert_eq!(
+            watched(&[100, 159, 158, 150, 160]),
+            None,
+            "lines out of order"
+        );
+        assert_eq!(
+            watched(&[100, 159, 100, 160, 100, 160, 100]),
+            None,
+            "two files in one"
+        );
     }
 
     #[test]
@@ -180,8 +188,10 @@ mod tests {
         /// Midnight of Sunday, 29 October 2023, in minutes since the epoch.
         const SUNDAY: u64 = 28_308_960;
         let watched_on = |day: u64, minutes: &[u64]| {
-            let minutes: Vec<u64> =
-                minutes.iter().map(|minute| SUNDAY + day * 1440 + minute).collect();
+            let minutes: Vec<u64> = minutes
+                .iter()
+                .map(|minute| SUNDAY + day * 1440 + minute)
+                .collect();
             watched(&minutes)
         };
         // The log pauses after 2:50 and goes on at 2:30, which that night has twice: 40 minutes have
@@ -190,15 +200,28 @@ mod tests {
         assert_eq!(watched_on(0, &night), Some(4));
         assert_eq!(watched_on(7, &night), Some(4), "in America");
         assert_eq!(watched_on(1, &night), None, "on a Monday");
-        assert_eq!(watched_on(0, &[600, 620, 610, 612, 630]), None, "at 10 o'clock");
-        assert_eq!(watched_on(0, &[100, 170, 165, 171, 166, 172]), None, "lines out of order");
+        assert_eq!(
+            watched_on(0, &[600, 620, 610, 612, 630]),
+            None,
+            "at 10 o'clock"
+        );
+        assert_eq!(
+            watched_on(0, &[100, 170, 165, 171, 166, 172]),
+            None,
+            "lines out of order"
+        );
     }
 
     #[test]
     fn a_quarter_of_the_lines() {
         let doubt = |format, malformed, lines| {
             let sample = MalformedLines::default();
-            mixed((format, true), (malformed, lines), &sample, &Hints::default())
+            mixed(
+                (format, true),
+                (malformed, lines),
+                &sample,
+                &Hints::default(),
+            )
         };
         assert!(doubt(Format::Json, 25, 100).is_some());
         assert_eq!(doubt(Format::Json, 24, 100), None);

@@ -47,14 +47,21 @@ pub struct Filter {
 impl Filter {
     /// Returns true if the filter selects every request and has no sink.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { condition, since, until, sink } = self;
+        let Self {
+            condition,
+            since,
+            until,
+            sink,
+        } = self;
         condition.is_none() && since.is_none() && until.is_none() && sink.is_none()
     }
 
     /// Returns the first field that the condition needs and that is not in `known`, the fields of a
     /// format.
     pub(super) fn missing(&self, known: &[&str]) -> Option<String> {
-        self.condition.as_ref().and_then(|condition| condition.missing(known))
+        self.condition
+            .as_ref()
+            .and_then(|condition| condition.missing(known))
     }
 
     /// Checks that a record is selected, and passes it to the sink if there is one.
@@ -69,7 +76,11 @@ impl Filter {
         {
             return Err(Skip::OtherTime);
         }
-        if self.condition.as_ref().is_some_and(|condition| !condition.holds(record)) {
+        if self
+            .condition
+            .as_ref()
+            .is_some_and(|condition| !condition.holds(record))
+        {
             return Err(Skip::Filtered);
         }
         match &self.sink {
@@ -126,7 +137,11 @@ mod tests {
             ("yesterday", None),
             ("", None),
         ] {
-            assert_eq!(parse_bound(text, now).ok(), seconds.map(|s| s * second), "{text}");
+            assert_eq!(
+                parse_bound(text, now).ok(),
+                seconds.map(|s| s * second),
+                "{text}"
+            );
         }
     }
 }

@@ -26,7 +26,12 @@ pub(super) struct FormatSearch<'a> {
 impl<'a> FormatSearch<'a> {
     /// Creates a search in the log of this name.
     pub(super) fn new(name: &'a str, hints: &'a Hints, skips: Skips) -> Self {
-        Self { name, hints, skips, passed: 0 }
+        Self {
+            name,
+            hints,
+            skips,
+            passed: 0,
+        }
     }
 
     /// Returns the format; `None` if the log has no lines.
@@ -44,7 +49,9 @@ impl<'a> FormatSearch<'a> {
             if let Some(found) = detect(ahead, self.hints) {
                 return Ok(Some(found));
             }
-            let examined = memchr::memchr_iter(b'\n', ahead).take(format::LINES).count();
+            let examined = memchr::memchr_iter(b'\n', ahead)
+                .take(format::LINES)
+                .count();
             if ahead.is_empty() || self.passed > MOST_PASSED || is_binary(ahead) {
                 break;
             }
@@ -114,9 +121,13 @@ pub fn fields_hint(fields: &[(String, String)]) -> String {
     if fields.is_empty() {
         return "the line is not one JSON object with fields".into();
     }
-    let names: Vec<String> =
-        fields.iter().map(|(name, _)| Escaped(name.as_bytes()).to_string()).collect();
-    let address = fields.iter().find(|(_, value)| is_address(value.as_bytes()));
+    let names: Vec<String> = fields
+        .iter()
+        .map(|(name, _)| Escaped(name.as_bytes()).to_string())
+        .collect();
+    let address = fields
+        .iter()
+        .find(|(_, value)| is_address(value.as_bytes()));
     let guess = match address {
         Some((name, _)) => format!(" ({} has an address)", Escaped(name.as_bytes())),
         None => String::new(),
@@ -137,12 +148,19 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
         return "is blank".into();
     }
     let first = Escaped(&line[..line.len().min(80)]);
-    let example = if hints.private { String::new() } else { format!(" (`{first}`)") };
+    let example = if hints.private {
+        String::new()
+    } else {
+        format!(" (`{first}`)")
+    };
     let hint = match &hints.time_field {
         Some(field) => format!("--time-field names the field `{field}` for the time"),
         None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
         None => {
-            format!("known are {}; --pattern or --log-format describes any other", Format::names())
+            format!(
+                "known are {}; --pattern or --log-format describes any other",
+                Format::names()
+            )
         }
     };
     format!("no log format fits its first lines{example}; {hint}")

@@ -55,14 +55,18 @@ impl FollowedFile {
             return Ok(true);
         }
         // Without a file of that name, or with an empty one, the writer still has the open one.
-        let Ok(found) = fs::metadata(&self.path) else { return Ok(false) };
+        let Ok(found) = fs::metadata(&self.path) else {
+            return Ok(false);
+        };
         if identity(&found) == identity(&open) || found.len() == 0 {
             return Ok(false);
         }
         if !std::mem::replace(&mut self.is_replaced, true) {
             return Ok(false);
         }
-        let Ok(file) = File::open(&self.path) else { return Ok(false) };
+        let Ok(file) = File::open(&self.path) else {
+            return Ok(false);
+        };
         (self.file, self.position, self.is_replaced) = (file, 0, false);
         Ok(true)
     }
@@ -140,7 +144,11 @@ mod tests {
         await_text(&mut followed, &mut text, "one\ntwo\nthree\nhalf");
         for _ in 0..4 {
             let idle = followed.read(&mut [0; 7]).map_err(|error| error.kind());
-            assert_eq!(idle, Err(io::ErrorKind::WouldBlock), "the new file is empty");
+            assert_eq!(
+                idle,
+                Err(io::ErrorKind::WouldBlock),
+                "the new file is empty"
+            );
         }
         fs::write(&path, "four\nfive\nsix\n").unwrap();
         text.clear();

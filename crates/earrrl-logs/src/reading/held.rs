@@ -89,7 +89,11 @@ impl HeldBack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn unit(&self) -> &'static str {
-        if self.costs.iter().all(|&cost| cost == Cost::ONE) { "requests" } else { "cost" }
+        if self.costs.iter().all(|&cost| cost == Cost::ONE) {
+            "requests"
+        } else {
+            "cost"
+        }
     }
 
     /// Sorts the requests by time. This must be called before [`HeldBack::requests`].

@@ -32,7 +32,10 @@ pub(super) fn standard_input() -> io::Result<Box<dyn Read + Send>> {
 
     // `Stdin` has a buffer, which polling would not see.
     let file = io::stdin().as_fd().try_clone_to_owned()?.into();
-    Ok(Box::new(Polled { file, is_idle: false }))
+    Ok(Box::new(Polled {
+        file,
+        is_idle: false,
+    }))
 }
 
 /// Returns standard input.
@@ -55,9 +58,16 @@ impl Read for Polled {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
         let pause = if self.is_idle { PAUSE } else { Duration::ZERO };
-        let pause = Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() };
+        let pause = Timespec {
+            tv_sec: 0,
+            tv_nsec: pause.subsec_nanos().into(),
+        };
         let ready = poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&pause))?;
         self.is_idle = ready == 0;
-        if self.is_idle { Err(io::ErrorKind::WouldBlock.into()) } else { self.file.read(out) }
+        if self.is_idle {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            self.file.read(out)
+        }
     }
 }

@@ -53,13 +53,17 @@ impl LogFile {
 
     /// Returns the path, which for a file in an archive continues into it.
     fn place(&self) -> PathBuf {
-        self.entry.as_ref().map_or(self.path.clone(), |entry| self.path.join(&entry.name))
+        self.entry
+            .as_ref()
+            .map_or(self.path.clone(), |entry| self.path.join(&entry.name))
     }
 
     /// Returns true for files such as `.swp` and those that macOS adds to archives.
     fn is_hidden(&self) -> bool {
         let place = self.place();
-        place.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+        place
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
     }
 }
 
@@ -70,7 +74,10 @@ impl LogFile {
 /// # Errors
 /// Returns the system's error, or an error if a directory or an archive has no files.
 pub(super) fn logs(path: &Path) -> io::Result<Vec<LogFile>> {
-    let itself = || LogFile { path: path.to_owned(), entry: None };
+    let itself = || LogFile {
+        path: path.to_owned(),
+        entry: None,
+    };
     if path == Path::new("-") {
         return Ok(vec![itself()]);
     }
@@ -119,12 +126,21 @@ fn in_archive(path: &Path) -> io::Result<Option<Vec<LogFile>>> {
     }
     let mut file = File::open(path)?;
     let mut magic = Vec::new();
-    file.by_ref().take(zip::MAGIC.len() as u64).read_to_end(&mut magic)?;
+    file.by_ref()
+        .take(zip::MAGIC.len() as u64)
+        .read_to_end(&mut magic)?;
     if magic != zip::MAGIC {
         return Ok(None);
     }
     let entries = zip::entries(&mut file)?.into_iter();
-    Ok(Some(entries.map(|entry| LogFile { path: path.to_owned(), entry: Some(entry) }).collect()))
+    Ok(Some(
+        entries
+            .map(|entry| LogFile {
+                path: path.to_owned(),
+                entry: Some(entry),
+            })
+            .collect(),
+    ))
 }
 
 /// Opens a log, or standard input if its path is `-`. `watch` may wrap the stream before it is
@@ -139,15 +155,35 @@ pub(super) fn open(
     if log.path == Path::new("-") {
         let source = lines(watch(standard_input()?))?;
         let name = "standard input".into();
-        return Ok(Input { name, path: None, modified: SystemTime::now(), source });
+        return Ok(Input {
+            name,
+            path: None,
+            modified: SystemTime::now(),
+            source,
+        });
     }
-    let modified = log.path.metadata()?.modified().unwrap_or_else(|_| SystemTime::now());
+    let modified = log
+        .path
+        .metadata()?
+        .modified()
+        .unwrap_or_else(|_| SystemTime::now());
     let source = match &log.entry {
         Some(entry) => zip::open(&log.path, entry, watch)?,
         None => watch(Box::new(File::open(&log.path)?)),
     };
-    let path = log.path.canonicalize().ok().map(|path| LogFile { path, ..log.clone() }.place());
-    Ok(Input { name: log.name(), path, modified, source: lines(source)? })
+    let path = log.path.canonicalize().ok().map(|path| {
+        LogFile {
+            path,
+            ..log.clone()
+        }
+        .place()
+    });
+    Ok(Input {
+        name: log.name(),
+        path,
+        modified,
+        source: lines(source)?,
+    })
 }
 
 /// Opens the file `path`, and the files that replace it, as a stream that ends only if `watch` ends
@@ -160,9 +196,17 @@ pub(super) fn follow(
     watch: impl FnOnce(Box<dyn Read + Send>) -> Box<dyn Read + Send>,
 ) -> io::Result<Input> {
     let source = watch(Box::new(FollowedFile::open(path)?));
-    let log = LogFile { path: path.to_owned(), entry: None };
+    let log = LogFile {
+        path: path.to_owned(),
+        entry: None,
+    };
     let path = path.canonicalize().ok();
-    Ok(Input { name: log.name(), path, modified: SystemTime::now(), source })
+    Ok(Input {
+        name: log.name(),
+        path,
+        modified: SystemTime::now(),
+        source,
+    })
 }
 
 /// Wraps a stream in the decompressor and the converters that its first bytes call for, so that it
@@ -199,7 +243,9 @@ fn decompressed(source: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>
 /// Returns the first bytes of a stream, and the stream from its start.
 fn with_magic(mut source: Box<dyn Read + Send>) -> io::Result<(Vec<u8>, Box<dyn Read + Send>)> {
     let mut magic = Vec::with_capacity(MAGIC);
-    Patient(&mut source).take(MAGIC as u64).read_to_end(&mut magic)?;
+    Patient(&mut source)
+        .take(MAGIC as u64)
+        .read_to_end(&mut magic)?;
     let whole = Box::new(io::Cursor::new(magic.clone()).chain(source));
     Ok((magic, whole))
 }

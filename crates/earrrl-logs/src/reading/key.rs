@@ -66,12 +66,17 @@ pub struct LogKey {
 impl LogKey {
     /// Creates a definition whose keys `key` computes from whole records.
     pub fn computed(key: Arc<dyn RecordKey>) -> Self {
-        Self { fields: Vec::new(), computed: Some(key) }
+        Self {
+            fields: Vec::new(),
+            computed: Some(key),
+        }
     }
 
     /// Returns the parts of a computed key that need fields not in `known`, the fields of a format.
     pub fn missing(&self, known: &[&str]) -> Vec<String> {
-        self.computed.as_ref().map_or(Vec::new(), |key| key.missing(known))
+        self.computed
+            .as_ref()
+            .map_or(Vec::new(), |key| key.missing(known))
     }
 
     /// Returns the fields that form the key; none if the key is computed.
@@ -102,7 +107,10 @@ impl FromStr for LogKey {
         if names().any(str::is_empty) {
             return Err("expected names with commas between them, such as client,user".into());
         }
-        Ok(Self { fields: names().map(Field::new).collect(), computed: None })
+        Ok(Self {
+            fields: names().map(Field::new).collect(),
+            computed: None,
+        })
     }
 }
 
@@ -121,7 +129,13 @@ impl KeyMaker {
     /// Creates a maker of the keys that `key` defines. Addresses are cut to `prefixes`; if `strict`
     /// is true, a client must be an address or a host name.
     pub(crate) fn new(key: LogKey, prefixes: Prefixes, strict: bool) -> Self {
-        Self { key, prefixes, strict, address: Vec::new(), compound: Vec::new() }
+        Self {
+            key,
+            prefixes,
+            strict,
+            address: Vec::new(),
+            compound: Vec::new(),
+        }
     }
 
     /// Returns the definition of the keys.
@@ -234,13 +248,19 @@ mod tests {
         let get = |names| key(names, Format::Common, &[line]);
         assert_eq!(get("client").as_deref(), Some("2001:db8::/64"));
         assert_eq!(get("user").as_deref(), Some(r"a,b\"));
-        assert_eq!(get("client, user,path").as_deref(), Some(r"2001:db8::/64,a\,b\\,/x"));
+        assert_eq!(
+            get("client, user,path").as_deref(),
+            Some(r"2001:db8::/64,a\,b\\,/x")
+        );
         assert_eq!(get("client,agent"), None);
     }
 
     #[test]
     fn names_are_not_empty() {
-        assert_eq!("client, agent".parse::<LogKey>().unwrap().to_string(), "client,agent");
+        assert_eq!(
+            "client, agent".parse::<LogKey>().unwrap().to_string(),
+            "client,agent"
+        );
         for text in ["", ",", "client,", "client,,user"] {
             assert!(text.parse::<LogKey>().is_err(), "{text}");
         }
@@ -249,6 +269,9 @@ mod tests {
     #[test]
     fn prefixes_never_apply_to_csv() {
         let lines = ["time,key", "1,2001:db8::1"];
-        assert_eq!(key("client", Format::Csv, &lines).as_deref(), Some("2001:db8::1"));
+        assert_eq!(
+            key("client", Format::Csv, &lines).as_deref(),
+            Some("2001:db8::1")
+        );
     }
 }

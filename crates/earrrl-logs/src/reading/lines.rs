@@ -127,7 +127,8 @@ impl<R: Read> LogLines<R> {
     fn pass_over(&mut self) -> LogLine<'_> {
         let kept = self.start + SAMPLE.min(self.end - self.start);
         self.sample.clear();
-        self.sample.extend_from_slice(&self.buffer[self.start..kept]);
+        self.sample
+            .extend_from_slice(&self.buffer[self.start..kept]);
         let mut passed = 0;
         loop {
             if let Some(len) = memchr::memchr(b'\n', self.ahead()) {

@@ -28,7 +28,9 @@ pub struct ClientNames {
 impl ClientNames {
     /// Creates the names of a run: pseudonyms if `anonymize` is true, otherwise keys.
     pub fn new(anonymize: bool) -> Self {
-        Self { mask: anonymize.then(RandomState::new) }
+        Self {
+            mask: anonymize.then(RandomState::new),
+        }
     }
 
     /// Returns true if names are pseudonyms.

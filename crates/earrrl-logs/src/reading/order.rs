@@ -89,7 +89,9 @@ mod tests {
         let mut events = Vec::new();
         let mut random = 1u64;
         for client in 0..2 * RUN as u32 + 1000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             events.push(OrderedRequest {
                 time: u64::from(client) / 5 + (random >> 44),
                 client,

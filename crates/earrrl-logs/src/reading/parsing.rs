@@ -49,7 +49,8 @@ impl Parsing<'_> {
             let parsed = scope.spawn(move || {
                 self.run(&mut |batch: &mut RequestBatch| {
                     let next = empty.try_recv().unwrap_or_default();
-                    full.send(std::mem::replace(batch, next)).map_err(|_| ReadError::Ended)
+                    full.send(std::mem::replace(batch, next))
+                        .map_err(|_| ReadError::Ended)
                 })
             });
             let taken = batches.into_iter().try_for_each(|mut batch| {
@@ -58,7 +59,9 @@ impl Parsing<'_> {
                 let _ = back.try_send(batch);
                 Ok(())
             });
-            let parsed = parsed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let parsed = parsed
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             taken.and(parsed)
         })
     }
@@ -104,7 +107,9 @@ impl Parsing<'_> {
     /// Returns false at the end of the file.
     #[inline]
     fn add_line(&mut self, batch: &mut RequestBatch) -> io::Result<bool> {
-        let Some(line) = self.lines.next()? else { return Ok(false) };
+        let Some(line) = self.lines.next()? else {
+            return Ok(false);
+        };
         self.number += 1;
         let (text, record) = match line {
             LogLine::Whole(text) => {

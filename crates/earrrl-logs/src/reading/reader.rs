@@ -111,7 +111,14 @@ pub struct LogReader {
 impl LogReader {
     /// Creates a reader that has read no file yet.
     pub fn new(selection: Selection) -> Self {
-        let Selection { format, hints, key, prefixes, costs, filter } = selection;
+        let Selection {
+            format,
+            hints,
+            key,
+            prefixes,
+            costs,
+            filter,
+        } = selection;
         Self {
             format,
             hints,
@@ -177,8 +184,13 @@ impl LogReader {
             }
         }
         let doubt = doubt::several_formats(&formats);
-        self.doubts.extend(doubt.map(|doubt| format!("{}: {doubt}", name_of(path))));
-        if problems.is_empty() { Ok(()) } else { Err(ReadError::Input(problems.join("; "))) }
+        self.doubts
+            .extend(doubt.map(|doubt| format!("{}: {doubt}", name_of(path))));
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ReadError::Input(problems.join("; ")))
+        }
     }
 
     /// Reads a file while it is written, from its start, and passes its requests to `take` as they
@@ -219,7 +231,12 @@ impl LogReader {
     /// Reads an opened log. Returns its format; `None` if it has no lines.
     fn read_input(
         &mut self,
-        Input { name, path, modified, source }: Input,
+        Input {
+            name,
+            path,
+            modified,
+            source,
+        }: Input,
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<Option<Format>, ReadError> {
         let mut lines = LogLines::new(source);
@@ -245,11 +262,22 @@ impl LogReader {
         }
         let (malformed, used) = (self.skips.malformed(), self.used());
         let mut others = MalformedLines::default();
-        let result = self.read_lines((&name, number), &mut lines, (&mut parser, &mut others), take);
+        let result = self.read_lines(
+            (&name, number),
+            &mut lines,
+            (&mut parser, &mut others),
+            take,
+        );
         let malformed = self.skips.malformed() - malformed;
         let counts = (malformed, self.lines - before);
-        let doubt = doubt::mixed((format, self.format.is_none()), counts, &others, &self.hints);
-        self.doubts.extend(doubt.map(|doubt| format!("{name}: {doubt}")));
+        let doubt = doubt::mixed(
+            (format, self.format.is_none()),
+            counts,
+            &others,
+            &self.hints,
+        );
+        self.doubts
+            .extend(doubt.map(|doubt| format!("{name}: {doubt}")));
         if self.used() == used && parser.takes_names() {
             self.fields = parser.named_fields(&first);
         }
@@ -262,7 +290,8 @@ impl LogReader {
         let start = &start[..start.len().min(MAX_LINE)];
         let start = doubt::fingerprint(start, &self.clients.hasher());
         if path.as_ref().is_some_and(|path| self.files.contains(path)) {
-            self.doubts.push(format!("{name} is given twice: its requests count twice"));
+            self.doubts
+                .push(format!("{name} is given twice: its requests count twice"));
         } else if start.is_some_and(|start| self.starts.contains(&start)) {
             let doubt =
                 "starts with the same lines as a log before it: do its requests count twice?";
@@ -292,7 +321,9 @@ impl LogReader {
                 "is {format}; --time-field and --key-field are for json, csv and logfmt, --key for all"
             ));
         }
-        let Some(known) = parser.fields() else { return Ok(()) };
+        let Some(known) = parser.fields() else {
+            return Ok(());
+        };
         let mut asked = self.keys.key().fields().iter().chain(&self.costs.field);
         let missing = asked.find(|field| !known.contains(&field.name()));
         let missing = missing.map(|field| field.name().to_owned());
@@ -301,7 +332,9 @@ impl LogReader {
             None => Ok(()),
             Some(name) => {
                 let known = known.join(", ");
-                Err(format!("is {format}, which has no field `{name}`; it has {known}"))
+                Err(format!(
+                    "is {format}, which has no field `{name}`; it has {known}"
+                ))
             }
         }
     }
@@ -341,7 +374,8 @@ impl LogReader {
             _ => parsing.run(&mut resolve),
         };
         self.skips.count(Skip::TooManyClients, crowded);
-        self.doubts.extend(hours.doubt().map(|doubt| format!("{name}: {doubt}")));
+        self.doubts
+            .extend(hours.doubt().map(|doubt| format!("{name}: {doubt}")));
         result
     }
 

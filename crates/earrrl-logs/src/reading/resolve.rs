@@ -39,7 +39,11 @@ pub(super) fn resolve(
             };
             match number {
                 Some(client) => {
-                    requests.push(LoggedRequest { time: parsed.time, client, cost: parsed.cost });
+                    requests.push(LoggedRequest {
+                        time: parsed.time,
+                        client,
+                        cost: parsed.cost,
+                    });
                 }
                 None => crowded += 1,
             }

@@ -28,7 +28,13 @@ impl<R: Read> Utf16Reader<R> {
             Some(&BIG_ENDIAN) => u16::from_be_bytes,
             _ => return Err(source),
         };
-        Ok(Self { source, unit, pending: Vec::new(), text: String::new(), returned: 0 })
+        Ok(Self {
+            source,
+            unit,
+            pending: Vec::new(),
+            text: String::new(),
+            returned: 0,
+        })
     }
 
     /// Decodes the next bytes of the source; leaves no text at its end.
@@ -49,7 +55,8 @@ impl<R: Read> Utf16Reader<R> {
             }
             let units = self.pending[..whole].chunks_exact(2).map(unit);
             let chars = char::decode_utf16(units);
-            self.text.extend(chars.map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)));
+            self.text
+                .extend(chars.map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER)));
             self.pending.drain(..whole);
         }
         Ok(())
@@ -83,11 +90,17 @@ impl<R: Read> ArrayReader<R> {
     /// Creates a converter if a stream that starts with `magic` is an array of objects, and no log
     /// whose lines start with a bracket.
     pub(super) fn of(magic: &[u8], source: R) -> Result<Self, R> {
-        let magic = magic.strip_prefix(b"\xef\xbb\xbf").unwrap_or(magic).trim_ascii_start();
+        let magic = magic
+            .strip_prefix(b"\xef\xbb\xbf")
+            .unwrap_or(magic)
+            .trim_ascii_start();
         match magic.strip_prefix(b"[").map(<[u8]>::trim_ascii_start) {
-            Some([] | [b'{', ..]) => {
-                Ok(Self { source, depth: 0, in_string: false, is_escaped: false })
-            }
+            Some([] | [b'{', ..]) => Ok(Self {
+                source,
+                depth: 0,
+                in_string: false,
+                is_escaped: false,
+            }),
             _ => Err(source),
         }
     }
@@ -147,9 +160,20 @@ mod tests {
     fn utf16_in_pieces_and_damaged() {
         let text = "\u{feff}a\u{e9}\u{1f600}\n";
         for (bytes, expected) in [
-            (text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>(), text),
-            (text.encode_utf16().flat_map(u16::to_be_bytes).collect(), text),
-            (vec![0xff, 0xfe, 0x3d, 0xd8, b'a', 0, b'b'], "\u{feff}\u{fffd}a"),
+            (
+                text.encode_utf16()
+                    .flat_map(u16::to_le_bytes)
+                    .collect::<Vec<_>>(),
+                text,
+            ),
+            (
+                text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+                text,
+            ),
+            (
+                vec![0xff, 0xfe, 0x3d, 0xd8, b'a', 0, b'b'],
+                "\u{feff}\u{fffd}a",
+            ),
             (vec![0xff, 0xfe, 0x3d, 0xd8], "\u{feff}"),
         ] {
             let whole = Utf16Reader::of(&bytes, &bytes[..]).ok().unwrap();
@@ -164,19 +188,27 @@ mod tests {
     fn elements_become_lines() {
         let cases = [
             (r#"[{"a":1},{"b":[1,{}]}]"#, "{\"a\":1}\n{\"b\":[1,{}]}\n"),
-            ("[\r\n  {\n    \"a\": \"x] ,\\\"{\"\n  }\n]\n", "{\"a\":\"x] ,\\\"{\"}\n"),
+            (
+                "[\r\n  {\n    \"a\": \"x] ,\\\"{\"\n  }\n]\n",
+                "{\"a\":\"x] ,\\\"{\"}\n",
+            ),
             ("[{}]\n[{}]", "{}\n{}\n"),
             ("[{\"a\":\"\\\\\"},7,{\"b", "{\"a\":\"\\\\\"}\n7\n{\"b"),
         ];
         for (array, lines) in cases {
             let bytes = array.as_bytes();
-            let whole = ArrayReader::of(&bytes[..6.min(bytes.len())], bytes).ok().unwrap();
+            let whole = ArrayReader::of(&bytes[..6.min(bytes.len())], bytes)
+                .ok()
+                .unwrap();
             assert_eq!(io::read_to_string(whole).unwrap(), lines, "{array}");
             let pieces = ArrayReader::of(bytes, Bytes(bytes)).ok().unwrap();
             assert_eq!(io::read_to_string(pieces).unwrap(), lines, "{array}");
         }
         for magic in ["[2016-", "[pod/w", "[Wed O", "{\"a\":[", ""] {
-            assert!(ArrayReader::of(magic.as_bytes(), io::empty()).is_err(), "{magic}");
+            assert!(
+                ArrayReader::of(magic.as_bytes(), io::empty()).is_err(),
+                "{magic}"
+            );
         }
     }
 }

@@ -92,29 +92,43 @@ pub(super) fn open(
         _ if entry.is_encrypted => Err(unsupported("is encrypted")),
         STORED => Ok(content),
         DEFLATED => Ok(Box::new(DeflateDecoder::new(Patient(content)))),
-        _ => Err(unsupported("is neither stored nor deflated: unpack the archive")),
+        _ => Err(unsupported(
+            "is neither stored nor deflated: unpack the archive",
+        )),
     }
 }
 
 /// Reads `len` bytes at a position; the position after them becomes the current one.
 fn bytes(archive: &mut File, start: u64, len: u64) -> io::Result<Vec<u8>> {
     if start == u64::from(u32::MAX) || len > DIRECTORY {
-        return Err(unsupported("is too large for a zip archive of logs: unpack it"));
+        return Err(unsupported(
+            "is too large for a zip archive of logs: unpack it",
+        ));
     }
     let mut bytes = Vec::new();
     archive.seek(SeekFrom::Start(start))?;
     let read = archive.take(len).read_to_end(&mut bytes)?;
-    if read as u64 == len { Ok(bytes) } else { Err(damaged()) }
+    if read as u64 == len {
+        Ok(bytes)
+    } else {
+        Err(damaged())
+    }
 }
 
 /// Returns a number of `len` bytes, of which the lowest comes first.
 fn number(bytes: &[u8], at: usize, len: usize) -> io::Result<u32> {
     let digits = bytes.get(at..at + len).ok_or_else(damaged)?;
-    Ok(digits.iter().rev().fold(0, |number, &digit| number << 8 | u32::from(digit)))
+    Ok(digits
+        .iter()
+        .rev()
+        .fold(0, |number, &digit| number << 8 | u32::from(digit)))
 }
 
 fn damaged() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the zip archive is damaged or incomplete")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the zip archive is damaged or incomplete",
+    )
 }
 
 fn unsupported(problem: &str) -> io::Error {

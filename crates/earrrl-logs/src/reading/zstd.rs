@@ -32,7 +32,12 @@ impl<R: Read> ZstdReader<R> {
         // The decoder does not check the window size of its first frame, so this is an empty one,
         // and the source's first frame is its second.
         let _ = decoder.reset(EMPTY_FRAME);
-        Self { source, decoder, in_frame: false, error: None }
+        Self {
+            source,
+            decoder,
+            in_frame: false,
+            error: None,
+        }
     }
 
     /// Starts the next frame. Returns false at the end of the file.
@@ -44,7 +49,10 @@ impl<R: Read> ZstdReader<R> {
                     length,
                     ..
                 })) => {
-                    io::copy(&mut self.source.by_ref().take(length.into()), &mut io::sink())?;
+                    io::copy(
+                        &mut self.source.by_ref().take(length.into()),
+                        &mut io::sink(),
+                    )?;
                 }
                 Err(error) => return Err(damaged(error)),
             }
@@ -59,7 +67,9 @@ impl<R: Read> ZstdReader<R> {
 
         while self.error.is_none() && self.decoder.can_collect() == 0 && !self.decoder.is_finished()
         {
-            let decoded = self.decoder.decode_blocks(&mut self.source, UptoBytes(AHEAD));
+            let decoded = self
+                .decoder
+                .decode_blocks(&mut self.source, UptoBytes(AHEAD));
             self.error = decoded.err().map(damaged);
             if self.error.is_some() {
                 // The decoder holds back a window of its output until the frame ends.
@@ -72,7 +82,10 @@ impl<R: Read> ZstdReader<R> {
 /// Returns the error for damaged data. The decoder's own messages differ for each kind of damage
 /// and may have several lines.
 fn damaged(_: FrameDecoderError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the compressed data is damaged or incomplete")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the compressed data is damaged or incomplete",
+    )
 }
 
 impl<R: Read> Read for ZstdReader<R> {
@@ -93,7 +106,10 @@ impl<R: Read> Read for ZstdReader<R> {
             self.in_frame = false;
             let expected = self.decoder.get_checksum_from_data();
             if expected.is_some() && expected != self.decoder.get_calculated_checksum() {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the checksum is wrong"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the checksum is wrong",
+                ));
             }
         }
     }
@@ -106,11 +122,17 @@ mod tests {
 
     #[test]
     fn what_precedes_the_damage_is_read() {
-        let text: Vec<u8> = (0..50_000).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        let text: Vec<u8> = (0..50_000)
+            .flat_map(|n| format!("line {n}\n").into_bytes())
+            .collect();
         let whole = compress_to_vec(&text[..], CompressionLevel::Fastest);
         let mut damaged = whole.clone();
         damaged[whole.len() / 2..].fill(0xff);
-        for source in [&whole[..whole.len() / 2], &whole[..whole.len() - 1], &damaged] {
+        for source in [
+            &whole[..whole.len() / 2],
+            &whole[..whole.len() - 1],
+            &damaged,
+        ] {
             let mut out = Vec::new();
             let error = ZstdReader::new(source).read_to_end(&mut out).unwrap_err();
             assert!(error.to_string().contains("damaged"), "{error}");

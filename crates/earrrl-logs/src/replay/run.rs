@@ -68,7 +68,10 @@ impl Replay {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_timeline(self) -> Self {
-        Self { timeline: Some(Timeline::new(self.trials.len())), ..self }
+        Self {
+            timeline: Some(Timeline::new(self.trials.len())),
+            ..self
+        }
     }
 
     /// Judges each request under every rule.
@@ -91,7 +94,9 @@ impl Replay {
     /// Prefetches the clients' states. These reads do not depend on each other, so their cache
     /// misses overlap, which those of decisions do not.
     fn fetch(&self, requests: &[LoggedRequest]) {
-        let counts = requests.iter().map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
+        let counts = requests
+            .iter()
+            .map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
         black_box(counts.fold(0, |seen, count| seen ^ count));
         self.trials.iter().for_each(|trial| trial.fetch(requests));
     }
@@ -100,7 +105,10 @@ impl Replay {
     #[inline]
     fn judge(&mut self, request: LoggedRequest) {
         let now = self.count(&request);
-        let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
+        let mut counts = self
+            .timeline
+            .as_mut()
+            .map(|timeline| timeline.at(now.get()));
         if let Some(counts) = &mut counts {
             counts[0] += 1;
         }
@@ -139,7 +147,10 @@ impl Replay {
         mut take: impl FnMut(usize, Decision) -> Result<(), E>,
     ) -> Result<(), E> {
         let now = self.count(&request);
-        let mut counts = self.timeline.as_mut().map(|timeline| timeline.at(now.get()));
+        let mut counts = self
+            .timeline
+            .as_mut()
+            .map(|timeline| timeline.at(now.get()));
         if let Some(counts) = &mut counts {
             counts[0] += 1;
         }

@@ -26,7 +26,12 @@ pub struct Timeline {
 impl Timeline {
     /// Creates a timeline without counts, for this number of rules.
     pub fn new(rules: usize) -> Self {
-        Self { start: 0, width: SECOND, counts: Vec::new(), rules }
+        Self {
+            start: 0,
+            width: SECOND,
+            counts: Vec::new(),
+            rules,
+        }
     }
 
     /// Returns the counts of the interval that contains `time`, which must not be before the first
@@ -53,7 +58,9 @@ impl Timeline {
         for place in 0..self.counts.len() / 2 + self.counts.len() % 2 {
             let mut row = std::mem::take(&mut self.counts[2 * place]);
             if let Some(next) = self.counts.get(2 * place + 1) {
-                row.iter_mut().zip(next).for_each(|(sum, count)| *sum += count);
+                row.iter_mut()
+                    .zip(next)
+                    .for_each(|(sum, count)| *sum += count);
             }
             self.counts[place] = row;
         }

@@ -42,12 +42,19 @@ pub struct Offender {
 impl Trial {
     /// Creates a trial that has judged no requests.
     pub fn new(rule: Rule) -> Self {
-        Self { rule, denied: 0, states: Vec::new(), denials: Vec::new() }
+        Self {
+            rule,
+            denied: 0,
+            states: Vec::new(),
+            denials: Vec::new(),
+        }
     }
 
     /// Prefetches the states of the clients whose requests are judged next.
     pub(crate) fn fetch(&self, requests: &[LoggedRequest]) {
-        let states = requests.iter().filter_map(|r| self.states.get(r.client as usize));
+        let states = requests
+            .iter()
+            .filter_map(|r| self.states.get(r.client as usize));
         black_box(states.fold(0, |seen, state| seen ^ u64::from(state.is_some())));
     }
 
@@ -66,7 +73,10 @@ impl Trial {
     /// Judges a request of the client with this number, and returns the decision.
     pub fn decide(&mut self, client: u32, now: Nanos, cost: Cost) -> Decision {
         let state = slot(&mut self.states, client);
-        let (after, decision) = self.rule.limit().decide(state.take(), now, cost, Mode::Check);
+        let (after, decision) = self
+            .rule
+            .limit()
+            .decide(state.take(), now, cost, Mode::Check);
         *state = after;
         if !decision.allowed {
             self.deny(client);
@@ -87,9 +97,12 @@ impl Trial {
     /// Returns the clients with the most denied requests, at most `most` of them. Clients with
     /// equal numbers come in the order of their first requests.
     pub(crate) fn offenders(&self, most: usize) -> Vec<Offender> {
-        let denied = (0u32..).zip(&self.denials).filter(|(_, denied)| **denied > 0);
-        let mut offenders: Vec<Offender> =
-            denied.map(|(client, &denied)| Offender { client, denied }).collect();
+        let denied = (0u32..)
+            .zip(&self.denials)
+            .filter(|(_, denied)| **denied > 0);
+        let mut offenders: Vec<Offender> = denied
+            .map(|(client, &denied)| Offender { client, denied })
+            .collect();
         offenders.sort_by_key(|offender| std::cmp::Reverse(offender.denied));
         offenders.truncate(most);
         offenders

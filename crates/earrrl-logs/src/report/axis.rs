@@ -96,7 +96,9 @@ pub fn over_time(
 pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     let greatest = rates.fold(0.0, f64::max);
     let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
-    let unit = units.into_iter().find(|(seconds, _)| greatest * seconds >= 0.05);
+    let unit = units
+        .into_iter()
+        .find(|(seconds, _)| greatest * seconds >= 0.05);
     unit.unwrap_or((86_400.0, "a day"))
 }
 
@@ -108,7 +110,11 @@ pub(crate) fn written_rate(rate: f64) -> String {
 
 /// Writes a number with three significant digits, but never fewer than its integer part has.
 pub(crate) fn three_digits(number: f64) -> String {
-    let decimals = if number <= 0.0 { 0 } else { (2 - number.log10().floor() as i32).clamp(0, 6) };
+    let decimals = if number <= 0.0 {
+        0
+    } else {
+        (2 - number.log10().floor() as i32).clamp(0, 6)
+    };
     let text = format!("{number:.*}", decimals as usize);
     match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),

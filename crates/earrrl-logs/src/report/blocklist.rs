@@ -67,7 +67,10 @@ pub fn write_blocklist(
 ) -> io::Result<usize> {
     let (blocklist, left_out) = Blocklist::of(summary);
     let expires = time::written(end_of_block(now, expiry));
-    writeln!(out, "# Clients that `earrrl replay` would have limited; expires {expires} UTC")?;
+    writeln!(
+        out,
+        "# Clients that `earrrl replay` would have limited; expires {expires} UTC"
+    )?;
     let seconds = expiry.as_secs().max(1);
     match blocker {
         Blocker::Nginx => write_nginx(out, &blocklist)?,
@@ -90,12 +93,21 @@ impl Blocklist {
     /// Returns the addresses of all clients that any rule has limited, and the number of limited
     /// clients that are not addresses.
     fn of(summary: &Summary<'_>) -> (Self, usize) {
-        let offenders = summary.replay.trials.iter().flat_map(|trial| trial.offenders(usize::MAX));
+        let offenders = summary
+            .replay
+            .trials
+            .iter()
+            .flat_map(|trial| trial.offenders(usize::MAX));
         let clients: BTreeSet<u32> = offenders.map(|offender| offender.client).collect();
         let address = |client: &u32| network(summary.reader.clients.key(*client));
-        let left_out = clients.iter().filter(|client| address(client).is_none()).count();
+        let left_out = clients
+            .iter()
+            .filter(|client| address(client).is_none())
+            .count();
         let networks: BTreeSet<Network> = clients.iter().filter_map(address).collect();
-        let (v4, v6) = networks.into_iter().partition(|(address, _)| address.is_ipv4());
+        let (v4, v6) = networks
+            .into_iter()
+            .partition(|(address, _)| address.is_ipv4());
         (Self { v4, v6 }, left_out)
     }
 }
@@ -139,7 +151,10 @@ const NFT_CHAIN: &str = "    chain input {
 ";
 
 fn write_nft(out: &mut impl Write, blocklist: &Blocklist, seconds: u64) -> io::Result<()> {
-    writeln!(out, "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{")?;
+    writeln!(
+        out,
+        "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{"
+    )?;
     write_nft_set(out, ("limited4", "ipv4_addr"), &blocklist.v4, seconds)?;
     write_nft_set(out, ("limited6", "ipv6_addr"), &blocklist.v6, seconds)?;
     out.write_all(NFT_CHAIN.as_bytes())
@@ -151,11 +166,18 @@ fn write_nft_set(
     networks: &[Network],
     seconds: u64,
 ) -> io::Result<()> {
-    writeln!(out, "    set {name} {{\n        type {kind}; flags interval, timeout; auto-merge;")?;
+    writeln!(
+        out,
+        "    set {name} {{\n        type {kind}; flags interval, timeout; auto-merge;"
+    )?;
     if !networks.is_empty() {
         let element = |network| format!("            {} timeout {seconds}s", text(network));
         let elements: Vec<String> = networks.iter().map(element).collect();
-        writeln!(out, "        elements = {{\n{}\n        }}", elements.join(",\n"))?;
+        writeln!(
+            out,
+            "        elements = {{\n{}\n        }}",
+            elements.join(",\n")
+        )?;
     }
     writeln!(out, "    }}")
 }
@@ -198,7 +220,9 @@ pub fn write_limited_csv(
     writeln!(out, "client,denied,requests,expires,rule")?;
     for trial in &summary.replay.trials {
         for offender in trial.offenders(usize::MAX) {
-            let client = summary.names.exact(&summary.reader.clients, offender.client);
+            let client = summary
+                .names
+                .exact(&summary.reader.clients, offender.client);
             let requests = summary.replay.requests(offender.client);
             let (denied, expires) = (offender.denied, until / time::SECOND);
             let (client, rule) = (quoted(&client), quoted(&trial.rule.to_string()));
@@ -211,7 +235,11 @@ pub fn write_limited_csv(
 /// Returns a value as a CSV field. A value that begins like a formula is changed, since a
 /// spreadsheet would execute it.
 fn quoted(value: &str) -> String {
-    let guard = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
+    let guard = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        "'"
+    } else {
+        ""
+    };
     if guard.is_empty() && !value.contains([',', '"', '\n', '\r']) {
         return value.to_owned();
     }
@@ -222,7 +250,9 @@ fn quoted(value: &str) -> String {
 /// network of all addresses.
 fn network(key: &[u8]) -> Option<Network> {
     let key = std::str::from_utf8(key).ok()?;
-    let (address, prefix) = key.split_once('/').map_or((key, None), |(a, p)| (a, Some(p)));
+    let (address, prefix) = key
+        .split_once('/')
+        .map_or((key, None), |(a, p)| (a, Some(p)));
     let address: IpAddr = address.parse().ok()?;
     let whole = if address.is_ipv4() { 32 } else { 128 };
     let prefix = prefix.map_or(Some(whole), |prefix| prefix.parse().ok())?;

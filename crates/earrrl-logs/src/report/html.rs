@@ -56,8 +56,9 @@ pub fn write(
     write_start(out, summary.reader, replay.events, (from, replay.now.get()))?;
     write_comparison(out, summary)?;
     let rules = replay.trials.iter().map(|trial| &trial.rule);
-    let measured: Vec<MeasuredRule> =
-        rules.map(|rule| MeasuredRule::of(rule, held.requests())).collect();
+    let measured: Vec<MeasuredRule> = rules
+        .map(|rule| MeasuredRule::of(rule, held.requests()))
+        .collect();
     writeln!(
         out,
         "<h2>Clients by their peak rate</h2>\n<p class=\"faint\">As each rule measures it if it stops \
@@ -76,9 +77,18 @@ fn write_comparison(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<(
     let rows = summary.replay.trials.iter().map(|trial| {
         let limited = trial.clients_limited().to_string();
         let rule = Html(trial.rule.to_string()).to_string();
-        vec![rule, trial.denied.to_string(), share(trial.denied, events), limited]
+        vec![
+            rule,
+            trial.denied.to_string(),
+            share(trial.denied, events),
+            limited,
+        ]
     });
-    write_table(out, &["rule", "denied", "share denied", "clients limited"], rows)
+    write_table(
+        out,
+        &["rule", "denied", "share denied", "clients limited"],
+        rows,
+    )
 }
 
 fn write_rule(
@@ -98,7 +108,10 @@ fn write_rule(
         trial.clients_limited(),
         counted(summary.reader.clients.len() as u64, "client"),
     )?;
-    write_figure(out, &over_time(timeline, 0, &[("permitted".into(), place + 1, place)], WIDE))?;
+    write_figure(
+        out,
+        &over_time(timeline, 0, &[("permitted".into(), place + 1, place)], WIDE),
+    )?;
     let offenders = trial.offenders(TOP);
     if offenders.is_empty() {
         return writeln!(out, "<p>Nobody is denied.</p>");
@@ -134,7 +147,11 @@ fn write_offender(
         out,
         "<section><h3>{}</h3>\n<p>{} of {} denied ({}), {} to {}.<br>Peak {}, {} times the limit, at {}.\
          <br>First seen {}, last seen {}.</p>",
-        Html(summary.names.printable(&summary.reader.clients, offender.client)),
+        Html(
+            summary
+                .names
+                .printable(&summary.reader.clients, offender.client)
+        ),
         offender.denied,
         counted(requests, "request"),
         percent(offender.denied, requests),

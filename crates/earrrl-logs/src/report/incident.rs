@@ -44,19 +44,31 @@ pub(super) fn incidents<I: Iterator<Item = LoggedRequest>>(
     requests: impl Fn() -> I,
 ) -> Vec<Incident> {
     let mut denials = vec![Vec::new(); clients.len()];
-    each((rule.limit(), Mode::Check), clients, requests(), |place, request, _, decision| {
-        if !decision.allowed {
-            denials[place].push(request.time);
-        }
-    });
+    each(
+        (rule.limit(), Mode::Check),
+        clients,
+        requests(),
+        |place, request, _, decision| {
+            if !decision.allowed {
+                denials[place].push(request.time);
+            }
+        },
+    );
     let peaks = clients.iter().map(|&client| measured.client(client).peak);
-    let mut incidents: Vec<Incident> =
-        denials.iter().zip(peaks).map(|(times, peak)| Incident::new(times, peak)).collect();
+    let mut incidents: Vec<Incident> = denials
+        .iter()
+        .zip(peaks)
+        .map(|(times, peak)| Incident::new(times, peak))
+        .collect();
     let limit = &measured.limit;
-    let states =
-        each((limit, Mode::Charge), clients, requests(), |place, request, before, decision| {
+    let states = each(
+        (limit, Mode::Charge),
+        clients,
+        requests(),
+        |place, request, before, decision| {
             incidents[place].add(limit, request, before, decision.rate.unwrap_or(0.0));
-        });
+        },
+    );
     for (incident, state) in incidents.iter_mut().zip(&states) {
         incident.close_until(incident.rates.len(), limit, state.as_ref());
     }
@@ -106,7 +118,9 @@ impl Incident {
     }
 
     fn add(&mut self, limit: &Limit, request: LoggedRequest, before: Option<&State>, rate: f64) {
-        let Some(since) = request.time.checked_sub(self.shown.0) else { return };
+        let Some(since) = request.time.checked_sub(self.shown.0) else {
+            return;
+        };
         let place = (since / self.step) as usize;
         self.close_until(place, limit, before);
         if let Some(greatest) = self.rates.get_mut(place) {
@@ -139,7 +153,10 @@ impl Incident {
         let seconds = |time: u64| time as f64 / SECOND as f64;
         let points = self.rates.iter().enumerate().flat_map(|(place, rate)| {
             let start = self.shown.0 + place as u64 * self.step;
-            [(seconds(start), rate * per), (seconds(start + self.step), rate * per)]
+            [
+                (seconds(start), rate * per),
+                (seconds(start + self.step), rate * per),
+            ]
         });
         let ends = [self.shown.0, self.shown.1].map(|time| (seconds(time), limit * per));
         Figure {
@@ -163,7 +180,9 @@ impl Incident {
 fn densest(times: &[u64]) -> (u64, u64) {
     let many = ((times.len() as f64 * SHOWN).ceil() as usize).max(1);
     let stretches = times.windows(many).map(|times| (times[0], times[many - 1]));
-    stretches.min_by_key(|(from, to)| to - from).unwrap_or_default()
+    stretches
+        .min_by_key(|(from, to)| to - from)
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -174,7 +193,9 @@ mod tests {
     fn a_figure_shows_when_most_was_denied() {
         let rule: Rule = "fixed-window 2/1m".parse().unwrap();
         // Three requests at the start; two days later five a second for twenty seconds.
-        let times = [0, 1, 2].into_iter().chain((0..100).map(|nth| 172_800 + nth / 5));
+        let times = [0, 1, 2]
+            .into_iter()
+            .chain((0..100).map(|nth| 172_800 + nth / 5));
         let requests: Vec<LoggedRequest> = times
             .map(|secs| LoggedRequest {
                 time: (1_700_000_000 + secs) * SECOND,
@@ -185,7 +206,10 @@ mod tests {
         let measured = MeasuredRule::of(&rule, requests.iter().copied());
         let found = incidents(&rule, &measured, &[7], || requests.iter().copied());
         let (start, incident) = (1_700_000_000 * SECOND, &found[0]);
-        assert_eq!(incident.denied, (start + 2 * SECOND, start + 172_819 * SECOND));
+        assert_eq!(
+            incident.denied,
+            (start + 2 * SECOND, start + 172_819 * SECOND)
+        );
         let day = start + 172_800 * SECOND;
         assert!(incident.shown.0 <= day && incident.shown.0 > day - 10 * SECOND);
         assert!(incident.shown.1 > day + 17 * SECOND && incident.shown.1 < day + 30 * SECOND);
@@ -221,6 +245,9 @@ mod tests {
     fn the_densest_stretch() {
         assert_eq!(densest(&[]), (0, 0));
         assert_eq!(densest(&[5]), (5, 5));
-        assert_eq!(densest(&[0, 100, 101, 102, 103, 104, 105, 106, 107, 108]), (100, 108));
+        assert_eq!(
+            densest(&[0, 100, 101, 102, 103, 104, 105, 106, 107, 108]),
+            (100, 108)
+        );
     }
 }

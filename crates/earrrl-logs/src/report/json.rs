@@ -38,7 +38,11 @@ use crate::text::printable_json;
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
-    let Summary { reader, replay, names } = summary;
+    let Summary {
+        reader,
+        replay,
+        names,
+    } = summary;
     let skipped: Vec<Value> = reader
         .skips
         .by_reason()
@@ -51,7 +55,11 @@ pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
         })
         .collect();
     let formats: Vec<_> = reader.formats.iter().map(|format| format.name()).collect();
-    let rules: Vec<Value> = replay.trials.iter().map(|trial| rule(summary, trial)).collect();
+    let rules: Vec<Value> = replay
+        .trials
+        .iter()
+        .map(|trial| rule(summary, trial))
+        .collect();
     let object = json!({
         "lines": {
             "read": reader.lines,
@@ -66,11 +74,19 @@ pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
         "to": replay.from.map(|_| replay.now.get() as f64 / 1e9),
         "rules": rules,
     });
-    writeln!(out, "{}", printable_json(serde_json::to_string_pretty(&object)?))
+    writeln!(
+        out,
+        "{}",
+        printable_json(serde_json::to_string_pretty(&object)?)
+    )
 }
 
 fn rule(summary: &Summary<'_>, trial: &Trial) -> Value {
-    let Summary { reader, replay, names } = summary;
+    let Summary {
+        reader,
+        replay,
+        names,
+    } = summary;
     let top = trial.offenders(TOP).into_iter().map(|offender| {
         json!({
             "key": names.exact(&reader.clients, offender.client),

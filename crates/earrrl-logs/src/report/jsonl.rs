@@ -29,7 +29,11 @@ pub fn write(
     (rule, cost): (usize, Cost),
     decision: &Decision,
 ) -> io::Result<()> {
-    write!(out, r#"{{"t":{},"key":{key},"rule":{rule},"cost":{cost},"#, Seconds(time.into()))?;
+    write!(
+        out,
+        r#"{{"t":{},"key":{key},"rule":{rule},"cost":{cost},"#,
+        Seconds(time.into())
+    )?;
     write!(out, r#""allowed":{},"#, decision.allowed)?;
     write_figures(out, decision)
 }
@@ -49,7 +53,11 @@ pub fn write_figures(out: &mut impl Write, decision: &Decision) -> io::Result<()
         Some(wait) => write!(out, "{}", Seconds(wait.as_nanos()))?,
         None => write!(out, "null")?,
     }
-    writeln!(out, r#","reset_after":{}}}"#, Seconds(decision.reset_after.as_nanos()))
+    writeln!(
+        out,
+        r#","reset_after":{}}}"#,
+        Seconds(decision.reset_after.as_nanos())
+    )
 }
 
 /// A duration in nanoseconds that is displayed in seconds, exactly and without superfluous digits.

@@ -36,7 +36,10 @@ pub(super) struct History {
 impl MeasuredRule {
     /// Measures the rates of all requests under a rule.
     pub(super) fn of(rule: &Rule, requests: impl Iterator<Item = LoggedRequest>) -> Self {
-        let mut measured = Self { limit: measuring(rule.limit()), clients: Vec::new() };
+        let mut measured = Self {
+            limit: measuring(rule.limit()),
+            clients: Vec::new(),
+        };
         requests.for_each(|request| measured.add(request));
         measured
     }
@@ -49,7 +52,8 @@ impl MeasuredRule {
         let client = &mut self.clients[place];
         let now = Nanos::new(request.time);
         let (state, decision) =
-            self.limit.decide(client.state.take(), now, request.cost, Mode::Charge);
+            self.limit
+                .decide(client.state.take(), now, request.cost, Mode::Charge);
         client.state = state;
         if client.last == 0 {
             client.first = request.time;
@@ -63,7 +67,10 @@ impl MeasuredRule {
 
     /// Returns the history of the client with this number.
     pub(super) fn client(&self, number: u32) -> History {
-        self.clients.get(number as usize).cloned().unwrap_or_default()
+        self.clients
+            .get(number as usize)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Returns the greatest rates of all clients that were seen, in descending order.
@@ -78,7 +85,9 @@ impl MeasuredRule {
 /// Returns a limit that measures a rate: for a token bucket, which measures none, a recent average
 /// with the same refill rate and the bucket's fill time as its period.
 fn measuring(limit: &Limit) -> Limit {
-    let Limit::TokenBucket(bucket) = limit else { return *limit };
+    let Limit::TokenBucket(bucket) = limit else {
+        return *limit;
+    };
     let fill = std::time::Duration::try_from_secs_f64(bucket.fill_secs()).unwrap_or_default();
     RecentAverage::with_period(bucket.refill(), fill)
         .map_or(*limit, |average| average.with_policy(Policy::Strict).into())
@@ -87,28 +96,51 @@ fn measuring(limit: &Limit) -> Limit {
 /// Draws how many clients reach each rate under each rule, with a dashed line at the rule's limit.
 pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u32, u32)) -> Figure {
     let peaks: Vec<Vec<f64>> = measured.iter().map(MeasuredRule::peaks).collect();
-    let limits = replay.trials.iter().map(|trial| trial.rule.limit().per_second());
+    let limits = replay
+        .trials
+        .iter()
+        .map(|trial| trial.rule.limit().per_second());
     let limits: Vec<f64> = limits.collect();
-    let all = || peaks.iter().flatten().chain(&limits).copied().filter(|rate| *rate > 0.0);
+    let all = || {
+        peaks
+            .iter()
+            .flatten()
+            .chain(&limits)
+            .copied()
+            .filter(|rate| *rate > 0.0)
+    };
     let (per, unit) = per(limits.iter().copied());
     let greatest = all().fold(f64::MIN_POSITIVE, f64::max);
     let lowest = limits.iter().copied().fold(greatest, f64::min);
     let least = all().fold(greatest, f64::min).max(lowest * DEEPEST);
     let span = ((least * per / 1.5).log10(), (greatest * per * 2.0).log10());
-    let series = peaks.iter().zip(&replay.trials).enumerate().map(|(place, (peaks, trial))| {
-        Series::new(trial.rule.to_string(), place, curve(peaks, per, span))
-    });
-    let marks = replay.trials.iter().zip(&limits).enumerate().map(|(place, (trial, limit))| {
-        let above = trial.clients_limited();
-        Mark {
-            at: (limit * per).log10(),
-            colour: Some(place),
-            text: format!("limit {place}: {above} above", place = place + 1),
-        }
-    });
+    let series = peaks
+        .iter()
+        .zip(&replay.trials)
+        .enumerate()
+        .map(|(place, (peaks, trial))| {
+            Series::new(trial.rule.to_string(), place, curve(peaks, per, span))
+        });
+    let marks = replay
+        .trials
+        .iter()
+        .zip(&limits)
+        .enumerate()
+        .map(|(place, (trial, limit))| {
+            let above = trial.clients_limited();
+            Mark {
+                at: (limit * per).log10(),
+                colour: Some(place),
+                text: format!("limit {place}: {above} above", place = place + 1),
+            }
+        });
     Figure {
         title: String::new(),
-        x: Across { label: format!("peak rate, {unit}"), span, ticks: Ticks::Powers },
+        x: Across {
+            label: format!("peak rate, {unit}"),
+            span,
+            ticks: Ticks::Powers,
+        },
         panels: vec![Panel {
             y_label: "clients that reach it".into(),
             marks: marks.collect(),
@@ -167,13 +199,23 @@ mod tests {
         let rule: Rule = "fixed-window 3/1m".parse().unwrap();
         let client = MeasuredRule::of(&rule, requests(&[1.0, 2.0, 300.0])).client(0);
         let second = |time: u64| (time - 1_000_000_000_000_000_000) / 1_000_000_000;
-        assert_eq!([client.first, client.peak.1, client.last].map(second), [1, 2, 300]);
+        assert_eq!(
+            [client.first, client.peak.1, client.last].map(second),
+            [1, 2, 300]
+        );
     }
 
     #[test]
     fn a_curve_descends_from_all_clients_to_none() {
         let points = curve(&[10.0, 1.0, 0.0], 1.0, (-1.0, 2.0));
-        let steps = [(-1.0, 3.0), (-1.0, 3.0), (-1.0, 2.0), (0.0, 2.0), (0.0, 1.0), (1.0, 1.0)];
+        let steps = [
+            (-1.0, 3.0),
+            (-1.0, 3.0),
+            (-1.0, 2.0),
+            (0.0, 2.0),
+            (0.0, 1.0),
+            (1.0, 1.0),
+        ];
         assert_eq!(points, [&steps[..], &[(1.0, 0.0)]].concat());
     }
 }

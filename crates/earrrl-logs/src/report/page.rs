@@ -56,10 +56,16 @@ pub fn write_end(out: &mut impl Write) -> io::Result<()> {
 
 /// Returns a sentence with the reasons for skipped lines, or nothing if no line was skipped.
 fn reasons(reader: &LogReader) -> String {
-    let reasons =
-        reader.skips.by_reason().map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
+    let reasons = reader
+        .skips
+        .by_reason()
+        .map(|(skip, lines, _)| format!("{lines} {}", skip.reason()));
     let reasons: Vec<String> = reasons.collect();
-    if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
+    if reasons.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", reasons.join(", "))
+    }
 }
 
 /// Writes an HTML table, whose first column is aligned left.
@@ -71,11 +77,19 @@ pub fn write_table(
     header: &[&str],
     rows: impl Iterator<Item = Vec<String>>,
 ) -> io::Result<()> {
-    let header: String =
-        header.iter().map(|cell| format!("<th scope=\"col\">{cell}</th>")).collect();
-    writeln!(out, "<div class=\"scroll\"><table><thead><tr>{header}</tr></thead><tbody>")?;
+    let header: String = header
+        .iter()
+        .map(|cell| format!("<th scope=\"col\">{cell}</th>"))
+        .collect();
+    writeln!(
+        out,
+        "<div class=\"scroll\"><table><thead><tr>{header}</tr></thead><tbody>"
+    )?;
     for cells in rows {
-        let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        let cells: String = cells
+            .iter()
+            .map(|cell| format!("<td>{cell}</td>"))
+            .collect();
         writeln!(out, "<tr>{cells}</tr>")?;
     }
     writeln!(out, "</tbody></table></div>")
@@ -101,6 +115,10 @@ pub fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
     let svg = plot::svg(figure, None).map_err(io::Error::other)?;
     // An SVG within a page must not have an XML declaration.
     let start = svg.find("<svg").unwrap_or(0);
-    let class = if figure.size.0 > HALF.0 { "scroll wide" } else { "scroll" };
+    let class = if figure.size.0 > HALF.0 {
+        "scroll wide"
+    } else {
+        "scroll"
+    };
     writeln!(out, "<div class=\"{class}\">{}</div>", &svg[start..])
 }

@@ -36,7 +36,14 @@ use crate::text::{percent, write_rows};
 /// Returns the writer's error if writing fails.
 pub fn write(out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
     let replay = summary.replay;
-    let header = ["events", "clients", "denied", "limited", "share denied", "rule"];
+    let header = [
+        "events",
+        "clients",
+        "denied",
+        "limited",
+        "share denied",
+        "rule",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for trial in &replay.trials {
         rows.push([
@@ -69,7 +76,9 @@ fn write_offenders(out: &mut impl Write, summary: &Summary<'_>, trial: &Trial) -
             offender.denied.to_string(),
             requests.to_string(),
             percent(offender.denied, requests),
-            summary.names.printable(&summary.reader.clients, offender.client),
+            summary
+                .names
+                .printable(&summary.reader.clients, offender.client),
         ]);
     }
     write_rows(out, "  ", &rows)

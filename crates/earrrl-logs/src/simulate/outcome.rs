@@ -43,36 +43,58 @@ impl SimulatedOutcome {
     /// # Errors
     /// Returns an error if the scenario has too many requests.
     pub fn of(scenario: &Scenario) -> Result<Vec<Self>, RuleError> {
-        scenario.rules.iter().map(|rule| Self::of_rule(scenario, rule)).collect()
+        scenario
+            .rules
+            .iter()
+            .map(|rule| Self::of_rule(scenario, rule))
+            .collect()
     }
 
     fn of_rule(scenario: &Scenario, rule: &Rule) -> Result<Self, RuleError> {
         let clients = &scenario.clients;
         let mut tallies = vec![ClientRun::default(); clients.len()];
         let mut attempts = Vec::new();
-        run(rule, clients, scenario.seed(), scenario.duration(), |attempt| {
-            let (time, allowed) = (attempt.time.get() as f64 / 1e9, attempt.decision.allowed);
-            let tally = &mut tallies[attempt.client];
-            tally.asked += 1;
-            tally.permitted += u64::from(allowed);
-            if !allowed {
-                tally.first_denied.get_or_insert(time);
-                tally.last_denied = Some(time);
-            }
-            attempts.push((time, allowed));
-        })?;
-        Ok(Self { rule: rule.clone(), tallies, attempts })
+        run(
+            rule,
+            clients,
+            scenario.seed(),
+            scenario.duration(),
+            |attempt| {
+                let (time, allowed) = (attempt.time.get() as f64 / 1e9, attempt.decision.allowed);
+                let tally = &mut tallies[attempt.client];
+                tally.asked += 1;
+                tally.permitted += u64::from(allowed);
+                if !allowed {
+                    tally.first_denied.get_or_insert(time);
+                    tally.last_denied = Some(time);
+                }
+                attempts.push((time, allowed));
+            },
+        )?;
+        Ok(Self {
+            rule: rule.clone(),
+            tallies,
+            attempts,
+        })
     }
 
     /// Returns the totals of all clients.
     pub(super) fn totals(&self) -> ClientRun {
-        let denied = || self.tallies.iter().filter(|tally| tally.first_denied.is_some());
+        let denied = || {
+            self.tallies
+                .iter()
+                .filter(|tally| tally.first_denied.is_some())
+        };
         let sum = |count: fn(&ClientRun) -> u64| self.tallies.iter().map(count).sum();
         ClientRun {
             asked: sum(|tally| tally.asked),
             permitted: sum(|tally| tally.permitted),
-            first_denied: denied().filter_map(|tally| tally.first_denied).reduce(f64::min),
-            last_denied: denied().filter_map(|tally| tally.last_denied).reduce(f64::max),
+            first_denied: denied()
+                .filter_map(|tally| tally.first_denied)
+                .reduce(f64::min),
+            last_denied: denied()
+                .filter_map(|tally| tally.last_denied)
+                .reduce(f64::max),
         }
     }
 
@@ -103,8 +125,16 @@ pub fn write_table(
     scenario: &Scenario,
     outcomes: &[SimulatedOutcome],
 ) -> io::Result<()> {
-    let header =
-        ["asked", "permitted", "share", "first denied", "last denied", "client", "at once", "rule"];
+    let header = [
+        "asked",
+        "permitted",
+        "share",
+        "first denied",
+        "last denied",
+        "client",
+        "at once",
+        "rule",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for outcome in outcomes {
         // A client with several phases has one tally, under its first phase. The other phases have
@@ -142,13 +172,19 @@ pub fn write_table(
 /// # Errors
 /// Returns the writer's error, or an error if the scenario has too many requests.
 pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
-    writeln!(out, "rule,time,client,cost,allowed,rate,remaining,retry_after")?;
+    writeln!(
+        out,
+        "rule,time,client,cost,allowed,rate,remaining,retry_after"
+    )?;
     for rule in &scenario.rules {
         let mut written = Ok(());
         let each = |attempt: &earrrl::sim::Attempt<'_>| {
             let name = &scenario.clients[attempt.client].name;
             let decision = attempt.decision;
-            let rate = decision.rate.map(|rate| rate.to_string()).unwrap_or_default();
+            let rate = decision
+                .rate
+                .map(|rate| rate.to_string())
+                .unwrap_or_default();
             let wait = decision.retry_after.duration();
             let wait = wait.map_or("never".into(), |wait| wait.as_secs_f64().to_string());
             if written.is_ok() {
@@ -164,8 +200,14 @@ pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
                 );
             }
         };
-        run(rule, &scenario.clients, scenario.seed(), scenario.duration(), each)
-            .map_err(|error| io::Error::other(error.to_string()))?;
+        run(
+            rule,
+            &scenario.clients,
+            scenario.seed(),
+            scenario.duration(),
+            each,
+        )
+        .map_err(|error| io::Error::other(error.to_string()))?;
         written?;
     }
     Ok(())
@@ -195,7 +237,10 @@ fn csv_field(text: &str) -> String {
 pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
     let end = scenario.duration().as_secs_f64();
     // Clients that react to denials send different requests under each rule.
-    let asked: Vec<usize> = outcomes.iter().map(|outcome| outcome.attempts.len()).collect();
+    let asked: Vec<usize> = outcomes
+        .iter()
+        .map(|outcome| outcome.attempts.len())
+        .collect();
     let alike = asked.windows(2).all(|pair| pair[0] == pair[1]);
     let mut series = Vec::new();
     for (place, outcome) in outcomes.iter().enumerate() {
@@ -208,11 +253,32 @@ pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
             series.push(asked.with_stroke(Stroke::Dashed));
         }
         let permitted = outcome.cumulative(true, end);
-        series.push(Series::new(format!("permitted by {}", outcome.rule), place, permitted));
+        series.push(Series::new(
+            format!("permitted by {}", outcome.rule),
+            place,
+            permitted,
+        ));
     }
-    let last = series.iter().filter_map(|series| series.points.last().copied());
-    let mut notes: Vec<Note> = last.map(|at| Note { at, text: at.1.to_string() }).collect();
+    let last = series
+        .iter()
+        .filter_map(|series| series.points.last().copied());
+    let mut notes: Vec<Note> = last
+        .map(|at| Note {
+            at,
+            text: at.1.to_string(),
+        })
+        .collect();
     notes.dedup_by(|one, other| one.text == other.text);
-    let panel = Panel { y_label: "requests so far".into(), series, notes, ..Panel::default() };
-    Figure { title: String::new(), x: Across::seconds(end), panels: vec![panel], size: (640, 440) }
+    let panel = Panel {
+        y_label: "requests so far".into(),
+        series,
+        notes,
+        ..Panel::default()
+    };
+    Figure {
+        title: String::new(),
+        x: Across::seconds(end),
+        panels: vec![panel],
+        size: (640, 440),
+    }
 }

@@ -64,14 +64,22 @@ impl Scenario {
     pub fn with(mut self, other: Self) -> Self {
         self.rules.extend(other.rules);
         self.clients.extend(other.clients);
-        Self { duration: other.duration.or(self.duration), seed: other.seed.or(self.seed), ..self }
+        Self {
+            duration: other.duration.or(self.duration),
+            seed: other.seed.or(self.seed),
+            ..self
+        }
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let problem = |error: &dyn std::fmt::Display| format!("{name}: {error}");
         match name {
-            "rule" => self.rules.push(value.parse().map_err(|error| problem(&error))?),
-            "client" => self.clients.push(value.parse().map_err(|error| problem(&error))?),
+            "rule" => self
+                .rules
+                .push(value.parse().map_err(|error| problem(&error))?),
+            "client" => self
+                .clients
+                .push(value.parse().map_err(|error| problem(&error))?),
             "duration" if self.duration.is_some() => return Err(problem(&"is there twice")),
             "duration" => {
                 self.duration = Some(parse_time(value).map_err(|error| problem(&error))?);
@@ -99,7 +107,11 @@ impl Scenario {
 /// Returns an error without the name of the field.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = earrrl::parse_duration(text).map_err(|error| error.to_string())?;
-    if time.is_zero() { Err("expected a time above 0".to_owned()) } else { Ok(time) }
+    if time.is_zero() {
+        Err("expected a time above 0".to_owned())
+    } else {
+        Ok(time)
+    }
 }
 
 impl FromStr for Scenario {
@@ -113,7 +125,9 @@ impl FromStr for Scenario {
             // The names of clients are written to terminals.
             if let Some(control) = line.chars().find(|one| one.is_control() && *one != '\t') {
                 let shown = control.escape_debug();
-                return Err(format!("line {number}: the control character {shown} is not allowed"));
+                return Err(format!(
+                    "line {number}: the control character {shown} is not allowed"
+                ));
             }
             if line.is_empty() {
                 continue;
@@ -142,10 +156,16 @@ mod tests {
             ("client = a", "line 1: client: column 2"),
             ("duration = 5", "line 1: duration: `5` is not a duration"),
             ("duration = 0s", "line 1: duration: expected a time above 0"),
-            ("duration = 5s\nduration = 6s", "line 2: duration: is there twice"),
+            (
+                "duration = 5s\nduration = 6s",
+                "line 2: duration: is there twice",
+            ),
             ("seed = 1\nseed = 1", "line 2: seed: is there twice"),
             ("seed = -1", "line 1: seed: `-1` is not a whole number"),
-            ("client = \u{1b}[31mx steady 5/s", "line 1: the control character \\u{1b}"),
+            (
+                "client = \u{1b}[31mx steady 5/s",
+                "line 1: the control character \\u{1b}",
+            ),
         ] {
             let error = text.parse::<Scenario>().unwrap_err();
             assert!(error.starts_with(message), "{error}");
@@ -154,7 +174,9 @@ mod tests {
 
     #[test]
     fn flags_go_before_the_file() {
-        let file: Scenario = "seed = 1\nduration = 5s\nrule = gcra 1/s burst=2".parse().unwrap();
+        let file: Scenario = "seed = 1\nduration = 5s\nrule = gcra 1/s burst=2"
+            .parse()
+            .unwrap();
         let flags: Scenario = "seed = 2\nrule = fixed-window 1/1s".parse().unwrap();
         let both = file.with(flags);
         assert_eq!(

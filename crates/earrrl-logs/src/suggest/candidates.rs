@@ -93,7 +93,11 @@ pub(super) fn best(
     gap: Option<Gap>,
     descending: &[f64],
 ) -> Result<JudgedLimit, RuleError> {
-    let greatest = descending.first().copied().unwrap_or(0.0).max(peaks.of_one_request);
+    let greatest = descending
+        .first()
+        .copied()
+        .unwrap_or(0.0)
+        .max(peaks.of_one_request);
     let rate = match gap {
         Some(gap) => within(gap)?,
         None => rate(greatest * 2.0, true)?,
@@ -105,15 +109,24 @@ pub(super) fn best(
 /// is well inside the gap.
 fn within(gap: Gap) -> Result<Rate, RuleError> {
     let middle = rate(gap.middle(), false)?;
-    let unit = UNITS.into_iter().find(|&unit| gap.middle() * unit as f64 >= 0.995);
+    let unit = UNITS
+        .into_iter()
+        .find(|&unit| gap.middle() * unit as f64 >= 0.995);
     let unit = unit.unwrap_or(UNITS[3]);
     let exponent = (gap.middle() * unit as f64).log10().floor() as i32;
-    let round = [(1, exponent), (2, exponent), (5, exponent), (1, exponent + 1)];
+    let round = [
+        (1, exponent),
+        (2, exponent),
+        (5, exponent),
+        (1, exponent + 1),
+    ];
     let near = |rate: &Rate| (rate.per_second_f64() / gap.middle()).ln().abs();
     let mut best: Option<Rate> = None;
     for (digit, exponent) in round {
-        let rate =
-            Rate::new(format!("{digit}e{exponent}").parse::<Cost>()?, Duration::from_secs(unit))?;
+        let rate = Rate::new(
+            format!("{digit}e{exponent}").parse::<Cost>()?,
+            Duration::from_secs(unit),
+        )?;
         let inside =
             rate.per_second_f64() > gap.below * 1.2 && rate.per_second_f64() < gap.above / 1.2;
         if inside && best.as_ref().is_none_or(|best| near(&rate) < near(best)) {
@@ -147,7 +160,11 @@ fn candidate(
 /// affects no client.
 fn round_limits(descending: &[f64], least: f64) -> impl Iterator<Item = f64> {
     let greatest = descending.first().copied().unwrap_or(0.0);
-    let median = descending.get(descending.len() / 2).copied().unwrap_or(0.0).max(least);
+    let median = descending
+        .get(descending.len() / 2)
+        .copied()
+        .unwrap_or(0.0)
+        .max(least);
     let start = (median.log10().floor() as i32) * 3;
     let limits =
         (start..).map(|n| [1.0, 2.0, 5.0][n.rem_euclid(3) as usize] * 10f64.powi(n.div_euclid(3)));
@@ -169,7 +186,11 @@ fn rate(limit: f64, up: bool) -> Result<Rate, RuleError> {
     let digits = 1 - value.log10().floor() as i32;
     let scaled = value * 10f64.powi(digits);
     // Without the factor, a rounding error would make an exact limit round up to the next digit.
-    let scaled = if up { (scaled * (1.0 - 1e-12)).ceil() } else { scaled.round() };
+    let scaled = if up {
+        (scaled * (1.0 - 1e-12)).ceil()
+    } else {
+        scaled.round()
+    };
     let text = format!("{scaled:.0}e{}", -digits);
     Rate::new(text.parse::<Cost>()?, Duration::from_secs(unit))
 }
@@ -220,7 +241,11 @@ mod tests {
 
     #[test]
     fn shares() {
-        for (text, share) in [("0.1%", Some(0.001)), ("0.001", Some(0.001)), ("0", Some(0.0))] {
+        for (text, share) in [
+            ("0.1%", Some(0.001)),
+            ("0.001", Some(0.001)),
+            ("0", Some(0.0)),
+        ] {
             assert_eq!(text.parse().ok(), share.map(ClientShare));
         }
         for text in ["100%", "-1%", "x", "NaN", ""] {

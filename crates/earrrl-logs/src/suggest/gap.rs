@@ -55,7 +55,11 @@ impl Gap {
     /// the median and from nine clients in ten. `descending` holds all peaks. The search begins at
     /// the greatest peak, so that only few clients are ever above.
     pub fn parting(descending: &[f64], of_one_request: f64, most: usize) -> Option<Self> {
-        let at = |place: usize| descending.get(place).map_or(0.0, |peak| peak.max(of_one_request));
+        let at = |place: usize| {
+            descending
+                .get(place)
+                .map_or(0.0, |peak| peak.max(of_one_request))
+        };
         let clients = descending.len();
         let least = (FEW * of_one_request)
             .max(ABOVE_MEDIAN * at(clients / 2))
@@ -63,15 +67,25 @@ impl Gap {
         let pairs = descending.iter().zip(descending.get(1..)?).take(most);
         let gaps = pairs.zip(1..).map(|((&above, &below), clients)| {
             let below = below.max(of_one_request);
-            Self { clients, above, below }
+            Self {
+                clients,
+                above,
+                below,
+            }
         });
-        gaps.take_while(|gap| gap.above >= least).filter(|gap| gap.ratio() >= WIDE).last()
+        gaps.take_while(|gap| gap.above >= least)
+            .filter(|gap| gap.ratio() >= WIDE)
+            .last()
     }
 
     /// Creates a gap between these two peaks, with one client above.
     #[cfg(test)]
     pub(super) fn between(above: f64, below: f64) -> Self {
-        Self { clients: 1, above, below }
+        Self {
+            clients: 1,
+            above,
+            below,
+        }
     }
 
     /// Returns the ratio of the peak above the gap to the peak below it.
@@ -144,10 +158,20 @@ impl Sweep {
             let gap: Option<Gap> = tried[place].1;
             gap.map_or((0, 0.0), |gap| (gap.clients, gap.ratio()))
         };
-        let chosen = (1..tried.len())
-            .fold(0, |best, place| if caught(place) > caught(best) { place } else { best });
+        let chosen = (1..tried.len()).fold(0, |best, place| {
+            if caught(place) > caught(best) {
+                place
+            } else {
+                best
+            }
+        });
         let most = tried.first().map_or(0, |(peaks, _)| most(peaks.clients()));
-        Ok(Self { tried, chosen, most, elsewhere: Vec::new() })
+        Ok(Self {
+            tried,
+            chosen,
+            most,
+            elsewhere: Vec::new(),
+        })
     }
 
     /// Tries the other usual half-lives if no client stands out.
@@ -161,13 +185,22 @@ impl Sweep {
         if self.gap().is_some() {
             return Ok(());
         }
-        for half_life in HALF_LIVES.into_iter().chain(LONGER).map(Duration::from_secs) {
-            if self.tried.iter().any(|(peaks, _)| peaks.half_life == half_life) {
+        for half_life in HALF_LIVES
+            .into_iter()
+            .chain(LONGER)
+            .map(Duration::from_secs)
+        {
+            if self
+                .tried
+                .iter()
+                .any(|(peaks, _)| peaks.half_life == half_life)
+            {
                 continue;
             }
             let peaks = Peaks::of(half_life, requests())?;
             let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, self.most);
-            self.elsewhere.extend(gap.map(|gap| (half_life, gap.clients)));
+            self.elsewhere
+                .extend(gap.map(|gap| (half_life, gap.clients)));
         }
         Ok(())
     }
@@ -202,12 +235,31 @@ mod tests {
             "the worst does not stand out from the second"
         );
         assert_eq!(above(&[50.0, 40.0, 0.9], 0), None);
-        assert_eq!(above(&[300.0, 70.0, 9.0], 9), Some(3), "abusers differ among themselves");
-        assert_eq!(above(&[20.0, 2.4, 1.0], 9), Some(1), "less than five times the median");
-        assert_eq!(above(&[9.0, 6.0, 4.1, 2.8, 1.5, 1.0], 9), None, "no gap is wide");
+        assert_eq!(
+            above(&[300.0, 70.0, 9.0], 9),
+            Some(3),
+            "abusers differ among themselves"
+        );
+        assert_eq!(
+            above(&[20.0, 2.4, 1.0], 9),
+            Some(1),
+            "less than five times the median"
+        );
+        assert_eq!(
+            above(&[9.0, 6.0, 4.1, 2.8, 1.5, 1.0], 9),
+            None,
+            "no gap is wide"
+        );
         assert_eq!(above(&[0.9], 9), None, "nobody has sent much");
-        assert_eq!(Gap::parting(&[50.0, 0.9, 0.0], 0.1, 9).map(|gap| gap.clients), Some(1));
-        assert_eq!(Gap::parting(&[50.0], 0.1, 9), None, "one client has no neighbour");
+        assert_eq!(
+            Gap::parting(&[50.0, 0.9, 0.0], 0.1, 9).map(|gap| gap.clients),
+            Some(1)
+        );
+        assert_eq!(
+            Gap::parting(&[50.0], 0.1, 9),
+            None,
+            "one client has no neighbour"
+        );
         assert_eq!(Gap::parting(&[], 0.1, 9), None);
     }
 }

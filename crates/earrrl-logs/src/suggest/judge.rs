@@ -111,7 +111,9 @@ fn second(
     let known: HashSet<u32, RandomState> = touched.iter().copied().collect();
     let mut found: Option<(usize, JudgedLimit, Vec<u32>)> = None;
     for (place, (peaks, gap)) in sweep.tried.iter().enumerate() {
-        let Some(gap) = gap.filter(|_| place != sweep.chosen) else { continue };
+        let Some(gap) = gap.filter(|_| place != sweep.chosen) else {
+            continue;
+        };
         let limit = best(peaks, Some(gap), &peaks.descending())?;
         let mut further = peaks.worst(limit.clients);
         further.retain(|client| !known.contains(client));
@@ -125,8 +127,13 @@ fn second(
 
 /// Returns clients with their peaks; the numbers of their requests are still zero.
 fn unseen(peaks: &Peaks, clients: &[u32]) -> Vec<SeenClient> {
-    let client =
-        |&number| SeenClient { number, peak: peaks.peak(number), requests: 0, first: 0, last: 0 };
+    let client = |&number| SeenClient {
+        number,
+        peak: peaks.peak(number),
+        requests: 0,
+        first: 0,
+        last: 0,
+    };
     clients.iter().map(client).collect()
 }
 
@@ -144,8 +151,10 @@ impl JudgedAdvice {
         };
         // For each named client: the number of its requests, and the times of the first and the
         // last.
-        let mut seen: HashMap<u32, (u64, u64, u64), RandomState> =
-            self.named().map(|client| (client.number, (0, u64::MAX, 0))).collect();
+        let mut seen: HashMap<u32, (u64, u64, u64), RandomState> = self
+            .named()
+            .map(|client| (client.number, (0, u64::MAX, 0)))
+            .collect();
         for request in requests {
             let rate = meter.add(request);
             let limits = self.limits.iter_mut().chain([&mut self.suggested]);
@@ -169,6 +178,9 @@ impl JudgedAdvice {
     /// Returns every client that the advice names.
     pub(super) fn named(&mut self) -> impl Iterator<Item = &mut SeenClient> {
         let further = self.second.iter_mut().flat_map(|(_, further)| further);
-        self.touched.iter_mut().chain(&mut self.below).chain(further)
+        self.touched
+            .iter_mut()
+            .chain(&mut self.below)
+            .chain(further)
     }
 }

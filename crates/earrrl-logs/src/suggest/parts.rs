@@ -85,7 +85,11 @@ impl PartRequests {
             && self.by_user.len() < MOST_REQUESTS
             && let Some(client) = self.users.number(&user)
         {
-            self.by_user.push(LoggedRequest { time, client, cost: Cost::ONE });
+            self.by_user.push(LoggedRequest {
+                time,
+                client,
+                cost: Cost::ONE,
+            });
         }
     }
 
@@ -111,10 +115,13 @@ impl PartRequests {
         known: impl Iterator<Item = u32>,
     ) -> Result<PartRules, RuleError> {
         let known: HashSet<u32, RandomState> = known.collect();
-        self.by_path.sort_unstable_by_key(|request| (request.path, request.time));
+        self.by_path
+            .sort_unstable_by_key(|request| (request.path, request.time));
         let mut found = Vec::new();
         for requests in self.by_path.chunk_by(|one, next| one.path == next.path) {
-            let Some(judged) = judge_path(requests, half_lives, most)? else { continue };
+            let Some(judged) = judge_path(requests, half_lives, most)? else {
+                continue;
+            };
             let new = |client: &&SeenClient| !known.contains(&client.number);
             let further = judged.1.touched.iter().filter(new).count();
             if further > 0 {
@@ -123,7 +130,9 @@ impl PartRequests {
         }
         found.sort_by_key(|&(further, requests, _)| (usize::MAX - further, requests[0].path));
         let mut paths: Vec<&[u8]> = vec![&[]; self.paths.len()];
-        self.paths.iter().for_each(|(path, &number)| paths[number as usize] = path);
+        self.paths
+            .iter()
+            .for_each(|(path, &number)| paths[number as usize] = path);
         let rule = |(_, requests, (clients, judged)): (usize, &[PathRequest], _)| PathRule {
             path: paths[requests[0].path as usize].to_vec(),
             clients,
@@ -133,7 +142,11 @@ impl PartRequests {
         let paths = found.into_iter().take(MOST_RULES).map(rule).collect();
         self.by_user.sort_by_key(|request| request.time);
         let user = standing_out(half_lives, most, || self.by_user.iter().copied())?;
-        Ok(PartRules { paths, user, users: self.users })
+        Ok(PartRules {
+            paths,
+            user,
+            users: self.users,
+        })
     }
 }
 
@@ -177,7 +190,9 @@ fn judge_path(
     }
     let judged = standing_out(half_lives, most, || renumbered.iter().copied())?;
     Ok(judged.map(|mut judged| {
-        judged.named().for_each(|client| client.number = clients[client.number as usize]);
+        judged
+            .named()
+            .for_each(|client| client.number = clients[client.number as usize]);
         (clients.len(), judged)
     }))
 }
@@ -202,20 +217,35 @@ mod tests {
     /// that tries to log in twice a second.
     fn requests() -> PartRequests {
         let mut all = PartRequests::default();
-        let pages: Vec<u32> =
-            (0..40).filter_map(|page| all.path(format!("/{page}").as_bytes())).collect();
+        let pages: Vec<u32> = (0..40)
+            .filter_map(|page| all.path(format!("/{page}").as_bytes()))
+            .collect();
         let login = all.path(b"/login").unwrap();
         for second in 0..600 {
             for reader in 0..50 {
                 let path = pages[(second * 7 + reader) as usize % pages.len()];
                 let time = u64::from(second) * SECOND;
-                all.by_path.push(PathRequest { time, path, client: reader });
+                all.by_path.push(PathRequest {
+                    time,
+                    path,
+                    client: reader,
+                });
             }
             let time = u64::from(second) * SECOND;
             if second % 20 == 0 {
-                all.by_path.push(PathRequest { time, path: login, client: 100 + second / 20 });
+                all.by_path.push(PathRequest {
+                    time,
+                    path: login,
+                    client: 100 + second / 20,
+                });
             }
-            all.by_path.extend([PathRequest { time, path: login, client: 200 }; 2]);
+            all.by_path.extend(
+                [PathRequest {
+                    time,
+                    path: login,
+                    client: 200,
+                }; 2],
+            );
         }
         all
     }
@@ -223,16 +253,30 @@ mod tests {
     #[test]
     fn a_path_has_a_rule_for_clients_that_stand_out_there_alone() {
         let half_lives = [Duration::from_secs(10), Duration::from_secs(60)];
-        let rules =
-            |known: &[u32]| requests().rules(&half_lives, &|_| 2, known.iter().copied()).unwrap();
+        let rules = |known: &[u32]| {
+            requests()
+                .rules(&half_lives, &|_| 2, known.iter().copied())
+                .unwrap()
+        };
         let found = rules(&[]);
         assert_eq!(found.paths.len(), 1);
         let rule = &found.paths[0];
-        let touched: Vec<u32> = rule.judged.touched.iter().map(|client| client.number).collect();
-        assert_eq!((&rule.path[..], rule.clients, rule.requests), (&b"/login"[..], 31, 1230));
+        let touched: Vec<u32> = rule
+            .judged
+            .touched
+            .iter()
+            .map(|client| client.number)
+            .collect();
+        assert_eq!(
+            (&rule.path[..], rule.clients, rule.requests),
+            (&b"/login"[..], 31, 1230)
+        );
         assert_eq!(touched, [200]);
         assert_eq!(rule.judged.touched[0].requests, 1200);
         assert!(found.user.is_none());
-        assert!(rules(&[200]).paths.is_empty(), "another rule affects the client already");
+        assert!(
+            rules(&[200]).paths.is_empty(),
+            "another rule affects the client already"
+        );
     }
 }

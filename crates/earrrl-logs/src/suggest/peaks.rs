@@ -28,7 +28,10 @@ impl RateMeter {
     /// Returns an error if no rule can have the half-life.
     pub(super) fn new(half_life: Duration) -> Result<Self, RuleError> {
         let estimator = RecentAverage::with_half_life(Rate::per_second(1)?, half_life)?;
-        Ok(Self { estimator, states: Vec::new() })
+        Ok(Self {
+            estimator,
+            states: Vec::new(),
+        })
     }
 
     /// Adds a request to its client's rate. Returns the rate before the request, which a limit
@@ -96,7 +99,12 @@ impl Peaks {
     ) -> Result<Self, RuleError> {
         let mut meter = RateMeter::new(half_life)?;
         let of_one_request = meter.of_one_request();
-        let mut peaks = Self { half_life, requests: 0, of_one_request, peaks: Vec::new() };
+        let mut peaks = Self {
+            half_life,
+            requests: 0,
+            of_one_request,
+            peaks: Vec::new(),
+        };
         for request in requests {
             let (place, rate) = (request.client as usize, meter.add(request));
             if place >= peaks.peaks.len() {
@@ -130,7 +138,9 @@ impl Peaks {
     pub(super) fn worst(&self, most: usize) -> Vec<u32> {
         let mut clients: Vec<u32> = (0u32..).take(self.peaks.len()).collect();
         clients.sort_unstable_by(|&a, &b| {
-            self.peak(b).total_cmp(&self.peak(a)).then_with(|| a.cmp(&b))
+            self.peak(b)
+                .total_cmp(&self.peak(a))
+                .then_with(|| a.cmp(&b))
         });
         clients.truncate(most);
         clients.shrink_to_fit();

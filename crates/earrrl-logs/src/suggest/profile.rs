@@ -30,8 +30,15 @@ const CROWD: usize = 6;
 const MAIN: f64 = 0.6;
 
 /// Substrings that identify the user agents of crawlers.
-const CRAWLERS: [&str; 7] =
-    ["bot", "crawl", "spider", "slurp", "facebookexternalhit", "mediapartners", "preview"];
+const CRAWLERS: [&str; 7] = [
+    "bot",
+    "crawl",
+    "spider",
+    "slurp",
+    "facebookexternalhit",
+    "mediapartners",
+    "preview",
+];
 
 /// Substrings that identify the user agents of monitoring services.
 const MONITORS: [&str; 11] = [
@@ -104,7 +111,10 @@ impl ValueTally {
 
     /// Returns the most frequent value and its count. Among equals it is the first in byte order.
     fn top(&self) -> Option<(&[u8], u64)> {
-        let counts = self.counts.iter().map(|(value, &count)| (&value[..], count));
+        let counts = self
+            .counts
+            .iter()
+            .map(|(value, &count)| (&value[..], count));
         counts.max_by(|(a, one), (b, other)| one.cmp(other).then_with(|| b.cmp(a)))
     }
 }
@@ -112,17 +122,31 @@ impl ValueTally {
 impl RecordSink for Profiler {
     fn take(&self, record: &Record<'_>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (keys, clients, Profiles { clients: profiles, parts }) = &mut *state;
+        let (
+            keys,
+            clients,
+            Profiles {
+                clients: profiles,
+                parts,
+            },
+        ) = &mut *state;
         // A record without a key was already reported as skipped when the log was first read.
-        let Ok(Some(client)) = keys.with(record, |key| clients.number(key)) else { return };
+        let Ok(Some(client)) = keys.with(record, |key| clients.number(key)) else {
+            return;
+        };
         if self.parts {
             parts.add(record, client);
         }
-        let Some(profile) = profiles.get_mut(&client) else { return };
+        let Some(profile) = profiles.get_mut(&client) else {
+            return;
+        };
         let add = |tally: &mut ValueTally, value: Option<Cow<'_, [u8]>>| {
             value.into_iter().for_each(|value| tally.add(&value, 1));
         };
-        add(&mut profile.agents, self.agents.iter().find_map(|field| record.get(field)));
+        add(
+            &mut profile.agents,
+            self.agents.iter().find_map(|field| record.get(field)),
+        );
         add(&mut profile.paths, record.get(&Field::Path));
         add(&mut profile.users, record.get(&Field::User));
     }
@@ -136,23 +160,40 @@ impl Profiles {
         clients: &mut ClientNumbers,
         named: impl Iterator<Item = u32>,
     ) -> Self {
-        let SecondReading { files, mut selection, agents, parts } = reading;
+        let SecondReading {
+            files,
+            mut selection,
+            agents,
+            parts,
+        } = reading;
         if files.iter().any(|file| file == Path::new("-")) {
             return Self::default();
         }
-        let empty = named.map(|client| (client, KeyProfile::default())).collect();
-        let profiles = Self { clients: empty, parts: PartRequests::default() };
+        let empty = named
+            .map(|client| (client, KeyProfile::default()))
+            .collect();
+        let profiles = Self {
+            clients: empty,
+            parts: PartRequests::default(),
+        };
         let strict = selection.format.is_none();
         let maker = KeyMaker::new(selection.key.clone(), selection.prefixes, strict);
         let state = Mutex::new((maker, std::mem::take(clients), profiles));
-        let profiler = Arc::new(Profiler { agents, parts, state });
+        let profiler = Arc::new(Profiler {
+            agents,
+            parts,
+            state,
+        });
         selection.filter.sink = Some(profiler.clone());
         let mut reader = LogReader::new(selection);
         for file in files {
             // Errors were already reported when the log was first read.
             let _ = reader.read(file, |source| source, &mut |_, _| Ok(()));
         }
-        let mut state = profiler.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = profiler
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *clients = std::mem::take(&mut state.1);
         std::mem::take(&mut state.2)
     }
@@ -195,10 +236,15 @@ impl Profiles {
             return Some(format!("{quoted}: your monitor?"));
         }
         if CRAWLERS.iter().any(has) {
-            return Some(format!("{quoted}: a crawler, if its reverse DNS name confirms it"));
+            return Some(format!(
+                "{quoted}: a crawler, if its reverse DNS name confirms it"
+            ));
         }
         (agents.counts.len() >= CROWD).then(|| {
-            format!("{} user agents: one address for many, or forged ones?", at_least(agents))
+            format!(
+                "{} user agents: one address for many, or forged ones?",
+                at_least(agents)
+            )
         })
     }
 
@@ -207,7 +253,11 @@ impl Profiles {
     pub(super) fn usual_path(&self, clients: impl Iterator<Item = u32>) -> Option<String> {
         let mut paths = ValueTally::default();
         for profile in clients.filter_map(|client| self.clients.get(&client)) {
-            profile.paths.counts.iter().for_each(|(path, &count)| paths.add(path, count));
+            profile
+                .paths
+                .counts
+                .iter()
+                .for_each(|(path, &count)| paths.add(path, count));
         }
         let (path, count) = paths.top()?;
         let (share, name) = (percent(count, paths.all), Escaped(path));
@@ -222,7 +272,11 @@ impl Profiles {
 
 /// Returns the number of different values, marked as a lower bound if not all were counted.
 fn at_least(tally: &ValueTally) -> String {
-    let more = if tally.counts.len() == MOST_VALUES { " or more" } else { "" };
+    let more = if tally.counts.len() == MOST_VALUES {
+        " or more"
+    } else {
+        ""
+    };
     format!("{}{more}", tally.counts.len())
 }
 
@@ -232,17 +286,26 @@ mod tests {
 
     fn profile(agents: &[&str], users: &[&str]) -> Profiles {
         let mut profile = KeyProfile::default();
-        agents.iter().for_each(|agent| profile.agents.add(agent.as_bytes(), 1));
-        users.iter().for_each(|user| profile.users.add(user.as_bytes(), 1));
+        agents
+            .iter()
+            .for_each(|agent| profile.agents.add(agent.as_bytes(), 1));
+        users
+            .iter()
+            .for_each(|user| profile.users.add(user.as_bytes(), 1));
         profile.paths.add(b"/login", 3);
         profile.paths.add(b"/", 1);
-        Profiles { clients: [(7, profile)].into_iter().collect(), ..Profiles::default() }
+        Profiles {
+            clients: [(7, profile)].into_iter().collect(),
+            ..Profiles::default()
+        }
     }
 
     #[test]
     fn signs_of_clients_to_exempt() {
         let remark = |agents: &[&str], users: &[&str]| {
-            profile(agents, users).remark(7, false, false).unwrap_or_default()
+            profile(agents, users)
+                .remark(7, false, false)
+                .unwrap_or_default()
         };
         assert!(remark(&["Mozilla/5.0 (compatible; Googlebot/2.1)"], &[]).contains("crawler"));
         assert!(remark(&["UptimeRobot/2.0"], &[]).contains("monitor"));
@@ -261,7 +324,10 @@ mod tests {
     #[test]
     fn the_usual_path() {
         let sentence = profile(&[], &[]).usual_path([7].into_iter()).unwrap();
-        assert!(sentence.starts_with("75.0 % of their requests are for /login:"), "{sentence}");
+        assert!(
+            sentence.starts_with("75.0 % of their requests are for /login:"),
+            "{sentence}"
+        );
         assert_eq!(profile(&[], &[]).usual_path([8].into_iter()), None);
     }
 

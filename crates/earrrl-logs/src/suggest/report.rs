@@ -67,7 +67,11 @@ impl Advice<'_> {
 
     /// Returns a remark on a client that may need an exemption, or that tries many user names.
     fn remark(&self, client: u32) -> Option<String> {
-        let tried = self.reader.formats.iter().all(|format| format.has_tried_names());
+        let tried = self
+            .reader
+            .formats
+            .iter()
+            .all(|format| format.has_tried_names());
         self.profiles.remark(client, tried, self.names.are_hidden())
     }
 
@@ -104,14 +108,21 @@ impl Advice<'_> {
     /// Returns a sentence about the half-lives under which no client stands out, and one about those
     /// under which some do.
     fn nobody(&self) -> String {
-        let tried = self.sweep.tried.iter().map(|(peaks, _)| duration(peaks.half_life));
+        let tried = self
+            .sweep
+            .tried
+            .iter()
+            .map(|(peaks, _)| duration(peaks.half_life));
         let tried = match &tried.collect::<Vec<_>>()[..] {
             [one] => format!("a half-life of {one}"),
             several => format!("half-lives of {}", several.join(" and ")),
         };
         let found = self.sweep.elsewhere.iter().map(|&(half_life, clients)| {
             let clients = counted(clients as u64, "client");
-            format!("`suggest --half-life {}` finds {clients}", duration(half_life))
+            format!(
+                "`suggest --half-life {}` finds {clients}",
+                duration(half_life)
+            )
         });
         let found = match found.collect::<Vec<_>>().join(", ") {
             none if none.is_empty() => none,
@@ -198,15 +209,27 @@ fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
         )?;
         write_clients(out, advice, &rule.judged.touched)?;
     }
-    let Some(judged) = &advice.parts.user else { return Ok(()) };
-    let (count, rule) = (counted(judged.suggested.clients as u64, "user"), &judged.suggested.rule);
-    writeln!(out, "\nA rule for each user touches {count}:\n\n    --key user --rule '{rule}'\n")?;
-    write_named(out, &judged.touched, |user| advice.names.printable(&advice.parts.users, user))
+    let Some(judged) = &advice.parts.user else {
+        return Ok(());
+    };
+    let (count, rule) = (
+        counted(judged.suggested.clients as u64, "user"),
+        &judged.suggested.rule,
+    );
+    writeln!(
+        out,
+        "\nA rule for each user touches {count}:\n\n    --key user --rule '{rule}'\n"
+    )?;
+    write_named(out, &judged.touched, |user| {
+        advice.names.printable(&advice.parts.users, user)
+    })
 }
 
 /// Writes the second suggested rule, if there is one, and the clients that only it affects.
 fn write_second(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
-    let Some((limit, further)) = &advice.judged.second else { return Ok(()) };
+    let Some((limit, further)) = &advice.judged.second else {
+        return Ok(());
+    };
     let count = counted(further.len() as u64, "further client");
     writeln!(
         out,
@@ -221,10 +244,21 @@ fn write_second(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
 fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
     let peaks = |gap: &Option<Gap>| gap.map_or(vec![], |gap| vec![gap.above, gap.below]);
     let (unit, name) = unit(sweep.tried.iter().flat_map(|(_, gap)| peaks(gap)));
-    let header = ["half-life", "gap", "clients above", "they peak at", "the next at", ""];
+    let header = [
+        "half-life",
+        "gap",
+        "clients above",
+        "they peak at",
+        "the next at",
+        "",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for (place, (peaks, gap)) in sweep.tried.iter().enumerate() {
-        let chosen = if place == sweep.chosen && gap.is_some() { "<- chosen" } else { "" };
+        let chosen = if place == sweep.chosen && gap.is_some() {
+            "<- chosen"
+        } else {
+            ""
+        };
         let [ratio, clients, above, below] = match gap {
             None => ["-"; 4].map(str::to_owned),
             Some(gap) => [
@@ -234,7 +268,14 @@ fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
                 number(gap.below * unit) + name,
             ],
         };
-        rows.push([duration(peaks.half_life), ratio, clients, above, below, chosen.to_owned()]);
+        rows.push([
+            duration(peaks.half_life),
+            ratio,
+            clients,
+            above,
+            below,
+            chosen.to_owned(),
+        ]);
     }
     write_rows(out, "", &rows)?;
     writeln!(out)
@@ -261,7 +302,14 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
 fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
     let clients = peaks.clients() as u64;
-    let header = ["limit", "passes at once", "clients touched", "", "requests denied", ""];
+    let header = [
+        "limit",
+        "passes at once",
+        "clients touched",
+        "",
+        "requests denied",
+        "",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     let candidates = &advice.judged.limits;
     let (unit, name) = unit(candidates.iter().map(|judged| judged.rate.per_second_f64()));
@@ -330,7 +378,13 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
             })),
         })
     });
-    let JudgedAdvice { limits, suggested: _, touched, below, second } = advice.judged;
+    let JudgedAdvice {
+        limits,
+        suggested: _,
+        touched,
+        below,
+        second,
+    } = advice.judged;
     let PartRules { paths, user, users } = advice.parts;
     let with_touched = |judged: &JudgedLimit, touched: &[SeenClient]| {
         let mut object = judged_json(judged);
@@ -358,7 +412,11 @@ pub fn write_json(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
             object
         }),
     });
-    writeln!(out, "{}", printable_json(serde_json::to_string_pretty(&object)?))
+    writeln!(
+        out,
+        "{}",
+        printable_json(serde_json::to_string_pretty(&object)?)
+    )
 }
 
 fn judged_json(judged: &JudgedLimit) -> Value {
@@ -388,8 +446,13 @@ fn clients_json(advice: &Advice<'_>, clients: &[SeenClient]) -> Value {
 /// Returns the shortest unit in which none of the rates is below 0.1: its length in seconds, and
 /// its suffix.
 fn unit(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
-    let least = rates.filter(|&rate| rate > 0.0).fold(f64::INFINITY, f64::min);
-    UNITS.into_iter().find(|(seconds, _)| least * seconds >= 0.1).unwrap_or(UNITS[3])
+    let least = rates
+        .filter(|&rate| rate > 0.0)
+        .fold(f64::INFINITY, f64::min);
+    UNITS
+        .into_iter()
+        .find(|(seconds, _)| least * seconds >= 0.1)
+        .unwrap_or(UNITS[3])
 }
 
 /// Writes a number with three digits, or with all digits before the decimal point if these are
@@ -401,7 +464,11 @@ fn number(value: f64) -> String {
     let places = (2 - value.log10().floor() as i32).clamp(0, 6) as usize;
     let text = format!("{value:.places$}");
     let short = text.trim_end_matches('0').trim_end_matches('.');
-    if text.contains('.') { short.to_owned() } else { text }
+    if text.contains('.') {
+        short.to_owned()
+    } else {
+        text
+    }
 }
 
 /// Writes a duration in the grammar of rules.

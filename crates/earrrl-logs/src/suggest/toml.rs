@@ -17,7 +17,14 @@ const ALWAYS_PRESENT: [&str; 3] = ["client", "path", "method"];
 /// Returns the writer's error if writing fails.
 pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     writeln!(out, "# {}", advice.reason())?;
-    let RuleTerms { key, conditions, cost, prefixes, remarks, .. } = advice.terms;
+    let RuleTerms {
+        key,
+        conditions,
+        cost,
+        prefixes,
+        remarks,
+        ..
+    } = advice.terms;
     for remark in remarks {
         writeln!(out, "# {remark}")?;
     }
@@ -27,7 +34,11 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     for (name, bits) in prefixes {
         writeln!(out, "{name} = {bits}")?;
     }
-    let second = advice.judged.second.as_ref().map(|(limit, _)| ("suggested-second", limit));
+    let second = advice
+        .judged
+        .second
+        .as_ref()
+        .map(|(limit, _)| ("suggested-second", limit));
     let suggested = advice.suggested().map(|limit| ("suggested", limit));
     for (name, limit) in suggested.into_iter().chain(second) {
         write_rule(out, name, &limit.rule, conditions, key)?;
@@ -37,13 +48,20 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     }
     for (number, rule) in (1..).zip(&advice.parts.paths) {
         let path = String::from_utf8_lossy(&rule.path).into_owned();
-        let (name, path) = (format!("suggested-path-{number}"), [("path".to_owned(), path)]);
+        let (name, path) = (
+            format!("suggested-path-{number}"),
+            [("path".to_owned(), path)],
+        );
         write_rule(out, &name, &rule.judged.suggested.rule, &path, key)?;
     }
     match &advice.parts.user {
-        Some(judged) => {
-            write_rule(out, "suggested-user", &judged.suggested.rule, &[], &["user".to_owned()])
-        }
+        Some(judged) => write_rule(
+            out,
+            "suggested-user",
+            &judged.suggested.rule,
+            &[],
+            &["user".to_owned()],
+        ),
         None => Ok(()),
     }
 }
@@ -65,7 +83,10 @@ fn write_rule(
     let parts: Vec<_> = key.iter().map(|part| toml_text(part)).collect();
     let limit = toml_text(&limit.to_string());
     writeln!(out, "limit = {limit}\nkey = [{}]", parts.join(", "))?;
-    if key.iter().any(|part| !ALWAYS_PRESENT.contains(&part.as_str())) {
+    if key
+        .iter()
+        .any(|part| !ALWAYS_PRESENT.contains(&part.as_str()))
+    {
         writeln!(out, "missing = \"skip\"")?;
     }
     Ok(())
@@ -74,7 +95,11 @@ fn write_rule(
 /// Returns the name of an attribute as a key in TOML: in quotes, unless it has letters and digits only.
 fn toml_key(name: &str) -> String {
     let is_word = name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if is_word { name.to_owned() } else { toml_text(name) }
+    if is_word {
+        name.to_owned()
+    } else {
+        toml_text(name)
+    }
 }
 
 /// Returns a text as a basic string of TOML. Those of JSON may contain the character DEL.

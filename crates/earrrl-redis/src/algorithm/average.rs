@@ -16,5 +16,8 @@ pub(super) struct Life {
 pub(super) fn life(period: f64, linger_ms: f64) -> Life {
     let step = (2.0 * period).ceil();
     let lives = (period * (MANY / FORGOTTEN).ln() + step) / 1e3;
-    Life { step, lives: lives + linger_ms }
+    Life {
+        step,
+        lives: lives + linger_ms,
+    }
 }

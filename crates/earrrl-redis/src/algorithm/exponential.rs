@@ -29,11 +29,16 @@ impl OnRedis for Exponential {
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let (rate, time) = (record.number()?, record.number()?);
-        Some(State::Exponential(Measured { at: nanos(time), rate }))
+        Some(State::Exponential(Measured {
+            at: nanos(time),
+            rate,
+        }))
     }
 
     fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::Exponential(state) = state else { return None };
+        let State::Exponential(state) = state else {
+            return None;
+        };
         packed.numbers(&[state.rate, micros(state.at)]);
         Some(())
     }
@@ -58,7 +63,9 @@ impl OnRedis for Exponential {
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::Exponential(state) = state else { return state };
+        let State::Exponential(state) = state else {
+            return state;
+        };
         State::Exponential(Measured {
             at: Nanos::new(moved_slot(state.at.get(), from.get(), to.get())),
             ..state

@@ -24,7 +24,12 @@ impl<'a> Fields<'a> {
     /// Reads an unsigned integer of `bytes` bytes, at most eight.
     pub(crate) fn whole(&mut self, bytes: usize) -> Option<u64> {
         let field = self.bytes(bytes)?;
-        Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Some(
+            field
+                .iter()
+                .rev()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte)),
+        )
     }
 
     /// Reads this many bytes.
@@ -41,7 +46,9 @@ pub(crate) struct Packed(pub(crate) Vec<u8>);
 
 impl Packed {
     pub(crate) fn numbers(&mut self, numbers: &[f64]) {
-        numbers.iter().for_each(|number| self.0.extend(number.to_le_bytes()));
+        numbers
+            .iter()
+            .for_each(|number| self.0.extend(number.to_le_bytes()));
     }
 
     /// Writes the lowest `bytes` bytes of an integer, at most eight.

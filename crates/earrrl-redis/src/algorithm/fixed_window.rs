@@ -31,13 +31,17 @@ impl OnRedis for FixedWindow {
     }
 
     fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::FixedWindow(state) = state else { return None };
+        let State::FixedWindow(state) = state else {
+            return None;
+        };
         packed.numbers(&[state.window as f64, state.count as f64]);
         Some(())
     }
 
     fn left_after(&self, state: &State) -> Option<Nanos> {
-        let State::FixedWindow(state) = state else { return None };
+        let State::FixedWindow(state) = state else {
+            return None;
+        };
         Some(Nanos::new(state.window.saturating_mul(self.window_nanos())))
     }
 
@@ -46,7 +50,9 @@ impl OnRedis for FixedWindow {
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::FixedWindow(state) = state else { return state };
+        let State::FixedWindow(state) = state else {
+            return state;
+        };
         let window = moved_slot(
             state.window,
             from.get() / self.window_nanos(),
@@ -56,8 +62,13 @@ impl OnRedis for FixedWindow {
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
-        let State::FixedWindow(state) = counted else { return Vec::new() };
-        vec![Adjustment::add(start(state.window, self.window_nanos()), state.count)]
+        let State::FixedWindow(state) = counted else {
+            return Vec::new();
+        };
+        vec![Adjustment::add(
+            start(state.window, self.window_nanos()),
+            state.count,
+        )]
     }
 
     fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
@@ -83,7 +94,12 @@ pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
 /// Writes the parameters that the script of a limit with one window reads.
 pub(super) fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
     let quota = quota.billionths() as f64;
-    packed.numbers(&[whole_micros(window), quota, terms.billionths(), terms.linger_ms()]);
+    packed.numbers(&[
+        whole_micros(window),
+        quota,
+        terms.billionths(),
+        terms.linger_ms(),
+    ]);
 }
 
 /// Returns the microsecond at which a window begins.

@@ -202,7 +202,14 @@ impl Adjustment {
     /// Returns an adjustment that adds a cost as of a microsecond.
     fn add(when: f64, billionths: u128) -> Self {
         let cost = Cost::from_billionths(billionths);
-        Self { back: false, when, alone: (0.0, 0.0), cost, without_redis: false, new_at: 0.0 }
+        Self {
+            back: false,
+            when,
+            alone: (0.0, 0.0),
+            cost,
+            without_redis: false,
+            new_at: 0.0,
+        }
     }
 
     /// Returns an adjustment that takes back a cost which was charged at an instant. The instant is
@@ -210,7 +217,14 @@ impl Adjustment {
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
         let when = charged_at.map_or(-1.0, nearest);
-        Self { back: true, when, alone: (0.0, 0.0), cost, without_redis: false, new_at: 0.0 }
+        Self {
+            back: true,
+            when,
+            alone: (0.0, 0.0),
+            cost,
+            without_redis: false,
+            new_at: 0.0,
+        }
     }
 }
 
@@ -304,7 +318,12 @@ pub fn max_exact_units(limit: &Limit) -> Option<u64> {
 /// which a record cannot be interpreted. A record with another tag is converted before use.
 pub(crate) fn tag(limit: &Limit) -> u32 {
     let (kind, algorithm) = limit.visit(ByLimit);
-    fnv32([kind as u64].into_iter().chain(algorithm.meaning()).flat_map(u64::to_le_bytes))
+    fnv32(
+        [kind as u64]
+            .into_iter()
+            .chain(algorithm.meaning())
+            .flat_map(u64::to_le_bytes),
+    )
 }
 
 /// The version of the form of claims. It is a part of their tags, so that claims of another form are
@@ -343,10 +362,20 @@ pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
 
 /// Returns the flags of a charge. A charge of cost 0 stores nothing, like a peek.
 pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
-    let stores = if mode == Mode::Peek || cost.is_zero() { 0 } else { STORES };
+    let stores = if mode == Mode::Peek || cost.is_zero() {
+        0
+    } else {
+        STORES
+    };
     let strict = mode == Mode::Charge || rule.limit().policy() == Policy::Strict;
     let strict = if strict { STRICT } else { 0 };
-    stores | strict | if rule.action().enforces() { ENFORCES } else { 0 }
+    stores
+        | strict
+        | if rule.action().enforces() {
+            ENFORCES
+        } else {
+            0
+        }
 }
 
 /// Returns the state that a record of this limit holds at `now`; `None` if the record is invalid.
@@ -383,7 +412,9 @@ pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nano
 /// Returns how long a record of `state` must live: until nothing in it can change a decision.
 pub(crate) fn life(limit: &Limit, state: &State, now: Nanos) -> Duration {
     let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Mode::Peek);
-    report.reset_after.saturating_add(Duration::from_secs_f64(of(limit).tail()))
+    report
+        .reset_after
+        .saturating_add(Duration::from_secs_f64(of(limit).tail()))
 }
 
 #[cfg(test)]

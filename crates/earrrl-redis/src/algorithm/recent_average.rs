@@ -27,7 +27,9 @@ impl OnRedis for RecentAverage {
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let period = self.period_secs() * 1e6;
         let most = self.burst() * (1.0 + TOLERANCE);
-        let held = terms.hold().map_or(-1.0, |max| most * (span_micros(max) / period).exp());
+        let held = terms
+            .hold()
+            .map_or(-1.0, |max| most * (span_micros(max) / period).exp());
         let Life { step, lives } = life(period, terms.linger_ms());
         packed.numbers(&[period, most, held, terms.units(), step, lives, MANY * most]);
         packed.whole(is_wide(self).into(), 1);
@@ -45,12 +47,19 @@ impl OnRedis for RecentAverage {
         let wide = is_wide(self);
         let stored = self.stored_at(record, now)?;
         record.whole(time_len(wide))?;
-        let power = if wide { record.number()? } else { record.whole(6)? as f64 / POWERS };
-        self.state_with_count((power - POWER_OFFSET).exp(), stored).map(State::RecentAverage)
+        let power = if wide {
+            record.number()?
+        } else {
+            record.whole(6)? as f64 / POWERS
+        };
+        self.state_with_count((power - POWER_OFFSET).exp(), stored)
+            .map(State::RecentAverage)
     }
 
     fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::RecentAverage(moment) = state else { return None };
+        let State::RecentAverage(moment) = state else {
+            return None;
+        };
         let (wide, micro) = (is_wide(self), now.get() / 1000);
         let count = self.count(Some(moment), Nanos::new(micro * 1000)).min(1e27);
         let power = (count.ln() + POWER_OFFSET).max(0.0);
@@ -82,9 +91,12 @@ impl OnRedis for RecentAverage {
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::RecentAverage(moment) = state else { return state };
+        let State::RecentAverage(moment) = state else {
+            return state;
+        };
         let count = self.count(Some(&moment), from);
-        self.state_with_count(count, to).map_or(State::RecentAverage(moment), State::RecentAverage)
+        self.state_with_count(count, to)
+            .map_or(State::RecentAverage(moment), State::RecentAverage)
     }
 
     fn max_exact_units(&self) -> Option<u64> {
@@ -99,7 +111,9 @@ impl OnRedis for RecentAverage {
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {
-        let State::RecentAverage(moment) = counted else { return Vec::new() };
+        let State::RecentAverage(moment) = counted else {
+            return Vec::new();
+        };
         let count = self.count(Some(moment), now);
         if count >= 1.0 || count <= 0.0 {
             return vec![Adjustment::add(-1.0, (count * 1e9) as u128)];

@@ -29,17 +29,29 @@ impl OnRedis for SlidingCounter {
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let (window, current) = (record.number()? as u64, record.number()? as u128);
         let previous = record.number()? as u128;
-        Some(State::SlidingCounter(WindowCounts { window, current, previous }))
+        Some(State::SlidingCounter(WindowCounts {
+            window,
+            current,
+            previous,
+        }))
     }
 
     fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::SlidingCounter(state) = state else { return None };
-        packed.numbers(&[state.window as f64, state.current as f64, state.previous as f64]);
+        let State::SlidingCounter(state) = state else {
+            return None;
+        };
+        packed.numbers(&[
+            state.window as f64,
+            state.current as f64,
+            state.previous as f64,
+        ]);
         Some(())
     }
 
     fn left_after(&self, state: &State) -> Option<Nanos> {
-        let State::SlidingCounter(state) = state else { return None };
+        let State::SlidingCounter(state) = state else {
+            return None;
+        };
         Some(Nanos::new(state.window.saturating_mul(self.window_nanos())))
     }
 
@@ -48,7 +60,9 @@ impl OnRedis for SlidingCounter {
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::SlidingCounter(state) = state else { return state };
+        let State::SlidingCounter(state) = state else {
+            return state;
+        };
         let window = moved_slot(
             state.window,
             from.get() / self.window_nanos(),
@@ -58,10 +72,15 @@ impl OnRedis for SlidingCounter {
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
-        let State::SlidingCounter(state) = counted else { return Vec::new() };
+        let State::SlidingCounter(state) = counted else {
+            return Vec::new();
+        };
         let earlier = start(state.window.saturating_sub(1), self.window_nanos());
         let present = start(state.window, self.window_nanos());
-        vec![Adjustment::add(earlier, state.previous), Adjustment::add(present, state.current)]
+        vec![
+            Adjustment::add(earlier, state.previous),
+            Adjustment::add(present, state.current),
+        ]
     }
 
     fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
@@ -76,6 +95,10 @@ impl OnRedis for SlidingCounter {
         };
         let sum = |wanted| in_window(a, wanted).saturating_add(in_window(b, wanted));
         let (current, previous) = (sum(window), sum(window.saturating_sub(1)));
-        State::SlidingCounter(WindowCounts { window, current, previous })
+        State::SlidingCounter(WindowCounts {
+            window,
+            current,
+            previous,
+        })
     }
 }

@@ -33,7 +33,10 @@ impl TallyOnRedis for SlidingWindow {
     }
 
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
-        let (window, quota) = (whole_micros(self.window_nanos()), self.quota().billionths() as f64);
+        let (window, quota) = (
+            whole_micros(self.window_nanos()),
+            self.quota().billionths() as f64,
+        );
         let (parts, common) = (self.sub_windows(), common_divisor(self));
         let (share, width) = (parts / common, self.window_nanos() / 1000 / common);
         let lifetime = (parts + u64::from(self.edge() == Edge::Harsh)) as f64;
@@ -54,12 +57,18 @@ impl TallyOnRedis for SlidingWindow {
     }
 
     fn slot_of(&self, now: Nanos) -> u64 {
-        let (parts, window) = (u128::from(self.sub_windows()), u128::from(self.window_nanos()));
+        let (parts, window) = (
+            u128::from(self.sub_windows()),
+            u128::from(self.window_nanos()),
+        );
         u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)
     }
 
     fn begins(&self, slot: u64) -> f64 {
-        let (parts, window) = (u128::from(self.sub_windows()), u128::from(self.window_nanos()));
+        let (parts, window) = (
+            u128::from(self.sub_windows()),
+            u128::from(self.window_nanos()),
+        );
         (u128::from(slot) * window).div_ceil(parts * 1000) as f64
     }
 }

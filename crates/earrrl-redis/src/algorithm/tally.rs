@@ -75,7 +75,9 @@ impl<A: TallyOnRedis> OnRedis for A {
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let Some(tally) = A::tally(&state) else { return state };
+        let Some(tally) = A::tally(&state) else {
+            return state;
+        };
         let (from, to) = (self.slot_of(from), self.slot_of(to));
         let entry = |(slot, cost)| (moved_slot(slot, from, to), cost);
         A::state(Tally::from_entries(tally.entries().map(entry)))
@@ -83,11 +85,15 @@ impl<A: TallyOnRedis> OnRedis for A {
 
     fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let entries = A::tally(counted).into_iter().flat_map(Tally::entries);
-        entries.map(|(slot, cost)| Adjustment::add(self.begins(slot), cost)).collect()
+        entries
+            .map(|(slot, cost)| Adjustment::add(self.begins(slot), cost))
+            .collect()
     }
 
     fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
-        let Some((a, b)) = A::tally(&state).zip(A::tally(counted)) else { return state };
+        let Some((a, b)) = A::tally(&state).zip(A::tally(counted)) else {
+            return state;
+        };
         A::state(merged(a, b))
     }
 }
@@ -97,7 +103,11 @@ fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     let (oldest, last) = (record.whole(4)? as usize, record.whole(4)? as usize);
     let _sum = record.number()?;
     let newest = entry(&mut record, unit)?;
-    let mut rest = Fields(if oldest < last { record.0.get(ENTRY * oldest..)? } else { &[] });
+    let mut rest = Fields(if oldest < last {
+        record.0.get(ENTRY * oldest..)?
+    } else {
+        &[]
+    });
     let mut entries = Vec::new();
     for _ in oldest..last {
         entries.push(entry(&mut rest, unit)?);
@@ -120,7 +130,9 @@ fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
 /// the same slot that must expire next, and the same newest slot.
 fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
     let (leaving, newest) = (entry(&mut summary, unit)?, entry(&mut summary, unit)?);
-    Some(Tally::from_entries([leaving, newest].into_iter().filter(|(_, cost)| *cost > 0)))
+    Some(Tally::from_entries(
+        [leaving, newest].into_iter().filter(|(_, cost)| *cost > 0),
+    ))
 }
 
 /// Returns a tally with the counts of both tallies.

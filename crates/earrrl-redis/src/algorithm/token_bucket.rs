@@ -15,7 +15,12 @@ impl OnRedis for TokenBucket {
         let rate = amount.billionths() as f64 / per.as_nanos() as f64;
         let capacity = self.capacity().billionths();
         let ticks = self.ticks_per_nano() as u64;
-        [rate.to_bits(), ticks, capacity as u64, (capacity >> 64) as u64]
+        [
+            rate.to_bits(),
+            ticks,
+            capacity as u64,
+            (capacity >> 64) as u64,
+        ]
     }
 
     fn check(&self, hold: Duration) -> Result<(), RuleError> {
@@ -58,7 +63,9 @@ impl OnRedis for TokenBucket {
     }
 
     fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::TokenBucket(moment) = state else { return None };
+        let State::TokenBucket(moment) = state else {
+            return None;
+        };
         let (whole, rest) = in_two(moment.0.max(0), self);
         packed.whole(whole as u64, 7);
         packed.whole(rest as u64, 4);
@@ -70,13 +77,17 @@ impl OnRedis for TokenBucket {
 
     /// A request leaves the bucket full within the time that an empty one takes.
     fn left_after(&self, state: &State) -> Option<Nanos> {
-        let State::TokenBucket(full_at) = state else { return None };
+        let State::TokenBucket(full_at) = state else {
+            return None;
+        };
         let at = (full_at.0 - self.full_ticks()) / self.ticks_per_nano();
         Some(Nanos::new(u64::try_from(at).unwrap_or(0)))
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::TokenBucket(full_at) = state else { return state };
+        let State::TokenBucket(full_at) = state else {
+            return state;
+        };
         let by = i128::from(to.get()) - i128::from(from.get());
         State::TokenBucket(Moment(full_at.0 + by * self.ticks_per_nano()))
     }
@@ -93,9 +104,14 @@ impl OnRedis for TokenBucket {
     }
 
     fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
-        let State::TokenBucket(full_at) = counted else { return Vec::new() };
+        let State::TokenBucket(full_at) = counted else {
+            return Vec::new();
+        };
         let alone = in_two(full_at.0, self);
-        vec![Adjustment { alone, ..Adjustment::add(-1.0, sum.billionths()) }]
+        vec![Adjustment {
+            alone,
+            ..Adjustment::add(-1.0, sum.billionths())
+        }]
     }
 
     fn merged(&self, state: State, counted: &State, sum: Cost) -> State {
@@ -122,7 +138,10 @@ fn ticks_per_micro(limit: &TokenBucket) -> i128 {
 /// Splits ticks into whole microseconds and the remaining ticks.
 fn in_two(ticks: i128, limit: &TokenBucket) -> (f64, f64) {
     let micro = ticks_per_micro(limit);
-    (ticks.div_euclid(micro) as f64, ticks.rem_euclid(micro) as f64)
+    (
+        ticks.div_euclid(micro) as f64,
+        ticks.rem_euclid(micro) as f64,
+    )
 }
 
 /// Returns the time that fills the pool, the most that may be missing for a request that is held
@@ -131,10 +150,19 @@ fn spans(limit: &TokenBucket, terms: &Terms<'_>) -> [(f64, f64); 3] {
     let price = limit.price(terms.cost);
     // A full pool pays its whole capacity, although the price may be rounded up by a tick.
     let fits = terms.cost <= limit.capacity();
-    let full = if fits { limit.full_ticks().max(price) } else { limit.full_ticks() };
+    let full = if fits {
+        limit.full_ticks().max(price)
+    } else {
+        limit.full_ticks()
+    };
     let held = terms.hold().filter(|_| fits).map_or((-1.0, 0.0), |max| {
         let ticks = i128::try_from(max.as_nanos()).unwrap_or(i128::MAX);
-        in_two(ticks.saturating_mul(limit.ticks_per_nano()).saturating_add(full), limit)
+        in_two(
+            ticks
+                .saturating_mul(limit.ticks_per_nano())
+                .saturating_add(full),
+            limit,
+        )
     });
     [in_two(full, limit), held, in_two(price, limit)]
 }

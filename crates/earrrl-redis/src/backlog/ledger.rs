@@ -106,7 +106,9 @@ impl Ledger {
     }
 
     fn lock(&self, client: &ClientId) -> MutexGuard<'_, Shard> {
-        self.shards[self.shard(client)].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[self.shard(client)]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes a charge, and returns its place in the ledger. Returns `None` if the ledger is full or
@@ -119,9 +121,14 @@ impl Ledger {
         }
         self.change(charge, |entry| {
             entry.latest = entry.latest.max(now);
-            entry.pending.add(entry.rule.rule.limit(), entry.latest, charge.cost);
+            entry
+                .pending
+                .add(entry.rule.rule.limit(), entry.latest, charge.cost);
             entry.pending.note_without_redis(entry.latest, new_at);
-            Some(NotedAt { entry: entry.id, at: entry.latest })
+            Some(NotedAt {
+                entry: entry.id,
+                at: entry.latest,
+            })
         })
     }
 
@@ -138,7 +145,9 @@ impl Ledger {
             if entry.take_backs.len() >= MAX_TAKE_BACKS {
                 return None;
             }
-            entry.take_backs.push(Adjustment::take_back(charged_at, charge.cost));
+            entry
+                .take_backs
+                .push(Adjustment::take_back(charged_at, charge.cost));
             entry.given = entry.given.max(given);
             Some(entry.id)
         })
@@ -170,7 +179,15 @@ impl Ledger {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (rule, group) = (charge.rule.clone(), charge.group);
         let (pending, take_backs) = (Pending::default(), Vec::new());
-        Entry { id, rule, group, latest: Nanos::ZERO, pending, take_backs, given: None }
+        Entry {
+            id,
+            rule,
+            group,
+            latest: Nanos::ZERO,
+            pending,
+            take_backs,
+            given: None,
+        }
     }
 
     /// Removes a charge that was not sent yet. Returns true if it was removed.
@@ -191,9 +208,13 @@ impl Ledger {
     ) -> bool {
         let client = ClientId::of(charge);
         let mut shard = self.lock(&client);
-        let Some(entry) = shard.entries.get_mut(&client) else { return false };
+        let Some(entry) = shard.entries.get_mut(&client) else {
+            return false;
+        };
         entry.follow(&charge.rule);
-        let at = entry.pending.take_back(entry.rule.rule.limit(), charge.cost, charged_at, now);
+        let at = entry
+            .pending
+            .take_back(entry.rule.rule.limit(), charge.cost, charged_at, now);
         if entry.pending.is_empty() && entry.take_backs.is_empty() {
             shard.entries.remove(&client);
             self.len.fetch_sub(1, Ordering::AcqRel);
@@ -208,7 +229,11 @@ impl Ledger {
         }
         let client = ClientId::of(charge);
         let shard = self.lock(&client);
-        let Shard { entries, retries, in_flight } = &*shard;
+        let Shard {
+            entries,
+            retries,
+            in_flight,
+        } = &*shard;
         entries.contains_key(&client)
             || retries.contains_key(&client)
             || in_flight.contains_key(&client)
@@ -232,11 +257,15 @@ impl Ledger {
     /// Drops the entries of a client that was reset, under every algorithm.
     pub(crate) fn forget(&self, charge: &KeyedCharge) {
         for &kind in KINDS {
-            let client = ClientId { kind, ..ClientId::of(charge) };
+            let client = ClientId {
+                kind,
+                ..ClientId::of(charge)
+            };
             let mut shard = self.lock(&client);
             let entry = shard.entries.remove(&client).is_some();
             let retry = shard.retries.remove(&client).is_some();
-            self.len.fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
+            self.len
+                .fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
         }
     }
 
@@ -247,7 +276,11 @@ impl Ledger {
         number: impl FnOnce() -> u64,
     ) -> Option<Delivery> {
         let mut shard = self.lock(client);
-        let Shard { entries, retries, in_flight } = &mut *shard;
+        let Shard {
+            entries,
+            retries,
+            in_flight,
+        } = &mut *shard;
         if in_flight.contains_key(client) {
             return None;
         }
@@ -269,7 +302,14 @@ impl Ledger {
         let mut drained = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let (from, Shard { entries, retries, in_flight }) = (drained.len(), &mut *shard);
+            let (
+                from,
+                Shard {
+                    entries,
+                    retries,
+                    in_flight,
+                },
+            ) = (drained.len(), &mut *shard);
             let ready = entries.extract_if(|client, entry| {
                 let waits = retries.contains_key(client) || in_flight.contains_key(client);
                 entry.group == group && !waits
@@ -315,9 +355,28 @@ impl Entry {
     }
 
     fn deliver(self, number: u64) -> Delivery {
-        let Self { id: entry, rule, group, latest, pending, take_backs, given } = self;
-        let contribution = Contribution { number, pending, take_backs };
-        Delivery { entry, rule, group, latest, contribution, given }
+        let Self {
+            id: entry,
+            rule,
+            group,
+            latest,
+            pending,
+            take_backs,
+            given,
+        } = self;
+        let contribution = Contribution {
+            number,
+            pending,
+            take_backs,
+        };
+        Delivery {
+            entry,
+            rule,
+            group,
+            latest,
+            contribution,
+            given,
+        }
     }
 }
 
@@ -342,7 +401,11 @@ fn convert(pending: &mut Pending, old: &PreparedRule, new: &PreparedRule, latest
 impl ClientId {
     pub(crate) fn of(charge: &KeyedCharge) -> Self {
         let PreparedRule { id: rule, kind, .. } = *charge.rule;
-        Self { rule, kind, key: charge.client.clone() }
+        Self {
+            rule,
+            kind,
+            key: charge.client.clone(),
+        }
     }
 }
 
@@ -359,10 +422,22 @@ mod tests {
     fn asked(rule: &str, client: &str) -> KeyedCharge {
         let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
         let (rule, local) = (rule.parse().unwrap(), || Ok(vec![RuleId(0)]));
-        let wanted = RuleSpec { name: "rule", rule: &rule, near: None };
+        let wanted = RuleSpec {
+            name: "rule",
+            rule: &rule,
+            near: None,
+        };
         let id = rules.prepare(&[wanted], Nanos::ZERO, local).unwrap()[0];
         let (rule, client, key) = (rules.get(id).unwrap(), client.into(), Vec::new());
-        KeyedCharge { rule, client, cost: Cost::ONE, place: 0, key, slot: 0, group: 0 }
+        KeyedCharge {
+            rule,
+            client,
+            cost: Cost::ONE,
+            place: 0,
+            key,
+            slot: 0,
+            group: 0,
+        }
     }
 
     #[test]
@@ -374,11 +449,22 @@ mod tests {
         let (_, entry) = ledger.drain(0, || 7).pop().unwrap();
         let limit = charge.rule.rule.limit();
         let figures = limit
-            .step(entry.contribution.pending.state, Nanos::new(3_000_000), Cost::ZERO, Mode::Peek)
+            .step(
+                entry.contribution.pending.state,
+                Nanos::new(3_000_000),
+                Cost::ZERO,
+                Mode::Peek,
+            )
             .2;
-        assert_eq!((entry.contribution.pending.sum, figures.remaining), (Cost::from_units(2), 7));
+        assert_eq!(
+            (entry.contribution.pending.sum, figures.remaining),
+            (Cost::from_units(2), 7)
+        );
         add(3_000_000);
-        assert!(!ledger.take_out(&charge, last), "it is on its way, and this is another");
+        assert!(
+            !ledger.take_out(&charge, last),
+            "it is on its way, and this is another"
+        );
     }
 
     #[test]
@@ -389,29 +475,50 @@ mod tests {
             ledger.add(&charge, Nanos::ZERO, Nanos::ZERO).is_some()
         };
         assert!(add("a") && add("a") && add("b"));
-        assert!(ledger.drain(1, || 9).is_empty(), "another group has nothing");
+        assert!(
+            ledger.drain(1, || 9).is_empty(),
+            "another group has nothing"
+        );
         let drained = ledger.drain(0, || 7);
         assert_eq!(drained.len(), 2);
-        assert!(add("b") && add("c") && !add("d"), "entries under way take room");
+        assert!(
+            add("b") && add("c") && !add("d"),
+            "entries under way take room"
+        );
         let mut other = ledger.drain(0, || 8);
         let (client, entry) = other.pop().unwrap();
-        assert_eq!((client.key[0], other.len()), (b'c', 0), "b has a lower number under way");
+        assert_eq!(
+            (client.key[0], other.len()),
+            (b'c', 0),
+            "b has a lower number under way"
+        );
         ledger.put_back(client, entry);
-        drained.into_iter().for_each(|(client, entry)| ledger.put_back(client, entry));
-        assert_eq!((ledger.len(), add("d")), (4, false), "what came back takes room");
+        drained
+            .into_iter()
+            .for_each(|(client, entry)| ledger.put_back(client, entry));
+        assert_eq!(
+            (ledger.len(), add("d")),
+            (4, false),
+            "what came back takes room"
+        );
         let summed = |drained: Vec<(ClientId, Delivery)>| {
             let mut all: Vec<_> = drained
                 .into_iter()
                 .map(|(client, entry)| {
                     ledger.done(&client);
-                    let Contribution { number, pending, .. } = entry.contribution;
+                    let Contribution {
+                        number, pending, ..
+                    } = entry.contribution;
                     (client.key[0] as char, number, pending.sum.as_f64())
                 })
                 .collect();
             all.sort_by_key(|(client, ..)| *client);
             all
         };
-        assert_eq!(summed(ledger.drain(0, || 8)), [('a', 7, 2.0), ('b', 7, 1.0), ('c', 8, 1.0)]);
+        assert_eq!(
+            summed(ledger.drain(0, || 8)),
+            [('a', 7, 2.0), ('b', 7, 1.0), ('c', 8, 1.0)]
+        );
         assert_eq!(summed(ledger.drain(0, || 9)), [('b', 9, 1.0)]);
         assert_eq!(ledger.len(), 0);
     }

@@ -15,6 +15,9 @@ pub(crate) struct Backlog {
 
 impl Backlog {
     pub(crate) fn new(capacity: usize, groups: usize) -> Self {
-        Self { ledger: Ledger::new(capacity), unsettled: UnsettledCalls::new(groups) }
+        Self {
+            ledger: Ledger::new(capacity),
+            unsettled: UnsettledCalls::new(groups),
+        }
     }
 }

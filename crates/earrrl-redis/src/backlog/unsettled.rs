@@ -44,11 +44,16 @@ pub(crate) struct UnsettledCalls {
 impl UnsettledCalls {
     pub(crate) fn new(groups: usize) -> Self {
         let groups = (0..groups).map(|_| Mutex::default()).collect();
-        Self { groups, len: AtomicUsize::new(0) }
+        Self {
+            groups,
+            len: AtomicUsize::new(0),
+        }
     }
 
     fn lock(&self, group: usize) -> MutexGuard<'_, Vec<Unsettled>> {
-        self.groups[group].lock().unwrap_or_else(PoisonError::into_inner)
+        self.groups[group]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn add(&self, unsettled: Unsettled) {
@@ -91,6 +96,8 @@ impl UnsettledCalls {
     /// call or put it back.
     pub(crate) fn take_ended(&self, group: usize) -> Vec<Unsettled> {
         let now = Instant::now();
-        self.lock(group).extract_if(.., |unsettled| unsettled.call.ends <= now).collect()
+        self.lock(group)
+            .extract_if(.., |unsettled| unsettled.call.ends <= now)
+            .collect()
     }
 }

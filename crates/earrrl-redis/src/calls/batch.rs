@@ -35,7 +35,12 @@ pub(crate) async fn call(
     ticket: &Arc<Ticket>,
 ) -> Result<Option<Reply>, Fault> {
     let (answer, answered) = oneshot::channel();
-    let call = WaitingCall { call, link, ticket: ticket.clone(), answer };
+    let call = WaitingCall {
+        call,
+        link,
+        ticket: ticket.clone(),
+        answer,
+    };
     if shared.batches.add(group, call) {
         start(shared, group);
     }
@@ -45,7 +50,10 @@ pub(crate) async fn call(
 
 /// Starts to send the batches of a group.
 fn start(shared: &Arc<Shared>, group: usize) {
-    shared.batches.runtime.spawn(send_batches(shared.clone(), group));
+    shared
+        .batches
+        .runtime
+        .spawn(send_batches(shared.clone(), group));
 }
 
 /// Sends batches as long as there is one that need not wait.
@@ -53,7 +61,10 @@ async fn send_batches(shared: Arc<Shared>, group: usize) {
     while let Some(calls) = shared.batches.next(group) {
         let mut sent = Box::pin(send_batch(shared.clone(), group, calls));
         // Calls are written in the order of their first polls, so this one is here.
-        if poll_fn(|context| Poll::Ready(sent.as_mut().poll(context))).await.is_pending() {
+        if poll_fn(|context| Poll::Ready(sent.as_mut().poll(context)))
+            .await
+            .is_pending()
+        {
             shared.batches.runtime.spawn(sent);
         }
     }
@@ -71,13 +82,17 @@ async fn send_batch(shared: Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCal
 /// Redis could not execute together are sent one by one.
 async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) {
     let (receipt, calls) = with_receipt(shared, calls);
-    let Some(first) = calls.first().and_then(|calls| calls.first()) else { return };
+    let Some(first) = calls.first().and_then(|calls| calls.first()) else {
+        return;
+    };
     let (mut link, slot) = (first.link.clone(), first.call.slot);
     let sent = shared.clocks.local();
     let latest = shared.clocks.redis(group, sent) + shared.options.deadline + GRACE;
     let ScriptCall { script, keys, args } = script_call(shared, &calls, receipt.as_deref(), latest);
     let answer = link.call(script, &keys, &args);
-    let Ok(answer) = timeout(shared.options.deadline, answer).await else { return };
+    let Ok(answer) = timeout(shared.options.deadline, answer).await else {
+        return;
+    };
     let calls: Vec<_> = calls.into_iter().flatten().collect();
     let replies = match answer {
         Err(error) if is_moving(&error) && (receipt.is_some() || calls.len() > 1) => {
@@ -101,7 +116,10 @@ async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) 
 /// Sends a call by itself. Calls that come after it do not wait for its answer.
 fn send_alone(shared: &Arc<Shared>, group: usize, call: WaitingCall) {
     let own = shared.clone();
-    shared.batches.runtime.spawn(async move { send(&own, group, vec![vec![call]]).await });
+    shared
+        .batches
+        .runtime
+        .spawn(async move { send(&own, group, vec![vec![call]]).await });
 }
 
 /// Reserves one receipt for all calls, and marks the calls as sent. Drops those whose requests no longer
@@ -112,8 +130,14 @@ fn with_receipt(
 ) -> (Option<Arc<Receipt>>, Vec<Vec<WaitingCall>>) {
     let stores = |call: &WaitingCall| call.call.charges.iter().any(|charge| charge.flags % 2 == 1);
     let storing = calls.iter().flatten().filter(|call| stores(call)).count();
-    let slot = calls.iter().flatten().next().map_or(0, |call| call.call.slot);
-    let receipt = (storing > 0).then(|| shared.connection.receipts.take(slot)).flatten();
+    let slot = calls
+        .iter()
+        .flatten()
+        .next()
+        .map_or(0, |call| call.call.slot);
+    let receipt = (storing > 0)
+        .then(|| shared.connection.receipts.take(slot))
+        .flatten();
     if receipt.is_none() {
         (0..storing).for_each(|_| count(&shared.connection.counters.without_receipt));
     }
@@ -145,15 +169,29 @@ fn script_call<'a>(
 ) -> ScriptCall<'a> {
     let scripts = &shared.connection.scripts;
     let count = calls.iter().flatten().count();
-    let charges: Vec<_> = calls.iter().flatten().flat_map(|call| &call.call.charges).collect();
+    let charges: Vec<_> = calls
+        .iter()
+        .flatten()
+        .flat_map(|call| &call.call.charges)
+        .collect();
     let kinds = charges.iter().map(|charge| charge.kind);
     // The receipt's key is declared, although only a Cluster that moves slots and some
     // Redis-compatible servers require it.
     let receipts = receipt.map(|receipt| receipt.key.as_bytes().to_vec());
-    let hold = calls.iter().flatten().find_map(|call| call.call.hold.as_ref());
-    let of_hold = hold.map(|hold| [hold.key.clone()].into_iter().chain(hold.given.iter().cloned()));
+    let hold = calls
+        .iter()
+        .flatten()
+        .find_map(|call| call.call.hold.as_ref());
+    let of_hold = hold.map(|hold| {
+        [hold.key.clone()]
+            .into_iter()
+            .chain(hold.given.iter().cloned())
+    });
     let keys = charges.iter().map(|charge| charge.key.clone());
-    let keys = keys.chain(of_hold.into_iter().flatten()).chain(receipts).collect();
+    let keys = keys
+        .chain(of_hold.into_iter().flatten())
+        .chain(receipts)
+        .collect();
     let now = calls.iter().flatten().next().and_then(|call| call.call.now);
     let (time, latest) = (time_argument(now), micros(latest).to_le_bytes());
     let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
@@ -172,9 +210,10 @@ fn script_call<'a>(
             let argument = [&head(charge.flags)[..], &charge.parameters].concat();
             (scripts.single(charge.kind), vec![argument])
         }
-        (None, 1, charges) => {
-            (scripts.several(kinds), after_head(charges.iter().map(argument).collect()))
-        }
+        (None, 1, charges) => (
+            scripts.several(kinds),
+            after_head(charges.iter().map(argument).collect()),
+        ),
         _ => {
             let each = calls.iter().map(|group| group_argument(group));
             (scripts.batch(kinds), after_head(each.collect()))
@@ -186,10 +225,17 @@ fn script_call<'a>(
 /// Returns the argument of a group of requests whose charges are alike.
 fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
     let charges: Vec<&PackedCharge> = group.iter().flat_map(|call| &call.call.charges).collect();
-    let Some(first) = charges.first() else { return Vec::new() };
-    let repeats =
-        |place: &usize| charges[..*place].iter().any(|other| other.key == charges[*place].key);
-    let repeated = (0..charges.len()).filter(repeats).fold(0u16, |bits, place| bits | 1 << place);
+    let Some(first) = charges.first() else {
+        return Vec::new();
+    };
+    let repeats = |place: &usize| {
+        charges[..*place]
+            .iter()
+            .any(|other| other.key == charges[*place].key)
+    };
+    let repeated = (0..charges.len())
+        .filter(repeats)
+        .fold(0u16, |bits, place| bits | 1 << place);
     let head = [first.kind as u8, first.flags, charges.len() as u8];
     [&head[..], &repeated.to_le_bytes(), &first.parameters].concat()
 }
@@ -207,9 +253,10 @@ fn read(
             _ => reply::several(&bytes),
         })),
         (Ok(Value::BulkString(bytes)), _) => match reply::batch(&bytes, calls.len()) {
-            Some(replies) => {
-                replies.into_iter().map(|reply| reply.map(|reply| Ok(Some(reply)))).collect()
-            }
+            Some(replies) => replies
+                .into_iter()
+                .map(|reply| reply.map(|reply| Ok(Some(reply))))
+                .collect(),
             None => same(Ok(None)),
         },
         (Ok(_), _) => same(Ok(None)),

@@ -40,7 +40,17 @@ impl Claim {
     /// Returns a claim of nothing.
     pub(crate) fn none(node: [u8; 8]) -> Self {
         let (need, take, wanted, expected, least) = (0.0, 0.0, 0.0, 0.0, f64::MAX);
-        Self { node, need, take, wanted, expected, least, nodes: 1, lasts: 0.0, cost: Cost::ONE }
+        Self {
+            node,
+            need,
+            take,
+            wanted,
+            expected,
+            least,
+            nodes: 1,
+            lasts: 0.0,
+            cost: Cost::ONE,
+        }
     }
 }
 
@@ -60,32 +70,79 @@ pub(crate) fn arguments(
     now: Option<Nanos>,
     present: Nanos,
 ) -> Arguments {
-    let Claim { need, take, wanted, expected, least, nodes, lasts, .. } = *claim;
+    let Claim {
+        need,
+        take,
+        wanted,
+        expected,
+        least,
+        nodes,
+        lasts,
+        ..
+    } = *claim;
     let number = contribution.map_or(0, |contribution| contribution.number);
     let mut head = Packed(claim.node.to_vec());
-    head.numbers(&[number as f64, need, take, wanted, expected, least, f64::from(nodes), lasts]);
-    head.numbers(&[now.map_or(-1.0, micros), micros(present), charge.rule.claim_tag.into()]);
-    head.0.extend(charge.rule.parameters(claim.cost, shared.linger(&charge.rule), 1.0));
+    head.numbers(&[
+        number as f64,
+        need,
+        take,
+        wanted,
+        expected,
+        least,
+        f64::from(nodes),
+        lasts,
+    ]);
+    head.numbers(&[
+        now.map_or(-1.0, micros),
+        micros(present),
+        charge.rule.claim_tag.into(),
+    ]);
+    head.0.extend(
+        charge
+            .rule
+            .parameters(claim.cost, shared.linger(&charge.rule), 1.0),
+    );
     let limit = charge.rule.rule.limit();
     let adjustments = contribution.map_or_else(Vec::new, |all| all.adjustments(limit, present));
-    let adjustments = adjustments.iter().map(|one| adjustment(shared, charge, one));
+    let adjustments = adjustments
+        .iter()
+        .map(|one| adjustment(shared, charge, one));
     let args = std::iter::once(head.0).chain(adjustments).collect();
-    Arguments { keys: [charge.key.clone(), shared.connection.keys.claims(&charge.key)], args }
+    Arguments {
+        keys: [
+            charge.key.clone(),
+            shared.connection.keys.claims(&charge.key),
+        ],
+        args,
+    }
 }
 
 /// Returns an adjustment as an argument of the script.
 fn adjustment(shared: &Shared, charge: &KeyedCharge, adjustment: &Adjustment) -> Vec<u8> {
-    let Adjustment { back, when, alone, cost, without_redis, new_at } = *adjustment;
+    let Adjustment {
+        back,
+        when,
+        alone,
+        cost,
+        without_redis,
+        new_at,
+    } = *adjustment;
     let mut head = Packed(vec![if without_redis { 2 } else { u8::from(back) }]);
     head.numbers(&[when, alone.0, alone.1, new_at]);
     let sign = if back { -1.0 } else { 1.0 };
-    head.0.extend(charge.rule.parameters(cost, shared.linger(&charge.rule), sign));
+    head.0.extend(
+        charge
+            .rule
+            .parameters(cost, shared.linger(&charge.rule), sign),
+    );
     head.0
 }
 
 /// Returns Redis's time if the call did nothing because the node had a wrong idea of that time.
 fn clock_set(answer: &Value) -> Option<Nanos> {
-    let Value::BulkString(bytes) = answer else { return None };
+    let Value::BulkString(bytes) = answer else {
+        return None;
+    };
     match reply::single(bytes) {
         Some(Reply::Expired { time }) => Some(time),
         _ => None,
@@ -107,7 +164,9 @@ pub(crate) async fn contribute(
         let now = given.unwrap_or_else(|| shared.clocks.redis(charge.group, local));
         let mut moved = contribution.clone();
         if given.is_none() {
-            moved.pending.move_clock(charge.rule.rule.limit(), local, now);
+            moved
+                .pending
+                .move_clock(charge.rule.rule.limit(), local, now);
         }
         let claim = Claim::none(shared.node.ledger_name());
         let Arguments { keys, args } = arguments(shared, charge, &claim, Some(&moved), given, now);

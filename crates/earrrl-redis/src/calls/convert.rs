@@ -96,7 +96,9 @@ async fn convert_in_background(
     let (shared, charge) = (shared.clone(), charge.clone());
     let task = async move {
         let converted = convert(&shared, &mut link, &charge, now);
-        timeout(TIMEOUT, converted).await.unwrap_or(Err(Fault::Late))
+        timeout(TIMEOUT, converted)
+            .await
+            .unwrap_or(Err(Fault::Late))
     };
     let stopped = |_| Err(Fault::Lost("a task was stopped".to_owned()));
     tokio::spawn(task).await.unwrap_or_else(stopped)
@@ -110,24 +112,42 @@ pub(crate) async fn convert(
     now: Nanos,
 ) -> Result<(), Fault> {
     let own = charge.rule.rule.limit();
-    let Some(old) = read(link, &charge.key).await? else { return Ok(()) };
+    let Some(old) = read(link, &charge.key).await? else {
+        return Ok(());
+    };
     let is_own = algorithm::is_of(own, charge.rule.tag, &old);
     if is_own && algorithm::decode(own, &old, now).is_some() {
         return Ok(());
     }
     let is_old = |limit: &Limit, tag| algorithm::is_of(limit, tag, &old);
-    let limit = if is_own { None } else { earlier_limit(shared, link, charge, is_old).await? };
+    let limit = if is_own {
+        None
+    } else {
+        earlier_limit(shared, link, charge, is_old).await?
+    };
     if limit.is_none() {
-        let why = if is_own { "its counts are invalid" } else { "its parameters are unknown" };
+        let why = if is_own {
+            "its counts are invalid"
+        } else {
+            "its parameters are unknown"
+        };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
     }
     let (mut keys, mut version, mut new) = (vec![charge.key.clone()], Vec::new(), None);
-    if let Some(limit) = limit.as_ref().filter(|_| algorithm::of(own).keeps_versions()) {
+    if let Some(limit) = limit
+        .as_ref()
+        .filter(|_| algorithm::of(own).keeps_versions())
+    {
         let key = shared.connection.keys.version(&charge.key);
         let kept = read(link, &key).await?;
-        new = kept.as_ref().and_then(|kept| kept_version(charge, kept, now));
+        new = kept
+            .as_ref()
+            .and_then(|kept| kept_version(charge, kept, now));
         let life = life_of(limit, &old, now).unwrap_or_default();
-        charge.rule.converted.note_kept(shared.clocks.local() + life);
+        charge
+            .rule
+            .converted
+            .note_kept(shared.clocks.local() + life);
         version.extend([kept.unwrap_or_default(), millis(life + VERSION_KEPT)]);
         keys.push(key);
     }
@@ -135,7 +155,8 @@ pub(crate) async fn convert(
     let (new, life) = new.unwrap_or_default();
     let mut args = vec![old, new, millis(life + shared.linger(&charge.rule))];
     args.extend(version);
-    link.call(&shared.connection.scripts.swap, &keys, &args).await?;
+    link.call(&shared.connection.scripts.swap, &keys, &args)
+        .await?;
     count(&shared.connection.counters.converted);
     Ok(())
 }
@@ -177,14 +198,20 @@ pub(crate) async fn earlier_limit(
     charge: &KeyedCharge,
     is_wanted: impl Fn(&Limit, u32) -> bool,
 ) -> Result<Option<Limit>, Fault> {
-    let known = charge.rule.earlier.iter().find(|(tag, limit)| is_wanted(limit, *tag));
+    let known = charge
+        .rule
+        .earlier
+        .iter()
+        .find(|(tag, limit)| is_wanted(limit, *tag));
     if let Some((_, limit)) = known {
         return Ok(Some(*limit));
     }
     let mut get = redis::cmd("HVALS");
     get.arg(shared.connection.keys.history(&charge.rule.name));
     let Value::Array(texts) = link.send(&get).await? else {
-        return Err(Fault::Record("the rule's parameters make no sense".to_owned()));
+        return Err(Fault::Record(
+            "the rule's parameters make no sense".to_owned(),
+        ));
     };
     let rules = texts.iter().filter_map(|text| match text {
         Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<Rule>().ok(),
@@ -218,9 +245,18 @@ fn converted(
 fn conversion_time(charge: &KeyedCharge, old: &Limit, state: &State, now: Nanos) -> Nanos {
     let rule = &charge.rule;
     let is_earlier = rule.earlier.iter().any(|(_, limit)| limit == old);
-    let is_later = algorithm::of(old).left_after(state).is_some_and(|at| at > rule.since);
+    let is_later = algorithm::of(old)
+        .left_after(state)
+        .is_some_and(|at| at > rule.since);
     let others = rule.converted.add(&charge.key) || !is_earlier || is_later;
-    let is_average = matches!(rule.kind, AlgorithmKind::RecentAverage | AlgorithmKind::Exponential);
-    let at = if others && !is_average { now } else { rule.since.min(now) };
+    let is_average = matches!(
+        rule.kind,
+        AlgorithmKind::RecentAverage | AlgorithmKind::Exponential
+    );
+    let at = if others && !is_average {
+        now
+    } else {
+        rule.since.min(now)
+    };
     Nanos::new(at.get() / 1000 * 1000)
 }

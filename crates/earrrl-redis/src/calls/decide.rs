@@ -38,7 +38,11 @@ pub(crate) struct Failure {
 impl Failure {
     /// Returns the failure of a request of which Redis has executed nothing.
     fn all(fault: Fault) -> Self {
-        Self { fault, unanswered: Vec::new(), kept: 0 }
+        Self {
+            fault,
+            unanswered: Vec::new(),
+            kept: 0,
+        }
     }
 }
 
@@ -80,13 +84,20 @@ async fn ask_slot(
             Ok(observed)
         }
         Err(fault) => {
-            let place = ticket.give_up().filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
-            let unanswered = place.filter(|_| request.may_store(&places)).map(|place| Unanswered {
-                place,
-                places,
-                ends,
-            });
-            Err(Failure { unanswered: unanswered.into_iter().collect(), ..Failure::all(fault) })
+            let place = ticket
+                .give_up()
+                .filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
+            let unanswered = place
+                .filter(|_| request.may_store(&places))
+                .map(|place| Unanswered {
+                    place,
+                    places,
+                    ends,
+                });
+            Err(Failure {
+                unanswered: unanswered.into_iter().collect(),
+                ..Failure::all(fault)
+            })
         }
     }
 }
@@ -107,7 +118,10 @@ async fn ask_slots(
     for (places, call) in slots.iter().zip(calls) {
         match call.await {
             Ok(Ok(parts)) => {
-                places.iter().zip(parts).for_each(|(place, part)| observed[*place] = Some(part));
+                places
+                    .iter()
+                    .zip(parts)
+                    .for_each(|(place, part)| observed[*place] = Some(part));
             }
             Ok(Err(failure)) => {
                 unanswered.extend(failure.unanswered);
@@ -117,16 +131,26 @@ async fn ask_slots(
         }
     }
     let passes = fault.is_none()
-        && observed.iter().zip(&request.charges).all(|(observed, charge)| {
-            let over =
-                observed.as_ref().is_none_or(|observed| observed.verdict == ScriptVerdict::Over);
-            !over || !charge.rule.rule.action().enforces()
-        });
+        && observed
+            .iter()
+            .zip(&request.charges)
+            .all(|(observed, charge)| {
+                let over = observed
+                    .as_ref()
+                    .is_none_or(|observed| observed.verdict == ScriptVerdict::Over);
+                !over || !charge.rule.rule.action().enforces()
+            });
     if !passes {
         undo(shared, request, &slots, &mut observed).await;
     }
-    let Some(fault) = fault else { return Ok(observed.into_iter().flatten().collect()) };
-    Err(Failure { fault, unanswered, kept: kept(request, &slots, &observed) })
+    let Some(fault) = fault else {
+        return Ok(observed.into_iter().flatten().collect());
+    };
+    Err(Failure {
+        fault,
+        unanswered,
+        kept: kept(request, &slots, &observed),
+    })
 }
 
 /// Takes back the charges of leaky rules in the slots that let the request pass.
@@ -138,9 +162,16 @@ async fn undo(
 ) {
     let mut tasks = Vec::new();
     for places in slots {
-        let stored = stored(request, places, |place| observed[place].as_ref().map(|s| s.verdict));
-        for place in stored.into_iter().filter(|place| !request.is_strict(*place)) {
-            let Some(observed) = &observed[place] else { continue };
+        let stored = stored(request, places, |place| {
+            observed[place].as_ref().map(|s| s.verdict)
+        });
+        for place in stored
+            .into_iter()
+            .filter(|place| !request.is_strict(*place))
+        {
+            let Some(observed) = &observed[place] else {
+                continue;
+            };
             let (shared, request, at) = (shared.clone(), request.clone(), observed.at);
             let back = async move {
                 take_back(&shared, &request.charges[place], Some(at), request.now).await
@@ -159,9 +190,14 @@ async fn undo(
 /// Returns the charges that Redis stored and that were not taken back, one bit each.
 fn kept(request: &Request, slots: &[Vec<usize>], observed: &[Option<Observation>]) -> u64 {
     let verdict = |place: usize| observed[place].as_ref().map(|observed| observed.verdict);
-    let stored = slots.iter().flat_map(|places| stored(request, places, verdict));
-    let kept =
-        stored.filter(|place| observed[*place].as_ref().is_some_and(|observed| !observed.undone));
+    let stored = slots
+        .iter()
+        .flat_map(|places| stored(request, places, verdict));
+    let kept = stored.filter(|place| {
+        observed[*place]
+            .as_ref()
+            .is_some_and(|observed| !observed.undone)
+    });
     kept.fold(0, |bits, place| bits | 1 << place)
 }
 
@@ -173,7 +209,9 @@ pub(crate) fn stored(
 ) -> Vec<usize> {
     let over = |place: usize| verdict(place).is_none_or(|verdict| verdict == ScriptVerdict::Over);
     let enforces = |place: usize| request.charges[place].rule.rule.action().enforces();
-    let passes = places.iter().all(|place| !over(*place) || !enforces(*place));
+    let passes = places
+        .iter()
+        .all(|place| !over(*place) || !enforces(*place));
     let stores = |place: usize| {
         let cost = request.charges[place].cost;
         let leaky = passes && !over(place);
@@ -182,7 +220,11 @@ pub(crate) fn stored(
             && verdict(place).is_some()
             && (request.is_strict(place) || leaky)
     };
-    places.iter().copied().filter(|place| stores(*place)).collect()
+    places
+        .iter()
+        .copied()
+        .filter(|place| stores(*place))
+        .collect()
 }
 
 /// Calls the script, and again after converting records of other parameters.
@@ -195,7 +237,10 @@ async fn exchange(
 ) -> Result<Vec<Observation>, Fault> {
     let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
     converting(shared, link, |link| async move {
-        match in_time(shared, link, request, places, ticket).await?.ok_or_else(nonsense)? {
+        match in_time(shared, link, request, places, ticket)
+            .await?
+            .ok_or_else(nonsense)?
+        {
             Reply::Decided { time, mut observed } if observed.len() == places.len() => {
                 let at = request.now.or(time).ok_or_else(nonsense)?;
                 observed.iter_mut().for_each(|observed| observed.at = at);
@@ -223,7 +268,11 @@ async fn in_time(
     let (group, slot) = request.group_and_slot(places);
     let charge = |place: &usize| {
         let charge = &request.charges[*place];
-        let of_hold = if request.hold.is_some() { format::flags(&charge.rule.rule) } else { 0 };
+        let of_hold = if request.hold.is_some() {
+            format::flags(&charge.rule.rule)
+        } else {
+            0
+        };
         PackedCharge {
             kind: charge.rule.kind,
             flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold,
@@ -231,9 +280,16 @@ async fn in_time(
             parameters: charge.parameters(shared.linger(&charge.rule)),
         }
     };
-    let hold = request.hold.map(|hold| format::pack(shared, request, hold, places));
+    let hold = request
+        .hold
+        .map(|hold| format::pack(shared, request, hold, places));
     let charges = places.iter().map(charge).collect();
-    let call = BatchCall { now: request.now, slot, charges, hold };
+    let call = BatchCall {
+        now: request.now,
+        slot,
+        charges,
+        hold,
+    };
     for _ in 0..2 {
         let reply = batch::call(shared, group, link.clone(), call.clone(), ticket).await?;
         if !matches!(reply, Some(Reply::Expired { .. })) {

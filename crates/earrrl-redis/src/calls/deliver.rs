@@ -28,13 +28,23 @@ pub(crate) async fn take_back(
     charged_at: Option<Nanos>,
     given: Option<Nanos>,
 ) -> Result<bool, Fault> {
-    let Some(entry) = shared.backlog.ledger.take_back_there(charge, charged_at, given) else {
+    let Some(entry) = shared
+        .backlog
+        .ledger
+        .take_back_there(charge, charged_at, given)
+    else {
         count(&shared.connection.counters.not_handed_over);
         return Ok(false);
     };
-    let Ok(link) = shared.connection.link(charge.group) else { return Ok(true) };
+    let Ok(link) = shared.connection.link(charge.group) else {
+        return Ok(true);
+    };
     let delivery = deliver(shared, &link, ClientId::of(charge), entry);
-    match shared.connection.within(shared.options.deadline, charge.group, delivery).await {
+    match shared
+        .connection
+        .within(shared.options.deadline, charge.group, delivery)
+        .await
+    {
         Err(fault @ Fault::Record(_)) => Err(fault),
         _ => Ok(true),
     }
@@ -76,10 +86,17 @@ pub(crate) async fn deliver_one(
     client: ClientId,
     delivery: Delivery,
 ) -> Result<(), Fault> {
-    let present = shared.rules.get(client.rule).filter(|rule| rule.kind == client.kind);
+    let present = shared
+        .rules
+        .get(client.rule)
+        .filter(|rule| rule.kind == client.kind);
     let rule = present.unwrap_or_else(|| delivery.rule.clone());
     let contribution = delivery.under(&rule);
-    let charge = earrrl::Charge { rule: rule.id, key: &client.key, cost: earrrl::Cost::ZERO };
+    let charge = earrrl::Charge {
+        rule: rule.id,
+        key: &client.key,
+        cost: earrrl::Cost::ZERO,
+    };
     let charge = shared.keyed(rule, &charge, 0);
     let call = contribute(&shared, link, &charge, &contribution, delivery.given);
     let outcome = timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late));

@@ -36,9 +36,18 @@ pub(crate) fn standing<'a>(
         let (limit, state) = (rule.limit(), read(rule.limit(), state, *now));
         let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
         at = if judged.is_empty() { *now } else { at };
-        judged.push((rule, Judgement::new(rule, allowed, || figures.retry_after), figures));
+        judged.push((
+            rule,
+            Judgement::new(rule, allowed, || figures.retry_after),
+            figures,
+        ));
     }
-    combine(at, judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
+    combine(
+        at,
+        judged
+            .iter()
+            .map(|(rule, judgement, figures)| (*rule, judgement, figures)),
+    )
 }
 
 /// Returns the state that a script reported.
@@ -67,16 +76,34 @@ impl<'a> ObservedCharge<'a> {
             Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),
             state => state,
         };
-        let wait = || limit.step(state.clone(), now, cost, Mode::Peek).2.retry_after;
+        let wait = || {
+            limit
+                .step(state.clone(), now, cost, Mode::Peek)
+                .2
+                .retry_after
+        };
         let judgement = Judgement::new(rule, observed.verdict == ScriptVerdict::Allowed, wait);
-        Self { rule, cost, now, judgement, state, after }
+        Self {
+            rule,
+            cost,
+            now,
+            judgement,
+            state,
+            after,
+        }
     }
 
     /// Returns the state and the figures after the decision.
     fn after(&self, mode: Mode, all_pass: bool) -> (Option<State>, Figures) {
-        let mode = if self.after { Mode::Peek } else { self.judgement.settle(mode, all_pass) };
+        let mode = if self.after {
+            Mode::Peek
+        } else {
+            self.judgement.settle(mode, all_pass)
+        };
         let (state, _, figures) =
-            self.rule.limit().step(self.state.clone(), self.now, self.cost, mode);
+            self.rule
+                .limit()
+                .step(self.state.clone(), self.now, self.cost, mode);
         (state, figures)
     }
 }

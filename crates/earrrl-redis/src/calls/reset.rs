@@ -8,7 +8,11 @@ use crate::shared::Shared;
 
 /// Removes all charges of a client under a rule.
 pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), Fault> {
-    shared.local.reset(charge.rule.local, &charge.client).await.ok();
+    shared
+        .local
+        .reset(charge.rule.local, &charge.client)
+        .await
+        .ok();
     shared.backlog.ledger.forget(charge);
     shared.backlog.unsettled.forget(charge);
     shared.with_near(charge, None, |client, _| client.forget());
@@ -19,8 +23,14 @@ pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), F
     let keys = &shared.connection.keys;
     for name in charge.rule.all_keys() {
         let record = keys.record(&charge.client, &name);
-        command.arg(keys.claims(&record)).arg(keys.version(&record)).arg(record);
+        command
+            .arg(keys.claims(&record))
+            .arg(keys.version(&record))
+            .arg(record);
     }
     let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
-    shared.connection.within(shared.options.deadline, charge.group, call).await
+    shared
+        .connection
+        .within(shared.options.deadline, charge.group, call)
+        .await
 }

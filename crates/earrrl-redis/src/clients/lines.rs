@@ -69,7 +69,12 @@ impl LeaseLines {
         let words = self.words[at].0.each_ref().map(|word| word.load(Relaxed));
         let [hash, place, lease @ ..] = words;
         let (entry, group) = (place as u32, (place >> 32) as u32);
-        LeaseLine { hash, entry, group, lease: Lease::from_words(lease) }
+        LeaseLine {
+            hash,
+            entry,
+            group,
+            lease: Lease::from_words(lease),
+        }
     }
 
     #[inline]
@@ -77,7 +82,11 @@ impl LeaseLines {
         let [a, b, c, d, e, f] = line.lease.words();
         let place = u64::from(line.entry) | u64::from(line.group) << 32;
         let new = [line.hash, place, a, b, c, d, e, f];
-        self.words[at].0.iter().zip(new).for_each(|(word, new)| word.store(new, Relaxed));
+        self.words[at]
+            .0
+            .iter()
+            .zip(new)
+            .for_each(|(word, new)| word.store(new, Relaxed));
     }
 
     /// Stores a client in a free line of its shard. At least two lines must be free, since a search
@@ -106,7 +115,8 @@ impl LeaseLines {
 
     /// Frees all lines of a shard.
     pub(super) fn clear(&self, shard: usize) {
-        self.of(shard).for_each(|At(at)| self.words[at].0[0].store(0, Relaxed));
+        self.of(shard)
+            .for_each(|At(at)| self.words[at].0[0].store(0, Relaxed));
     }
 
     /// Returns the lines of a shard that hold clients.
@@ -130,7 +140,11 @@ impl LeaseLines {
     #[inline]
     fn next(&self, shard: usize, At(at): At) -> At {
         let next = at + 1;
-        At(if next == (shard + 1) * self.each { shard * self.each } else { next })
+        At(if next == (shard + 1) * self.each {
+            shard * self.each
+        } else {
+            next
+        })
     }
 
     /// Returns the number of lines from one to another in a shard, in the direction of a search.
@@ -144,14 +158,22 @@ mod tests {
     use super::*;
 
     fn line(hash: u64) -> LeaseLine {
-        LeaseLine { hash, entry: hash as u32, group: 0, lease: Lease::default() }
+        LeaseLine {
+            hash,
+            entry: hash as u32,
+            group: 0,
+            lease: Lease::default(),
+        }
     }
 
     #[test]
     fn clients_are_found_after_others_were_removed() {
         let lines = LeaseLines::new(3, 8).unwrap();
-        let hashes: Vec<u64> =
-            [7, 7, 0, 6, 7, 1].iter().zip(1..).map(|(home, n)| home << 61 | n).collect();
+        let hashes: Vec<u64> = [7, 7, 0, 6, 7, 1]
+            .iter()
+            .zip(1..)
+            .map(|(home, n)| home << 61 | n)
+            .collect();
         for gone in 0..hashes.len() {
             hashes.iter().for_each(|hash| lines.insert(1, &line(*hash)));
             for (nth, hash) in hashes[gone..].iter().chain(&hashes[..gone]).enumerate() {

@@ -68,7 +68,16 @@ impl Shard {
     pub(super) fn new(number: usize) -> Self {
         let (entries, urgent, normal) = (Vec::new(), Vec::new(), BinaryHeap::new());
         let (rule, lines) = (None, None);
-        Self { number, rule, decided: 0, lines, entries, urgent, normal, hand: 0 }
+        Self {
+            number,
+            rule,
+            decided: 0,
+            lines,
+            entries,
+            urgent,
+            normal,
+            hand: 0,
+        }
     }
 
     #[inline]
@@ -140,9 +149,16 @@ impl Shard {
 
     /// Gives the client's index line a lease, by which later requests are decided.
     fn lease(&mut self, place: Place, limit: &Limit) {
-        let Some((entry, client)) = self.reclaim(place.hash) else { return };
+        let Some((entry, client)) = self.reclaim(place.hash) else {
+            return;
+        };
         let (hash, group) = (place.hash, client.group as u32);
-        let line = LeaseLine { hash, entry, group, lease: client.lease(limit) };
+        let line = LeaseLine {
+            hash,
+            entry,
+            group,
+            lease: client.lease(limit),
+        };
         if let Some((lines, at)) = self.find(hash) {
             lines.write(at, &line);
         }
@@ -164,12 +180,18 @@ impl Shard {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self { decided: self.decided, ..Self::new(self.number) };
+        *self = Self {
+            decided: self.decided,
+            ..Self::new(self.number)
+        };
     }
 
     /// Returns the number of clients with charges that Redis lacks.
     pub(super) fn pending(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.client.has_pending()).count()
+        self.entries
+            .iter()
+            .filter(|entry| entry.client.has_pending())
+            .count()
     }
 
     /// Appends the clients that are due for an exchange at `now` to `taken`, and `early` others if
@@ -186,7 +208,10 @@ impl Shard {
         for at in self.due(now, if is_almost_full { early } else { 0 }) {
             let Entry { client, key, .. } = &mut self.entries[at as usize];
             (client.urgency, client.queued) = (Urgency::None, Urgency::None);
-            taken.push(QueuedClient { group: client.group, key: key.clone() });
+            taken.push(QueuedClient {
+                group: client.group,
+                key: key.clone(),
+            });
         }
     }
 
@@ -227,7 +252,11 @@ impl Shard {
         capacity: usize,
         larger: impl FnOnce(usize) -> Option<Arc<LeaseLines>>,
     ) -> Option<()> {
-        let entry = Entry { hash: place.hash, key: key.into(), client: Client::default() };
+        let entry = Entry {
+            hash: place.hash,
+            key: key.into(),
+            client: Client::default(),
+        };
         let at = if self.entries.len() < capacity {
             self.grow(larger)?;
             self.entries.push(entry);
@@ -239,8 +268,12 @@ impl Shard {
             lines.remove(self.number, line);
             at
         };
-        let line =
-            LeaseLine { hash: place.hash, entry: at as u32, group: 0, lease: Lease::default() };
+        let line = LeaseLine {
+            hash: place.hash,
+            entry: at as u32,
+            group: 0,
+            lease: Lease::default(),
+        };
         self.lines.as_ref()?.insert(self.number, &line);
         Some(())
     }
@@ -254,7 +287,8 @@ impl Shard {
             // its table was cleared.
             new.clear(self.number);
             if let Some(old) = &self.lines {
-                old.of(self.number).for_each(|at| new.insert(self.number, &old.read(at)));
+                old.of(self.number)
+                    .for_each(|at| new.insert(self.number, &old.read(at)));
             }
             self.lines = Some(new);
         }

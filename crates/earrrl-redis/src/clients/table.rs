@@ -29,7 +29,9 @@ pub(crate) struct ClientTable {
 impl ClientTable {
     pub(crate) fn new(capacity: usize, hasher: KeyHasher) -> Self {
         Self {
-            shards: (0..SHARDS).map(|number| Mutex::new(Shard::new(number))).collect(),
+            shards: (0..SHARDS)
+                .map(|number| Mutex::new(Shard::new(number)))
+                .collect(),
             hasher,
             capacity: capacity.div_ceil(SHARDS),
             newest: Mutex::default(),
@@ -40,11 +42,16 @@ impl ClientTable {
         let hash = self.hasher.hash_bytes(key).bits();
         // Lines are found by the hash's highest bits, so the shard is chosen by its lowest bits.
         // The lowest bit is then set, so that no hash is 0.
-        Place { shard: (hash >> 1) as usize % SHARDS, hash: hash | 1 }
+        Place {
+            shard: (hash >> 1) as usize % SHARDS,
+            hash: hash | 1,
+        }
     }
 
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides a request by the client's lease, or else by the client itself. Returns `None` if
@@ -107,7 +114,10 @@ impl ClientTable {
     fn lines(&self, each: usize) -> Option<Arc<LeaseLines>> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if newest.as_ref().is_none_or(|newest| newest.each() <= each) {
-            *newest = Some(Arc::new(LeaseLines::new(SHARDS, FIRST_LINES.max(each + each / 2))?));
+            *newest = Some(Arc::new(LeaseLines::new(
+                SHARDS,
+                FIRST_LINES.max(each + each / 2),
+            )?));
         }
         newest.clone()
     }
@@ -117,7 +127,8 @@ impl ClientTable {
     pub(crate) fn take_due(&self, now: Nanos, early: usize) -> Vec<QueuedClient> {
         let mut taken = Vec::new();
         for shard in 0..SHARDS {
-            self.lock(shard).take_due(now, early, self.capacity, &mut taken);
+            self.lock(shard)
+                .take_due(now, early, self.capacity, &mut taken);
         }
         taken
     }
@@ -141,7 +152,10 @@ mod tests {
     }
 
     fn time(secs: u64) -> LocalTime {
-        LocalTime { local: Nanos::from_secs(secs), offset: 0 }
+        LocalTime {
+            local: Nanos::from_secs(secs),
+            offset: 0,
+        }
     }
 
     #[test]
@@ -155,16 +169,27 @@ mod tests {
                     .is_some()
             })
         };
-        let kept = (0..1000).filter(|number| charge(&format!("k{number}")) == Some(true)).count();
+        let kept = (0..1000)
+            .filter(|number| charge(&format!("k{number}")) == Some(true))
+            .count();
         let due = table.take_due(Nanos::MAX, 0).len();
         assert_eq!((kept, table.pending(), due), (256, 256, 256));
         assert_eq!(charge("another"), None, "counts are never dropped");
-        let rule = NearRule { rule, lag: Duration::ZERO };
+        let rule = NearRule {
+            rule,
+            lag: Duration::ZERO,
+        };
         table.set_rule(Some(rule), |client| client.forget());
         for number in 0..1000 {
             let key = format!("n{number}");
-            assert_eq!(table.with_new(key.as_bytes(), |client| client.has_pending()), Some(false));
-            assert!(table.with(key.as_bytes(), |_| ()).is_some(), "{key} is found again");
+            assert_eq!(
+                table.with_new(key.as_bytes(), |client| client.has_pending()),
+                Some(false)
+            );
+            assert!(
+                table.with(key.as_bytes(), |_| ()).is_some(),
+                "{key} is found again"
+            );
         }
     }
 
@@ -173,7 +198,16 @@ mod tests {
         let (share, others, missing, part) = (10.0 * 100_000.0, 0, 0.0, 1.0);
         let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
         let fresh = until;
-        let snapshot = Snapshot { state: None, share, renew, until, fresh, others, missing, part };
+        let snapshot = Snapshot {
+            state: None,
+            share,
+            renew,
+            until,
+            fresh,
+            others,
+            missing,
+            part,
+        };
         table.with_new(key.as_bytes(), |client| {
             let ttl = Duration::from_secs(20);
             let call = client.call(rule.limit(), Cost::ZERO, time(1), ttl, || 1);
@@ -195,7 +229,10 @@ mod tests {
     /// Returns the keys of the clients that are due, in alphabetical order.
     fn due(table: &ClientTable, now: u64, early: usize) -> String {
         let queued = table.take_due(Nanos::from_secs(now), early);
-        let mut keys: Vec<_> = queued.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
+        let mut keys: Vec<_> = queued
+            .iter()
+            .map(|one| String::from_utf8_lossy(&one.key))
+            .collect();
         keys.sort_unstable();
         keys.join(" ")
     }

@@ -34,7 +34,9 @@ impl Tables {
     ) -> Arc<ClientTable> {
         let (block, place) = place(rule);
         let vacant = || (0..1usize << block).map(|_| OnceLock::new()).collect();
-        self.0[block].get_or_init(vacant)[place].get_or_init(|| Arc::new(table())).clone()
+        self.0[block].get_or_init(vacant)[place]
+            .get_or_init(|| Arc::new(table()))
+            .clone()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ClientTable>> {
@@ -61,10 +63,15 @@ mod tests {
         let tables = Tables::default();
         assert!((0..200).all(|rule| tables.get(RuleId(rule)).is_none()));
         let new = || ClientTable::new(1, KeyHasher::with_key(&[7; 16]));
-        let made: Vec<_> =
-            (0..200).step_by(3).map(|rule| tables.get_or(RuleId(rule), new)).collect();
+        let made: Vec<_> = (0..200)
+            .step_by(3)
+            .map(|rule| tables.get_or(RuleId(rule), new))
+            .collect();
         for (table, rule) in made.iter().zip((0..200).step_by(3)) {
-            assert!(std::ptr::eq(&raw const **table, tables.get(RuleId(rule)).unwrap()));
+            assert!(std::ptr::eq(
+                &raw const **table,
+                tables.get(RuleId(rule)).unwrap()
+            ));
             assert!(tables.get(RuleId(rule + 1)).is_none());
         }
         assert_eq!(tables.iter().count(), made.len());

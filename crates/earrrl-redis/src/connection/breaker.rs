@@ -26,7 +26,10 @@ pub(crate) struct Breakers {
 impl Breakers {
     pub(crate) fn new(cluster: bool, most: u32) -> Self {
         let groups = if cluster { usize::from(GROUPS) } else { 1 };
-        Self { groups: (0..groups).map(|_| Breaker::default()).collect(), most: most.max(1) }
+        Self {
+            groups: (0..groups).map(|_| Breaker::default()).collect(),
+            most: most.max(1),
+        }
     }
 
     /// Returns the group of a slot.

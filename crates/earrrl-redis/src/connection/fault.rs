@@ -108,27 +108,54 @@ mod tests {
         let refused = RedisError::from((ErrorKind::AuthenticationFailed, "failed"));
         let why = "10.0.0.5:6379: authentication failed: wrong user or password";
         assert_eq!(Fault::from(refused).at("10.0.0.5:6379").detail(), why);
-        assert_eq!(Fault::Late.at("10.0.0.5:6379").detail(), "10.0.0.5:6379: no answer");
+        assert_eq!(
+            Fault::Late.at("10.0.0.5:6379").detail(),
+            "10.0.0.5:6379: no answer"
+        );
     }
 
     #[test]
     fn only_what_is_wrong_with_a_record_is_the_record_s() {
         let fault = |code: &str, detail: &str| {
-            Fault::from(redis::make_extension_error(code.into(), Some(detail.into())))
+            Fault::from(redis::make_extension_error(
+                code.into(),
+                Some(detail.into()),
+            ))
         };
         for (code, detail) in [
-            ("WRONGTYPE", "Operation against a key holding the wrong kind of value"),
-            ("ERR", "user_script:1: bad argument #2 to 'unpack' script: 5f51, on @user_script:1."),
-            ("ERR", "Error running script (call to f_5f51): @user_script:1: user_script:1: bad"),
+            (
+                "WRONGTYPE",
+                "Operation against a key holding the wrong kind of value",
+            ),
+            (
+                "ERR",
+                "user_script:1: bad argument #2 to 'unpack' script: 5f51, on @user_script:1.",
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_5f51): @user_script:1: user_script:1: bad",
+            ),
         ] {
             assert!(matches!(fault(code, detail), Fault::Record(_)), "{detail}");
         }
         for (code, detail) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'."),
-            ("NOPERM", "this user has no permissions to run the 'evalsha' command"),
-            ("ERR", "unknown command 'EVALSHA', with args beginning with: "),
-            ("ERR", "The user executing the script can't run this command, on @user_script:1."),
-            ("ERR", "Error running script (call to f_5f51): @user_script:1: @user_script: 1: -OOM"),
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'evalsha' command",
+            ),
+            (
+                "ERR",
+                "unknown command 'EVALSHA', with args beginning with: ",
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command, on @user_script:1.",
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_5f51): @user_script:1: @user_script: 1: -OOM",
+            ),
         ] {
             let refused = fault(code, detail);
             assert!(matches!(refused, Fault::Refused(_)), "{detail}");

@@ -38,7 +38,9 @@ impl Link {
     pub(crate) async fn connect(options: &Options) -> Result<Self, Fault> {
         #[cfg(feature = "tls")]
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            rustls::crypto::ring::default_provider().install_default().ok();
+            rustls::crypto::ring::default_provider()
+                .install_default()
+                .ok();
         }
         if options.cluster {
             let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
@@ -51,7 +53,9 @@ impl Link {
                 Some(certificates) => builder.certs(certificates.to_redis()),
                 None => builder,
             };
-            return Ok(Self::Cluster(Cluster::new(builder.build()?.get_async_connection().await?)));
+            return Ok(Self::Cluster(Cluster::new(
+                builder.build()?.get_async_connection().await?,
+            )));
         }
         let url = options.urls.first().map_or("", String::as_str);
         let config = AsyncConnectionConfig::new()
@@ -62,9 +66,13 @@ impl Link {
             Some(name) => sentinel::master(name, options).await?,
             None => open(url, options)?,
         };
-        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        let connected = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
         let address = client.get_connection_info().addr();
-        connected.map(Self::Single).map_err(|error| no_connection(address, error))
+        connected
+            .map(Self::Single)
+            .map_err(|error| no_connection(address, error))
     }
 
     /// Loads scripts into Redis with one write, since Redis may be far away. Scripts that cannot be
@@ -81,7 +89,10 @@ impl Link {
             command
         };
         let answers = self.send_all(scripts.common().map(load).collect()).await;
-        let loaded = scripts.common().zip(answers).filter(|(_, answer)| answer.is_ok());
+        let loaded = scripts
+            .common()
+            .zip(answers)
+            .filter(|(_, answer)| answer.is_ok());
         loaded.for_each(|(script, _)| {
             script.is_first();
         });
@@ -110,11 +121,17 @@ impl Link {
         args: &[Vec<u8>],
     ) -> RedisResult<Value> {
         if matches!(self, Self::Single(_)) && script.is_first() {
-            return self.send(&Self::command("EVAL", &script.code, keys, args)).await;
+            return self
+                .send(&Self::command("EVAL", &script.code, keys, args))
+                .await;
         }
-        match self.send(&Self::command("EVALSHA", &script.hash, keys, args)).await {
+        match self
+            .send(&Self::command("EVALSHA", &script.hash, keys, args))
+            .await
+        {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&Self::command("EVAL", &script.code, keys, args)).await
+                self.send(&Self::command("EVAL", &script.code, keys, args))
+                    .await
             }
             answer => answer,
         }

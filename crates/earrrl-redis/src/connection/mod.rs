@@ -99,7 +99,10 @@ impl RedisConnection {
 
     /// Returns the link, even if breakers are open.
     pub(crate) fn any_link(&self) -> Option<Link> {
-        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.link
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(crate) fn set_link(&self, link: Link) {
@@ -108,7 +111,10 @@ impl RedisConnection {
 
     /// Returns the options of the next connection.
     pub(crate) fn options(&self) -> Options {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.options
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Changes the options of the next connection.
@@ -123,7 +129,9 @@ impl RedisConnection {
         group: usize,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let answer = tokio::time::timeout(timeout, call).await.unwrap_or(Err(Fault::Late));
+        let answer = tokio::time::timeout(timeout, call)
+            .await
+            .unwrap_or(Err(Fault::Late));
         match &answer {
             Ok(_) => self.breakers.succeeded(group),
             Err(fault) => self.failed(group, fault),
@@ -169,7 +177,8 @@ impl RedisConnection {
     /// Publishes `all_closed`. Groups change concurrently, so the value is computed under the
     /// channel's lock: the last publisher has then seen every change.
     fn publish(&self) {
-        self.all_closed.send_modify(|all_closed| *all_closed = self.breakers.open_groups() == 0);
+        self.all_closed
+            .send_modify(|all_closed| *all_closed = self.breakers.open_groups() == 0);
     }
 
     /// Logs a change of mode in one line, however many groups are affected.
@@ -183,7 +192,13 @@ impl RedisConnection {
         match fault {
             Some(fault) => {
                 let (fault, why) = (fault.name(), fault.detail());
-                tracing::warn!(mode, fault, why, policy, "Redis is left alone; the policy decides");
+                tracing::warn!(
+                    mode,
+                    fault,
+                    why,
+                    policy,
+                    "Redis is left alone; the policy decides"
+                );
             }
             None => tracing::info!(mode, "Redis decides"),
         }
@@ -193,7 +208,11 @@ impl RedisConnection {
     /// decided, or has another cause and the last warning is old. Causes that differ in digits only
     /// count as one, since some contain the time.
     pub(crate) fn deserves_warning(&self, fault: &Fault) -> bool {
-        let cause = fault.detail().chars().filter(|c| !c.is_ascii_digit()).collect();
+        let cause = fault
+            .detail()
+            .chars()
+            .filter(|c| !c.is_ascii_digit())
+            .collect();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         let is_told = warned
             .as_ref()
@@ -207,12 +226,18 @@ impl RedisConnection {
     /// Stores a failure for the status. Returns true if it differs from the previous one.
     pub(crate) fn note(&self, fault: &Fault) -> bool {
         let text = format!("{}: {}", fault.name(), fault.detail());
-        let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self
+            .last_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         last.replace(text) != *last
     }
 
     pub(crate) fn last_failure(&self) -> Option<String> {
-        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Returns how decisions are made at present.
@@ -231,7 +256,10 @@ impl RedisConnection {
 fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
     let group = |key: &[u8]| breakers.group(if cluster { slot(key) } else { 0 });
     let key_in = |wanted| {
-        let mut keys = keys.receipt_tags().iter().map(|tag| keys.probe(*tag).into_bytes());
+        let mut keys = keys
+            .receipt_tags()
+            .iter()
+            .map(|tag| keys.probe(*tag).into_bytes());
         keys.find(|key| group(key) == wanted)
     };
     breakers.groups().filter_map(key_in).collect()
@@ -266,7 +294,9 @@ mod tests {
         let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();
         let (fault, begin) = (Fault::Lost("broken".to_owned()), Barrier::new(2));
         let all_closed = |_: &u32| {
-            [0, 1].into_iter().for_each(|group| connection.failed(group, &fault));
+            [0, 1]
+                .into_iter()
+                .for_each(|group| connection.failed(group, &fault));
             begin.wait();
             connection.let_in(0);
             begin.wait();

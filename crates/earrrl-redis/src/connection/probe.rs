@@ -27,10 +27,20 @@ pub(crate) struct Probe {
 impl Probe {
     pub(crate) fn new(keys: Vec<Vec<u8>>) -> Result<Self, EngineError> {
         let rule: Rule = RULE.parse()?;
-        let request = Terms { rule: &rule, cost: Cost::ONE, sign: 1.0, linger: Duration::ZERO };
+        let request = Terms {
+            rule: &rule,
+            cost: Cost::ONE,
+            sign: 1.0,
+            linger: Duration::ZERO,
+        };
         let parameters = algorithm::pack(&request, algorithm::tag(rule.limit()));
         let flags = algorithm::flags(&rule, Cost::ONE, Mode::Check);
-        Ok(Self { kind: AlgorithmKind::of(rule.limit()), flags, parameters, keys })
+        Ok(Self {
+            kind: AlgorithmKind::of(rule.limit()),
+            flags,
+            parameters,
+            keys,
+        })
     }
 
     /// Returns the probe's key in a group.
@@ -53,7 +63,9 @@ impl Probe {
         };
         match answer? {
             Value::BulkString(_) => Ok(()),
-            _ => Err(Fault::Refused("the script's answer makes no sense".to_owned())),
+            _ => Err(Fault::Refused(
+                "the script's answer makes no sense".to_owned(),
+            )),
         }
     }
 
@@ -73,7 +85,11 @@ impl Probe {
         argument.0.extend(Receipt::argument(receipt));
         argument.0.extend(&self.parameters);
         let receipts = receipt.map(|receipt| receipt.key.as_bytes().to_vec());
-        let keys: Vec<_> = [self.keys[group].clone()].into_iter().chain(receipts).collect();
-        link.call(scripts.single(self.kind), &keys, &[argument.0]).await
+        let keys: Vec<_> = [self.keys[group].clone()]
+            .into_iter()
+            .chain(receipts)
+            .collect();
+        link.call(scripts.single(self.kind), &keys, &[argument.0])
+            .await
     }
 }

@@ -78,7 +78,9 @@ impl Receipts {
                 moving: None,
             })
         };
-        Self { slots: keys.receipt_tags().iter().map(places).collect() }
+        Self {
+            slots: keys.receipt_tags().iter().map(places).collect(),
+        }
     }
 
     /// Reserves a place for a call. Returns `None` if too many are in use, or if the slot is
@@ -109,7 +111,9 @@ impl Receipts {
     }
 
     fn lock(&self, slot: u16) -> MutexGuard<'_, SlotPlaces> {
-        self.slots[place_of(slot) % self.slots.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots[place_of(slot) % self.slots.len()]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -126,7 +130,9 @@ impl Receipt {
     /// Returns a receipt as an argument of a script: its entry and its place. The receipt's key is
     /// the call's last key.
     pub(crate) fn argument(receipt: Option<&Self>) -> Vec<u8> {
-        let Some(receipt) = receipt else { return [0; HEAD + 1].to_vec() };
+        let Some(receipt) = receipt else {
+            return [0; HEAD + 1].to_vec();
+        };
         let place = (usize::from(receipt.place) * ENTRY).to_string();
         let [low, high] = receipt.number.to_le_bytes();
         // The bit of the first charge, which is the only charge of a request under one rule.
@@ -138,7 +144,9 @@ impl Receipt {
 
     /// Returns the flags that a receipt adds to the flags of its call.
     pub(crate) fn flags(receipt: Option<&Self>) -> u8 {
-        receipt.filter(|receipt| receipt.prolongs).map_or(0, |_| PROLONGS)
+        receipt
+            .filter(|receipt| receipt.prolongs)
+            .map_or(0, |_| PROLONGS)
     }
 
     /// Notes that the receipt's call was answered. If the call stored a charge, it has also renewed
@@ -155,7 +163,10 @@ impl Receipt {
         let from = usize::from(self.place) * ENTRY;
         let mut entry = Fields(receipts.get(from..from + ENTRY)?);
         let (number, charges, at) = (entry.whole(2)?, entry.whole(2)?, nanos(entry.number()?));
-        (number == u64::from(self.number)).then_some(StoredCharges { charges: charges as u16, at })
+        (number == u64::from(self.number)).then_some(StoredCharges {
+            charges: charges as u16,
+            at,
+        })
     }
 }
 
@@ -178,7 +189,10 @@ mod tests {
     use crate::key::{ClientKeys, slot};
 
     fn receipts() -> Arc<Receipts> {
-        Arc::new(Receipts::new(&Keys::new("earrrl", ClientKeys::Escaped, false), None))
+        Arc::new(Receipts::new(
+            &Keys::new("earrrl", ClientKeys::Escaped, false),
+            None,
+        ))
     }
 
     /// Writes an entry in the way that scripts do.
@@ -186,7 +200,10 @@ mod tests {
         let argument = Receipt::argument(Some(receipt));
         let (length, place) = argument[4..].split_first().unwrap();
         assert_eq!(usize::from(*length), place.len());
-        let place = std::str::from_utf8(place).unwrap().parse::<usize>().unwrap();
+        let place = std::str::from_utf8(place)
+            .unwrap()
+            .parse::<usize>()
+            .unwrap();
         string.resize(string.len().max(place + ENTRY), 0);
         string[place..place + HEAD].copy_from_slice(&argument[..HEAD]);
         string[place + HEAD..place + ENTRY].copy_from_slice(&1e15f64.to_le_bytes());
@@ -198,12 +215,19 @@ mod tests {
         let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
         executed(&three, &mut string);
         executed(&one, &mut string);
-        let stored = Some(StoredCharges { charges: 1, at: Nanos::from_secs(1_000_000_000) });
+        let stored = Some(StoredCharges {
+            charges: 1,
+            at: Nanos::from_secs(1_000_000_000),
+        });
         let found = [&one, &two, &three].map(|receipt| receipt.stored(&string));
         assert_eq!(found, [stored, None, stored]);
         drop(one);
         let again = receipts.take(7).unwrap();
-        assert_eq!((again.place, again.stored(&string)), (0, None), "the place of an earlier call");
+        assert_eq!(
+            (again.place, again.stored(&string)),
+            (0, None),
+            "the place of an earlier call"
+        );
         executed(&again, &mut string);
         assert_eq!((again.stored(&string), again.stored(&[])), (stored, None));
     }
@@ -211,7 +235,9 @@ mod tests {
     #[test]
     fn places_are_bounded_and_return() {
         let receipts = receipts();
-        let mut taken: Vec<_> = (0..MAX_RECEIPTS).map(|_| receipts.take(0).unwrap()).collect();
+        let mut taken: Vec<_> = (0..MAX_RECEIPTS)
+            .map(|_| receipts.take(0).unwrap())
+            .collect();
         assert!(receipts.take(0).is_none());
         taken.pop();
         assert!(receipts.take(0).is_some());
@@ -224,7 +250,12 @@ mod tests {
         for client in 0..5000u32 {
             let record = keys.record(&client.to_le_bytes(), "login");
             let receipt = receipts.take(slot(&record)).unwrap();
-            assert_eq!(slot(receipt.key.as_bytes()), slot(&record), "{}", receipt.key);
+            assert_eq!(
+                slot(receipt.key.as_bytes()),
+                slot(&record),
+                "{}",
+                receipt.key
+            );
             assert!(receipt.key.ends_with(":edge-1"), "{}", receipt.key);
         }
     }

@@ -33,7 +33,10 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(connection: ClusterConnection) -> Self {
-        Self { connection, unknown: Arc::default() }
+        Self {
+            connection,
+            unknown: Arc::default(),
+        }
     }
 
     pub(crate) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
@@ -60,7 +63,10 @@ impl Cluster {
     }
 
     async fn once(&mut self, command: &Cmd) -> RedisResult<Value> {
-        self.connection.req_packed_command(command).await?.extract_error()
+        self.connection
+            .req_packed_command(command)
+            .await?
+            .extract_error()
     }
 
     /// Sends a command to the node to which a slot is moving.
@@ -68,7 +74,9 @@ impl Cluster {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("ASKING").add_command(command.clone());
         let answers = self.connection.route_pipeline(pipeline, 1, 1, node).await;
-        if answers.as_ref().is_err_and(|error| error.kind() == ErrorKind::ClusterConnectionNotFound)
+        if answers
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::ClusterConnectionNotFound)
         {
             *self.unknown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
@@ -84,7 +92,10 @@ impl Cluster {
 /// Returns the node that a redirection names.
 fn node(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
-    let node = SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? };
+    let node = SingleNodeRoutingInfo::ByAddress {
+        host: host.to_owned(),
+        port: port.parse().ok()?,
+    };
     (!host.is_empty()).then_some(node)
 }
 

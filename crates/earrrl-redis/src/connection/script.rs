@@ -24,7 +24,11 @@ impl Script {
     fn new(code: &str) -> Self {
         let code = with_verdicts(code, "'");
         let hash = redis::Script::new(&code).get_hash().to_owned();
-        Self { code, hash, is_sent: AtomicBool::new(false) }
+        Self {
+            code,
+            hash,
+            is_sent: AtomicBool::new(false),
+        }
     }
 
     /// Notes that Redis is sent the text. Returns false if it was sent before.
@@ -49,13 +53,24 @@ impl AlgorithmKind {
     fn part(self, part: &str) -> &'static str {
         let header = format!("\n-- {part}\n");
         let rest = self.text().split_once(&header).map_or("", |(_, rest)| rest);
-        let ends = PARTS.iter().filter_map(|next| rest.find(&format!("\n-- {next}\n")));
+        let ends = PARTS
+            .iter()
+            .filter_map(|next| rest.find(&format!("\n-- {next}\n")));
         &rest[..ends.min().unwrap_or(rest.len())]
     }
 }
 
-const PARTS: [&str; 9] =
-    ["parameters", "once", "judge", "charge", "answer", "details", "held", "adjust", "spare"];
+const PARTS: [&str; 9] = [
+    "parameters",
+    "once",
+    "judge",
+    "charge",
+    "answer",
+    "details",
+    "held",
+    "adjust",
+    "spare",
+];
 /// The verdicts, each at the position that is its digit.
 const VERDICTS: [&str; 6] = ["ALLOWED", "HELD", "OVER", "FOREIGN", "EXPIRED", "FAILED"];
 
@@ -88,7 +103,10 @@ pub(crate) struct Scripts {
 impl Scripts {
     pub(crate) fn new() -> Self {
         let each = |frame: fn(AlgorithmKind) -> String| {
-            KINDS.iter().map(|kind| Script::new(&frame(*kind))).collect()
+            KINDS
+                .iter()
+                .map(|kind| Script::new(&frame(*kind)))
+                .collect()
         };
         let sets = || (0..1 << KINDS.len()).map(|_| Default::default()).collect();
         Self {
@@ -117,8 +135,17 @@ impl Scripts {
     /// Notes that there is a new connection, perhaps to a server without the scripts.
     pub(crate) fn forget(&self) {
         self.common().for_each(Script::forget);
-        self.hold_one.iter().chain(&self.commit_one).chain([&self.renew]).for_each(Script::forget);
-        let composed = self.several.iter().chain(&self.batch).chain(&self.hold).chain(&self.commit);
+        self.hold_one
+            .iter()
+            .chain(&self.commit_one)
+            .chain([&self.renew])
+            .for_each(Script::forget);
+        let composed = self
+            .several
+            .iter()
+            .chain(&self.batch)
+            .chain(&self.hold)
+            .chain(&self.commit);
         composed.filter_map(OnceLock::get).for_each(Script::forget);
     }
 
@@ -171,7 +198,10 @@ fn set_of(kinds: impl Iterator<Item = AlgorithmKind>) -> usize {
 
 /// Returns the algorithms of a set.
 fn kinds_of(set: usize) -> impl Iterator<Item = AlgorithmKind> + Clone {
-    KINDS.iter().copied().filter(move |kind| set >> *kind as usize & 1 == 1)
+    KINDS
+        .iter()
+        .copied()
+        .filter(move |kind| set >> *kind as usize & 1 == 1)
 }
 
 /// Returns the beginning of a script for these algorithms.
@@ -180,8 +210,15 @@ fn prelude_of(set: usize) -> String {
 }
 
 fn prelude(tally: bool) -> String {
-    let tally = if tally { include_str!("../algorithm/tally.lua") } else { "" };
-    strip(&format!("{}{tally}", include_str!("../scripts/prelude.lua")))
+    let tally = if tally {
+        include_str!("../algorithm/tally.lua")
+    } else {
+        ""
+    };
+    strip(&format!(
+        "{}{tally}",
+        include_str!("../scripts/prelude.lua")
+    ))
 }
 
 fn in_frame(frame: &str, kind: AlgorithmKind) -> String {
@@ -195,7 +232,10 @@ fn single(kind: AlgorithmKind) -> String {
         .replacen("local ", "local now, flags, latest, entry, place, ", 1)
         .replacen("unpack('<", "unpack('<dBdc4Bc0", 1)
         .replacen("args, at", "ARGV[1]", 1);
-    in_frame(&include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole), kind)
+    in_frame(
+        &include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole),
+        kind,
+    )
 }
 
 /// Composes the script of several rules.
@@ -203,7 +243,9 @@ fn several(set: usize) -> String {
     let algorithms: String = kinds_of(set).map(|kind| judged(kind, "")).collect();
     let frame = strip(include_str!("../scripts/several.lua"));
     prelude_of(set)
-        + &frame.replace("--[[ algorithms ]]", &algorithms).replace("--[[ hold ]]\n", "")
+        + &frame
+            .replace("--[[ algorithms ]]", &algorithms)
+            .replace("--[[ hold ]]\n", "")
 }
 
 /// Returns the function of several.lua that judges a charge by one algorithm, and ends the charge with
@@ -222,7 +264,10 @@ fn judged(kind: AlgorithmKind, charged: &str) -> String {
 fn hold(set: usize) -> String {
     let one = |kind: AlgorithmKind| {
         let details = strip(kind.part("details"));
-        judged(kind, &format!("local details = ''\n{details}return details\n"))
+        judged(
+            kind,
+            &format!("local details = ''\n{details}return details\n"),
+        )
     };
     let algorithms: String = kinds_of(set).map(one).collect();
     let frame = strip(include_str!("../scripts/several.lua"))
@@ -232,7 +277,10 @@ fn hold(set: usize) -> String {
             1,
         )
         .replace("--[[ algorithms ]]", &algorithms)
-        .replace("--[[ hold ]]\n", &strip(include_str!("../scripts/hold.lua")));
+        .replace(
+            "--[[ hold ]]\n",
+            &strip(include_str!("../scripts/hold.lua")),
+        );
     prelude_of(set) + &frame
 }
 
@@ -256,7 +304,10 @@ fn fetching(frame: String, kind: AlgorithmKind, keys: &[&str]) -> String {
         let get = format!("call('GET', {key})");
         frame.replace(&get, &format!("(found[{}] or {get})", place + 1))
     };
-    keys.iter().enumerate().fold(frame, read).replace("--[[ fetch ]]\n", &fetch)
+    keys.iter()
+        .enumerate()
+        .fold(frame, read)
+        .replace("--[[ fetch ]]\n", &fetch)
 }
 
 /// The command with which a script reads a record.
@@ -294,15 +345,22 @@ fn with_verdicts(text: &str, quote: &str) -> String {
 /// of Lua each time.
 fn with_local_math(text: &str) -> String {
     let uses = text.split("math.").skip(1);
-    let names: BTreeSet<_> =
-        uses.filter_map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric()).next()).collect();
-    let locals = names.iter().map(|name| format!("local math_{name} = math.{name}\n"));
+    let names: BTreeSet<_> = uses
+        .filter_map(|rest| rest.split(|c: char| !c.is_ascii_alphanumeric()).next())
+        .collect();
+    let locals = names
+        .iter()
+        .map(|name| format!("local math_{name} = math.{name}\n"));
     locals.collect::<String>() + &text.replace("math.", "math_")
 }
 
 fn commit(set: usize) -> String {
-    let one =
-        |kind| with_unit(&filled(include_str!("../scripts/commit_algorithm.lua"), kind), kind);
+    let one = |kind| {
+        with_unit(
+            &filled(include_str!("../scripts/commit_algorithm.lua"), kind),
+            kind,
+        )
+    };
     let algorithms: String = kinds_of(set).map(one).collect();
     let frame = with_hold(include_str!("../scripts/commit.lua"));
     prelude_of(set) + &frame.replace("--[[ algorithms ]]", &algorithms)
@@ -310,13 +368,23 @@ fn commit(set: usize) -> String {
 
 /// Composes the script that commits a reservation under one rule.
 fn commit_one(kind: AlgorithmKind) -> String {
-    let frame = with_unit(&in_frame(include_str!("../scripts/commit_one.lua"), kind), kind);
+    let frame = with_unit(
+        &in_frame(include_str!("../scripts/commit_one.lua"), kind),
+        kind,
+    );
     fetching(frame, kind, &["KEYS[1]", "key", "given_key"])
 }
 
 /// Inserts the cost that the answer of a tally is about: a unit, as that of a peek.
 fn with_unit(text: &str, kind: AlgorithmKind) -> String {
-    text.replace("--[[ unit ]]\n", if kind.is_tally() { "cost = 1000000000\n" } else { "" })
+    text.replace(
+        "--[[ unit ]]\n",
+        if kind.is_tally() {
+            "cost = 1000000000\n"
+        } else {
+            ""
+        },
+    )
 }
 
 /// Returns a script with the part that reads a reservation inserted.
@@ -333,9 +401,9 @@ fn renew() -> String {
 /// Returns a text with the parts and the number of an algorithm inserted.
 fn filled(text: &str, kind: AlgorithmKind) -> String {
     let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
-    PARTS
-        .iter()
-        .fold(text, |text, part| text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part))))
+    PARTS.iter().fold(text, |text, part| {
+        text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)))
+    })
 }
 
 /// Removes comments and empty lines, since Redis keeps a copy of every script.
@@ -359,17 +427,26 @@ mod tests {
             for part in ["parameters", "judge", "charge", "adjust"] {
                 assert!(!kind.part(part).is_empty(), "{kind:?}: {part}");
             }
-            assert_eq!(kind.text().contains("read(key, tag)"), kind.is_tally(), "{kind:?}");
+            assert_eq!(
+                kind.text().contains("read(key, tag)"),
+                kind.is_tally(),
+                "{kind:?}"
+            );
         }
     }
 
     #[test]
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
-        let near = KINDS.iter().map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
-        let sets =
-            [1, 127].into_iter().flat_map(|set| [several(set), hold(set), batch(set), commit(set)]);
-        let ones = KINDS.iter().flat_map(|kind| [hold_one(*kind), commit_one(*kind)]);
+        let near = KINDS
+            .iter()
+            .map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
+        let sets = [1, 127]
+            .into_iter()
+            .flat_map(|set| [several(set), hold(set), batch(set), commit(set)]);
+        let ones = KINDS
+            .iter()
+            .flat_map(|kind| [hold_one(*kind), commit_one(*kind)]);
         for text in texts.chain(near).chain(sets).chain(ones) {
             assert!(!text.contains("--"), "{text}");
         }

@@ -10,7 +10,11 @@ use crate::options::{Options, without_credentials};
 
 /// Returns a client of the master with this name, which one of the Sentinels has named.
 pub(crate) async fn master(name: &str, options: &Options) -> Result<Client, Fault> {
-    let error = match sentinels(name, options, &options.urls)?.build()?.async_get_client().await {
+    let error = match sentinels(name, options, &options.urls)?
+        .build()?
+        .async_get_client()
+        .await
+    {
         Ok(client) => return Ok(client),
         Err(error) => error,
     };
@@ -56,7 +60,9 @@ fn sentinels(name: &str, options: &Options, urls: &[String]) -> RedisResult<Sent
     let infos = urls.iter().map(|url| url.as_str().into_connection_info());
     let infos: Vec<_> = infos.collect::<RedisResult<_>>()?;
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
-    let tls = addresses.iter().any(|address| matches!(address, ConnectionAddr::TcpTls { .. }));
+    let tls = addresses
+        .iter()
+        .any(|address| matches!(address, ConnectionAddr::TcpTls { .. }));
     let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
     if let Some(settings) = infos.first().map(|info| info.redis_settings()) {
         builder = builder.set_client_to_redis_db(settings.db());

@@ -51,7 +51,9 @@ pub(crate) async fn commit(
                 if slots.len() > 1 {
                     let first = read_slot(shared, id, slot.place).await?;
                     // A server of an earlier version stores no costs.
-                    let stored = first.map(|hold| hold.actual).filter(|costs| !costs.is_empty());
+                    let stored = first
+                        .map(|hold| hold.actual)
+                        .filter(|costs| !costs.is_empty());
                     costs = stored.unwrap_or(costs);
                 }
             }
@@ -63,7 +65,9 @@ pub(crate) async fn commit(
     }
     standing.sort_by_key(|(charge, _)| charge.place);
     let rules = standing.iter().map(|(charge, _)| charge.rule.id);
-    let states = standing.iter().map(|(charge, state)| (&charge.rule.rule, state));
+    let states = standing
+        .iter()
+        .map(|(charge, state)| (&charge.rule.rule, state));
     let committed = Committed::new(figures::standing(states), rules, repeated);
     shared.holds.end(id);
     Ok(committed)
@@ -86,7 +90,11 @@ fn costs_of(slots: &[HeldSlot], actual: &Actual<'_>) -> ActualCosts {
     let cost = |HeldCharge { charge, .. }: &HeldCharge| {
         (charge.place, actual.under(charge.rule.id, charge.cost))
     };
-    slots.iter().flat_map(|slot| &slot.charges).map(cost).collect()
+    slots
+        .iter()
+        .flat_map(|slot| &slot.charges)
+        .map(cost)
+        .collect()
 }
 
 /// Commits the part of a reservation that is in one slot. The costs are stored there if `stores` is true.
@@ -100,7 +108,11 @@ async fn commit_slot(
     let mut keys = vec![shared.connection.keys.hold(id, slot.place)];
     let group = shared.connection.group(&keys[0]);
     let mut link = shared.connection.link(group)?;
-    let kinds: Vec<_> = slot.charges.iter().map(|held| held.charge.rule.kind).collect();
+    let kinds: Vec<_> = slot
+        .charges
+        .iter()
+        .map(|held| held.charge.rule.kind)
+        .collect();
     let script = shared.connection.scripts.commit(&kinds);
     let mut head = Packed(time_argument(given).to_vec());
     head.numbers(&[REMEMBERED.as_millis() as f64]);
@@ -109,7 +121,9 @@ async fn commit_slot(
     }
     let mut args = vec![head.0];
     let made_at = match slot.charges.iter().any(HeldCharge::is_converted) {
-        true => read_slot(shared, id, slot.place).await?.map(|hold| hold.made_at),
+        true => read_slot(shared, id, slot.place)
+            .await?
+            .map(|hold| hold.made_at),
         false => None,
     };
     let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
@@ -127,11 +141,17 @@ async fn commit_slot(
             Ok(reply) => Ok(Called::Done(reply)),
             Err((place, time)) => {
                 let held = slot.charges.get(place).ok_or_else(nonsense)?;
-                Ok(Called::Foreign(&held.charge, given.or(time).ok_or_else(nonsense)?))
+                Ok(Called::Foreign(
+                    &held.charge,
+                    given.or(time).ok_or_else(nonsense)?,
+                ))
             }
         }
     });
-    shared.connection.within(shared.options.deadline, group, call).await
+    shared
+        .connection
+        .within(shared.options.deadline, group, call)
+        .await
 }
 
 /// The part of an estimate that a commit corrects. An actual cost is at most the rule's `max_cost`: the
@@ -156,28 +176,53 @@ async fn commit_part(
 ) -> Result<CommitPart, Fault> {
     let (rule, estimate) = (&held.charge.rule, held.charge.cost);
     let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
-    let actual = cost.map_or(estimate, |(_, cost)| *cost).min(rule.rule.max_cost());
+    let actual = cost
+        .map_or(estimate, |(_, cost)| *cost)
+        .min(rule.rule.max_cost());
     let Some(at) = made_at.filter(|_| held.is_converted()) else {
-        return Ok(CommitPart { estimate, actual, is_at_present: false });
+        return Ok(CommitPart {
+            estimate,
+            actual,
+            is_at_present: false,
+        });
     };
     let is_old = |limit: &Limit, tag| tag == held.tag && AlgorithmKind::of(limit) == rule.kind;
     let Some(old) = earlier_limit(shared, link, &held.charge, is_old).await? else {
         let (estimate, actual) = (Cost::ZERO, actual.saturating_sub(estimate));
-        return Ok(CommitPart { estimate, actual, is_at_present: true });
+        return Ok(CommitPart {
+            estimate,
+            actual,
+            is_at_present: true,
+        });
     };
-    let made = Held { at, cost: estimate, full_at: at };
+    let made = Held {
+        at,
+        cost: estimate,
+        full_at: at,
+    };
     let (left, actual) = made.under(&old, rule.rule.limit(), now, actual);
-    Ok(CommitPart { estimate: left.cost, actual, is_at_present: left.at > at })
+    Ok(CommitPart {
+        estimate: left.cost,
+        actual,
+        is_at_present: left.at > at,
+    })
 }
 
 /// Returns the argument of the script that corrects a charge.
 fn correction(shared: &Shared, held: &HeldCharge, part: CommitPart) -> Vec<u8> {
     let HeldCharge { charge, kind, tag } = held;
-    let CommitPart { estimate, actual, is_at_present } = part;
+    let CommitPart {
+        estimate,
+        actual,
+        is_at_present,
+    } = part;
     let rule = &charge.rule;
     let keeps_records = *kind == rule.kind as u8;
     let (flags, difference) = if rule.kind == AlgorithmKind::Concurrent {
-        (GIVES_BACK | if keeps_records { CORRECTS } else { 0 }, estimate)
+        (
+            GIVES_BACK | if keeps_records { CORRECTS } else { 0 },
+            estimate,
+        )
     } else {
         match (actual < estimate, keeps_records) {
             (true, true) => (GIVES_BACK | CORRECTS, estimate.saturating_sub(actual)),
@@ -187,7 +232,11 @@ fn correction(shared: &Shared, held: &HeldCharge, part: CommitPart) -> Vec<u8> {
             (false, false) => (CORRECTS | AT_PRESENT, actual.saturating_sub(estimate)),
         }
     };
-    let flags = if is_at_present { flags | AT_PRESENT } else { flags };
+    let flags = if is_at_present {
+        flags | AT_PRESENT
+    } else {
+        flags
+    };
     let flags = if difference.is_zero() { 0 } else { flags };
     let same = if *tag == rule.tag { SAME_PARAMETERS } else { 0 };
     let sign = if flags & GIVES_BACK == 0 { 1.0 } else { -1.0 };
@@ -224,14 +273,19 @@ pub(crate) async fn renew(
     for slot in &slots {
         let key = shared.connection.keys.hold(id, slot.place);
         let group = shared.connection.group(&key);
-        let moved =
-            slot.charges.iter().map(|held| (held.charge.key.clone(), renewal(shared, held)));
+        let moved = slot
+            .charges
+            .iter()
+            .map(|held| (held.charge.key.clone(), renewal(shared, held)));
         let first = (key, argument.0.clone());
         let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
         let mut link = shared.connection.link(group)?;
         let call = link.call(&shared.connection.scripts.renew, &keys, &args);
         let call = async { call.await.map_err(Fault::from) };
-        let renewed = shared.connection.within(shared.options.deadline, group, call).await?;
+        let renewed = shared
+            .connection
+            .within(shared.options.deadline, group, call)
+            .await?;
         if renewed != Value::Int(1) {
             return Err(EngineError::UnknownReservation(id));
         }

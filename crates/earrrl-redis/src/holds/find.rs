@@ -66,7 +66,11 @@ fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldSlot>> {
         let rule = shared.rules.get(charge.rule.id)?;
         let (kind, tag) = (charge.rule.kind as u8, charge.rule.tag);
         let charge = match rule.kind == charge.rule.kind {
-            true => KeyedCharge { rule, place: *place, ..charge.clone() },
+            true => KeyedCharge {
+                rule,
+                place: *place,
+                ..charge.clone()
+            },
             false => shared.keyed(rule, &charge.as_charge(charge.rule.id), *place),
         };
         Some(HeldCharge { charge, kind, tag })
@@ -86,8 +90,12 @@ async fn read(
     given: Option<Nanos>,
 ) -> Result<Option<Vec<HeldSlot>>, EngineError> {
     let first = format::first_place(shared, id);
-    let Some(hold) = read_slot(shared, id, first).await? else { return Ok(None) };
-    let group = shared.connection.group(&shared.connection.keys.hold(id, first));
+    let Some(hold) = read_slot(shared, id, first).await? else {
+        return Ok(None);
+    };
+    let group = shared
+        .connection
+        .group(&shared.connection.keys.hold(id, first));
     let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
     if !hold.is_committed && hold.expires <= now {
         return Ok(None);
@@ -96,7 +104,11 @@ async fn read(
     let mut slots = vec![stored(shared, first, hold)];
     for place in others {
         // A part that is missing was evicted; its estimate stays.
-        slots.extend(read_slot(shared, id, place).await?.map(|hold| stored(shared, place, hold)));
+        slots.extend(
+            read_slot(shared, id, place)
+                .await?
+                .map(|hold| stored(shared, place, hold)),
+        );
     }
     Ok(slots.into_iter().collect())
 }
@@ -113,7 +125,11 @@ pub(super) async fn read_slot(
     let mut get = redis::cmd("GET");
     get.arg(&key);
     let call = async { link.send(&get).await.map_err(Fault::from) };
-    match shared.connection.within(shared.options.deadline, group, call).await? {
+    match shared
+        .connection
+        .within(shared.options.deadline, group, call)
+        .await?
+    {
         Value::BulkString(bytes) => Ok(format::read(&bytes)),
         _ => Ok(None),
     }
@@ -124,12 +140,26 @@ pub(super) async fn read_slot(
 fn stored(shared: &Shared, place: usize, hold: StoredHold) -> Option<HeldSlot> {
     let known = shared.rules.all();
     let charge = |part: StoredPart| {
-        let StoredPart { place, kind, tag, cost, .. } = part;
+        let StoredPart {
+            place,
+            kind,
+            tag,
+            cost,
+            ..
+        } = part;
         let rule = known.iter().find(|rule| rule.name == part.rule)?.clone();
         let key = [&part.client[..], b":", rule.key.as_bytes()].concat();
         let slot = shared.connection.slot(&key);
         let group = shared.connection.breakers.group(slot);
-        let charge = KeyedCharge { rule, client: Vec::new(), cost, place, key, slot, group };
+        let charge = KeyedCharge {
+            rule,
+            client: Vec::new(),
+            cost,
+            place,
+            key,
+            slot,
+            group,
+        };
         Some(HeldCharge { charge, kind, tag })
     };
     let charges = hold.parts.into_iter().map(charge).collect::<Option<_>>()?;

@@ -64,14 +64,22 @@ async fn hold_once(
     let timeouts = request.charges.iter();
     let timeouts = timeouts.filter_map(|charge| charge.rule.rule.limit().hold_timeout());
     let ttl = timeouts.fold(terms.ttl, Duration::min);
-    let hold = HoldRequest { id: new_id(&request)?, ttl };
+    let hold = HoldRequest {
+        id: new_id(&request)?,
+        ttl,
+    };
     let mut granted = vec![Cost::ZERO; count];
     for charge in &request.charges {
         granted[charge.place] = charge.cost;
     }
-    let request = Arc::new(Request { hold: Some(hold), ..request });
+    let request = Arc::new(Request {
+        hold: Some(hold),
+        ..request
+    });
     let since = shared.clocks.now(request.now);
-    shared.holds.take(hold.id, request.clone(), since, since + ttl)?;
+    shared
+        .holds
+        .take(hold.id, request.clone(), since, since + ttl)?;
     let decision = in_task(async move {
         let decision = reserve::reserve(&shared, &request).await;
         if !decision.as_ref().is_ok_and(|decision| decision.allowed) {

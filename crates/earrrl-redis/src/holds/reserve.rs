@@ -40,7 +40,13 @@ pub(crate) async fn reserve(
 fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineError {
     for call in failure.unanswered {
         let request = request.clone();
-        let unsettled = Unsettled { call, request, noted: Vec::new(), denied: true, done: 0 };
+        let unsettled = Unsettled {
+            call,
+            request,
+            noted: Vec::new(),
+            denied: true,
+            done: 0,
+        };
         shared.backlog.unsettled.add(unsettled);
     }
     failure.fault.into()
@@ -50,13 +56,19 @@ fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineE
 /// its id, so they would only occupy memory until they expire.
 async fn forget(shared: &Shared, request: &Request) {
     let slots = request.by_slot();
-    let (Some(hold), 2..) = (request.hold, slots.len()) else { return };
-    let Some(mut link) = shared.connection.any_link() else { return };
+    let (Some(hold), 2..) = (request.hold, slots.len()) else {
+        return;
+    };
+    let Some(mut link) = shared.connection.any_link() else {
+        return;
+    };
     for slot in &slots {
         let place = crate::key::place_of(request.charges[slot[0]].slot);
         let mut delete = redis::cmd("DEL");
         delete.arg(shared.connection.keys.hold(hold.id, place));
-        tokio::time::timeout(shared.options.deadline, link.send(&delete)).await.ok();
+        tokio::time::timeout(shared.options.deadline, link.send(&delete))
+            .await
+            .ok();
     }
 }
 
@@ -66,14 +78,30 @@ pub(crate) async fn grant(
     charge: &KeyedCharge,
     request: &Request,
 ) -> Result<Cost, EngineError> {
-    let one = KeyedCharge { cost: Cost::ONE, ..charge.clone() };
-    let peeked = peek(shared, Request { charges: vec![one], mode: Mode::Peek, ..*request }).await?;
+    let one = KeyedCharge {
+        cost: Cost::ONE,
+        ..charge.clone()
+    };
+    let peeked = peek(
+        shared,
+        Request {
+            charges: vec![one],
+            mode: Mode::Peek,
+            ..*request
+        },
+    )
+    .await?;
     Ok(granted(&charge.rule.rule, charge.cost, || peeked.remaining))
 }
 
 /// Returns the decision that a request would get from Redis.
 pub(crate) async fn peek(shared: &Arc<Shared>, request: Request) -> Result<Decision, EngineError> {
-    let request = Arc::new(Request { hold: None, ..request });
-    let observed = ask(shared, &request).await.map_err(|failure| failure.fault)?;
+    let request = Arc::new(Request {
+        hold: None,
+        ..request
+    });
+    let observed = ask(shared, &request)
+        .await
+        .map_err(|failure| failure.fault)?;
     Ok(figures::decide(&request.rules(), &observed, Mode::Peek).0)
 }

@@ -24,7 +24,9 @@ pub(crate) fn decide_here(
     mode: Mode,
     given: Option<Nanos>,
 ) -> Option<Decision> {
-    let [charge] = charges else { return several(shared, charges, mode, given) };
+    let [charge] = charges else {
+        return several(shared, charges, mode, given);
+    };
     let local = |_| given.unwrap_or_else(|| shared.clocks.local());
     let by_lease = |NearRule { rule, lag }: &NearRule, lease: &mut Lease, group: usize| {
         if mode != Mode::Check || given.is_some() {
@@ -32,7 +34,14 @@ pub(crate) fn decide_here(
         }
         let cost = rule.accept(charge.cost).ok()?;
         let offset = shared.clocks.offsets[group].get();
-        lease.allow(rule, cost, LocalTime { local: local(*lag), offset })
+        lease.allow(
+            rule,
+            cost,
+            LocalTime {
+                local: local(*lag),
+                offset,
+            },
+        )
     };
     let by_client = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
         let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
@@ -44,7 +53,11 @@ pub(crate) fn decide_here(
         count_claimed(shared, client);
         decision
     };
-    shared.rules.tables.get(charge.rule)?.decide(charge.key, by_lease, by_client)
+    shared
+        .rules
+        .tables
+        .get(charge.rule)?
+        .decide(charge.key, by_lease, by_client)
 }
 
 /// One of the charges of a request, and the place of its client.
@@ -59,7 +72,12 @@ struct NearPart<'a> {
 impl<'a> NearPart<'a> {
     fn new(rule: &'a PreparedRule, charge: Charge<'a>) -> Option<Self> {
         let place = rule.near.as_ref()?.place(charge.key);
-        Some(Self { rule, charge, place, lock: 0 })
+        Some(Self {
+            rule,
+            charge,
+            place,
+            lock: 0,
+        })
     }
 }
 
@@ -71,14 +89,18 @@ fn several(
     mode: Mode,
     given: Option<Nanos>,
 ) -> Option<Decision> {
-    let rules: Vec<Arc<PreparedRule>> =
-        charges.iter().map(|charge| shared.rules.get(charge.rule)).collect::<Option<_>>()?;
+    let rules: Vec<Arc<PreparedRule>> = charges
+        .iter()
+        .map(|charge| shared.rules.get(charge.rule))
+        .collect::<Option<_>>()?;
     if given.is_some() || rules.iter().any(|rule| !rule.is_near) {
         return None;
     }
     let find = |id| rules.iter().find(|rule| rule.id == id);
     let merged = merge_charges(charges, |id| find(id).map(|rule| &rule.rule)).ok()?;
-    let parts = merged.iter().map(|(_, charge)| NearPart::new(find(charge.rule)?, *charge));
+    let parts = merged
+        .iter()
+        .map(|(_, charge)| NearPart::new(find(charge.rule)?, *charge));
     let mut locked = LockedCharges::new(shared, parts.collect::<Option<_>>()?)?;
     let judged = locked.judge(mode)?;
     let settled = locked.settle(mode, &judged)?;
@@ -103,7 +125,12 @@ struct LockedCharges<'a> {
 impl<'a> LockedCharges<'a> {
     fn new(shared: &'a Shared, mut parts: Vec<NearPart<'a>>) -> Option<Self> {
         let locks = lock(&mut parts)?;
-        Some(Self { shared, parts, locks, local: shared.clocks.local() })
+        Some(Self {
+            shared,
+            parts,
+            locks,
+            local: shared.clocks.local(),
+        })
     }
 
     fn judge(&mut self, mode: Mode) -> Option<Vec<Judgement>> {
@@ -126,7 +153,12 @@ impl<'a> LockedCharges<'a> {
         &mut self,
         change: impl Fn(usize, &NearPart<'_>, &mut Client, LocalTime) -> Option<R>,
     ) -> Option<Vec<R>> {
-        let Self { shared, parts, locks, local } = self;
+        let Self {
+            shared,
+            parts,
+            locks,
+            local,
+        } = self;
         let each = parts.iter().enumerate().map(|(at, part)| {
             locks[part.lock].with(part.place, |client| {
                 let time = shared.time_of(client, None, *local);
@@ -169,7 +201,11 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decis
     };
     let rule = charge.rule.near.as_ref()?;
     rule.with_new(&charge.client, |client| client.group = charge.group)?;
-    let cost = if request.mode == Mode::Check { charge.cost } else { Cost::ZERO };
+    let cost = if request.mode == Mode::Check {
+        charge.cost
+    } else {
+        Cost::ZERO
+    };
     for attempt in 1..=MAX_EXCHANGES {
         if let Err(fault) = exchange::ask(shared, charge, cost, request.now).await {
             count(&shared.connection.counters.alone);
@@ -181,7 +217,9 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Request) -> Option<Decis
         if let Some(decision) = decide(shared, request, charge, Authority::Share)? {
             return Some(decision);
         }
-        if shared.with_near(charge, request.now, |client, _| client.is_claimed_by_others())? {
+        if shared.with_near(charge, request.now, |client, _| {
+            client.is_claimed_by_others()
+        })? {
             break;
         }
     }
@@ -265,8 +303,15 @@ pub(crate) fn take_back(
 
 /// Exchanges a client before or after its record is changed by other means.
 pub(crate) async fn refresh(shared: &Arc<Shared>, charge: &KeyedCharge, now: Option<Nanos>) {
-    let Some(table) = &charge.rule.near else { return };
-    if exchange::ask(shared, charge, Cost::ZERO, now).await.is_err() {
-        table.with(&charge.client, |client| client.invalidate(shared.clocks.now(now)));
+    let Some(table) = &charge.rule.near else {
+        return;
+    };
+    if exchange::ask(shared, charge, Cost::ZERO, now)
+        .await
+        .is_err()
+    {
+        table.with(&charge.client, |client| {
+            client.invalidate(shared.clocks.now(now))
+        });
     }
 }

@@ -48,10 +48,17 @@ pub(crate) async fn ask(
 ) -> Result<(), Fault> {
     let link = shared.connection.link(charge.group)?;
     heartbeat::announced(shared).await;
-    let _waiting = charge.rule.near.as_deref().map(|table| Waiting::new(table, charge, cost));
+    let _waiting = charge
+        .rule
+        .near
+        .as_deref()
+        .map(|table| Waiting::new(table, charge, cost));
     let call = exchange(shared, link, charge, cost, now);
     count(&shared.connection.counters.awaited);
-    shared.connection.within(shared.options.deadline, charge.group, call).await
+    shared
+        .connection
+        .within(shared.options.deadline, charge.group, call)
+        .await
 }
 
 /// Exchanges one client.
@@ -91,15 +98,23 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     fn new(table: &'a ClientTable, charge: &'a KeyedCharge, cost: Cost) -> Self {
         let limit = charge.rule.rule.limit();
-        table.with(&charge.client, |client| client.set_waiting(limit, cost, true));
-        Self { table, charge, cost }
+        table.with(&charge.client, |client| {
+            client.set_waiting(limit, cost, true)
+        });
+        Self {
+            table,
+            charge,
+            cost,
+        }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let (limit, cost) = (self.charge.rule.rule.limit(), self.cost);
-        self.table.with(&self.charge.client, |client| client.set_waiting(limit, cost, false));
+        self.table.with(&self.charge.client, |client| {
+            client.set_waiting(limit, cost, false)
+        });
     }
 }
 
@@ -113,9 +128,16 @@ pub(super) fn begin(
     let limit = charge.rule.rule.limit();
     let (call, present) = shared.with_near(charge, now, |client, time| {
         let ttl = charge.rule.claim_ttl;
-        (client.call(limit, cost, time, ttl, || shared.node.number()), time.redis())
+        (
+            client.call(limit, cost, time, ttl, || shared.node.number()),
+            time.redis(),
+        )
     })?;
-    let lasts = if shared.node.is_leaving() { Duration::ZERO } else { charge.rule.claim_ttl };
+    let lasts = if shared.node.is_leaving() {
+        Duration::ZERO
+    } else {
+        charge.rule.claim_ttl
+    };
     let claim = Claim {
         node: shared.node.name,
         need: call.need,
@@ -127,7 +149,14 @@ pub(super) fn begin(
         lasts: lasts.as_micros() as f64,
         cost: if cost.is_zero() { Cost::ONE } else { cost },
     };
-    let arguments = arguments(shared, charge, &claim, call.contribution.as_ref(), now, present);
+    let arguments = arguments(
+        shared,
+        charge,
+        &claim,
+        call.contribution.as_ref(),
+        now,
+        present,
+    );
     Some((call, arguments))
 }
 
@@ -143,7 +172,9 @@ pub(super) enum Unfinished {
 }
 
 fn invalid_answer() -> Unfinished {
-    Unfinished::Failed(Fault::Record("the script's answer makes no sense".to_owned()))
+    Unfinished::Failed(Fault::Record(
+        "the script's answer makes no sense".to_owned(),
+    ))
 }
 
 /// Applies Redis's answer to the client.
@@ -163,13 +194,23 @@ pub(super) fn finish(
     let answer = body.ok_or(Unfinished::ClockSet)?;
     let fresh = sent + snapshot_ttl(shared.options.sync);
     // A claim that is made before all nodes are known must be made again soon.
-    let most = if shared.node.is_settling() { SETTLING_TTL } else { charge.rule.claim_ttl };
+    let most = if shared.node.is_settling() {
+        SETTLING_TTL
+    } else {
+        charge.rule.claim_ttl
+    };
     let ttl = charge.rule.claim_ttl.min(most);
     let snapshot = snapshot(&charge.rule, &answer, at, sent).ok_or_else(invalid_answer)?;
-    let snapshot = Snapshot { fresh, until: sent + ttl, renew: sent + ttl * 5 / 8, ..snapshot };
+    let snapshot = Snapshot {
+        fresh,
+        until: sent + ttl,
+        renew: sent + ttl * 5 / 8,
+        ..snapshot
+    };
     let limit = charge.rule.rule.limit();
-    let crossed =
-        shared.with_near(charge, now, |client, time| client.apply(limit, call, snapshot, time));
+    let crossed = shared.with_near(charge, now, |client, time| {
+        client.apply(limit, call, snapshot, time)
+    });
     if crossed == Some(true) {
         count(&shared.connection.counters.crossings);
     }
@@ -196,10 +237,16 @@ fn read(answer: RedisResult<Value>, now: Option<Nanos>) -> Result<TimedReply, Un
     match reply::single(&bytes).ok_or_else(invalid_answer)? {
         Reply::Decided { time, observed } => {
             let observed = observed.into_iter().next().ok_or_else(invalid_answer)?;
-            Ok(TimedReply { at: time_of(time)?, body: Some(observed.state) })
+            Ok(TimedReply {
+                at: time_of(time)?,
+                body: Some(observed.state),
+            })
         }
         Reply::Foreign { time, .. } => Err(Unfinished::Foreign(time_of(time)?)),
-        Reply::Expired { time } => Ok(TimedReply { at: time, body: None }),
+        Reply::Expired { time } => Ok(TimedReply {
+            at: time,
+            body: None,
+        }),
     }
 }
 
@@ -217,7 +264,19 @@ fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Optio
     };
     let share = f64::from_le_bytes(*share);
     let share = if share.is_finite() { share } else { 0.0 };
-    let (others, missing) = (f64::from_le_bytes(*others) as u32, f64::from_le_bytes(*missing));
+    let (others, missing) = (
+        f64::from_le_bytes(*others) as u32,
+        f64::from_le_bytes(*missing),
+    );
     let part = f64::from_le_bytes(*part);
-    Some(Snapshot { state, share, until: sent, renew: sent, fresh: sent, others, missing, part })
+    Some(Snapshot {
+        state,
+        share,
+        until: sent,
+        renew: sent,
+        fresh: sent,
+        others,
+        missing,
+        part,
+    })
 }

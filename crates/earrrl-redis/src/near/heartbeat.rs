@@ -28,7 +28,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             true if shared.node.is_settling() => FIRST_INTERVAL,
             _ => INTERVAL,
         };
-        timeout(pause, shared.rules.near_prepared.notified()).await.ok();
+        timeout(pause, shared.rules.near_prepared.notified())
+            .await
+            .ok();
     }
 }
 
@@ -37,11 +39,18 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn beat(shared: &Shared) -> Option<()> {
     let key = shared.connection.keys.nodes().into_bytes();
     let mut link = shared.connection.link(shared.connection.group(&key)).ok()?;
-    let args = [shared.node.name.to_vec(), ALIVE.as_millis().to_string().into_bytes()];
+    let args = [
+        shared.node.name.to_vec(),
+        ALIVE.as_millis().to_string().into_bytes(),
+    ];
     let keys = [key];
     let call = link.call(&shared.connection.scripts.nodes, &keys, &args);
-    let Ok(Ok(Value::Int(nodes))) = timeout(TIMEOUT, call).await else { return None };
-    shared.node.announced(u32::try_from(nodes).unwrap_or(1), Instant::now());
+    let Ok(Ok(Value::Int(nodes))) = timeout(TIMEOUT, call).await else {
+        return None;
+    };
+    shared
+        .node
+        .announced(u32::try_from(nodes).unwrap_or(1), Instant::now());
     Some(())
 }
 
@@ -50,6 +59,8 @@ async fn beat(shared: &Shared) -> Option<()> {
 pub(crate) async fn announced(shared: &Shared) {
     if !shared.node.is_announced() {
         let announced = async { shared.node.wait_for_announcement().await };
-        timeout(shared.options.deadline.min(SETTLING), announced).await.ok();
+        timeout(shared.options.deadline.min(SETTLING), announced)
+            .await
+            .ok();
     }
 }

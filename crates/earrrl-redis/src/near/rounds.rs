@@ -35,7 +35,12 @@ const GROUP_TIMEOUT: Duration = Duration::from_millis(100);
 type DueClient = (Arc<PreparedRule>, Box<[u8]>);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let groups = shared.connection.breakers.groups().map(|_| JoinSet::new()).collect();
+    let groups = shared
+        .connection
+        .breakers
+        .groups()
+        .map(|_| JoinSet::new())
+        .collect();
     let mut rounds = Rounds { shared, groups };
     loop {
         sleep(rounds.shared.options.sync).await;
@@ -94,9 +99,9 @@ impl Rounds {
                         let round = exchange_group(self.shared.clone(), clients, None);
                         self.groups[group].spawn(round);
                     }
-                    false => {
-                        clients.iter().for_each(|(rule, key)| retry_later(&self.shared, rule, key))
-                    }
+                    false => clients
+                        .iter()
+                        .for_each(|(rule, key)| retry_later(&self.shared, rule, key)),
                 }
             }
         }
@@ -121,7 +126,12 @@ impl Rounds {
 
 /// Takes the clients of each group that are due for an exchange at `now`.
 fn due(shared: &Shared, rules: &[Arc<PreparedRule>], now: Nanos) -> Vec<Vec<DueClient>> {
-    let mut groups: Vec<_> = shared.connection.breakers.groups().map(|_| Vec::new()).collect();
+    let mut groups: Vec<_> = shared
+        .connection
+        .breakers
+        .groups()
+        .map(|_| Vec::new())
+        .collect();
     let sync = shared.options.sync;
     let early = (EARLY * sync.as_secs_f64() / SHARDS as f64).ceil() as usize;
     for rule in rules {
@@ -140,7 +150,9 @@ fn due(shared: &Shared, rules: &[Arc<PreparedRule>], now: Nanos) -> Vec<Vec<DueC
 /// Queues a client for the next round.
 fn retry_later(shared: &Shared, rule: &PreparedRule, key: &[u8]) {
     if let Some(table) = &rule.near {
-        table.with(key, |client| client.request_exchange(Urgency::Urgent, shared.clocks.local()));
+        table.with(key, |client| {
+            client.request_exchange(Urgency::Urgent, shared.clocks.local())
+        });
     }
 }
 
@@ -156,7 +168,15 @@ async fn exchange_group(
             whole &= matches!(tasks.join_next().await, Some(Ok(true)));
         }
         let charge = some.iter().map(|(rule, key)| {
-            shared.keyed(rule.clone(), &Charge { rule: rule.id, key, cost: Cost::ZERO }, 0)
+            shared.keyed(
+                rule.clone(),
+                &Charge {
+                    rule: rule.id,
+                    key,
+                    cost: Cost::ZERO,
+                },
+                0,
+            )
         });
         tasks.spawn(exchange_batch(shared.clone(), charge.collect(), given));
     }
@@ -169,9 +189,12 @@ async fn exchange_group(
 /// Exchanges some clients of one group in one write. Returns true if all were exchanged, and queues
 /// the others again.
 async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>, given: Option<Nanos>) -> bool {
-    let link = all.first().and_then(|charge| shared.connection.link(charge.group).ok());
+    let link = all
+        .first()
+        .and_then(|charge| shared.connection.link(charge.group).ok());
     let Some(mut link) = link else {
-        all.iter().for_each(|charge| retry_later(&shared, &charge.rule, &charge.client));
+        all.iter()
+            .for_each(|charge| retry_later(&shared, &charge.rule, &charge.client));
         return false;
     };
     let (mut calls, mut commands) = (Vec::new(), Vec::new());
@@ -185,11 +208,14 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>, given: Optio
         calls.push((charge, call));
     }
     let sent = shared.clocks.now(given);
-    let answers = timeout(TIMEOUT, link.send_all(commands)).await.unwrap_or_default();
+    let answers = timeout(TIMEOUT, link.send_all(commands))
+        .await
+        .unwrap_or_default();
     let (mut answers, mut whole) = (answers.into_iter(), true);
     for (charge, call) in calls {
-        let done =
-            answers.next().map(|answer| finish(&shared, &charge, &call, answer, sent, given));
+        let done = answers
+            .next()
+            .map(|answer| finish(&shared, &charge, &call, answer, sent, given));
         whole &= conclude(&shared, &mut link, &charge, done, given).await;
     }
     whole
@@ -219,7 +245,9 @@ async fn conclude(
         Some(Err(Unfinished::ClockSet)) | None => {}
         Some(Err(Unfinished::Failed(fault))) => shared.connection.failed(charge.group, &fault),
         Some(Err(Unfinished::Foreign(at))) => {
-            timeout(TIMEOUT, convert(shared, link, charge, at)).await.ok();
+            timeout(TIMEOUT, convert(shared, link, charge, at))
+                .await
+                .ok();
         }
         // Sent alone, the call includes the script's text: the shard may have lost the script, or a
         // replica may have taken over.

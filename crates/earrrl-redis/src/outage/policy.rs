@@ -36,7 +36,13 @@ pub(crate) async fn decide(
     let denied = !passed(&decision);
     for call in failure.unanswered {
         let (request, noted) = (request.clone(), noted.clone());
-        shared.backlog.unsettled.add(Unsettled { call, request, noted, denied, done: 0 });
+        shared.backlog.unsettled.add(Unsettled {
+            call,
+            request,
+            noted,
+            denied,
+            done: 0,
+        });
     }
     Ok(decision)
 }
@@ -52,9 +58,15 @@ async fn locally(
     failure: &Failure,
     now: Nanos,
 ) -> Result<(Decision, Noted), EngineError> {
-    let charges: Vec<Charge<'_>> =
-        request.charges.iter().map(|charge| charge.as_charge(charge.rule.local)).collect();
-    let decision = shared.local.decide(&charges, request.mode, Some(now)).await?;
+    let charges: Vec<Charge<'_>> = request
+        .charges
+        .iter()
+        .map(|charge| charge.as_charge(charge.rule.local))
+        .collect();
+    let decision = shared
+        .local
+        .decide(&charges, request.mode, Some(now))
+        .await?;
     // The table may have judged a moment later, so that its time does not go back. A refund names the
     // time of the decision, which must be that of the charge in Redis.
     let now = decision.at;
@@ -74,7 +86,11 @@ async fn locally(
         }
         let known = charge.as_charge(charge.rule.local);
         let known = shared.local.decide(&[known], Mode::Peek, Some(now)).await?;
-        if let Some(at) = shared.backlog.ledger.add(charge, now, known.at + known.reset_after) {
+        if let Some(at) = shared
+            .backlog
+            .ledger
+            .add(charge, now, known.at + known.reset_after)
+        {
             noted.push((place, at));
             // A single failure opens no breaker, so the supervisor must be woken to deliver this
             // charge.
@@ -96,8 +112,15 @@ pub(crate) fn by_policy(shared: &Shared, request: &Request, now: Nanos, allows: 
             let allowed = charge.rule.without_redis.unwrap_or(allows);
             let limit = charge.rule.rule.limit();
             let (_, _, mut report) = limit.step(None, now, Cost::ZERO, Mode::Peek);
-            report.retry_after = if allowed { Wait::NONE } else { Wait::For(RETRY) };
-            (Judgement::new(&charge.rule.rule, allowed, || Wait::Never), report)
+            report.retry_after = if allowed {
+                Wait::NONE
+            } else {
+                Wait::For(RETRY)
+            };
+            (
+                Judgement::new(&charge.rule.rule, allowed, || Wait::Never),
+                report,
+            )
         })
         .collect();
     let each = request.charges.iter().zip(&judged);
@@ -130,7 +153,10 @@ pub(crate) fn adopt(
         let limit = charge.rule.rule.limit();
         let state = state.map(|state| algorithm::of(limit).moved(state, observed.at, now));
         // Cannot fail, since the local engine knows every rule of a request that came this far.
-        shared.local.adopt(charge.rule.local, &charge.client, limit, state).ok();
+        shared
+            .local
+            .adopt(charge.rule.local, &charge.client, limit, state)
+            .ok();
     }
 }
 
@@ -159,5 +185,8 @@ pub(crate) fn refunded(
 ) -> Result<(), EngineError> {
     let now = shared.clocks.now(now);
     // The local engine's future is ready at once.
-    shared.local.refund(&charge.as_charge(charge.rule.local), charged_at, Some(now)).into_inner()
+    shared
+        .local
+        .refund(&charge.as_charge(charge.rule.local), charged_at, Some(now))
+        .into_inner()
 }

@@ -20,12 +20,17 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     let mut by_key = BTreeMap::<Arc<str>, Vec<Unsettled>>::new();
     for unsettled in shared.backlog.unsettled.take_ended(group) {
-        by_key.entry(unsettled.call.place.receipt.key.clone()).or_default().push(unsettled);
+        by_key
+            .entry(unsettled.call.place.receipt.key.clone())
+            .or_default()
+            .push(unsettled);
     }
     let mut failed = None;
     for (key, calls) in by_key {
         let receipts = match &failed {
-            None => timeout(TIMEOUT, read(link.clone(), &key)).await.unwrap_or(Err(Fault::Late)),
+            None => timeout(TIMEOUT, read(link.clone(), &key))
+                .await
+                .unwrap_or(Err(Fault::Late)),
             Some(_) => Err(Fault::Skipped),
         };
         match receipts {
@@ -50,7 +55,11 @@ pub(crate) async fn settle(shared: &Arc<Shared>, link: &Link, group: usize) -> R
 /// Reads a node's receipts. Returns an empty list if there are none, or if the key has another
 /// type.
 async fn read(mut link: Link, key: &str) -> Result<Vec<u8>, Fault> {
-    match link.send(redis::cmd("GET").arg(key)).await.map_err(Fault::from) {
+    match link
+        .send(redis::cmd("GET").arg(key))
+        .await
+        .map_err(Fault::from)
+    {
         Ok(Value::BulkString(receipts)) => Ok(receipts),
         Ok(_) | Err(Fault::Record(_)) => Ok(Vec::new()),
         Err(fault) => Err(fault),
@@ -72,7 +81,12 @@ impl Unsettled {
             if let Some(stored) = stored.filter(|_| self.unwanted(shared, place)) {
                 let (charge, given) = (&self.request.charges[place], self.request.now);
                 let at = Some(stored.at);
-                if shared.backlog.ledger.take_back_there(charge, at, given).is_none() {
+                if shared
+                    .backlog
+                    .ledger
+                    .take_back_there(charge, at, given)
+                    .is_none()
+                {
                     is_all = false;
                     continue;
                 }

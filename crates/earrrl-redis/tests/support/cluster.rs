@@ -38,7 +38,8 @@ impl Cluster {
         cluster.form();
         until("the Cluster is whole", || cluster.is_whole()).await;
         for node in &cluster.nodes {
-            node.command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]).unwrap();
+            node.command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"])
+                .unwrap();
         }
         cluster
     }
@@ -46,10 +47,12 @@ impl Cluster {
     /// Disables failover, and lets the other shards serve when one is down.
     pub fn without_failover(&self) {
         for node in &self.nodes {
-            for (option, value) in
-                [("cluster-replica-no-failover", "yes"), ("cluster-require-full-coverage", "no")]
-            {
-                node.command::<()>(&["CONFIG", "SET", option, value]).unwrap();
+            for (option, value) in [
+                ("cluster-replica-no-failover", "yes"),
+                ("cluster-require-full-coverage", "no"),
+            ] {
+                node.command::<()>(&["CONFIG", "SET", option, value])
+                    .unwrap();
             }
         }
     }
@@ -64,14 +67,17 @@ impl Cluster {
                 ("cluster-announce-bus-port", u32::from(node.port) + 10_000),
                 ("cluster-announce-port", proxy.port.into()),
             ] {
-                node.command::<()>(&["CONFIG", "SET", option, &port.to_string()]).unwrap();
+                node.command::<()>(&["CONFIG", "SET", option, &port.to_string()])
+                    .unwrap();
             }
             proxies.push(proxy);
         }
         until("every server knows the proxies", || {
             self.nodes.iter().all(|node| {
                 let known: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
-                proxies.iter().all(|proxy| known.contains(&format!(":{}@", proxy.port)))
+                proxies
+                    .iter()
+                    .all(|proxy| known.contains(&format!(":{}@", proxy.port)))
             }) && self.is_whole()
         })
         .await;
@@ -83,8 +89,11 @@ impl Cluster {
     }
 
     fn form(&self) {
-        let addresses: Vec<_> =
-            self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        let addresses: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| format!("127.0.0.1:{}", node.port))
+            .collect();
         let created = tool("redis-cli")
             .args(["--cluster", "create"])
             .args(&addresses)
@@ -107,14 +116,20 @@ impl Cluster {
 
     /// Returns the index of the server that is the master of a slot.
     pub fn master_of(&self, slot: u16) -> usize {
-        self.nodes.iter().position(|node| serves(node, slot)).unwrap()
+        self.nodes
+            .iter()
+            .position(|node| serves(node, slot))
+            .unwrap()
     }
 
     /// Returns the slot of a client's records: that of the smallest number whose slot is among the
     /// same 16 as that of the client's name.
     pub fn slot_of(&self, client: &str) -> u16 {
         let wanted = slot(client) / 16;
-        (0u32..).map(|tag| slot(&tag.to_string())).find(|slot| slot / 16 == wanted).unwrap()
+        (0u32..)
+            .map(|tag| slot(&tag.to_string()))
+            .find(|slot| slot / 16 == wanted)
+            .unwrap()
     }
 
     /// Makes a replica replace a master, after it has received all data.
@@ -139,13 +154,16 @@ impl Cluster {
         let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
         let (to_id, port) = (to.id_in_cluster(), to.port.to_string());
         loop {
-            let keys: Vec<String> =
-                from.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).unwrap();
+            let keys: Vec<String> = from
+                .command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"])
+                .unwrap();
             let [key] = &keys[..] else { break };
-            from.command::<String>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).unwrap();
+            from.command::<String>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"])
+                .unwrap();
         }
         for node in [to, from] {
-            node.command::<String>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).unwrap();
+            node.command::<String>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id])
+                .unwrap();
         }
     }
 
@@ -161,7 +179,11 @@ impl Cluster {
     /// Waits until a node other than `dead` serves the slot.
     pub async fn fails_over(&self, slot: u16, dead: usize) {
         until("a replica takes over", || {
-            let alive = self.nodes.iter().enumerate().filter(|(place, _)| *place != dead);
+            let alive = self
+                .nodes
+                .iter()
+                .enumerate()
+                .filter(|(place, _)| *place != dead);
             alive.map(|(_, node)| node).any(|node| serves(node, slot))
         })
         .await;
@@ -184,7 +206,9 @@ fn serves(node: &Server, slot: u16) -> bool {
     let nodes: String = node.command(&["CLUSTER", "NODES"]).unwrap_or_default();
     let myself = nodes.lines().find(|line| line.contains("myself,master"));
     let ranges = myself.into_iter().flat_map(|line| line.split(' ').skip(8));
-    ranges.filter_map(range).any(|(low, high)| (low..=high).contains(&slot))
+    ranges
+        .filter_map(range)
+        .any(|(low, high)| (low..=high).contains(&slot))
 }
 
 fn range(text: &str) -> Option<(u16, u16)> {
@@ -194,7 +218,13 @@ fn range(text: &str) -> Option<(u16, u16)> {
 
 /// Returns the slot of a hash tag: its CRC-16/XMODEM checksum modulo the number of slots.
 fn slot(tag: &str) -> u16 {
-    let shift = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+    let shift = |crc: u16| {
+        if crc & 0x8000 == 0 {
+            crc << 1
+        } else {
+            crc << 1 ^ 0x1021
+        }
+    };
     let add = |crc: u16, byte: u8| (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| shift(crc));
     tag.bytes().fold(0, add) % 16_384
 }

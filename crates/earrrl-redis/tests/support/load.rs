@@ -33,9 +33,15 @@ impl Load {
                         break;
                     }
                     let key = client(task, turn % CLIENTS);
-                    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
-                    let decision =
-                        engine.decide(&[charge], earrrl::Mode::Check, None).await.unwrap();
+                    let charge = Charge {
+                        rule,
+                        key: key.as_bytes(),
+                        cost: Cost::ONE,
+                    };
+                    let decision = engine
+                        .decide(&[charge], earrrl::Mode::Check, None)
+                        .await
+                        .unwrap();
                     assert!(decision.allowed);
                     sent[(turn % CLIENTS) as usize] += 1;
                     decided.fetch_add(1, Ordering::Relaxed);
@@ -45,13 +51,20 @@ impl Load {
             })
         });
         let tasks = tasks.collect();
-        Self { stop, decided, tasks }
+        Self {
+            stop,
+            decided,
+            tasks,
+        }
     }
 
     /// Waits until `more` further decisions were made.
     pub async fn goes_on(&self, more: u64) {
         let from = self.decided.load(Ordering::Relaxed);
-        until("decisions go on", || self.decided.load(Ordering::Relaxed) >= from + more).await;
+        until("decisions go on", || {
+            self.decided.load(Ordering::Relaxed) >= from + more
+        })
+        .await;
     }
 
     /// Stops the load, and returns the number of requests of every client.
@@ -60,7 +73,11 @@ impl Load {
         let mut sent = Vec::new();
         for (task, counts) in (0..).zip(self.tasks) {
             let counts = counts.await.unwrap();
-            sent.extend((0..).zip(counts).map(|(number, count)| (client(task, number), count)));
+            sent.extend(
+                (0..)
+                    .zip(counts)
+                    .map(|(number, count)| (client(task, number), count)),
+            );
         }
         sent
     }
@@ -72,5 +89,8 @@ fn client(task: u64, number: u64) -> String {
 
 /// Waits until the engine is in the given mode.
 pub async fn becomes(engine: &RedisEngine, mode: EngineMode) {
-    until(&format!("the engine is {}", mode.name()), || engine.status().mode == mode).await;
+    until(&format!("the engine is {}", mode.name()), || {
+        engine.status().mode == mode
+    })
+    .await;
 }

@@ -1,5 +1,11 @@
 //! Valkey servers for the tests, on free ports. They are real servers, not mocks.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    unreachable_pub
+)]
 
 pub mod cluster;
 pub mod load;
@@ -54,7 +60,13 @@ impl Server {
         let port = free_port();
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let process = launch(port, folder.path(), &options, &environment);
-        let server = Self { port, folder, options, environment, process };
+        let server = Self {
+            port,
+            folder,
+            options,
+            environment,
+            process,
+        };
         server.answers().await;
         server
     }
@@ -84,7 +96,12 @@ impl Server {
 
     pub async fn restart(&mut self) {
         self.kill();
-        self.process = launch(self.port, self.folder.path(), &self.options, &self.environment);
+        self.process = launch(
+            self.port,
+            self.folder.path(),
+            &self.options,
+            &self.environment,
+        );
         self.answers().await;
     }
 
@@ -96,7 +113,13 @@ impl Server {
     /// Sends the server a signal, such as STOP or CONT.
     pub fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-s", signal, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     async fn answers(&self) {
@@ -125,7 +148,14 @@ fn launch(
 ) -> Child {
     let socket = folder.join("redis.sock");
     tools::redis_server()
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+        ])
         .args(["--dir", &folder.display().to_string()])
         .args(["--unixsocket", &socket.display().to_string()])
         .args(["--loglevel", "warning"])
@@ -148,7 +178,10 @@ pub fn command<T: FromRedisValue>(url: &str, words: &[&str]) -> RedisResult<T> {
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !holds() {
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited in vain until {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -156,7 +189,9 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Returns how often Redis has executed a command.
 pub fn called(server: &Server, command: &str) -> u64 {
     let stats: String = server.command(&["INFO", "commandstats"]).unwrap();
-    let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+    let line = stats
+        .lines()
+        .find(|line| line.starts_with(&format!("cmdstat_{command}:")));
     let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
     calls.map_or(0, |calls| calls.parse().unwrap())
 }

@@ -56,7 +56,11 @@ impl Weather {
         let stalls = self.stalls.load(Ordering::SeqCst);
         let stalled = stalls > 0 && piece.is_multiple_of(stalls);
         // The least time after which Linux sends a lost packet again.
-        let stall = if stalled { Duration::from_millis(200) } else { Duration::ZERO };
+        let stall = if stalled {
+            Duration::from_millis(200)
+        } else {
+            Duration::ZERO
+        };
         if !(latency + stall).is_zero() {
             tokio::time::sleep(latency + stall).await;
         }
@@ -69,12 +73,18 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (accepted, fate) = (Arc::<AtomicUsize>::default(), Arc::<Fate>::default());
         let weather = Arc::<Weather>::default();
-        let proxy =
-            Self { port, accepted: accepted.clone(), fate: fate.clone(), weather: weather.clone() };
+        let proxy = Self {
+            port,
+            accepted: accepted.clone(),
+            fate: fate.clone(),
+            weather: weather.clone(),
+        };
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let number = accepted.fetch_add(1, Ordering::SeqCst);
-                let Ok(far) = TcpStream::connect(("127.0.0.1", to)).await else { continue };
+                let Ok(far) = TcpStream::connect(("127.0.0.1", to)).await else {
+                    continue;
+                };
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
                 let closed = watch::Sender::new(false);
@@ -98,7 +108,9 @@ impl Proxy {
 
     /// Sets the delay of every piece, in either direction.
     pub fn set_latency(&self, latency: Duration) {
-        self.weather.latency.store(latency.as_millis() as u64, Ordering::SeqCst);
+        self.weather
+            .latency
+            .store(latency.as_millis() as u64, Ordering::SeqCst);
     }
 
     /// Stalls one in `pieces` pieces as if its packet were lost at first; 0 for none.
@@ -118,17 +130,23 @@ impl Proxy {
 
     /// Drops all data on the present connections.
     pub fn swallow(&self) {
-        self.fate.swallowed.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.fate
+            .swallowed
+            .store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// Drops all answers on the present connections.
     pub fn mute(&self) {
-        self.fate.muted.store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.fate
+            .muted
+            .store(self.accepted.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// Closes the present connections.
     pub fn cut(&self) {
-        self.fate.cut.send_replace(self.accepted.load(Ordering::SeqCst));
+        self.fate
+            .cut
+            .send_replace(self.accepted.load(Ordering::SeqCst));
     }
 }
 

@@ -11,14 +11,21 @@ use std::time::Duration;
 pub fn environment(folder: &Path) -> [(&'static str, PathBuf); 2] {
     let skew = folder.join("skew");
     std::fs::write(&skew, 0i64.to_le_bytes()).unwrap();
-    [("LD_PRELOAD", library().to_path_buf()), ("EARRRL_TEST_SKEW", skew)]
+    [
+        ("LD_PRELOAD", library().to_path_buf()),
+        ("EARRRL_TEST_SKEW", skew),
+    ]
 }
 
 /// Sets the clock of the server in `folder` behind by `by`.
 pub fn put_behind(folder: &Path, by: Duration) {
     // The file is changed in place, since the server has mapped it into memory.
-    let mut file = OpenOptions::new().write(true).open(folder.join("skew")).unwrap();
-    file.write_all(&(-(by.as_micros() as i64)).to_le_bytes()).unwrap();
+    let mut file = OpenOptions::new()
+        .write(true)
+        .open(folder.join("skew"))
+        .unwrap();
+    file.write_all(&(-(by.as_micros() as i64)).to_le_bytes())
+        .unwrap();
 }
 
 /// Returns the library that shifts the clock, which is compiled once per process.
@@ -29,7 +36,11 @@ fn library() -> &'static Path {
         let path = std::env::temp_dir().join(unique);
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/skew.c");
         let mut cc = Command::new("cc");
-        let made = cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&path).arg(source).status();
+        let made = cc
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&path)
+            .arg(source)
+            .status();
         assert!(made.expect("cc is installed: Rust links with it").success());
         path
     })

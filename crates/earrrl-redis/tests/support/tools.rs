@@ -15,9 +15,12 @@ pub fn tool(name: &str) -> Command {
     let ours = folder().join("bin").join(name);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let machines = std::env::split_paths(&path).map(|folder| folder.join(name));
-    let mut found = std::iter::once(ours).chain(machines).filter(|file| file.is_file());
-    let program: PathBuf =
-        found.next().unwrap_or_else(|| panic!("{name} is not installed: run scripts/setup"));
+    let mut found = std::iter::once(ours)
+        .chain(machines)
+        .filter(|file| file.is_file());
+    let program: PathBuf = found
+        .next()
+        .unwrap_or_else(|| panic!("{name} is not installed: run scripts/setup"));
     Command::new(program)
 }
 

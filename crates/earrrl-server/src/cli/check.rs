@@ -27,7 +27,12 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     peek: bool,
     /// The server's HTTP address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`, `8080`.
-    #[arg(long, value_name = "ADDR", env = "EARRRL_SERVER", default_value = "127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "EARRRL_SERVER",
+        default_value = "127.0.0.1:8080"
+    )]
     server: ServerAddress,
     /// The certificate authority of an https server, a PEM file; otherwise the system's.
     #[arg(long, value_name = "FILE")]
@@ -42,19 +47,28 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: CheckArgs) -> Result<ExitCode, CliFailure> {
     let body = body(&args);
-    let CheckArgs { server, token, ca, .. } = args;
+    let CheckArgs {
+        server, token, ca, ..
+    } = args;
     let client = HttpClient::new(server, token, ca.as_deref()).map_err(CliFailure::new)?;
     let path = if args.peek { "/v1/peek" } else { "/v1/check" };
-    let (status, body) = client.send(Method::POST, path, Some(body)).map_err(CliFailure::new)?;
+    let (status, body) = client
+        .send(Method::POST, path, Some(body))
+        .map_err(CliFailure::new)?;
     if !matches!(status, 200 | 429) {
         return Err(CliFailure::new(detail(status, &body)));
     }
     if !args.quiet {
         writeln!(io::stdout(), "{}", body.trim_end())?;
     }
-    let allowed =
-        serde_json::from_str::<Value>(&body).ok().and_then(|v| v.get("allowed")?.as_bool());
-    Ok(if allowed == Some(true) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let allowed = serde_json::from_str::<Value>(&body)
+        .ok()
+        .and_then(|v| v.get("allowed")?.as_bool());
+    Ok(if allowed == Some(true) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
 }
 
 /// Returns the body of the request.

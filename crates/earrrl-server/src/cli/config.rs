@@ -81,10 +81,12 @@ fn unusable_path(config: &Config) -> Option<String> {
     let events = config.server.events_file.as_deref();
     let events = || unusable("events_file", events?, |found| !found.is_dir());
     let sockets = || {
-        Protocol::ALL.into_iter().find_map(|protocol| match config.server.address(protocol)? {
-            ListenAddress::Unix(path) => unusable(protocol.name(), path, FileType::is_socket),
-            ListenAddress::Tcp(_) => None,
-        })
+        Protocol::ALL
+            .into_iter()
+            .find_map(|protocol| match config.server.address(protocol)? {
+                ListenAddress::Unix(path) => unusable(protocol.name(), path, FileType::is_socket),
+                ListenAddress::Tcp(_) => None,
+            })
     };
     state.or_else(events).or_else(sockets)
 }
@@ -94,9 +96,13 @@ fn unusable(field: &str, path: &Path, is_it: impl Fn(&FileType) -> bool) -> Opti
     let shown = path.display();
     match path.metadata() {
         Ok(found) if is_it(&found.file_type()) => None,
-        Ok(_) => Some(format!("{field}: {shown} is something else already; want another path")),
+        Ok(_) => Some(format!(
+            "{field}: {shown} is something else already; want another path"
+        )),
         Err(_) => {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty())?;
             let error = folder.metadata().err()?;
             Some(format!("{field}: the folder of {shown}: {error}"))
         }
@@ -131,7 +137,11 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
             // The message begins with the path of the invalid file.
             let is_named = |path: &Path| why.starts_with(&format!("{}: ", path.display()));
             let place = config.tls_places.iter().find(|(path, _)| is_named(path));
-            mistake(file, place.map(|(_, place)| place.clone()), format!("[server.tls] {why}"))
+            mistake(
+                file,
+                place.map(|(_, place)| place.clone()),
+                format!("[server.tls] {why}"),
+            )
         })?;
         if let Some(caution) = outdated(&tls.cert) {
             writeln!(io::stderr(), "warning: [server.tls] {caution}")?;
@@ -150,7 +160,9 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
 /// Returns warnings about what a server finds in its directory of state files: files that it refuses, and
 /// rules of another algorithm. Files of other users are not examined, since the server's user may differ.
 fn state_cautions(config: &Config) -> Vec<String> {
-    let EngineConfig::State(state) = &config.engine else { return Vec::new() };
+    let EngineConfig::State(state) = &config.engine else {
+        return Vec::new();
+    };
     let refused = |error: StateError| match error {
         StateError::Refused { field: "owner", .. } | StateError::Io { .. } => None,
         error => Some(format!("[engine] {error}")),
@@ -171,8 +183,13 @@ fn state_cautions(config: &Config) -> Vec<String> {
             format!("{name}: another algorithm than that of its state file, `{before}`: its clients begin afresh")
         })
     };
-    let errors = errors.into_iter().filter_map(Result::err).filter_map(refused);
-    errors.chain(config.rules.iter().filter_map(changed)).collect()
+    let errors = errors
+        .into_iter()
+        .filter_map(Result::err)
+        .filter_map(refused);
+    errors
+        .chain(config.rules.iter().filter_map(changed))
+        .collect()
 }
 
 /// Prints the number of rules, the number of requests that each rule allows at once, and what each
@@ -188,7 +205,10 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     writeln!(out, "{}: {found}, valid", file.display())?;
     for rule in &config.rules {
         let (name, limit, burst) = (&rule.name, &rule.rule, rule.rule.limit().at_once());
-        writeln!(out, "{name}: {limit}: {burst} requests at once from one client")?;
+        writeln!(
+            out,
+            "{name}: {limit}: {burst} requests at once from one client"
+        )?;
     }
     for grant in config.server.tokens.grants() {
         writeln!(out, "token {grant}")?;
@@ -200,10 +220,18 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
 /// envoyproxy/ratelimit.
 fn load(file: &Path) -> Result<Config, CliFailure> {
     let failed = |error: ConfigError| failure::lines(&error.to_string());
-    let yaml = file.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    let yaml = file
+        .extension()
+        .is_some_and(|end| end == "yaml" || end == "yml");
     let mut config = if yaml || file.is_dir() {
-        let envoy = EnvoyConfig { files: vec![file.to_owned()], ..EnvoyConfig::default() };
-        Config { envoy, ..Config::default() }
+        let envoy = EnvoyConfig {
+            files: vec![file.to_owned()],
+            ..EnvoyConfig::default()
+        };
+        Config {
+            envoy,
+            ..Config::default()
+        }
     } else {
         Config::load(file).map_err(failed)?
     };

@@ -25,8 +25,12 @@ pub(super) fn with_variables(command: Command) -> Command {
 }
 
 fn with_variable(command: &str, arg: Arg) -> Arg {
-    let Some(option) = arg.get_long().filter(|long| *long != "help") else { return arg };
-    let variable = format!("EARRRL_{command}_{option}").to_ascii_uppercase().replace('-', "_");
+    let Some(option) = arg.get_long().filter(|long| *long != "help") else {
+        return arg;
+    };
+    let variable = format!("EARRRL_{command}_{option}")
+        .to_ascii_uppercase()
+        .replace('-', "_");
     let several = SEVERAL.contains(&option);
     let flag = matches!(arg.get_action(), ArgAction::SetTrue);
     // The manual describes the variables once, so they are hidden in the help of each option.
@@ -57,7 +61,9 @@ pub(super) fn refused_variable(error: &Error, command: &Command) -> Option<Strin
     let named = command
         .get_subcommands()
         .find(|known| std::env::args().any(|word| word == known.get_name()))?;
-    let arg = named.get_arguments().find(|arg| arg.get_long() == Some(option))?;
+    let arg = named
+        .get_arguments()
+        .find(|arg| arg.get_long() == Some(option))?;
     let variable = arg.get_env()?;
     let is_it = std::env::var(variable).is_ok_and(|set| set.split(';').any(|part| part == value));
     is_it.then(|| variable.to_string_lossy().into_owned())

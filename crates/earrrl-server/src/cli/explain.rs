@@ -23,7 +23,10 @@ pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<Exit
         Some((first, rest)) if !first.contains('=') => (Some(first), rest),
         _ => (None, words),
     };
-    let pairs: Vec<_> = pairs.iter().map(|word| pair(word)).collect::<Result<_, _>>()?;
+    let pairs: Vec<_> = pairs
+        .iter()
+        .map(|word| pair(word))
+        .collect::<Result<_, _>>()?;
     let text = match (domain, &config.envoy.tree) {
         (None, Some(_)) if config.rules.is_empty() => {
             let why = "there are no rules, and descriptors need their domain first";
@@ -48,7 +51,9 @@ pub(super) fn run(file: &Path, config: &Config, words: &[String]) -> Result<Exit
 fn pair(word: &str) -> Result<(&str, &str), CliFailure> {
     let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
     pair.ok_or_else(|| {
-        CliFailure::new(format!("`{word}`: expected NAME=VALUE, as client=192.0.2.7"))
+        CliFailure::new(format!(
+            "`{word}`: expected NAME=VALUE, as client=192.0.2.7"
+        ))
     })
 }
 
@@ -58,14 +63,20 @@ fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Cl
     let mut config = config.clone();
     config.engine = EngineConfig::default();
     config.capacity = 1;
-    config.rules.iter_mut().for_each(|rule| rule.capacity = None);
+    config
+        .rules
+        .iter_mut()
+        .for_each(|rule| rule.capacity = None);
     let service = Service::new(&config, Arc::new(ManualClock::new(Nanos::ZERO)))
         .map_err(|error| CliFailure::new(error.to_string()))?;
     let rules = service.rules();
     let name = |(name, _): &(&str, _)| attribute_name(name).unwrap_or_else(|_| (*name).to_owned());
     let names: Vec<String> = pairs.iter().map(name).collect();
     if let Some(at) = (1..names.len()).find(|&at| names[..at].contains(&names[at])) {
-        return Err(CliFailure::new(format!("`{}`: is given twice", pairs[at].0)));
+        return Err(CliFailure::new(format!(
+            "`{}`: is given twice",
+            pairs[at].0
+        )));
     }
     let values = pairs.iter().map(|(_, value)| value.as_bytes().into());
     let named = names.iter().map(|name| name.as_str().into()).zip(values);
@@ -76,7 +87,10 @@ fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Cl
     }
     let is_read = |name: &String| {
         rules.headers.contains(name)
-            || rules.iter().flat_map(ActiveRule::attributes).any(|read| read == name)
+            || rules
+                .iter()
+                .flat_map(ActiveRule::attributes)
+                .any(|read| read == name)
     };
     for ((given, _), _) in pairs.iter().zip(&names).filter(|(_, name)| !is_read(name)) {
         // Writing to a string cannot fail.
@@ -89,10 +103,14 @@ fn explain_request(config: &Config, pairs: &[(&str, &str)]) -> Result<String, Cl
 fn explain_rule(text: &mut String, rule: &ActiveRule, request: &Attributes<'_>) {
     let name = &rule.name;
     if let Some(condition) = rule.unmet(request) {
-        let value = request.get(&condition.attribute).map(String::from_utf8_lossy);
+        let value = request
+            .get(&condition.attribute)
+            .map(String::from_utf8_lossy);
         let found = value.map_or("has none".to_owned(), |value| format!("has \"{value}\""));
-        let _ =
-            writeln!(text, "{name}: does not apply: needs {condition}, and the request {found}");
+        let _ = writeln!(
+            text,
+            "{name}: does not apply: needs {condition}, and the request {found}"
+        );
         return;
     }
     let Some(limit) = rule.limit_for(request) else {

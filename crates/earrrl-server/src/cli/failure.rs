@@ -73,16 +73,28 @@ pub(super) fn lines(text: &str) -> CliFailure {
 pub(super) fn usage(error: &clap::Error, command: &Command) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();
-        return if error.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS };
+        return if error.use_stderr() {
+            ExitCode::from(ERROR)
+        } else {
+            ExitCode::SUCCESS
+        };
     }
     let text = error.to_string();
-    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:"));
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    let message = message.split(" For more information, try").next().unwrap_or(message);
-    let message =
-        message.replace("invalid digit found in string", "expected a whole number, 0 or more");
+    let message = message
+        .split(" For more information, try")
+        .next()
+        .unwrap_or(message);
+    let message = message.replace(
+        "invalid digit found in string",
+        "expected a whole number, 0 or more",
+    );
     let variable = refused_variable(error, command);
     let message = variable.map_or(message.clone(), |name| format!("{name}: {message}"));
     let first = std::env::args_os().nth(1).unwrap_or_default();

@@ -45,19 +45,32 @@ impl HttpClient {
         token: Option<String>,
         ca: Option<&Path>,
     ) -> Result<Self, String> {
-        if token.as_ref().is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+        if token
+            .as_ref()
+            .is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic()))
+        {
             return Err("token: expected visible ASCII characters".to_owned());
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let tls = match &address {
             ServerAddress::Tls(host) => {
-                let files = PlaneTls { ca: ca.map(Path::to_owned), cert: None };
+                let files = PlaneTls {
+                    ca: ca.map(Path::to_owned),
+                    cert: None,
+                };
                 Some(Dial::new(host, &files, b"http/1.1")?)
             }
             ServerAddress::Plain(_) | ServerAddress::Unix(_) => None,
         };
-        Ok(Self { runtime, address, tls, token })
+        Ok(Self {
+            runtime,
+            address,
+            tls,
+            token,
+        })
     }
 
     /// Sends a request, with a body of JSON if one is given. Returns the status and the body of the response.
@@ -88,7 +101,10 @@ impl HttpClient {
             ServerAddress::Plain(host) | ServerAddress::Tls(host) => host,
             ServerAddress::Unix(_) => "localhost",
         };
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, host);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, host);
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }

@@ -124,7 +124,9 @@ fn time_format(format: &str) -> Result<String, String> {
 }
 
 fn bound(text: &str) -> Result<u64, String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     parse_bound(text, u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -165,7 +167,12 @@ impl LogArgs {
     fn filter(&self) -> Filter {
         let conditions = Some(self.conditions.clone()).filter(|all| !all.is_empty());
         let condition = conditions.map(|all| Arc::new(LogConditions::new(all)) as _);
-        Filter { condition, since: self.since, until: self.until, sink: None }
+        Filter {
+            condition,
+            since: self.since,
+            until: self.until,
+            sink: None,
+        }
     }
 }
 
@@ -257,7 +264,10 @@ fn nothing(reader: &LogReader, args: &LogArgs) -> String {
                 [] => String::new(),
                 fields => format!("; {}", fields_hint(fields)),
             };
-            format!("none of {lines} lines is usable: {}{hint}", skipped(reader, args))
+            format!(
+                "none of {lines} lines is usable: {}{hint}",
+                skipped(reader, args)
+            )
         }
     }
 }
@@ -367,7 +377,11 @@ fn skipped(reader: &LogReader, args: &LogArgs) -> String {
             Some(example) => format!(" ({}: `{}`)", example.place, example.text),
             None => String::new(),
         };
-        let key = if skip == Skip::Key { format!(" {}", args.key_name()) } else { String::new() };
+        let key = if skip == Skip::Key {
+            format!(" {}", args.key_name())
+        } else {
+            String::new()
+        };
         format!("{lines} {}{key}{example}", skip.reason())
     });
     reasons.collect::<Vec<_>>().join("; ")

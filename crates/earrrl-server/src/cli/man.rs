@@ -52,7 +52,10 @@ pub(super) fn run(args: &ManArgs, command: Command) -> Result<ExitCode, CliFailu
 
 /// Writes the manual pages of a command and of its subcommands.
 fn write_pages(folder: &Path, command: &Command) -> Result<(), CliFailure> {
-    for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+    for command in command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+    {
         write_pages(folder, command)?;
     }
     let page = Man::new(command.clone());

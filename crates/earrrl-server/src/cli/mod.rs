@@ -30,7 +30,12 @@ pub(crate) use failure::CliFailure;
 
 /// Estimated average recent request rate limiter: stops clients that abuse an API, and only those.
 #[derive(Debug, Parser)]
-#[command(name = "earrrl", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "earrrl",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -29,7 +29,11 @@ impl ReadProgress {
 
     /// Counts the bytes that are read from `source`.
     pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
-        if self.0.is_hidden() { source } else { Box::new(self.0.wrap_read(source)) }
+        if self.0.is_hidden() {
+            source
+        } else {
+            Box::new(self.0.wrap_read(source))
+        }
     }
 
     /// Hides the bar while `print` runs.

@@ -151,13 +151,20 @@ impl ReplayArgs {
             ));
         }
         // A log does not say how long each request took.
-        let checked = self.rules.iter().try_for_each(|rule| rule.accept_mode(Mode::Check));
+        let checked = self
+            .rules
+            .iter()
+            .try_for_each(|rule| rule.accept_mode(Mode::Check));
         checked.map_err(|error| CliFailure::new(error.to_string()))
     }
 
     fn replay(&self) -> Replay {
         let replay = Replay::new(self.rules.iter().cloned());
-        if self.shows_time() { replay.with_timeline() } else { replay }
+        if self.shows_time() {
+            replay.with_timeline()
+        } else {
+            replay
+        }
     }
 
     /// Returns true if the output includes a figure over time.
@@ -203,7 +210,9 @@ impl ReplayArgs {
     }
 
     fn draw(&self, replay: &Replay) -> Result<(), CliFailure> {
-        let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else { return Ok(()) };
+        let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else {
+            return Ok(());
+        };
         let rules = replay.trials.iter().enumerate();
         let columns: Vec<_> = rules
             .map(|(place, trial)| (format!("permitted by {}", trial.rule), place + 1, place))
@@ -241,7 +250,9 @@ impl<W: Write> Run<W> {
             return self.out.flush();
         }
         if self.output == ReplayOutput::Jsonl {
-            return requests.iter().try_for_each(|&request| self.write_decisions(clients, request));
+            return requests
+                .iter()
+                .try_for_each(|&request| self.write_decisions(clients, request));
         }
         self.replay.judge_all(requests);
         Ok(())
@@ -261,7 +272,11 @@ impl<W: Write> Run<W> {
     }
 
     fn finish(&mut self, reader: &LogReader, held: &HeldBack) -> io::Result<()> {
-        let summary = Summary { reader, replay: &self.replay, names: &self.names };
+        let summary = Summary {
+            reader,
+            replay: &self.replay,
+            names: &self.names,
+        };
         match self.output {
             ReplayOutput::Table => report::write_table(&mut self.out, &summary)?,
             ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
@@ -298,12 +313,15 @@ fn write_safely(out: &mut impl Write, text: &[u8], is_terminal: bool) -> io::Res
         return out.write_all(text);
     }
     let text = text.strip_suffix(b"\n").unwrap_or(text);
-    text.split(|&b| b == b'\n').try_for_each(|line| writeln!(out, "{}", Escaped(line)))
+    text.split(|&b| b == b'\n')
+        .try_for_each(|line| writeln!(out, "{}", Escaped(line)))
 }
 
 /// Returns the current time in nanoseconds since the epoch.
 fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -26,7 +26,10 @@ pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure
     }
     let config = Config::load_rules(path).map_err(|error| failure::lines(&error.to_string()))?;
     if config.rules.is_empty() {
-        return Err(CliFailure::new(format!("{}: no rule to try", path.display())));
+        return Err(CliFailure::new(format!(
+            "{}: no rule to try",
+            path.display()
+        )));
     }
     let mut configured =
         Configured::new(&config).map_err(|error| CliFailure::new(error.to_string()))?;
@@ -74,7 +77,9 @@ fn decide_all(
         })
     };
     let mut take = |clients: &ClientNumbers, requests: &[LoggedRequest]| {
-        requests.iter().try_for_each(|&request| take_one(clients, request))
+        requests
+            .iter()
+            .try_for_each(|&request| take_one(clients, request))
     };
     let progress = ReadProgress::of(&args.log.files);
     let stop = Stop::on_interrupt()?;
@@ -101,6 +106,8 @@ fn warn_of_differences(reader: &LogReader, configured: &Configured) {
         ));
     }
     if let (invalid @ 1.., why) = &configured.invalid {
-        warn(&format!("{invalid} requests are invalid, and would get an error: {why}"));
+        warn(&format!(
+            "{invalid} requests are invalid, and would get an error: {why}"
+        ));
     }
 }

@@ -39,10 +39,12 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Every option can also come from the environment: EARRRL_HTTP=:8080.\n\n\
+#[command(
+    after_help = "Every option can also come from the environment: EARRRL_HTTP=:8080.\n\n\
                         Example:\n  earrrl serve --config limits.toml\n  \
                         earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
-                        redis-cli -p 6380 CL.THROTTLE user123 15 30 60")]
+                        redis-cli -p 6380 CL.THROTTLE user123 15 30 60"
+)]
 pub(super) struct ServeArgs {
     /// The configuration file; without it one default rule is served.
     #[arg(short, long, value_name = "FILE", env = "EARRRL_CONFIG")]
@@ -65,7 +67,12 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
     /// The directory of state files, which survive the process and which several servers can share.
-    #[arg(long, value_name = "DIR", env = "EARRRL_STATE", conflicts_with = "redis")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "EARRRL_STATE",
+        conflicts_with = "redis"
+    )]
     state: Option<PathBuf>,
     /// The address for gRPC, Envoy's rate limit service [default with --envoy-config:
     /// 127.0.0.1:8081].
@@ -83,13 +90,28 @@ pub(super) struct ServeArgs {
     )]
     envoy_xds: Option<String>,
     /// With https://: CA certificates that verify the control plane [default: the system's].
-    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CA", requires = "envoy_xds")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EARRRL_ENVOY_XDS_CA",
+        requires = "envoy_xds"
+    )]
     envoy_xds_ca: Option<PathBuf>,
     /// With https://: this server's certificate for the control plane.
-    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_CERT", requires = "envoy_xds")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EARRRL_ENVOY_XDS_CERT",
+        requires = "envoy_xds"
+    )]
     envoy_xds_cert: Option<PathBuf>,
     /// With https://: the private key of that certificate.
-    #[arg(long, value_name = "FILE", env = "EARRRL_ENVOY_XDS_KEY", requires = "envoy_xds")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "EARRRL_ENVOY_XDS_KEY",
+        requires = "envoy_xds"
+    )]
     envoy_xds_key: Option<PathBuf>,
     /// This server's node id for the control plane [default: ratelimit].
     #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "envoy_xds")]
@@ -117,9 +139,16 @@ impl ServeArgs {
         let mut config = match &self.config {
             Some(path) => Config::load(path)?,
             None if !self.rules.is_empty() => {
-                let rules = self.rules.iter().flat_map(|rules| rules.0.clone()).collect::<Vec<_>>();
+                let rules = self
+                    .rules
+                    .iter()
+                    .flat_map(|rules| rules.0.clone())
+                    .collect::<Vec<_>>();
                 only_once(&rules)?;
-                Config { rules, ..Config::default() }
+                Config {
+                    rules,
+                    ..Config::default()
+                }
             }
             None if !self.envoy_config.is_empty() || self.envoy_xds.is_some() => Config::default(),
             None => Config::parse(DEFAULT_RULE, "default")?,
@@ -142,7 +171,10 @@ impl ServeArgs {
                 _ => false,
             };
             let directory = directory.clone();
-            config.engine = EngineConfig::State(StateConfig { directory, accepts_other_rules });
+            config.engine = EngineConfig::State(StateConfig {
+                directory,
+                accepts_other_rules,
+            });
         }
         if let Some(capacity) = self.capacity {
             config.capacity = capacity as usize;
@@ -157,7 +189,11 @@ impl ServeArgs {
             envoy.files.clone_from(&self.envoy_config);
         }
         envoy.algorithm = self.envoy_algorithm.unwrap_or(envoy.algorithm);
-        let field = if self.envoy_config.is_empty() { "[envoy] files" } else { "--envoy-config" };
+        let field = if self.envoy_config.is_empty() {
+            "[envoy] files"
+        } else {
+            "--envoy-config"
+        };
         for warning in envoy.load().map_err(|error| error.of(field))? {
             tracing::warn!("{warning}");
         }
@@ -198,7 +234,10 @@ fn only_once(rules: &[RuleConfig]) -> Result<(), ConfigError> {
     match rules.iter().find(|rule| !names.insert(&rule.name)) {
         None => Ok(()),
         Some(rule) => {
-            let why = format!("two rules are named {}; each needs a name of its own", rule.name);
+            let why = format!(
+                "two rules are named {}; each needs a name of its own",
+                rule.name
+            );
             Err(ConfigError::unreadable("--rule", why))
         }
     }
@@ -245,13 +284,21 @@ pub(super) fn run(args: ServeArgs) -> Result<ExitCode, CliFailure> {
 }
 
 fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| CliFailure::new(format!("no event queue: {error}")))?;
     // SIGHUP is caught from here on; a reload that is requested before the server runs happens once
     // it does.
-    let hangup = runtime.block_on(async { catch_hangup() }).map_err(no_signals)?;
-    runtime.block_on(async { survive_signals() }).map_err(no_signals)?;
-    let config = args.load().map_err(|error| failure::lines(&error.to_string()))?;
+    let hangup = runtime
+        .block_on(async { catch_hangup() })
+        .map_err(no_signals)?;
+    runtime
+        .block_on(async { survive_signals() })
+        .map_err(no_signals)?;
+    let config = args
+        .load()
+        .map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
         Ok(limit) => tracing::debug!(limit, "open files"),
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
@@ -267,7 +314,13 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
 /// XFSZ when the log exceeds a limit on file sizes.
 fn survive_signals() -> io::Result<()> {
     use rustix::process::Signal;
-    for harmless in [Signal::XFSZ, Signal::USR1, Signal::USR2, Signal::QUIT, Signal::ALARM] {
+    for harmless in [
+        Signal::XFSZ,
+        Signal::USR1,
+        Signal::USR2,
+        Signal::QUIT,
+        Signal::ALARM,
+    ] {
         drop(signal(SignalKind::from_raw(harmless.as_raw()))?);
     }
     Ok(())
@@ -283,7 +336,12 @@ async fn serve(args: ServeArgs, config: Config, hangup: Signal) -> Result<(), Cl
     let running = Running::start_on(&config, Arc::new(clock(&config)?), handed)
         .map_err(|error| CliFailure::new(error.to_string()))?;
     announce(&args, &running, &config);
-    let paths: Vec<_> = args.config.iter().chain(&config.envoy.files).cloned().collect();
+    let paths: Vec<_> = args
+        .config
+        .iter()
+        .chain(&config.envoy.files)
+        .cloned()
+        .collect();
     // A large configuration takes several times the memory that stays in use, so it is dropped, and
     // the free memory is returned to the system.
     drop(config);
@@ -292,12 +350,17 @@ async fn serve(args: ServeArgs, config: Config, hangup: Signal) -> Result<(), Cl
         let load = Box::new(move || args.load());
         ConfigSource { paths, load }
     });
-    running.until_signal(signals, source).await.map_err(|error| CliFailure::new(error.to_string()))
+    running
+        .until_signal(signals, source)
+        .await
+        .map_err(|error| CliFailure::new(error.to_string()))
 }
 
 /// Returns the system's clock, or that of the directory of state files.
 fn clock(config: &Config) -> Result<SystemClock, CliFailure> {
-    let EngineConfig::State(state) = &config.engine else { return Ok(SystemClock::new()) };
+    let EngineConfig::State(state) = &config.engine else {
+        return Ok(SystemClock::new());
+    };
     let directory = StateDirectory::open(&state.directory)
         .map_err(|error| CliFailure::new(error.to_string()))?;
     Ok(SystemClock::with_anchor(directory.anchor()))
@@ -305,7 +368,11 @@ fn clock(config: &Config) -> Result<SystemClock, CliFailure> {
 
 fn announce(args: &ServeArgs, running: &Running, config: &Config) {
     let [http, resp, admin, grpc] = Protocol::ALL.map(|protocol| shown(running.address(protocol)));
-    let descriptors = config.envoy.tree.as_ref().map_or(0, |tree| tree.limits().len());
+    let descriptors = config
+        .envoy
+        .tree
+        .as_ref()
+        .map_or(0, |tree| tree.limits().len());
     let rules = config.rules.len();
     tracing::info!(%http, %resp, %grpc, %admin, rules, descriptors, "serving");
     if cfg!(debug_assertions) {
@@ -323,7 +390,11 @@ fn announce(args: &ServeArgs, running: &Running, config: &Config) {
         return;
     }
     for rule in &config.rules {
-        tracing::info!("no --config: serving the rule {} = \"{}\"", rule.name, rule.rule);
+        tracing::info!(
+            "no --config: serving the rule {} = \"{}\"",
+            rule.name,
+            rule.rule
+        );
     }
     if let Some(ListenAddress::Tcp(http)) = running.address(Protocol::Http) {
         tracing::info!(
@@ -333,7 +404,10 @@ fn announce(args: &ServeArgs, running: &Running, config: &Config) {
         );
     }
     if let Some(ListenAddress::Tcp(resp)) = running.address(Protocol::Resp) {
-        tracing::info!("try: redis-cli -p {} CL.THROTTLE user123 15 30 60", resp.port());
+        tracing::info!(
+            "try: redis-cli -p {} CL.THROTTLE user123 15 30 60",
+            resp.port()
+        );
     }
 }
 
@@ -350,7 +424,9 @@ fn shown(address: Option<&ListenAddress>) -> String {
 fn start_log(json: bool) -> io::Result<Log> {
     let log = Log::start(io::stderr())?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(log.clone());
     let colored =
         io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     // This fails only if a log is set up already, which is then kept.

@@ -81,7 +81,10 @@ mod tests {
             ("https://host", tls("host:443")),
             ("https://[::1]:8443", tls("[::1]:8443")),
             ("http://[::1]", plain("[::1]:80")),
-            ("unix:/run/a.sock", Some(ServerAddress::Unix("/run/a.sock".into()))),
+            (
+                "unix:/run/a.sock",
+                Some(ServerAddress::Unix("/run/a.sock".into())),
+            ),
             ("unix:", None),
             ("http://", None),
             ("https://host/path", None),

@@ -101,7 +101,12 @@ pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
 impl SimulateArgs {
     /// Returns the scenario of the file, with the values of the flags in place of its own.
     fn scenario(&self) -> Result<Scenario, CliFailure> {
-        let file = self.scenario.as_deref().map(read).transpose()?.unwrap_or_default();
+        let file = self
+            .scenario
+            .as_deref()
+            .map(read)
+            .transpose()?
+            .unwrap_or_default();
         let scenario = file.with(Scenario {
             rules: self.rules.clone(),
             clients: self.clients.clone(),
@@ -109,7 +114,9 @@ impl SimulateArgs {
             seed: self.seed,
         });
         if scenario.rules.is_empty() || scenario.clients.is_empty() {
-            return Err(CliFailure::new("expected at least one --rule and one --client"));
+            return Err(CliFailure::new(
+                "expected at least one --rule and one --client",
+            ));
         }
         Ok(scenario)
     }
@@ -124,7 +131,9 @@ fn read(path: &std::path::Path) -> Result<Scenario, CliFailure> {
     let read = file.take(MAX_SCENARIO + 1).read_to_string(&mut text);
     read.map_err(|error| about(&plain(&error)))?;
     if text.len() as u64 > MAX_SCENARIO {
-        return Err(about(&format!("a scenario has at most {MAX_SCENARIO} bytes")));
+        return Err(about(&format!(
+            "a scenario has at most {MAX_SCENARIO} bytes"
+        )));
     }
     text.parse().map_err(|error: String| about(&error))
 }

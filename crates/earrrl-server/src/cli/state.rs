@@ -68,7 +68,11 @@ pub(super) fn run(args: StateArgs) -> Result<ExitCode, CliFailure> {
     };
     // A reader that closes the pipe early has read enough.
     let _ = io::stdout().write_all(text.as_bytes());
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if is_good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Returns the text of all files of a directory, and true if all of them can be used.
@@ -86,11 +90,22 @@ fn of_all<T>(files: &[Result<T, StateError>], text: impl Fn(&T) -> String) -> (S
         Ok(file) => text(file),
         Err(error) => format!("{error}\n"),
     };
-    (files.iter().map(of_file).collect(), files.iter().all(Result::is_ok))
+    (
+        files.iter().map(of_file).collect(),
+        files.iter().all(Result::is_ok),
+    )
 }
 
 fn row(file: &StateSummary) -> String {
-    let StateSummary { name, generation, clients, capacity, bytes, limit, .. } = file;
+    let StateSummary {
+        name,
+        generation,
+        clients,
+        capacity,
+        bytes,
+        limit,
+        ..
+    } = file;
     format!("{name}\t{generation}\t{clients}\t{capacity}\t{bytes}\t{limit}\n")
 }
 
@@ -114,5 +129,8 @@ fn details(file: &StateSummary) -> String {
 }
 
 fn paths(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| format!("{}\n", path.display())).collect()
+    paths
+        .iter()
+        .map(|path| format!("{}\n", path.display()))
+        .collect()
 }

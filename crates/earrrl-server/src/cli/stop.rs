@@ -28,7 +28,9 @@ impl Stop {
     /// Returns an error if the system does not allow the signal to be caught.
     pub(crate) fn on_interrupt() -> Result<Self, CliFailure> {
         let failed = |error: io::Error| CliFailure::new(format!("can't catch Ctrl-C: {error}"));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build();
         let runtime = runtime.map_err(failed)?;
         let guard = runtime.enter();
         let mut interrupts = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -46,7 +48,10 @@ impl Stop {
 
     /// Wraps a source so that it fails once the flag is set.
     pub(crate) fn watch(&self, source: Box<dyn Read + Send>) -> Box<dyn Read + Send> {
-        Box::new(Stoppable { source, stop: self.clone() })
+        Box::new(Stoppable {
+            source,
+            stop: self.clone(),
+        })
     }
 
     /// Returns true if Ctrl-C was pressed.

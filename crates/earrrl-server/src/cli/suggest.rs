@@ -84,7 +84,8 @@ pub(crate) fn run(args: SuggestArgs) -> Result<ExitCode, CliFailure> {
     let judged = judge(&sweep, held.requests()).map_err(too_great)?;
     let counts = || {
         let mut counts = vec![0; reader.clients.len()];
-        held.requests().for_each(|request| counts[request.client as usize] += 1);
+        held.requests()
+            .for_each(|request| counts[request.client as usize] += 1);
         counts
     };
     log::warn_of_doubts(&reader, &args.log, counts);
@@ -108,7 +109,9 @@ impl SuggestArgs {
         let mut held = HeldBack::default();
         let stop = Stop::on_interrupt()?;
         let watch = (&progress, &stop);
-        let whole = log::read(&self.log, reader, watch, |_, requests| held.extend(requests))?;
+        let whole = log::read(&self.log, reader, watch, |_, requests| {
+            held.extend(requests)
+        })?;
         progress.clear();
         held.sort();
         Ok((held, whole))
@@ -164,11 +167,23 @@ impl SuggestArgs {
         let narrow = self.log.key.fields().iter().any(narrow);
         let parts = alike && selection.filter.condition.is_none() && !narrow;
         let agents = fields("header:user-agent");
-        let reading = SecondReading { files: &self.log.files, selection, agents, parts };
+        let reading = SecondReading {
+            files: &self.log.files,
+            selection,
+            agents,
+            parts,
+        };
         let further = judged.second.iter().flat_map(|(_, further)| further);
-        let touched: Vec<u32> =
-            judged.touched.iter().chain(further).map(|client| client.number).collect();
-        let named = touched.iter().copied().chain(judged.below.iter().map(|client| client.number));
+        let touched: Vec<u32> = judged
+            .touched
+            .iter()
+            .chain(further)
+            .map(|client| client.number)
+            .collect();
+        let named = touched
+            .iter()
+            .copied()
+            .chain(judged.below.iter().map(|client| client.number));
         let mut profiles = Profiles::read(reading, &mut reader.clients, named);
         let most = |clients: usize| most_touched(self.touch, clients);
         let rules = profiles.part_rules(&self.half_lives(), &most, touched.into_iter());
@@ -205,7 +220,11 @@ pub(super) fn advice(reader: &LogReader, held: &HeldBack) -> Result<Vec<Rule>, C
         Some(_) => "what `suggest` advises is tried",
         None => "twice the greatest peak is tried",
     };
-    warn(&format!("no --rule, so {which}: --rule '{}'. {}", suggested.rule, advice.reason()));
+    warn(&format!(
+        "no --rule, so {which}: --rule '{}'. {}",
+        suggested.rule,
+        advice.reason()
+    ));
     Ok(vec![suggested.rule.clone()])
 }
 

@@ -12,17 +12,29 @@ use super::log::LogArgs;
 use crate::configured::LogCondition;
 
 /// The fields of a log that are known only after the response, so that no rule can use them.
-const OF_RESPONSES: [&str; 6] =
-    ["status", "bytes", "body_bytes_sent", "bytes_sent", "request_time", "duration"];
+const OF_RESPONSES: [&str; 6] = [
+    "status",
+    "bytes",
+    "body_bytes_sent",
+    "bytes_sent",
+    "request_time",
+    "duration",
+];
 
 impl LogArgs {
     /// Returns the parts of a rule for the requests that the flags select. `alike` is true if every
     /// request of the log costs 1.
     pub(super) fn terms(&self, alike: bool) -> RuleTerms {
-        let key: Vec<_> = self.key.fields().iter().map(|field| configured(field.name())).collect();
+        let key: Vec<_> = self
+            .key
+            .fields()
+            .iter()
+            .map(|field| configured(field.name()))
+            .collect();
         let pairs = self.conditions.iter().map(LogCondition::pair);
-        let conditions: Vec<_> =
-            pairs.map(|(name, value)| (configured(name), value.into())).collect();
+        let conditions: Vec<_> = pairs
+            .map(|(name, value)| (configured(name), value.into()))
+            .collect();
         let cost_field = self.cost_field(alike);
         RuleTerms {
             remarks: remarks(&key, &conditions, cost_field),
@@ -37,7 +49,10 @@ impl LogArgs {
     /// Returns the bits of addresses that are one client, if they are not the default, with their names
     /// in a server's configuration.
     fn prefixes(&self) -> impl Iterator<Item = (&'static str, u8)> {
-        let all = [("ipv4_prefix", self.ipv4_prefix, 32), ("ipv6_prefix", self.ipv6_prefix, 64)];
+        let all = [
+            ("ipv4_prefix", self.ipv4_prefix, 32),
+            ("ipv6_prefix", self.ipv6_prefix, 64),
+        ];
         all.into_iter()
             .filter(|(_, bits, default)| bits != default)
             .map(|(name, bits, _)| (name, bits))
@@ -51,7 +66,11 @@ impl LogArgs {
         let parts: Vec<_> = self.key.fields().iter().map(Field::name).collect();
         let names: Vec<_> = self.conditions.iter().map(|one| one.pair().0).collect();
         let costs = self.costs.iter().filter_map(field_of);
-        let mut read = parts.iter().copied().chain(names.iter().copied()).chain(costs);
+        let mut read = parts
+            .iter()
+            .copied()
+            .chain(names.iter().copied())
+            .chain(costs);
         let why = if let Some(name) = read.find(|name| OF_RESPONSES.contains(name)) {
             format!("no rule knows `{name}`: it decides before the response")
         } else if let Some(twice) = twice(&parts) {
@@ -69,7 +88,9 @@ impl LogArgs {
         let mut paths: Vec<(&str, bool)> = Vec::new();
         let wrong = |why: String| Err(CliFailure::new(format!("--config: {why}")));
         for cost in &self.costs {
-            let CostRule::Path { path, prefix, .. } = cost else { continue };
+            let CostRule::Path { path, prefix, .. } = cost else {
+                continue;
+            };
             if !(path.starts_with('/') || path.is_empty() && *prefix) {
                 return wrong(format!(
                     "--cost {}: a rule's path starts with `/`",
@@ -77,7 +98,9 @@ impl LogArgs {
                 ));
             }
             // Here the first path that fits counts, in a rule the longest.
-            if paths.iter().any(|(before, all)| path == before || *all && path.starts_with(before))
+            if paths
+                .iter()
+                .any(|(before, all)| path == before || *all && path.starts_with(before))
             {
                 return wrong("no rule has a `--cost` of a path after one that fits it too".into());
             }
@@ -95,7 +118,11 @@ impl LogArgs {
     /// format; `None` if the cost is in neither.
     fn cost_field(&self, alike: bool) -> Option<&str> {
         let of_format = (!alike && self.costs.is_empty()).then_some("cost");
-        self.costs.iter().filter_map(field_of).next_back().or(of_format)
+        self.costs
+            .iter()
+            .filter_map(field_of)
+            .next_back()
+            .or(of_format)
     }
 
     /// Returns the field `cost` of the rule, in TOML; `None` if every request costs 1.
@@ -124,16 +151,26 @@ impl LogArgs {
         let key = (key != "client").then(|| flag("key", &key));
         let condition = |(name, value): (&str, &str)| flag("where", &format!("{name}={value}"));
         let conditions = self.conditions.iter().map(|one| condition(one.pair()));
-        let costs = self.costs.iter().map(|cost| flag("cost", &cost.to_string()));
+        let costs = self
+            .costs
+            .iter()
+            .map(|cost| flag("cost", &cost.to_string()));
         let prefix = |(name, bits): (&str, u8)| flag(&name.replace('_', "-"), &bits.to_string());
         let prefixes = self.prefixes().map(prefix);
-        key.into_iter().chain(conditions).chain(costs).chain(prefixes).collect()
+        key.into_iter()
+            .chain(conditions)
+            .chain(costs)
+            .chain(prefixes)
+            .collect()
     }
 }
 
 /// Returns the first name that is in a list twice.
 fn twice<'a>(names: &[&'a str]) -> Option<&'a str> {
-    let (_, name) = names.iter().enumerate().find(|(nth, name)| names[..*nth].contains(name))?;
+    let (_, name) = names
+        .iter()
+        .enumerate()
+        .find(|(nth, name)| names[..*nth].contains(name))?;
     Some(name)
 }
 
@@ -153,9 +190,14 @@ fn remarks(
     cost_field: Option<&str>,
 ) -> Vec<String> {
     let names = key.iter().chain(conditions.iter().map(|(name, _)| name));
-    let of_callers = names.filter_map(|name| name.strip_prefix("attribute:")).chain(cost_field);
+    let of_callers = names
+        .filter_map(|name| name.strip_prefix("attribute:"))
+        .chain(cost_field);
     let of_callers = of_callers.filter(|name| *name != "host").map(|name| {
-        format!("The caller sends the attribute `{}`; no proxy does.", name.escape_debug())
+        format!(
+            "The caller sends the attribute `{}`; no proxy does.",
+            name.escape_debug()
+        )
     });
     let of_cost = "A cost below 1, or a missing one, counts 1; see min_cost.".to_owned();
     of_callers.chain(cost_field.map(|_| of_cost)).collect()
@@ -167,7 +209,9 @@ fn configured(name: &str) -> String {
         "forwarded_for" => Some("x-forwarded-for".into()),
         "agent" | "user_agent" => Some("user-agent".into()),
         "referer" => Some("referer".into()),
-        name => name.strip_prefix("http_").map(|header| header.replace('_', "-").to_lowercase()),
+        name => name
+            .strip_prefix("http_")
+            .map(|header| header.replace('_', "-").to_lowercase()),
     };
     match header {
         Some(header) => format!("header:{header}"),

@@ -32,8 +32,15 @@ pub enum Scope {
 }
 
 impl Scope {
-    const ALL: [Self; 7] =
-        [Self::Check, Self::Peek, Self::Charge, Self::Refund, Self::Reset, Self::Top, Self::Admin];
+    const ALL: [Self; 7] = [
+        Self::Check,
+        Self::Peek,
+        Self::Charge,
+        Self::Refund,
+        Self::Reset,
+        Self::Top,
+        Self::Admin,
+    ];
 
     /// Returns the scope's name in the configuration and in errors.
     pub fn name(self) -> &'static str {
@@ -128,7 +135,12 @@ impl Access {
     #[inline]
     pub fn permit_rule(&self, rule: &str) -> Result<(), Forbidden> {
         self.check(
-            |grant| grant.rules.as_ref().is_none_or(|rules| rules.contains(rule)),
+            |grant| {
+                grant
+                    .rules
+                    .as_ref()
+                    .is_none_or(|rules| rules.contains(rule))
+            },
             || format!("has no access to the rule {rule:?}"),
         )
     }
@@ -203,8 +215,18 @@ impl Tokens {
     pub(super) fn validate(file: &file::File, problems: &mut Problems) -> Self {
         let server = &file.server;
         let mut tokens = Self::default();
-        let check = secrets("check_token", &server.check_token, &server.check_token_file, problems);
-        let admin = secrets("admin_token", &server.admin_token, &server.admin_token_file, problems);
+        let check = secrets(
+            "check_token",
+            &server.check_token,
+            &server.check_token_file,
+            problems,
+        );
+        let admin = secrets(
+            "admin_token",
+            &server.admin_token,
+            &server.admin_token_file,
+            problems,
+        );
         tokens.add("check_token", check, CHECKS.into(), None, problems);
         tokens.add("admin_token", admin, [Scope::Admin].into(), None, problems);
         if let Some(last) = server.token.get(MAX_NAMED) {
@@ -228,10 +250,17 @@ impl Tokens {
         let shares = |token: &&NamedToken| token.secrets.iter().any(|one| secrets.contains(one));
         if let Some(other) = self.0.iter().find(shares) {
             let other = &other.grant.name;
-            problems.add(place, format!("token: the secret of {name:?} is that of {other:?}, too"));
+            problems.add(
+                place,
+                format!("token: the secret of {name:?} is that of {other:?}, too"),
+            );
         }
         if !secrets.is_empty() {
-            let grant = Arc::new(Grant { name: name.to_owned(), scopes, rules });
+            let grant = Arc::new(Grant {
+                name: name.to_owned(),
+                scopes,
+                rules,
+            });
             self.0.push(NamedToken { secrets, grant });
         }
     }
@@ -254,20 +283,30 @@ impl Tokens {
                 ),
             );
         } else if self.grants().any(|grant| grant.name == *name) {
-            problems.add(table.name.span(), format!("name: another token is called {name:?}"));
+            problems.add(
+                table.name.span(),
+                format!("name: another token is called {name:?}"),
+            );
         }
         if table.token.is_none() && table.token_file.is_none() {
             problems.add(place.clone(), "token: expected token or token_file");
         }
         let (_, secrets) = secrets("token", &table.token, &table.token_file, problems);
         let scopes = scopes(&table.scopes, problems);
-        let rules = table.rules.as_ref().map(|names| permitted_rules(names, rules, problems));
+        let rules = table
+            .rules
+            .as_ref()
+            .map(|names| permitted_rules(names, rules, problems));
         self.add(name, (place, secrets), scopes, rules, problems);
     }
 
     /// Returns the access of a client that sends no token.
     pub fn without(&self) -> Access {
-        if self.any() { Access::Nothing } else { Access::Everything }
+        if self.any() {
+            Access::Nothing
+        } else {
+            Access::Everything
+        }
     }
 
     /// Returns the access of a client that sends the token `given`.
@@ -276,11 +315,18 @@ impl Tokens {
         // Every secret is compared, so that the time of the comparison does not reveal which one
         // matched.
         for token in &self.0 {
-            if token.secrets.iter().fold(false, |found, secret| found | secret.is(given)) {
+            if token
+                .secrets
+                .iter()
+                .fold(false, |found, secret| found | secret.is(given))
+            {
                 found = Some(&token.grant);
             }
         }
-        found.map_or_else(|| self.without(), |grant| Access::Granted(Arc::clone(grant)))
+        found.map_or_else(
+            || self.without(),
+            |grant| Access::Granted(Arc::clone(grant)),
+        )
     }
 }
 
@@ -292,14 +338,22 @@ fn is_name(text: &str) -> bool {
 fn scopes(names: &Spanned<Vec<Spanned<String>>>, problems: &mut Problems) -> BTreeSet<Scope> {
     let known = Scope::ALL.map(Scope::name).join(", ");
     if names.get_ref().is_empty() {
-        problems.add(names.span(), format!("scopes: expected at least one of {known}"));
+        problems.add(
+            names.span(),
+            format!("scopes: expected at least one of {known}"),
+        );
     }
     let mut scopes = BTreeSet::new();
     for name in names.get_ref() {
-        match Scope::ALL.into_iter().find(|scope| scope.name() == name.get_ref()) {
+        match Scope::ALL
+            .into_iter()
+            .find(|scope| scope.name() == name.get_ref())
+        {
             Some(scope) => drop(scopes.insert(scope)),
-            None => problems
-                .add(name.span(), format!("scopes: {:?} is none of {known}", name.get_ref())),
+            None => problems.add(
+                name.span(),
+                format!("scopes: {:?} is none of {known}", name.get_ref()),
+            ),
         }
     }
     scopes
@@ -312,13 +366,31 @@ fn permitted_rules(
     problems: &mut Problems,
 ) -> BTreeSet<String> {
     if names.get_ref().is_empty() {
-        problems.add(names.span(), "rules: expected the names of rules; without it, all rules");
+        problems.add(
+            names.span(),
+            "rules: expected the names of rules; without it, all rules",
+        );
     }
-    let is_known = |name: &str| rules.iter().any(|rule| rule.get_ref().name.get_ref() == name);
-    for name in names.get_ref().iter().filter(|name| !is_known(name.get_ref())) {
-        problems.add(name.span(), format!("rules: no rule is called {:?}", name.get_ref()));
+    let is_known = |name: &str| {
+        rules
+            .iter()
+            .any(|rule| rule.get_ref().name.get_ref() == name)
+    };
+    for name in names
+        .get_ref()
+        .iter()
+        .filter(|name| !is_known(name.get_ref()))
+    {
+        problems.add(
+            name.span(),
+            format!("rules: no rule is called {:?}", name.get_ref()),
+        );
     }
-    names.get_ref().iter().map(|name| name.get_ref().clone()).collect()
+    names
+        .get_ref()
+        .iter()
+        .map(|name| name.get_ref().clone())
+        .collect()
 }
 
 /// Reads the secrets of one token and returns them with their place: one, or two on a line each while a
@@ -332,10 +404,17 @@ fn secrets(
     let Some((span, text)) = secret(name, inline.as_ref(), from_file.as_ref(), problems) else {
         return Default::default();
     };
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     if !(1..=MAX_SECRETS).contains(&lines.len()) {
         let count = lines.len();
-        problems.add(span, format!("{name}: {count} tokens; expected one, or two on a line each"));
+        problems.add(
+            span,
+            format!("{name}: {count} tokens; expected one, or two on a line each"),
+        );
         return Default::default();
     }
     let mut tokens = Vec::with_capacity(lines.len());
@@ -406,7 +485,9 @@ mod tests {
         let tokens = Config::parse(FILE, "test").unwrap().server.tokens;
         let with = |name: &str| tokens.with(format!("{name}-token-0123456789").as_bytes());
         let permitted = |access: &Access| {
-            let scopes = Scope::ALL.into_iter().filter(|scope| access.permit(*scope).is_ok());
+            let scopes = Scope::ALL
+                .into_iter()
+                .filter(|scope| access.permit(*scope).is_ok());
             scopes.map(Scope::name).collect::<Vec<_>>().join(" ")
         };
         for (name, scopes, all_rules) in [
@@ -420,12 +501,21 @@ mod tests {
             assert_eq!(access.permit_rule("api").is_ok(), all_rules, "{name}");
             assert_eq!(access.permit_rule("login"), Ok(()), "{name}");
         }
-        assert_eq!((with("wrong"), tokens.without()), (Access::Nothing, Access::Nothing));
+        assert_eq!(
+            (with("wrong"), tokens.without()),
+            (Access::Nothing, Access::Nothing)
+        );
         assert_eq!(Tokens::default().without(), Access::Everything);
-        let lacks = with("billing").permit(Scope::Check).unwrap_err().to_string();
+        let lacks = with("billing")
+            .permit(Scope::Check)
+            .unwrap_err()
+            .to_string();
         assert_eq!(lacks, "the token \"billing\" lacks the scope \"check\"");
         let rule = with("billing").permit_rule("api").unwrap_err().to_string();
-        assert_eq!(rule, "the token \"billing\" has no access to the rule \"api\"");
+        assert_eq!(
+            rule,
+            "the token \"billing\" has no access to the rule \"api\""
+        );
         let shown: Vec<_> = tokens.grants().map(Grant::to_string).collect();
         assert_eq!(shown[2], "billing: charge, refund; rules login");
     }

@@ -72,7 +72,10 @@ impl Condition {
     /// Returns a sentence about the expected form if `text` is not a valid value of this attribute.
     pub fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
         let patterns = vec![ValuePattern::new(attribute, text, paths)?];
-        Ok(Self { attribute: attribute.to_owned(), patterns })
+        Ok(Self {
+            attribute: attribute.to_owned(),
+            patterns,
+        })
     }
 
     /// Shortens the condition's networks to the prefix that distinguishes clients, since a client's
@@ -110,7 +113,10 @@ impl Condition {
     /// Returns the number of values that meet the condition, or `None` if it does not list them one
     /// by one.
     pub fn count(&self) -> Option<usize> {
-        self.patterns.iter().all(ValuePattern::is_one_value).then_some(self.patterns.len())
+        self.patterns
+            .iter()
+            .all(ValuePattern::is_one_value)
+            .then_some(self.patterns.len())
     }
 
     /// Returns a value that meets this condition and every condition that [`covers`](Self::covers)
@@ -130,7 +136,10 @@ impl Condition {
     pub fn canonical(&self) -> String {
         let patterns = self.patterns.iter().map(ValuePattern::text);
         let parts = std::iter::once(self.attribute.clone()).chain(patterns);
-        parts.map(|part| format!("{}:{part},", part.len())).collect::<String>() + ";"
+        parts
+            .map(|part| format!("{}:{part},", part.len()))
+            .collect::<String>()
+            + ";"
     }
 }
 
@@ -162,7 +171,10 @@ impl ValuePattern {
             None => (text, false),
             Some((before, "")) => (before, true),
             Some(_) => {
-                return Err(format!("`{}`: `*` may stand at the end only", text.escape_debug()));
+                return Err(format!(
+                    "`{}`: `*` may stand at the end only",
+                    text.escape_debug()
+                ));
             }
         };
         if attribute == "host" && !is_prefix {
@@ -266,7 +278,10 @@ pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
 }
 
 fn no_path(text: &str) -> String {
-    format!("`{}`: expected a path that begins with `/`, as \"/login\"", text.escape_debug())
+    format!(
+        "`{}`: expected a path that begins with `/`, as \"/login\"",
+        text.escape_debug()
+    )
 }
 
 impl KeyPart {
@@ -295,10 +310,20 @@ pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Pa
             }
             field.get_ref() == on
         };
-    let tolerant = choice("path_matching", &file.path_matching, ["exact", "tolerant"], true);
+    let tolerant = choice(
+        "path_matching",
+        &file.path_matching,
+        ["exact", "tolerant"],
+        true,
+    );
     let slash = ["keep", "ignore"];
     Paths {
-        ignore_case: choice("path_case", &file.path_case, ["sensitive", "insensitive"], tolerant),
+        ignore_case: choice(
+            "path_case",
+            &file.path_case,
+            ["sensitive", "insensitive"],
+            tolerant,
+        ),
         ignore_trailing_slash: choice("trailing_slash", &file.trailing_slash, slash, tolerant),
         ignore_parameters: choice("path_parameters", &file.path_parameters, slash, tolerant),
         all_readings: tolerant,
@@ -324,15 +349,19 @@ pub(super) fn key_parts(
 ) -> Vec<KeyPart> {
     let texts = field.get_ref().as_slice();
     if texts.is_empty() || texts.len() > MAX_LEN {
-        problems
-            .add(field.span(), format!("{name}: {} parts; expected 1 to {MAX_LEN}", texts.len()));
+        problems.add(
+            field.span(),
+            format!("{name}: {} parts; expected 1 to {MAX_LEN}", texts.len()),
+        );
     }
     let mut parts = Vec::with_capacity(texts.len());
     for text in texts {
         match KeyPart::new(text) {
             Ok(part) if parts.contains(&part) && matches!(part, KeyPart::Attribute(_)) => {
-                let twice =
-                    format!("{name}: `{}` is there twice; once is enough", text.escape_debug());
+                let twice = format!(
+                    "{name}: `{}` is there twice; once is enough",
+                    text.escape_debug()
+                );
                 problems.add(field.span(), twice);
             }
             Ok(part) => parts.push(part),
@@ -370,7 +399,10 @@ pub(super) fn conditions(
                 Err(why) => problems.add(values.span(), format!("{field_name}: {why}")),
             }
         }
-        let condition = Condition { attribute, patterns };
+        let condition = Condition {
+            attribute,
+            patterns,
+        };
         if field_name == "exempt" && condition.is_every_client() {
             let why = "exempt: that is everybody; name networks, or remove the rule";
             problems.add(values.span(), why);

@@ -35,17 +35,30 @@ impl ByteMap {
             self.more.entry(entry).or_default().push(place);
             return;
         }
-        let Ok(entry) = u32::try_from(self.entries.len()) else { return };
+        let Ok(entry) = u32::try_from(self.entries.len()) else {
+            return;
+        };
         self.bytes.extend_from_slice(string);
-        self.entries.push(Entry { end: self.bytes.len(), place });
-        let Self { bytes, entries, index, hasher, .. } = self;
+        self.entries.push(Entry {
+            end: self.bytes.len(),
+            place,
+        });
+        let Self {
+            bytes,
+            entries,
+            index,
+            hasher,
+            ..
+        } = self;
         let hash = |entry: &u32| hasher.hash_one(string_at(bytes, entries, *entry));
         index.insert_unique(hash(&entry), entry, hash);
     }
 
     /// Calls `visit` with the positions of a string.
     pub(super) fn each(&self, string: &[u8], mut visit: impl FnMut(&[u32])) {
-        let Some(entry) = self.find(string) else { return };
+        let Some(entry) = self.find(string) else {
+            return;
+        };
         visit(&[self.entries[entry as usize].place]);
         if !self.more.is_empty()
             && let Some(places) = self.more.get(&entry)
@@ -71,13 +84,19 @@ impl ByteMap {
             return None;
         }
         let is_it = |entry: &u32| string_at(&self.bytes, &self.entries, *entry) == string;
-        self.index.find(self.hasher.hash_one(string), is_it).copied()
+        self.index
+            .find(self.hasher.hash_one(string), is_it)
+            .copied()
     }
 }
 
 fn string_at<'a>(bytes: &'a [u8], entries: &[Entry], entry: u32) -> &'a [u8] {
     let entry = entry as usize;
-    let start = if entry == 0 { 0 } else { entries[entry - 1].end };
+    let start = if entry == 0 {
+        0
+    } else {
+        entries[entry - 1].end
+    };
     &bytes[start..entries[entry].end]
 }
 

@@ -38,14 +38,19 @@ impl Config {
                 self.undelayed(config),
                 mistyped_override(config),
             ];
-            found.into_iter().flatten().map(|caution| format!("{}: {caution}", config.name))
+            found
+                .into_iter()
+                .flatten()
+                .map(|caution| format!("{}: {caution}", config.name))
         };
         let mut cautions: Vec<String> = self.rules.iter().flat_map(of_rule).collect();
         let is_off = |protocol| self.server.address(protocol).is_none();
         if !self.envoy.has_descriptors() && Protocol::ALL.into_iter().all(is_off) {
             cautions.push(format!("[server] {}", Self::NO_LISTENER));
         }
-        let EngineConfig::Redis(redis) = &self.engine else { return cautions };
+        let EngineConfig::Redis(redis) = &self.engine else {
+            return cautions;
+        };
         let sync = redis.options.sync;
         let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
         if sync > LONG_SYNC && self.rules.iter().any(is_near) {
@@ -95,7 +100,9 @@ impl Config {
 
     /// Returns a warning if a rule takes its cost from an attribute that requests of proxies lack.
     fn lacked_cost(&self, config: &RuleConfig) -> Option<String> {
-        let CostSource::Attribute(name) = &config.cost else { return None };
+        let CostSource::Attribute(name) = &config.cost else {
+            return None;
+        };
         let mut conditions = config.conditions.iter();
         let lacks = self.answers_proxies
             && !of_proxies(name)
@@ -112,7 +119,10 @@ impl Config {
     /// attribute of its key, or for requests of proxies that lack all of them.
     fn lacked_key(&self, config: &RuleConfig) -> Option<String> {
         let matched = |had: fn(&str) -> bool| {
-            config.conditions.iter().all(|condition| had(&condition.attribute))
+            config
+                .conditions
+                .iter()
+                .all(|condition| had(&condition.attribute))
         };
         let mut names = config.key.iter().filter_map(KeyPart::attribute);
         if config.serves_descriptors() {
@@ -152,7 +162,10 @@ fn limits_burst(config: &RuleConfig, other: &RuleConfig) -> bool {
     config.rule.limit().at_once() < LARGE_BURST
         && config.conditions.iter().all(applies)
         && config.key.iter().all(|part| other.key.contains(part))
-        && config.exempt.iter().all(|condition| other.exempt.contains(condition))
+        && config
+            .exempt
+            .iter()
+            .all(|condition| other.exempt.contains(condition))
         && (denies(config) || !denies(other))
 }
 
@@ -160,17 +173,27 @@ fn limits_burst(config: &RuleConfig, other: &RuleConfig) -> bool {
 /// are often in other attributes, so a name that is not in the key is usual.
 fn mistyped_override(config: &RuleConfig) -> Option<String> {
     let key: BTreeSet<_> = config.key.iter().filter_map(KeyPart::attribute).collect();
-    let conditions = config.overrides.iter().flat_map(|special| &special.conditions);
-    let names: BTreeSet<_> = conditions.map(|condition| condition.attribute.as_str()).collect();
+    let conditions = config
+        .overrides
+        .iter()
+        .flat_map(|special| &special.conditions);
+    let names: BTreeSet<_> = conditions
+        .map(|condition| condition.attribute.as_str())
+        .collect();
     names.difference(&key).find_map(|name| {
         let meant = key.iter().find(|known| bare(known) == bare(name))?;
-        Some(format!("override: `{name}` is not in the key; did you mean the key's `{meant}`?"))
+        Some(format!(
+            "override: `{name}` is not in the key; did you mean the key's `{meant}`?"
+        ))
     })
 }
 
 /// Returns a name in small letters, without hyphens and underscores: these are what is mistyped most.
 fn bare(name: &str) -> String {
-    name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
+    name.chars()
+        .filter(|c| !matches!(c, '-' | '_'))
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
 /// Returns the warning about a rule of concurrent.

@@ -59,7 +59,9 @@ impl ConditionIndex {
 
     /// Returns the names of the attributes by whose values lists are found.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
-        self.attributes.iter().map(|by_value| by_value.attribute.as_str())
+        self.attributes
+            .iter()
+            .map(|by_value| by_value.attribute.as_str())
     }
 
     /// Returns the number of lists that are compared one by one because they cannot be indexed.
@@ -79,17 +81,26 @@ impl ConditionIndex {
             if let Some(value) = value(&by_value.attribute) {
                 by_value.each(value, |places| {
                     let mut sooner = places.iter().take_while(|place| **place < first);
-                    first = sooner.find(|place| holds(**place as usize)).copied().unwrap_or(first);
+                    first = sooner
+                        .find(|place| holds(**place as usize))
+                        .copied()
+                        .unwrap_or(first);
                 });
             }
         }
         let mut sooner = self.others.iter().take_while(|place| **place < first);
-        first = sooner.find(|place| holds(**place as usize)).copied().unwrap_or(first);
+        first = sooner
+            .find(|place| holds(**place as usize))
+            .copied()
+            .unwrap_or(first);
         (first != u32::MAX).then_some(first as usize)
     }
 
     fn attribute(&mut self, name: &str) -> &mut ByValue {
-        let known = self.attributes.iter().position(|by_value| by_value.attribute == name);
+        let known = self
+            .attributes
+            .iter()
+            .position(|by_value| by_value.attribute == name);
         let place = known.unwrap_or_else(|| {
             self.attributes.push(ByValue {
                 attribute: name.to_owned(),
@@ -120,7 +131,10 @@ impl ByValue {
     /// contains it.
     fn each(&self, value: &[u8], mut visit: impl FnMut(&[u32])) {
         self.texts.each(value, &mut visit);
-        let Some(address) = (!self.networks.is_empty()).then(|| address(value)).flatten() else {
+        let Some(address) = (!self.networks.is_empty())
+            .then(|| address(value))
+            .flatten()
+        else {
             return;
         };
         for length in &self.lengths {
@@ -160,7 +174,11 @@ mod tests {
         };
         let text = format!("{rule}{}", keys.iter().map(one).collect::<String>());
         let config = Config::parse(&text, "f").unwrap();
-        config.rules[0].overrides.iter().map(|entry| entry.conditions.clone()).collect()
+        config.rules[0]
+            .overrides
+            .iter()
+            .map(|entry| entry.conditions.clone())
+            .collect()
     }
 
     #[test]
@@ -178,7 +196,14 @@ mod tests {
             index.add(place, list);
         }
         assert_eq!(index.compared(), 1);
-        let clients = ["", "10.1.2.3", "10.9.9.9", "2001:db8::7", "2001:db8::/64", "192.0.2.1"];
+        let clients = [
+            "",
+            "10.1.2.3",
+            "10.9.9.9",
+            "2001:db8::7",
+            "2001:db8::/64",
+            "192.0.2.1",
+        ];
         for client in clients {
             for user in ["", "alice", "bob", "guest-7"] {
                 for plan in ["", "pro", "pro-plus"] {

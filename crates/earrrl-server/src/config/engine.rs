@@ -69,7 +69,10 @@ impl EngineConfig {
         for url in &options.urls {
             earrrl_redis::check_url(url).map_err(|error| format!("redis: {error}"))?;
         }
-        Ok(Self::Redis(Box::new(RedisConfig { options, own_clock: false })))
+        Ok(Self::Redis(Box::new(RedisConfig {
+            options,
+            own_clock: false,
+        })))
     }
 
     /// Reports the rules whose limits the configured engine cannot count exactly.
@@ -83,7 +86,10 @@ impl EngineConfig {
             redis::check_rules(rules, problems);
             redis::check_near(rules, valid, problems);
             for rule in rules.iter().map(Spanned::get_ref) {
-                let on_expiry = rule.on_expiry.as_ref().map(|field| ("on_expiry", field.span()));
+                let on_expiry = rule
+                    .on_expiry
+                    .as_ref()
+                    .map(|field| ("on_expiry", field.span()));
                 let suggest = rule.suggest.as_ref().map(|field| ("suggest", field.span()));
                 for (name, span) in on_expiry.into_iter().chain(suggest) {
                     problems.add(span, format!("{name}: {NEEDS_MEMORY}"));
@@ -91,10 +97,17 @@ impl EngineConfig {
             }
             return;
         }
-        if let Self::State(StateConfig { accepts_other_rules: false, .. }) = self {
+        if let Self::State(StateConfig {
+            accepts_other_rules: false,
+            ..
+        }) = self
+        {
             check_states(rules, valid, problems);
         }
-        for field in rules.iter().filter_map(|rule| rule.get_ref().consistency.as_ref()) {
+        for field in rules
+            .iter()
+            .filter_map(|rule| rule.get_ref().consistency.as_ref())
+        {
             problems.add(field.span(), "consistency: only with redis in [engine]");
         }
     }
@@ -113,30 +126,45 @@ impl EngineConfig {
 pub(super) fn max_reservations(file: &file::EngineTable, problems: &mut Problems) -> usize {
     let field = file.max_reservations.as_ref();
     let usual = earrrl::DEFAULT_MAX_HOLDS as u64;
-    number("max_reservations", field, usual, 1..=MAX_RESERVATIONS, problems) as usize
+    number(
+        "max_reservations",
+        field,
+        usual,
+        1..=MAX_RESERVATIONS,
+        problems,
+    ) as usize
 }
 
 /// Returns the configured directory of state files.
 fn state(file: &file::EngineTable, problems: &mut Problems) -> Option<StateConfig> {
-    let accepts = file.not_persisted.as_ref().is_some_and(|field| match &**field.get_ref() {
-        "ok" => true,
-        "refuse" => false,
-        other => {
-            let problem = format!("not_persisted: {other:?}; expected \"ok\" or \"refuse\"");
-            problems.add(field.span(), problem);
-            false
-        }
-    });
+    let accepts = file
+        .not_persisted
+        .as_ref()
+        .is_some_and(|field| match &**field.get_ref() {
+            "ok" => true,
+            "refuse" => false,
+            other => {
+                let problem = format!("not_persisted: {other:?}; expected \"ok\" or \"refuse\"");
+                problems.add(field.span(), problem);
+                false
+            }
+        });
     let Some(directory) = &file.state else {
         if let Some(field) = &file.not_persisted {
-            problems.add(field.span(), "not_persisted: only with state = \"/a/directory\"");
+            problems.add(
+                field.span(),
+                "not_persisted: only with state = \"/a/directory\"",
+            );
         }
         return None;
     };
     if directory.get_ref().is_empty() {
         problems.add(directory.span(), "state: expected the path of a directory");
     }
-    Some(StateConfig { directory: directory.get_ref().into(), accepts_other_rules: accepts })
+    Some(StateConfig {
+        directory: directory.get_ref().into(),
+        accepts_other_rules: accepts,
+    })
 }
 
 /// Reports rules whose states are too large for a file.
@@ -178,7 +206,10 @@ fn urls(file: &file::EngineTable, problems: &mut Problems) -> Option<(Range<usiz
             }
         },
         (Some(_), Some(path)) => {
-            problems.add(path.span(), "redis_file: redis is set already; want one of them");
+            problems.add(
+                path.span(),
+                "redis_file: redis is set already; want one of them",
+            );
             None
         }
     }
@@ -205,10 +236,15 @@ fn only_with_redis(file: &file::EngineTable, problems: &mut Problems) {
         ("cert_file", &file.cert_file),
         ("key_file", &file.key_file),
     ];
-    let texts = texts.into_iter().filter_map(|(name, field)| Some((name, field.as_ref()?.span())));
+    let texts = texts
+        .into_iter()
+        .filter_map(|(name, field)| Some((name, field.as_ref()?.span())));
     let cluster = file.cluster.as_ref().map(|field| ("cluster", field.span()));
     let nodes = file.nodes.as_ref().map(|field| ("nodes", field.span()));
     for (name, span) in texts.chain(cluster).chain(nodes) {
-        problems.add(span, format!("{name}: only with redis = \"redis://host:port\""));
+        problems.add(
+            span,
+            format!("{name}: only with redis = \"redis://host:port\""),
+        );
     }
 }

@@ -31,7 +31,11 @@ impl File {
     /// secrets and certificates. If the address of Redis is in such a file, a placeholder replaces
     /// it, since some rules are valid only with Redis.
     pub(super) fn without_secrets(self) -> Self {
-        let Self { mut engine, mut envoy, .. } = self;
+        let Self {
+            mut engine,
+            mut envoy,
+            ..
+        } = self;
         if let Some(path) = engine.redis_file.take() {
             let any = OneOrMany::One("redis://localhost".to_owned());
             engine.redis.get_or_insert(Spanned::new(path.span(), any));
@@ -41,7 +45,12 @@ impl File {
         (engine.ca_file, engine.cert_file, engine.key_file) = (None, None, None);
         (envoy.xds, envoy.node) = (None, None);
         (envoy.xds_ca, envoy.xds_cert, envoy.xds_key) = (None, None, None);
-        Self { server: ServerTable::default(), engine, envoy, ..self }
+        Self {
+            server: ServerTable::default(),
+            engine,
+            envoy,
+            ..self
+        }
     }
 }
 

@@ -20,7 +20,10 @@ pub fn convert_file(path: &Path) -> Result<String, ConfigError> {
 
 /// Converts the text of a limits file; errors use `name` as the name of that file.
 fn convert(text: &str, name: &str) -> Result<String, ConfigError> {
-    let fail = |problems| ConfigError { name: name.to_owned(), problems };
+    let fail = |problems| ConfigError {
+        name: name.to_owned(),
+        problems,
+    };
     let root = yaml::parse(text).map_err(|problem| fail(vec![problem]))?;
     let limits = match root.as_ref().map(|root| (&root.value, root.place)) {
         Some((Value::List(limits), _)) if limits.len() <= MAX_RULES => limits.as_slice(),
@@ -41,7 +44,11 @@ fn convert(text: &str, name: &str) -> Result<String, ConfigError> {
         return Err(fail(problems));
     }
     let config: String = rules.iter().map(LimitadorRule::to_toml).collect();
-    let none = if rules.is_empty() { "rules = \"none\"\n" } else { "" };
+    let none = if rules.is_empty() {
+        "rules = \"none\"\n"
+    } else {
+        ""
+    };
     let config = format!("version = 1\n{none}{config}");
     Config::parse(&config, &format!("{name}, converted"))?;
     Ok(config)
@@ -63,7 +70,9 @@ struct LimitadorRule {
 impl LimitadorRule {
     fn read(limit: &YamlNode) -> Result<Self, ConfigProblem> {
         let Value::Map(fields) = &limit.value else {
-            return Err(limit.place.problem("expected a limit: namespace, max_value, seconds"));
+            return Err(limit
+                .place
+                .problem("expected a limit: namespace, max_value, seconds"));
         };
         let mut rule = Self::default();
         for (field, value) in fields {
@@ -90,10 +99,14 @@ impl LimitadorRule {
             "seconds" => self.seconds = number("seconds", value)?,
             "name" | "id" => self.name = Some(text(value)?.to_owned()),
             "conditions" => {
-                list(value)?.iter().try_for_each(|condition| self.add_condition(condition))?;
+                list(value)?
+                    .iter()
+                    .try_for_each(|condition| self.add_condition(condition))?;
             }
             "variables" => {
-                list(value)?.iter().try_for_each(|variable| self.add_variable(variable))?;
+                list(value)?
+                    .iter()
+                    .try_for_each(|variable| self.add_variable(variable))?;
             }
             other => {
                 let why = format!("{}: no rule has a counterpart", other.escape_debug());
@@ -106,7 +119,9 @@ impl LimitadorRule {
     fn add_condition(&mut self, node: &YamlNode) -> Result<(), ConfigProblem> {
         let (attribute, rest) = self.reference(node)?;
         if self.conditions.iter().any(|(known, _)| *known == attribute) {
-            return Err(node.place.problem(format!("two conditions on {attribute}; want one")));
+            return Err(node
+                .place
+                .problem(format!("two conditions on {attribute}; want one")));
         }
         self.conditions.push((attribute, compared(rest, node)?));
         Ok(())
@@ -134,14 +149,31 @@ impl LimitadorRule {
 
     /// Gives the rule a name that no earlier rule has: its own, or else that of its namespace.
     fn with_new_name(mut self, before: &[Self]) -> Self {
-        let wanted = self.name.as_ref().unwrap_or(&self.domain).to_ascii_lowercase();
+        let wanted = self
+            .name
+            .as_ref()
+            .unwrap_or(&self.domain)
+            .to_ascii_lowercase();
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let wanted: String = wanted.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
-        let wanted: String = wanted.trim_start_matches(['-', '_']).chars().take(50).collect();
-        let wanted = if wanted.is_empty() { "limit".to_owned() } else { wanted };
+        let wanted: String = wanted
+            .chars()
+            .map(|c| if allowed(c) { c } else { '-' })
+            .collect();
+        let wanted: String = wanted
+            .trim_start_matches(['-', '_'])
+            .chars()
+            .take(50)
+            .collect();
+        let wanted = if wanted.is_empty() {
+            "limit".to_owned()
+        } else {
+            wanted
+        };
         let is_taken = |name: &str| before.iter().any(|rule| rule.name.as_deref() == Some(name));
         let numbered = (2..).map(|nth| format!("{wanted}-{nth}"));
-        self.name = std::iter::once(wanted.clone()).chain(numbered).find(|name| !is_taken(name));
+        self.name = std::iter::once(wanted.clone())
+            .chain(numbered)
+            .find(|name| !is_taken(name));
         self
     }
 
@@ -150,11 +182,18 @@ impl LimitadorRule {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let pair =
             |(name, value): &(String, String)| format!("{} = {}", quoted(name), quoted(value));
-        let conditions: String =
-            self.conditions.iter().map(|it| format!(", {}", pair(it))).collect();
+        let conditions: String = self
+            .conditions
+            .iter()
+            .map(|it| format!(", {}", pair(it)))
+            .collect();
         let key: Vec<String> = self.key.iter().map(|part| quoted(part)).collect();
         // Without a variable, all requests of the namespace count as one client.
-        let key = if key.is_empty() { vec![quoted("domain")] } else { key };
+        let key = if key.is_empty() {
+            vec![quoted("domain")]
+        } else {
+            key
+        };
         format!(
             "\n[[rule]]\nname = {}\nlimit = \"fixed-window {}/{}s\"\nkey = [{}]\n\
              match = {{ domain = {}{conditions} }}\n",
@@ -168,20 +207,34 @@ impl LimitadorRule {
 }
 
 fn text(node: &YamlNode) -> Result<&str, ConfigProblem> {
-    node.scalar().ok_or_else(|| node.place.problem("expected a text"))
+    node.scalar()
+        .ok_or_else(|| node.place.problem("expected a text"))
 }
 
 fn number(field: &str, node: &YamlNode) -> Result<u64, ConfigProblem> {
-    let number = node.scalar().and_then(|text| text.parse().ok()).filter(|number| *number > 0);
-    let expected = || format!("{field}: `{}`: expected a whole number above 0", shown(node));
+    let number = node
+        .scalar()
+        .and_then(|text| text.parse().ok())
+        .filter(|number| *number > 0);
+    let expected = || {
+        format!(
+            "{field}: `{}`: expected a whole number above 0",
+            shown(node)
+        )
+    };
     number.ok_or_else(|| node.place.problem(expected()))
 }
 
 /// Returns a text for an error, in which only control characters are escaped.
 fn shown(node: &YamlNode) -> String {
     let text = node.scalar().unwrap_or_default().chars();
-    let escaped =
-        |one: char| if one.is_control() { one.escape_debug().to_string() } else { one.into() };
+    let escaped = |one: char| {
+        if one.is_control() {
+            one.escape_debug().to_string()
+        } else {
+            one.into()
+        }
+    };
     text.map(escaped).collect()
 }
 
@@ -223,7 +276,10 @@ fn entry(expression: &str) -> Option<(&str, u32, &str)> {
 
 /// Reads a text in quotes at the beginning of an expression; returns the text and the rest.
 fn literal(expression: &str) -> Option<(&str, &str)> {
-    let quote = expression.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let quote = expression
+        .chars()
+        .next()
+        .filter(|c| matches!(c, '\'' | '"'))?;
     let (text, rest) = expression[1..].split_once(quote)?;
     (!text.contains('\\')).then(|| (text, rest.trim()))
 }
@@ -261,7 +317,10 @@ mod tests {
              match = { domain = \"a b\" }\n";
         assert_eq!(convert(text, "f").unwrap(), expected);
         for empty in ["", "[]"] {
-            assert_eq!(convert(empty, "f").unwrap(), "version = 1\nrules = \"none\"\n");
+            assert_eq!(
+                convert(empty, "f").unwrap(),
+                "version = 1\nrules = \"none\"\n"
+            );
         }
     }
 
@@ -277,17 +336,53 @@ mod tests {
                 "f:1:29:",
                 "max_value: `0`: expected a whole number above 0",
             ),
-            ("- {namespace: a, max_value: -1}".to_owned(), "f:1:29:", "max_value: `-1`: expected"),
-            ("- {namespace: a, max_value: 1}".to_owned(), "f:1:3:", "seconds: this limit has none"),
+            (
+                "- {namespace: a, max_value: -1}".to_owned(),
+                "f:1:29:",
+                "max_value: `-1`: expected",
+            ),
+            (
+                "- {namespace: a, max_value: 1}".to_owned(),
+                "f:1:3:",
+                "seconds: this limit has none",
+            ),
             (limit("colour: red"), "f:1:44:", "colour"),
             (limit("variables: user"), "f:1:55:", "expected a list"),
-            (limit("variables: [\"f('x')\"]"), "f:1:56:", "`f('x')` has no counterpart"),
-            (limit("variables: [\"descriptors[x]['a']\"]"), "f:1:56:", "no counterpart"),
-            (limit("variables: [\"descriptors[0]['a\"]"), "f:1:56:", "no counterpart"),
-            (limit("conditions: [\"a != 'b'\"]"), "f:1:57:", "no counterpart"),
-            (limit("conditions: [\"a == 'b' && c == 'd'\"]"), "f:1:57:", "no counterpart"),
-            (limit("conditions: [\"a == 'b*'\"]"), "f:1:57:", "no counterpart"),
-            (limit("conditions: [\"a == 'b'\", \"a == 'c'\"]"), "f:1:69:", "two conditions"),
+            (
+                limit("variables: [\"f('x')\"]"),
+                "f:1:56:",
+                "`f('x')` has no counterpart",
+            ),
+            (
+                limit("variables: [\"descriptors[x]['a']\"]"),
+                "f:1:56:",
+                "no counterpart",
+            ),
+            (
+                limit("variables: [\"descriptors[0]['a\"]"),
+                "f:1:56:",
+                "no counterpart",
+            ),
+            (
+                limit("conditions: [\"a != 'b'\"]"),
+                "f:1:57:",
+                "no counterpart",
+            ),
+            (
+                limit("conditions: [\"a == 'b' && c == 'd'\"]"),
+                "f:1:57:",
+                "no counterpart",
+            ),
+            (
+                limit("conditions: [\"a == 'b*'\"]"),
+                "f:1:57:",
+                "no counterpart",
+            ),
+            (
+                limit("conditions: [\"a == 'b'\", \"a == 'c'\"]"),
+                "f:1:69:",
+                "two conditions",
+            ),
             (
                 limit("variables: [\"descriptors[0]['a']\", \"descriptors[1]['a']\"]"),
                 "f:1:79:",
@@ -295,7 +390,10 @@ mod tests {
             ),
         ] {
             let error = convert(&text, "f").unwrap_err().to_string();
-            assert!(error.starts_with(place) && error.contains(why), "{text}: {error}");
+            assert!(
+                error.starts_with(place) && error.contains(why),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -69,14 +69,17 @@ impl ListenAddress {
 
     /// Returns true if two listeners cannot have these two addresses at the same time.
     pub fn overlaps(&self, other: &Self) -> bool {
-        let (Some(one), Some(two)) = (self.tcp(), other.tcp()) else { return self == other };
+        let (Some(one), Some(two)) = (self.tcp(), other.tcp()) else {
+            return self == other;
+        };
         let all = one.ip().is_unspecified() || two.ip().is_unspecified();
         one.port() != 0 && one.port() == two.port() && (one.ip() == two.ip() || all)
     }
 
     /// Returns true if other machines can reach the address.
     pub fn is_remote(&self) -> bool {
-        self.tcp().is_some_and(|address| !address.ip().is_loopback())
+        self.tcp()
+            .is_some_and(|address| !address.ip().is_loopback())
     }
 }
 
@@ -141,9 +144,14 @@ pub fn parse(text: &str) -> Result<ListenAddress, String> {
         _ => None,
     };
     // The port must be digits only, since parsing a `u16` would accept a plus sign.
-    let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let port = port
+        .parse()
+        .ok()
+        .filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()));
     let address = ip.zip(port).map(SocketAddr::from);
-    address.map(ListenAddress::Tcp).ok_or_else(|| EXPECTED.to_owned())
+    address
+        .map(ListenAddress::Tcp)
+        .ok_or_else(|| EXPECTED.to_owned())
 }
 
 fn unix(path: &str) -> Result<ListenAddress, String> {

@@ -110,7 +110,11 @@ impl Config {
     /// Returns true if the configuration has neither rules nor descriptors, and does not state that
     /// this is intended.
     pub fn limits_nothing(&self) -> bool {
-        let has_descriptors = self.envoy.tree.as_ref().is_some_and(|tree| tree.domains() > 0);
+        let has_descriptors = self
+            .envoy
+            .tree
+            .as_ref()
+            .is_some_and(|tree| tree.domains() > 0);
         let is_intended = self.no_rules || self.server.allow_inline_rules;
         let comes_later = self.envoy.control_plane.is_some();
         self.rules.is_empty() && !has_descriptors && !is_intended && !comes_later
@@ -154,14 +158,21 @@ impl Config {
         let file = prepare(file);
         let mut problems = Problems::default();
         let config = Self::validate(&file, &mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(problems.into_error(name, text)) }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(problems.into_error(name, text))
+        }
     }
 
     fn validate(file: &file::File, problems: &mut Problems) -> Self {
         if let Some(version) = &file.version
             && *version.get_ref() != 1
         {
-            problems.add(version.span(), "this version reads configurations of version 1");
+            problems.add(
+                version.span(),
+                "this version reads configurations of version 1",
+            );
         }
         let server = ServerConfig::validate(file, problems);
         let client_address = server::client_address(&file.client_address, problems);
@@ -172,7 +183,10 @@ impl Config {
         let engine = EngineConfig::validate(&file.engine, problems);
         let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
         let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let reading = rule::RequestReading { paths, prefixes: client_address.client_prefixes() };
+        let reading = rule::RequestReading {
+            paths,
+            prefixes: client_address.client_prefixes(),
+        };
         let mut rules = rule::validate_all(&file.rule, &reading, problems);
         engine.check_rules(&file.rule, &rules, problems);
         let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
@@ -183,7 +197,12 @@ impl Config {
         }
         Self {
             server,
-            tls_places: file.server.tls.as_ref().map(tls::places).unwrap_or_default(),
+            tls_places: file
+                .server
+                .tls
+                .as_ref()
+                .map(tls::places)
+                .unwrap_or_default(),
             engine,
             capacity,
             max_reservations: engine::max_reservations(&file.engine, problems),
@@ -207,12 +226,16 @@ fn answers_proxies(file: &file::File) -> bool {
 
 /// Validates `[authz] deny_status`, the HTTP status that proxies pass on to their clients.
 fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
-    let Some(field) = &file.deny_status else { return 429 };
+    let Some(field) = &file.deny_status else {
+        return 429;
+    };
     match *field.get_ref() {
         status @ (401 | 403 | 429 | 503) => status as u16,
         other => {
-            problems
-                .add(field.span(), format!("deny_status: {other} is none of 401, 403, 429, 503"));
+            problems.add(
+                field.span(),
+                format!("deny_status: {other} is none of 401, 403, 429, 503"),
+            );
             429
         }
     }
@@ -220,11 +243,16 @@ fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
 
 /// Validates `rules = "none"`, which states that rules are missing on purpose.
 fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
-    let Some(field) = &file.rules else { return false };
+    let Some(field) = &file.rules else {
+        return false;
+    };
     if field.get_ref() != "none" {
         problems.expected("rules", field, "\"none\"; a rule is a table, [[rule]]");
     } else if !file.rule.is_empty() {
-        problems.add(field.span(), "rules: \"none\" is for a file without any [[rule]]");
+        problems.add(
+            field.span(),
+            "rules: \"none\" is for a file without any [[rule]]",
+        );
     }
     true
 }

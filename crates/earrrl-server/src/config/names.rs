@@ -36,7 +36,10 @@ impl NamesConfig {
         if let Some(from) = &file.from {
             options.from = *from.get_ref();
             if !(0.0..=1.0).contains(&options.from) {
-                problems.add(from.span(), format!("from: {} is not from 0 to 1", options.from));
+                problems.add(
+                    from.span(),
+                    format!("from: {} is not from 0 to 1", options.from),
+                );
             }
         }
         let mut count = |name, field: &file::Placed<u64>, default: usize, bounds| {
@@ -44,7 +47,10 @@ impl NamesConfig {
         };
         options.capacity = count("capacity", &file.capacity, options.capacity, 0..=1_000_000);
         options.max_bytes = count("max_bytes", &file.max_bytes, options.max_bytes, 16..=4096);
-        Self { options, hmac_key: hmac_key(file, problems) }
+        Self {
+            options,
+            hmac_key: hmac_key(file, problems),
+        }
     }
 }
 
@@ -53,7 +59,10 @@ fn hmac_key(file: &file::NamesTable, problems: &mut Problems) -> Option<HmacKey>
     let (span, key) = secret("hmac_key", inline, from_file, problems)?;
     let key = key.trim().to_owned();
     if key.len() < MIN_KEY_LEN {
-        problems.add(span, format!("hmac_key: {} bytes; at least {MIN_KEY_LEN}", key.len()));
+        problems.add(
+            span,
+            format!("hmac_key: {} bytes; at least {MIN_KEY_LEN}", key.len()),
+        );
     }
     Some(HmacKey(key))
 }

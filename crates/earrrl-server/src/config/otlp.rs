@@ -33,7 +33,12 @@ impl OtlpConfig {
         let field = file.interval.as_ref();
         let interval = seconds("interval", field, USUAL_INTERVAL, 1..=3600, problems);
         match peer(endpoint.get_ref()) {
-            Ok((address, tls)) => Some(Self { address, tls, interval, events: file.events }),
+            Ok((address, tls)) => Some(Self {
+                address,
+                tls,
+                interval,
+                events: file.events,
+            }),
             Err(why) => {
                 problems.add(endpoint.span(), format!("endpoint: {why}"));
                 None

@@ -34,20 +34,37 @@ pub struct ConfigError {
 impl ConfigError {
     /// Creates the error for a file that could not be read.
     pub fn unreadable(name: &str, message: String) -> Self {
-        let problem = ConfigProblem { line: None, column: None, message };
-        Self { name: name.to_owned(), problems: vec![problem] }
+        let problem = ConfigProblem {
+            line: None,
+            column: None,
+            message,
+        };
+        Self {
+            name: name.to_owned(),
+            problems: vec![problem],
+        }
     }
 
     /// Adds the name of the field that names the file, if the file could not be read.
     #[must_use]
     pub fn of(self, field: &str) -> Self {
         let is_read = self.problems.iter().any(|problem| problem.line.is_some());
-        if is_read { self } else { Self { name: format!("{field}: {}", self.name), ..self } }
+        if is_read {
+            self
+        } else {
+            Self {
+                name: format!("{field}: {}", self.name),
+                ..self
+            }
+        }
     }
 
     /// Creates an error with one mistake at a place in the text.
     pub fn at(name: &str, text: &str, place: Range<usize>, message: String) -> Self {
-        Self { name: name.to_owned(), problems: vec![ConfigProblem::at(text, place, message)] }
+        Self {
+            name: name.to_owned(),
+            problems: vec![ConfigProblem::at(text, place, message)],
+        }
     }
 
     /// Creates the error for a syntax error that the TOML parser reported.
@@ -61,7 +78,10 @@ impl ConfigError {
                 .unwrap_or(message),
         };
         let problem = ConfigProblem::at(text, span, message);
-        Self { name: name.to_owned(), problems: vec![problem] }
+        Self {
+            name: name.to_owned(),
+            problems: vec![problem],
+        }
     }
 }
 
@@ -89,18 +109,28 @@ fn misspelt_rule(text: &str, span: &Range<usize>) -> Option<String> {
 fn brackets(text: &str, span: &Range<usize>) -> Option<String> {
     // The span begins at the brackets, or at the name in them.
     let before = text.get(..span.start)?.rsplit('\n').next()?;
-    let line = line_at(text, &(span.start - before.len()..span.end)).split('#').next()?.trim();
+    let line = line_at(text, &(span.start - before.len()..span.end))
+        .split('#')
+        .next()?
+        .trim();
     if !before.trim_matches([' ', '[']).is_empty() || !line.starts_with('[') {
         return None;
     }
     if line.trim_matches(['[', ']']) == "rule.override" {
         return Some("rule.override: expected [[rule.override]] below its [[rule]]".to_owned());
     }
-    if let Some(name) = line.strip_prefix("[[").and_then(|line| line.strip_suffix("]]")) {
-        return Some(format!("{name}: expected [{name}], in one bracket each: there is one of it"));
+    if let Some(name) = line
+        .strip_prefix("[[")
+        .and_then(|line| line.strip_suffix("]]"))
+    {
+        return Some(format!(
+            "{name}: expected [{name}], in one bracket each: there is one of it"
+        ));
     }
     let name = line.strip_prefix('[')?.strip_suffix(']')?;
-    Some(format!("{name}: expected [[{name}]], in two brackets each: there may be several"))
+    Some(format!(
+        "{name}: expected [[{name}]], in two brackets each: there may be several"
+    ))
 }
 
 /// Returns the name of the field whose value is at the span; `None` if no name is on the same line.
@@ -108,7 +138,9 @@ fn field_at<'t>(text: &'t str, span: &Range<usize>) -> Option<&'t str> {
     let line = text.get(..span.start)?.rsplit('\n').next()?;
     let nearest = line.trim_end().strip_suffix('=');
     let nearest = nearest.map(|before| before.rsplit(['{', ',', '[']).next().unwrap_or(before));
-    nearest.or(line.split_once('=').map(|(field, _)| field)).map(str::trim)
+    nearest
+        .or(line.split_once('=').map(|(field, _)| field))
+        .map(str::trim)
 }
 
 /// Rewrites serde's message `invalid type: GOT, expected EXPECTED`, or one that has only the expectation,
@@ -120,7 +152,9 @@ fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> 
         Some(_) => return None,
         None => {
             let kinds = ["invalid type: ", "invalid value: ", "invalid length "];
-            let mismatch = kinds.into_iter().find_map(|kind| message.strip_prefix(kind))?;
+            let mismatch = kinds
+                .into_iter()
+                .find_map(|kind| message.strip_prefix(kind))?;
             mismatch.rsplit_once(", expected ")?
         }
     };
@@ -143,7 +177,9 @@ fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> 
     let field = field_at(text, span).unwrap_or_default();
     let separator = if field.is_empty() { "" } else { ": " };
     if is_secret(field) {
-        return Some(format!("{field}: expected {expected}, got a value of another type"));
+        return Some(format!(
+            "{field}: expected {expected}, got a value of another type"
+        ));
     }
     let got: String = got.chars().take(LONGEST_SHOWN).collect();
     Some(format!("{field}{separator}expected {expected}, got {got}"))
@@ -151,7 +187,9 @@ fn wrong_type(text: &str, span: &Range<usize>, message: &str) -> Option<String> 
 
 /// Returns true if a field's value must be in no message, not even if it has the wrong type.
 fn is_secret(field: &str) -> bool {
-    ["token", "password", "hmac_key"].iter().any(|word| field.contains(word))
+    ["token", "password", "hmac_key"]
+        .iter()
+        .any(|word| field.contains(word))
 }
 
 /// Returns a value, or another text if the value is not known.
@@ -210,7 +248,10 @@ impl Problems {
         want: impl fmt::Display,
     ) {
         let shown: String = field.get_ref().chars().take(LONGEST_SHOWN).collect();
-        self.add(field.span(), format!("{name}: `{}`: expected {want}", shown.escape_debug()));
+        self.add(
+            field.span(),
+            format!("{name}: `{}`: expected {want}", shown.escape_debug()),
+        );
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -220,6 +261,9 @@ impl Problems {
     pub(super) fn into_error(mut self, name: &str, text: &str) -> ConfigError {
         self.0.sort_by_key(|(span, _)| span.start);
         let at = |(span, message)| ConfigProblem::at(text, span, message);
-        ConfigError { name: name.to_owned(), problems: self.0.into_iter().map(at).collect() }
+        ConfigError {
+            name: name.to_owned(),
+            problems: self.0.into_iter().map(at).collect(),
+        }
     }
 }

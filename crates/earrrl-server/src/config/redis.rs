@@ -40,12 +40,19 @@ pub(super) fn validate(
     problems: &mut Problems,
 ) -> RedisConfig {
     let mut options = Options::new(&urls.join(","));
-    if let Some(error) = options.urls.iter().find_map(|u| earrrl_redis::check_url(u).err()) {
+    if let Some(error) = options
+        .urls
+        .iter()
+        .find_map(|u| earrrl_redis::check_url(u).err())
+    {
         problems.add(span.clone(), format!("redis: {error}"));
     }
     let mut known = HashSet::new();
     if !options.urls.iter().all(|url| known.insert(url)) {
-        problems.add(span.clone(), "redis: the same address is there twice; once is enough");
+        problems.add(
+            span.clone(),
+            "redis: the same address is there twice; once is enough",
+        );
     }
     topology(file, &mut options, problems);
     sentinel_login(file, &mut options, problems);
@@ -72,7 +79,10 @@ pub(super) fn validate(
     options.node = node(file, problems);
     options.clients = client_keys(file, problems);
     options.certificates = certificates(file, &options.urls, problems);
-    RedisConfig { options, own_clock: false }
+    RedisConfig {
+        options,
+        own_clock: false,
+    }
 }
 
 /// Returns the name of this server among the nodes.
@@ -91,11 +101,18 @@ fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Prob
         (Some(sentinel), cluster) => {
             options.sentinel = Some(sentinel.get_ref().clone());
             if sentinel.get_ref().is_empty() {
-                problems.expected("sentinel", sentinel, "the name of the master, as \"mymaster\"");
+                problems.expected(
+                    "sentinel",
+                    sentinel,
+                    "the name of the master, as \"mymaster\"",
+                );
             }
             options.cluster = false;
             if cluster.is_some() {
-                problems.add(sentinel.span(), "sentinel: a Cluster has none; want one of them");
+                problems.add(
+                    sentinel.span(),
+                    "sentinel: a Cluster has none; want one of them",
+                );
             }
         }
         (None, Some(cluster)) => {
@@ -127,12 +144,23 @@ fn sentinel_login(file: &file::EngineTable, options: &mut Options, problems: &mu
         }
         return;
     }
-    let found = secret("sentinel_password", inline.as_ref(), from_file.as_ref(), problems);
+    let found = secret(
+        "sentinel_password",
+        inline.as_ref(),
+        from_file.as_ref(),
+        problems,
+    );
     if let Some((span, _)) = found.as_ref().filter(|(_, password)| password.is_empty()) {
-        problems.add(span.clone(), "sentinel_password: expected a password, not an empty text");
+        problems.add(
+            span.clone(),
+            "sentinel_password: expected a password, not an empty text",
+        );
     }
     options.sentinel_password = found.map(|(_, password)| password);
-    options.sentinel_user = file.sentinel_user.as_ref().map(|field| field.get_ref().clone());
+    options.sentinel_user = file
+        .sentinel_user
+        .as_ref()
+        .map(|field| field.get_ref().clone());
     if let (Some(user), None, None) = (&file.sentinel_user, inline, from_file) {
         problems.add(user.span(), "sentinel_user: only with sentinel_password");
     }
@@ -140,12 +168,16 @@ fn sentinel_login(file: &file::EngineTable, options: &mut Options, problems: &mu
 
 fn sync(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {
     let sync = duration("sync", field, problems)?;
-    earrrl_redis::check_sync(sync).map_err(|error| problems.add(field.span(), error)).ok()?;
+    earrrl_redis::check_sync(sync)
+        .map_err(|error| problems.add(field.span(), error))
+        .ok()?;
     Some(sync)
 }
 
 fn nodes(field: &Spanned<u64>, problems: &mut Problems) -> Option<u32> {
-    let nodes = u32::try_from(*field.get_ref()).ok().filter(|nodes| *nodes > 0);
+    let nodes = u32::try_from(*field.get_ref())
+        .ok()
+        .filter(|nodes| *nodes > 0);
     if nodes.is_none() {
         problems.add(field.span(), "nodes: expected 1 or more");
     }
@@ -160,7 +192,10 @@ fn policy(field: &Spanned<String>, problems: &mut Problems) -> WhenGone {
     let names = POLICIES.map(WhenGone::name);
     let suggestion = nearest(name, names).map(|name| format!("; did you mean `{name}`?"));
     let (shown, suggestion) = (name.escape_debug(), suggestion.unwrap_or_default());
-    let problem = format!("policy: `{shown}` is none of {}{suggestion}", names.join(", "));
+    let problem = format!(
+        "policy: `{shown}` is none of {}{suggestion}",
+        names.join(", ")
+    );
     problems.add(field.span(), problem);
     WhenGone::default()
 }
@@ -176,10 +211,20 @@ fn deadline(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration
 }
 
 fn client_keys(file: &file::EngineTable, problems: &mut Problems) -> ClientKeys {
-    let found = secret("hmac_key", file.hmac_key.as_ref(), file.hmac_key_file.as_ref(), problems);
-    let Some((span, key)) = found else { return ClientKeys::Escaped };
+    let found = secret(
+        "hmac_key",
+        file.hmac_key.as_ref(),
+        file.hmac_key_file.as_ref(),
+        problems,
+    );
+    let Some((span, key)) = found else {
+        return ClientKeys::Escaped;
+    };
     if key.len() < MIN_HMAC_KEY_LEN {
-        let problem = format!("hmac_key: {} bytes; expected {MIN_HMAC_KEY_LEN} or more", key.len());
+        let problem = format!(
+            "hmac_key: {} bytes; expected {MIN_HMAC_KEY_LEN} or more",
+            key.len()
+        );
         problems.add(span, problem);
     }
     ClientKeys::Hashed(key.into_bytes())
@@ -193,11 +238,15 @@ fn certificates(
     let mut read = |name: &str, field: &file::Placed<String>| {
         let field = field.as_ref()?;
         let text = text_of(field.get_ref()).map(String::into_bytes);
-        text.map_err(|error| problems.add(field.span(), format!("{name}: {error}"))).ok()
+        text.map_err(|error| problems.add(field.span(), format!("{name}: {error}")))
+            .ok()
     };
     let mut certificates = Certificates::default();
     certificates.authority = read("ca_file", &file.ca_file);
-    let own = (read("cert_file", &file.cert_file), read("key_file", &file.key_file));
+    let own = (
+        read("cert_file", &file.cert_file),
+        read("key_file", &file.key_file),
+    );
     match (&file.cert_file, &file.key_file) {
         (Some(one), None) | (None, Some(one)) => {
             problems.add(one.span(), "cert_file, key_file: expected both or none");
@@ -220,9 +269,15 @@ fn check_certificates(
 ) {
     let found = [
         ("ca_file", &file.ca_file, certificates.check_authority()),
-        ("cert_file, key_file", &file.cert_file, certificates.check_client()),
+        (
+            "cert_file, key_file",
+            &file.cert_file,
+            certificates.check_client(),
+        ),
     ];
-    let plain = urls.iter().find(|url| earrrl_redis::check_url(url).is_ok() && !uses_tls(url));
+    let plain = urls
+        .iter()
+        .find(|url| earrrl_redis::check_url(url).is_ok() && !uses_tls(url));
     for (name, field, checked) in found {
         let Some(field) = field else { continue };
         let problem = match (plain, checked) {
@@ -246,7 +301,10 @@ pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Pro
     for limit in limits {
         // Limits that cannot be parsed are reported when the rules are validated.
         let rule = limit.get_ref().parse::<Rule>();
-        if let Some(error) = rule.ok().and_then(|rule| earrrl_redis::check_rule(&rule).err()) {
+        if let Some(error) = rule
+            .ok()
+            .and_then(|rule| earrrl_redis::check_rule(&rule).err())
+        {
             problems.add(limit.span(), format!("limit: {error}"));
         }
     }
@@ -259,12 +317,16 @@ pub(super) fn check_near(
     valid: &[RuleConfig],
     problems: &mut Problems,
 ) {
-    let near = valid.iter().filter(|rule| rule.consistency == Consistency::Near);
+    let near = valid
+        .iter()
+        .filter(|rule| rule.consistency == Consistency::Near);
     for rule in near {
         let limits = rule.overrides.iter().map(|special| &special.rule);
         let mut limits = std::iter::once(&rule.rule).chain(limits);
         let error = limits.find_map(|rule| earrrl_redis::check_near(rule).err());
-        let written = rules.iter().find(|file| *file.get_ref().name.get_ref() == rule.name);
+        let written = rules
+            .iter()
+            .find(|file| *file.get_ref().name.get_ref() == rule.name);
         let field = written.and_then(|file| file.get_ref().consistency.as_ref());
         if let (Some(error), Some(field)) = (error, field) {
             problems.add(field.span(), error);

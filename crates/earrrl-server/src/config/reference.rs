@@ -14,7 +14,10 @@ const STARTER: &str = include_str!("../../../../contrib/limits.toml");
 const SECTIONS: [(&str, &str); 14] = [
     ("Top level", "unknown = 1"),
     ("`[server]`", "[server]\nunknown = 1"),
-    ("`[[server.token]]`", "[server]\n[[server.token]]\nunknown = 1"),
+    (
+        "`[[server.token]]`",
+        "[server]\n[[server.token]]\nunknown = 1",
+    ),
     ("`[server.tls]`", "[server.tls]\nunknown = 1"),
     ("`[server.names]`", "[server.names]\nunknown = 1"),
     ("`[server.otlp]`", "[server.otlp]\nunknown = 1"),
@@ -25,14 +28,20 @@ const SECTIONS: [(&str, &str); 14] = [
     ("`[envoy]`", "[envoy]\nunknown = 1"),
     ("`[metrics]`", "[metrics]\nunknown = 1"),
     ("`[[rule]]`", "[[rule]]\nunknown = 1"),
-    ("`[[rule.override]]`", "[[rule]]\n[[rule.override]]\nunknown = 1"),
+    (
+        "`[[rule.override]]`",
+        "[[rule]]\n[[rule.override]]\nunknown = 1",
+    ),
 ];
 
 /// Returns the known fields, which serde lists in its error about an unknown field.
 fn known_fields(text: &str) -> BTreeSet<String> {
     let error = toml::from_str::<File>(text).unwrap_err();
     let quoted = error.message().split('`').skip(1).step_by(2);
-    quoted.filter(|name| *name != "unknown").map(str::to_owned).collect()
+    quoted
+        .filter(|name| *name != "unknown")
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A field of the reference: the cells of its row.
@@ -51,20 +60,30 @@ fn documented(heading: &str) -> Vec<Documented> {
     let field = |row: &'static str| {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let name = cells[0].trim_end_matches('`');
-        Documented { name, kind: cells[1], default: cells[2], bounds: cells[3] }
+        Documented {
+            name,
+            kind: cells[1],
+            default: cells[2],
+            bounds: cells[3],
+        }
     };
     rows.map(field).collect()
 }
 
 /// Returns the names of the fields in the table below a heading of `docs/configuration.md`.
 fn documented_fields(heading: &str) -> BTreeSet<String> {
-    documented(heading).iter().map(|field| field.name.to_owned()).collect()
+    documented(heading)
+        .iter()
+        .map(|field| field.name.to_owned())
+        .collect()
 }
 
 /// Returns a configuration in which a section has a field with this value, and the other fields
 /// that the section or the field requires.
 fn with_field(heading: &str, field: &str, value: Option<&str>) -> String {
-    let own = value.map(|value| format!("{field} = {value}\n")).unwrap_or_default();
+    let own = value
+        .map(|value| format!("{field} = {value}\n"))
+        .unwrap_or_default();
     let rule = "[[rule]]\nname = \"a\"\n";
     let limit = "limit = \"gcra 1/s burst=9\"\n";
     let section = match heading {
@@ -111,46 +130,75 @@ fn is_usable(heading: &str) -> bool {
 
 /// Returns the value at the beginning of a cell, in backticks, without the comment after it.
 fn literal(cell: &str) -> Option<&str> {
-    cell.strip_prefix('`')?.split_once('`').map(|(literal, _)| literal)
+    cell.strip_prefix('`')?
+        .split_once('`')
+        .map(|(literal, _)| literal)
 }
 
 #[test]
 fn the_defaults_in_the_reference_are_those_of_the_code() {
     let mut checked = Vec::new();
-    for (heading, _) in SECTIONS.into_iter().filter(|(heading, _)| is_usable(heading)) {
+    for (heading, _) in SECTIONS
+        .into_iter()
+        .filter(|(heading, _)| is_usable(heading))
+    {
         for field in documented(heading) {
-            let Some(default) = literal(field.default) else { continue };
+            let Some(default) = literal(field.default) else {
+                continue;
+            };
             let parsed = |value| {
                 let text = with_field(heading, field.name, value);
                 let config = Config::parse(&text, "f");
                 let config = config.unwrap_or_else(|error| panic!("{error}\n{text}"));
                 // These only note that a field is there, or where.
                 let rules = config.rules.into_iter();
-                let rules = rules.map(|rule| RuleConfig { capacity_place: None, ..rule }).collect();
-                format!("{:?}", Config { answers_proxies: false, rules, ..config })
+                let rules = rules
+                    .map(|rule| RuleConfig {
+                        capacity_place: None,
+                        ..rule
+                    })
+                    .collect();
+                format!(
+                    "{:?}",
+                    Config {
+                        answers_proxies: false,
+                        rules,
+                        ..config
+                    }
+                )
             };
             let (without, with) = (parsed(None), parsed(Some(default)));
             assert!(without == with, "{heading} {}: {default}", field.name);
             checked.push(field.name);
         }
     }
-    assert!(checked.len() >= 45, "{} defaults: {checked:?}", checked.len());
+    assert!(
+        checked.len() >= 45,
+        "{} defaults: {checked:?}",
+        checked.len()
+    );
 }
 
 /// A number of the reference with its unit, as `1`, `86400s` or `1ms`.
 fn number(word: &str) -> Option<(i128, &str)> {
     let word = word.trim_matches(['`', ',', ';', ':']);
-    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let digits = word
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(word.len());
     let (number, unit) = word.split_at(digits);
     let is_unit = matches!(unit, "" | "ms" | "s");
-    is_unit.then(|| Some((number.parse().ok()?, unit))).flatten()
+    is_unit
+        .then(|| Some((number.parse().ok()?, unit)))
+        .flatten()
 }
 
 /// Returns the two bounds that a cell states as `LEAST to MOST`.
 fn bounds(cell: &str) -> Option<[(i128, &str); 2]> {
     let words: Vec<_> = cell.split_whitespace().collect();
     let found = words.windows(3).find_map(|words| {
-        (words[1] == "to").then(|| Some([number(words[0])?, number(words[2])?])).flatten()
+        (words[1] == "to")
+            .then(|| Some([number(words[0])?, number(words[2])?]))
+            .flatten()
     });
     found.filter(|[(least, _), (most, _)]| least < most)
 }
@@ -158,9 +206,14 @@ fn bounds(cell: &str) -> Option<[(i128, &str); 2]> {
 #[test]
 fn the_bounds_in_the_reference_are_those_of_the_code() {
     let mut checked = Vec::new();
-    for (heading, _) in SECTIONS.into_iter().filter(|(heading, _)| is_usable(heading)) {
+    for (heading, _) in SECTIONS
+        .into_iter()
+        .filter(|(heading, _)| is_usable(heading))
+    {
         for field in documented(heading) {
-            let Some([least, most]) = bounds(field.bounds) else { continue };
+            let Some([least, most]) = bounds(field.bounds) else {
+                continue;
+            };
             let value = |(number, unit): (i128, &str), more: i128| match field.kind {
                 "number" | "bytes" => (number + more).to_string(),
                 "duration" => format!("\"{}{unit}\"", number + more),
@@ -176,9 +229,17 @@ fn the_bounds_in_the_reference_are_those_of_the_code() {
             let name = format!("{heading} {}", field.name);
             assert!(is_valid(&value(least, 0)), "{name}: {:?} is refused", least);
             assert!(is_valid(&value(most, 0)), "{name}: {:?} is refused", most);
-            assert!(!is_valid(&value(most, 1)), "{name}: more than {:?} is accepted", most);
+            assert!(
+                !is_valid(&value(most, 1)),
+                "{name}: more than {:?} is accepted",
+                most
+            );
             if least.0 > 0 {
-                assert!(!is_valid(&value(least, -1)), "{name}: below {:?} is accepted", least);
+                assert!(
+                    !is_valid(&value(least, -1)),
+                    "{name}: below {:?} is accepted",
+                    least
+                );
             }
             checked.push(field.name);
         }
@@ -191,14 +252,19 @@ fn the_reference_has_every_field() {
     for (heading, text) in SECTIONS {
         assert_eq!(documented_fields(heading), known_fields(text), "{heading}");
     }
-    let headings: Vec<_> = REFERENCE.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let headings: Vec<_> = REFERENCE
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .collect();
     assert_eq!(headings, SECTIONS.map(|(heading, _)| heading));
 }
 
 #[test]
 fn the_references_examples_are_valid() {
     let examples = REFERENCE.split("```toml\n").skip(1);
-    let examples: Vec<_> = examples.map(|rest| rest.split("```").next().unwrap()).collect();
+    let examples: Vec<_> = examples
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
     assert!(examples.len() >= SECTIONS.len() - 2);
     for example in examples {
         if cfg!(not(feature = "otlp")) && example.contains("[server.otlp]") {
@@ -227,7 +293,9 @@ fn starter_fields() -> Vec<(String, String)> {
 
 /// Returns true for a field that is a table with a heading of its own.
 fn is_a_section(field: &str) -> bool {
-    SECTIONS.iter().any(|(heading, _)| heading.trim_matches(['`', '[', ']']).ends_with(field))
+    SECTIONS
+        .iter()
+        .any(|(heading, _)| heading.trim_matches(['`', '[', ']']).ends_with(field))
 }
 
 #[test]
@@ -237,7 +305,10 @@ fn the_file_to_begin_with_has_every_field() {
         let own = fields.iter().filter(|(section, _)| section == heading);
         let names = own.filter_map(|(_, line)| Some(line.split_once(' ')?.0.to_owned()));
         let without_sections = |names: BTreeSet<String>| -> BTreeSet<String> {
-            names.into_iter().filter(|field| !is_a_section(field)).collect()
+            names
+                .into_iter()
+                .filter(|field| !is_a_section(field))
+                .collect()
         };
         let documented = without_sections(documented_fields(heading));
         assert_eq!(without_sections(names.collect()), documented, "{heading}");
@@ -254,9 +325,13 @@ fn the_file_to_begin_with_has_valid_examples() {
             _ => format!("{section}\n{line}"),
         };
         // A line alone may lack the fields that a section requires.
-        let error = toml::from_str::<File>(&text).err().map(|error| error.message().to_owned());
+        let error = toml::from_str::<File>(&text)
+            .err()
+            .map(|error| error.message().to_owned());
         assert!(
-            error.as_ref().is_none_or(|error| error.contains("missing field")),
+            error
+                .as_ref()
+                .is_none_or(|error| error.contains("missing field")),
             "{line} {error:?}"
         );
     }

@@ -116,7 +116,9 @@ impl RuleConfig {
         let overrides = self.overrides.iter_mut().map(|entry| &mut entry.conditions);
         for conditions in overrides.chain([&mut self.exempt]) {
             let all = std::mem::take(conditions).into_iter();
-            *conditions = all.map(|condition| condition.of_clients(prefixes)).collect();
+            *conditions = all
+                .map(|condition| condition.of_clients(prefixes))
+                .collect();
         }
     }
 }
@@ -133,7 +135,10 @@ pub(super) fn validate_all(
     problems: &mut Problems,
 ) -> Vec<RuleConfig> {
     if let Some(excess) = rules.get(MAX_RULES) {
-        problems.add(excess.span(), format!("{} rules; at most {MAX_RULES}", rules.len()));
+        problems.add(
+            excess.span(),
+            format!("{} rules; at most {MAX_RULES}", rules.len()),
+        );
     }
     let mut names = HashSet::new();
     let mut valid: Vec<RuleConfig> = Vec::with_capacity(rules.len());
@@ -143,7 +148,10 @@ pub(super) fn validate_all(
             problems.add(name.span(), "name: another rule has it already");
         }
         valid.extend(validate(rule.get_ref(), reading, problems));
-        let for_all = valid.iter().filter(|rule| rule.conditions.is_empty()).count();
+        let for_all = valid
+            .iter()
+            .filter(|rule| rule.conditions.is_empty())
+            .count();
         if for_all > MAX_CHARGES {
             let text = format!("match: {for_all} rules have none; at most {MAX_CHARGES} may");
             problems.add(name.span(), text);
@@ -162,7 +170,10 @@ fn validate(
     if let Err(error) = check_name(file.name.get_ref()) {
         problems.add(file.name.span(), error);
     }
-    let terms = SharedTerms { action: action(file, problems), max_cost: max_cost(file, problems) };
+    let terms = SharedTerms {
+        action: action(file, problems),
+        max_cost: max_cost(file, problems),
+    };
     let rule = limit(&file.limit, terms, problems);
     let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
     let on_expiry = on_expiry(file, problems);
@@ -191,8 +202,17 @@ fn validate(
         entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
     }
     check_concurrent(&config, file, problems);
-    check_costs((&config.rule, &config.overrides), &config.cost, file, problems);
-    if config.key.iter().any(|part| matches!(part, KeyPart::Attribute(name) if name == "client")) {
+    check_costs(
+        (&config.rule, &config.overrides),
+        &config.cost,
+        file,
+        problems,
+    );
+    if config
+        .key
+        .iter()
+        .any(|part| matches!(part, KeyPart::Attribute(name) if name == "client"))
+    {
         config.cut_clients(reading.prefixes);
     }
     Some(config)
@@ -203,11 +223,19 @@ fn validate(
 fn check_concurrent(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
     let is_concurrent = |rule: &Rule| rule.limit().is_concurrent();
     let own = is_concurrent(&config.rule);
-    if config.overrides.iter().any(|entry| is_concurrent(&entry.rule) != own) {
+    if config
+        .overrides
+        .iter()
+        .any(|entry| is_concurrent(&entry.rule) != own)
+    {
         let why = "limit: expected concurrent for the rule and all its overrides, or for none";
         problems.add(file.limit.span(), why);
     }
-    if let Some(field) = file.on_expiry.as_ref().filter(|field| own && *field.get_ref() == "keep") {
+    if let Some(field) = file
+        .on_expiry
+        .as_ref()
+        .filter(|field| own && *field.get_ref() == "keep")
+    {
         problems.add(
             field.span(),
             "on_expiry: concurrent always releases, as places are for live holders",

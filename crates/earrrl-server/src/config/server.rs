@@ -145,11 +145,21 @@ impl ServerConfig {
             seconds(name, field.as_ref(), default, bounds, problems)
         };
         let age = &file.max_connection_age;
-        let max_connection_age =
-            age.is_some().then(|| time("max_connection_age", age, 1, 1..=86_400));
-        let delay = time("shutdown_delay", &file.shutdown_delay, default.shutdown_delay, 0..=3600);
-        let stop =
-            time("shutdown_timeout", &file.shutdown_timeout, default.shutdown_timeout, 0..=3600);
+        let max_connection_age = age
+            .is_some()
+            .then(|| time("max_connection_age", age, 1, 1..=86_400));
+        let delay = time(
+            "shutdown_delay",
+            &file.shutdown_delay,
+            default.shutdown_delay,
+            0..=3600,
+        );
+        let stop = time(
+            "shutdown_timeout",
+            &file.shutdown_timeout,
+            default.shutdown_timeout,
+            0..=3600,
+        );
         Self {
             http,
             resp,
@@ -157,7 +167,10 @@ impl ServerConfig {
             grpc,
             socket_mode: socket_mode(file.socket_mode.as_ref(), default.socket_mode, problems),
             proxy_protocol: listeners("proxy_protocol", &file.proxy_protocol, problems),
-            tls: file.tls.as_ref().map(|tls| TlsConfig::validate(tls, problems)),
+            tls: file
+                .tls
+                .as_ref()
+                .map(|tls| TlsConfig::validate(tls, problems)),
             max_connection_age,
             allow_remote: file.allow_remote,
             threads: threads(file.threads.as_ref(), problems),
@@ -170,7 +183,10 @@ impl ServerConfig {
             x_ratelimit_headers: file.x_ratelimit_headers,
             names: NamesConfig::validate(&file.names, problems),
             events_file: events_file(file, problems),
-            otlp: file.otlp.as_ref().and_then(|otlp| OtlpConfig::validate(otlp, problems)),
+            otlp: file
+                .otlp
+                .as_ref()
+                .and_then(|otlp| OtlpConfig::validate(otlp, problems)),
         }
     }
 
@@ -225,12 +241,16 @@ fn collisions(file: &file::ServerTable, problems: &mut Problems) {
         .collect();
     for (protocol, field) in fields {
         let Some(field) = field else { continue };
-        let Ok(address) = listen::parse(field.get_ref()) else { continue };
+        let Ok(address) = listen::parse(field.get_ref()) else {
+            continue;
+        };
         match taken.iter().find(|(_, known)| known.overlaps(&address)) {
             Some((other, _)) => {
                 let (name, other) = (protocol.name(), other.name());
-                problems
-                    .add(field.span(), format!("{name}: {other} has this address; want another"));
+                problems.add(
+                    field.span(),
+                    format!("{name}: {other} has this address; want another"),
+                );
             }
             None => taken.push((protocol, address)),
         }
@@ -239,18 +259,38 @@ fn collisions(file: &file::ServerTable, problems: &mut Problems) {
 
 fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) -> Limits {
     let mut count = |name, field: &file::Placed<u64>, default: usize, least| {
-        number(name, field.as_ref(), default as u64, least..=u64::from(u32::MAX), problems) as usize
+        number(
+            name,
+            field.as_ref(),
+            default as u64,
+            least..=u64::from(u32::MAX),
+            problems,
+        ) as usize
     };
-    let connections = count("max_connections", &file.max_connections, default.connections, 1);
+    let connections = count(
+        "max_connections",
+        &file.max_connections,
+        default.connections,
+        1,
+    );
     let connections_by_address = count(
         "max_connections_per_address",
         &file.max_connections_per_address,
         Limits::of_one_address(connections),
         1,
     );
-    let held_bytes =
-        count("max_held_memory", &file.max_held_memory, default.held_bytes, 1024 * 1024);
-    let streams = count("max_streams", &file.max_streams, default.streams as usize, 1) as u32;
+    let held_bytes = count(
+        "max_held_memory",
+        &file.max_held_memory,
+        default.held_bytes,
+        1024 * 1024,
+    );
+    let streams = count(
+        "max_streams",
+        &file.max_streams,
+        default.streams as usize,
+        1,
+    ) as u32;
     let mut time = |name, field: &file::Placed<String>, default| {
         seconds(name, field.as_ref(), default, 1..=86_400, problems)
     };
@@ -271,7 +311,12 @@ fn threads(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usiz
 /// Validates the file for events, which are about named clients.
 fn events_file(file: &file::ServerTable, problems: &mut Problems) -> Option<PathBuf> {
     let field = file.events_file.as_ref()?;
-    if file.names.capacity.as_ref().is_some_and(|capacity| *capacity.get_ref() == 0) {
+    if file
+        .names
+        .capacity
+        .as_ref()
+        .is_some_and(|capacity| *capacity.get_ref() == 0)
+    {
         let text = "events_file: events are about named clients, and the capacity of names is 0";
         problems.add(field.span(), text);
     }
@@ -279,7 +324,13 @@ fn events_file(file: &file::ServerTable, problems: &mut Problems) -> Option<Path
 }
 
 fn max_body(field: Option<&Spanned<u64>>, default: usize, problems: &mut Problems) -> usize {
-    number("max_body", field, default as u64, 1024..=16 * 1024 * 1024, problems) as usize
+    number(
+        "max_body",
+        field,
+        default as u64,
+        1024..=16 * 1024 * 1024,
+        problems,
+    ) as usize
 }
 
 fn address(
@@ -303,7 +354,9 @@ fn address(
 /// Validates the file mode of Unix sockets, which is written in octal.
 fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Problems) -> u32 {
     let Some(field) = field else { return default };
-    let parsed = u32::from_str_radix(field.get_ref(), 8).ok().filter(|mode| *mode <= 0o777);
+    let parsed = u32::from_str_radix(field.get_ref(), 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777);
     parsed.unwrap_or_else(|| {
         problems.expected("socket_mode", field, "a file's mode in octal, as \"660\"");
         default
@@ -329,7 +382,10 @@ pub(super) fn client_address(
         }
     }
     if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
-        problems.add(hops.span(), "hops: trusted_proxies is set already; want one of them");
+        problems.add(
+            hops.span(),
+            "hops: trusted_proxies is set already; want one of them",
+        );
     }
     let hops = number("hops", file.hops.as_ref(), 0, 0..=16, problems) as usize;
     if let Some(header) = &file.header {
@@ -378,6 +434,10 @@ fn source(name: &str) -> Option<AddressSource> {
 
 /// Parses a network or a single address; an IPv4 address in IPv6 form counts as IPv4.
 pub(super) fn network(text: &str) -> Option<IpNet> {
-    let address = || text.parse::<IpAddr>().ok().map(|address| address.to_canonical().into());
+    let address = || {
+        text.parse::<IpAddr>()
+            .ok()
+            .map(|address| address.to_canonical().into())
+    };
     text.parse().ok().or_else(address)
 }

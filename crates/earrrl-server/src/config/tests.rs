@@ -18,7 +18,10 @@ fn in_shadow_mode_every_rule_and_override_observes() {
     ] {
         let config = Config::parse(&format!("{mode}{rule}"), "f").unwrap();
         let rule = &config.rules[0];
-        assert_eq!((rule.rule.action(), rule.on_error), (action, Some(on_error)));
+        assert_eq!(
+            (rule.rule.action(), rule.on_error),
+            (action, Some(on_error))
+        );
         assert_eq!(rule.overrides[0].rule.action(), action);
     }
 }
@@ -78,22 +81,40 @@ fn a_whole_file() {
     let config = Config::parse(WHOLE, "f").unwrap();
     assert_eq!(config.server.http, Some("127.0.0.1:9000".parse().unwrap()));
     assert_eq!((config.server.resp, config.server.threads), (None, Some(2)));
-    assert_eq!((config.server.limits.connections, config.server.limits.idle), (100, 60));
+    assert_eq!(
+        (config.server.limits.connections, config.server.limits.idle),
+        (100, 60)
+    );
     let access = config.server.tokens.with(b"check-token-of-sixteen");
     assert_eq!(access.permit(access::Scope::Check), Ok(()));
     let near = ["10.0.0.0/8", "::1/128"].map(|network| network.parse().unwrap());
-    let trusting = near.into_iter().fold(ClientAddress::default(), ClientAddress::trust);
-    assert_eq!(config.client_address, trusting.prefixes(Prefixes::new(32, 56)));
+    let trusting = near
+        .into_iter()
+        .fold(ClientAddress::default(), ClientAddress::trust);
+    assert_eq!(
+        config.client_address,
+        trusting.prefixes(Prefixes::new(32, 56))
+    );
 
-    let [login, api] = &config.rules[..] else { panic!("two rules") };
-    assert_eq!(login.rule.to_string(), "recent-average 0.2/s half-life=5m strict");
+    let [login, api] = &config.rules[..] else {
+        panic!("two rules")
+    };
+    assert_eq!(
+        login.rule.to_string(),
+        "recent-average 0.2/s half-life=5m strict"
+    );
     assert_eq!(login.rule.max_cost(), Cost::from_units(1000));
     assert_eq!(login.key[2], KeyPart::Literal("login".to_owned()));
     assert_eq!(login.cost, CostSource::Attribute("cost".to_owned()));
     assert_eq!((login.capacity, api.capacity), (Some(1_000_000), None));
     assert_eq!(config.capacity, 5000);
     assert_eq!(api.key, [KeyPart::Attribute("client".to_owned())]);
-    assert_eq!(api.rule.action(), Action::Delay { max: Duration::from_secs(90) });
+    assert_eq!(
+        api.rule.action(),
+        Action::Delay {
+            max: Duration::from_secs(90)
+        }
+    );
     assert!(login.exempt[0].holds(b"10.1.255.7") && !login.exempt[0].holds(b"10.2.0.1"));
     assert!(login.overrides[0].conditions[0].holds(b"partner-7"));
 }
@@ -108,24 +129,41 @@ fn the_cost_is_an_attribute_or_a_header() {
         ("attribute:header:X-Tokens", "header:x-tokens"),
     ] {
         let config = Config::parse(&rule(&format!("cost = \"{text}\"")), "f").unwrap();
-        assert_eq!(config.rules[0].cost, CostSource::Attribute(name.to_owned()), "{text}");
+        assert_eq!(
+            config.rules[0].cost,
+            CostSource::Attribute(name.to_owned()),
+            "{text}"
+        );
     }
 }
 
 /// Some requests can pass such a limit: their costs are below 1.
 #[test]
 fn a_limit_below_one_is_for_costs_below_one() {
-    for fields in ["cost = 0.1", "cost = \"attribute:x\"\nmin_cost = 0.1", "cost = { \"/\" = 0.5 }"]
-    {
-        assert!(Config::parse(&limited("gcra 1/s burst=0.5", fields), "f").is_ok(), "{fields}");
+    for fields in [
+        "cost = 0.1",
+        "cost = \"attribute:x\"\nmin_cost = 0.1",
+        "cost = { \"/\" = 0.5 }",
+    ] {
+        assert!(
+            Config::parse(&limited("gcra 1/s burst=0.5", fields), "f").is_ok(),
+            "{fields}"
+        );
     }
 }
 
 #[test]
 fn the_nearest_path_has_its_cost() {
     let config = Config::parse(WHOLE, "f").unwrap();
-    let CostSource::ByPath(costs) = &config.rules[1].cost else { panic!("by path") };
-    let cost = |path: &[u8]| costs.iter().find(|(c, _)| c.holds(path)).map(|(_, cost)| *cost);
+    let CostSource::ByPath(costs) = &config.rules[1].cost else {
+        panic!("by path")
+    };
+    let cost = |path: &[u8]| {
+        costs
+            .iter()
+            .find(|(c, _)| c.holds(path))
+            .map(|(_, cost)| *cost)
+    };
     assert_eq!(cost(b"/api/search"), Some("5.5".parse().unwrap()));
     assert_eq!(cost(b"/api/searches"), Some(Cost::from_units(2)));
     assert_eq!(cost(b"/api"), Some(Cost::from_units(2)), "as /api/");
@@ -175,7 +213,10 @@ mod redis {
             (Duration::from_millis(20), WhenGone::Deny)
         );
         assert_eq!((&options.prefix[..], options.local_capacity), ("api", 5000));
-        assert_eq!(options.clients, ClientKeys::Hashed(b"0123456789abcdef".to_vec()));
+        assert_eq!(
+            options.clients,
+            ClientKeys::Hashed(b"0123456789abcdef".to_vec())
+        );
     }
 
     #[test]
@@ -184,13 +225,26 @@ mod redis {
                     nodes = 4\nnode = \"edge-1\"\n[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\nconsistency = \"near\"";
         let config = Config::parse(text, "f").unwrap();
         assert_eq!(config.rules[0].consistency, earrrl_redis::Consistency::Near);
-        let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
+        let EngineConfig::Redis(redis) = config.engine else {
+            panic!("another engine")
+        };
         let options = redis.options;
-        assert_eq!((options.sentinel.as_deref(), options.cluster), (Some("main"), false));
-        assert_eq!((options.sync, options.nodes), (Duration::from_secs(5), Some(4)));
+        assert_eq!(
+            (options.sentinel.as_deref(), options.cluster),
+            (Some("main"), false)
+        );
+        assert_eq!(
+            (options.sync, options.nodes),
+            (Duration::from_secs(5), Some(4))
+        );
         assert_eq!(options.node.as_deref(), Some("edge-1"));
-        let error = Config::parse(&text.replace("edge-1", ""), "f").unwrap_err().to_string();
-        assert!(error.contains("node: `` is not 1 to 64 printing characters"), "{error}");
+        let error = Config::parse(&text.replace("edge-1", ""), "f")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("node: `` is not 1 to 64 printing characters"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -210,16 +264,25 @@ mod redis {
             let text = engine(&format!(
                 "redis = \"{url}\"\nca_file = \"{ca}\"\ncert_file = \"{certificate}\"\nkey_file = \"{key}\""
             ));
-            Config::parse(&text, "f").map_err(|error| error.to_string()).err().unwrap_or_default()
+            Config::parse(&text, "f")
+                .map_err(|error| error.to_string())
+                .err()
+                .unwrap_or_default()
         };
         assert_eq!(found("rediss://h", &certificate, &key), "");
         let error = found("rediss://h", &certificate, &wrong_key);
         let expected = format!("f:4:13: cert_file, key_file: `{certificate}`: keys may not be");
         assert!(error.starts_with(&expected), "{error}");
         let error = found("rediss://h", &key, &key);
-        assert!(error.starts_with(&format!("f:3:11: ca_file: `{key}`: no certificate")), "{error}");
+        assert!(
+            error.starts_with(&format!("f:3:11: ca_file: `{key}`: no certificate")),
+            "{error}"
+        );
         let error = found("redis://u:p@h", &certificate, &key);
-        assert!(error.contains("only with rediss://, but redis is redis://h"), "{error}");
+        assert!(
+            error.contains("only with rediss://, but redis is redis://h"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -230,8 +293,14 @@ mod redis {
         let password = format!("sentinel_password_file = \"{}\"", file.path().display());
         let config = Config::parse(&engine(&format!("{text}\n{password}")), "f").unwrap();
         assert!(!format!("{config:?}").contains("very-secret"));
-        let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
-        let earrrl_redis::Options { sentinel_user, sentinel_password, .. } = redis.options;
+        let EngineConfig::Redis(redis) = config.engine else {
+            panic!("another engine")
+        };
+        let earrrl_redis::Options {
+            sentinel_user,
+            sentinel_password,
+            ..
+        } = redis.options;
         assert_eq!(sentinel_user.as_deref(), Some("u"));
         assert_eq!(sentinel_password.as_deref(), Some("very-secret"));
     }
@@ -240,10 +309,15 @@ mod redis {
     fn a_secret_address_is_read_from_a_file_and_never_printed() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "redis://u:very-secret@h\n").unwrap();
-        let text = engine(&format!("redis_file = \"{}\"\ncluster = true", file.path().display()));
+        let text = engine(&format!(
+            "redis_file = \"{}\"\ncluster = true",
+            file.path().display()
+        ));
         let config = Config::parse(&text, "f").unwrap();
         assert!(!format!("{config:?}").contains("very-secret"));
-        let EngineConfig::Redis(redis) = config.engine else { panic!("another engine") };
+        let EngineConfig::Redis(redis) = config.engine else {
+            panic!("another engine")
+        };
         assert!(redis.options.cluster && redis.options.urls == ["redis://u:very-secret@h"]);
     }
 
@@ -251,20 +325,44 @@ mod redis {
     fn every_mistake_shows_with_its_place() {
         for (fields, expected) in [
             ("redis = \"localhost\"", "2:9: redis: expected redis://"),
-            ("redis = [\"redis://a\", \"b\"]", "2:9: redis: expected redis://"),
-            ("redis = 5", "2:9: redis: expected a string or a list of strings, got 5"),
-            ("redis_file = \"/nowhere\"", "2:14: redis_file: No such file"),
+            (
+                "redis = [\"redis://a\", \"b\"]",
+                "2:9: redis: expected redis://",
+            ),
+            (
+                "redis = 5",
+                "2:9: redis: expected a string or a list of strings, got 5",
+            ),
+            (
+                "redis_file = \"/nowhere\"",
+                "2:14: redis_file: No such file",
+            ),
             ("policy = \"local\"", "2:10: policy: only with redis"),
             ("cluster = true", "2:11: cluster: only with redis"),
-            ("redis = \"redis://h\"\nredis_file = \"x\"", "3:14: redis_file: redis is set"),
+            (
+                "redis = \"redis://h\"\nredis_file = \"x\"",
+                "3:14: redis_file: redis is set",
+            ),
             (
                 "redis = \"redis://h\"\npolicy = \"alow\"",
                 "3:10: policy: `alow` is none of local, allow, deny; did you mean `allow`?",
             ),
-            ("redis = \"redis://h\"\ndeadline = \"5\"", "3:12: deadline: `5`: expected a duration"),
-            ("redis = \"redis://h\"\ndeadline = \"1m\"", "3:12: deadline: expected 1ms to 10s"),
-            ("redis = \"redis://h\"\nprefix = \"a{b\"", "3:10: prefix: `a{b`"),
-            ("redis = \"redis://h\"\nhmac_key = \"short\"", "3:12: hmac_key: 5 bytes"),
+            (
+                "redis = \"redis://h\"\ndeadline = \"5\"",
+                "3:12: deadline: `5`: expected a duration",
+            ),
+            (
+                "redis = \"redis://h\"\ndeadline = \"1m\"",
+                "3:12: deadline: expected 1ms to 10s",
+            ),
+            (
+                "redis = \"redis://h\"\nprefix = \"a{b\"",
+                "3:10: prefix: `a{b`",
+            ),
+            (
+                "redis = \"redis://h\"\nhmac_key = \"short\"",
+                "3:12: hmac_key: 5 bytes",
+            ),
             (
                 "redis = \"redis://h\"\nsentinel_password = \"p\"",
                 "3:21: sentinel_password: only with sentinel",
@@ -277,9 +375,18 @@ mod redis {
                 "redis = \"redis://h\"\nsentinel = \"main\"\nsentinel_password = \"\"",
                 "4:21: sentinel_password: expected a password",
             ),
-            ("redis = \"rediss://h\"\nca_file = \"/nowhere\"", "3:11: ca_file: No such file"),
-            ("redis = \"redis://h/-1\"", "2:9: redis: database -1: expected 0 or more"),
-            ("redis = \"rediss://h/#insecure\"", "2:9: redis: #insecure: certificates are"),
+            (
+                "redis = \"rediss://h\"\nca_file = \"/nowhere\"",
+                "3:11: ca_file: No such file",
+            ),
+            (
+                "redis = \"redis://h/-1\"",
+                "2:9: redis: database -1: expected 0 or more",
+            ),
+            (
+                "redis = \"rediss://h/#insecure\"",
+                "2:9: redis: #insecure: certificates are",
+            ),
             (
                 "redis = [\"redis://a\", \"redis://b\"]\ncluster = false",
                 "3:11: cluster: false, but several",
@@ -290,7 +397,10 @@ mod redis {
             ),
             ("sync = \"1s\"", "2:8: sync: only with redis"),
             ("redis = \"redis://h\"\nsync = \"0s\"", "3:8: sync: "),
-            ("redis = \"redis://h\"\nnodes = 0", "3:9: nodes: expected 1 or more"),
+            (
+                "redis = \"redis://h\"\nnodes = 0",
+                "3:9: nodes: expected 1 or more",
+            ),
             (
                 "[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1s\"\nconsistency = \"near\"",
                 "5:15: consistency: only with redis",
@@ -307,7 +417,10 @@ mod redis {
             ),
         ] {
             let found = problems(&engine(fields));
-            assert!(found[0].starts_with(&format!("f:{expected}")), "{expected}: {found:?}");
+            assert!(
+                found[0].starts_with(&format!("f:{expected}")),
+                "{expected}: {found:?}"
+            );
             assert_eq!(found.len(), 1, "{found:?}");
         }
     }
@@ -325,7 +438,10 @@ fn an_empty_file_has_the_defaults() {
 fn unknown_fields_show_where_and_what_was_meant() {
     for (text, expected) in [
         ("[server]\nhttpp = \"x\"", "f:2:1: unknown field `httpp`"),
-        ("[[rule]]\nname = \"a\"\nlimt = \"x\"", "f:3:1: unknown field `limt`"),
+        (
+            "[[rule]]\nname = \"a\"\nlimt = \"x\"",
+            "f:3:1: unknown field `limt`",
+        ),
         ("[servr]\n", "f:1:2: unknown field `servr`"),
     ] {
         let found = problems(text);
@@ -354,8 +470,14 @@ fn a_rule_says_what_its_clients_may_take() {
 fn every_mistake_shows_with_its_place() {
     for (text, expected) in [
         (rule("action = \"deyn\""), "4:10: action: `deyn` is none of"),
-        (rule("action = \"delay\""), "4:10: action: delay needs max_delay"),
-        (rule("max_delay = \"1s\""), "4:13: max_delay: only for action"),
+        (
+            rule("action = \"delay\""),
+            "4:10: action: delay needs max_delay",
+        ),
+        (
+            rule("max_delay = \"1s\""),
+            "4:13: max_delay: only for action",
+        ),
         (rule("key = [\"usr\"]"), "4:7: key: unknown attribute `usr`"),
         (
             rule("key = \"ip\""),
@@ -363,19 +485,40 @@ fn every_mistake_shows_with_its_place() {
              attribute:NAME or descriptor:NAME; did you mean `client`?",
         ),
         (rule("key = []"), "4:7: key: 0 parts"),
-        (rule("match = { pth = \"/\" }"), "4:11: match: unknown attribute `pth`"),
+        (
+            rule("match = { pth = \"/\" }"),
+            "4:11: match: unknown attribute `pth`",
+        ),
         (rule("match = { path = \"/*/a\" }"), "4:18: match: `/*/a`"),
-        (rule("match = { path = 5 }"), "4:18: path: expected a string or a list"),
-        (rule("match = { path = \"/a?b=1\" }"), "4:18: match: `/a?b=1`: a path ends before `?`"),
-        (rule("cost = -1"), "4:8: cost: `-1` is not a decimal number from 0"),
+        (
+            rule("match = { path = 5 }"),
+            "4:18: path: expected a string or a list",
+        ),
+        (
+            rule("match = { path = \"/a?b=1\" }"),
+            "4:18: match: `/a?b=1`: a path ends before `?`",
+        ),
+        (
+            rule("cost = -1"),
+            "4:8: cost: `-1` is not a decimal number from 0",
+        ),
         (rule("cost = nan"), "4:8: cost: `nan`"),
-        (rule("cost = 1e-10"), "4:8: cost: `0.0000000001` is not a whole multiple of 1e-9"),
-        (rule("cost = 9223372036854775807"), "4:8: cost: `9223372036854775807` is not"),
+        (
+            rule("cost = 1e-10"),
+            "4:8: cost: `0.0000000001` is not a whole multiple of 1e-9",
+        ),
+        (
+            rule("cost = 9223372036854775807"),
+            "4:8: cost: `9223372036854775807` is not",
+        ),
         (
             rule("cost = 4\noverride = [{ key = { user = \"a\" }, limit = \"gcra 1/h burst=3\" }]"),
             "5:45: cost: 4 can never pass under this limit; at most 3 can",
         ),
-        (rule("max_cost = 0.5"), "4:12: max_cost: 0.5 is below 1, the cost of a request without"),
+        (
+            rule("max_cost = 0.5"),
+            "4:12: max_cost: 0.5 is below 1, the cost of a request without",
+        ),
         (rule("max_cost = 0"), "4:12: max_cost: 0 is not above 0"),
         (rule("capacity = 0"), "4:12: capacity: 0 is not from 1"),
         (
@@ -386,25 +529,43 @@ fn every_mistake_shows_with_its_place() {
             rule("max_bytes = 5000000"),
             "4:13: max_bytes: `gcra 1/s burst=60` keeps 22 bytes a client",
         ),
-        ("[[rule]]\nname = \"A\"\nlimit = \"gcra 1/s burst=1\"".to_owned(), "2:8: name: `A`"),
+        (
+            "[[rule]]\nname = \"A\"\nlimit = \"gcra 1/s burst=1\"".to_owned(),
+            "2:8: name: `A`",
+        ),
         (
             "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=0\"".to_owned(),
             "3:25: limit: burst: 0 is not above 0",
         ),
-        ("[[rule]]\nname = \"a\"".to_owned(), "1:1: missing field `limit`"),
+        (
+            "[[rule]]\nname = \"a\"".to_owned(),
+            "1:1: missing field `limit`",
+        ),
         (rule("") + &rule(""), "6:8: name: another rule has it"),
         (
             "[server]\nhttp = \"localhost\"".to_owned(),
             "2:8: http: `localhost`: expected an address",
         ),
-        ("[server]\nidle_timeout = \"0s\"".to_owned(), "2:16: idle_timeout: `0s`: expected whole"),
-        ("[server]\ncheck_token = \"short\"".to_owned(), "2:15: check_token: 5 bytes"),
-        ("[client_address]\nipv6_prefix = 129".to_owned(), "2:15: ipv6_prefix: 129 is not"),
+        (
+            "[server]\nidle_timeout = \"0s\"".to_owned(),
+            "2:16: idle_timeout: `0s`: expected whole",
+        ),
+        (
+            "[server]\ncheck_token = \"short\"".to_owned(),
+            "2:15: check_token: 5 bytes",
+        ),
+        (
+            "[client_address]\nipv6_prefix = 129".to_owned(),
+            "2:15: ipv6_prefix: 129 is not",
+        ),
         ("version = 2".to_owned(), "1:11: this version reads"),
         ("[server".to_owned(), "1:8:"),
     ] {
         let found = problems(&text);
-        assert!(found[0].starts_with(&format!("f:{expected}")), "{expected}: {found:?}");
+        assert!(
+            found[0].starts_with(&format!("f:{expected}")),
+            "{expected}: {found:?}"
+        );
         assert_eq!(found.len(), 1, "{found:?}");
     }
 }
@@ -414,7 +575,10 @@ fn so_many_rules_for_every_request_are_too_many() {
     let rule = |nth| format!("[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=1\"\n");
     let rules = |count| (0..count).map(rule).collect::<String>();
     assert!(Config::parse(&rules(64), "f").is_ok());
-    assert_eq!(problems(&rules(70)), ["f:194:8: match: 65 rules have none; at most 64 may"]);
+    assert_eq!(
+        problems(&rules(70)),
+        ["f:194:8: match: 65 rules have none; at most 64 may"]
+    );
 }
 
 #[test]
@@ -431,7 +595,12 @@ fn other_machines_need_a_token_or_permission() {
     };
     assert!(config("").server.exposed().unwrap().contains("0.0.0.0:80"));
     assert_eq!(config("allow_remote = true").server.exposed(), None);
-    assert_eq!(config("check_token = \"0123456789abcdef\"").server.exposed(), None);
+    assert_eq!(
+        config("check_token = \"0123456789abcdef\"")
+            .server
+            .exposed(),
+        None
+    );
 }
 
 #[test]
@@ -463,70 +632,222 @@ fn every_mistake_says_what_would_be_right() {
     let address = |fields: &str| format!("[client_address]\n{fields}\n");
     let attributes = |fields: &str| format!("[attributes]\n{fields}\n");
     let mistakes = [
-        ("[rule]\nname = \"a\"".to_owned(), "1:1:", "expected [[rule]]"),
-        ("[[rules]]\nname = \"a\"".to_owned(), "1:1:", "expected [[rule]]"),
+        (
+            "[rule]\nname = \"a\"".to_owned(),
+            "1:1:",
+            "expected [[rule]]",
+        ),
+        (
+            "[[rules]]\nname = \"a\"".to_owned(),
+            "1:1:",
+            "expected [[rule]]",
+        ),
         (server("http = \"[::1]\""), "2:8:", "\"[::1]:8080\""),
-        (server("http = \"example.org:80\""), "2:8:", "\":8080\" for all addresses"),
-        (server("http = \":80\"\nresp = \":80\""), "3:8:", "http has this address"),
-        (server("resp = \"81\"\nadmin = \"localhost:81\""), "3:9:", "resp has this address"),
-        (server("resp = \"127.0.0.1:8080\""), "2:8:", "http has this address"),
-        (server("grpc = \":6380\""), "2:8:", "resp has this address; want another"),
-        (server("max_conections = 5"), "2:1:", "did you mean `max_connections`?"),
-        ("version = 2".to_owned(), "1:11:", "configurations of version 1"),
-        ("[authz]\ndeny_status = 200".to_owned(), "2:15:", "401, 403, 429, 503"),
-        ("[engine]\nredis = \"localhost\"".to_owned(), "2:9:", "expected redis://"),
-        ("[engine]\npolicy = \"local\"".to_owned(), "2:10:", "only with redis"),
+        (
+            server("http = \"example.org:80\""),
+            "2:8:",
+            "\":8080\" for all addresses",
+        ),
+        (
+            server("http = \":80\"\nresp = \":80\""),
+            "3:8:",
+            "http has this address",
+        ),
+        (
+            server("resp = \"81\"\nadmin = \"localhost:81\""),
+            "3:9:",
+            "resp has this address",
+        ),
+        (
+            server("resp = \"127.0.0.1:8080\""),
+            "2:8:",
+            "http has this address",
+        ),
+        (
+            server("grpc = \":6380\""),
+            "2:8:",
+            "resp has this address; want another",
+        ),
+        (
+            server("max_conections = 5"),
+            "2:1:",
+            "did you mean `max_connections`?",
+        ),
+        (
+            "version = 2".to_owned(),
+            "1:11:",
+            "configurations of version 1",
+        ),
+        (
+            "[authz]\ndeny_status = 200".to_owned(),
+            "2:15:",
+            "401, 403, 429, 503",
+        ),
+        (
+            "[engine]\nredis = \"localhost\"".to_owned(),
+            "2:9:",
+            "expected redis://",
+        ),
+        (
+            "[engine]\npolicy = \"local\"".to_owned(),
+            "2:10:",
+            "only with redis",
+        ),
         (rule("action = \"deyn\""), "4:10:", "did you mean `deny`?"),
         (rule("action = \"delay\""), "4:10:", "needs max_delay"),
-        (rule("max_delay = \"1s\""), "4:13:", "only for action = \"delay\""),
+        (
+            rule("max_delay = \"1s\""),
+            "4:13:",
+            "only for action = \"delay\"",
+        ),
         (rule("key = \"ip\""), "4:7:", "did you mean `client`?"),
-        (rule("key = [\"usr\"]"), "4:7:", "expected client, user, path"),
-        (rule("match = { path = \"/*/a\" }"), "4:18:", "at the end only"),
+        (
+            rule("key = [\"usr\"]"),
+            "4:7:",
+            "expected client, user, path",
+        ),
+        (
+            rule("match = { path = \"/*/a\" }"),
+            "4:18:",
+            "at the end only",
+        ),
         (rule("cost = -1"), "4:8:", "a decimal number from 0"),
         (address("ipv6_prefix = 129"), "2:15:", "from 0 to 128"),
         (server("max_connections = 0"), "2:19:", "from 1 to"),
-        (server("max_connections_per_address = 0"), "2:31:", "from 1 to"),
+        (
+            server("max_connections_per_address = 0"),
+            "2:31:",
+            "from 1 to",
+        ),
         (server("max_body = 10"), "2:12:", "from 1024 to"),
         (server("max_held_memory = 5"), "2:19:", "from 1048576 to"),
-        (server("shutdown_timeout = \"2h\""), "2:20:", "from 0s to 3600s"),
-        (server("request_timeout = \"1.5s\""), "2:19:", "as \"30s\" or \"5m\""),
+        (
+            server("shutdown_timeout = \"2h\""),
+            "2:20:",
+            "from 0s to 3600s",
+        ),
+        (
+            server("request_timeout = \"1.5s\""),
+            "2:19:",
+            "as \"30s\" or \"5m\"",
+        ),
         (server("threads = 0"), "2:11:", "from 1 to 1024"),
-        (server("threads = \"two\""), "2:11:", "threads: expected a whole number"),
-        (server("threads = -1"), "2:11:", "threads: expected a whole number, 0 or more, got"),
+        (
+            server("threads = \"two\""),
+            "2:11:",
+            "threads: expected a whole number",
+        ),
+        (
+            server("threads = -1"),
+            "2:11:",
+            "threads: expected a whole number, 0 or more, got",
+        ),
         (server("http = 8080"), "2:8:", "http: expected a string"),
         ("server = 5".to_owned(), "1:10:", "server: expected a table"),
-        (server("allow_remote = 1"), "2:16:", "allow_remote: expected true or false"),
-        (server("check_token_file = \"/nowhere\""), "2:20:", "No such file"),
-        (server("admin_token = \"with a space in it\""), "2:15:", "visible ASCII"),
+        (
+            server("allow_remote = 1"),
+            "2:16:",
+            "allow_remote: expected true or false",
+        ),
+        (
+            server("check_token_file = \"/nowhere\""),
+            "2:20:",
+            "No such file",
+        ),
+        (
+            server("admin_token = \"with a space in it\""),
+            "2:15:",
+            "visible ASCII",
+        ),
         (
             server("check_token = \"0123456789abcdef\"\ncheck_token_file = \"x\""),
             "3:20:",
             "want one",
         ),
         (server("admin_token = \"\""), "2:15:", "expected one"),
-        (server("proxy_protocol = [\"http\"]"), "2:19:", "needs [client_address] trusted_proxies"),
+        (
+            server("proxy_protocol = [\"http\"]"),
+            "2:19:",
+            "needs [client_address] trusted_proxies",
+        ),
         (
             server("proxy_protocol = [\"tcp\"]\n[client_address]\ntrusted_proxies = [\"::1\"]"),
             "2:19:",
             "http, resp, grpc or admin",
         ),
-        (address("trusted_proxies = [\"0.0.0.0/0\"]"), "2:20:", "set hops"),
-        (address("trusted_proxies = [\"10.0.0.0/33\"]"), "2:20:", "\"10.0.0.0/8\""),
-        (address("trusted_proxies = [\"proxy\"]"), "2:20:", "\"10.0.0.0/8\""),
-        (address("trusted_proxies = [\"10.0.0.1\"]\nhops = 1"), "3:8:", "want one"),
+        (
+            address("trusted_proxies = [\"0.0.0.0/0\"]"),
+            "2:20:",
+            "set hops",
+        ),
+        (
+            address("trusted_proxies = [\"10.0.0.0/33\"]"),
+            "2:20:",
+            "\"10.0.0.0/8\"",
+        ),
+        (
+            address("trusted_proxies = [\"proxy\"]"),
+            "2:20:",
+            "\"10.0.0.0/8\"",
+        ),
+        (
+            address("trusted_proxies = [\"10.0.0.1\"]\nhops = 1"),
+            "3:8:",
+            "want one",
+        ),
         (address("hops = 17"), "2:8:", "from 0 to 16"),
         (address("ipv4_prefix = 33"), "2:15:", "from 0 to 32"),
-        (attributes("path_matching = \"lax\""), "2:17:", "\"exact\" or \"tolerant\""),
-        (attributes("path_case = \"no\""), "2:13:", "\"sensitive\" or \"insensitive\""),
-        (attributes("trailing_slash = \"strip\""), "2:18:", "\"keep\" or \"ignore\""),
-        (attributes("path_parameters = \"drop\""), "2:19:", "\"keep\" or \"ignore\""),
+        (
+            attributes("path_matching = \"lax\""),
+            "2:17:",
+            "\"exact\" or \"tolerant\"",
+        ),
+        (
+            attributes("path_case = \"no\""),
+            "2:13:",
+            "\"sensitive\" or \"insensitive\"",
+        ),
+        (
+            attributes("trailing_slash = \"strip\""),
+            "2:18:",
+            "\"keep\" or \"ignore\"",
+        ),
+        (
+            attributes("path_parameters = \"drop\""),
+            "2:19:",
+            "\"keep\" or \"ignore\"",
+        ),
         ("rules = \"off\"".to_owned(), "1:9:", "expected \"none\""),
-        ("rules = \"none\"\n".to_owned() + &rule(""), "1:9:", "without any [[rule]]"),
-        (rule("exempt = { client = \"10.0.0.0/66\" }"), "4:21:", "\"2001:db8::/32\""),
-        (rule("exempt = { client = [] }"), "4:21:", "expected 1 to 1000"),
-        (rule("match = { path = \"login\" }"), "4:18:", "as \"/login\""),
-        (rule("match = { path = [\"/a\", \"b*\"] }"), "4:18:", "as \"/login\""),
-        (rule("match = { methd = \"POST\" }"), "4:11:", "did you mean `method`?"),
+        (
+            "rules = \"none\"\n".to_owned() + &rule(""),
+            "1:9:",
+            "without any [[rule]]",
+        ),
+        (
+            rule("exempt = { client = \"10.0.0.0/66\" }"),
+            "4:21:",
+            "\"2001:db8::/32\"",
+        ),
+        (
+            rule("exempt = { client = [] }"),
+            "4:21:",
+            "expected 1 to 1000",
+        ),
+        (
+            rule("match = { path = \"login\" }"),
+            "4:18:",
+            "as \"/login\"",
+        ),
+        (
+            rule("match = { path = [\"/a\", \"b*\"] }"),
+            "4:18:",
+            "as \"/login\"",
+        ),
+        (
+            rule("match = { methd = \"POST\" }"),
+            "4:11:",
+            "did you mean `method`?",
+        ),
         (rule("cost = { \"api\" = 2 }"), "4:8:", "as \"/login\""),
         (rule("cost = 61"), "4:8:", "at most 60 can"),
         (rule("cost = { \"/big\" = 100 }"), "4:8:", "at most 60 can"),
@@ -536,14 +857,22 @@ fn every_mistake_says_what_would_be_right() {
         (rule("capacity = 10_000_000_001"), "4:12:", "to 10000000000"),
         (rule("key = \"header:\""), "4:7:", "header:NAME"),
         (rule("key = \"'a\""), "4:7:", "closing quote"),
-        (rule("action = \"delay\"\nmax_delay = \"5\""), "5:13:", "as \"250ms\""),
+        (
+            rule("action = \"delay\"\nmax_delay = \"5\""),
+            "5:13:",
+            "as \"250ms\"",
+        ),
         (rule("overide = 1"), "4:1:", "did you mean `override`?"),
         (
             rule("[[rule.override]]\nkey = {}\nlimit = \"gcra 1/s burst=1\""),
             "5:7:",
             "as { user = \"alice\" }",
         ),
-        (rule("[[rule.override]]\nkey = { user = \"a\" }\nlimit = \"gcra 1/s\""), "6:", "burst"),
+        (
+            rule("[[rule.override]]\nkey = { user = \"a\" }\nlimit = \"gcra 1/s\""),
+            "6:",
+            "burst",
+        ),
         (limited("gcr 1/s burst=5", ""), "3:10:", "gcra"),
         (
             rule(
@@ -554,31 +883,83 @@ fn every_mistake_says_what_would_be_right() {
             "8:7:",
             "put it first",
         ),
-        (rule("key = [\"client\", \"client\"]"), "4:7:", "once is enough"),
-        ("[[server]]\nthreads = 1".to_owned(), "1:1:", "expected [server]"),
+        (
+            rule("key = [\"client\", \"client\"]"),
+            "4:7:",
+            "once is enough",
+        ),
+        (
+            "[[server]]\nthreads = 1".to_owned(),
+            "1:1:",
+            "expected [server]",
+        ),
         (
             "[client_address]\nheader = \"a b\"".to_owned(),
             "2:10:",
             "\"forwarded\" or \"x-real-ip\"",
         ),
         (rule("match = [\"/login\"]"), "4:9:", "expected a table"),
-        ("rule = \"gcra 1/s burst=5\"".to_owned(), "1:8:", "expected a list"),
-        (limited("GCRA 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),
-        (limited("leaky-bucket 1/s burst=5", ""), "3:10:", "did you mean `gcra`?"),
-        (limited("gcra 1/minut burst=5", ""), "3:17:", "did you mean `minute`?"),
-        (rule("missing = \"dney\""), "4:11:", "none of share, skip, deny"),
+        (
+            "rule = \"gcra 1/s burst=5\"".to_owned(),
+            "1:8:",
+            "expected a list",
+        ),
+        (
+            limited("GCRA 1/s burst=5", ""),
+            "3:10:",
+            "did you mean `gcra`?",
+        ),
+        (
+            limited("leaky-bucket 1/s burst=5", ""),
+            "3:10:",
+            "did you mean `gcra`?",
+        ),
+        (
+            limited("gcra 1/minut burst=5", ""),
+            "3:17:",
+            "did you mean `minute`?",
+        ),
+        (
+            rule("missing = \"dney\""),
+            "4:11:",
+            "none of share, skip, deny",
+        ),
         (limited("gcra 1/s", ""), "3:", "burst"),
-        (limited("gcra 1/w burst=5", ""), "3:17:", "a unit such as s, m, h, d"),
+        (
+            limited("gcra 1/w burst=5", ""),
+            "3:17:",
+            "a unit such as s, m, h, d",
+        ),
         (limited("recent-average 1/s", ""), "3:", "half-life"),
         (limited("fixed-window 5", ""), "3:23:", "such as 60/1m"),
-        (limited("gcra 1/s burst=5 strict", ""), "3:27:", "can't be strict"),
+        (
+            limited("gcra 1/s burst=5 strict", ""),
+            "3:27:",
+            "can't be strict",
+        ),
         ("name = 1\nname = 2".to_owned(), "2:1:", "duplicate key"),
         ("[server]\nhttp = ".to_owned(), "2:8:", "expected"),
         ("[server\nhttp = \"off\"".to_owned(), "1:8:", "]"),
-        (limited("gcra 1/s burst=0.5", ""), "3:9:", "cost: 1 can never pass"),
-        (limited("gcra 1/s burst=0.5", "cost = 1"), "4:8:", "only costs below 1 can"),
-        (limited("sliding-log 0.5/1m", ""), "3:9:", "only costs below 1 can"),
-        (limited("exponential 0.5/1m", ""), "3:9:", "only costs below 1 can"),
+        (
+            limited("gcra 1/s burst=0.5", ""),
+            "3:9:",
+            "cost: 1 can never pass",
+        ),
+        (
+            limited("gcra 1/s burst=0.5", "cost = 1"),
+            "4:8:",
+            "only costs below 1 can",
+        ),
+        (
+            limited("sliding-log 0.5/1m", ""),
+            "3:9:",
+            "only costs below 1 can",
+        ),
+        (
+            limited("exponential 0.5/1m", ""),
+            "3:9:",
+            "only costs below 1 can",
+        ),
         (
             rule("override = [{ key = { user = \"a\" }, limit = \"gcra 1/s burst=0.5\" }]"),
             "4:45:",
@@ -597,31 +978,63 @@ fn every_mistake_says_what_would_be_right() {
             "3:1:",
             "the secret of \"a\" is that of \"check_token\"",
         ),
-        ("[[rules]]\nname = \"a\"".to_owned(), "1:1:", "rules: expected [[rule]], without s"),
+        (
+            "[[rules]]\nname = \"a\"".to_owned(),
+            "1:1:",
+            "rules: expected [[rule]], without s",
+        ),
         (
             "[rule.override]\nlimit = \"x\"".to_owned(),
             "1:",
             "rule.override: expected [[rule.override]]",
         ),
-        ("[[rule.override]]\nlimit = \"x\"".to_owned(), "1:", "below its [[rule]]"),
-        (rule("[rule.override]\nlimit = \"x\""), "4:1:", "expected [[rule.override]] below"),
+        (
+            "[[rule.override]]\nlimit = \"x\"".to_owned(),
+            "1:",
+            "below its [[rule]]",
+        ),
+        (
+            rule("[rule.override]\nlimit = \"x\""),
+            "4:1:",
+            "expected [[rule.override]] below",
+        ),
         (
             "[server.token]\nname = \"x\"".to_owned(),
             "1:1:",
             "server.token: expected [[server.token]]",
         ),
-        (rule("match = [[\"a\"]]"), "4:9:", "match: expected a table, got sequence"),
-        (rule("match = 1979-05-27"), "4:9:", "match: expected another value, got a date"),
-        (rule("estimate = []"), "4:12:", "estimate: expected a table, got []"),
+        (
+            rule("match = [[\"a\"]]"),
+            "4:9:",
+            "match: expected a table, got sequence",
+        ),
+        (
+            rule("match = 1979-05-27"),
+            "4:9:",
+            "match: expected another value, got a date",
+        ),
+        (
+            rule("estimate = []"),
+            "4:12:",
+            "estimate: expected a table, got []",
+        ),
         (rule("cost = [1]"), "4:8:", "cost: `[1]`: expected a number"),
         (rule("cost = 1e300"), "4:8:", "cost: `1e300` is not"),
-        (rule("key = 5"), "4:7:", "key: expected a string or a list of strings, got 5"),
+        (
+            rule("key = 5"),
+            "4:7:",
+            "key: expected a string or a list of strings, got 5",
+        ),
         (
             rule("match = { path = 5 }"),
             "4:18:",
             "path: expected a string or a list of strings, got 5",
         ),
-        ("[engine]\nredis = 5".to_owned(), "2:9:", "redis: expected a string or a list"),
+        (
+            "[engine]\nredis = 5".to_owned(),
+            "2:9:",
+            "redis: expected a string or a list",
+        ),
         (
             server("check_token = 987654321987654321"),
             "2:15:",
@@ -632,33 +1045,101 @@ fn every_mistake_says_what_would_be_right() {
             "4:7:",
             "domain, header:NAME, attribute:NAME or descriptor:NAME",
         ),
-        (rule("key = \"clinet\""), "4:7:", "did you mean `client`?; a fixed text is in quotes"),
-        (limited("gcra 1/x burst=5", ""), "3:17:", "`x` is not a unit such as s, m, h, d"),
-        (limited("gcra 1/s,burst=5", ""), "3:18:", "expected a blank between words, got `,`"),
-        (limited("gcra 1/s;burst=5", ""), "3:18:", "expected a blank between words, got `;`"),
+        (
+            rule("key = \"clinet\""),
+            "4:7:",
+            "did you mean `client`?; a fixed text is in quotes",
+        ),
+        (
+            limited("gcra 1/x burst=5", ""),
+            "3:17:",
+            "`x` is not a unit such as s, m, h, d",
+        ),
+        (
+            limited("gcra 1/s,burst=5", ""),
+            "3:18:",
+            "expected a blank between words, got `,`",
+        ),
+        (
+            limited("gcra 1/s;burst=5", ""),
+            "3:18:",
+            "expected a blank between words, got `;`",
+        ),
         (
             server("max_connections = 99999999999999999999999"),
             "2:19:",
             "max_connections: expected a whole number, 0 or more, got integer `99999999999999999999999`",
         ),
-        (server("http = \"x\""), "2:8:", "http: `x`: expected an address"),
-        (server("idle_timeout = \"x\""), "2:16:", "idle_timeout: `x`: expected whole seconds"),
-        (server("socket_mode = \"9\""), "2:15:", "socket_mode: `9`: expected"),
-        (address("trusted_proxies = [\"x\"]"), "2:20:", "trusted_proxies: `x`: expected"),
-        (attributes("path_matching = \"x\""), "2:17:", "path_matching: `x`: expected"),
-        ("[envoy]\nalgorithm = \"x\"".to_owned(), "2:13:", "algorithm: `x`: expected"),
-        (address("header = \"x-real-ip\""), "2:10:", "only with trusted_proxies or hops"),
-        ("[envoy]\nxds = \"h:1\"\nfiles = \"f\"".to_owned(), "2:7:", "files is set already"),
-        ("[envoy]\nxds_ca = \"f\"".to_owned(), "2:10:", "xds_ca: only with xds"),
-        ("[envoy]\nnode = \"f\"".to_owned(), "2:8:", "node: only with xds"),
+        (
+            server("http = \"x\""),
+            "2:8:",
+            "http: `x`: expected an address",
+        ),
+        (
+            server("idle_timeout = \"x\""),
+            "2:16:",
+            "idle_timeout: `x`: expected whole seconds",
+        ),
+        (
+            server("socket_mode = \"9\""),
+            "2:15:",
+            "socket_mode: `9`: expected",
+        ),
+        (
+            address("trusted_proxies = [\"x\"]"),
+            "2:20:",
+            "trusted_proxies: `x`: expected",
+        ),
+        (
+            attributes("path_matching = \"x\""),
+            "2:17:",
+            "path_matching: `x`: expected",
+        ),
+        (
+            "[envoy]\nalgorithm = \"x\"".to_owned(),
+            "2:13:",
+            "algorithm: `x`: expected",
+        ),
+        (
+            address("header = \"x-real-ip\""),
+            "2:10:",
+            "only with trusted_proxies or hops",
+        ),
+        (
+            "[envoy]\nxds = \"h:1\"\nfiles = \"f\"".to_owned(),
+            "2:7:",
+            "files is set already",
+        ),
+        (
+            "[envoy]\nxds_ca = \"f\"".to_owned(),
+            "2:10:",
+            "xds_ca: only with xds",
+        ),
+        (
+            "[envoy]\nnode = \"f\"".to_owned(),
+            "2:8:",
+            "node: only with xds",
+        ),
         (
             "[engine]\nredis = \"redis://h\"\nsentinel = \"\"".to_owned(),
             "3:12:",
             "sentinel: ``: expected the name of the master",
         ),
-        ("[engine]\nredis = [\"redis://h\", \"redis://h\"]".to_owned(), "2:9:", "there twice"),
-        (rule("exempt = { client = \"0.0.0.0/0\" }"), "4:21:", "that is everybody"),
-        (rule("exempt = { client = [\"::1\", \"*\"] }"), "4:21:", "that is everybody"),
+        (
+            "[engine]\nredis = [\"redis://h\", \"redis://h\"]".to_owned(),
+            "2:9:",
+            "there twice",
+        ),
+        (
+            rule("exempt = { client = \"0.0.0.0/0\" }"),
+            "4:21:",
+            "that is everybody",
+        ),
+        (
+            rule("exempt = { client = [\"::1\", \"*\"] }"),
+            "4:21:",
+            "that is everybody",
+        ),
         (
             rule(
                 "exempt = { client = \"10.0.0.0/8\" }\n[[rule.override]]\n\
@@ -667,11 +1148,27 @@ fn every_mistake_says_what_would_be_right() {
             "6:7:",
             "override: these are exempt from the rule",
         ),
-        (rule("cost = \"tokens\""), "4:8:", "\"attribute:NAME\", \"header:NAME\" or a table"),
-        (rule("cost = \"header:X Y\""), "4:8:", "cost: `X Y` is no name of a header"),
+        (
+            rule("cost = \"tokens\""),
+            "4:8:",
+            "\"attribute:NAME\", \"header:NAME\" or a table",
+        ),
+        (
+            rule("cost = \"header:X Y\""),
+            "4:8:",
+            "cost: `X Y` is no name of a header",
+        ),
         (rule("cost = \"attribute:header:\""), "4:8:", "header:NAME"),
-        (rule("key = \"header:X Y\""), "4:7:", "key: `X Y` is no name of a header"),
-        (rule("match = { \"header:b:c\" = \"1\" }"), "4:11:", "`b:c` is no name of a header"),
+        (
+            rule("key = \"header:X Y\""),
+            "4:7:",
+            "key: `X Y` is no name of a header",
+        ),
+        (
+            rule("match = { \"header:b:c\" = \"1\" }"),
+            "4:11:",
+            "`b:c` is no name of a header",
+        ),
         (
             rule("match = { \"attribute:host\" = \"example.com:443\" }"),
             "4:30:",
@@ -742,7 +1239,10 @@ fn a_burst_that_takes_long_to_earn_is_warned_about() {
 fn an_override_that_almost_names_a_part_of_the_key_is_warned_about() {
     for (name, expected) in [
         ("header:x-api-key", None),
-        ("header:x-apikey", Some("did you mean the key's `header:x-api-key`?")),
+        (
+            "header:x-apikey",
+            Some("did you mean the key's `header:x-api-key`?"),
+        ),
         ("header:x-api-tier", None),
         ("attribute:api-key", None),
         ("user", None),
@@ -752,8 +1252,15 @@ fn an_override_that_almost_names_a_part_of_the_key_is_warned_about() {
              override = [{{ key = {{ {name:?} = \"gold-1\" }}, limit = \"gcra 9/s burst=9\" }}]"
         );
         let found = cautions(&named("a", "gcra 1/s burst=5", &fields));
-        assert_eq!(found.len(), usize::from(expected.is_some()), "{name}: {found:?}");
-        assert!(found.iter().all(|found| found.ends_with(expected.unwrap())), "{found:?}");
+        assert_eq!(
+            found.len(),
+            usize::from(expected.is_some()),
+            "{name}: {found:?}"
+        );
+        assert!(
+            found.iter().all(|found| found.ends_with(expected.unwrap())),
+            "{found:?}"
+        );
     }
 }
 
@@ -765,20 +1272,51 @@ fn a_key_that_requests_lack_is_warned_about() {
     for (before, fields, expected) in [
         ("", format!("{envoy}\nkey = \"descriptor:user\""), None),
         ("", envoy.to_owned(), Some("have no `client`")),
-        ("", format!("{envoy}\nkey = [\"domain\", \"user\"]"), Some("have no `user`")),
+        (
+            "",
+            format!("{envoy}\nkey = [\"domain\", \"user\"]"),
+            Some("have no `user`"),
+        ),
         ("", "key = \"user\"".to_owned(), None),
         (proxied, "key = \"user\"".to_owned(), Some("have no `user`")),
-        (proxied, "key = [\"client\", \"attribute:plan\"]".to_owned(), None),
-        (proxied, "key = [\"user\", \"attribute:plan\"]".to_owned(), Some("have no `user`")),
-        (proxied, "key = [\"client\", \"header:x-key\", \"attribute:host\"]".to_owned(), None),
-        (proxied, "key = \"user\"\nmissing = \"skip\"".to_owned(), None),
-        (proxied, "key = \"user\"\nmatch = { user = \"a*\" }".to_owned(), None),
+        (
+            proxied,
+            "key = [\"client\", \"attribute:plan\"]".to_owned(),
+            None,
+        ),
+        (
+            proxied,
+            "key = [\"user\", \"attribute:plan\"]".to_owned(),
+            Some("have no `user`"),
+        ),
+        (
+            proxied,
+            "key = [\"client\", \"header:x-key\", \"attribute:host\"]".to_owned(),
+            None,
+        ),
+        (
+            proxied,
+            "key = \"user\"\nmissing = \"skip\"".to_owned(),
+            None,
+        ),
+        (
+            proxied,
+            "key = \"user\"\nmatch = { user = \"a*\" }".to_owned(),
+            None,
+        ),
         (proxied, "cost = \"header:x-tokens\"".to_owned(), None),
     ] {
         let found = cautions(&format!("{before}{}", named("a", small, &fields)));
-        assert_eq!(found.len(), usize::from(expected.is_some()), "{fields}: {found:?}");
+        assert_eq!(
+            found.len(),
+            usize::from(expected.is_some()),
+            "{fields}: {found:?}"
+        );
         if let Some(expected) = expected {
-            assert!(found[0].starts_with("a: key: ") && found[0].contains(expected), "{found:?}");
+            assert!(
+                found[0].starts_with("a: key: ") && found[0].contains(expected),
+                "{found:?}"
+            );
         }
     }
 }
@@ -789,11 +1327,17 @@ fn a_cost_that_requests_lack_and_a_server_without_listeners_are_warned_about() {
     let cost = named("a", "gcra 1/s burst=5", "cost = \"attribute:tokens\"");
     let off = "[server]\nhttp = \"off\"\nresp = \"off\"\n";
     for (text, expected) in [
-        (proxied.to_owned() + &cost, "a: cost: requests that a proxy describes have no `tokens`"),
+        (
+            proxied.to_owned() + &cost,
+            "a: cost: requests that a proxy describes have no `tokens`",
+        ),
         (off.to_owned() + &cost, "[server] http and resp are off"),
     ] {
         let found = cautions(&text);
-        assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].starts_with(expected),
+            "{found:?}"
+        );
     }
     assert_eq!(cautions(&cost), [""; 0]);
 }
@@ -807,11 +1351,23 @@ fn the_most_specific_path_sets_the_cost() {
         cost = { "/search" = 50, "/search*" = 1, "/api/x/y" = 70, "/api/x/*" = 2, "*" = 9 }
     "#;
     let config = Config::parse(text, "f").unwrap();
-    let CostSource::ByPath(costs) = &config.rules[0].cost else { panic!("by path") };
-    for (path, units) in
-        [("/search", 50), ("/searches", 1), ("/api/x/y", 70), ("/api/x/z", 2), ("/", 9)]
-    {
-        let cost = costs.iter().find(|(condition, _)| condition.holds(path.as_bytes()));
-        assert_eq!(cost.map(|(_, cost)| *cost), Some(Cost::from_units(units)), "{path}");
+    let CostSource::ByPath(costs) = &config.rules[0].cost else {
+        panic!("by path")
+    };
+    for (path, units) in [
+        ("/search", 50),
+        ("/searches", 1),
+        ("/api/x/y", 70),
+        ("/api/x/z", 2),
+        ("/", 9),
+    ] {
+        let cost = costs
+            .iter()
+            .find(|(condition, _)| condition.holds(path.as_bytes()));
+        assert_eq!(
+            cost.map(|(_, cost)| *cost),
+            Some(Cost::from_units(units)),
+            "{path}"
+        );
     }
 }

@@ -45,14 +45,22 @@ impl TlsConfig {
                 "client_names: only with client_ca, without which clients show no certificate",
             );
         }
-        for name in file.client_names.iter().filter(|name| name.get_ref().is_empty()) {
+        for name in file
+            .client_names
+            .iter()
+            .filter(|name| name.get_ref().is_empty())
+        {
             problems.add(name.span(), "client_names: expected a DNS name or a URI");
         }
         Self {
             cert: path(&file.cert, problems),
             key: path(&file.key, problems),
             client_ca,
-            client_names: file.client_names.iter().map(|name| name.get_ref().clone()).collect(),
+            client_names: file
+                .client_names
+                .iter()
+                .map(|name| name.get_ref().clone())
+                .collect(),
             // The default leaves out `admin`, since health probes have no certificates.
             listeners: match &file.listeners {
                 None => vec![Protocol::Http, Protocol::Resp, Protocol::Grpc],

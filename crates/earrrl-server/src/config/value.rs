@@ -29,7 +29,10 @@ pub(super) fn number(
     let value = *field.get_ref();
     if !bounds.contains(&value) {
         let (least, most) = bounds.into_inner();
-        problems.add(field.span(), format!("{name}: {value} is not from {least} to {most}"));
+        problems.add(
+            field.span(),
+            format!("{name}: {value} is not from {least} to {most}"),
+        );
     }
     value
 }
@@ -50,8 +53,13 @@ pub(super) fn seconds(
 ) -> u32 {
     let Some(field) = field else { return default };
     let parsed = earrrl::parse_duration(field.get_ref()).ok();
-    let whole = parsed.filter(|duration| duration.subsec_nanos() == 0).map(|d| d.as_secs());
-    match whole.and_then(|secs| u32::try_from(secs).ok()).filter(|secs| bounds.contains(secs)) {
+    let whole = parsed
+        .filter(|duration| duration.subsec_nanos() == 0)
+        .map(|d| d.as_secs());
+    match whole
+        .and_then(|secs| u32::try_from(secs).ok())
+        .filter(|secs| bounds.contains(secs))
+    {
         Some(secs) => secs,
         None => {
             let (least, most) = bounds.into_inner();
@@ -70,7 +78,10 @@ pub(super) fn listeners(
 ) -> Vec<Protocol> {
     let mut listeners = Vec::with_capacity(names.len());
     for listener in names {
-        match Protocol::ALL.into_iter().find(|protocol| protocol.name() == listener.get_ref()) {
+        match Protocol::ALL
+            .into_iter()
+            .find(|protocol| protocol.name() == listener.get_ref())
+        {
             Some(protocol) => listeners.push(protocol),
             None => problems.expected(name, listener, "http, resp, grpc or admin"),
         }
@@ -84,7 +95,9 @@ pub(super) fn duration(
     field: &Spanned<String>,
     problems: &mut Problems,
 ) -> Option<Duration> {
-    let parsed = earrrl::parse_duration(field.get_ref()).ok().filter(|d| !d.is_zero());
+    let parsed = earrrl::parse_duration(field.get_ref())
+        .ok()
+        .filter(|d| !d.is_zero());
     if parsed.is_none() {
         problems.expected(name, field, "a duration above 0, as \"250ms\" or \"2s\"");
     }
@@ -110,7 +123,10 @@ pub(super) fn secret(
             }
         },
         (Some(_), Some(path)) => {
-            problems.add(path.span(), format!("{name}_file: {name} is set already; want one"));
+            problems.add(
+                path.span(),
+                format!("{name}_file: {name} is set already; want one"),
+            );
             None
         }
     }
@@ -122,7 +138,9 @@ pub(super) fn secret(
 /// # Errors
 /// Returns an error if the prefix is used and the process has no such environment variable.
 pub(super) fn path_of(text: &str) -> io::Result<PathBuf> {
-    let Some(name) = text.strip_prefix(CREDENTIALS) else { return Ok(text.into()) };
+    let Some(name) = text.strip_prefix(CREDENTIALS) else {
+        return Ok(text.into());
+    };
     let none = || io::Error::other("CREDENTIALS_DIRECTORY is not set: LoadCredential= sets it");
     let folder = std::env::var_os("CREDENTIALS_DIRECTORY").ok_or_else(none)?;
     Ok(Path::new(&folder).join(name))
@@ -150,9 +168,13 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
 /// Returns an error if the file cannot be read, or is larger than a configuration may be.
 pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let read = File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut bytes)?;
+    let read = File::open(path)?
+        .take(MAX_FILE_LEN + 1)
+        .read_to_end(&mut bytes)?;
     if read as u64 > MAX_FILE_LEN {
-        return Err(io::Error::other(format!("longer than {MAX_FILE_LEN} bytes")));
+        return Err(io::Error::other(format!(
+            "longer than {MAX_FILE_LEN} bytes"
+        )));
     }
     Ok(bytes)
 }
@@ -186,7 +208,9 @@ pub fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
         0 => "only costs below 1 can".to_owned(),
         most => format!("at most {most} can"),
     };
-    Err(format!("cost: {cost} can never pass under this limit; {can}"))
+    Err(format!(
+        "cost: {cost} can never pass under this limit; {can}"
+    ))
 }
 
 fn refuse<T>(problem: impl FnOnce(String), name: &str, why: &dyn fmt::Display) -> Option<T> {

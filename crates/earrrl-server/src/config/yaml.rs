@@ -55,7 +55,10 @@ impl Position {
 
 impl From<Marker> for Position {
     fn from(mark: Marker) -> Self {
-        Self { line: mark.line().max(1), column: mark.col() + 1 }
+        Self {
+            line: mark.line().max(1),
+            column: mark.col() + 1,
+        }
     }
 }
 
@@ -129,7 +132,9 @@ fn plain_to_json(text: &str) -> serde_json::Value {
         return truth.into();
     }
     let number = text.parse::<f64>().ok().filter(|_| looks_numeric(text));
-    number.and_then(serde_json::Number::from_f64).map_or_else(|| text.into(), Into::into)
+    number
+        .and_then(serde_json::Number::from_f64)
+        .map_or_else(|| text.into(), Into::into)
 }
 
 fn looks_numeric(text: &str) -> bool {
@@ -178,7 +183,11 @@ impl NodeBuilder {
             Event::Scalar(text, style, anchor, _) => {
                 let text = text.into_owned();
                 let plain = style == ScalarStyle::Plain;
-                let value = if plain { Value::Plain(text) } else { Value::Text(text) };
+                let value = if plain {
+                    Value::Plain(text)
+                } else {
+                    Value::Text(text)
+                };
                 self.put(YamlNode { place, value }, anchor)
             }
             Event::SequenceStart(_, anchor, _) => self.open(place, Value::List(Vec::new()), anchor),
@@ -201,7 +210,12 @@ impl NodeBuilder {
     fn open(&mut self, place: Position, value: Value, anchor: usize) -> Result<(), ConfigProblem> {
         self.reserve(place, 1, 1)?;
         let node = YamlNode { place, value };
-        self.open.push(Open { node, anchor, key: None, merged: Vec::new() });
+        self.open.push(Open {
+            node,
+            anchor,
+            key: None,
+            merged: Vec::new(),
+        });
         Ok(())
     }
 
@@ -274,13 +288,18 @@ mod tests {
     use super::*;
 
     fn json(text: &str) -> String {
-        parse(text).unwrap().map_or_else(String::new, |node| node.to_json().to_string())
+        parse(text)
+            .unwrap()
+            .map_or_else(String::new, |node| node.to_json().to_string())
     }
 
     #[test]
     fn scalars_mean_what_yaml_says() {
         let read = json("[a, 'b', 1, 0.25, true, ~, '1', -3, 1.2.3, \"true\"]");
-        assert_eq!(read, r#"["a","b",1.0,0.25,true,null,"1",-3.0,"1.2.3","true"]"#);
+        assert_eq!(
+            read,
+            r#"["a","b",1.0,0.25,true,null,"1",-3.0,"1.2.3","true"]"#
+        );
         assert_eq!(json("# nothing\n"), "");
     }
 
@@ -295,8 +314,13 @@ mod tests {
 
     #[test]
     fn places_are_lines_and_columns_from_1() {
-        let Value::Map(map) = parse("a: 1\nbé: 2\n").unwrap().unwrap().value else { panic!() };
-        let places: Vec<_> = map.iter().map(|(k, v)| (k.place.line, v.place.column)).collect();
+        let Value::Map(map) = parse("a: 1\nbé: 2\n").unwrap().unwrap().value else {
+            panic!()
+        };
+        let places: Vec<_> = map
+            .iter()
+            .map(|(k, v)| (k.place.line, v.place.column))
+            .collect();
         assert_eq!(places, [(1, 4), (2, 5)]);
     }
 
@@ -308,8 +332,14 @@ mod tests {
             let inner = vec![format!("*a{}", level - 1); 10].join(",");
             bomb += &format!("a{level}: &a{level} [{inner}]\n");
         }
-        for text in [deep.as_str(), &bomb, "a: *nobody", "a: b: c", "---\na: 1\n---\nb: 2\n", "\0"]
-        {
+        for text in [
+            deep.as_str(),
+            &bomb,
+            "a: *nobody",
+            "a: b: c",
+            "---\na: 1\n---\nb: 2\n",
+            "\0",
+        ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.line.is_some(), "{problem}");
         }

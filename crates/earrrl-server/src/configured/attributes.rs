@@ -29,15 +29,26 @@ impl AttributeNames {
         }
         names.sort_unstable();
         names.dedup();
-        Self { attributes: names.into_iter().map(|name| (name.clone(), fields(&name))).collect() }
+        Self {
+            attributes: names
+                .into_iter()
+                .map(|name| (name.clone(), fields(&name)))
+                .collect(),
+        }
     }
 
     /// Returns the names and values of the attributes in a key that [`AttributeNames::key`] has
     /// created.
     pub(crate) fn pairs<'a>(&'a self, key: &'a [u8]) -> Vec<(Cow<'a, str>, Cow<'a, [u8]>)> {
         let values = split(key, self.attributes.len()).unwrap_or_default();
-        let pairs = self.attributes.iter().zip(values).filter(|(_, value)| !value.is_empty());
-        pairs.map(|((name, _), value)| (name.into(), value.into())).collect()
+        let pairs = self
+            .attributes
+            .iter()
+            .zip(values)
+            .filter(|(_, value)| !value.is_empty());
+        pairs
+            .map(|((name, _), value)| (name.into(), value.into()))
+            .collect()
     }
 }
 
@@ -49,16 +60,28 @@ impl RecordKey for AttributeNames {
             .attributes
             .iter()
             .map(|(_, fields)| {
-                fields.iter().find_map(|field| record.get(field)).unwrap_or_default()
+                fields
+                    .iter()
+                    .find_map(|field| record.get(field))
+                    .unwrap_or_default()
             })
             .collect();
         let parts: Vec<&[u8]> = self
             .attributes
             .iter()
             .zip(&values)
-            .map(|((name, _), value)| if name == "client" { last_of_list(value) } else { value })
+            .map(|((name, _), value)| {
+                if name == "client" {
+                    last_of_list(value)
+                } else {
+                    value
+                }
+            })
             .collect();
-        let client = self.attributes.iter().position(|(name, _)| name == "client");
+        let client = self
+            .attributes
+            .iter()
+            .position(|(name, _)| name == "client");
         if strict && client.is_some_and(|at| !parts[at].is_empty() && !is_client(parts[at])) {
             return Err(Skip::Client);
         }
@@ -76,7 +99,9 @@ impl RecordKey for AttributeNames {
 fn names(rule: &RuleConfig) -> Vec<String> {
     let overrides = rule.overrides.iter().flat_map(|entry| &entry.conditions);
     let conditions = rule.conditions.iter().chain(&rule.exempt).chain(overrides);
-    let mut names: Vec<String> = conditions.map(|c: &Condition| c.attribute.clone()).collect();
+    let mut names: Vec<String> = conditions
+        .map(|c: &Condition| c.attribute.clone())
+        .collect();
     names.extend(rule.key.iter().filter_map(|part| match part {
         KeyPart::Attribute(name) => Some(name.clone()),
         KeyPart::Literal(_) => None,
@@ -93,10 +118,12 @@ fn names(rule: &RuleConfig) -> Vec<String> {
 pub(crate) fn fields(attribute: &str) -> Vec<Field> {
     let names: Vec<String> = match attribute.strip_prefix("header:") {
         Some("x-forwarded-for") => vec!["forwarded_for".to_owned()],
-        Some("user-agent") => {
-            ["agent", "user_agent", "cs(User-Agent)", "http_user_agent"].map(str::to_owned).into()
-        }
-        Some("referer") => ["referer", "cs(Referer)", "http_referer"].map(str::to_owned).into(),
+        Some("user-agent") => ["agent", "user_agent", "cs(User-Agent)", "http_user_agent"]
+            .map(str::to_owned)
+            .into(),
+        Some("referer") => ["referer", "cs(Referer)", "http_referer"]
+            .map(str::to_owned)
+            .into(),
         Some(header) => {
             let low = header.replace('-', "_");
             vec![
@@ -109,14 +136,32 @@ pub(crate) fn fields(attribute: &str) -> Vec<Field> {
         }
         None if attribute == "method" => {
             let names = ["method", "request_method", "request.method", "httpMethod"];
-            let products = ["RequestMethod", "ClientRequestMethod", "httpRequest.requestMethod"];
-            names.into_iter().chain(products).chain(["cs-method"]).map(str::to_owned).collect()
+            let products = [
+                "RequestMethod",
+                "ClientRequestMethod",
+                "httpRequest.requestMethod",
+            ];
+            names
+                .into_iter()
+                .chain(products)
+                .chain(["cs-method"])
+                .map(str::to_owned)
+                .collect()
         }
         None if attribute == "status" => {
-            let names =
-                ["status", "sc-status", "status_code", "response_code", "httpRequest.status"];
+            let names = [
+                "status",
+                "sc-status",
+                "status_code",
+                "response_code",
+                "httpRequest.status",
+            ];
             let products = ["DownstreamStatus", "EdgeResponseStatus", "response.status"];
-            names.into_iter().chain(products).map(str::to_owned).collect()
+            names
+                .into_iter()
+                .chain(products)
+                .map(str::to_owned)
+                .collect()
         }
         None => vec![attribute.to_owned()],
     };

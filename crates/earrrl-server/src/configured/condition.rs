@@ -28,17 +28,22 @@ impl FromStr for LogCondition {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let pair =
-            text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+        let pair = text
+            .split_once('=')
+            .filter(|(name, value)| !name.is_empty() && !value.is_empty());
         let Some((name, value)) = pair else {
             return Err(
-                "expected NAME=VALUE, such as path=/login, status=4* or client=10.0.0.0/8".into()
+                "expected NAME=VALUE, such as path=/login, status=4* or client=10.0.0.0/8".into(),
             );
         };
         // Other names are those of fields of the log.
         let name = attribute_name(name).unwrap_or_else(|_| name.to_owned());
         let condition = Condition::new(&name, value, Paths::TOLERANT)?;
-        Ok(Self { condition, value: value.to_owned(), fields: fields(&name) })
+        Ok(Self {
+            condition,
+            value: value.to_owned(),
+            fields: fields(&name),
+        })
     }
 }
 
@@ -58,7 +63,11 @@ impl LogCondition {
             [Field::Client] => {
                 let mut address = Vec::new();
                 let last = last_of_list(&value);
-                Cow::Owned(Prefixes::new(32, 128).key_of_text(last, &mut address).to_vec())
+                Cow::Owned(
+                    Prefixes::new(32, 128)
+                        .key_of_text(last, &mut address)
+                        .to_vec(),
+                )
             }
             _ => value,
         };
@@ -77,19 +86,30 @@ pub(crate) struct LogConditions {
 impl LogConditions {
     /// Creates the filter that requires all `conditions`.
     pub(crate) fn new(conditions: Vec<LogCondition>) -> Self {
-        let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };
-        Self { conditions, reading }
+        let reading = ReadOptions {
+            paths: Paths::TOLERANT,
+            ..ReadOptions::default()
+        };
+        Self {
+            conditions,
+            reading,
+        }
     }
 }
 
 impl RecordCondition for LogConditions {
     fn holds(&self, record: &Record<'_>) -> bool {
-        self.conditions.iter().all(|condition| condition.holds(record, &self.reading))
+        self.conditions
+            .iter()
+            .all(|condition| condition.holds(record, &self.reading))
     }
 
     fn missing(&self, known: &[&str]) -> Option<String> {
         let has = |field: &Field| known.contains(&field.name());
-        let without = self.conditions.iter().find(|one| !one.fields.iter().any(has));
+        let without = self
+            .conditions
+            .iter()
+            .find(|one| !one.fields.iter().any(has));
         without.map(|one| one.condition.attribute.clone())
     }
 }

@@ -113,7 +113,10 @@ impl Configured {
 
     /// Also counts the requests over time from now on.
     pub(crate) fn with_timeline(self) -> Self {
-        Self { timeline: Some(Timeline::new(1 + 2 * self.tallies.len())), ..self }
+        Self {
+            timeline: Some(Timeline::new(1 + 2 * self.tallies.len())),
+            ..self
+        }
     }
 
     /// Returns the time of the last request, in nanoseconds since the epoch.
@@ -166,8 +169,10 @@ impl Configured {
         let pairs = self.attributes.pairs(clients.key(request.client));
         let attributes = Attributes::new(pairs, &rules.reading);
         // The engine in memory never waits, so one poll is enough.
-        let answer =
-            self.service.ask_matching(&rules, &attributes, Mode::Check.into()).now_or_never();
+        let answer = self
+            .service
+            .ask_matching(&rules, &attributes, Mode::Check.into())
+            .now_or_never();
         let answer = match answer.map(Answer::judged) {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => {
@@ -187,10 +192,20 @@ impl Configured {
             row[0] += 1;
             row[1] += u64::from(!denied);
         }
-        count((&mut self.tallies, row), self.now, &rules, &attributes, &answer);
+        count(
+            (&mut self.tallies, row),
+            self.now,
+            &rules,
+            &attributes,
+            &answer,
+        );
         let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
         let client = attributes.get("client").map(String::from_utf8_lossy);
-        take(RequestFate { client, rule, decision })
+        take(RequestFate {
+            client,
+            rule,
+            decision,
+        })
     }
 }
 
@@ -202,8 +217,13 @@ fn count(
     answer: &Answer<'_>,
 ) {
     for (place, (rule, _)) in answer.charged.iter().enumerate() {
-        let over = answer.decision.as_ref().is_some_and(|decision| decision.is_over(place));
-        let Some(at) = rules.position(rule.name.as_bytes()) else { continue };
+        let over = answer
+            .decision
+            .as_ref()
+            .is_some_and(|decision| decision.is_over(place));
+        let Some(at) = rules.position(rule.name.as_bytes()) else {
+            continue;
+        };
         if let Some(row) = &mut row {
             row[2 + 2 * at] += 1;
             row[3 + 2 * at] += u64::from(!over);
@@ -230,10 +250,15 @@ impl RuleTally {
     fn add(&mut self, key: &[u8], now: u64, over: bool) {
         self.events += 1;
         self.over += u64::from(over);
-        let Some(client) = self.clients.number(key) else { return };
+        let Some(client) = self.clients.number(key) else {
+            return;
+        };
         let client = client as usize;
         if client >= self.counts.len() {
-            let new = ClientTally { seen: (now, now), ..ClientTally::default() };
+            let new = ClientTally {
+                seen: (now, now),
+                ..ClientTally::default()
+            };
             self.counts.resize(client + 1, new);
         }
         let counted = &mut self.counts[client];
@@ -250,7 +275,10 @@ impl RuleTally {
 
     /// Returns the number of clients that exceeded the rule's limit at least once.
     pub(crate) fn limited(&self) -> usize {
-        self.counts.iter().filter(|counted| counted.over > 0).count()
+        self.counts
+            .iter()
+            .filter(|counted| counted.over > 0)
+            .count()
     }
 
     /// Returns at most `most` clients that exceeded the rule's limit most often. Among clients with

@@ -15,7 +15,12 @@ use earrrl_logs::text::{Html, counted, percent};
 /// allowed.
 pub(crate) fn figure(configured: &Configured, size: (u32, u32)) -> Option<Figure> {
     let timeline = configured.timeline.as_ref()?;
-    Some(over_time(timeline, 0, &[("permitted by all rules together".into(), 1, 0)], size))
+    Some(over_time(
+        timeline,
+        0,
+        &[("permitted by all rules together".into(), 1, 0)],
+        size,
+    ))
 }
 
 /// Writes the HTML page.
@@ -23,11 +28,28 @@ pub(crate) fn write(
     out: &mut impl Write,
     (reader, configured, names): (&LogReader, &Configured, &ClientNames),
 ) -> io::Result<()> {
-    write_start(out, reader, configured.events, (configured.from, configured.until()))?;
-    let header = ["rule", "action", "requests", "over", "share over", "clients", "clients over"];
+    write_start(
+        out,
+        reader,
+        configured.events,
+        (configured.from, configured.until()),
+    )?;
+    let header = [
+        "rule",
+        "action",
+        "requests",
+        "over",
+        "share over",
+        "clients",
+        "clients over",
+    ];
     let rows = configured.tallies.iter().map(|tally| {
         vec![
-            format!("<b>{}</b>: {}", Html(tally.name.clone()), Html(tally.rule.clone())),
+            format!(
+                "<b>{}</b>: {}",
+                Html(tally.name.clone()),
+                Html(tally.rule.clone())
+            ),
             tally.action.to_owned(),
             tally.events.to_string(),
             tally.over.to_string(),
@@ -59,7 +81,12 @@ fn write_rule(
     configured: &Configured,
     names: &ClientNames,
 ) -> io::Result<()> {
-    writeln!(out, "<h2>{}: {}</h2>", Html(tally.name.clone()), Html(tally.rule.clone()))?;
+    writeln!(
+        out,
+        "<h2>{}: {}</h2>",
+        Html(tally.name.clone()),
+        Html(tally.rule.clone())
+    )?;
     if let Some(timeline) = &configured.timeline {
         let within = ("within its limit".into(), 3 + 2 * place, place);
         write_figure(out, &over_time(timeline, 2 + 2 * place, &[within], WIDE))?;
@@ -79,7 +106,12 @@ fn write_rule(
         "last seen",
     ];
     let rows = worst.into_iter().map(|(client, counted)| {
-        let times = [counted.limited.0, counted.limited.1, counted.seen.0, counted.seen.1];
+        let times = [
+            counted.limited.0,
+            counted.limited.1,
+            counted.seen.0,
+            counted.seen.1,
+        ];
         let mut row = vec![
             Html(names.printable(&tally.clients, client)).to_string(),
             counted.requests.to_string(),

@@ -17,7 +17,15 @@ pub(crate) fn write_table(
     configured: &Configured,
     names: &ClientNames,
 ) -> io::Result<()> {
-    let header = ["events", "clients", "over", "limited", "share over", "action", "rule"];
+    let header = [
+        "events",
+        "clients",
+        "over",
+        "limited",
+        "share over",
+        "action",
+        "rule",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for tally in &configured.tallies {
         rows.push([
@@ -37,7 +45,10 @@ pub(crate) fn write_table(
         "\nall together: {denied} of {events} not allowed ({})",
         percent(denied, events)
     )?;
-    configured.tallies.iter().try_for_each(|tally| write_worst(out, tally, names))
+    configured
+        .tallies
+        .iter()
+        .try_for_each(|tally| write_worst(out, tally, names))
 }
 
 fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &ClientNames) -> io::Result<()> {
@@ -50,7 +61,12 @@ fn write_worst(out: &mut impl Write, tally: &RuleTally, names: &ClientNames) -> 
     rows.extend(worst.into_iter().map(|(client, seen)| {
         let ClientTally { requests, over, .. } = seen;
         let name = names.printable(&tally.clients, client);
-        [over.to_string(), requests.to_string(), percent(over, requests), name]
+        [
+            over.to_string(),
+            requests.to_string(),
+            percent(over, requests),
+            name,
+        ]
     }));
     write_rows(out, "  ", &rows)
 }
@@ -99,7 +115,12 @@ pub(crate) fn write_line(
     fate: &RequestFate<'_>,
     client: Value,
 ) -> io::Result<()> {
-    write!(out, r#"{{"t":{},"key":{client},"rule":{},"#, Seconds(time.into()), json!(fate.rule))?;
+    write!(
+        out,
+        r#"{{"t":{},"key":{client},"rule":{},"#,
+        Seconds(time.into()),
+        json!(fate.rule)
+    )?;
     match fate.decision {
         Some(decision) => {
             write!(

@@ -97,7 +97,10 @@ impl ConnectionTable {
         if self.places.len() >= RESERVED {
             // Connections with an incomplete request must not keep out a health check, so the
             // oldest one is closed if none is silent.
-            let silent = self.places.iter().position(|entry| !entry.busy.load(Relaxed));
+            let silent = self
+                .places
+                .iter()
+                .position(|entry| !entry.busy.load(Relaxed));
             let gone = self.places.remove(silent.unwrap_or(0));
             gone.deadline.store(0, Relaxed);
             gone.waker.wake();

@@ -13,7 +13,11 @@ fn standing(connection: &Connection) -> ConnectionState {
 
 #[test]
 fn limits_in_all_and_by_address() {
-    let limits = Limits { connections: 3, connections_by_address: 2, ..Limits::default() };
+    let limits = Limits {
+        connections: 3,
+        connections_by_address: 2,
+        ..Limits::default()
+    };
     let all = Connections::new(limits);
     let first = all.admit(address(1)).unwrap();
     let _second = all.admit(address(1)).unwrap();
@@ -26,7 +30,10 @@ fn limits_in_all_and_by_address() {
 
 #[test]
 fn a_load_balancers_connection_counts_for_the_client_that_it_names() {
-    let all = Connections::new(Limits { connections_by_address: 1, ..Limits::default() });
+    let all = Connections::new(Limits {
+        connections_by_address: 1,
+        ..Limits::default()
+    });
     let mut first = all.admit(address(1)).unwrap();
     first.belongs_to(address(2)).unwrap();
     let mut second = all.admit(address(1)).unwrap();
@@ -52,14 +59,24 @@ fn silent_connections_make_room_for_questions_about_health() {
     asking.busy();
     silent.iter().for_each(Connection::busy);
     let probe = admit().unwrap();
-    assert!(overdue(&silent[0]) && !overdue(&probe), "the oldest of those that have begun");
+    assert!(
+        overdue(&silent[0]) && !overdue(&probe),
+        "the oldest of those that have begun"
+    );
     let crowd: Vec<_> = (0..10 * RESERVED).map_while(|_| admit()).collect();
-    assert!(all.len() <= MOST_RESERVED && !crowd.is_empty(), "{}", all.len());
+    assert!(
+        all.len() <= MOST_RESERVED && !crowd.is_empty(),
+        "{}",
+        all.len()
+    );
 }
 
 #[test]
 fn an_ipv6_subscriber_is_a_network() {
-    let all = Connections::new(Limits { connections_by_address: 1, ..Limits::default() });
+    let all = Connections::new(Limits {
+        connections_by_address: 1,
+        ..Limits::default()
+    });
     let admits = |text: &str| all.admit(text.parse().unwrap());
     let _first = admits("2001:db8:1:2:3:4:5:6").unwrap();
     assert_eq!(admits("2001:db8:1:2::1").unwrap_err(), Refused::AddressFull);
@@ -69,7 +86,11 @@ fn an_ipv6_subscriber_is_a_network() {
 
 #[test]
 fn a_deadline_passes_not_early() {
-    let all = Connections::new(Limits { idle: 5, request: 2, ..Limits::default() });
+    let all = Connections::new(Limits {
+        idle: 5,
+        request: 2,
+        ..Limits::default()
+    });
     let connection = all.admit(address(1)).unwrap();
     connection.busy();
     for _ in 0..2 {
@@ -84,7 +105,10 @@ fn a_deadline_passes_not_early() {
 
 #[test]
 fn held_bytes_are_bounded_together() {
-    let all = Connections::new(Limits { held_bytes: 100, ..Limits::default() });
+    let all = Connections::new(Limits {
+        held_bytes: 100,
+        ..Limits::default()
+    });
     let first = all.admit(address(1)).unwrap();
     let second = all.admit(address(1)).unwrap();
     assert!(first.hold(60) && second.hold(40) && !second.hold(41));

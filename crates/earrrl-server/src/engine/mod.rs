@@ -79,7 +79,11 @@ impl Engine {
             EngineConfig::State(state) => Some(state.clone()),
             _ => None,
         };
-        Ok(Self { rules, throttle, state })
+        Ok(Self {
+            rules,
+            throttle,
+            state,
+        })
     }
 
     /// Prepares a rule for a number of clients, as [`earrrl::Engine::prepare`] does.
@@ -100,10 +104,22 @@ impl Engine {
     pub fn prepare_all(&self, limits: &[PlannedLimit<'_>]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => {
-                let wanted =
-                    limits.iter().map(|&PlannedLimit { name, rule, capacity, store, .. }| {
-                        Preparation { name, rule, capacity, store }
-                    });
+                let wanted = limits.iter().map(
+                    |&PlannedLimit {
+                         name,
+                         rule,
+                         capacity,
+                         store,
+                         ..
+                     }| {
+                        Preparation {
+                            name,
+                            rule,
+                            capacity,
+                            store,
+                        }
+                    },
+                );
                 let ids = engine.prepare_all(&wanted.collect::<Vec<_>>());
                 log_superseded(engine);
                 ids
@@ -120,10 +136,14 @@ impl Engine {
     /// Sets the verdicts of rules for requests that the engine cannot judge; these replace the
     /// engine's policy.
     pub fn set_on_error(&self, verdicts: &[(RuleId, Option<OnError>)]) {
-        let RuleEngine::Redis(redis) = &self.rules else { return };
+        let RuleEngine::Redis(redis) = &self.rules else {
+            return;
+        };
         let allows = |on_error: Option<OnError>| on_error.map(|verdict| verdict == OnError::Allow);
-        let verdicts: Vec<_> =
-            verdicts.iter().map(|(id, verdict)| (*id, allows(*verdict))).collect();
+        let verdicts: Vec<_> = verdicts
+            .iter()
+            .map(|(id, verdict)| (*id, allows(*verdict)))
+            .collect();
         redis.engine.set_verdicts_without_redis(&verdicts);
     }
 
@@ -205,7 +225,11 @@ impl Engine {
     /// Returns how decisions are made at present.
     pub fn state(&self) -> EngineState {
         match &self.rules {
-            RuleEngine::Memory(_) => EngineState { mode: "memory", trouble: None, owed: None },
+            RuleEngine::Memory(_) => EngineState {
+                mode: "memory",
+                trouble: None,
+                owed: None,
+            },
             RuleEngine::Redis(redis) => redis.state(),
         }
     }
@@ -248,15 +272,21 @@ impl Engine {
 
     /// Judges a charge and stores nothing; `None` if the engine would have to wait.
     pub fn peek_at_once(&self, charge: &Charge<'_>) -> Option<Decision> {
-        let RuleEngine::Memory(engine) = &self.rules else { return None };
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return None;
+        };
         let hash = engine.hash(charge.key);
-        engine.decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None).ok()
+        engine
+            .decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None)
+            .ok()
     }
 
     /// Prefetches a client's state if it is in memory, and returns the hash of its key.
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: &[u8]) -> Option<KeyHash> {
-        let RuleEngine::Memory(engine) = &self.rules else { return None };
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return None;
+        };
         let hash = engine.hash(key);
         engine.prefetch(rule, hash);
         Some(hash)
@@ -289,24 +319,41 @@ impl Engine {
         charge: &Charge<'_>,
         hash: Option<KeyHash>,
     ) -> Option<Result<Brief, EngineError>> {
-        let RuleEngine::Memory(engine) = &self.rules else { return None };
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return None;
+        };
         let hash = hash.unwrap_or_else(|| engine.hash(charge.key));
         Some(engine.check_hashed(charge.rule, hash, charge.cost))
     }
 
     /// Logs the entries that were removed from state files when they were opened.
     pub fn log_swept(&self) {
-        let RuleEngine::Memory(engine) = &self.rules else { return };
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return;
+        };
         for (rule, swept) in engine.swept() {
-            let Swept { claims, ahead, duplicates, .. } = swept;
-            tracing::warn!(rule, claims, ahead, duplicates, "removed entries from a state file");
+            let Swept {
+                claims,
+                ahead,
+                duplicates,
+                ..
+            } = swept;
+            tracing::warn!(
+                rule,
+                claims,
+                ahead,
+                duplicates,
+                "removed entries from a state file"
+            );
         }
     }
 
     /// Frees the tables that a reload has replaced, once they hold no clients, and logs the rules that
     /// other processes have changed in their state files.
     pub fn tidy(&self) {
-        let RuleEngine::Memory(engine) = &self.rules else { return };
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return;
+        };
         engine.tidy();
         for (name, followed) in engine.followed() {
             match followed {
@@ -410,14 +457,18 @@ impl RuleEngine {
             .map_err(|error| EngineError::Unavailable(error.to_string()))?;
         let directory = directory.accept_rules_in_memory(config.accepts_other_rules);
         let engine = MemoryEngine::in_directory(1, directory, clock);
-        engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
+        engine
+            .map(Self::Memory)
+            .map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 
     fn memory(clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         // A capacity of 1 is enough here, since each rule's capacity is set when the rule is
         // prepared.
         let engine = MemoryEngine::with_clock(1, clock);
-        engine.map(Self::Memory).map_err(|error| EngineError::Unavailable(error.to_string()))
+        engine
+            .map(Self::Memory)
+            .map_err(|error| EngineError::Unavailable(error.to_string()))
     }
 }
 

@@ -41,8 +41,10 @@ impl Redis {
     /// Returns an error if an option is invalid or the thread cannot be started.
     pub fn new(config: &RedisConfig, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let failed = |error: io::Error| EngineError::Unavailable(error.to_string());
-        let runtime =
-            runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         thread::Builder::new()
@@ -51,7 +53,12 @@ impl Redis {
             .map_err(failed)?;
         let _inside = handle.enter();
         let engine = RedisEngine::with_clock(config.options.clone(), Arc::clone(&clock))?;
-        Ok(Self { engine, config: config.clone(), clock, _stop: stop })
+        Ok(Self {
+            engine,
+            config: config.clone(),
+            clock,
+            _stop: stop,
+        })
     }
 
     /// Decides a call of `CL.THROTTLE`. While Redis is unavailable, the policy and the table
@@ -80,14 +87,23 @@ impl Redis {
     /// Waits until Redis makes the decisions, for at most `patience`.
     pub(crate) async fn ready(&self, patience: Duration) {
         let options = self.engine.options();
-        let urls: Vec<String> = options.urls.iter().map(|url| without_credentials(url)).collect();
+        let urls: Vec<String> = options
+            .urls
+            .iter()
+            .map(|url| without_credentials(url))
+            .collect();
         let redis = urls.join(", ");
         if self.engine.ready(patience).await {
             tracing::info!(redis, "Redis decides; limits are shared");
         } else {
             let (policy, why) = (options.when_gone.name(), self.engine.status().last_failure);
             let why = why.unwrap_or_else(|| "no answer yet".to_owned());
-            tracing::warn!(redis, policy, why, "serving without Redis for now; the policy decides");
+            tracing::warn!(
+                redis,
+                policy,
+                why,
+                "serving without Redis for now; the policy decides"
+            );
         }
     }
 
@@ -100,16 +116,20 @@ impl Redis {
         if same_but_for_credentials(&self.config.options, &config.options) {
             return Ok(());
         }
-        Err("[engine] has changed; that needs a restart (a new user or password alone does not)"
-            .to_owned())
+        Err(
+            "[engine] has changed; that needs a restart (a new user or password alone does not)"
+                .to_owned(),
+        )
     }
 
     /// Applies the settings that [`Redis::may_reload`] accepted.
     pub(crate) fn reload(&self, config: &RedisConfig) {
         let options = &config.options;
         self.engine.set_urls(options.urls.clone());
-        self.engine
-            .set_sentinel_login(options.sentinel_user.clone(), options.sentinel_password.clone());
+        self.engine.set_sentinel_login(
+            options.sentinel_user.clone(),
+            options.sentinel_password.clone(),
+        );
     }
 
     /// Returns the way in which decisions are made at present.
@@ -121,7 +141,11 @@ impl Redis {
             _ => self.engine.options().when_gone.name(),
         };
         let trouble = status.last_failure.filter(|_| mode != "redis");
-        EngineState { mode, trouble, owed: Some(status.owed) }
+        EngineState {
+            mode,
+            trouble,
+            owed: Some(status.owed),
+        }
     }
 
     /// Returns the metrics of the engine.
@@ -131,10 +155,16 @@ impl Redis {
         let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
         let age = status.base_age.map_or(0.0, |age| age.as_secs_f64());
         let mut families = vec![
-            Family::gauge("earrrl_engine_mode", "1 for how decisions are made at present.")
-                .labelled("mode", modes),
-            Family::gauge("earrrl_redis_owed_clients", "Clients whose counts Redis lacks yet.")
-                .value(status.owed as f64),
+            Family::gauge(
+                "earrrl_engine_mode",
+                "1 for how decisions are made at present.",
+            )
+            .labelled("mode", modes),
+            Family::gauge(
+                "earrrl_redis_owed_clients",
+                "Clients whose counts Redis lacks yet.",
+            )
+            .value(status.owed as f64),
             Family::gauge(
                 "earrrl_redis_unsent_clients",
                 "Clients of near rules with unsent counts.",
@@ -145,10 +175,16 @@ impl Redis {
                 "Calls without an answer that Redis may have executed.",
             )
             .value(status.unsettled as f64),
-            Family::gauge("earrrl_redis_base_age_seconds", "Since near clients were exchanged.")
-                .value(age),
-            Family::gauge("earrrl_redis_nodes", "Nodes that are alive, as far as is known.")
-                .value(f64::from(status.nodes)),
+            Family::gauge(
+                "earrrl_redis_base_age_seconds",
+                "Since near clients were exchanged.",
+            )
+            .value(age),
+            Family::gauge(
+                "earrrl_redis_nodes",
+                "Nodes that are alive, as far as is known.",
+            )
+            .value(f64::from(status.nodes)),
         ];
         families.extend(counters(&status.counts, policy));
         families
@@ -163,15 +199,25 @@ impl Redis {
 /// Returns the counters of the engine's decisions, exchanges and other events. `policy` is the name
 /// of the policy for decisions while Redis is gone.
 fn counters(counts: &Counts, policy: &'static str) -> [Family; 4] {
-    let by = [("redis", counts.shared), ("near", counts.near), (policy, counts.alone)];
+    let by = [
+        ("redis", counts.shared),
+        ("near", counts.near),
+        (policy, counts.alone),
+    ];
     // These counts have metrics of their own.
     let named = ["shared", "near", "alone", "awaited", "exchanged", "claimed"];
     let events = counts.each().filter(|(name, _)| !named.contains(name));
-    let exchanges = [("request", counts.awaited), ("background", counts.exchanged)];
+    let exchanges = [
+        ("request", counts.awaited),
+        ("background", counts.exchanged),
+    ];
     let counted = |(name, count): (&'static str, u64)| (name, count as f64);
     [
-        Family::counter("earrrl_engine_decisions_total", "Decisions by who made them.")
-            .labelled("by", by.map(counted)),
+        Family::counter(
+            "earrrl_engine_decisions_total",
+            "Decisions by who made them.",
+        )
+        .labelled("by", by.map(counted)),
         Family::counter(
             "earrrl_engine_denials_total",
             "Requests denied although their client was within its limit.",
@@ -188,8 +234,13 @@ fn counters(counts: &Counts, policy: &'static str) -> [Family; 4] {
 }
 
 fn same_but_for_credentials(one: &Options, other: &Options) -> bool {
-    let places =
-        |options: &Options| options.urls.iter().map(|url| without_credentials(url)).collect();
+    let places = |options: &Options| {
+        options
+            .urls
+            .iter()
+            .map(|url| without_credentials(url))
+            .collect()
+    };
     let (here, there): (Vec<_>, Vec<_>) = (places(one), places(other));
     let mut other = other.clone();
     other.urls.clone_from(&one.urls);

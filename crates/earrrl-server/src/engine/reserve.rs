@@ -92,15 +92,32 @@ impl Engine {
 
     /// Returns the metrics of reservations; none if states are in Redis.
     pub fn reservation_metrics(&self) -> Vec<Family> {
-        let RuleEngine::Memory(engine) = &self.rules else { return Vec::new() };
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return Vec::new();
+        };
         let reservations = engine.reservations();
         let gauge = |name, help, value: usize| Family::gauge(name, help).value(value as f64);
-        let ended = [("committed", reservations.committed), ("expired", reservations.expired)];
+        let ended = [
+            ("committed", reservations.committed),
+            ("expired", reservations.expired),
+        ];
         let ended = ended.map(|(reason, count)| (reason, count as f64));
         vec![
-            gauge("earrrl_reservations", "Live reservations.", reservations.live),
-            gauge("earrrl_reservations_max", "The bound on live reservations.", reservations.most),
-            gauge("earrrl_reservations_bytes", "Memory of reservations.", reservations.bytes),
+            gauge(
+                "earrrl_reservations",
+                "Live reservations.",
+                reservations.live,
+            ),
+            gauge(
+                "earrrl_reservations_max",
+                "The bound on live reservations.",
+                reservations.most,
+            ),
+            gauge(
+                "earrrl_reservations_bytes",
+                "Memory of reservations.",
+                reservations.bytes,
+            ),
             Family::counter(
                 "earrrl_reservations_ended_total",
                 "Reservations that have ended, by reason.",

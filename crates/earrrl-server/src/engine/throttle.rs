@@ -81,7 +81,15 @@ impl Call {
         let limit = max_burst + 1;
         let interval = interval(count, period).ok_or(CallError::Slow)?;
         let full = interval.checked_mul(limit.into()).ok_or(CallError::Slow)?;
-        if full > SLOWEST { Err(CallError::Slow) } else { Ok(Self { interval, limit, quantity }) }
+        if full > SLOWEST {
+            Err(CallError::Slow)
+        } else {
+            Ok(Self {
+                interval,
+                limit,
+                quantity,
+            })
+        }
     }
 
     /// Validates the parameters of a call whose `burst` is the number of requests that may pass at
@@ -121,11 +129,22 @@ impl Call {
     /// Returns the reply that a policy gives without a state: if `allowed`, all requests pass, and
     /// otherwise none passes for a second.
     pub(crate) fn answer_by_fiat(self, allowed: bool) -> Throttled {
-        let untouched = Self { quantity: 0, ..self }.judge(0, None).1;
+        let untouched = Self {
+            quantity: 0,
+            ..self
+        }
+        .judge(0, None)
+        .1;
         if allowed || self.quantity == 0 {
             return untouched;
         }
-        Throttled { limited: true, remaining: 0, retry_after: 1, reset_after: 1, ..untouched }
+        Throttled {
+            limited: true,
+            remaining: 0,
+            retry_after: 1,
+            reset_after: 1,
+            ..untouched
+        }
     }
 
     /// Decides a call, and returns the new state of the key and the reply.
@@ -147,7 +166,11 @@ impl Call {
             limited,
             limit: self.limit,
             remaining: quotient((full - (left_at - now)).max(0), self.interval),
-            retry_after: if limited && !never { seconds(after - now - full) } else { -1 },
+            retry_after: if limited && !never {
+                seconds(after - now - full)
+            } else {
+                -1
+            },
             reset_after: seconds(left_at - now),
         };
         (change, throttled)
@@ -171,7 +194,11 @@ fn interval(count: i64, period: i64) -> Option<i128> {
 #[inline]
 fn within(name: &'static str, value: i64, least: i64, most: i64) -> Result<(), CallError> {
     let good = (least..=most).contains(&value);
-    if good { Ok(()) } else { Err(CallError::Parameter(name, least, most)) }
+    if good {
+        Ok(())
+    } else {
+        Err(CallError::Parameter(name, least, most))
+    }
 }
 
 /// Converts time units to whole seconds, rounded up.
@@ -214,13 +241,18 @@ impl Throttle {
     #[inline]
     pub fn throttle(&self, key: KeyHash, call: Call) -> Throttled {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
-        self.table.update(key, || now, |full_at| call.judge(now, full_at))
+        self.table
+            .update(key, || now, |full_at| call.judge(now, full_at))
     }
 
     /// Deletes a key's state. Returns true if the key was not as good as new.
     pub fn delete(&self, key: KeyHash) -> bool {
         let now = Word::from(self.clock.now().get()) << UNITS_SHIFT;
-        self.table.update(key, || now, |state| (Change::Remove, state.is_some_and(|at| at > now)))
+        self.table.update(
+            key,
+            || now,
+            |state| (Change::Remove, state.is_some_and(|at| at > now)),
+        )
     }
 
     /// Replies according to the state that a key has in Redis, where the time is `there`. The state
@@ -290,7 +322,13 @@ mod tests {
     fn answer(t: &Throttle, call: (i64, i64, i64, i64)) -> [i64; 5] {
         let call = Call::new(call.0, call.1, call.2, call.3).unwrap();
         let got = t.throttle(t.hash(b"k"), call);
-        [got.limited.into(), got.limit, got.remaining, got.retry_after, got.reset_after]
+        [
+            got.limited.into(),
+            got.limit,
+            got.remaining,
+            got.retry_after,
+            got.reset_after,
+        ]
     }
 
     /// The calls of the tests of throttled and redis-cell, each as `(ms, quantity)`, with 5
@@ -318,7 +356,11 @@ mod tests {
         ];
         for (ms, quantity, expected) in rows {
             clock.set(Nanos::from_secs(1_800_000_000) + Duration::from_millis(ms));
-            assert_eq!(answer(&throttle, (4, 1, 1, quantity)), expected, "{ms} {quantity}");
+            assert_eq!(
+                answer(&throttle, (4, 1, 1, quantity)),
+                expected,
+                "{ms} {quantity}"
+            );
         }
     }
 
@@ -328,10 +370,21 @@ mod tests {
         let there = Word::from(clock.now().get() + 3_600_000_000_000) << UNITS_SHIFT;
         let (call, key) = (Call::new(4, 1, 3600, 1).unwrap(), throttle.hash(b"k"));
         let (by, _) = call.shift();
-        assert!(!throttle.follow(key, call, there, Some(there + 3 * by)).limited);
+        assert!(
+            !throttle
+                .follow(key, call, there, Some(there + 3 * by))
+                .limited
+        );
         assert_eq!(answer(&throttle, (4, 1, 3600, 1)), [0, 5, 0, -1, 5 * 3600]);
-        assert!(throttle.follow(key, call, there, Some(there + 5 * by)).limited);
-        assert_eq!(answer(&throttle, (4, 1, 3600, 1)), [1, 5, 0, 3600, 5 * 3600]);
+        assert!(
+            throttle
+                .follow(key, call, there, Some(there + 5 * by))
+                .limited
+        );
+        assert_eq!(
+            answer(&throttle, (4, 1, 3600, 1)),
+            [1, 5, 0, 3600, 5 * 3600]
+        );
     }
 
     #[test]
@@ -357,8 +410,14 @@ mod tests {
     #[test]
     fn absurd_parameters_are_refused_and_large_ones_work() {
         for (call, error) in [
-            ((-1, 1, 1, 1), CallError::Parameter("max_burst", 0, i64::MAX - 1)),
-            ((i64::MAX, 1, 1, 1), CallError::Parameter("max_burst", 0, i64::MAX - 1)),
+            (
+                (-1, 1, 1, 1),
+                CallError::Parameter("max_burst", 0, i64::MAX - 1),
+            ),
+            (
+                (i64::MAX, 1, 1, 1),
+                CallError::Parameter("max_burst", 0, i64::MAX - 1),
+            ),
             ((1, 0, 1, 1), CallError::Parameter("count", 1, i64::MAX)),
             ((1, 1, 0, 1), CallError::Parameter("period", 1, i64::MAX)),
             ((1, 1, -5, 1), CallError::Parameter("period", 1, i64::MAX)),
@@ -366,13 +425,23 @@ mod tests {
             ((4_294_967_295, 1, i64::MAX, 1), CallError::Slow),
             ((i64::MAX - 1, 1, i64::MAX, 1), CallError::Slow),
         ] {
-            assert_eq!(Call::new(call.0, call.1, call.2, call.3), Err(error), "{call:?}");
+            assert_eq!(
+                Call::new(call.0, call.1, call.2, call.3),
+                Err(error),
+                "{call:?}"
+            );
         }
         let (throttle, _) = throttle();
         let many = i64::MAX - 1;
-        assert_eq!(answer(&throttle, (many, i64::MAX, 1, 1))[..2], [0, i64::MAX]);
+        assert_eq!(
+            answer(&throttle, (many, i64::MAX, 1, 1))[..2],
+            [0, i64::MAX]
+        );
         assert_eq!(answer(&throttle, (many, i64::MAX, 1, i64::MAX))[0], 1);
         let (throttle, _) = self::throttle();
-        assert_eq!(answer(&throttle, (100_000, 1_000_000, 1, 100_001))[..3], [0, 100_001, 0]);
+        assert_eq!(
+            answer(&throttle, (100_000, 1_000_000, 1, 100_001))[..3],
+            [0, 100_001, 0]
+        );
     }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 /// The number of cells of a counter. With more threads than cells, some threads share a cell.
 pub(super) const CELLS: usize = 16;
 /// The upper bounds of a histogram's buckets, in microseconds.
-const BOUNDS: [u64; 12] =
-    [10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000];
+const BOUNDS: [u64; 12] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 100_000, 1_000_000,
+];
 
 /// A counter that never decreases and is cheap to increment from any thread.
 #[derive(Debug, Default)]
@@ -74,7 +75,10 @@ impl Histogram {
     #[inline]
     pub fn record(&self, took: Duration) {
         let micros = took.as_micros() as u64;
-        let bucket = BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS.len());
+        let bucket = BOUNDS
+            .iter()
+            .position(|bound| micros <= *bound)
+            .unwrap_or(BOUNDS.len());
         self.buckets[bucket].increment();
         self.nanos.add(took.as_nanos() as u64);
     }
@@ -85,7 +89,11 @@ impl Histogram {
             *sum += bucket.get();
             Some(*sum)
         });
-        BOUNDS.iter().map(|micros| *micros as f64 / 1e6).chain([f64::INFINITY]).zip(counts)
+        BOUNDS
+            .iter()
+            .map(|micros| *micros as f64 / 1e6)
+            .chain([f64::INFINITY])
+            .zip(counts)
     }
 
     /// Returns the sum of all durations in seconds.
@@ -103,7 +111,10 @@ pub(super) struct CountsByName<const N: usize> {
 
 impl<const N: usize> Default for CountsByName<N> {
     fn default() -> Self {
-        Self { known: std::array::from_fn(|_| Counter::default()), other: Counter::default() }
+        Self {
+            known: std::array::from_fn(|_| Counter::default()),
+            other: Counter::default(),
+        }
     }
 }
 
@@ -111,13 +122,17 @@ impl<const N: usize> CountsByName<N> {
     /// Counts an occurrence of the name `seen`.
     pub(super) fn count<T: PartialEq>(&self, names: &[T; N], seen: &T) {
         let place = names.iter().position(|known| known == seen);
-        place.map_or(&self.other, |place| &self.known[place]).increment();
+        place
+            .map_or(&self.other, |place| &self.known[place])
+            .increment();
     }
 
     /// Returns the names that were counted, with their counts.
     pub(super) fn seen<T: ToString>(&self, names: &[T; N]) -> Vec<(String, f64)> {
-        let known =
-            names.iter().zip(&self.known).map(|(name, counter)| (name.to_string(), counter));
+        let known = names
+            .iter()
+            .zip(&self.known)
+            .map(|(name, counter)| (name.to_string(), counter));
         let all = known.chain([("other".to_owned(), &self.other)]);
         let all = all.map(|(name, counter)| (name, counter.get() as f64));
         all.filter(|(_, count)| *count > 0.0).collect()

@@ -11,7 +11,10 @@ use super::counter::Histogram;
 pub type Labels = Vec<(&'static str, String)>;
 
 fn borrowed(labels: &Labels) -> Vec<(&str, &str)> {
-    labels.iter().map(|(name, value)| (*name, &**value)).collect()
+    labels
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect()
 }
 
 /// A metric family: a metric's name, its help text and its values.
@@ -37,7 +40,11 @@ impl Family {
     /// Sets several values, each with its labels.
     pub fn with_labels(self, values: impl IntoIterator<Item = (Labels, f64)>) -> Self {
         let values = values.into_iter();
-        self.with(values.map(|(labels, value)| metric(&borrowed(&labels), value)).collect())
+        self.with(
+            values
+                .map(|(labels, value)| metric(&borrowed(&labels), value))
+                .collect(),
+        )
     }
 
     /// Creates a histogram metric with the buckets and the sum of `taken`.
@@ -63,7 +70,11 @@ impl Family {
         values: impl IntoIterator<Item = (L, f64)>,
     ) -> Self {
         let values = values.into_iter();
-        self.with(values.map(|(name, value)| metric(&[(label, name.as_ref())], value)).collect())
+        self.with(
+            values
+                .map(|(name, value)| metric(&[(label, name.as_ref())], value))
+                .collect(),
+        )
     }
 
     fn with(mut self, mut values: Vec<Metric>) -> Self {
@@ -107,8 +118,16 @@ fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
 }
 
 fn histogram(name: &str, help: &str, labels: &[(&str, &str)], taken: &Histogram) -> MetricFamily {
-    let buckets = Buckets { cumulative: taken.cumulative().collect(), sum: taken.seconds() };
-    family(name, help, MetricType::HISTOGRAM, vec![buckets.metric(labels)])
+    let buckets = Buckets {
+        cumulative: taken.cumulative().collect(),
+        sum: taken.seconds(),
+    };
+    family(
+        name,
+        help,
+        MetricType::HISTOGRAM,
+        vec![buckets.metric(labels)],
+    )
 }
 
 /// The value of a histogram metric.
@@ -127,12 +146,18 @@ impl Buckets {
             Some(*total)
         });
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);
-        Self { cumulative: bounds.zip(counts).collect(), sum }
+        Self {
+            cumulative: bounds.zip(counts).collect(),
+            sum,
+        }
     }
 
     fn metric(&self, labels: &[(&str, &str)]) -> Metric {
         let mut value = HistogramValue::default();
-        let buckets = self.cumulative.iter().filter(|(bound, _)| bound.is_finite());
+        let buckets = self
+            .cumulative
+            .iter()
+            .filter(|(bound, _)| bound.is_finite());
         let buckets = buckets.map(|(bound, count)| {
             let mut bucket = Bucket::default();
             bucket.set_upper_bound(*bound);

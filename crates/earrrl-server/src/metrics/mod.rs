@@ -18,17 +18,26 @@ use counter::CountsByName;
 use outcomes::OUTCOMES;
 
 /// The HTTP statuses that have counters of their own; all other statuses share one counter.
-const STATUSES: [u16; 15] =
-    [200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 503];
+const STATUSES: [u16; 15] = [
+    200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 431, 503,
+];
 /// The codes of RESP errors that have counters of their own.
-const CODES: [&str; 6] = ["ERR", "EXECABORT", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"];
+const CODES: [&str; 6] = [
+    "ERR",
+    "EXECABORT",
+    "NOAUTH",
+    "NOPERM",
+    "NOPROTO",
+    "WRONGPASS",
+];
 
 /// The results of reading the heads of the PROXY protocol.
 const PROXY_HEADS: [&str; 6] = ["client", "local", "untrusted", "invalid", "late", "closed"];
 
 /// The numbers of the gRPC status codes, as labels.
-const GRPC_CODES: [&str; 17] =
-    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
+const GRPC_CODES: [&str; 17] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+];
 
 /// The counters of a server.
 #[derive(Debug, Default)]
@@ -77,7 +86,8 @@ impl Metrics {
     /// Counts a gRPC response by its status code.
     #[inline]
     pub fn count_grpc(&self, code: &[u8]) {
-        self.grpc_responses.count(&GRPC_CODES.map(str::as_bytes), &code);
+        self.grpc_responses
+            .count(&GRPC_CODES.map(str::as_bytes), &code);
     }
 
     /// Counts an error reply over RESP by its code.
@@ -95,9 +105,13 @@ impl Metrics {
         let counters = self.counters().into_iter();
         let counters = counters
             .map(|(name, help, counter)| Family::counter(name, help).value(counter.get() as f64));
-        let own = counters.chain(self.by_label()).chain(self.times()).chain(families);
+        let own = counters
+            .chain(self.by_label())
+            .chain(self.times())
+            .chain(families);
         let all = own.chain(process::families()).map(|family| family.0);
-        all.filter(|family| !family.get_metric().is_empty()).collect()
+        all.filter(|family| !family.get_metric().is_empty())
+            .collect()
     }
 
     /// Writes families in the Prometheus text format. The encoder fails on a family without values.
@@ -128,10 +142,16 @@ impl Metrics {
                 .labelled("code", errors),
             Family::counter("earrrl_http_responses_total", "HTTP answers by status.")
                 .labelled("status", responses),
-            Family::counter("earrrl_grpc_responses_total", "gRPC answers by the code's number.")
-                .labelled("code", calls),
-            Family::counter("earrrl_proxy_heads_total", "PROXY protocol heads by result.")
-                .labelled("result", heads),
+            Family::counter(
+                "earrrl_grpc_responses_total",
+                "gRPC answers by the code's number.",
+            )
+            .labelled("code", calls),
+            Family::counter(
+                "earrrl_proxy_heads_total",
+                "PROXY protocol heads by result.",
+            )
+            .labelled("result", heads),
             Family::gauge("earrrl_build_info", "The version.").labelled("version", version),
         ]
     }
@@ -146,15 +166,22 @@ impl Metrics {
                 &http,
                 &self.http_request,
             ),
-            Family::histogram("earrrl_resp_batch_seconds", resp, &Vec::new(), &self.resp_batch),
+            Family::histogram(
+                "earrrl_resp_batch_seconds",
+                resp,
+                &Vec::new(),
+                &self.resp_batch,
+            ),
         ]
     }
 
     fn decisions(&self) -> Vec<(Labels, f64)> {
         let of = |rule: &str, outcomes: &RuleOutcomes| {
             OUTCOMES.map(|outcome| {
-                let labels =
-                    vec![("rule", rule.to_owned()), ("outcome", outcome.name().to_owned())];
+                let labels = vec![
+                    ("rule", rule.to_owned()),
+                    ("outcome", outcome.name().to_owned()),
+                ];
                 (labels, outcomes.get(outcome) as f64)
             })
         };
@@ -187,15 +214,43 @@ impl Metrics {
             proxy_heads: _,
         } = self;
         [
-            ("earrrl_resp_requests_total", "RESP requests.", resp_requests),
-            ("earrrl_unmatched_total", "Requests that no rule matched.", unmatched),
-            ("earrrl_malformed_requests_total", "Malformed requests.", malformed),
+            (
+                "earrrl_resp_requests_total",
+                "RESP requests.",
+                resp_requests,
+            ),
+            (
+                "earrrl_unmatched_total",
+                "Requests that no rule matched.",
+                unmatched,
+            ),
+            (
+                "earrrl_malformed_requests_total",
+                "Malformed requests.",
+                malformed,
+            ),
             ("earrrl_failed_logins_total", "Wrong tokens.", failed_logins),
-            ("earrrl_connections_accepted_total", "Connections accepted.", accepted),
-            ("earrrl_connections_refused_total", "Connections over a limit.", refused),
-            ("earrrl_connections_shed_total", "Connections closed for slowness or memory.", shed),
+            (
+                "earrrl_connections_accepted_total",
+                "Connections accepted.",
+                accepted,
+            ),
+            (
+                "earrrl_connections_refused_total",
+                "Connections over a limit.",
+                refused,
+            ),
+            (
+                "earrrl_connections_shed_total",
+                "Connections closed for slowness or memory.",
+                shed,
+            ),
             ("earrrl_reloads_total", "Reloads that took effect.", reloads),
-            ("earrrl_reload_failures_total", "Reloads refused.", failed_reloads),
+            (
+                "earrrl_reload_failures_total",
+                "Reloads refused.",
+                failed_reloads,
+            ),
         ]
     }
 }
@@ -219,8 +274,9 @@ mod tests {
         metrics.count_status(429);
         metrics.count_status(599);
         metrics.count_error("NOAUTH");
-        let text =
-            metrics.families(vec![Family::gauge("earrrl_connections", "Connections.").value(3.0)]);
+        let text = metrics.families(vec![
+            Family::gauge("earrrl_connections", "Connections.").value(3.0),
+        ]);
         let text = String::from_utf8(Metrics::render(&text)).unwrap();
         for line in [
             "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
@@ -234,7 +290,11 @@ mod tests {
             "earrrl_http_responses_total{status=\"other\"} 1",
             "earrrl_resp_errors_total{code=\"NOAUTH\"} 1",
             "# TYPE earrrl_decisions_total counter",
-            concat!("earrrl_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            concat!(
+                "earrrl_build_info{version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            ),
             "earrrl_connections 3",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");

@@ -51,7 +51,12 @@ impl RuleOutcomes {
     /// Returns the number of requests with this outcome.
     pub fn get(&self, outcome: Outcome) -> u64 {
         let place = OUTCOMES.iter().position(|known| *known == outcome);
-        place.map_or(0, |place| self.cells.iter().map(|cell| cell.0[place].load(Relaxed)).sum())
+        place.map_or(0, |place| {
+            self.cells
+                .iter()
+                .map(|cell| cell.0[place].load(Relaxed))
+                .sum()
+        })
     }
 
     /// Returns the number of requests with any outcome.
@@ -62,7 +67,10 @@ impl RuleOutcomes {
     /// Logs a request that would have been denied if its rule were not a dry run. At most one
     /// request a second is logged, while the counters include all of them.
     pub fn log_observed(&self, rule: &str, key: &[u8]) {
-        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let second = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
         if self.logged.swap(second, Relaxed) != second {
             let observed = self.get(Outcome::Observe);
             // A key may be a credential, such as a header's value: it is logged at debug level
@@ -99,7 +107,10 @@ impl Outcomes {
 
     /// Returns the name of each rule with its counters.
     pub(super) fn each(&self) -> Vec<(String, Arc<RuleOutcomes>)> {
-        self.lock().iter().map(|(name, rule)| (name.clone(), Arc::clone(rule))).collect()
+        self.lock()
+            .iter()
+            .map(|(name, rule)| (name.clone(), Arc::clone(rule)))
+            .collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<RuleOutcomes>>> {

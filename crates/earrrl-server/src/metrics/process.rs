@@ -11,12 +11,24 @@ use super::family::Family;
 /// Returns the metrics of this process; metrics that the operating system does not offer are left
 /// out.
 pub(super) fn families() -> Vec<Family> {
-    let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|text| Stat::parse(&text));
-    let descriptors = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as f64);
+    let stat = fs::read_to_string("/proc/self/stat")
+        .ok()
+        .and_then(|text| Stat::parse(&text));
+    let descriptors = fs::read_dir("/proc/self/fd")
+        .ok()
+        .map(|entries| entries.count() as f64);
     let most = getrlimit(Resource::Nofile).current.map(|most| most as f64);
     let gauges = [
-        ("process_open_fds", "Number of open file descriptors.", descriptors),
-        ("process_max_fds", "Maximum number of open file descriptors.", most),
+        (
+            "process_open_fds",
+            "Number of open file descriptors.",
+            descriptors,
+        ),
+        (
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            most,
+        ),
     ];
     let gauges = gauges.into_iter().filter_map(|(name, help, value)| {
         value.map(|value| Family::gauge(name, help).value(value))
@@ -54,13 +66,21 @@ impl Stat {
     fn families(&self) -> Vec<Family> {
         let ticks = clock_ticks_per_second() as f64;
         let gauges = [
-            ("process_virtual_memory_bytes", "Virtual memory size in bytes.", self.virtual_bytes),
+            (
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+                self.virtual_bytes,
+            ),
             (
                 "process_resident_memory_bytes",
                 "Resident memory size in bytes.",
                 self.resident_pages * page_size() as f64,
             ),
-            ("process_threads", "Number of OS threads in the process.", self.threads),
+            (
+                "process_threads",
+                "Number of OS threads in the process.",
+                self.threads,
+            ),
         ];
         let help = "Start time of the process since unix epoch in seconds.";
         let start = boot_time().map(|boot| boot.as_secs_f64() + self.start_ticks / ticks);
@@ -103,7 +123,10 @@ mod tests {
 
     #[test]
     fn this_process_has_all_of_them() {
-        let names: Vec<_> = families().iter().map(|family| family.0.name().to_owned()).collect();
+        let names: Vec<_> = families()
+            .iter()
+            .map(|family| family.0.name().to_owned())
+            .collect();
         let expected = [
             "process_open_fds",
             "process_max_fds",

@@ -74,8 +74,13 @@ fn before_line_end(path: &[u8]) -> Option<&[u8]> {
 /// ends are dropped, and however many slashes there are, an authority follows them: `///host/login` is
 /// `/login`.
 fn url_paths(target: &[u8]) -> Vec<Vec<u8>> {
-    let kept = target.iter().copied().filter(|byte| !b"\t\n\r".contains(byte));
-    let url: Vec<u8> = kept.map(|byte| if byte == b'\\' { b'/' } else { byte }).collect();
+    let kept = target
+        .iter()
+        .copied()
+        .filter(|byte| !b"\t\n\r".contains(byte));
+    let url: Vec<u8> = kept
+        .map(|byte| if byte == b'\\' { b'/' } else { byte })
+        .collect();
     let url = url.trim_ascii();
     let scheme = scheme_end(url);
     let rest = &url[scheme.unwrap_or(0)..];
@@ -110,7 +115,9 @@ fn scheme_end(url: &[u8]) -> Option<usize> {
 fn script_end(path: &[u8]) -> Option<usize> {
     let mut slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     let end = slashes.find(|(at, _)| {
-        path[..*at].last_chunk::<4>().is_some_and(|end| end.eq_ignore_ascii_case(b".php"))
+        path[..*at]
+            .last_chunk::<4>()
+            .is_some_and(|end| end.eq_ignore_ascii_case(b".php"))
     });
     end.map(|(at, _)| at)
 }

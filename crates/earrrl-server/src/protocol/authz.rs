@@ -56,25 +56,39 @@ pub(super) async fn decide<'a, T>(
     then: impl FnOnce(Verdict, &Answer<'_>) -> T,
 ) -> T {
     let rules = server.service.rules();
-    if let Some(header) = rules.single_headers.iter().find(|header| differ(&lines(header))) {
+    if let Some(header) = rules
+        .single_headers
+        .iter()
+        .find(|header| differ(&lines(header)))
+    {
         let why =
             format!("{header}: several values; want one, since it decides which limit counts");
         return then(refuse(rules.deny_status, &why), &Answer::default());
     }
     if server.service.hints.awaits_proxy()
-        && let Some(proxy) = asked.peer.filter(|peer| is_overlooked(*peer, &rules, &lines))
+        && let Some(proxy) = asked
+            .peer
+            .filter(|peer| is_overlooked(*peer, &rules, &lines))
     {
         server.service.hints.overlooked_proxy(proxy);
     }
     let attributes = attributes(&rules, asked, &lines);
-    let manner = Manner { mode: Mode::Check, available: true };
-    let answer = server.service.ask_matching_before(&rules, &attributes, manner, deadline).await;
+    let manner = Manner {
+        mode: Mode::Check,
+        available: true,
+    };
+    let answer = server
+        .service
+        .ask_matching_before(&rules, &attributes, manner, deadline)
+        .await;
     let mut verdict = verdict(server, rules.deny_status, &answer);
     let is_grpc = |kind: &Cow<'_, [u8]>| kind.starts_with(b"application/grpc");
     if verdict.status() != StatusCode::OK && lines("content-type").first().is_some_and(is_grpc) {
         // Without this header Envoy would report UNAVAILABLE to a gRPC client, and clients retry
         // that status at once. Status 8 is RESOURCE_EXHAUSTED.
-        verdict.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("8"));
+        verdict
+            .headers_mut()
+            .insert(GRPC_STATUS, HeaderValue::from_static("8"));
     }
     then(verdict, &answer)
 }
@@ -112,12 +126,20 @@ fn attributes<'r, 'a: 'r>(
         ("host", asked.host),
         ("proto", asked.proto),
     ];
-    let known = known.into_iter().filter_map(|(name, value)| Some((name.into(), value?)));
+    let known = known
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into(), value?)));
     let client_header = rules.reading.client_address.header();
     let named = rules.headers.iter().flat_map(|attribute| {
         let name = attribute.strip_prefix("header:").unwrap_or(attribute);
-        let lines = if name == client_header { joined(lines(name)) } else { lines(name) };
-        lines.into_iter().map(|line| (Cow::from(attribute.as_str()), line))
+        let lines = if name == client_header {
+            joined(lines(name))
+        } else {
+            lines(name)
+        };
+        lines
+            .into_iter()
+            .map(|line| (Cow::from(attribute.as_str()), line))
     });
     Attributes::new(known.chain(named), &rules.reading)
 }
@@ -125,14 +147,19 @@ fn attributes<'r, 'a: 'r>(
 /// Returns the verdict on a request, and counts it if it passes although a rule gave no verdict.
 fn verdict(server: &Server, deny_status: u16, answer: &Answer<'_>) -> Verdict {
     match &answer.unjudged {
-        Some(unjudged) if answer.is_denied_by_error() => {
-            refuse(deny_status, &format!("rule {}: no verdict", unjudged.rule.name))
-        }
+        Some(unjudged) if answer.is_denied_by_error() => refuse(
+            deny_status,
+            &format!("rule {}: no verdict", unjudged.rule.name),
+        ),
         unjudged => {
             if let (Some(unjudged), false) = (unjudged, answer.is_over()) {
                 server.service.metrics.unjudged.count(unjudged.reason);
             }
-            response::authorize(answer, status(deny_status), server.config.x_ratelimit_headers)
+            response::authorize(
+                answer,
+                status(deny_status),
+                server.config.x_ratelimit_headers,
+            )
         }
     }
 }
@@ -152,8 +179,12 @@ pub(super) fn refuse(deny_status: u16, why: &str) -> Verdict {
     let status = status(deny_status);
     let mut verdict = Verdict::new(Problem::new(status, why).to_json().to_string().into_bytes());
     *verdict.status_mut() = status;
-    verdict.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
-    verdict.headers_mut().insert(ACTION, HeaderValue::from_static(Outcome::Deny.name()));
+    verdict
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    verdict
+        .headers_mut()
+        .insert(ACTION, HeaderValue::from_static(Outcome::Deny.name()));
     verdict
 }
 

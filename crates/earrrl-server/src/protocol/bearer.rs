@@ -38,7 +38,9 @@ impl TokenRefused {
 /// Returns the access that a request's token grants. Counts wrong tokens as failed logins.
 pub(super) fn access(server: &Server, headers: &HeaderMap) -> Result<Access, TokenRefused> {
     let tokens = server.tokens();
-    let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let bearer = headers
+        .get(header::AUTHORIZATION)
+        .map(HeaderValue::as_bytes);
     let bearer = bearer
         .and_then(|value| value.split_at_checked(7))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));

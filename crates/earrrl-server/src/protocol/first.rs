@@ -31,7 +31,11 @@ impl Rewound {
 
     /// Wraps a connection from which `first` was read.
     pub(super) fn again(stream: Stream, first: Vec<u8>) -> Self {
-        Self { stream, first, consumed: 0 }
+        Self {
+            stream,
+            first,
+            consumed: 0,
+        }
     }
 
     /// Reads until the bytes show if the client speaks HTTP/2, and returns true if it does.
@@ -44,7 +48,12 @@ impl Rewound {
         }
         loop {
             let missing = (PREFACE.len() - self.first.len()) as u64;
-            if (&mut self.stream).take(missing).read_buf(&mut self.first).await? == 0 {
+            if (&mut self.stream)
+                .take(missing)
+                .read_buf(&mut self.first)
+                .await?
+                == 0
+            {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if !connection.is_busy() {

@@ -21,7 +21,11 @@ impl SecondsText {
         // The leading digit 1 preserves the zeros that the fraction begins with. The decimal point
         // then replaces this digit.
         let fraction = integer.format(1_000_000_000 + nanos).as_bytes();
-        let zeros = fraction.iter().rev().take_while(|&&digit| digit == b'0').count();
+        let zeros = fraction
+            .iter()
+            .rev()
+            .take_while(|&&digit| digit == b'0')
+            .count();
         self.0[point..point + fraction.len()].copy_from_slice(fraction);
         self.0[point] = b'.';
         &self.0[..point + fraction.len() - zeros]

@@ -52,7 +52,10 @@ async fn survive(error: &io::Error) {
     const EMFILE: i32 = 24;
     const ENOBUFS: i32 = 105;
     const ENOMEM: i32 = 12;
-    if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) {
+    if matches!(
+        error.raw_os_error(),
+        Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)
+    ) {
         tracing::warn!(%error, "can't accept now; connections wait");
         tokio::time::sleep(EXHAUSTED_PAUSE).await;
     }

@@ -16,7 +16,11 @@ pub(super) struct Again {
 impl Again {
     /// Records the result of an attempt, and starts the pause before the next one.
     pub(super) fn attempted(&mut self, succeeded: bool) {
-        self.pause = if succeeded { 0 } else { (2 * self.pause).clamp(1, LONGEST) };
+        self.pause = if succeeded {
+            0
+        } else {
+            (2 * self.pause).clamp(1, LONGEST)
+        };
         self.left = self.pause;
     }
 

@@ -22,7 +22,13 @@ pub(super) async fn receive(
 ) -> Option<IpAddr> {
     let metrics = &server.service.metrics;
     let balancer = stream.peer()?;
-    if !server.service.rules().reading.client_address.trusts(balancer) {
+    if !server
+        .service
+        .rules()
+        .reading
+        .client_address
+        .trusts(balancer)
+    {
         metrics.count_proxy_head("untrusted");
         tracing::debug!(%balancer, "not in trusted_proxies: its connection is closed");
         return None;

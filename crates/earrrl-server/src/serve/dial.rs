@@ -37,7 +37,11 @@ impl Dial {
         let name =
             ServerName::try_from(host.to_owned()).map_err(|error| format!("{host}: {error}"))?;
         let connector = TlsConnector::from(Arc::new(config(tls, alpn)?));
-        Ok(Self { address: address.to_owned(), name, connector })
+        Ok(Self {
+            address: address.to_owned(),
+            name,
+            connector,
+        })
     }
 
     /// Opens a connection.
@@ -66,7 +70,9 @@ pub async fn channel(
         .connect_timeout(Duration::from_secs(5))
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_while_idle(true);
-    let Some(tls) = tls else { return Ok(endpoint.connect().await?) };
+    let Some(tls) = tls else {
+        return Ok(endpoint.connect().await?);
+    };
     let dial = Arc::new(Dial::new(address, tls, b"h2")?);
     let connector = service_fn(move |_: Uri| {
         let dial = Arc::clone(&dial);
@@ -78,7 +84,10 @@ pub async fn channel(
 /// Returns the texts of an error and of its causes in one line.
 pub fn why(error: &(dyn Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn config(tls: &PlaneTls, alpn: &[u8]) -> Result<ClientConfig, String> {
@@ -86,7 +95,9 @@ fn config(tls: &PlaneTls, alpn: &[u8]) -> Result<ClientConfig, String> {
     match &tls.ca {
         Some(file) => {
             for certificate in certificates(file)? {
-                roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| format!("{}: {error}", file.display()))?;
             }
         }
         None => {

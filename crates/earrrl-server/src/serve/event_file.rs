@@ -35,7 +35,9 @@ pub(super) async fn append_forever(server: Arc<Server>, path: PathBuf) {
             let result = file.append();
             (file, result)
         });
-        let Ok((back, result)) = written.await else { return };
+        let Ok((back, result)) = written.await else {
+            return;
+        };
         file = back;
         file.note(result.err());
     }
@@ -56,7 +58,14 @@ struct EventFile {
 
 impl EventFile {
     fn new(path: PathBuf) -> Self {
-        Self { path, file: None, waiting: String::new(), written: 0, length: 0, has_failed: false }
+        Self {
+            path,
+            file: None,
+            waiting: String::new(),
+            written: 0,
+            length: 0,
+            has_failed: false,
+        }
     }
 
     /// Appends the lines that wait.
@@ -64,13 +73,17 @@ impl EventFile {
         self.open()?;
         let result = self.write();
         let part = self.file.as_ref().filter(|_| self.written > 0);
-        self.length = part.and_then(|file| file.metadata().ok()).map_or(0, |known| known.len());
+        self.length = part
+            .and_then(|file| file.metadata().ok())
+            .map_or(0, |known| known.len());
         result
     }
 
     /// Writes the lines that wait. After an error, the file may end with a part of a line.
     fn write(&mut self) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Err(ErrorKind::NotFound.into()) };
+        let Some(file) = &mut self.file else {
+            return Err(ErrorKind::NotFound.into());
+        };
         while let rest @ [_, ..] = &self.waiting.as_bytes()[self.written..] {
             match file.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),

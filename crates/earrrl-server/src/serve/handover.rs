@@ -67,7 +67,10 @@ fn assign(names: &str, count: usize) -> io::Result<Vec<Protocol>> {
         0 => Protocol::ALL.into_iter().take(count).collect(),
         _ => found,
     };
-    let distinct = wanted.iter().enumerate().all(|(place, one)| !wanted[..place].contains(one));
+    let distinct = wanted
+        .iter()
+        .enumerate()
+        .all(|(place, one)| !wanted[..place].contains(one));
     if wanted.len() == count && distinct {
         return Ok(wanted);
     }

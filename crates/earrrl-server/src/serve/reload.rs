@@ -36,7 +36,9 @@ pub(super) async fn reload_forever(
     source: Option<ConfigSource>,
     mut hangup: Signal,
 ) {
-    let Some(mut source) = source else { return warn_forever(hangup).await };
+    let Some(mut source) = source else {
+        return warn_forever(hangup).await;
+    };
     let (mut seconds, mut again) = (each_second(), Again::default());
     let mut stamps = Stamps::new(&all_files(&source.paths));
     loop {
@@ -60,7 +62,9 @@ pub(super) async fn reload_forever(
             let succeeded = reload(&server, (source.load)(), asked);
             (source, succeeded)
         });
-        let Ok((back, succeeded)) = ended(reloading).await else { return };
+        let Ok((back, succeeded)) = ended(reloading).await else {
+            return;
+        };
         source = back;
         again.attempted(succeeded);
     }
@@ -98,10 +102,16 @@ fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
 /// retry of a refused reload, and the same error is not logged again.
 fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> bool {
     let config = config.map_err(|error| error.to_string());
-    let needs_restart = config.as_ref().is_ok_and(|config| needs_restart(server, config));
+    let needs_restart = config
+        .as_ref()
+        .is_ok_and(|config| needs_restart(server, config));
     let limits_nothing = config.as_ref().is_ok_and(Config::limits_nothing);
     let cautions = config.as_ref().map(Config::cautions).unwrap_or_default();
-    let reloaded = if asked { server.reload(config).into() } else { server.reload_again(config) };
+    let reloaded = if asked {
+        server.reload(config).into()
+    } else {
+        server.reload_again(config)
+    };
     if needs_restart && reloaded != Reloaded::RefusedAsBefore {
         tracing::warn!("[server] has changed; that takes effect at the next start only");
     }
@@ -128,12 +138,17 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
 /// only new tokens.
 fn needs_restart(server: &Server, config: &Config) -> bool {
     let tokens = server.config.tokens.clone();
-    (ServerConfig { tokens, ..config.server.clone() }) != server.config
+    (ServerConfig {
+        tokens,
+        ..config.server.clone()
+    }) != server.config
 }
 
 /// Reloads the TLS certificates whenever their files have changed, until the server ends.
 pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
-    let Some(tls) = &server.tls else { return pending().await };
+    let Some(tls) = &server.tls else {
+        return pending().await;
+    };
     let files = tls.files();
     let (mut stamps, mut again) = (Stamps::new(&files), Again::default());
     let (mut seconds, mut logged) = (each_second(), None);
@@ -148,7 +163,9 @@ pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
             let read = (changed || due).then(|| reading.tls.as_ref().map(Tls::reload));
             (stamps, changed, read.flatten())
         });
-        let Ok((back, changed, read)) = read.await else { return };
+        let Ok((back, changed, read)) = read.await else {
+            return;
+        };
         stamps = back;
         let Some(read) = read else { continue };
         let error = read.err();

@@ -88,7 +88,11 @@ impl Signals {
     /// Returns the system's error if the signals cannot be caught.
     pub fn catch(hangup: Signal) -> io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
-        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())?, hangup })
+        Ok(Self {
+            terminate,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup,
+        })
     }
 }
 
@@ -136,12 +140,14 @@ impl Running {
         for protocol in Protocol::ALL {
             let address = config.server.address(protocol);
             let (opened, name) = match (handed.take(protocol), address) {
-                (Some(handed), _) => {
-                    (Listener::take_over(handed), "the socket handed over".to_owned())
-                }
-                (None, Some(address)) => {
-                    (Listener::open(address, config.server.socket_mode), address.to_string())
-                }
+                (Some(handed), _) => (
+                    Listener::take_over(handed),
+                    "the socket handed over".to_owned(),
+                ),
+                (None, Some(address)) => (
+                    Listener::open(address, config.server.socket_mode),
+                    address.to_string(),
+                ),
                 (None, None) => continue,
             };
             let taken = || config.server.others_at(protocol);
@@ -168,12 +174,22 @@ impl Running {
             .map_err(|error| StartError(format!("can't start a thread: {error}")))?;
         let control_plane = config.envoy.control_plane.clone();
         let tasks = JoinSet::new();
-        Ok(Self { server, services, control_plane, listeners, workers, tasks })
+        Ok(Self {
+            server,
+            services,
+            control_plane,
+            listeners,
+            workers,
+            tasks,
+        })
     }
 
     /// Returns the address at which a protocol is served; `None` if it is not served.
     pub fn address(&self, protocol: Protocol) -> Option<&ListenAddress> {
-        let (.., address) = self.listeners.iter().find(|(known, ..)| *known == protocol)?;
+        let (.., address) = self
+            .listeners
+            .iter()
+            .find(|(known, ..)| *known == protocol)?;
         Some(address)
     }
 
@@ -187,8 +203,13 @@ impl Running {
         signals: Signals,
         source: Option<ConfigSource>,
     ) -> Result<(), Ended> {
-        let Signals { mut terminate, mut interrupt, hangup } = signals;
-        self.tasks.spawn(reload_forever(Arc::clone(&self.server), source, hangup));
+        let Signals {
+            mut terminate,
+            mut interrupt,
+            hangup,
+        } = signals;
+        self.tasks
+            .spawn(reload_forever(Arc::clone(&self.server), source, hangup));
         let asked = Arc::new(Semaphore::new(0));
         let asking = Arc::clone(&asked);
         tokio::spawn(async move {
@@ -219,7 +240,15 @@ impl Running {
         stop: impl Future<Output = ()>,
         hurry: impl Future<Output = ()>,
     ) -> Result<(), Ended> {
-        let Self { server, services, control_plane, listeners, workers, mut tasks, .. } = self;
+        let Self {
+            server,
+            services,
+            control_plane,
+            listeners,
+            workers,
+            mut tasks,
+            ..
+        } = self;
         if let Some(plane) = control_plane {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
         }
@@ -239,8 +268,17 @@ impl Running {
         let workers = Arc::new(workers);
         for (protocol, listener, _) in listeners {
             // The listener for health checks is kept until the end of the shutdown.
-            let until = if protocol == Protocol::Admin { &mut ticking } else { &mut tasks };
-            until.spawn(accept_all(protocol, listener, Arc::clone(&server), Arc::clone(&workers)));
+            let until = if protocol == Protocol::Admin {
+                &mut ticking
+            } else {
+                &mut tasks
+            };
+            until.spawn(accept_all(
+                protocol,
+                listener,
+                Arc::clone(&server),
+                Arc::clone(&workers),
+            ));
         }
         let result = tokio::select! {
             () = stop => Ok(()),
@@ -273,7 +311,10 @@ async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
     server.connections.stop();
     let patience = Duration::from_secs(server.config.shutdown_timeout.into());
     if timeout(patience, server.connections.gone()).await.is_err() {
-        tracing::warn!(connections = server.connections.len(), "still open; closing them");
+        tracing::warn!(
+            connections = server.connections.len(),
+            "still open; closing them"
+        );
     }
     server.service.engine().flush(FLUSH_TIMEOUT).await;
 }
@@ -317,7 +358,13 @@ fn start_workers(server: &Arc<Server>, services: &Services) -> io::Result<Worker
     };
     let server = Arc::clone(server);
     Workers::start(threads, move |protocol, stream, connection| {
-        serve_one(protocol, stream, connection, Arc::clone(&server), routers.clone())
+        serve_one(
+            protocol,
+            stream,
+            connection,
+            Arc::clone(&server),
+            routers.clone(),
+        )
     })
 }
 
@@ -330,7 +377,9 @@ async fn serve_one(
 ) {
     // The future is boxed, so that an open connection reserves no space for its beginning.
     let opening = Box::pin(open(protocol, stream, connection, Arc::clone(&server)));
-    let Some((stream, connection, peer)) = opening.await else { return };
+    let Some((stream, connection, peer)) = opening.await else {
+        return;
+    };
     let (router, asks) = match (protocol, connection.kind()) {
         (Protocol::Grpc, _) => {
             let serving = grpc::serve::serve(stream, connection, server, routers.services);
@@ -348,7 +397,10 @@ async fn serve_one(
     };
     // The future is boxed, so that a connection of either protocol does not reserve the size of the
     // larger one.
-    Box::pin(http::serve::serve(stream, peer, connection, server, router, asks)).await;
+    Box::pin(http::serve::serve(
+        stream, peer, connection, server, router, asks,
+    ))
+    .await;
 }
 
 /// Reads the head that a load balancer sends first and performs the TLS handshake, as far as the
@@ -389,7 +441,11 @@ async fn accept_all(
     let metrics = &server.service.metrics;
     let pass_on = |socket, connection| {
         metrics.accepted.increment();
-        workers.serve(Accepted { protocol, socket, connection });
+        workers.serve(Accepted {
+            protocol,
+            socket,
+            connection,
+        });
     };
     let speaks_tls = server.tls.as_ref().is_some_and(|tls| tls.covers(protocol));
     let refuse = |socket: &Socket, refused| {
@@ -427,7 +483,9 @@ async fn tick_forever(server: Arc<Server>) {
         seconds_to_tidy = seconds_to_tidy.checked_sub(1).unwrap_or(TIDY_EVERY);
         if seconds_to_tidy == 0 {
             let server = Arc::clone(&server);
-            drop(tokio::task::spawn_blocking(move || server.service.engine().tidy()));
+            drop(tokio::task::spawn_blocking(move || {
+                server.service.engine().tidy()
+            }));
         }
     }
 }

@@ -63,7 +63,10 @@ impl Listener {
                 let file = SocketFile::of(path)?;
                 fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
                 socket.listen(BACKLOG)?;
-                Ok(Self::Unix(UnixListener::from_std(socket.into())?, Some(file)))
+                Ok(Self::Unix(
+                    UnixListener::from_std(socket.into())?,
+                    Some(file),
+                ))
             }
         }
     }
@@ -94,7 +97,9 @@ impl Listener {
             Self::Tcp(listener) => Ok(ListenAddress::Tcp(listener.local_addr()?)),
             Self::Unix(listener, _) => {
                 let address = listener.local_addr()?;
-                Ok(ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned()))
+                Ok(ListenAddress::Unix(
+                    address.as_pathname().unwrap_or(Path::new("")).to_owned(),
+                ))
             }
         }
     }
@@ -130,7 +135,9 @@ fn new_socket(domain: Domain) -> io::Result<socket2::Socket> {
 /// Removes the socket file that a killed server left behind. A socket on which a process listens
 /// stays, and so does a file that is not a socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
     if !metadata.file_type().is_socket() {
         let why = "there is a file that is no socket";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
@@ -177,7 +184,10 @@ impl SocketFile {
         // The path is made absolute, since the current folder may be another one when the file is
         // removed.
         let path = std::path::absolute(path)?;
-        Ok(Self { path, identity: (metadata.dev(), metadata.ino()) })
+        Ok(Self {
+            path,
+            identity: (metadata.dev(), metadata.ino()),
+        })
     }
 }
 

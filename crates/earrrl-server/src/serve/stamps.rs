@@ -31,7 +31,10 @@ impl Stamps {
     /// Records the stamps of files that have just been read.
     pub(super) fn new(files: &[PathBuf]) -> Self {
         let read = stamps(files);
-        Self { seen: read.clone(), read }
+        Self {
+            seen: read.clone(),
+            read,
+        }
     }
 
     /// Returns true if the files differ from those that were read, and have not changed since the
@@ -56,5 +59,10 @@ fn stamp(file: &Path) -> Option<Stamp> {
     let metadata = std::fs::metadata(file).ok()?;
     let path = std::fs::canonicalize(file).ok()?;
     let modified = metadata.modified().ok()?;
-    Some(Stamp { path, modified, len: metadata.len(), inode: metadata.ino() })
+    Some(Stamp {
+        path,
+        modified,
+        len: metadata.len(),
+        inode: metadata.ino(),
+    })
 }

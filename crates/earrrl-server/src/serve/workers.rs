@@ -58,7 +58,10 @@ impl<P: Send + 'static> Workers<P> {
         let ended = Arc::new(Notify::new());
         let workers =
             (0..count.max(1)).map(|index| Worker::start(index, serve.clone(), Arc::clone(&ended)));
-        Ok(Self { workers: workers.collect::<io::Result<_>>()?, ended })
+        Ok(Self {
+            workers: workers.collect::<io::Result<_>>()?,
+            ended,
+        })
     }
 
     /// Waits until a thread has ended, which happens only by a fault as long as this is not
@@ -69,7 +72,10 @@ impl<P: Send + 'static> Workers<P> {
 
     /// Hands a connection to the thread that has the fewest connections.
     pub fn serve(&self, accepted: Accepted<P>) {
-        let least = self.workers.iter().min_by_key(|worker| worker.load.load(Relaxed));
+        let least = self
+            .workers
+            .iter()
+            .min_by_key(|worker| worker.load.load(Relaxed));
         if let Some(worker) = least {
             worker.load.fetch_add(1, Relaxed);
             // If the thread has ended, sending drops the connection, which closes it.
@@ -84,14 +90,18 @@ impl<P: Send + 'static> Worker<P> {
         S: Fn(P, Stream, Connection) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let (sender, receiver) = mpsc::unbounded_channel();
         let load = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&load);
-        thread::Builder::new().name(format!("serve-{index}")).spawn(move || {
-            let _ending = Ending(ended);
-            runtime.block_on(receive(receiver, of_thread, serve));
-        })?;
+        thread::Builder::new()
+            .name(format!("serve-{index}"))
+            .spawn(move || {
+                let _ending = Ending(ended);
+                runtime.block_on(receive(receiver, of_thread, serve));
+            })?;
         Ok(Self { sender, load })
     }
 }
@@ -104,12 +114,20 @@ async fn receive<P, F, S>(
     S: Fn(P, Stream, Connection) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
-    while let Some(Accepted { protocol, socket, connection }) = receiver.recv().await {
+    while let Some(Accepted {
+        protocol,
+        socket,
+        connection,
+    }) = receiver.recv().await
+    {
         let place = LoadShare(Arc::clone(&load));
         match socket.into_stream() {
             Ok(stream) => {
                 let future = serve(protocol, stream, connection);
-                tokio::spawn(Served { future, _place: place });
+                tokio::spawn(Served {
+                    future,
+                    _place: place,
+                });
             }
             Err(error) => tracing::warn!(%error, "a connection could not be registered"),
         }
@@ -170,7 +188,11 @@ mod tests {
         stream.set_nonblocking(true).unwrap();
         let connections = Connections::new(Limits::default());
         let connection = connections.admit([127, 0, 0, 1].into()).unwrap();
-        workers.serve(Accepted { protocol: (), socket: Socket::Tcp(stream), connection });
+        workers.serve(Accepted {
+            protocol: (),
+            socket: Socket::Tcp(stream),
+            connection,
+        });
         workers.ended().await;
     }
 }

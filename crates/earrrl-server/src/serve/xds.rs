@@ -51,7 +51,11 @@ pub(super) async fn follow(server: Arc<Server>, plane: ControlPlane) {
                 tracing::warn!(error, "no stream from the control plane");
             }
         }
-        wait = if version == before { (wait * 2).min(LONGEST_WAIT) } else { FIRST_WAIT };
+        wait = if version == before {
+            (wait * 2).min(LONGEST_WAIT)
+        } else {
+            FIRST_WAIT
+        };
         sleep(wait).await;
     }
 }
@@ -82,10 +86,19 @@ async fn stream(
         if taken.is_ok() {
             *version = received_version;
         }
-        let refusal = |message| RpcStatus { code: Code::InvalidArgument.into(), message };
+        let refusal = |message| RpcStatus {
+            code: Code::InvalidArgument.into(),
+            message,
+        };
         let error_detail = taken.err().map(refusal);
         let request = discovery_request(plane, version);
-        requests.send(DiscoveryRequest { response_nonce, error_detail, ..request }).await?;
+        requests
+            .send(DiscoveryRequest {
+                response_nonce,
+                error_detail,
+                ..request
+            })
+            .await?;
     }
     Ok(())
 }
@@ -94,7 +107,9 @@ async fn stream(
 fn discovery_request(plane: &ControlPlane, version: &str) -> DiscoveryRequest {
     DiscoveryRequest {
         version_info: version.to_owned(),
-        node: Some(Node { id: plane.node.clone() }),
+        node: Some(Node {
+            id: plane.node.clone(),
+        }),
         type_url: TYPE_URL.to_owned(),
         ..DiscoveryRequest::default()
     }
@@ -113,13 +128,20 @@ fn take(server: &Server, response: &DiscoveryResponse) -> Result<(), String> {
 fn tree(response: &DiscoveryResponse) -> Result<Tree, String> {
     let resource = |any: &Any| {
         if any.type_url != TYPE_URL {
-            return Err(format!("resources of type {}; expected {TYPE_URL}", any.type_url));
+            return Err(format!(
+                "resources of type {}; expected {TYPE_URL}",
+                any.type_url
+            ));
         }
         let config = RateLimitConfig::decode(any.value.as_slice());
         let config = config.map_err(|error| error.to_string())?;
         domain(&config).map_err(|error| error.to_string())
     };
-    let domains = response.resources.iter().map(resource).collect::<Result<Vec<_>, _>>()?;
+    let domains = response
+        .resources
+        .iter()
+        .map(resource)
+        .collect::<Result<Vec<_>, _>>()?;
     let failed = |error: ConfigError| error.to_string();
     Tree::new(&domains, false).map_err(failed)
 }

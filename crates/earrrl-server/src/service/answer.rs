@@ -41,7 +41,12 @@ impl<'a> Unjudged<'a> {
     /// Reports a rule that the engine failed to judge, whose `on_error` decides the request.
     pub(super) fn failed(rule: &'a ActiveRule, error: EngineError) -> Self {
         let denies = rule.denies_on_error();
-        Self { rule, error: error.into(), denies, reason: PassReason::RuleFailed }
+        Self {
+            rule,
+            error: error.into(),
+            denies,
+            reason: PassReason::RuleFailed,
+        }
     }
 }
 
@@ -54,7 +59,12 @@ impl<'a> Answer<'a> {
     ) -> Self {
         let charged = SmallVec::from_slice(&[(rule, limit)]);
         let available = decided_quota(&refusal, &charged).unwrap_or_default();
-        Self { decision: Some(refusal), charged, available, unjudged: None }
+        Self {
+            decision: Some(refusal),
+            charged,
+            available,
+            unjudged: None,
+        }
     }
 
     /// Returns the rule and the limit that the figures in the decision belong to; `None` without a
@@ -65,12 +75,16 @@ impl<'a> Answer<'a> {
 
     /// Returns true if a limit denies the request.
     pub fn is_over(&self) -> bool {
-        self.decision.as_ref().is_some_and(|decision| !decision.allowed)
+        self.decision
+            .as_ref()
+            .is_some_and(|decision| !decision.allowed)
     }
 
     /// Returns true if the request is denied because a rule could not be judged.
     pub fn is_denied_by_error(&self) -> bool {
-        self.unjudged.as_ref().is_some_and(|unjudged| unjudged.denies)
+        self.unjudged
+            .as_ref()
+            .is_some_and(|unjudged| unjudged.denies)
     }
 
     /// Returns this answer, or the error of a rule that could not be judged. It is for callers

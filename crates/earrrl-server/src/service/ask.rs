@@ -58,7 +58,14 @@ impl<'a> Ask<'a> {
     #[inline]
     pub(super) fn charge(&self) -> Option<(&'a PreparedLimit, Charge<'_>)> {
         let limit = self.limit?;
-        Some((limit, Charge { rule: limit.id, key: &self.key, cost: self.cost }))
+        Some((
+            limit,
+            Charge {
+                rule: limit.id,
+                key: &self.key,
+                cost: self.cost,
+            },
+        ))
     }
 }
 
@@ -74,7 +81,10 @@ pub struct Manner {
 
 impl From<Mode> for Manner {
     fn from(mode: Mode) -> Self {
-        Self { mode, available: false }
+        Self {
+            mode,
+            available: false,
+        }
     }
 }
 
@@ -101,7 +111,9 @@ impl Service {
             return Ok(self.exempt(ask.rule));
         };
         let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
-        Ok(self.charge(charged, &[charge], ask.hash, manner.into()).await?)
+        Ok(self
+            .charge(charged, &[charge], ask.hash, manner.into())
+            .await?)
     }
 
     /// Checks a request against one rule and returns a short decision; `None` if the rule exempts
@@ -204,7 +216,9 @@ impl Service {
     /// # Errors
     /// Returns an [`AskError`] if the engine fails.
     pub async fn refund(&self, ask: &Ask<'_>, charged_at: Option<Nanos>) -> Result<(), AskError> {
-        let Some((_, charge)) = ask.charge() else { return Ok(()) };
+        let Some((_, charge)) = ask.charge() else {
+            return Ok(());
+        };
         self.engine.refund(&charge, charged_at).await?;
         ask.rule.trial.refund(&charge, charged_at);
         Ok(())
@@ -215,14 +229,19 @@ impl Service {
     /// # Errors
     /// Returns an [`AskError`] if the engine fails.
     pub async fn reset(&self, ask: &Ask<'_>) -> Result<(), AskError> {
-        let Some((_, charge)) = ask.charge() else { return Ok(()) };
+        let Some((_, charge)) = ask.charge() else {
+            return Ok(());
+        };
         self.engine.reset(charge.rule, charge.key).await?;
         ask.rule.trial.reset(charge.key);
         let hash = self.engine.hash(charge.key);
         ask.rule.directory.forget(hash);
         self.reports.clear();
         if self.resets.receiver_count() > 0 {
-            let reset = ask.rule.directory.reset_client(&ask.rule.name, hash, charge.key);
+            let reset = ask
+                .rule
+                .directory
+                .reset_client(&ask.rule.name, hash, charge.key);
             // A receiver that has left needs no events.
             let _ = self.resets.send(reset);
         }
@@ -251,7 +270,12 @@ impl Service {
         let mut alone = *decision;
         alone.over = places(is_over);
         show_wait(limit, &mut alone);
-        rule.directory.note(self.engine.hash(charge.key), limit.rule.limit(), &alone, charge.key);
+        rule.directory.note(
+            self.engine.hash(charge.key),
+            limit.rule.limit(),
+            &alone,
+            charge.key,
+        );
     }
 
     #[cold]
@@ -263,11 +287,15 @@ impl Service {
         charge: &Charge<'_>,
         is_over: bool,
     ) {
-        if let Some(mut peek) = self.engine.peek_at_once(&Charge { cost: Cost::ONE, ..*charge }) {
+        if let Some(mut peek) = self.engine.peek_at_once(&Charge {
+            cost: Cost::ONE,
+            ..*charge
+        }) {
             peek.over = places(is_over);
             show_wait(limit, &mut peek);
             let hash = self.engine.hash(charge.key);
-            rule.directory.note(hash, limit.rule.limit(), &peek, charge.key);
+            rule.directory
+                .note(hash, limit.rule.limit(), &peek, charge.key);
         }
     }
 
@@ -288,7 +316,12 @@ impl Service {
             true => self.left_of(&decision, &charged, charges).await,
             false => SmallVec::new(),
         };
-        Ok(Answer { decision: Some(decision), charged, available, unjudged: None })
+        Ok(Answer {
+            decision: Some(decision),
+            charged,
+            available,
+            unjudged: None,
+        })
     }
 
     /// Returns the quota available to the client under each rule, from the decision or from a
@@ -324,8 +357,10 @@ impl Service {
                 Some(available) => available,
                 None => {
                     let cost = peek_cost(decision, place, charge.cost);
-                    let peek =
-                        self.engine.decide(&[Charge { cost, ..*charge }], Mode::Peek).await?;
+                    let peek = self
+                        .engine
+                        .decide(&[Charge { cost, ..*charge }], Mode::Peek)
+                        .await?;
                     Available::from_peek(&limit.rule, &peek)
                 }
             });
@@ -358,7 +393,9 @@ fn within_after(limit: &Limit, decision: &Decision) -> f64 {
     let is_strict = limit.policy() == Policy::Strict;
     let decays = |seconds: f64| {
         let counted = if is_strict { 1.0 / seconds } else { 0.0 };
-        decision.rate.map(|rate| seconds * ((rate + counted) / decision.limit).ln())
+        decision
+            .rate
+            .map(|rate| seconds * ((rate + counted) / decision.limit).ln())
     };
     let within = match limit {
         Limit::RecentAverage(average) => decays(average.period_secs()),
@@ -369,7 +406,9 @@ fn within_after(limit: &Limit, decision: &Decision) -> f64 {
         }
         _ => None,
     };
-    within.unwrap_or(reset_after).clamp(0.0, reset_after.max(0.0))
+    within
+        .unwrap_or(reset_after)
+        .clamp(0.0, reset_after.max(0.0))
 }
 
 /// Returns the outcome that one of the charged rules alone has for the request.
@@ -413,8 +452,15 @@ mod tests {
             let wait = denied.retry_after.duration().unwrap().as_secs_f64();
             let within = within_after(rule.limit(), &denied);
             // Exponential averages by its own formula, not by a curve.
-            let part = if text.starts_with("exponential") { 10.0 } else { 100.0 };
-            assert!((within - wait).abs() <= 1.0 + wait / part, "{text}: {within}, {wait}");
+            let part = if text.starts_with("exponential") {
+                10.0
+            } else {
+                100.0
+            };
+            assert!(
+                (within - wait).abs() <= 1.0 + wait / part,
+                "{text}: {within}, {wait}"
+            );
         }
     }
 }

@@ -40,7 +40,10 @@ pub struct Attributes<'a> {
 impl<'a> Attributes<'a> {
     /// Creates the attributes of a request from pairs of name and value.
     pub fn new(pairs: impl IntoIterator<Item = Attribute<'a>>, reading: &ReadOptions) -> Self {
-        let mut attributes = Self { pairs: pairs.into_iter().collect(), ..Self::default() };
+        let mut attributes = Self {
+            pairs: pairs.into_iter().collect(),
+            ..Self::default()
+        };
         for (name, value) in &mut attributes.pairs {
             // Callers may spell a name as the configuration does.
             if name.starts_with("attribute:")
@@ -80,7 +83,11 @@ impl<'a> Attributes<'a> {
         reading: &ReadOptions,
     ) -> Result<Self, AskError> {
         let attributes = Self::new(pairs, reading);
-        let names = || attributes.names().filter(|name| !name.starts_with("header:"));
+        let names = || {
+            attributes
+                .names()
+                .filter(|name| !name.starts_with("header:"))
+        };
         let is_repeated = |(nth, name): &(usize, &str)| names().take(*nth).any(|one| one == *name);
         if let Some((_, name)) = names().enumerate().find(is_repeated) {
             let why = format!("attributes: `{}` is given twice; want it once", shown(name));
@@ -101,16 +108,23 @@ impl<'a> Attributes<'a> {
 
     /// Returns all values of the attribute `name`.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        self.pairs.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
+        self.pairs
+            .iter()
+            .filter(move |(known, _)| known == name)
+            .map(|(_, value)| &**value)
     }
 
     /// Returns true if the request meets a condition. A condition on the path is met if any
     /// reading of the path meets it. A condition on a missing attribute is never met.
     pub fn meet(&self, condition: &Condition) -> bool {
-        let Some(value) = self.get(&condition.attribute) else { return false };
+        let Some(value) = self.get(&condition.attribute) else {
+            return false;
+        };
         condition.holds(value)
             || (condition.attribute == "path"
-                && self.paths().is_none_or(|mut paths| paths.any(|path| condition.holds(path))))
+                && self
+                    .paths()
+                    .is_none_or(|mut paths| paths.any(|path| condition.holds(path))))
     }
 
     /// Returns the possible readings of the request's path; `None` if the path is too long and
@@ -121,16 +135,24 @@ impl<'a> Attributes<'a> {
             OtherReadings::Some(others) => others,
             OtherReadings::Any => return None,
         };
-        Some(self.get("path").into_iter().chain(others.iter().map(Vec::as_slice)))
+        Some(
+            self.get("path")
+                .into_iter()
+                .chain(others.iter().map(Vec::as_slice)),
+        )
     }
 
     /// Returns true if the request meets a condition under every reading of its path. Exemptions
     /// and overrides use this method, so that a client cannot obtain them with an ambiguous path.
     pub fn surely_meet(&self, condition: &Condition) -> bool {
-        let Some(value) = self.get(&condition.attribute) else { return false };
+        let Some(value) = self.get(&condition.attribute) else {
+            return false;
+        };
         condition.holds(value)
             && (condition.attribute != "path"
-                || self.paths().is_some_and(|mut paths| paths.all(|path| condition.holds(path))))
+                || self
+                    .paths()
+                    .is_some_and(|mut paths| paths.all(|path| condition.holds(path))))
     }
 
     /// Returns the value of one part of a rule's key. A missing attribute is an empty part: all
@@ -149,25 +171,33 @@ impl<'a> Attributes<'a> {
     /// readings that meet them, so that a client gets no other key by another spelling. Paths that are
     /// too long to list their readings have one key.
     pub fn path_key(&self, conditions: &[Condition]) -> &[u8] {
-        let Some(paths) = self.paths() else { return b"" };
+        let Some(paths) = self.paths() else {
+            return b"";
+        };
         if matches!(self.other_paths, OtherReadings::None) {
             return self.get("path").unwrap_or_default();
         }
         let on_path = |condition: &&Condition| condition.attribute == "path";
         let meets = |path: &[u8]| conditions.iter().filter(on_path).all(|one| one.holds(path));
-        paths.min_by_key(|path| (!meets(path), path.len(), *path)).unwrap_or_default()
+        paths
+            .min_by_key(|path| (!meets(path), path.len(), *path))
+            .unwrap_or_default()
     }
 
     fn resolve_client(&mut self, settings: &ClientAddress) {
         let client = self.get("client").unwrap_or_default();
         let client = str::from_utf8(client).unwrap_or_default();
-        let Some(peer) = address::parse(client.trim()) else { return };
+        let Some(peer) = address::parse(client.trim()) else {
+            return;
+        };
         let header = settings.header();
         let is_it = |name: &str| name.strip_prefix("header:") == Some(header);
         let reported = self.pairs.iter().find(|(name, _)| is_it(name));
         let reported = reported.map_or(&[][..], |(_, value)| value);
         let reported = String::from_utf8_lossy(reported);
-        let client = settings.resolve_value(Some(peer), &reported).unwrap_or(peer);
+        let client = settings
+            .resolve_value(Some(peer), &reported)
+            .unwrap_or(peer);
         self.client_key = Some(settings.client_prefixes().key(client));
         if let Some((_, value)) = self.pairs.iter_mut().find(|(name, _)| name == "client") {
             *value = Cow::Owned(address::text(client).into_bytes());
@@ -203,14 +233,21 @@ mod tests {
         pairs: &[(&'a str, &'a str)],
         client_address: ClientAddress,
     ) -> Attributes<'a> {
-        let reading = ReadOptions { client_address, paths: Paths::default() };
-        let pairs = pairs.iter().map(|(name, value)| ((*name).into(), value.as_bytes().into()));
+        let reading = ReadOptions {
+            client_address,
+            paths: Paths::default(),
+        };
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| ((*name).into(), value.as_bytes().into()));
         Attributes::new(pairs, &reading)
     }
 
     fn settings(proxies: &[&str], hops: usize) -> ClientAddress {
         let none = ClientAddress::default().hops(hops);
-        proxies.iter().fold(none, |address, net| address.trust(net.parse().unwrap()))
+        proxies
+            .iter()
+            .fold(none, |address, net| address.trust(net.parse().unwrap()))
     }
 
     #[test]
@@ -223,7 +260,10 @@ mod tests {
         assert!(named(&["path", "client", "header:x-cost", "header:X-Cost"]).is_ok());
         for twice in [["path", "path"], ["tokens", "attribute:tokens"]] {
             let error = named(&[&["client"][..], &twice].concat()).unwrap_err();
-            assert_eq!(error, format!("attributes: `{}` is given twice; want it once", twice[0]));
+            assert_eq!(
+                error,
+                format!("attributes: `{}` is given twice; want it once", twice[0])
+            );
         }
     }
 
@@ -231,24 +271,55 @@ mod tests {
     fn only_trusted_proxies_are_believed() {
         let cases = [
             (settings(&[], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
-            (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
-            (settings(&["10.0.0.0/8"], 0), "192.0.2.7", "198.51.100.1", "192.0.2.7"),
+            (
+                settings(&["10.0.0.0/8"], 0),
+                "10.0.0.1",
+                "198.51.100.1",
+                "198.51.100.1",
+            ),
+            (
+                settings(&["10.0.0.0/8"], 0),
+                "192.0.2.7",
+                "198.51.100.1",
+                "192.0.2.7",
+            ),
             (
                 settings(&["10.0.0.0/8"], 0),
                 "10.0.0.1",
                 "6.6.6.6, 198.51.100.1, 10.0.0.2",
                 "198.51.100.1",
             ),
-            (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "6.6.6.6, junk, 10.0.0.2", "10.0.0.2"),
+            (
+                settings(&["10.0.0.0/8"], 0),
+                "10.0.0.1",
+                "6.6.6.6, junk, 10.0.0.2",
+                "10.0.0.2",
+            ),
             (settings(&["10.0.0.0/8"], 0), "10.0.0.1", "", "10.0.0.1"),
-            (settings(&[], 1), "10.0.0.1", "6.6.6.6, 198.51.100.1", "198.51.100.1"),
-            (settings(&[], 2), "10.0.0.1", "6.6.6.6, 198.51.100.1, 10.0.0.2", "198.51.100.1"),
+            (
+                settings(&[], 1),
+                "10.0.0.1",
+                "6.6.6.6, 198.51.100.1",
+                "198.51.100.1",
+            ),
+            (
+                settings(&[], 2),
+                "10.0.0.1",
+                "6.6.6.6, 198.51.100.1, 10.0.0.2",
+                "198.51.100.1",
+            ),
             (settings(&[], 3), "10.0.0.1", "198.51.100.1", "198.51.100.1"),
         ];
         for (settings, peer, forwarded, client) in cases {
-            let found =
-                attributes(&[("client", peer), ("header:X-Forwarded-For", forwarded)], settings);
-            assert_eq!(found.get("client"), Some(client.as_bytes()), "{peer} {forwarded}");
+            let found = attributes(
+                &[("client", peer), ("header:X-Forwarded-For", forwarded)],
+                settings,
+            );
+            assert_eq!(
+                found.get("client"),
+                Some(client.as_bytes()),
+                "{peer} {forwarded}"
+            );
         }
     }
 
@@ -278,7 +349,10 @@ mod tests {
     /// `/x/..%2flogin` is `/login` to some servers, and a file below `/x` to others.
     #[test]
     fn an_ambiguous_path_meets_what_any_reading_meets_and_is_exempt_where_all_are() {
-        let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };
+        let reading = ReadOptions {
+            paths: Paths::TOLERANT,
+            ..ReadOptions::default()
+        };
         let of = |path: &'static str| {
             Attributes::new([("path".into(), path.as_bytes().into())], &reading)
         };
@@ -296,7 +370,10 @@ mod tests {
     /// If two spellings of a path had two keys, a client would have a quota for each spelling.
     #[test]
     fn every_spelling_of_a_path_is_one_key() {
-        let reading = ReadOptions { paths: Paths::TOLERANT, ..ReadOptions::default() };
+        let reading = ReadOptions {
+            paths: Paths::TOLERANT,
+            ..ReadOptions::default()
+        };
         let login = [Condition::new("path", "/login", Paths::TOLERANT).unwrap()];
         let below = [Condition::new("path", "/shop/*", Paths::TOLERANT).unwrap()];
         let key = |path: &str, conditions: &[Condition]| {
@@ -304,13 +381,26 @@ mod tests {
             let request = Attributes::new([("path".into(), path)], &reading);
             String::from_utf8(request.path_key(conditions).to_vec()).unwrap()
         };
-        for path in
-            ["/login", "//h1/login", "/a1.php/login", "/login%0a", "/x/..%2flogin", "/Login/"]
-        {
-            assert_eq!((key(path, &login), key(path, &[])), ("/login".into(), "/login".into()));
+        for path in [
+            "/login",
+            "//h1/login",
+            "/a1.php/login",
+            "/login%0a",
+            "/x/..%2flogin",
+            "/Login/",
+        ] {
+            assert_eq!(
+                (key(path, &login), key(path, &[])),
+                ("/login".into(), "/login".into())
+            );
         }
-        for path in ["/shop/7", "//h1/shop/7", "/index.php/shop/7", "/shop/7%0A", "/shop/x/..%2f7"]
-        {
+        for path in [
+            "/shop/7",
+            "//h1/shop/7",
+            "/index.php/shop/7",
+            "/shop/7%0A",
+            "/shop/x/..%2f7",
+        ] {
             assert_eq!(key(path, &below), "/shop/7", "{path}");
         }
         assert_eq!(key("/login.php/any", &[]), "/any");

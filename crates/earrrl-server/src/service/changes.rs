@@ -79,8 +79,13 @@ impl LimitedClients {
         budget.events -= crossed.len();
         budget.clients -= crossed.len();
         for (fingerprint, name) in crossed {
-            self.clients.insert(fingerprint, (end_of(&name), name.clone()));
-            events.push(ClientEvent { change: ClientChange::Limited, fingerprint, name });
+            self.clients
+                .insert(fingerprint, (end_of(&name), name.clone()));
+            events.push(ClientEvent {
+                change: ClientChange::Limited,
+                fingerprint,
+                name,
+            });
         }
         events
     }
@@ -89,13 +94,19 @@ impl LimitedClients {
     /// known last.
     fn forgive(&mut self, now: Nanos, budget: &mut Budget) -> Vec<ClientEvent> {
         let passed = self.clients.iter().filter(|(_, (until, _))| *until <= now);
-        let passed: Vec<_> =
-            passed.map(|(fingerprint, _)| *fingerprint).take(budget.events).collect();
+        let passed: Vec<_> = passed
+            .map(|(fingerprint, _)| *fingerprint)
+            .take(budget.events)
+            .collect();
         budget.events -= passed.len();
         budget.clients += passed.len();
         let remove = |fingerprint| {
             let (_, name) = self.clients.remove(&fingerprint)?;
-            Some(ClientEvent { change: ClientChange::Forgiven, fingerprint, name })
+            Some(ClientEvent {
+                change: ClientChange::Forgiven,
+                fingerprint,
+                name,
+            })
         };
         passed.into_iter().filter_map(remove).collect()
     }
@@ -118,7 +129,9 @@ impl LimitedClients {
 
 /// Returns true if a client was denied since the step before, or before and waits still.
 fn is_limited(name: &Name, before: Option<Nanos>, now: Nanos) -> bool {
-    let Some(denied) = name.last_denied else { return false };
+    let Some(denied) = name.last_denied else {
+        return false;
+    };
     end_of(name) > now || before.is_some_and(|before| denied > before)
 }
 
@@ -155,23 +168,43 @@ mod tests {
             let engine = MemoryEngine::with_clock(1000, ManualClock::new(Nanos::ZERO)).unwrap();
             let id = engine.prepare("api", &rule).unwrap();
             let names = Names::new(rule.limit(), NameOptions::default());
-            Self { engine, id, rule, names, limited: LimitedClients::default() }
+            Self {
+                engine,
+                id,
+                rule,
+                names,
+                limited: LimitedClients::default(),
+            }
         }
 
         fn request(&self, client: &str, second: u64) {
             let at = Nanos::new(second * 1_000_000_000);
-            let charge = Charge { rule: self.id, key: client.as_bytes(), cost: Cost::ONE };
-            let decided = self.engine.decide(&[charge], Mode::Check, Some(at)).into_inner();
+            let charge = Charge {
+                rule: self.id,
+                key: client.as_bytes(),
+                cost: Cost::ONE,
+            };
+            let decided = self
+                .engine
+                .decide(&[charge], Mode::Check, Some(at))
+                .into_inner();
             let hash = self.engine.hash(client.as_bytes());
-            self.names.note(hash, self.rule.limit(), &decided.unwrap(), || client.into());
+            self.names
+                .note(hash, self.rule.limit(), &decided.unwrap(), || client.into());
         }
 
         /// Returns the changes of a step, each as a word and the client's name.
         fn step(&mut self, second: u64, mut budget: Budget) -> Vec<String> {
             let now = Nanos::new(second * 1_000_000_000);
-            let events = self.limited.step(self.names.top(usize::MAX), now, &mut budget);
+            let events = self
+                .limited
+                .step(self.names.top(usize::MAX), now, &mut budget);
             let text = |event: &ClientEvent| {
-                format!("{:?} {}", event.change, String::from_utf8_lossy(&event.name.name))
+                format!(
+                    "{:?} {}",
+                    event.change,
+                    String::from_utf8_lossy(&event.name.name)
+                )
             };
             let mut all: Vec<_> = events.iter().map(text).collect();
             all.sort();
@@ -179,7 +212,10 @@ mod tests {
         }
     }
 
-    const AMPLE: Budget = Budget { events: 100, clients: 100 };
+    const AMPLE: Budget = Budget {
+        events: 100,
+        clients: 100,
+    };
 
     #[test]
     fn a_client_is_limited_once_and_forgiven_when_its_wait_has_passed() {
@@ -214,10 +250,16 @@ mod tests {
             scene.request(&client, 1);
             scene.request(&client, 2);
         }
-        let small = Budget { events: 2, clients: 100 };
+        let small = Budget {
+            events: 2,
+            clients: 100,
+        };
         let steps: Vec<_> = (0..4).map(|_| scene.step(2, small).len()).collect();
         assert_eq!(steps, [2, 2, 1, 0]);
-        let none_more = Budget { events: 100, clients: 0 };
+        let none_more = Budget {
+            events: 100,
+            clients: 0,
+        };
         scene.request("late", 2);
         scene.request("late", 2);
         assert!(scene.step(2, none_more).is_empty());

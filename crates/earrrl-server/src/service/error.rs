@@ -56,7 +56,10 @@ impl fmt::Display for AskError {
                 "rule: expected a rule's name; rule texts need the server's --allow-inline-rules",
             ),
             Self::TooManyInlineRules { most } => {
-                write!(f, "rule: {most} texts are in use already, and no more may be")
+                write!(
+                    f,
+                    "rule: {most} texts are in use already, and no more may be"
+                )
             }
             Self::Invalid(why) => f.write_str(why),
             Self::NotConfigured => f.write_str("no rate limit configuration loaded"),

@@ -100,7 +100,10 @@ impl Estimates {
     pub(super) fn of_rule(&self, name: &str, config: &EstimateConfig) -> Estimator {
         let mut by_rule = lock(&self.by_rule);
         let learned = Arc::clone(by_rule.entry(name.to_owned()).or_default());
-        Estimator { config: Arc::new(config.clone()), learned }
+        Estimator {
+            config: Arc::new(config.clone()),
+            learned,
+        }
     }
 
     /// Forgets the rules for which `keep` returns false.
@@ -121,9 +124,18 @@ impl Estimates {
         let each = charges.iter().zip(granted).zip(estimates);
         let parts = each.filter(|((charge, granted), _)| **granted >= charge.cost);
         let parts = parts.filter_map(|((charge, _), estimate)| {
-            let Estimate { estimator, label, learned } = estimate?;
+            let Estimate {
+                estimator,
+                label,
+                learned,
+            } = estimate?;
             let estimator = estimator.clone();
-            Some(PendingEstimate { rule: charge.rule, estimator, label, learned })
+            Some(PendingEstimate {
+                rule: charge.rule,
+                estimator,
+                label,
+                learned,
+            })
         });
         let parts: Vec<_> = parts.collect();
         if parts.is_empty() {
@@ -153,10 +165,18 @@ impl Estimates {
         if pending.by_id.is_empty() {
             return; // Usually no rule learns, and the id need not be hashed.
         }
-        let Some((_, parts)) = pending.by_id.remove(&id) else { return };
+        let Some((_, parts)) = pending.by_id.remove(&id) else {
+            return;
+        };
         drop(pending);
         let now = now();
-        for PendingEstimate { rule, estimator, label, learned } in parts {
+        for PendingEstimate {
+            rule,
+            estimator,
+            label,
+            learned,
+        } in parts
+        {
             if let Some(cost) = actual(rule).filter(|cost| !cost.is_zero()) {
                 estimator.learn(label, learned, cost.as_f64().ceil(), now);
             }
@@ -176,7 +196,11 @@ impl Estimates {
             latest.push((rule, costs.latest));
             labels.push((rule, costs.by_label.len() as f64));
             let buckets = Buckets::new(&RATIOS, &costs.ratios, costs.ratio_sum);
-            let within = costs.ratios.iter().zip(RATIOS).filter(|(_, bound)| *bound <= 1.0);
+            let within = costs
+                .ratios
+                .iter()
+                .zip(RATIOS)
+                .filter(|(_, bound)| *bound <= 1.0);
             let within: u64 = within.map(|(count, _)| count).sum();
             let above = costs.ratios.iter().sum::<u64>() - within;
             for (result, count) in [("within", within), ("above", above)] {
@@ -189,9 +213,17 @@ impl Estimates {
         let total = "Commits of learned estimates, by the result of the comparison.";
         vec![
             gauge("earrrl_estimate", "The latest learned estimate.", latest),
-            gauge("earrrl_estimate_labels", "Labels whose costs are known.", labels),
+            gauge(
+                "earrrl_estimate_labels",
+                "Labels whose costs are known.",
+                labels,
+            ),
             Family::counter("earrrl_estimate_commits_total", total).with_labels(commits),
-            Family::histograms("earrrl_estimate_ratio", "Actual cost / learned estimate.", ratios),
+            Family::histograms(
+                "earrrl_estimate_ratio",
+                "Actual cost / learned estimate.",
+                ratios,
+            ),
         ]
     }
 }
@@ -229,14 +261,29 @@ impl Estimator {
         let label = self.learned.hasher.hash_one(label);
         let cost = given.unwrap_or_else(|| {
             let learned = self.learned_cost(label, now);
-            limit.map_or(learned, |limit| learned.min(Cost::from_units(limit.quota.units.max(1))))
+            limit.map_or(learned, |limit| {
+                learned.min(Cost::from_units(limit.quota.units.max(1)))
+            })
         });
         let learned = given.is_none().then(|| cost.as_f64());
-        (Estimate { estimator: self, label, learned }, cost)
+        (
+            Estimate {
+                estimator: self,
+                label,
+                learned,
+            },
+            cost,
+        )
     }
 
     fn learned_cost(&self, label: u64, now: Nanos) -> Cost {
-        let EstimateConfig { quantile, at_most, initial, half_life, .. } = *self.config;
+        let EstimateConfig {
+            quantile,
+            at_most,
+            initial,
+            half_life,
+            ..
+        } = *self.config;
         let mut costs = lock(&self.learned.costs);
         costs.uses += 1;
         let uses = costs.uses;
@@ -284,8 +331,11 @@ mod tests {
     use super::*;
 
     /// The median cost of three models, and the standard deviation of its logarithm.
-    const MODELS: [(&str, f64, f64); 3] =
-        [("small", 150.0, 0.5), ("large", 700.0, 0.8), ("reasoning", 2500.0, 0.6)];
+    const MODELS: [(&str, f64, f64); 3] = [
+        ("small", 150.0, 0.5),
+        ("large", 700.0, 0.8),
+        ("reasoning", 2500.0, 0.6),
+    ];
 
     pub(super) fn estimator(quantile: f64) -> Estimator {
         let config = EstimateConfig {
@@ -332,7 +382,10 @@ mod tests {
         for seed in 1..=2 {
             for quantile in [0.5, 0.8, 0.9, 0.95, 0.99] {
                 let share = share_above(quantile, seed);
-                assert!((share - (1.0 - quantile)).abs() < 0.02, "{quantile}: {share}");
+                assert!(
+                    (share - (1.0 - quantile)).abs() < 0.02,
+                    "{quantile}: {share}"
+                );
             }
         }
     }
@@ -363,7 +416,12 @@ mod tests {
         let mut pending = Pending::default();
         let mut insert = |nth: usize, ttl: u64, now: Nanos| {
             let id = format!("{nth:032x}").parse().unwrap();
-            pending.insert(id, now + std::time::Duration::from_secs(ttl), Vec::new(), now);
+            pending.insert(
+                id,
+                now + std::time::Duration::from_secs(ttl),
+                Vec::new(),
+                now,
+            );
             pending.by_id.len()
         };
         for nth in 0..10_000 {

@@ -33,23 +33,36 @@ pub struct EventSource {
 impl EventSource {
     /// Returns the source for a new subscriber. Its first step has the clients that are over their limit already.
     pub fn new(service: &Service) -> Self {
-        Self { limited: HashMap::new(), resets: service.resets() }
+        Self {
+            limited: HashMap::new(),
+            resets: service.resets(),
+        }
     }
 
     /// Returns the events since the step before under the rules that `permitted` names.
     pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
         let (rules, now) = (service.rules(), service.now());
         let mut events = self.reset_clients(&permitted);
-        self.limited.retain(|rule, _| rules.get(rule.as_bytes()).is_some() || rule == ENVOY);
+        self.limited
+            .retain(|rule, _| rules.get(rule.as_bytes()).is_some() || rule == ENVOY);
         let known: usize = self.limited.values().map(LimitedClients::len).sum();
-        let mut budget = Budget { events: MAX_EVENTS, clients: MAX_CLIENTS.saturating_sub(known) };
+        let mut budget = Budget {
+            events: MAX_EVENTS,
+            clients: MAX_CLIENTS.saturating_sub(known),
+        };
         let of_rules = rules.iter().map(|rule| (&*rule.name, &rule.directory));
         let all = of_rules.chain([(ENVOY, &*service.descriptor_clients)]);
         for (rule, directory) in all.filter(|(rule, _)| permitted(rule)) {
-            let Some(names) = directory.names() else { continue };
+            let Some(names) = directory.names() else {
+                continue;
+            };
             let limited = self.limited.entry(rule.to_owned()).or_default();
             let changes = limited.step(names.top(usize::MAX), now, &mut budget);
-            events.extend(changes.into_iter().map(|one| RuleEvent::Changed(rule.to_owned(), one)));
+            events.extend(
+                changes
+                    .into_iter()
+                    .map(|one| RuleEvent::Changed(rule.to_owned(), one)),
+            );
         }
         events
     }

@@ -31,7 +31,12 @@ impl Hints {
     pub fn refused(&self, now: Nanos, why: &str) {
         let (now, before) = (now.get() / 1_000_000_000, self.refused.load(Relaxed));
         let is_due = before == 0 || now.saturating_sub(before) >= PERIOD;
-        if is_due && self.refused.compare_exchange(before, now.max(1), Relaxed, Relaxed).is_ok() {
+        if is_due
+            && self
+                .refused
+                .compare_exchange(before, now.max(1), Relaxed, Relaxed)
+                .is_ok()
+        {
             tracing::warn!(
                 error = why,
                 "a proxy got no verdict on a client's request; until that is mended, it lets all requests pass, or none"

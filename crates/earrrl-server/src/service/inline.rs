@@ -27,7 +27,11 @@ pub(super) struct InlineRules {
 
 impl InlineRules {
     pub(super) fn new(allowed: bool, capacity: usize) -> Self {
-        Self { allowed, capacity: capacity.min(MAX_CAPACITY), known: RwLock::default() }
+        Self {
+            allowed,
+            capacity: capacity.min(MAX_CAPACITY),
+            known: RwLock::default(),
+        }
     }
 
     /// Returns the rule for this text, which is created when the text arrives for the first time.
@@ -40,7 +44,12 @@ impl InlineRules {
         if !self.allowed {
             return Err(AskError::InlineRulesOff);
         }
-        if let Some(rule) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(text) {
+        if let Some(rule) = self
+            .known
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(text)
+        {
             return Ok(Arc::clone(rule));
         }
         if text.len() > MAX_TEXT_LEN {

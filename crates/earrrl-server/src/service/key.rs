@@ -50,7 +50,10 @@ pub fn split(key: &[u8], count: usize) -> Option<SmallVec<[&[u8]; 4]>> {
     let mut parts = SmallVec::new();
     let mut rest = key;
     while !rest.is_empty() {
-        let digits = rest.iter().position(|&byte| byte == b':').filter(|&at| at <= 9)?;
+        let digits = rest
+            .iter()
+            .position(|&byte| byte == b':')
+            .filter(|&at| at <= 9)?;
         let length: usize = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
         let (part, tail) = rest[digits + 1..].split_at_checked(length)?;
         rest = tail.strip_prefix(b",")?;
@@ -72,15 +75,24 @@ mod tests {
     #[test]
     fn one_part_is_itself_and_several_carry_their_lengths() {
         assert_eq!(joined(&[b"alice"])[..], b"alice"[..]);
-        assert_eq!(joined(&[b"192.0.2.7", b"alice"])[..], b"9:192.0.2.7,5:alice,"[..]);
+        assert_eq!(
+            joined(&[b"192.0.2.7", b"alice"])[..],
+            b"9:192.0.2.7,5:alice,"[..]
+        );
         assert_ne!(joined(&[b"a", b"b,c"]), joined(&[b"a,b", b"c"]));
     }
 
     #[test]
     fn what_was_not_joined_is_not_split() {
-        for key in
-            ["alice", "5:alice", "5:alice,", "6:alice,0:,", "x:a,0:,", "99999999999:a,", "-1:,0:,"]
-        {
+        for key in [
+            "alice",
+            "5:alice",
+            "5:alice,",
+            "6:alice,0:,",
+            "x:a,0:,",
+            "99999999999:a,",
+            "-1:,0:,",
+        ] {
             assert_eq!(split(key.as_bytes(), 2), None, "{key}");
         }
     }

@@ -36,11 +36,27 @@ impl Known {
         let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
         let shrinks = |name: &str| !engine.has_files() && !names.contains(name);
         let gone = known.iter().filter(|limit| shrinks(&limit.name));
-        let gone = gone.map(|KnownLimit { name, rule, capacity }| {
-            let capacity = if rule.limit().fits_words() { 1 } else { *capacity };
-            let consistency = Consistency::Exact;
-            PlannedLimit { name, rule, capacity, consistency, store: None }
-        });
+        let gone = gone.map(
+            |KnownLimit {
+                 name,
+                 rule,
+                 capacity,
+             }| {
+                let capacity = if rule.limit().fits_words() {
+                    1
+                } else {
+                    *capacity
+                };
+                let consistency = Consistency::Exact;
+                PlannedLimit {
+                    name,
+                    rule,
+                    capacity,
+                    consistency,
+                    store: None,
+                }
+            },
+        );
         let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
         ids.truncate(wanted.len());

@@ -28,7 +28,9 @@ impl Service {
         };
         // The future is boxed, so that it takes no space in requests without a deadline.
         let answered = Box::pin(in_time(self.ask_matching(rules, request, manner), deadline));
-        answered.await.unwrap_or_else(|_| self.undecided(rules, request))
+        answered
+            .await
+            .unwrap_or_else(|_| self.undecided(rules, request))
     }
 
     fn undecided<'a>(&self, rules: &'a ActiveRules, request: &Attributes<'_>) -> Answer<'a> {
@@ -37,9 +39,14 @@ impl Service {
         let unjudged = matching.map(|rule| Unjudged {
             rule,
             error: EngineError::Unavailable("no decision before the deadline".into()).into(),
-            denies: rule.on_error.map_or(policy_denies, |_| rule.denies_on_error()),
+            denies: rule
+                .on_error
+                .map_or(policy_denies, |_| rule.denies_on_error()),
             reason: PassReason::Late,
         });
-        Answer { unjudged: unjudged.max_by_key(|unjudged| unjudged.denies), ..Answer::default() }
+        Answer {
+            unjudged: unjudged.max_by_key(|unjudged| unjudged.denies),
+            ..Answer::default()
+        }
     }
 }

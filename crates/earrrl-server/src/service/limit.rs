@@ -20,7 +20,12 @@ pub struct PreparedLimit {
 
 impl PreparedLimit {
     pub(super) fn new(id: RuleId, rule: &Rule, named_below: u64) -> Self {
-        Self { id, quota: Quota::of(rule.limit()), rule: rule.clone(), named_below }
+        Self {
+            id,
+            quota: Quota::of(rule.limit()),
+            rule: rule.clone(),
+            named_below,
+        }
     }
 }
 

@@ -37,7 +37,10 @@ impl Service {
         let mut charged = SmallVec::new();
         let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
         let mut unmatched = true;
-        for rule in rules.iter().filter(|rule| rule.is_checked() && rule.matches(request)) {
+        for rule in rules
+            .iter()
+            .filter(|rule| rule.is_checked() && rule.matches(request))
+        {
             unmatched = false;
             match self.application(rule, request, manner) {
                 Application::Charge(limit, key) => {
@@ -51,8 +54,14 @@ impl Service {
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
         }
-        let limits = charged.iter().map(|(_, limit): &(_, &PreparedLimit)| limit.id);
-        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge { rule, key, cost: *cost });
+        let limits = charged
+            .iter()
+            .map(|(_, limit): &(_, &PreparedLimit)| limit.id);
+        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge {
+            rule,
+            key,
+            cost: *cost,
+        });
         let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
         match self.charge(charged, &charges, None, manner).await {
             Ok(answer) => answer,
@@ -69,7 +78,9 @@ impl Service {
         request: &Attributes<'_>,
         manner: Manner,
     ) -> Application<'a> {
-        let Some(applied) = rule.applied_to(request) else { return Application::None };
+        let Some(applied) = rule.applied_to(request) else {
+            return Application::None;
+        };
         let (limit, key) = (applied.limit, rule.key(request));
         let stored = |key| applied.stored_key(bounded_owned(key));
         let Some(attribute) = rule.lacks(request, &key) else {
@@ -109,16 +120,26 @@ impl Service {
     ) -> Answer<'a> {
         let mut all = Answer::default();
         let peek = Manner::from(Mode::Peek);
-        for rule in rules.iter().filter(|rule| rule.is_checked() && rule.matches(request)) {
+        for rule in rules
+            .iter()
+            .filter(|rule| rule.is_checked() && rule.matches(request))
+        {
             // `ask_matching` has already returned every denial for a missing attribute.
             let Application::Charge(limit, key) = self.application(rule, request, peek) else {
                 continue;
             };
-            let charge = Charge { rule: limit.id, key: &key, cost: rule.cost(request) };
+            let charge = Charge {
+                rule: limit.id,
+                key: &key,
+                cost: rule.cost(request),
+            };
             let charged = SmallVec::from_slice(&[(rule, limit)]);
             match self.charge(charged, &[charge], None, manner).await {
                 Ok(answer) if all.decision.is_none() || answer.is_over() => {
-                    all = Answer { unjudged: all.unjudged, ..answer };
+                    all = Answer {
+                        unjudged: all.unjudged,
+                        ..answer
+                    };
                 }
                 Ok(_) => {}
                 Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {

@@ -27,10 +27,18 @@ pub fn over_memory(config: &Config) -> Option<OverMemory> {
 
 fn over_memory_of(config: &Config, memory: u64) -> Option<OverMemory> {
     let tables = tables(config);
-    let all: u64 = tables.iter().fold(0, |sum, table| sum.saturating_add(table.bytes));
-    let most = tables.into_iter().max_by_key(|table| table.bytes).filter(|_| all > memory)?;
+    let all: u64 = tables
+        .iter()
+        .fold(0, |sum, table| sum.saturating_add(table.bytes));
+    let most = tables
+        .into_iter()
+        .max_by_key(|table| table.bytes)
+        .filter(|_| all > memory)?;
     let (rule, place) = match config.rules.iter().find(|rule| rule.name == most.name) {
-        Some(rule) => (format!("of rule {}", rule.name), rule.capacity_place.clone()),
+        Some(rule) => (
+            format!("of rule {}", rule.name),
+            rule.capacity_place.clone(),
+        ),
         None => ("of [engine]".to_owned(), None),
     };
     let (needs, all, memory) = (gib(most.bytes), gib(all), gib(memory));
@@ -51,15 +59,23 @@ struct TableSize {
 impl TableSize {
     fn new(name: &str, clients: usize, bytes: Option<usize>) -> Self {
         let bytes = bytes.map_or(u64::MAX, |bytes| bytes as u64);
-        Self { name: name.to_owned(), clients, bytes }
+        Self {
+            name: name.to_owned(),
+            clients,
+            bytes,
+        }
     }
 }
 
 /// Returns the sizes of all tables that a server with this configuration would allocate.
 fn tables(config: &Config) -> Vec<TableSize> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = prepared::DescriptorsPlan::of_config(config, None).ok().flatten();
-    let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
+    let descriptors = prepared::DescriptorsPlan::of_config(config, None)
+        .ok()
+        .flatten();
+    let limits = rules
+        .limits()
+        .chain(descriptors.iter().flat_map(|plan| plan.limits()));
     let kept_here = match &config.engine {
         EngineConfig::Memory | EngineConfig::State(_) => true,
         EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
@@ -67,9 +83,14 @@ fn tables(config: &Config) -> Vec<TableSize> {
     let limits = limits.filter(|_| kept_here);
     // A shared store allocates memory only as clients arrive.
     let limits = limits.filter(|limit| limit.store.is_none());
-    let of_rules = limits.map(|PlannedLimit { name, rule, capacity, .. }| {
-        TableSize::new(name, capacity, table_bytes(rule.limit(), capacity))
-    });
+    let of_rules = limits.map(
+        |PlannedLimit {
+             name,
+             rule,
+             capacity,
+             ..
+         }| { TableSize::new(name, capacity, table_bytes(rule.limit(), capacity)) },
+    );
     // The table of `CL.THROTTLE` has entries of the same size as that of a GCRA limit.
     let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();
     let words = bucket.map(|rule| table_bytes(rule.limit(), config.capacity));
@@ -98,11 +119,17 @@ mod tests {
         let text = rule("capacity = 1_000_000_000");
         let over = found(&text, 16).unwrap();
         assert_eq!(&text[over.place.unwrap()], "1_000_000_000");
-        assert!(over.message.contains("the 1000000000 clients of rule a need 20 GiB"));
+        assert!(
+            over.message
+                .contains("the 1000000000 clients of rule a need 20 GiB")
+        );
         assert_eq!(found(&text, 32), None);
         let logs = text.replace("gcra 1/s burst=1", "sliding-log 5/1m");
         assert_eq!(found(&logs, 1), None, "they take memory as they come");
-        let engine = format!("[engine]\ncapacity = 1_000_000_000\n{}", rule("capacity = 1"));
+        let engine = format!(
+            "[engine]\ncapacity = 1_000_000_000\n{}",
+            rule("capacity = 1")
+        );
         let message = found(&engine, 1).unwrap().message;
         assert!(message.contains("of [engine]"), "{message}");
         let remote = "[engine]\nredis = \"redis://h\"\npolicy = \"deny\"\n".to_owned() + &text;

@@ -119,7 +119,11 @@ impl Service {
             estimates: &estimates,
         };
         let (counts, directory) = (&descriptor_counts, &descriptor_clients);
-        let lasting = LastingParts { counts, overrides: &overrides, directory };
+        let lasting = LastingParts {
+            counts,
+            overrides: &overrides,
+            directory,
+        };
         let (rules, descriptors) = prepare(config, &engine, (&known, None), kept, lasting)?;
         engine.log_swept();
         Ok(Self {
@@ -170,18 +174,41 @@ impl Service {
                     .into(),
             );
         }
-        let had_files = self.descriptors.load().as_ref().is_some_and(|now| now.tree.domains() > 0);
-        let has_files = config.envoy.tree.as_ref().is_some_and(|tree| tree.domains() > 0);
+        let had_files = self
+            .descriptors
+            .load()
+            .as_ref()
+            .is_some_and(|now| now.tree.domains() > 0);
+        let has_files = config
+            .envoy
+            .tree
+            .as_ref()
+            .is_some_and(|tree| tree.domains() > 0);
         if had_files && !has_files && !config.envoy.files.is_empty() {
-            return Err("no file with descriptors is left; a file that has only `domain: NAME` \
+            return Err(
+                "no file with descriptors is left; a file that has only `domain: NAME` \
                         limits nothing, if that is intended"
-                .into());
+                    .into(),
+            );
         }
         self.engine.may_reload(&config.engine)?;
         let lasting = self.lasting_parts();
-        let Self { metrics, directories, peaks, trials, estimates, .. } = self;
+        let Self {
+            metrics,
+            directories,
+            peaks,
+            trials,
+            estimates,
+            ..
+        } = self;
         let outcomes = &metrics.outcomes;
-        let kept = RuleRecords { outcomes, directories, peaks, trials, estimates };
+        let kept = RuleRecords {
+            outcomes,
+            directories,
+            peaks,
+            trials,
+            estimates,
+        };
         let descriptors = self.descriptors.load_full();
         let known = (&self.known, descriptors.as_deref());
         let prepared = prepare(config, &self.engine, known, kept, lasting);
@@ -189,10 +216,15 @@ impl Service {
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
         before();
-        self.trials.retain(|name| rules.get(name.as_bytes()).is_some());
-        self.directories.retain(|name| rules.get(name.as_bytes()).is_some());
-        self.estimates
-            .retain(|name| rules.get(name.as_bytes()).is_some_and(|rule| rule.estimator.is_some()));
+        self.trials
+            .retain(|name| rules.get(name.as_bytes()).is_some());
+        self.directories
+            .retain(|name| rules.get(name.as_bytes()).is_some());
+        self.estimates.retain(|name| {
+            rules
+                .get(name.as_bytes())
+                .is_some_and(|rule| rule.estimator.is_some())
+        });
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {
@@ -208,7 +240,8 @@ impl Service {
     /// unchanged then.
     pub fn reload_descriptors(&self, tree: Tree) -> Result<(), String> {
         let (config, capacity) = &self.envoy;
-        tree.check(config.algorithm).map_err(|error| error.to_string())?;
+        tree.check(config.algorithm)
+            .map_err(|error| error.to_string())?;
         let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
         let before = self.descriptors.load_full();
         let before = before.as_deref();
@@ -225,7 +258,11 @@ impl Service {
 
     fn lasting_parts(&self) -> LastingParts<'_> {
         let (counts, overrides) = (&self.descriptor_counts, &self.overrides);
-        LastingParts { counts, overrides, directory: &self.descriptor_clients }
+        LastingParts {
+            counts,
+            overrides,
+            directory: &self.descriptor_clients,
+        }
     }
 
     /// Begins the trial of a limit beside the one of this rule, and ends the trial of the rule before.
@@ -238,7 +275,9 @@ impl Service {
         for limit in [&limit, &rule.own.rule] {
             limit.accept_mode(Mode::Check)?;
         }
-        let begun = rule.trial.begin(limit, rule.capacity, Arc::clone(&self.clock.0));
+        let begun = rule
+            .trial
+            .begin(limit, rule.capacity, Arc::clone(&self.clock.0));
         begun.map_err(|error| AskError::invalid(format!("limit: {error}")))
     }
 
@@ -304,7 +343,10 @@ impl Service {
             }
         };
         let is_limited = |answer: &RateLimitResponse| {
-            answer.statuses.iter().any(|status| status.current_limit.is_some())
+            answer
+                .statuses
+                .iter()
+                .any(|status| status.current_limit.is_some())
         };
         if answer.as_ref().is_ok_and(|answer| !is_limited(answer))
             && !descriptors.tree.has_domain(&request.domain)
@@ -334,15 +376,20 @@ impl Service {
         let (descriptors, rules) = (self.descriptors.load_full(), self.rules.load_full());
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let clock = self.clock.0.as_ref();
-        descriptors.reserve(&self.engine, &rules, clock, request, terms).await
+        descriptors
+            .reserve(&self.engine, &rules, clock, request, terms)
+            .await
     }
 
     /// Returns the numbers of requests that passed without a verdict, each with the name of the
     /// reason.
     pub fn passed_unjudged(&self) -> [(&'static str, u64); PassReason::ALL.len()] {
         PassReason::ALL.map(|reason| {
-            let by_engine =
-                if reason == PassReason::RuleFailed { self.engine.unjudged() } else { 0 };
+            let by_engine = if reason == PassReason::RuleFailed {
+                self.engine.unjudged()
+            } else {
+                0
+            };
             (reason.name(), self.metrics.unjudged.get(reason) + by_engine)
         })
     }
@@ -354,7 +401,10 @@ impl Service {
 
     /// Returns the number of limits that descriptors can meet.
     pub fn descriptor_limits(&self) -> usize {
-        self.descriptors.load().as_ref().map_or(0, |descriptors| descriptors.tree.limits().len())
+        self.descriptors
+            .load()
+            .as_ref()
+            .map_or(0, |descriptors| descriptors.tree.limits().len())
     }
 
     /// Returns the usage of the stores of descriptors with wildcards, and the number of clients that they are
@@ -367,8 +417,16 @@ impl Service {
     /// Returns the metrics of descriptors under the names of envoyproxy/ratelimit; the list is
     /// empty if the configuration does not enable them.
     pub fn descriptor_metrics(&self) -> Vec<Family> {
-        let asked = self.descriptors.load().as_ref().is_some_and(|d| d.config.metrics);
-        if asked { self.descriptor_counts.families(&self.metrics) } else { Vec::new() }
+        let asked = self
+            .descriptors
+            .load()
+            .as_ref()
+            .is_some_and(|d| d.config.metrics);
+        if asked {
+            self.descriptor_counts.families(&self.metrics)
+        } else {
+            Vec::new()
+        }
     }
 
     /// Decides a call of the command `CL.THROTTLE`. With Redis, all servers share the state of its
@@ -392,7 +450,11 @@ impl Service {
     /// Returns a key of `CL.THROTTLE` as the engine stores it. In memory only the hash of a key is
     /// stored, so a long key needs no digest: the hash covers the whole key.
     fn throttle_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.engine.waits() { key::bounded(key) } else { key.into() }
+        if self.engine.waits() {
+            key::bounded(key)
+        } else {
+            key.into()
+        }
     }
 }
 
@@ -407,9 +469,16 @@ fn prepare(
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config, descriptors)?;
-    let limits = rules.limits().chain(descriptors.iter().flat_map(|plan| plan.limits()));
-    let mut ids = known.prepare(engine, &limits.collect::<Vec<_>>())?.into_iter();
+    let limits = rules
+        .limits()
+        .chain(descriptors.iter().flat_map(|plan| plan.limits()));
+    let mut ids = known
+        .prepare(engine, &limits.collect::<Vec<_>>())?
+        .into_iter();
     let rules = rules.finish(&mut ids, kept);
     engine.set_on_error(&rules.verdicts_on_error());
-    Ok((rules, descriptors.map(|plan| plan.finish(&mut ids, lasting))))
+    Ok((
+        rules,
+        descriptors.map(|plan| plan.finish(&mut ids, lasting)),
+    ))
 }

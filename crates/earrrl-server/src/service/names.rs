@@ -45,7 +45,10 @@ pub struct ResetClient {
 impl Directories {
     /// Returns directories with these settings.
     pub fn new(config: &NamesConfig) -> Self {
-        Self { config: config.clone(), by_rule: Mutex::default() }
+        Self {
+            config: config.clone(),
+            by_rule: Mutex::default(),
+        }
     }
 
     /// Returns the directory of the rule of this name.
@@ -57,7 +60,10 @@ impl Directories {
         let new = || Arc::new(Names::new(limit, self.config.options));
         let names = Arc::clone(by_rule.entry(name.to_owned()).or_insert_with(new));
         names.set_limit(limit);
-        Directory { names: Some(names), config: self.config.clone() }
+        Directory {
+            names: Some(names),
+            config: self.config.clone(),
+        }
     }
 
     /// Returns a directory for the clients of all limits in Envoy's format, most of which have windows of a minute.
@@ -65,7 +71,10 @@ impl Directories {
         let usual = "fixed-window 1/1m".parse::<Rule>().ok();
         let usual = usual.filter(|_| self.config.options.capacity > 0);
         let names = usual.map(|rule| Arc::new(Names::new(rule.limit(), self.config.options)));
-        Directory { names, config: self.config.clone() }
+        Directory {
+            names,
+            config: self.config.clone(),
+        }
     }
 
     /// Drops the directories of rules that were removed.
@@ -84,7 +93,9 @@ impl Directory {
     /// Returns the number of remaining requests below which a client of this limit is named; 0 if
     /// none is.
     pub fn remaining_below(&self, limit: &Limit) -> u64 {
-        self.names.as_ref().map_or(0, |_| self.config.options.remaining_below(limit))
+        self.names
+            .as_ref()
+            .map_or(0, |_| self.config.options.remaining_below(limit))
     }
 
     /// Notes a decision under this rule on a client's request.
@@ -106,19 +117,29 @@ impl Directory {
         let mut name = self.name_of(key);
         let is_cut = name.len() > self.config.options.max_bytes;
         name.truncate(self.config.options.max_bytes);
-        ResetClient { rule: rule.to_owned(), fingerprint: client.fingerprint(), name, is_cut }
+        ResetClient {
+            rule: rule.to_owned(),
+            fingerprint: client.fingerprint(),
+            name,
+            is_cut,
+        }
     }
 
     /// Returns the name of a client: its key, or the key's HMAC.
     fn name_of(&self, key: &[u8]) -> Vec<u8> {
-        let Some(secret) = &self.config.hmac_key else { return key.to_vec() };
+        let Some(secret) = &self.config.hmac_key else {
+            return key.to_vec();
+        };
         // An HMAC accepts keys of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.0.as_bytes()) else {
             return Vec::new();
         };
         mac.update(key);
         let digest = mac.finalize().into_bytes();
-        digest[..DIGEST].iter().flat_map(|byte| format!("{byte:02x}").into_bytes()).collect()
+        digest[..DIGEST]
+            .iter()
+            .flat_map(|byte| format!("{byte:02x}").into_bytes())
+            .collect()
     }
 }
 

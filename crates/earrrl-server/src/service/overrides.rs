@@ -87,7 +87,9 @@ impl Overrides {
     /// Returns the names of the attributes that the overrides use. A name may occur several times.
     pub(super) fn attributes(&self) -> impl Iterator<Item = &str> {
         let conditions = self.rest.values().flat_map(|rest| &rest.conditions);
-        self.index.attributes().chain(conditions.map(|condition| condition.attribute.as_str()))
+        self.index
+            .attributes()
+            .chain(conditions.map(|condition| condition.attribute.as_str()))
     }
 
     /// Returns the first override that applies, given the values of attributes and a test of single
@@ -106,11 +108,18 @@ impl Overrides {
         };
         let place = self.index.find(value, holds)?;
         let limit = self.limits.get(*self.limit_of.get(place)? as usize)?;
-        Some(Applied { limit, salt: self.rest(place).and_then(|rest| rest.salt) })
+        Some(Applied {
+            limit,
+            salt: self.rest(place).and_then(|rest| rest.salt),
+        })
     }
 
     fn rest(&self, place: usize) -> Option<&Rest> {
-        if self.rest.is_empty() { None } else { self.rest.get(&place) }
+        if self.rest.is_empty() {
+            None
+        } else {
+            self.rest.get(&place)
+        }
     }
 }
 
@@ -143,28 +152,51 @@ impl<'a> OverridesPlan<'a> {
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut limit_of = Vec::with_capacity(overrides.len());
         for entry in overrides {
-            let text = if is_shared { format!("limit {}", entry.rule) } else { canonical(entry) };
+            let text = if is_shared {
+                format!("limit {}", entry.rule)
+            } else {
+                canonical(entry)
+            };
             let limit = *known.entry(text).or_insert_with_key(|text| {
                 let name = hidden_name(names, &format!("{}\n{text}", rule.name));
-                let clients = if is_shared { capacity } else { clients_of(&rule.key, entry) };
+                let clients = if is_shared {
+                    capacity
+                } else {
+                    clients_of(&rule.key, entry)
+                };
                 let (rule, capacity) = (Arc::new(entry.rule.clone()), capacity.min(clients));
-                limits.push(WantedLimit { name, rule, capacity });
+                limits.push(WantedLimit {
+                    name,
+                    rule,
+                    capacity,
+                });
                 limits.len() as u32 - 1
             });
             limit_of.push(limit);
         }
-        Self { rule, is_shared, limits, limit_of }
+        Self {
+            rule,
+            is_shared,
+            limits,
+            limit_of,
+        }
     }
 
     /// Returns the limits to prepare in the engine.
     pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        self.limits.iter().map(|WantedLimit { name, rule, capacity }| PlannedLimit {
-            name,
-            rule,
-            capacity: *capacity,
-            consistency: self.rule.consistency,
-            store: self.is_shared.then_some(&*self.rule.name),
-        })
+        self.limits.iter().map(
+            |WantedLimit {
+                 name,
+                 rule,
+                 capacity,
+             }| PlannedLimit {
+                name,
+                rule,
+                capacity: *capacity,
+                consistency: self.rule.consistency,
+                store: self.is_shared.then_some(&*self.rule.name),
+            },
+        )
     }
 
     /// Returns the active overrides. `ids` holds the engine's ids for [`OverridesPlan::limits`], in
@@ -222,9 +254,11 @@ fn unchecked(conditions: &[Condition], checked: Option<usize>) -> Box<[Condition
 fn clients_of(key: &[KeyPart], entry: &Override) -> usize {
     let of_part = |part: &KeyPart| match part {
         KeyPart::Literal(_) => Some(1),
-        KeyPart::Attribute(name) => {
-            entry.conditions.iter().find(|one| one.attribute == *name)?.count()
-        }
+        KeyPart::Attribute(name) => entry
+            .conditions
+            .iter()
+            .find(|one| one.attribute == *name)?
+            .count(),
     };
     let mut counts = key.iter().map(of_part);
     let product = counts.try_fold(1_usize, |all, one| all.checked_mul(one?));
@@ -249,7 +283,11 @@ mod tests {
             (r#""client""#, r#"client = "10.0.0.0/8""#, MAX_CAPACITY),
             (r#""user""#, r#"user = "guest-*""#, MAX_CAPACITY),
             (r#""user""#, r#""attribute:plan" = "pro""#, MAX_CAPACITY),
-            (r#"["user", "path"]"#, r#"user = ["a", "b"], path = ["/c", "/d"]"#, 4),
+            (
+                r#"["user", "path"]"#,
+                r#"user = ["a", "b"], path = ["/c", "/d"]"#,
+                4,
+            ),
             (r#"["user", "path"]"#, r#"user = "a""#, MAX_CAPACITY),
         ] {
             let limit = "limit = \"gcra 1/s burst=1\"";
@@ -276,8 +314,10 @@ mod tests {
         let text = format!("{rule}{}", (0..50).map(one).collect::<String>());
         let config = Config::parse(&text, "f").unwrap();
         let plan = OverridesPlan::new(&config.rules[0], 7, true, &HashSet::new());
-        let limits: Vec<_> =
-            plan.limits().map(|limit| (limit.rule.to_string(), limit.capacity)).collect();
+        let limits: Vec<_> = plan
+            .limits()
+            .map(|limit| (limit.rule.to_string(), limit.capacity))
+            .collect();
         let limit = |rate: u64| (format!("gcra {rate}/s burst=9"), 7);
         assert_eq!(limits, [limit(2), limit(3), limit(4)]);
         assert!(plan.limits().all(|limit| limit.store == Some("r")));

@@ -70,7 +70,10 @@ impl PeaksByRule {
         if let Some(known) = known {
             return Arc::clone(known);
         }
-        let new = Arc::new(ClientPeaks { period, half_days: Mutex::default() });
+        let new = Arc::new(ClientPeaks {
+            period,
+            half_days: Mutex::default(),
+        });
         by_rule.insert(name.to_owned(), Arc::clone(&new));
         new
     }
@@ -92,9 +95,17 @@ impl ClientPeaks {
         rates: impl Iterator<Item = (u64, f64)>,
     ) {
         let mut half_days = lock(&self.half_days);
-        let since = half_days.previous.since.or(half_days.present.since).unwrap_or(now);
+        let since = half_days
+            .previous
+            .since
+            .or(half_days.present.since)
+            .unwrap_or(now);
         half_days.next = now + self.pause(Duration::from_nanos(now.get() - since.get()), took);
-        if half_days.present.since.is_some_and(|since| now >= since + HALF_DAY) {
+        if half_days
+            .present
+            .since
+            .is_some_and(|since| now >= since + HALF_DAY)
+        {
             half_days.previous = std::mem::take(&mut half_days.present);
         }
         half_days.present.add(now, clients, rates);
@@ -104,7 +115,9 @@ impl ClientPeaks {
     /// which a rate falls by a fifth at most, or the `age` of the record if that is shorter. Surveys take at most a
     /// twentieth of one processor.
     fn pause(&self, age: Duration, took: Duration) -> Duration {
-        let usual = Duration::from_secs_f64(self.period as f64 / 4.0).min(LONGEST_PAUSE).min(age);
+        let usual = Duration::from_secs_f64(self.period as f64 / 4.0)
+            .min(LONGEST_PAUSE)
+            .min(age);
         usual.max(SHORTEST_PAUSE).max(20 * took)
     }
 
@@ -115,17 +128,28 @@ impl ClientPeaks {
         let (present, previous) = (&half_days.present, &half_days.previous);
         let since = previous.since.or(present.since)?;
         let newer = present.peaks.iter().map(|(fingerprint, rate)| {
-            previous.peaks.get(fingerprint).map_or(*rate, |earlier| rate.max(*earlier))
+            previous
+                .peaks
+                .get(fingerprint)
+                .map_or(*rate, |earlier| rate.max(*earlier))
         });
         let older = previous.peaks.iter();
         let older = older.filter(|(fingerprint, _)| !present.peaks.contains_key(fingerprint));
         let mut rates: Vec<f64> = newer.chain(older.map(|(_, rate)| *rate)).collect();
-        let clients = present.clients.max(previous.clients).max(rates.len() as u64);
+        let clients = present
+            .clients
+            .max(previous.clients)
+            .max(rates.len() as u64);
         let most = ((clients as f64 * share) as usize).min(rates.len().checked_sub(1)?);
         let (_, highest, _) = rates.select_nth_unstable_by(most, |a, b| b.total_cmp(a));
         let rate = rounded_up(*highest);
         let touched = rates.iter().filter(|peak| **peak > rate).count() as u64;
-        Some(SuggestedLimit { since, clients, rate, touched })
+        Some(SuggestedLimit {
+            since,
+            clients,
+            rate,
+            touched,
+        })
     }
 }
 
@@ -207,7 +231,10 @@ mod tests {
             note(&peaks, hour * HOUR, &[(1, 1.0), (2, 2.0)]);
             assert_eq!(suggested(&peaks, 0.0).0, expected, "hour {hour}");
         }
-        assert_eq!(peaks.suggest(0.0).unwrap().since, Nanos::from_secs(12 * HOUR));
+        assert_eq!(
+            peaks.suggest(0.0).unwrap().since,
+            Nanos::from_secs(12 * HOUR)
+        );
     }
 
     #[test]

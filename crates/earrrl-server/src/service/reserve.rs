@@ -48,11 +48,13 @@ impl Reserved<'_> {
     fn grant_exempt(&mut self, asks: &[ReserveAsk<'_>]) {
         let is_denied = self.answer.is_over();
         let mut counted = std::mem::take(&mut self.granted).into_iter();
-        let granted = asks.iter().map(|ReserveAsk { ask, .. }| match ask.charge() {
-            Some(_) => counted.next().unwrap_or_default(),
-            None if is_denied => Cost::ZERO,
-            None => ask.cost(),
-        });
+        let granted = asks
+            .iter()
+            .map(|ReserveAsk { ask, .. }| match ask.charge() {
+                Some(_) => counted.next().unwrap_or_default(),
+                None if is_denied => Cost::ZERO,
+                None => ask.cost(),
+            });
         self.granted = granted.collect();
     }
 }
@@ -78,10 +80,18 @@ impl Service {
         label: &[u8],
     ) -> ReserveAsk<'a> {
         let ask = Ask::new(rule, key, cost);
-        let Some(estimator) = &rule.estimator else { return ReserveAsk { ask, estimate: None } };
+        let Some(estimator) = &rule.estimator else {
+            return ReserveAsk {
+                ask,
+                estimate: None,
+            };
+        };
         let limit = ask.charge().map(|(limit, _)| limit);
         let (estimate, cost) = estimator.estimate(label, cost, limit, self.now());
-        ReserveAsk { ask: ask.with_cost(cost), estimate: Some(estimate) }
+        ReserveAsk {
+            ask: ask.with_cost(cost),
+            estimate: Some(estimate),
+        }
     }
 
     /// Reserves the estimates of a request under one or several rules: under all of them, or, if
@@ -109,7 +119,9 @@ impl Service {
             }
         }
         let exempts = charges.len() < asks.len();
-        let mut reserved = self.hold(charged, &charges, estimates, terms, available).await?;
+        let mut reserved = self
+            .hold(charged, &charges, estimates, terms, available)
+            .await?;
         if exempts {
             reserved.grant_exempt(asks);
         }
@@ -145,13 +157,20 @@ impl Service {
                 }
                 Application::None => {}
                 Application::Denial(answer) => {
-                    return Ok(Reserved { answer: *answer, ..Reserved::default() });
+                    return Ok(Reserved {
+                        answer: *answer,
+                        ..Reserved::default()
+                    });
                 }
             }
         }
         let each = charged.iter().zip(&keyed);
         let charges: Vec<Charge<'_>> = each
-            .map(|((_, limit), (key, cost))| Charge { rule: limit.id, key, cost: *cost })
+            .map(|((_, limit), (key, cost))| Charge {
+                rule: limit.id,
+                key,
+                cost: *cost,
+            })
             .collect();
         self.hold(charged, &charges, estimates, terms, true).await
     }
@@ -171,7 +190,8 @@ impl Service {
         let holding = self.engine.hold(charges, terms).await?;
         if let Some(id) = holding.id {
             let estimates = (holding.granted(), estimates);
-            self.estimates.reserved(id, charges, estimates, || self.now(), terms);
+            self.estimates
+                .reserved(id, charges, estimates, || self.now(), terms);
         }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
@@ -179,8 +199,17 @@ impl Service {
             true => self.left_of(&decision, &charged, charges).await,
             false => SmallVec::new(),
         };
-        let answer = Answer { decision: Some(decision), charged, available, unjudged: None };
-        Ok(Reserved { answer, id: holding.id, granted: holding.granted().into() })
+        let answer = Answer {
+            decision: Some(decision),
+            charged,
+            available,
+            unjudged: None,
+        };
+        Ok(Reserved {
+            answer,
+            id: holding.id,
+            granted: holding.granted().into(),
+        })
     }
 
     /// Corrects a reservation to its actual costs. Returns the figures after it, and true if the
@@ -208,17 +237,29 @@ impl Service {
         let committed = self.engine.commit(id, actual).await?;
         self.learn(id, |rule| match costs {
             ActualCosts::All(cost) => *cost,
-            ActualCosts::ByRule(_) => {
-                by_rule.iter().find(|(named, _)| *named == rule).map(|(_, cost)| *cost)
-            }
+            ActualCosts::ByRule(_) => by_rule
+                .iter()
+                .find(|(named, _)| *named == rule)
+                .map(|(_, cost)| *cost),
         });
         let mut decision = committed.decision;
-        let deciding = committed.rules().get(decision.rule).and_then(|id| rules.of_id(*id));
+        let deciding = committed
+            .rules()
+            .get(decision.rule)
+            .and_then(|id| rules.of_id(*id));
         // Only the deciding rule is named; none if it was removed from the configuration meanwhile.
         let charged = deciding.into_iter().collect();
         decision.rule = 0;
         let (decision, available) = (Some(decision), SmallVec::new());
-        Ok((Answer { decision, charged, available, unjudged: None }, committed.repeated))
+        Ok((
+            Answer {
+                decision,
+                charged,
+                available,
+                unjudged: None,
+            },
+            committed.repeated,
+        ))
     }
 
     /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of

@@ -93,7 +93,12 @@ impl<'a> PlannedRule<'a> {
     ) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
         let overrides = OverridesPlan::new(config, capacity, is_shared, names);
-        Self { config, own: Arc::new(config.rule.clone()), capacity, overrides }
+        Self {
+            config,
+            own: Arc::new(config.rule.clone()),
+            capacity,
+            overrides,
+        }
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
@@ -115,8 +120,19 @@ impl ActiveRule {
         ids: &mut impl Iterator<Item = RuleId>,
         kept: RuleRecords<'_>,
     ) -> Option<Self> {
-        let PlannedRule { config, own, capacity, overrides } = wanted;
-        let RuleRecords { outcomes, directories, peaks, trials, estimates } = kept;
+        let PlannedRule {
+            config,
+            own,
+            capacity,
+            overrides,
+        } = wanted;
+        let RuleRecords {
+            outcomes,
+            directories,
+            peaks,
+            trials,
+            estimates,
+        } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
@@ -130,7 +146,10 @@ impl ActiveRule {
                 peaks: peaks.of_rule(&config.name, config.rule.limit()),
             }),
             trial: trials.of_rule(&config.name),
-            estimator: config.estimate.as_ref().map(|of| estimates.of_rule(&config.name, of)),
+            estimator: config
+                .estimate
+                .as_ref()
+                .map(|of| estimates.of_rule(&config.name, of)),
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -168,7 +187,10 @@ impl ActiveRule {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
         };
-        let label = self.estimator.iter().flat_map(|estimator| &estimator.config.by);
+        let label = self
+            .estimator
+            .iter()
+            .flat_map(|estimator| &estimator.config.by);
         let label = label.filter_map(KeyPart::attribute);
         self.deciding_attributes().chain(cost).chain(label)
     }
@@ -232,7 +254,10 @@ impl ActiveRule {
 
     /// Returns the ids of one limit for each store of the rule's clients.
     pub(super) fn stores(&self) -> impl Iterator<Item = RuleId> {
-        [&self.own].into_iter().chain(self.overrides.stores()).map(|limit| limit.id)
+        [&self.own]
+            .into_iter()
+            .chain(self.overrides.stores())
+            .map(|limit| limit.id)
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = &PreparedLimit> {
@@ -266,7 +291,9 @@ impl ActiveRule {
 
     /// Returns the first condition of the rule that the request does not meet.
     pub fn unmet(&self, request: &Attributes<'_>) -> Option<&Condition> {
-        self.conditions.iter().find(|condition| !request.meet(condition))
+        self.conditions
+            .iter()
+            .find(|condition| !request.meet(condition))
     }
 
     /// Returns the request's key under this rule. The key may be longer than the engine can store.
@@ -311,7 +338,10 @@ impl ActiveRule {
             CostSource::Attribute(name) => {
                 let max = self.own.rule.max_cost();
                 let cost = |value| str::from_utf8(value).ok()?.parse::<Cost>().ok();
-                let named = request.values(name).map(|value| cost(value).unwrap_or(max)).max();
+                let named = request
+                    .values(name)
+                    .map(|value| cost(value).unwrap_or(max))
+                    .max();
                 named.unwrap_or(Cost::ONE).max(self.min_cost).min(max)
             }
         }
@@ -319,13 +349,19 @@ impl ActiveRule {
 
     /// Returns the cost that a request's attribute states; `None` if the request states none.
     pub(super) fn stated_cost(&self, request: &Attributes<'_>) -> Option<Cost> {
-        let CostSource::Attribute(name) = &self.cost else { return None };
+        let CostSource::Attribute(name) = &self.cost else {
+            return None;
+        };
         request.get(name).map(|_| self.cost(request))
     }
 
     /// Returns the cost of a request that names the rule but does not name a cost.
     pub fn plain_cost(&self) -> Cost {
-        if let CostSource::Fixed(cost) = self.cost { cost } else { Cost::ONE }
+        if let CostSource::Fixed(cost) = self.cost {
+            cost
+        } else {
+            Cost::ONE
+        }
     }
 
     /// Returns the limit that applies to this request; `None` if the rule exempts it.
@@ -336,7 +372,11 @@ impl ActiveRule {
     /// Returns the limit that applies to this request, with the form of its clients' keys; `None` if
     /// the rule exempts the request.
     pub(super) fn applied_to(&self, request: &Attributes<'_>) -> Option<Applied<'_>> {
-        if self.exempt.iter().any(|condition| request.surely_meet(condition)) {
+        if self
+            .exempt
+            .iter()
+            .any(|condition| request.surely_meet(condition))
+        {
             return None;
         }
         let meets = |condition: &Condition| request.surely_meet(condition);
@@ -355,7 +395,9 @@ impl ActiveRule {
     }
 
     fn special_limit(&self, key: &[u8]) -> Option<&PreparedLimit> {
-        let Some(values) = split(key, self.key.len()) else { return Some(&self.own) };
+        let Some(values) = split(key, self.key.len()) else {
+            return Some(&self.own);
+        };
         let value = |attribute: &str| {
             let named = |part: &KeyPart| matches!(part, KeyPart::Attribute(n) if *n == attribute);
             self.key.iter().position(named).map(|place| values[place])
@@ -389,11 +431,17 @@ mod tests {
         let config = Config::parse(text, "f").unwrap();
         let conditions = &config.rules[0].overrides[0].conditions;
         let canonical: String = conditions.iter().map(Condition::canonical).collect();
-        assert_eq!(canonical, "4:plan,4:pro*,;6:client,10:10.0.0.0/8,7:::1/128,;");
+        assert_eq!(
+            canonical,
+            "4:plan,4:pro*,;6:client,10:10.0.0.0/8,7:::1/128,;"
+        );
         let none = HashSet::new();
         let inline: Rule = "gcra 1/s burst=2".parse().unwrap();
         let names =
             [format!("login\n{canonical}"), inline.to_string()].map(|t| hidden_name(&none, &t));
-        assert_eq!(names, ["hidden-4434add2e5438930", "hidden-bf2f302bfb306c5b"]);
+        assert_eq!(
+            names,
+            ["hidden-4434add2e5438930", "hidden-bf2f302bfb306c5b"]
+        );
     }
 }

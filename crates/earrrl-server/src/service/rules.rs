@@ -73,8 +73,12 @@ fn single_headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<Stri
 /// Returns the headers that rules use, and the header that identifies clients.
 fn headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
     let named = rules.iter().flat_map(|rule| rule.attributes());
-    let named = named.filter(|name| name.starts_with("header:")).map(str::to_owned);
-    let mut headers: Vec<String> = named.chain([format!("header:{}", client.header())]).collect();
+    let named = named
+        .filter(|name| name.starts_with("header:"))
+        .map(str::to_owned);
+    let mut headers: Vec<String> = named
+        .chain([format!("header:{}", client.header())])
+        .collect();
     headers.sort_unstable();
     headers.dedup();
     headers
@@ -93,7 +97,10 @@ impl<'a> RulesPlan<'a> {
         let is_shared = config.engine.shares_stores();
         let rules = config.rules.iter();
         let rules = rules.map(|rule| PlannedRule::new(rule, config.capacity, is_shared, &names));
-        Self { config, rules: rules.collect() }
+        Self {
+            config,
+            rules: rules.collect(),
+        }
     }
 
     /// Returns the planned limits.
@@ -108,10 +115,15 @@ impl<'a> RulesPlan<'a> {
         ids: &mut impl Iterator<Item = RuleId>,
         kept: RuleRecords<'_>,
     ) -> ActiveRules {
-        let active = self.rules.iter().map(|rule| ActiveRule::new(rule, ids, kept));
+        let active = self
+            .rules
+            .iter()
+            .map(|rule| ActiveRule::new(rule, ids, kept));
         let rules: Vec<_> = active.flatten().map(Arc::new).collect();
-        let by_name =
-            rules.iter().enumerate().map(|(index, rule)| (rule.name.as_bytes().into(), index));
+        let by_name = rules
+            .iter()
+            .enumerate()
+            .map(|(index, rule)| (rule.name.as_bytes().into(), index));
         let config = self.config;
         ActiveRules {
             by_name: by_name.collect(),
@@ -165,8 +177,14 @@ impl ActiveRules {
     pub fn log_unread<'n>(&self, names: impl Iterator<Item = &'n str>) {
         let is_used = |name: &str| {
             PLAIN.contains(&name)
-                || self.headers.iter().any(|header| header.eq_ignore_ascii_case(name))
-                || self.iter().flat_map(ActiveRule::attributes).any(|used| used == name)
+                || self
+                    .headers
+                    .iter()
+                    .any(|header| header.eq_ignore_ascii_case(name))
+                || self
+                    .iter()
+                    .flat_map(ActiveRule::attributes)
+                    .any(|used| used == name)
         };
         for name in names.filter(|name| !is_used(name)) {
             let mut logged = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +202,10 @@ impl ActiveRules {
     /// that they used last, and a reload may have changed the order of the rules.
     #[inline]
     pub fn at(&self, index: usize, name: &[u8]) -> Option<&ActiveRule> {
-        self.rules.get(index).map(Arc::as_ref).filter(|rule| rule.name.as_bytes() == name)
+        self.rules
+            .get(index)
+            .map(Arc::as_ref)
+            .filter(|rule| rule.name.as_bytes() == name)
     }
 
     /// Returns the index of the rule of this name.
@@ -198,8 +219,9 @@ impl ActiveRules {
         let ids = |(place, rule): (usize, &Arc<ActiveRule>)| {
             rule.ids().map(move |id| (id, place)).collect::<Vec<_>>()
         };
-        let by_id =
-            self.by_id.get_or_init(|| self.rules.iter().enumerate().flat_map(ids).collect());
+        let by_id = self
+            .by_id
+            .get_or_init(|| self.rules.iter().enumerate().flat_map(ids).collect());
         let rule = self.rules.get(*by_id.get(&id)?)?;
         Some((rule, rule.limits().find(|limit| limit.id == id)?))
     }

@@ -29,7 +29,14 @@ impl Service {
         let report = Arc::new(walked.map_err(|error| unavailable(error.to_string()))??);
         latest.retain(|_, known| known.is_fresh());
         let (ended, took) = (Instant::now(), started.elapsed());
-        latest.insert(rule.to_owned(), LatestReport { ended, took, report: Arc::clone(&report) });
+        latest.insert(
+            rule.to_owned(),
+            LatestReport {
+                ended,
+                took,
+                report: Arc::clone(&report),
+            },
+        );
         Ok(report)
     }
 
@@ -43,7 +50,9 @@ impl Service {
         }
         let rules = self.rules.load();
         let rule = rules.named(name.as_bytes())?;
-        let surveys = rule.stores().filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
+        let surveys = rule
+            .stores()
+            .filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
         let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
         let now = self.clock.0.now();
         if surveys.is_empty() {
@@ -58,10 +67,20 @@ impl Service {
         }
         top.sort_by(|a, b| b.usage.total_cmp(&a.usage));
         top.truncate(MAX_TOP);
-        let name = |fingerprint| rule.directory.names().and_then(|names| names.get(fingerprint));
-        let named =
-            |figures: TopClient| SurveyedClient { name: name(figures.fingerprint), figures };
-        Ok(SurveyReport { at, clients: top.into_iter().map(named).collect(), rates })
+        let name = |fingerprint| {
+            rule.directory
+                .names()
+                .and_then(|names| names.get(fingerprint))
+        };
+        let named = |figures: TopClient| SurveyedClient {
+            name: name(figures.fingerprint),
+            figures,
+        };
+        Ok(SurveyReport {
+            at,
+            clients: top.into_iter().map(named).collect(),
+            rates,
+        })
     }
 
     /// Returns true if the peaks of any rule's clients are due to be noted.
@@ -79,7 +98,9 @@ impl Service {
     /// requests.
     pub fn note_peaks(&self) {
         for rule in self.rules.load().iter() {
-            let Some(Suggestion { peaks, .. }) = &rule.suggestion else { continue };
+            let Some(Suggestion { peaks, .. }) = &rule.suggestion else {
+                continue;
+            };
             let now = self.clock.0.now();
             if !peaks.is_due(now) {
                 continue;
@@ -89,7 +110,12 @@ impl Service {
             let took = started.elapsed();
             if let Ok(Some(survey)) = survey {
                 let rate = |client: &TopClient| (client.fingerprint, client.usage * client.limit);
-                peaks.note(now, took, survey.rates.clients(), survey.top.iter().map(rate));
+                peaks.note(
+                    now,
+                    took,
+                    survey.rates.clients(),
+                    survey.top.iter().map(rate),
+                );
             }
         }
     }
@@ -98,13 +124,19 @@ impl Service {
 /// Returns the report on clients whose states are in Redis, or under limits in Envoy's format: those that this node
 /// has named, with the figures of their latest decisions.
 fn seen_here(directory: &Directory, at: Nanos) -> SurveyReport {
-    let named = directory.names().map(|names| names.top(MAX_TOP)).unwrap_or_default();
+    let named = directory
+        .names()
+        .map(|names| names.top(MAX_TOP))
+        .unwrap_or_default();
     let mut rates = Rates::default();
     let mut clients = Vec::with_capacity(named.len());
     for (fingerprint, name) in named {
         let figures = name.as_top(fingerprint, at);
         rates.add(figures.usage * figures.limit);
-        clients.push(SurveyedClient { figures, name: Some(name) });
+        clients.push(SurveyedClient {
+            figures,
+            name: Some(name),
+        });
     }
     clients.sort_by(|a, b| b.figures.usage.total_cmp(&a.figures.usage));
     SurveyReport { at, clients, rates }

@@ -81,7 +81,10 @@ impl TrialOfRule {
         clock: Arc<dyn Clock>,
     ) -> Result<TrialReport, BuildError> {
         let started = clock.now();
-        let limiter = Limiter::builder(limit).capacity(capacity).clock(clock).build()?;
+        let limiter = Limiter::builder(limit)
+            .capacity(capacity)
+            .clock(clock)
+            .build()?;
         let trial = Trial {
             limiter,
             capacity,
@@ -134,13 +137,20 @@ impl TrialOfRule {
     /// `None` if there is no trial.
     pub fn usage(&self) -> Option<((usize, u64), usize)> {
         let trial = self.running()?;
-        Some(((trial.limiter.len(), trial.limiter.displaced()), trial.capacity))
+        Some((
+            (trial.limiter.len(), trial.limiter.displaced()),
+            trial.capacity,
+        ))
     }
 
     /// Returns the trial, if there is one.
     #[inline]
     fn running(&self) -> Option<Arc<Trial>> {
-        if self.is_running.load(Relaxed) { self.trial.load_full() } else { None }
+        if self.is_running.load(Relaxed) {
+            self.trial.load_full()
+        } else {
+            None
+        }
     }
 }
 

@@ -38,7 +38,14 @@ impl<'a> Changes<'a> {
         authority.issue("server", &["localhost"]);
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.toml");
-        let changes = Self { file, chaos, authority, folder, nth: Cell::new(1), bad: Cell::new(0) };
+        let changes = Self {
+            file,
+            chaos,
+            authority,
+            folder,
+            nth: Cell::new(1),
+            bad: Cell::new(0),
+        };
         changes.write_tokens(1);
         chaos.use_token(token(1));
         std::fs::write(&changes.file, changes.config(1)).unwrap();
@@ -69,7 +76,11 @@ impl<'a> Changes<'a> {
             let ready: Value = serde_json::from_str(&get(self.chaos, "/readyz")).unwrap();
             ready["status"] == "ready" && ready["reload_error"].is_string()
         });
-        assert_eq!(self.burst(), u64::from(nth), "the rules before are in force");
+        assert_eq!(
+            self.burst(),
+            u64::from(nth),
+            "the rules before are in force"
+        );
         // Restores a valid file, so that the server can be started again.
         replace(&self.file, &self.config(nth));
         self.until_certified();
@@ -89,7 +100,9 @@ impl<'a> Changes<'a> {
     fn burst(&self) -> u64 {
         let rules: Value = serde_json::from_str(&get(self.chaos, "/v1/rules")).unwrap();
         let rules = rules["rules"].as_array().unwrap();
-        rules.iter().find(|rule| rule["name"] == "bucket").unwrap()["quota"].as_u64().unwrap()
+        rules.iter().find(|rule| rule["name"] == "bucket").unwrap()["quota"]
+            .as_u64()
+            .unwrap()
     }
 
     /// Returns a configuration whose limit, half-life, window and capacity differ each time, with a
@@ -107,7 +120,10 @@ impl<'a> Changes<'a> {
             self.authority.table("listeners = [\"http\"]")
         );
         if nth.is_multiple_of(2) {
-            let _ = write!(text, "[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=9\"\n");
+            let _ = write!(
+                text,
+                "[[rule]]\nname = \"r{nth}\"\nlimit = \"gcra 1/s burst=9\"\n"
+            );
         }
         text
     }

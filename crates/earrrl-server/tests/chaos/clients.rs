@@ -32,13 +32,18 @@ impl Connection {
 
 impl Connection<Tls> {
     fn open_tls(chaos: &Chaos) -> Self {
-        Self(BufReader::new(certificates::connect(&chaos.tls, chaos.http)))
+        Self(BufReader::new(certificates::connect(
+            &chaos.tls, chaos.http,
+        )))
     }
 }
 
 impl<S: Read + Write> Connection<S> {
     fn send(&mut self, bytes: &[u8]) -> Result<(), Missed> {
-        self.0.get_mut().write_all(bytes).map_err(|error| ended(&error))
+        self.0
+            .get_mut()
+            .write_all(bytes)
+            .map_err(|error| ended(&error))
     }
 
     /// Reads a complete line.
@@ -48,7 +53,9 @@ impl<S: Read + Write> Connection<S> {
             Ok(0) => Err(Missed::Ended),
             Ok(_) => {
                 let whole = line.strip_suffix("\r\n");
-                Ok(whole.unwrap_or_else(|| panic!("half an answer: {line:?}")).to_owned())
+                Ok(whole
+                    .unwrap_or_else(|| panic!("half an answer: {line:?}"))
+                    .to_owned())
             }
             Err(error) => Err(ended(&error)),
         }
@@ -87,9 +94,14 @@ fn ended(error: &std::io::Error) -> Missed {
 
 /// Returns true if a reply states that the server is overloaded or stopping.
 fn is_told(reply: &str) -> bool {
-    ["overloaded", "max number of clients", "too many connections", "is stopping"]
-        .iter()
-        .any(|text| reply.starts_with("-ERR") && reply.contains(text))
+    [
+        "overloaded",
+        "max number of clients",
+        "too many connections",
+        "is stopping",
+    ]
+    .iter()
+    .any(|text| reply.starts_with("-ERR") && reply.contains(text))
 }
 
 /// Sends pipelines of RESP commands.
@@ -199,7 +211,10 @@ fn exchange(
     let status = open.line()?.split(' ').nth(1).unwrap().parse().unwrap();
     let (mut length, mut closes) = (0, false);
     loop {
-        let line = open.line().unwrap_or_else(|_| panic!("half an answer")).to_lowercase();
+        let line = open
+            .line()
+            .unwrap_or_else(|_| panic!("half an answer"))
+            .to_lowercase();
         match line.split_once(": ") {
             Some(("content-length", value)) => length = value.parse().unwrap(),
             Some(("connection", value)) => closes = value == "close",
@@ -221,7 +236,9 @@ pub(super) fn redis_py(chaos: &Chaos) {
     let mut script = tool("python3");
     script.env("PYTHONPATH", tools::folder().join("python"));
     script.arg(testdata("../crates/earrrl-server/tests/clients/chaos.py"));
-    let mut script = script.arg(chaos.resp.port().to_string()).arg(&chaos.token_file);
+    let mut script = script
+        .arg(chaos.resp.port().to_string())
+        .arg(&chaos.token_file);
     script = script.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = script.spawn().unwrap();
     let mut orders = child.stdin.take().unwrap();
@@ -230,7 +247,10 @@ pub(super) fn redis_py(chaos: &Chaos) {
         writeln!(orders).unwrap();
         let mut line = String::new();
         results.read_line(&mut line).unwrap();
-        let counts = line.trim().split_once(' ').unwrap_or_else(|| panic!("redis-py: {line:?}"));
+        let counts = line
+            .trim()
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("redis-py: {line:?}"));
         chaos.answered.fetch_add(counts.0.parse().unwrap(), Relaxed);
         chaos.told.fetch_add(counts.1.parse().unwrap(), Relaxed);
     }
@@ -252,7 +272,10 @@ pub(super) fn curl(chaos: &Chaos) {
         curl.args(["-H", "Content-Type: application/json"]);
         curl.args([
             "-d",
-            &format!("{{\"rule\":\"bucket\",\"key\":\"c{}\"}}", random.below(50_000)),
+            &format!(
+                "{{\"rule\":\"bucket\",\"key\":\"c{}\"}}",
+                random.below(50_000)
+            ),
         ]);
         for _ in 0..10 {
             curl.args(["-o", "/dev/null", &url]);
@@ -277,7 +300,10 @@ pub(super) fn get(chaos: &Chaos, path: &str) -> String {
     let mut body = None;
     until(path, || {
         let answer = exchange(&chaos.token(), chaos, &mut None, &format!("GET {path}"), "");
-        body = answer.ok().filter(|(status, _)| *status == 200).map(|(_, body)| body);
+        body = answer
+            .ok()
+            .filter(|(status, _)| *status == 200)
+            .map(|(_, body)| body);
         body.is_some()
     });
     body.unwrap()
@@ -287,5 +313,6 @@ pub(super) fn get(chaos: &Chaos, path: &str) -> String {
 pub(super) fn metric(chaos: &Chaos, name: &str) -> u64 {
     let text = get(chaos, "/metrics");
     let of = text.lines().filter(|line| line.starts_with(name));
-    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
 }

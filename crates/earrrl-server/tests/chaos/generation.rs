@@ -58,7 +58,17 @@ impl Generation {
              export LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=http:resp; exec \"$@\""
         );
         let mut command = Command::new("sh");
-        command.args(["-c", &script, "sh", BINARY, "serve", "--log-json", "--config"]).arg(config);
+        command
+            .args([
+                "-c",
+                &script,
+                "sh",
+                BINARY,
+                "serve",
+                "--log-json",
+                "--config",
+            ])
+            .arg(config);
         command.stdin(OwnedFd::from(http.try_clone().unwrap()));
         command.stdout(OwnedFd::from(resp.try_clone().unwrap()));
         let (reads, lines) = (Arc::new(AtomicBool::new(true)), Arc::default());
@@ -72,7 +82,12 @@ impl Generation {
                 thread::spawn(move || read(reader, &reads, &lines));
             }
         }
-        let generation = Self { child: command.spawn().unwrap(), sink, reads, lines };
+        let generation = Self {
+            child: command.spawn().unwrap(),
+            sink,
+            reads,
+            lines,
+        };
         // The server handles signals only once it serves.
         get(chaos, "/healthz");
         generation
@@ -84,10 +99,23 @@ impl Generation {
 
     /// Returns the resident memory of the process without the pages of its program, in bytes.
     pub(super) fn resident(&mut self) -> u64 {
-        assert_eq!(self.child.try_wait().unwrap(), None, "it has ended: {:?}", self.lines.lock());
+        assert_eq!(
+            self.child.try_wait().unwrap(),
+            None,
+            "it has ended: {:?}",
+            self.lines.lock()
+        );
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("RssAnon:"))
+            .unwrap();
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            * 1024
     }
 
     /// Fills the pipe of the log, or drains it.
@@ -123,7 +151,12 @@ impl Generation {
     }
 
     fn logged(&self, text: &str) -> Option<String> {
-        self.lines.lock().unwrap().iter().find(|line| line.contains(text)).cloned()
+        self.lines
+            .lock()
+            .unwrap()
+            .iter()
+            .find(|line| line.contains(text))
+            .cloned()
     }
 
     fn end(&mut self) {

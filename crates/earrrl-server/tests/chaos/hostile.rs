@@ -65,7 +65,9 @@ fn send(address: SocketAddr, bytes: &[u8]) -> Option<TcpStream> {
 /// Sends the bytes over TLS.
 fn send_tls(chaos: &Chaos, bytes: &[u8]) -> Option<TcpStream> {
     let mut tls = certificates::connect(&chaos.tls, chaos.http);
-    tls.sock.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    tls.sock
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .ok()?;
     while tls.conn.is_handshaking() {
         tls.conn.complete_io(&mut tls.sock).ok()?;
     }
@@ -76,14 +78,20 @@ fn send_tls(chaos: &Chaos, bytes: &[u8]) -> Option<TcpStream> {
 
 /// Briefly takes all descriptors of the server.
 fn crowd(chaos: &Chaos, random: &mut Random) {
-    let address = if random.below(2) == 0 { chaos.http } else { chaos.resp };
+    let address = if random.below(2) == 0 {
+        chaos.http
+    } else {
+        chaos.resp
+    };
     let crowd: Vec<_> = (0..CROWD).map_while(|_| send(address, b"")).collect();
     thread::sleep(Duration::from_millis(100));
     drop(crowd);
 }
 
 fn garbage(chaos: &Chaos, random: &mut Random) {
-    let bytes: Vec<u8> = (0..random.below(2000)).map(|_| random.below(256) as u8).collect();
+    let bytes: Vec<u8> = (0..random.below(2000))
+        .map(|_| random.below(256) as u8)
+        .collect();
     for address in [chaos.http, chaos.resp] {
         if let Some(mut stream) = send(address, &bytes) {
             let _ = stream.read(&mut [0; 512]);

@@ -111,8 +111,14 @@ struct Plan {
 
 fn plan() -> Plan {
     match std::env::var_os("EARRRL_LONG") {
-        Some(_) => Plan { restarts: 10, between: Duration::from_secs(60) },
-        None => Plan { restarts: 4, between: Duration::from_secs(5) },
+        Some(_) => Plan {
+            restarts: 10,
+            between: Duration::from_secs(60),
+        },
+        None => Plan {
+            restarts: 4,
+            between: Duration::from_secs(5),
+        },
     }
 }
 
@@ -145,7 +151,12 @@ fn nothing_fails_and_everything_is_counted() {
     thread::scope(|scope| {
         let _ends = Ends(&chaos);
         let mut crowd = Vec::new();
-        let mut first = Some(Generation::start(&chaos, [&http, &resp], &changes.file, Sink::Read));
+        let mut first = Some(Generation::start(
+            &chaos,
+            [&http, &resp],
+            &changes.file,
+            Sink::Read,
+        ));
         for seed in 0..4 {
             let chaos = &chaos;
             crowd.push(scope.spawn(move || clients::pipelines(chaos, seed)));
@@ -172,22 +183,33 @@ fn nothing_fails_and_everything_is_counted() {
                 assert!(resident <= most, "{resident} bytes, {most} may be");
             }
             counted += generation.stop(&chaos, crowd.len());
-            assert!(crowd.iter().all(|client| !client.is_finished()), "a client failed");
+            assert!(
+                crowd.iter().all(|client| !client.is_finished()),
+                "a client failed"
+            );
         }
         let last = Generation::start(&chaos, [&http, &resp], &changes.file, Sink::Read);
         changes.next(&last);
         counted += last.stop_at_rest(&chaos, crowd.len(), || chaos.over.store(true, Relaxed));
-        crowd.into_iter().chain(others).for_each(|thread| thread.join().unwrap());
+        crowd
+            .into_iter()
+            .chain(others)
+            .for_each(|thread| thread.join().unwrap());
     });
     let (answered, told) = (chaos.answered.load(Relaxed), chaos.told.load(Relaxed));
     let (good, bad) = changes.counts();
     println!("{answered} answered, {told} told overloaded, {good} reloads, {bad} refused");
     assert_eq!(counted, answered);
-    assert!(answered > 1000 && good > 3 && bad > 3, "{answered} {good} {bad}");
+    assert!(
+        answered > 1000 && good > 3 && bad > 3,
+        "{answered} {good} {bad}"
+    );
 }
 
 /// Waits until all clients rest.
 fn until_all_rest(chaos: &Chaos, clients: usize) {
     chaos.rest.store(true, Relaxed);
-    until("all clients rest", || chaos.resting.load(Relaxed) == clients);
+    until("all clients rest", || {
+        chaos.resting.load(Relaxed) == clients
+    });
 }

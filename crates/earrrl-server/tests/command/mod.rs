@@ -1,5 +1,9 @@
 //! Runs the binary.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part, and may panic")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses a part, and may panic"
+)]
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -37,7 +41,10 @@ pub(crate) fn earrrl_fed(arguments: &[&str], input: &[u8]) -> Outcome {
 pub(crate) fn within_memory(kilobytes: u32, arguments: &[&str]) -> Outcome {
     let script = format!("ulimit -v {kilobytes} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
-    command.env("RUST_BACKTRACE", "0").args(["-c", &script, EARRRL]).args(arguments);
+    command
+        .env("RUST_BACKTRACE", "0")
+        .args(["-c", &script, EARRRL])
+        .args(arguments);
     run(&mut command, b"")
 }
 
@@ -45,12 +52,19 @@ pub(crate) fn within_memory(kilobytes: u32, arguments: &[&str]) -> Outcome {
 pub(crate) fn earrrl_unread(arguments: &[&str]) -> Outcome {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let child = Command::new(EARRRL).args(arguments).stdout(writer).stderr(Stdio::piped()).spawn();
+    let child = Command::new(EARRRL)
+        .args(arguments)
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .spawn();
     finish(child.unwrap())
 }
 
 fn run(command: &mut Command, input: &[u8]) -> Outcome {
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let command = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // Writing fails if the program ends without reading all of its input, which is allowed.
     let _ = child.stdin.take().unwrap().write_all(input);

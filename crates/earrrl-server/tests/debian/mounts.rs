@@ -24,21 +24,34 @@ impl Place {
     /// `$1` is the place.
     fn script(&self, text: &str) -> Command {
         let mut unshare = Command::new("unshare");
-        unshare.arg(if rustix::process::geteuid().is_root() { "-m" } else { "-Urm" });
+        unshare.arg(if rustix::process::geteuid().is_root() {
+            "-m"
+        } else {
+            "-Urm"
+        });
         unshare.args(["sh", "-euc"]);
         let serve =
             r#"serve() { exec "$earrrl" serve --state "$place/limits" --rule "$rule" "$@"; }"#;
-        unshare.arg(format!("{serve}\nplace=$1; shift\n{text}")).arg("sh").arg(&self.0);
+        unshare
+            .arg(format!("{serve}\nplace=$1; shift\n{text}"))
+            .arg("sh")
+            .arg(&self.0);
         unshare.env("earrrl", BINARY).env("rule", RULE);
         unshare
     }
 
     /// Runs a script that starts a server which must not start. Returns what it wrote.
     fn refusal(&self, text: &str) -> String {
-        let output =
-            self.script(text).args(["--http", "127.0.0.1:0", "--resp", "off"]).output().unwrap();
+        let output = self
+            .script(text)
+            .args(["--http", "127.0.0.1:0", "--resp", "off"])
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && !text.contains("panicked"), "{text}");
+        assert!(
+            !output.status.success() && !text.contains("panicked"),
+            "{text}"
+        );
         text
     }
 }
@@ -99,5 +112,8 @@ fn a_file_system_that_is_mounted_read_only_is_an_error() {
     let used = "\"$earrrl\" serve --state \"$place/limits\" --rule \"$rule\" \"$@\" &\nserver=$!";
     let wait = "until [ -e \"$place/limits/login.1.earrrl\" ]; do sleep 0.01; done\nkill -9 $server\nwait $server || true";
     let text = place.refusal(&format!("{mount}\n{used}\n{wait}\nread_only\nserve \"$@\""));
-    assert!(text.contains(".earrrl: open: ") && text.contains("Read-only file system"), "{text}");
+    assert!(
+        text.contains(".earrrl: open: ") && text.contains("Read-only file system"),
+        "{text}"
+    );
 }

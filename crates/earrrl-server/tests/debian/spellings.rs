@@ -28,9 +28,16 @@ impl Application {
     fn start(command: &mut Command, address: SocketAddr, folder: tempfile::TempDir) -> Self {
         let log = folder.path().join("log");
         let output = File::create(&log).unwrap();
-        command.current_dir(folder.path()).env("HOME", folder.path()).stdout(Stdio::null());
+        command
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .stdout(Stdio::null());
         let process = command.stderr(output).spawn().unwrap();
-        let mut application = Self { process, address, _folder: folder };
+        let mut application = Self {
+            process,
+            address,
+            _folder: folder,
+        };
         until("the application serves", || {
             let ended = application.process.try_wait().unwrap();
             assert_eq!(ended, None, "{}", fs::read_to_string(&log).unwrap());
@@ -59,14 +66,19 @@ impl Drop for Application {
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/applications").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/applications")
+        .join(name)
 }
 
 fn express() -> Application {
     let address = free_address();
     let mut command = Command::new("node");
     let modules = installed("node_modules");
-    command.arg(source("express.cjs")).arg(address.port().to_string()).env("NODE_PATH", modules);
+    command
+        .arg(source("express.cjs"))
+        .arg(address.port().to_string())
+        .env("NODE_PATH", modules);
     Application::start(&mut command, address, tempfile::tempdir().unwrap())
 }
 
@@ -76,7 +88,9 @@ fn gunicorn(module: &str) -> Application {
     let address = free_address();
     let mut command = Command::new("python3");
     let paths = [installed("applications"), source("")].map(|path| path.display().to_string());
-    command.env("PYTHONPATH", paths.join(":")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .env("PYTHONPATH", paths.join(":"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     command.args(["-m", "gunicorn", "--no-control-socket", "--workers", "1"]);
     command.args(["--bind", &address.to_string(), module]);
     Application::start(&mut command, address, tempfile::tempdir().unwrap())
@@ -86,7 +100,10 @@ fn tomcat() -> Application {
     let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
     let mut command = program("/usr/bin/java");
     command.args(["-cp", "/usr/share/java/tomcat10-embed-core.jar"]);
-    command.arg(source("Application.java")).arg(address.port().to_string()).arg(folder.path());
+    command
+        .arg(source("Application.java"))
+        .arg(address.port().to_string())
+        .arg(folder.path());
     Application::start(&mut command, address, folder)
 }
 
@@ -97,12 +114,27 @@ fn nginx(behind: SocketAddr, serves_files: bool) -> Application {
     let port = |address: SocketAddr| address.port().to_string();
     let text = text.replace(":FILES", &format!(":{}", port(files)));
     let text = text.replace(":BEFORE", &format!(":{}", port(before)));
-    fs::write(folder.path().join("nginx.conf"), text.replace("BEHIND", &port(behind))).unwrap();
+    fs::write(
+        folder.path().join("nginx.conf"),
+        text.replace("BEHIND", &port(behind)),
+    )
+    .unwrap();
     fs::create_dir_all(folder.path().join("files/v1")).unwrap();
     fs::write(folder.path().join("files/v1/login"), REACHED).unwrap();
     let mut command = program("/usr/sbin/nginx");
-    command.args(["-p", ".", "-c", "nginx.conf", "-g", "daemon off; master_process off;"]);
-    Application::start(&mut command, if serves_files { files } else { before }, folder)
+    command.args([
+        "-p",
+        ".",
+        "-c",
+        "nginx.conf",
+        "-g",
+        "daemon off; master_process off;",
+    ]);
+    Application::start(
+        &mut command,
+        if serves_files { files } else { before },
+        folder,
+    )
 }
 
 /// Returns true if a rule for the path counts the request that a proxy describes by this target.
@@ -110,7 +142,9 @@ fn is_counted(limiter: SocketAddr, target: &[u8]) -> bool {
     let mut stream = connect(limiter);
     let head =
         b"GET /v1/authz HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nX-Forwarded-Uri: ";
-    stream.write_all(&[head, target, b"\r\n\r\n"].concat()).unwrap();
+    stream
+        .write_all(&[head, target, b"\r\n\r\n"].concat())
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
@@ -129,16 +163,34 @@ fn none_is_uncounted(name: &str, application: &Application) {
     let taken = |spelling: &&Spelling| application.is_reached(&spelling.target);
     let (taken, other): (Vec<_>, Vec<_>) = all.iter().partition(taken);
     let shown = |spellings: &[&Spelling]| {
-        spellings.iter().map(|spelling| spelling.shown.clone()).collect::<Vec<_>>()
+        spellings
+            .iter()
+            .map(|spelling| spelling.shown.clone())
+            .collect::<Vec<_>>()
     };
-    let uncounted: Vec<_> =
-        taken.iter().copied().filter(|one| !is_counted(limiter.http, &one.target)).collect();
+    let uncounted: Vec<_> = taken
+        .iter()
+        .copied()
+        .filter(|one| !is_counted(limiter.http, &one.target))
+        .collect();
     assert_eq!(shown(&uncounted), [""; 0], "{name} serves these uncounted");
     let is_listed = |spelling: &&Spelling| spelling.takers.iter().any(|taker| taker == name);
-    let unlisted: Vec<_> = taken.iter().copied().filter(|one| !is_listed(one)).collect();
-    assert_eq!(shown(&unlisted), [""; 0], "{name} takes these, which spellings.txt lacks");
+    let unlisted: Vec<_> = taken
+        .iter()
+        .copied()
+        .filter(|one| !is_listed(one))
+        .collect();
+    assert_eq!(
+        shown(&unlisted),
+        [""; 0],
+        "{name} takes these, which spellings.txt lacks"
+    );
     let wrong: Vec<_> = other.iter().copied().filter(is_listed).collect();
-    assert_eq!(shown(&wrong), [""; 0], "{name} takes none of these, which spellings.txt has");
+    assert_eq!(
+        shown(&wrong),
+        [""; 0],
+        "{name} takes none of these, which spellings.txt has"
+    );
 }
 
 #[test]

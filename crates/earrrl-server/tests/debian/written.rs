@@ -14,9 +14,16 @@ const RULE: &str = "[[rule]]\nname = \"api\"\nlimit = \"gcra 1/s burst=5\"\n";
 fn nginx_accepts_the_list_of_limited_clients() {
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/logs/access.log");
     let mut replay = Command::new(BINARY);
-    replay.arg("replay").arg(log).args(["--rule", "gcra 1/s burst=10", "--output", "nginx-deny"]);
+    replay
+        .arg("replay")
+        .arg(log)
+        .args(["--rule", "gcra 1/s burst=10", "--output", "nginx-deny"]);
     let list = replay.output().unwrap().stdout;
-    assert!(list.ends_with(b"deny 203.0.113.99;\n"), "{}", String::from_utf8_lossy(&list));
+    assert!(
+        list.ends_with(b"deny 203.0.113.99;\n"),
+        "{}",
+        String::from_utf8_lossy(&list)
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display();
@@ -27,7 +34,11 @@ fn nginx_accepts_the_list_of_limited_clients() {
     );
     fs::write(folder.path().join("nginx.conf"), config).unwrap();
     let mut nginx = super::program("/usr/sbin/nginx");
-    let checked = nginx.args(["-t", "-c"]).arg(folder.path().join("nginx.conf")).output().unwrap();
+    let checked = nginx
+        .args(["-t", "-c"])
+        .arg(folder.path().join("nginx.conf"))
+        .output()
+        .unwrap();
     assert!(checked.status.success(), "{checked:?}");
 }
 
@@ -38,7 +49,16 @@ fn promtool_accepts_the_metrics() {
     server.http().get("/nowhere");
     let text = server.http().get("/metrics").body;
     let mut promtool = super::program("/usr/bin/promtool");
-    let mut promtool = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).spawn().unwrap();
-    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let mut promtool = promtool
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
     assert!(promtool.wait().unwrap().success(), "{text}");
 }

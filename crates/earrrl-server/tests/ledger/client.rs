@@ -74,7 +74,14 @@ impl Crowd {
     pub(super) fn start(servers: &[SocketAddr], rules: usize, reservations: u64) -> Self {
         let (folder, servers) = (tempfile::tempdir().unwrap(), servers.to_vec());
         let (running, ended) = (Vec::new(), Vec::new());
-        let mut crowd = Self { folder, servers, rules, running, ended, started: 0 };
+        let mut crowd = Self {
+            folder,
+            servers,
+            rules,
+            running,
+            ended,
+            started: 0,
+        };
         (0..CLIENTS).for_each(|_| crowd.launch(reservations.div_ceil(CLIENTS)));
         crowd
     }
@@ -84,14 +91,28 @@ impl Crowd {
         let journal = self.folder.path().join(self.started.to_string());
         let servers: Vec<_> = self.servers.iter().map(SocketAddr::to_string).collect();
         let (seed, rules, servers) = (self.started, self.rules, servers.join(","));
-        let role = format!("{}\n{servers}\n{rules}\n{seed}\n{wanted}", journal.display());
+        let role = format!(
+            "{}\n{servers}\n{rules}\n{seed}\n{wanted}",
+            journal.display()
+        );
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["ledger::client::works_alone", "--exact", "--nocapture"]).env(ROLE, role);
+        command
+            .args(["ledger::client::works_alone", "--exact", "--nocapture"])
+            .env(ROLE, role);
         File::create_new(&journal).unwrap();
         let reader = BufReader::new(File::open(&journal).unwrap());
-        let progress = Progress { reader, line: Vec::new(), held: 0 };
+        let progress = Progress {
+            reader,
+            line: Vec::new(),
+            held: 0,
+        };
         let child = command.stdout(Stdio::null()).spawn().unwrap();
-        self.running.push(Running { child, journal, wanted, progress });
+        self.running.push(Running {
+            child,
+            journal,
+            wanted,
+            progress,
+        });
     }
 
     /// Waits until the clients have made this many reservations.
@@ -107,7 +128,10 @@ impl Crowd {
             if held > last.0 {
                 last = (held, Instant::now());
             }
-            assert!(last.1.elapsed() < crate::support::PATIENCE, "{held} of {count}");
+            assert!(
+                last.1.elapsed() < crate::support::PATIENCE,
+                "{held} of {count}"
+            );
             pause();
         }
     }
@@ -125,7 +149,9 @@ impl Crowd {
     /// Waits until all clients have ended, and returns all journals.
     pub(super) fn join(mut self) -> Vec<Journal> {
         for mut client in std::mem::take(&mut self.running) {
-            until("the client ends", || client.child.try_wait().unwrap().is_some());
+            until("the client ends", || {
+                client.child.try_wait().unwrap().is_some()
+            });
             assert!(client.child.wait().unwrap().success());
             self.ended.push(Journal::read(&client.journal));
         }
@@ -136,15 +162,31 @@ impl Crowd {
 /// Works as the environment says. Without instructions, there is nothing to do.
 #[test]
 fn works_alone() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let lines: Vec<&str> = role.lines().collect();
-    let [path, servers, rules, seed, wanted] = lines[..] else { panic!("{role}") };
-    let file = OpenOptions::new().append(true).open(Path::new(path)).unwrap();
-    let servers: Vec<_> =
-        servers.split(',').map(|address| Server::new(address.parse().unwrap())).collect();
+    let [path, servers, rules, seed, wanted] = lines[..] else {
+        panic!("{role}")
+    };
+    let file = OpenOptions::new()
+        .append(true)
+        .open(Path::new(path))
+        .unwrap();
+    let servers: Vec<_> = servers
+        .split(',')
+        .map(|address| Server::new(address.parse().unwrap()))
+        .collect();
     let random = Random::new(seed.parse().unwrap());
     let (rules, pending) = (rules.parse().unwrap(), VecDeque::new());
-    let mut client = Client { file, servers, rules, random, pending, asked: 0 };
+    let mut client = Client {
+        file,
+        servers,
+        rules,
+        random,
+        pending,
+        asked: 0,
+    };
     client.work(wanted.parse().unwrap());
     // The harness would complain that nobody reads its standard output.
     std::process::exit(0);
@@ -158,7 +200,10 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(address: SocketAddr) -> Self {
-        Self { address, connection: None }
+        Self {
+            address,
+            connection: None,
+        }
     }
 
     /// Sends a request, and returns the status and body of the response.
@@ -168,7 +213,9 @@ impl Server {
             None => BufReader::new(TcpStream::connect(self.address)?),
         };
         connection.get_ref().set_nodelay(true)?;
-        connection.get_ref().set_read_timeout(Some(Duration::from_secs(20)))?;
+        connection
+            .get_ref()
+            .set_read_timeout(Some(Duration::from_secs(20)))?;
         let body = body.to_string();
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -188,9 +235,15 @@ fn response(connection: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
     loop {
         let mut line = String::new();
         connection.read_line(&mut line)?;
-        let line = line.strip_suffix("\r\n").ok_or_else(ended)?.to_ascii_lowercase();
+        let line = line
+            .strip_suffix("\r\n")
+            .ok_or_else(ended)?
+            .to_ascii_lowercase();
         if status.is_none() {
-            status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+            status = line
+                .split(' ')
+                .nth(1)
+                .and_then(|status| status.parse().ok());
         } else if let Some(value) = line.strip_prefix("content-length: ") {
             length = value.parse().unwrap();
         } else if line.is_empty() {
@@ -199,7 +252,10 @@ fn response(connection: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
     }
     let mut body = vec![0; length];
     connection.read_exact(&mut body)?;
-    Ok((status.ok_or_else(ended)?, serde_json::from_slice(&body).unwrap_or_default()))
+    Ok((
+        status.ok_or_else(ended)?,
+        serde_json::from_slice(&body).unwrap_or_default(),
+    ))
 }
 
 /// A live reservation, and how it ends.
@@ -243,11 +299,15 @@ impl Client {
     }
 
     fn next_is_due(&self) -> bool {
-        self.pending.front().is_some_and(|next| next.due <= Instant::now())
+        self.pending
+            .front()
+            .is_some_and(|next| next.due <= Instant::now())
     }
 
     fn costs(&mut self, least: u64) -> Vec<u64> {
-        (0..self.rules).map(|_| least + self.random.below(60)).collect()
+        (0..self.rules)
+            .map(|_| least + self.random.below(60))
+            .collect()
     }
 
     /// Asks for one reservation, and returns true if it was made.
@@ -269,10 +329,20 @@ impl Client {
         match answer {
             Ok((200, body)) => {
                 self.note(nth, &Entry::Held);
-                self.plan(nth, body["reservation"].as_str().unwrap().to_owned(), is_short);
+                self.plan(
+                    nth,
+                    body["reservation"].as_str().unwrap().to_owned(),
+                    is_short,
+                );
                 return true;
             }
-            Ok((503, _)) => self.note(nth, &Entry::Failed { server, at: SystemTime::now() }),
+            Ok((503, _)) => self.note(
+                nth,
+                &Entry::Failed {
+                    server,
+                    at: SystemTime::now(),
+                },
+            ),
             Ok(other) => panic!("{other:?}"),
             // It may have been reserved.
             Err(_) => {}
@@ -290,15 +360,28 @@ impl Client {
             _ => self.costs(0),
         };
         let (repeats, renewals) = (self.random.below(3), u32::from(self.random.below(2) == 0));
-        let wait = if is_short { 100 + self.random.below(250) } else { self.random.below(20) };
+        let wait = if is_short {
+            100 + self.random.below(250)
+        } else {
+            self.random.below(20)
+        };
         let due = Instant::now() + Duration::from_millis(wait);
-        let pending = Pending { nth, id, costs, due, renewals, repeats };
+        let pending = Pending {
+            nth,
+            id,
+            costs,
+            due,
+            renewals,
+            repeats,
+        };
         let place = self.pending.partition_point(|other| other.due <= due);
         self.pending.insert(place, pending);
     }
 
     fn next_step(&mut self) {
-        let Some(mut next) = self.pending.pop_front() else { return };
+        let Some(mut next) = self.pending.pop_front() else {
+            return;
+        };
         std::thread::sleep(next.due.saturating_duration_since(Instant::now()));
         if next.renewals > 0 {
             next.renewals -= 1;
@@ -313,12 +396,24 @@ impl Client {
     }
 
     fn commit(&mut self, pending: &Pending) {
-        let Pending { nth, id, costs, repeats, .. } = pending;
-        self.note(*nth, &Entry::Committing { costs: costs.clone() });
+        let Pending {
+            nth,
+            id,
+            costs,
+            repeats,
+            ..
+        } = pending;
+        self.note(
+            *nth,
+            &Entry::Committing {
+                costs: costs.clone(),
+            },
+        );
         let by_rule = |costs: &[u64]| {
             let each = RULES.iter().zip(costs);
-            let costs: serde_json::Map<_, _> =
-                each.map(|(rule, cost)| ((*rule).to_owned(), json!(cost))).collect();
+            let costs: serde_json::Map<_, _> = each
+                .map(|(rule, cost)| ((*rule).to_owned(), json!(cost)))
+                .collect();
             json!({"reservation": id, "costs": costs})
         };
         let mut unanswered = 0;

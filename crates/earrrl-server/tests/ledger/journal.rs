@@ -26,13 +26,21 @@ pub(super) enum Entry {
 impl Entry {
     /// Returns the line of the entry for a reservation.
     pub(super) fn line(&self, nth: u64) -> String {
-        let list =
-            |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        let list = |numbers: &[u64]| {
+            numbers
+                .iter()
+                .map(u64::to_string)
+                .collect::<Vec<_>>()
+                .join(",")
+        };
         let text = match self {
             Self::Asked { key, estimates } => format!("asked {key} {}", list(estimates)),
             Self::Held => "held".to_owned(),
             Self::Failed { server, at } => {
-                format!("failed {server} {}", at.duration_since(UNIX_EPOCH).unwrap().as_micros())
+                format!(
+                    "failed {server} {}",
+                    at.duration_since(UNIX_EPOCH).unwrap().as_micros()
+                )
             }
             Self::Committing { costs } => format!("committing {}", list(costs)),
             Self::Committed => "committed".to_owned(),
@@ -44,17 +52,30 @@ impl Entry {
     fn parse(line: &str) -> (u64, Self) {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |place: usize| words[place].parse::<u64>().unwrap();
-        let list = |place: usize| words[place].split(',').map(|n| n.parse().unwrap()).collect();
+        let list = |place: usize| {
+            words[place]
+                .split(',')
+                .map(|n| n.parse().unwrap())
+                .collect()
+        };
         let entry = match words[1] {
-            "asked" => Self::Asked { key: number(2), estimates: list(3) },
+            "asked" => Self::Asked {
+                key: number(2),
+                estimates: list(3),
+            },
             "held" => Self::Held,
             "failed" => {
                 let at = UNIX_EPOCH + Duration::from_micros(number(3));
-                Self::Failed { server: number(2) as usize, at }
+                Self::Failed {
+                    server: number(2) as usize,
+                    at,
+                }
             }
             "committing" => Self::Committing { costs: list(2) },
             "committed" => Self::Committed,
-            "gone" => Self::Gone { unanswered: number(2) },
+            "gone" => Self::Gone {
+                unanswered: number(2),
+            },
             other => panic!("{other}"),
         };
         (number(0), entry)
@@ -70,7 +91,10 @@ impl Journal {
     pub(super) fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
         let mut reservations: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
-        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        for line in text
+            .split_inclusive('\n')
+            .filter_map(|line| line.strip_suffix('\n'))
+        {
             let (nth, entry) = Entry::parse(line);
             reservations.entry(nth).or_default().push(entry);
         }
@@ -79,7 +103,10 @@ impl Journal {
 
     /// Returns the number of reservations that were made.
     pub(super) fn held(&self) -> u64 {
-        self.0.values().filter(|entries| entries.contains(&Entry::Held)).count() as u64
+        self.0
+            .values()
+            .filter(|entries| entries.contains(&Entry::Held))
+            .count() as u64
     }
 }
 
@@ -103,9 +130,19 @@ impl PossibleCharges {
         may_lack: impl Fn(usize, SystemTime) -> bool,
     ) -> Self {
         let certain = vec![0; RULES.len()];
-        let mut charges = Self { certain, either: Vec::new(), is_shared };
+        let mut charges = Self {
+            certain,
+            either: Vec::new(),
+            is_shared,
+        };
         for entries in journals.iter().flat_map(|journal| journal.0.values()) {
-            let Entry::Asked { key: asked, estimates } = &entries[0] else { panic!("{entries:?}") };
+            let Entry::Asked {
+                key: asked,
+                estimates,
+            } = &entries[0]
+            else {
+                panic!("{entries:?}")
+            };
             if *asked != key {
                 continue;
             }
@@ -119,9 +156,11 @@ impl PossibleCharges {
                 [Entry::Held] => charges.add(estimates),
                 [Entry::Held, Entry::Committing { costs }] => charges.add_either(estimates, costs),
                 [Entry::Held, Entry::Committing { costs }, Entry::Committed] => charges.add(costs),
-                [Entry::Held, Entry::Committing { .. }, Entry::Gone { unanswered }]
-                    if is_shared || *unanswered == 0 =>
-                {
+                [
+                    Entry::Held,
+                    Entry::Committing { .. },
+                    Entry::Gone { unanswered },
+                ] if is_shared || *unanswered == 0 => {
                     charges.add(estimates);
                 }
                 [Entry::Held, Entry::Committing { costs }, Entry::Gone { .. }] => {
@@ -134,7 +173,10 @@ impl PossibleCharges {
     }
 
     fn add(&mut self, costs: &[u64]) {
-        self.certain.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost);
+        self.certain
+            .iter_mut()
+            .zip(costs)
+            .for_each(|(sum, cost)| *sum += cost);
     }
 
     fn add_either(&mut self, one: &[u64], other: &[u64]) {
@@ -151,14 +193,23 @@ impl PossibleCharges {
 
     /// Compares the units under the rules that `project` chooses with every combination.
     fn may_be_under(&self, used: &[u64], project: impl Fn(&[u64]) -> Vec<u64>) -> bool {
-        assert!(self.either.len() <= 20, "too many answers were lost: {}", self.either.len());
+        assert!(
+            self.either.len() <= 20,
+            "too many answers were lost: {}",
+            self.either.len()
+        );
         let mut sums = HashSet::from([project(&self.certain)]);
         for either in &self.either {
             let both = either.iter().map(|costs| project(costs));
             let add = |costs: &Vec<u64>| {
                 let costs = costs.clone();
                 sums.iter()
-                    .map(move |sum| sum.iter().zip(&costs).map(|(sum, cost)| sum + cost).collect())
+                    .map(move |sum| {
+                        sum.iter()
+                            .zip(&costs)
+                            .map(|(sum, cost)| sum + cost)
+                            .collect()
+                    })
                     .collect::<Vec<Vec<u64>>>()
             };
             sums = both.flat_map(|costs| add(&costs)).collect();
@@ -184,5 +235,8 @@ pub(super) fn summary(journals: &[Journal]) -> String {
         *counts.entry(end).or_default() += 1;
     }
     let held: u64 = journals.iter().map(Journal::held).sum();
-    format!("{held} reservations by {} clients: {counts:?}", journals.len())
+    format!(
+        "{held} reservations by {} clients: {counts:?}",
+        journals.len()
+    )
 }

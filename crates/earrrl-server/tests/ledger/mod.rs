@@ -76,15 +76,27 @@ impl Servers {
         std::fs::write(folder.path().join("limits.toml"), config).unwrap();
         let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
         let (running, kills, settled) = (Vec::new(), Vec::new(), Vec::new());
-        let mut servers = Self { folder, addresses, running, kills, settled };
+        let mut servers = Self {
+            folder,
+            addresses,
+            running,
+            kills,
+            settled,
+        };
         servers.running = (0..count).map(|nth| servers.launch(nth)).collect();
         servers
     }
 
     fn launch(&self, nth: usize) -> Process {
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--config"]).arg(self.folder.path().join("limits.toml"));
-        Process::spawn_at(&self.addresses[nth].to_string(), "127.0.0.1:0", &mut command)
+        command
+            .args(["serve", "--config"])
+            .arg(self.folder.path().join("limits.toml"));
+        Process::spawn_at(
+            &self.addresses[nth].to_string(),
+            "127.0.0.1:0",
+            &mut command,
+        )
     }
 
     fn kill(&mut self, nth: usize) {
@@ -131,11 +143,17 @@ impl Servers {
         for nth in 0..KEYS {
             let used = |(rule, (_, quota)): (&&str, &(&str, u64))| {
                 let peek = json!({"rule": rule, "key": client::key(nth)}).to_string();
-                quota - client.post("/v1/peek", &peek).json()["remaining"].as_u64().unwrap()
+                quota
+                    - client.post("/v1/peek", &peek).json()["remaining"]
+                        .as_u64()
+                        .unwrap()
             };
             let used: Vec<_> = RULES.iter().zip(&LIMITS).take(rules).map(used).collect();
             let charges = charges(nth);
-            assert!(charges.may_be(&used), "key {nth}: {used:?} were charged: {charges:?}");
+            assert!(
+                charges.may_be(&used),
+                "key {nth}: {used:?} were charged: {charges:?}"
+            );
         }
     }
 }
@@ -143,7 +161,14 @@ impl Servers {
 /// Starts a Redis that appends every write to a file before it answers.
 fn lasting_redis(folder: &TempDir) -> Redis {
     let path = folder.path().display().to_string();
-    Redis::start_with(&["--dir", &path, "--appendonly", "yes", "--appendfsync", "always"])
+    Redis::start_with(&[
+        "--dir",
+        &path,
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+    ])
 }
 
 /// Suspends Redis for longer than the servers wait for it. It then executes what they have sent, and what
@@ -183,8 +208,11 @@ fn of_two_servers_over_redis_balances() {
     }
     let journals = crowd.join();
     servers.settle();
-    let charges =
-        |key| PossibleCharges::new(&journals, key, true, |server, at| servers.may_lack(server, at));
+    let charges = |key| {
+        PossibleCharges::new(&journals, key, true, |server, at| {
+            servers.may_lack(server, at)
+        })
+    };
     println!("{}", journal::summary(&journals));
     servers.audit(3, charges);
 }
@@ -207,7 +235,9 @@ fn of_a_server_with_state_files_balances() {
     }
     let journals = crowd.join();
     let charges = |key| {
-        PossibleCharges::new(&journals, key, false, |server, at| servers.may_lack(server, at))
+        PossibleCharges::new(&journals, key, false, |server, at| {
+            servers.may_lack(server, at)
+        })
     };
     println!("{}", journal::summary(&journals));
     servers.audit(2, charges);

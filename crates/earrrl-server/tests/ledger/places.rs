@@ -28,7 +28,9 @@ fn ask() -> Value {
 }
 
 fn free(client: &mut Client) -> u64 {
-    client.post("/v1/peek", &ask().to_string()).json()["remaining"].as_u64().unwrap()
+    client.post("/v1/peek", &ask().to_string()).json()["remaining"]
+        .as_u64()
+        .unwrap()
 }
 
 /// The holders that are certainly live, each with the earliest instant of its timeout.
@@ -64,7 +66,10 @@ impl Holders {
 
     /// Takes places and gives them back, until the test is over. A few holders disappear.
     fn take_places(&self, servers: &[SocketAddr], seed: u64) {
-        let mut servers: Vec<_> = servers.iter().map(|address| Server::new(*address)).collect();
+        let mut servers: Vec<_> = servers
+            .iter()
+            .map(|address| Server::new(*address))
+            .collect();
         let mut random = Random::new(seed);
         while self.goes_on() {
             let server = random.below(servers.len() as u64) as usize;
@@ -108,7 +113,11 @@ impl Holders {
 
 #[test]
 fn of_two_servers_over_redis_are_never_more_than_the_bound() {
-    let kills = if std::env::var_os("EARRRL_LONG").is_some() { 90 } else { 9 };
+    let kills = if std::env::var_os("EARRRL_LONG").is_some() {
+        90
+    } else {
+        9
+    };
     let folder = tempfile::tempdir().unwrap();
     let mut redis = lasting_redis(&folder);
     let engine = format!("redis = \"{}\"\ndeadline = \"2s\"", redis.url());
@@ -123,7 +132,9 @@ fn of_two_servers_over_redis_are_never_more_than_the_bound() {
         }
         for kill in 0..kills {
             let enough = 40 * (kill as u64 + 1);
-            until("places are taken", || holders.granted.load(SeqCst) >= enough);
+            until("places are taken", || {
+                holders.granted.load(SeqCst) >= enough
+            });
             match kill % 3 {
                 2 => redis.restart(),
                 nth => servers.kill(nth),
@@ -133,7 +144,9 @@ fn of_two_servers_over_redis_are_never_more_than_the_bound() {
     servers.settle();
     println!("{} holders, {kills} kills", holders.granted.load(SeqCst));
     let mut client = servers.http(0);
-    until("the places of lost holders have timed out", || free(&mut client) == BOUND as u64);
+    until("the places of lost holders have timed out", || {
+        free(&mut client) == BOUND as u64
+    });
 }
 
 /// A server keeps holders in memory only, also if it has state files. After a kill all places are free, and
@@ -146,7 +159,9 @@ fn of_a_killed_server_are_free_after_its_restart() {
     let mut servers = Servers::start(1, &state, &streams(Duration::from_secs(3600)));
     let mut client = servers.http(0);
     let mut reserve = || client.post("/v1/reserve", &ask().to_string());
-    let held: Vec<_> = (0..BOUND).map(|_| reserve().json()["reservation"].clone()).collect();
+    let held: Vec<_> = (0..BOUND)
+        .map(|_| reserve().json()["reservation"].clone())
+        .collect();
     assert_eq!(reserve().status, 429);
     servers.kill(0);
     let mut client = servers.http(0);

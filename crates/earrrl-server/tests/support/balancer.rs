@@ -32,19 +32,33 @@ impl Balancer {
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = free_address();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../contrib")
+            .join(recipe);
         let text = fs::read_to_string(&source).unwrap();
         let places = [(8080, server.http), (8000, address)];
-        let text = places.into_iter().fold(change(&text), |text, (known, address)| {
-            let port = address.port();
-            text.replace(&format!("127.0.0.1:{known}"), &address.to_string())
-                .replace(&format!("port_value: {known}"), &format!("port_value: {port}"))
-        });
+        let text = places
+            .into_iter()
+            .fold(change(&text), |text, (known, address)| {
+                let port = address.port();
+                text.replace(&format!("127.0.0.1:{known}"), &address.to_string())
+                    .replace(
+                        &format!("port_value: {known}"),
+                        &format!("port_value: {port}"),
+                    )
+            });
         fs::write(folder.path().join(source.file_name().unwrap()), text).unwrap();
-        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .current_dir(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         // A process group lets the load balancer's workers be killed with it.
         let process = command.process_group(0).spawn().unwrap();
-        let mut balancer = Self { process, address, _folder: folder };
+        let mut balancer = Self {
+            process,
+            address,
+            _folder: folder,
+        };
         until("the load balancer listens", || {
             assert_eq!(balancer.process.try_wait().unwrap(), None, "{recipe}");
             TcpStream::connect(address).is_ok()
@@ -89,7 +103,9 @@ pub fn each_client_is_limited(balancer: &Balancer, server: &TestServer) {
     for number in [2, 3] {
         for expected in [200, 429, 429] {
             let forged = "X-Forwarded-For: 203.0.113.1\r\nForwarded: for=203.0.113.1\r\n";
-            let answer = balancer.client(number).request("GET", "/v1/authz", forged, b"");
+            let answer = balancer
+                .client(number)
+                .request("GET", "/v1/authz", forged, b"");
             assert_eq!(answer.status, expected, "127.0.0.{number}: {answer:?}");
         }
     }

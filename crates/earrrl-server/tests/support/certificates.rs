@@ -31,7 +31,11 @@ impl Authority {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("ca.pem"), certificate.pem()).unwrap();
         let root = certificate.der().clone();
-        Self { folder, issuer: Issuer::new(params, key), root }
+        Self {
+            folder,
+            issuer: Issuer::new(params, key),
+            root,
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -71,7 +75,9 @@ impl Authority {
             names.iter().partition(|name| name.contains("://"));
         let hosts: Vec<String> = hosts.into_iter().map(str::to_owned).collect();
         let mut params = CertificateParams::new(hosts).unwrap();
-        let uris = uris.into_iter().map(|uri| SanType::URI(uri.try_into().unwrap()));
+        let uris = uris
+            .into_iter()
+            .map(|uri| SanType::URI(uri.try_into().unwrap()));
         params.subject_alt_names.extend(uris);
         adjust(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -117,14 +123,18 @@ impl Authority {
         roots.add(self.root.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider);
-        let builder =
-            builder.with_protocol_versions(versions).unwrap().with_root_certificates(roots);
+        let builder = builder
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(roots);
         let mut config = match own {
             None => builder.with_no_client_auth(),
             Some(name) => {
                 let chain = CertificateDer::from_pem_file(self.path(&format!("{name}.pem")));
                 let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key")));
-                builder.with_client_auth_cert(vec![chain.unwrap()], key.unwrap()).unwrap()
+                builder
+                    .with_client_auth_cert(vec![chain.unwrap()], key.unwrap())
+                    .unwrap()
             }
         };
         config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();

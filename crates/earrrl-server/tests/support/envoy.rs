@@ -35,13 +35,30 @@ impl Envoy {
         let file = config.path().join("envoy.yaml");
         std::fs::write(&file, text).unwrap();
         let mut command = Command::new(installed("bin/envoy"));
-        command.args(["--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warn", "-c"]);
+        command.args([
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "--log-level",
+            "warn",
+            "-c",
+        ]);
         let child = command.arg(&file).stderr(Stdio::piped()).spawn().unwrap();
-        let mut envoy = Self { child, proxy, _config: config };
+        let mut envoy = Self {
+            child,
+            proxy,
+            _config: config,
+        };
         until("Envoy listens", || {
             if envoy.child.try_wait().unwrap().is_some() {
                 let mut log = String::new();
-                envoy.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+                envoy
+                    .child
+                    .stderr
+                    .take()
+                    .unwrap()
+                    .read_to_string(&mut log)
+                    .unwrap();
                 panic!("Envoy ended: {log}");
             }
             std::net::TcpStream::connect(proxy).is_ok()

@@ -16,7 +16,11 @@ use tower::Service;
 
 /// Connects to a server.
 pub async fn connect(address: SocketAddr) -> Channel {
-    Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+    Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Calls a unary method.
@@ -32,7 +36,9 @@ where
     let mut client = Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let method = PathAndQuery::from_static(method);
-    let answer = client.unary(request.into_request(), method, ProstCodec::default()).await;
+    let answer = client
+        .unary(request.into_request(), method, ProstCodec::default())
+        .await;
     answer.map(Response::into_inner)
 }
 
@@ -53,9 +59,17 @@ where
         let handler = handler.clone();
         async move {
             let codec = ProstCodec::<A, Q>::default();
-            Ok::<_, Infallible>(tonic::server::Grpc::new(codec).streaming(handler, request).await)
+            Ok::<_, Infallible>(
+                tonic::server::Grpc::new(codec)
+                    .streaming(handler, request)
+                    .await,
+            )
         }
     });
     let router = Router::new().route(method, post_service(service));
-    Server::builder().add_routes(Routes::from(router)).serve(address).await.unwrap();
+    Server::builder()
+        .add_routes(Routes::from(router))
+        .serve(address)
+        .await
+        .unwrap();
 }

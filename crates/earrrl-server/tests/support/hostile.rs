@@ -32,13 +32,19 @@ max_cost = 10
 
 /// Returns the number of requests, which is greater in long tests.
 fn requests() -> u64 {
-    if std::env::var_os("EARRRL_LONG").is_some() { 200_000 } else { 20_000 }
+    if std::env::var_os("EARRRL_LONG").is_some() {
+        200_000
+    } else {
+        20_000
+    }
 }
 
 /// Sends mutated requests, and fails if one is served.
 #[allow(clippy::print_stdout)]
 pub fn none_is_served(name: &str, proxy: &Proxy, limiter: &Limiter) {
-    until("the client is over its limit", || proxy.client(HAMMERING).get("/").status == 429);
+    until("the client is over its limit", || {
+        proxy.client(HAMMERING).get("/").status == 429
+    });
     let seed = u64::from(std::process::id());
     println!("{name}: {} requests, seed {seed}", requests());
     let counts = thread::scope(|scope| {
@@ -57,7 +63,10 @@ pub fn none_is_served(name: &str, proxy: &Proxy, limiter: &Limiter) {
     let unanswered = counts.get(&NO_ANSWER).copied().unwrap_or_default();
     assert!(unanswered * 10 < requests(), "{counts:?}");
     let passed = limiter.readiness()["passed_without_verdict"].clone();
-    assert_eq!(passed, serde_json::json!({"rule_failed": 0, "late": 0, "refused": 0}));
+    assert_eq!(
+        passed,
+        serde_json::json!({"rule_failed": 0, "late": 0, "refused": 0})
+    );
 }
 
 /// The status that stands for no answer: the proxy closed the connection, or waits for more bytes.
@@ -69,8 +78,9 @@ fn send(proxy: &Proxy, mut random: Random) -> BTreeMap<u16, u64> {
     let mut kept: Option<BufReader<TcpStream>> = None;
     for _ in 0..requests() / THREADS {
         let request = request(&mut random);
-        let mut connection =
-            kept.take().unwrap_or_else(|| BufReader::new(proxy.connect(HAMMERING)));
+        let mut connection = kept
+            .take()
+            .unwrap_or_else(|| BufReader::new(proxy.connect(HAMMERING)));
         // The proxy may answer and close the connection before all bytes are sent.
         let _ = connection.get_mut().write_all(&request);
         let (status, goes_on) = answer(&mut connection).unwrap_or((NO_ANSWER, false));
@@ -87,8 +97,11 @@ fn answer(connection: &mut BufReader<TcpStream>) -> std::io::Result<(u16, bool)>
     let (mut line, mut length, mut closes) = (String::new(), None, false);
     connection.read_line(&mut line)?;
     let invalid = || std::io::Error::from(ErrorKind::InvalidData);
-    let status =
-        line.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(invalid)?;
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .ok_or_else(invalid)?;
     loop {
         let mut line = String::new();
         connection.read_line(&mut line)?;
@@ -100,7 +113,9 @@ fn answer(connection: &mut BufReader<TcpStream>) -> std::io::Result<(u16, bool)>
             None => break,
         }
     }
-    let Some(length) = length else { return Ok((status, false)) };
+    let Some(length) = length else {
+        return Ok((status, false));
+    };
     connection.read_exact(&mut vec![0; length])?;
     Ok((status, !closes))
 }
@@ -130,7 +145,9 @@ impl Random {
     }
 }
 
-const METHODS: [&str; 8] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "get", "PROPFIND"];
+const METHODS: [&str; 8] = [
+    "GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "get", "PROPFIND",
+];
 const TARGETS: [&str; 9] = [
     "/",
     "/login",
@@ -182,7 +199,9 @@ const VALUES: [&str; 12] = [
     "NaN",
     "1e999",
 ];
-const LENGTHS: [usize; 12] = [0, 1, 3, 20, 100, 1000, 4090, 4100, 5000, 8000, 15_000, 40_000];
+const LENGTHS: [usize; 12] = [
+    0, 1, 3, 20, 100, 1000, 4090, 4100, 5000, 8000, 15_000, 40_000,
+];
 const COUNTS: [usize; 10] = [0, 0, 1, 2, 5, 20, 57, 70, 100, 400];
 
 /// Returns a request that ends where its head states, whatever else it contains.
@@ -196,7 +215,9 @@ fn request(random: &mut Random) -> Vec<u8> {
     }
     request.extend_from_slice(b" HTTP/1.1\r\nHost: ");
     request.extend_from_slice(
-        random.one_of(&["a.example", "127.0.0.1", "A.:80", "\u{e9}", ""]).as_bytes(),
+        random
+            .one_of(&["a.example", "127.0.0.1", "A.:80", "\u{e9}", ""])
+            .as_bytes(),
     );
     request.extend_from_slice(b"\r\nContent-Length: 0\r\n");
     for number in 0..random.one_of(&COUNTS) {

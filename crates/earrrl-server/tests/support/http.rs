@@ -15,7 +15,10 @@ pub struct Response {
 
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let found = self
+            .headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
@@ -38,7 +41,10 @@ impl Client {
 
 impl<S: Read + Write> Client<S> {
     pub fn over(stream: S) -> Self {
-        Self { reader: BufReader::new(stream), token: None }
+        Self {
+            reader: BufReader::new(stream),
+            token: None,
+        }
     }
 
     pub fn post(&mut self, path: &str, body: &str) -> Response {
@@ -51,7 +57,10 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub fn request(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Response {
-        let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let token = self
+            .token
+            .as_ref()
+            .map(|token| format!("Authorization: Bearer {token}\r\n"));
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}{}Content-Length: {}\r\n\r\n",
             token.unwrap_or_default(),
@@ -70,11 +79,19 @@ impl<S: Read + Write> Client<S> {
         let mut headers = Vec::new();
         loop {
             let line = self.line();
-            let Some((name, value)) = line.split_once(": ") else { break };
+            let Some((name, value)) = line.split_once(": ") else {
+                break;
+            };
             headers.push((name.to_owned(), value.to_owned()));
         }
-        let mut response = Response { status, headers, body: String::new() };
-        let length = response.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut response = Response {
+            status,
+            headers,
+            body: String::new(),
+        };
+        let length = response
+            .header("content-length")
+            .map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body).unwrap();
         response.body = String::from_utf8(body).unwrap();

@@ -29,24 +29,49 @@ pub fn greeting(window: u32) -> Vec<u8> {
 
 /// Returns the frame of a complete `GET path` request on a stream.
 pub fn get(stream: u32, path: &str) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[0x82, 0x86], path, b""))
+    frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        stream,
+        &block(&[0x82, 0x86], path, b""),
+    )
 }
 
 /// Returns the headers of a gRPC call, which its message has to follow.
 pub fn call(stream: u32, path: &str) -> Vec<u8> {
     let kind = b"\x0f\x10\x10application/grpc";
-    frame(HEADERS, END_HEADERS, stream, &block(&[0x83, 0x86], path, kind))
+    frame(
+        HEADERS,
+        END_HEADERS,
+        stream,
+        &block(&[0x83, 0x86], path, kind),
+    )
 }
 
 /// Returns the headers of a `POST path` request, which its body has to follow.
 pub fn post(stream: u32, path: &str) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS, stream, &block(&[0x83, 0x86], path, b""))
+    frame(
+        HEADERS,
+        END_HEADERS,
+        stream,
+        &block(&[0x83, 0x86], path, b""),
+    )
 }
 
 /// Returns the frame of a `GET path` request with an additional header.
 pub fn get_with(stream: u32, path: &str, name: &str, value: &str) -> Vec<u8> {
-    let header = [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()];
-    frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[0x82, 0x86], path, &header.concat()))
+    let header = [
+        &[0, name.len() as u8],
+        name.as_bytes(),
+        &[value.len() as u8],
+        value.as_bytes(),
+    ];
+    frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        stream,
+        &block(&[0x82, 0x86], path, &header.concat()),
+    )
 }
 
 /// Returns the frames of a gRPC call with its complete message.
@@ -73,8 +98,13 @@ pub fn kinds(mut bytes: &[u8]) -> Vec<(u8, u32)> {
     let mut kinds = Vec::new();
     while let Some((head, rest)) = bytes.split_first_chunk::<9>() {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-        let Some(after) = rest.get(length..) else { break };
-        kinds.push((head[3], u32::from_be_bytes([head[5], head[6], head[7], head[8]])));
+        let Some(after) = rest.get(length..) else {
+            break;
+        };
+        kinds.push((
+            head[3],
+            u32::from_be_bytes([head[5], head[6], head[7], head[8]]),
+        ));
         bytes = after;
     }
     kinds

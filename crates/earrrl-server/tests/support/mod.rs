@@ -76,18 +76,30 @@ impl TestServer {
         let (started, wait) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
             runtime.unwrap().block_on(async {
                 let running = Running::start(&config, clock).unwrap();
                 let addresses = Protocol::ALL
                     .map(|protocol| running.address(protocol).and_then(ListenAddress::tcp));
-                started.send((Arc::clone(&running.server), addresses)).unwrap();
+                started
+                    .send((Arc::clone(&running.server), addresses))
+                    .unwrap();
                 running.until(async { drop(stopped.await) }).await.unwrap();
             });
         });
         let (server, [http, resp, admin, grpc]) = wait.recv().unwrap();
         let (http, resp, grpc) = (http.unwrap(), resp.unwrap(), grpc.unwrap());
-        Self { server, http, resp, grpc, admin, stop: Some(stop), thread: Some(thread) }
+        Self {
+            server,
+            http,
+            resp,
+            grpc,
+            admin,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     /// Starts a server with the descriptors of `testdata/envoy/shop.yaml` and a clock that stands
@@ -96,7 +108,10 @@ impl TestServer {
         let mut config = parse(config);
         config.envoy.files = vec![testdata("envoy/shop.yaml")];
         config.envoy.load().unwrap();
-        Self::with_clock(config, Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000))))
+        Self::with_clock(
+            config,
+            Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000))),
+        )
     }
 
     /// Requests the server to stop.
@@ -134,14 +149,22 @@ pub fn parse(config: &str) -> Config {
 }
 
 pub fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata")
+        .join(name)
 }
 
 /// Returns the path of a program that `scripts/setup` installs. A missing one is an error, never a
 /// skipped test.
 pub fn installed(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools").join(name);
-    assert!(path.exists(), "{} is missing: run scripts/setup", path.display());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../target/tools")
+        .join(name);
+    assert!(
+        path.exists(),
+        "{} is missing: run scripts/setup",
+        path.display()
+    );
     path
 }
 
@@ -181,7 +204,10 @@ pub fn pipe_that_is_read(file: &Path) -> File {
     const O_NONBLOCK: i32 = 0o4000;
     let mut pipe = None;
     until("the pipe is read", || {
-        let opened = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(file);
+        let opened = OpenOptions::new()
+            .write(true)
+            .custom_flags(O_NONBLOCK)
+            .open(file);
         pipe = opened.ok();
         pipe.is_some()
     });

@@ -39,10 +39,21 @@ impl Process {
 
     /// Starts a server without waiting until it serves.
     pub fn begin(command: &mut Command) -> Self {
-        let mut child = command.arg("--log-json").stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .arg("--log-json")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let stderr: Box<dyn Read + Send> = Box::new(child.stderr.take().unwrap());
         let none = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self { child, http: none, resp: none, grpc: none, admin: None, log: BufReader::new(stderr) }
+        Self {
+            child,
+            http: none,
+            resp: none,
+            grpc: none,
+            admin: None,
+            log: BufReader::new(stderr),
+        }
     }
 
     pub fn until_serving(&mut self) {
@@ -52,7 +63,9 @@ impl Process {
         // A disabled listener has no address in the log.
         let grpc = serving["fields"]["grpc"].as_str().unwrap().parse();
         self.grpc = grpc.unwrap_or(self.grpc);
-        self.admin = serving["fields"]["admin"].as_str().and_then(|address| address.parse().ok());
+        self.admin = serving["fields"]["admin"]
+            .as_str()
+            .and_then(|address| address.parse().ok());
     }
 
     /// Closes the reading end of the log's pipe.
@@ -64,9 +77,15 @@ impl Process {
     pub fn until_logged(&mut self, message: &str) -> serde_json::Value {
         loop {
             let mut line = String::new();
-            assert!(self.log.read_line(&mut line).unwrap() > 0, "never logged {message:?}");
+            assert!(
+                self.log.read_line(&mut line).unwrap() > 0,
+                "never logged {message:?}"
+            );
             let json: serde_json::Value = serde_json::from_str(&line).unwrap();
-            if json["fields"]["message"].as_str().is_some_and(|text| text.starts_with(message)) {
+            if json["fields"]["message"]
+                .as_str()
+                .is_some_and(|text| text.starts_with(message))
+            {
                 return json;
             }
         }
@@ -91,7 +110,10 @@ impl Process {
     pub fn suspend(&self) {
         self.signal(Signal::STOP);
         let stopped = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED);
-        assert!(stopped.unwrap().is_some_and(|(_, status)| status.stopped()), "the process ended");
+        assert!(
+            stopped.unwrap().is_some_and(|(_, status)| status.stopped()),
+            "the process ended"
+        );
     }
 
     pub fn resident_kib(&self) -> u64 {
@@ -102,7 +124,10 @@ impl Process {
 /// Returns the memory of a process in KiB, without the pages of its program: the kernel drops those at any time.
 pub fn resident_kib(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("RssAnon:"))
+        .unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 

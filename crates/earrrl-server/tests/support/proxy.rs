@@ -47,16 +47,27 @@ impl Limiter {
         );
         fs::write(folder.path().join("limits.toml"), config).unwrap();
         let [http, grpc] = [(); 2].map(|()| free_address());
-        let mut limiter = Self { http, grpc, folder, process: None };
+        let mut limiter = Self {
+            http,
+            grpc,
+            folder,
+            process: None,
+        };
         limiter.serve();
         limiter
     }
 
     pub fn serve(&mut self) {
         let mut command = Command::new(BINARY);
-        command.arg("serve").arg("--config").arg(self.folder.path().join("limits.toml"));
-        self.process =
-            Some(Process::spawn_at(&self.http.to_string(), &self.grpc.to_string(), &mut command));
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(self.folder.path().join("limits.toml"));
+        self.process = Some(Process::spawn_at(
+            &self.http.to_string(),
+            &self.grpc.to_string(),
+            &mut command,
+        ));
     }
 
     /// Returns the body of `/readyz`.
@@ -147,7 +158,9 @@ fn serve(stream: TcpStream, crashes: &AtomicU32) -> std::io::Result<()> {
         loop {
             let mut line = String::new();
             reader.read_line(&mut line)?;
-            let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+            let Some((name, value)) = line.trim_end().split_once(": ") else {
+                break;
+            };
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => length = value.parse().unwrap(),
                 "x-ratelimit-action" => action = value.to_owned(),
@@ -167,15 +180,22 @@ fn serve(stream: TcpStream, crashes: &AtomicU32) -> std::io::Result<()> {
             let mut back = reader.get_ref().try_clone()?;
             return std::io::copy(&mut reader, &mut back).map(drop);
         }
-        let status = target.split_once("/status/").map_or("200", |(_, status)| status);
+        let status = target
+            .split_once("/status/")
+            .map_or("200", |(_, status)| status);
         let mut answer = format!("{target} {action} ").into_bytes();
         match body.len() {
             _ if target.ends_with("/download") => answer.extend(long_body().into_bytes()),
             LONG.. => answer.extend(checksum(&body).into_bytes()),
             _ => answer.extend(body),
         }
-        let head = format!("HTTP/1.1 {status} OK\r\nContent-Length: {}\r\n\r\n", answer.len());
-        reader.get_mut().write_all(&[head.as_bytes(), &answer].concat())?;
+        let head = format!(
+            "HTTP/1.1 {status} OK\r\nContent-Length: {}\r\n\r\n",
+            answer.len()
+        );
+        reader
+            .get_mut()
+            .write_all(&[head.as_bytes(), &answer].concat())?;
     }
 }
 
@@ -206,7 +226,9 @@ impl Proxy {
         let application = Application::start();
         let app = application.address;
         let [address, asking] = [(); 2].map(|()| free_address());
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(recipe);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../contrib")
+            .join(recipe);
         for file in fs::read_dir(source).unwrap().flatten() {
             let text = fs::read_to_string(file.path()).unwrap();
             let text = text
@@ -215,7 +237,12 @@ impl Proxy {
                 .replace(":8000", &format!(":{}", address.port()))
                 .replace("127.0.0.1:8085", &asking.to_string());
             let text = with_named_headers(&text);
-            let places = [(8080, limiter.http), (8081, limiter.grpc), (3000, app), (8000, address)];
+            let places = [
+                (8080, limiter.http),
+                (8081, limiter.grpc),
+                (3000, app),
+                (8000, address),
+            ];
             let text = places.into_iter().fold(text, |text, (known, address)| {
                 let envoys = |ip: IpAddr, port| format!("address: {ip}, port_value: {port}}}");
                 let known = envoys(Ipv4Addr::LOCALHOST.into(), known);
@@ -226,11 +253,18 @@ impl Proxy {
         }
         let log = folder.path().join("log");
         let output = File::create(&log).unwrap();
-        command.current_dir(folder.path()).env("HOME", folder.path());
+        command
+            .current_dir(folder.path())
+            .env("HOME", folder.path());
         command.stdout(Stdio::null()).stderr(output);
         // A process group lets the proxy's workers be killed with it.
         let process = command.process_group(0).spawn().unwrap();
-        let mut proxy = Self { process, address, app: application, _folder: folder };
+        let mut proxy = Self {
+            process,
+            address,
+            app: application,
+            _folder: folder,
+        };
         until("the proxy serves", || {
             let ended = proxy.process.try_wait().unwrap();
             assert_eq!(ended, None, "{}", fs::read_to_string(&log).unwrap());
@@ -263,13 +297,16 @@ impl Proxy {
     /// Connects from 127.0.0.N; reads on the connection time out after some seconds.
     pub fn connect(&self, number: u8) -> TcpStream {
         let stream = connect(self.address, number);
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
         stream
     }
 
     /// Sends a login from 127.0.0.N.
     pub fn login(&self, number: u8, headers: &str) -> Response {
-        self.client(number).request("POST", "/login?next=/", headers, b"user=alice")
+        self.client(number)
+            .request("POST", "/login?next=/", headers, b"user=alice")
     }
 }
 
@@ -292,7 +329,10 @@ fn with_named_headers(text: &str) -> String {
     )
     .replace(
         "local named = {}",
-        &format!("local named = {{{}}}", NAMED.map(|name| format!("{name:?}")).join(", ")),
+        &format!(
+            "local named = {{{}}}",
+            NAMED.map(|name| format!("{name:?}")).join(", ")
+        ),
     )
     .replace("header_up -*", &format!("header_up -*{caddy}"))
     .replace(
@@ -417,10 +457,16 @@ fn is_denied(answer: &Response) {
     assert_eq!(answer.status, 429, "{answer:?}");
     let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((900..=1000).contains(&wait), "{answer:?}");
-    assert_eq!(answer.header("ratelimit"), Some(format!("\"login\";r=0;t={wait}").as_str()));
+    assert_eq!(
+        answer.header("ratelimit"),
+        Some(format!("\"login\";r=0;t={wait}").as_str())
+    );
     let policy = answer.header("ratelimit-policy").unwrap();
     assert!(policy.starts_with("\"login\";q=3;"), "{answer:?}");
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(answer.json()["status"], 429);
 }
 
@@ -433,11 +479,17 @@ pub fn leaves_the_rest_alone(proxy: &Proxy) {
     let expected = format!("POST /upload allow {}", checksum(body.as_bytes()));
     assert_eq!((answer.status, answer.body), (200, expected));
     let answer = client.get("/download");
-    assert_eq!((answer.status, answer.body), (200, format!("GET /download allow {body}")));
+    assert_eq!(
+        (answer.status, answer.body),
+        (200, format!("GET /download allow {body}"))
+    );
     for status in [401, 403, 429, 500, 502, 503] {
         let path = format!("/status/{status}");
         let answer = client.request("POST", &path, "", b"once");
-        assert_eq!((answer.status, answer.body), (status, format!("POST {path} allow once")));
+        assert_eq!(
+            (answer.status, answer.body),
+            (status, format!("POST {path} allow once"))
+        );
     }
     let answer = proxy.client(POLITE).request("POST", "/crash", "", b"once");
     assert!((500..=504).contains(&answer.status), "{answer:?}");
@@ -504,12 +556,16 @@ pub fn stays_closed_without_us(
 /// Checks that the proxy, with its recipe's own timeouts, serves every request while the limiter
 /// hangs.
 pub fn stays_open_while_we_hang(proxy: &Proxy, limiter: &Limiter) {
-    until("limits are enforced", || proxy.login(HAMMERING, "").status == 429);
+    until("limits are enforced", || {
+        proxy.login(HAMMERING, "").status == 429
+    });
     limiter.suspend();
     for _ in 0..5 {
         let stream = proxy.connect(HAMMERING);
         // This is much longer than the recipes wait, and shorter than the proxies' defaults.
-        stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(15)))
+            .unwrap();
         let answer = Client::over(stream).request("POST", "/login", "", b"");
         assert_eq!((answer.status, &*answer.body), (200, "POST /login none "));
     }
@@ -523,7 +579,10 @@ const TOKEN: &str = "a-token-of-some-length";
 
 /// Starts a limiter that demands a token, which no recipe has.
 pub fn limiter_with_a_token() -> Limiter {
-    Limiter::start_with(403, &format!("[server]\ncheck_token = \"{TOKEN}\"\n{LOGIN}"))
+    Limiter::start_with(
+        403,
+        &format!("[server]\ncheck_token = \"{TOKEN}\"\n{LOGIN}"),
+    )
 }
 
 /// Writes the token into a recipe, as its comment says.
@@ -536,7 +595,10 @@ pub fn with_the_token(text: &str) -> String {
         .replace("# Where earrrl has a check_token: proxy_set", "proxy_set")
         .replace("# Where earrrl has a check_token: header_up", "header_up")
         .replace("# initial_metadata", "initial_metadata")
-        .replace("local authorization = nil", "local authorization = \"Bearer …\"")
+        .replace(
+            "local authorization = nil",
+            "local authorization = \"Bearer …\"",
+        )
         .replace('…', TOKEN)
 }
 
@@ -552,7 +614,10 @@ pub fn keeps_its_own_token(proxy: &Proxy) {
 /// Checks that a site is served while its proxy has a wrong token.
 pub fn serves_with_a_wrong_token(proxy: &Proxy) {
     let answer = proxy.login(HAMMERING, "X-RateLimit-Action: quarantine\r\n");
-    assert_eq!((answer.status, &*answer.body), (200, "POST /login?next=/ none user=alice"));
+    assert_eq!(
+        (answer.status, &*answer.body),
+        (200, "POST /login?next=/ none user=alice")
+    );
     assert_eq!(answer.header("www-authenticate"), None);
 }
 
@@ -565,7 +630,11 @@ struct Crowd {
 
 impl Crowd {
     fn start(proxy: &Proxy) -> Self {
-        let mut crowd = Self { over: Arc::default(), served: Arc::default(), threads: Vec::new() };
+        let mut crowd = Self {
+            over: Arc::default(),
+            served: Arc::default(),
+            threads: Vec::new(),
+        };
         for number in 10..14 {
             let address = proxy.address;
             let (over, served) = (Arc::clone(&crowd.over), Arc::clone(&crowd.served));
@@ -578,7 +647,9 @@ impl Crowd {
                     let whole = answer.body.starts_with(head) && answer.body.ends_with(body);
                     assert!(answer.status == 200 && whole, "{answer:?}");
                     served.fetch_add(1, Relaxed);
-                    let ends = answer.header("connection").is_some_and(|value| value == "close");
+                    let ends = answer
+                        .header("connection")
+                        .is_some_and(|value| value == "close");
                     kept = (!ends).then_some(client);
                 }
             }));
@@ -588,17 +659,23 @@ impl Crowd {
 
     fn serve_more(&self) {
         let goal = self.served.load(Relaxed) + 200;
-        until("more posts are served", || self.served.load(Relaxed) >= goal);
+        until("more posts are served", || {
+            self.served.load(Relaxed) >= goal
+        });
     }
 
     /// Waits for the clients, and fails if one of them failed.
     fn join(self) {
         self.over.store(true, Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     }
 }
 
 pub fn limits_are_back(proxy: &Proxy) {
-    until("it is denied again", || proxy.login(HAMMERING, "").status == 429);
+    until("it is denied again", || {
+        proxy.login(HAMMERING, "").status == 429
+    });
     assert_eq!(proxy.client(POLITE).get("/").status, 200);
 }

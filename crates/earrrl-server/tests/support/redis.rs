@@ -27,7 +27,11 @@ impl Redis {
         let address = free_address();
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let process = launch(address, &options);
-        let mut redis = Self { address, options, process };
+        let mut redis = Self {
+            address,
+            options,
+            process,
+        };
         redis.answers();
         redis
     }
@@ -52,11 +56,19 @@ impl Redis {
     /// Starts a replica, and waits until it has all data of this server.
     pub fn replica(&self) -> Self {
         let master = format!("{} {}", self.address.ip(), self.address.port());
-        let replica =
-            Self::start_with(&["--replicaof", &master, "--repl-diskless-load", "on-empty-db"]);
+        let replica = Self::start_with(&[
+            "--replicaof",
+            &master,
+            "--repl-diskless-load",
+            "on-empty-db",
+        ]);
         super::until("the replica is in step", || {
-            let Reply::Bulk(info) = replica.client().line("INFO replication") else { return false };
-            String::from_utf8(info).unwrap().contains("master_link_status:up")
+            let Reply::Bulk(info) = replica.client().line("INFO replication") else {
+                return false;
+            };
+            String::from_utf8(info)
+                .unwrap()
+                .contains("master_link_status:up")
         });
         replica
     }
@@ -114,8 +126,17 @@ impl Sentinel {
         );
         std::fs::write(&file, text).unwrap();
         let mut command = super::tools::redis_server();
-        let process = command.arg(&file).arg("--sentinel").stdout(Stdio::null()).spawn().unwrap();
-        let sentinel = Self { address, process, file };
+        let process = command
+            .arg(&file)
+            .arg("--sentinel")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let sentinel = Self {
+            address,
+            process,
+            file,
+        };
         super::until("the Sentinel knows the replica", || {
             pong(address).is_ok() && sentinel.master("num-slaves") == "1"
         });
@@ -124,7 +145,9 @@ impl Sentinel {
 
     /// Returns a field of the Sentinel's report on the master.
     pub fn master(&self, field: &str) -> String {
-        let fields = Client::connect(self.address).line("SENTINEL MASTER main").pairs();
+        let fields = Client::connect(self.address)
+            .line("SENTINEL MASTER main")
+            .pairs();
         match fields.into_iter().find(|(name, _)| name == field) {
             Some((_, Reply::Bulk(text))) => String::from_utf8(text).unwrap(),
             other => panic!("{field}: {other:?}"),
@@ -144,7 +167,16 @@ fn launch(address: SocketAddr, options: &[String]) -> Child {
     let port = address.port().to_string();
     super::tools::redis_server()
         .current_dir(std::env::temp_dir())
-        .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"])
+        .args([
+            "--port",
+            &port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--loglevel",
+            "warning",
+        ])
         .args(options)
         .stdout(Stdio::null())
         .spawn()

@@ -33,12 +33,14 @@ impl Reply {
             other => panic!("not a name: {other:?}"),
         };
         match self {
-            Self::Map(pairs) => {
-                pairs.into_iter().map(|(name, value)| (text(name), value)).collect()
-            }
-            Self::Array(flat) => {
-                flat.chunks(2).map(|pair| (text(pair[0].clone()), pair[1].clone())).collect()
-            }
+            Self::Map(pairs) => pairs
+                .into_iter()
+                .map(|(name, value)| (text(name), value))
+                .collect(),
+            Self::Array(flat) => flat
+                .chunks(2)
+                .map(|pair| (text(pair[0].clone()), pair[1].clone()))
+                .collect(),
             other => panic!("not pairs: {other:?}"),
         }
     }
@@ -60,7 +62,9 @@ impl Client {
 
 impl<S: Read + Write> Client<S> {
     pub fn over(stream: S) -> Self {
-        Self { reader: BufReader::new(stream) }
+        Self {
+            reader: BufReader::new(stream),
+        }
     }
 
     /// Sends a command and reads its reply.
@@ -89,7 +93,9 @@ impl<S: Read + Write> Client<S> {
     pub fn reply(&mut self) -> Reply {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
-        let line = line.strip_suffix("\r\n").unwrap_or_else(|| panic!("no line: {line:?}"));
+        let line = line
+            .strip_suffix("\r\n")
+            .unwrap_or_else(|| panic!("no line: {line:?}"));
         let (kind, rest) = line.split_at(1);
         match kind {
             "+" => Reply::Simple(rest.to_owned()),

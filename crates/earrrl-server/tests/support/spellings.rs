@@ -17,11 +17,17 @@ pub struct Spelling {
 pub fn all() -> Vec<Spelling> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/paths/spellings.txt");
     let text = std::fs::read_to_string(file).unwrap();
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let spelling = |line: &str| {
         let mut words = line.split_whitespace().map(str::to_owned);
         let shown = words.next().unwrap();
-        Spelling { target: bytes(&shown), shown, takers: words.collect() }
+        Spelling {
+            target: bytes(&shown),
+            shown,
+            takers: words.collect(),
+        }
     };
     lines.map(spelling).collect()
 }

@@ -25,7 +25,10 @@ pub(crate) type Engine = Arc<MemoryEngine<Arc<ManualClock>>>;
 /// Returns an engine and its clock, which stands at a time that is not the start of a window.
 pub(crate) fn engine() -> (Engine, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_007)));
-    (Arc::new(MemoryEngine::with_clock(10_000, clock.clone()).unwrap()), clock)
+    (
+        Arc::new(MemoryEngine::with_clock(10_000, clock.clone()).unwrap()),
+        clock,
+    )
 }
 
 pub(crate) fn layer(
@@ -33,7 +36,11 @@ pub(crate) fn layer(
     rules: impl IntoIterator<Item = RequestRule>,
 ) -> RateLimitLayer<Engine> {
     let builder = RateLimitLayer::builder(engine.clone());
-    rules.into_iter().fold(builder, |builder, rule| builder.rule(rule)).build().unwrap()
+    rules
+        .into_iter()
+        .fold(builder, |builder, rule| builder.rule(rule))
+        .build()
+        .unwrap()
 }
 
 /// An inner service that counts the requests that reach it.
@@ -70,7 +77,10 @@ pub(crate) fn request(peer: &str, headers: &[(&str, &str)]) -> Request<()> {
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    request.extension(PeerAddress(peer.parse().unwrap())).body(()).unwrap()
+    request
+        .extension(PeerAddress(peer.parse().unwrap()))
+        .body(())
+        .unwrap()
 }
 
 /// Returns the response of a service that responds at once.
@@ -78,7 +88,11 @@ pub(crate) fn ask<S>(service: &mut S, request: Request<()>) -> Response<Response
 where
     S: Service<Request<()>, Response = Response<ResponseBody<Full<Bytes>>>, Error = Infallible>,
 {
-    service.call(request).now_or_never().expect("an answer at once").unwrap()
+    service
+        .call(request)
+        .now_or_never()
+        .expect("an answer at once")
+        .unwrap()
 }
 
 /// Sends requests, one after the other, and returns how many were served.
@@ -88,7 +102,9 @@ pub(crate) fn served(
 ) -> usize {
     let inner = Counting::default();
     let mut service = layer.layer(inner.clone());
-    requests.into_iter().for_each(|request| drop(ask(&mut service, request)));
+    requests
+        .into_iter()
+        .for_each(|request| drop(ask(&mut service, request)));
     inner.count()
 }
 
@@ -96,7 +112,9 @@ pub(crate) fn served(
 pub(crate) fn available(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let header = headers.get("ratelimit")?;
     let list: sfv::List = sfv::Parser::new(header.as_bytes()).parse().unwrap();
-    let Some(sfv::ListEntry::Item(item)) = list.first() else { panic!("{header:?}") };
+    let Some(sfv::ListEntry::Item(item)) = list.first() else {
+        panic!("{header:?}")
+    };
     let number = |name: &str| {
         let value = item.params.get(name)?.as_integer()?;
         u64::try_from(i64::from(value)).ok()

@@ -26,7 +26,9 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["names"] => {
             for algorithm in earrrl::internal::algorithms() {
-                let is_run = workloads.iter().any(|workload| workload.name.starts_with(algorithm));
+                let is_run = workloads
+                    .iter()
+                    .any(|workload| workload.name.starts_with(algorithm));
                 assert!(is_run, "no workload measures {algorithm}");
             }
             workloads.iter().for_each(|workload| say(workload.name));
@@ -34,18 +36,27 @@ fn main() {
         ["steps", name, steps] => {
             let workload = workloads.iter().find(|workload| workload.name == name);
             let steps = steps.parse().unwrap_or(0);
-            say(&workload.map_or(0, |workload| (workload.run)(steps)).to_string());
+            say(&workload
+                .map_or(0, |workload| (workload.run)(steps))
+                .to_string());
         }
         _ => {
             say(&format!("{:44} {:>8}", "ns a decision", "median"));
             for workload in workloads {
-                say(&format!("{:44} {:>8.1}", workload.name, median_nanos(&workload)));
+                say(&format!(
+                    "{:44} {:>8.1}",
+                    workload.name,
+                    median_nanos(&workload)
+                ));
             }
         }
     }
 }
 
-#[expect(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
+#[expect(
+    clippy::print_stdout,
+    reason = "a benchmark's output is what it prints"
+)]
 fn say(line: &str) {
     println!("{line}");
 }
@@ -71,25 +82,46 @@ fn time(workload: &Workload, steps: u64) -> Duration {
 /// that with every figure of the answer.
 fn workloads() -> Vec<Workload> {
     vec![
-        Workload { name: "recent-average step", run: |steps| recent_average(steps, GAP) },
+        Workload {
+            name: "recent-average step",
+            run: |steps| recent_average(steps, GAP),
+        },
         Workload {
             name: "recent-average step, 1e6 requests a second",
             run: |steps| recent_average(steps, 1_000),
         },
-        Workload { name: "recent-average step, 1024 clients in turn", run: recent_average_clients },
-        Workload { name: "recent-average step, denied and leaky", run: recent_average_denied },
-        Workload { name: "token-bucket step", run: token_bucket },
+        Workload {
+            name: "recent-average step, 1024 clients in turn",
+            run: recent_average_clients,
+        },
+        Workload {
+            name: "recent-average step, denied and leaky",
+            run: recent_average_denied,
+        },
+        Workload {
+            name: "token-bucket step",
+            run: token_bucket,
+        },
         Workload {
             name: "recent-average decide",
             run: |n| decide("recent-average 1/s half-life=10s", n),
         },
-        Workload { name: "exponential decide, allowed", run: |n| decide("exponential 6000/1m", n) },
+        Workload {
+            name: "exponential decide, allowed",
+            run: |n| decide("exponential 6000/1m", n),
+        },
         Workload {
             name: "exponential decide, denied",
             run: |n| decide("exponential 60/1m strict", n),
         },
-        Workload { name: "token-bucket decide", run: |n| decide("token-bucket 60 refill=1/s", n) },
-        Workload { name: "fixed-window decide", run: |n| decide("fixed-window 60/1m", n) },
+        Workload {
+            name: "token-bucket decide",
+            run: |n| decide("token-bucket 60 refill=1/s", n),
+        },
+        Workload {
+            name: "fixed-window decide",
+            run: |n| decide("fixed-window 60/1m", n),
+        },
         Workload {
             name: "sliding-log decide, 60 entries",
             run: |n| decide("sliding-log 60/1m", n),
@@ -102,7 +134,10 @@ fn workloads() -> Vec<Workload> {
             name: "concurrent decide, 60 places",
             run: |n| decide("concurrent 60 timeout=1m", n),
         },
-        Workload { name: "sliding-counter decide", run: |n| decide("sliding-counter 60/1m", n) },
+        Workload {
+            name: "sliding-counter decide",
+            run: |n| decide("sliding-counter 60/1m", n),
+        },
     ]
 }
 
@@ -120,7 +155,9 @@ fn recent_average_limit() -> Option<RecentAverage> {
 
 /// One client, so that every step waits for the one before.
 fn recent_average(steps: u64, gap: u64) -> u64 {
-    let Some(limit) = recent_average_limit() else { return 0 };
+    let Some(limit) = recent_average_limit() else {
+        return 0;
+    };
     let limit = black_box(limit);
     let (mut state, mut allowed) = (None, 0);
     for step in 0..steps {
@@ -133,7 +170,9 @@ fn recent_average(steps: u64, gap: u64) -> u64 {
 
 /// Many clients, so that the processor may work on several steps at once.
 fn recent_average_clients(steps: u64) -> u64 {
-    let Some(limit) = recent_average_limit() else { return 0 };
+    let Some(limit) = recent_average_limit() else {
+        return 0;
+    };
     let limit = black_box(limit);
     let (mut states, mut allowed) = (vec![None; 1024], 0);
     for step in 0..steps {
@@ -147,16 +186,25 @@ fn recent_average_clients(steps: u64) -> u64 {
 
 /// The cost of a denied request under a leaky rule: one comparison.
 fn recent_average_denied(steps: u64) -> u64 {
-    let Some(limit) = recent_average_limit() else { return 0 };
+    let Some(limit) = recent_average_limit() else {
+        return 0;
+    };
     let limit = black_box(limit);
     let state = limit.state_with_count(1e9, Nanos::new(START));
-    let denied =
-        |step| !limit.allows(black_box(state.as_ref()), Nanos::new(START + step), Cost::ONE);
+    let denied = |step| {
+        !limit.allows(
+            black_box(state.as_ref()),
+            Nanos::new(START + step),
+            Cost::ONE,
+        )
+    };
     (0..steps).map(|step| u64::from(denied(step))).sum()
 }
 
 fn token_bucket(steps: u64) -> u64 {
-    let Some(Limit::TokenBucket(limit)) = limit("token-bucket 60 refill=1/s") else { return 0 };
+    let Some(Limit::TokenBucket(limit)) = limit("token-bucket 60 refill=1/s") else {
+        return 0;
+    };
     let limit: TokenBucket = black_box(limit);
     let (mut state, mut allowed) = (None, 0);
     for step in 0..steps {

@@ -30,28 +30,82 @@ const RULES: [&str; 8] = [
 
 pub(super) fn workloads() -> Vec<Workload> {
     vec![
-        Workload { name: "gcra check", run: |n| check(GCRA, n) },
-        Workload { name: "gcra check, state file", run: |n| check_mapped(GCRA, n) },
-        Workload { name: "gcra check, denied", run: |n| check("gcra 1/d burst=1", n) },
-        Workload { name: "gcra check, new clients", run: new_clients },
-        Workload { name: "gcra check, batches", run: |n| check_batch(GCRA, n) },
-        Workload { name: "gcra admit, batches", run: |n| admit_batch(GCRA, n) },
-        Workload { name: "recent-average check", run: |n| check(AVERAGE, n) },
-        Workload { name: "recent-average check, state file", run: |n| check_mapped(AVERAGE, n) },
+        Workload {
+            name: "gcra check",
+            run: |n| check(GCRA, n),
+        },
+        Workload {
+            name: "gcra check, state file",
+            run: |n| check_mapped(GCRA, n),
+        },
+        Workload {
+            name: "gcra check, denied",
+            run: |n| check("gcra 1/d burst=1", n),
+        },
+        Workload {
+            name: "gcra check, new clients",
+            run: new_clients,
+        },
+        Workload {
+            name: "gcra check, batches",
+            run: |n| check_batch(GCRA, n),
+        },
+        Workload {
+            name: "gcra admit, batches",
+            run: |n| admit_batch(GCRA, n),
+        },
+        Workload {
+            name: "recent-average check",
+            run: |n| check(AVERAGE, n),
+        },
+        Workload {
+            name: "recent-average check, state file",
+            run: |n| check_mapped(AVERAGE, n),
+        },
         Workload {
             name: "recent-average check, denied and strict",
             run: |n| check("recent-average 0.000001/s half-life=10s strict", n),
         },
-        Workload { name: "recent-average check, batches", run: |n| check_batch(AVERAGE, n) },
-        Workload { name: "recent-average admit, batches", run: |n| admit_batch(AVERAGE, n) },
-        Workload { name: "fixed-window check", run: |n| check(FIXED, n) },
-        Workload { name: "sliding-counter check", run: |n| check(COUNTER, n) },
-        Workload { name: "engine, 1 fixed-window", run: |n| decide(&[FIXED], n) },
-        Workload { name: "engine, 1 sliding-counter", run: |n| decide(&[COUNTER], n) },
-        Workload { name: "engine, 1 rule", run: |n| decide(&RULES[..1], n) },
-        Workload { name: "engine, 1 rule, clients named", run: decide_and_name },
-        Workload { name: "engine, 1 rule, reserved and committed", run: |n| reserve(RULES[0], n) },
-        Workload { name: "engine, 8 rules", run: |n| decide(&RULES, n) },
+        Workload {
+            name: "recent-average check, batches",
+            run: |n| check_batch(AVERAGE, n),
+        },
+        Workload {
+            name: "recent-average admit, batches",
+            run: |n| admit_batch(AVERAGE, n),
+        },
+        Workload {
+            name: "fixed-window check",
+            run: |n| check(FIXED, n),
+        },
+        Workload {
+            name: "sliding-counter check",
+            run: |n| check(COUNTER, n),
+        },
+        Workload {
+            name: "engine, 1 fixed-window",
+            run: |n| decide(&[FIXED], n),
+        },
+        Workload {
+            name: "engine, 1 sliding-counter",
+            run: |n| decide(&[COUNTER], n),
+        },
+        Workload {
+            name: "engine, 1 rule",
+            run: |n| decide(&RULES[..1], n),
+        },
+        Workload {
+            name: "engine, 1 rule, clients named",
+            run: decide_and_name,
+        },
+        Workload {
+            name: "engine, 1 rule, reserved and committed",
+            run: |n| reserve(RULES[0], n),
+        },
+        Workload {
+            name: "engine, 8 rules",
+            run: |n| decide(&RULES, n),
+        },
     ]
 }
 
@@ -67,56 +121,95 @@ fn limiter(text: &str, capacity: usize) -> Option<Limiter<u64, ManualClock>> {
     let rule: Rule = text.parse().ok()?;
     // A random key would place the clients otherwise in each run.
     let hasher = KeyHasher::with_key(&[7; 16]);
-    Limiter::builder(rule).capacity(capacity).clock(clock()).hasher(hasher).build().ok()
+    Limiter::builder(rule)
+        .capacity(capacity)
+        .clock(clock())
+        .hasher(hasher)
+        .build()
+        .ok()
 }
 
 fn check(text: &str, steps: u64) -> u64 {
-    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
-    (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum()
+    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else {
+        return 0;
+    };
+    (0..steps)
+        .map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed()))
+        .sum()
 }
 
 /// The same as `check` on a table that is mapped from a file.
 fn check_mapped(text: &str, steps: u64) -> u64 {
     let directory = std::env::temp_dir().join(format!("earrrl-bench-{}", std::process::id()));
-    let Ok(rule) = text.parse::<Rule>() else { return 0 };
+    let Ok(rule) = text.parse::<Rule>() else {
+        return 0;
+    };
     let limiter = Limiter::<u64>::builder(rule).capacity(ROOMY);
-    let limiter = limiter.clock(clock()).state_file(directory.join("bench.earrrl")).build();
+    let limiter = limiter
+        .clock(clock())
+        .state_file(directory.join("bench.earrrl"))
+        .build();
     let Ok(limiter) = limiter else { return 0 };
-    let allowed =
-        (0..steps).map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed())).sum();
+    let allowed = (0..steps)
+        .map(|step| u64::from(limiter.check(&(step % CLIENTS)).is_allowed()))
+        .sum();
     drop(limiter);
     let _ = std::fs::remove_dir_all(directory);
     allowed
 }
 
 fn new_clients(steps: u64) -> u64 {
-    let Some(limiter) = limiter(GCRA, 100_000) else { return 0 };
-    (0..steps).map(|step| u64::from(limiter.check(&step).is_allowed())).sum()
+    let Some(limiter) = limiter(GCRA, 100_000) else {
+        return 0;
+    };
+    (0..steps)
+        .map(|step| u64::from(limiter.check(&step).is_allowed()))
+        .sum()
 }
 
 fn check_batch(text: &str, steps: u64) -> u64 {
-    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
+    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else {
+        return 0;
+    };
     let keys: Vec<u64> = (0..steps).map(|step| step % CLIENTS).collect();
-    limiter.check_batch(&keys).map(|verdict| u64::from(verdict.is_allowed())).sum()
+    limiter
+        .check_batch(&keys)
+        .map(|verdict| u64::from(verdict.is_allowed()))
+        .sum()
 }
 
 fn admit_batch(text: &str, steps: u64) -> u64 {
-    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else { return 0 };
+    let Some(limiter) = limiter(text, 2 * CLIENTS as usize) else {
+        return 0;
+    };
     let keys: Vec<u64> = (0..steps).map(|step| step % CLIENTS).collect();
     limiter.admit_batch(&keys).map(u64::from).sum()
 }
 
 fn decide(rules: &[&str], steps: u64) -> u64 {
-    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else { return 0 };
+    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else {
+        return 0;
+    };
     let prepare = |(nth, text): (usize, &&str)| {
-        engine.prepare(&format!("rule-{nth}"), &text.parse().ok()?).ok()
+        engine
+            .prepare(&format!("rule-{nth}"), &text.parse().ok()?)
+            .ok()
     };
     let ids: Vec<RuleId> = rules.iter().enumerate().filter_map(prepare).collect();
     let decide = |step: u64| {
         let key = &(step % CLIENTS).to_le_bytes()[..];
-        let mut charges = [Charge { rule: ids[0], key, cost: Cost::ONE }; 8];
-        charges.iter_mut().zip(&ids).for_each(|(charge, id)| charge.rule = *id);
-        let decision = engine.decide(&charges[..ids.len()], Mode::Check, None).into_inner();
+        let mut charges = [Charge {
+            rule: ids[0],
+            key,
+            cost: Cost::ONE,
+        }; 8];
+        charges
+            .iter_mut()
+            .zip(&ids)
+            .for_each(|(charge, id)| charge.rule = *id);
+        let decision = engine
+            .decide(&charges[..ids.len()], Mode::Check, None)
+            .into_inner();
         decision.map_or(0, |decision| black_box(&decision).remaining)
     };
     (0..steps).map(decide).fold(0, u64::wrapping_add)
@@ -124,14 +217,27 @@ fn decide(rules: &[&str], steps: u64) -> u64 {
 
 /// Reserves two units for each request, and commits one at once.
 fn reserve(text: &str, steps: u64) -> u64 {
-    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else { return 0 };
-    let Some(rule) = text.parse().ok().and_then(|rule| engine.prepare("rule-0", &rule).ok()) else {
+    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else {
+        return 0;
+    };
+    let Some(rule) = text
+        .parse()
+        .ok()
+        .and_then(|rule| engine.prepare("rule-0", &rule).ok())
+    else {
         return 0;
     };
     let reserve = |step: u64| {
         let key = &(step % CLIENTS).to_le_bytes()[..];
-        let charge = Charge { rule, key, cost: Cost::from_units(2) };
-        let id = engine.hold(&[charge], HoldTerms::default(), None).ok()?.id?;
+        let charge = Charge {
+            rule,
+            key,
+            cost: Cost::from_units(2),
+        };
+        let id = engine
+            .hold(&[charge], HoldTerms::default(), None)
+            .ok()?
+            .id?;
         let committed = engine.commit(id, Actual::All(Cost::ONE), None).ok()?;
         Some(black_box(&committed).decision.remaining)
     };
@@ -141,13 +247,23 @@ fn reserve(text: &str, steps: u64) -> u64 {
 /// The same as `decide` of one rule, with a directory of names that no client is close enough to the
 /// limit for.
 fn decide_and_name(steps: u64) -> u64 {
-    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else { return 0 };
-    let Ok(parsed) = RULES[0].parse::<Rule>() else { return 0 };
-    let Ok(rule) = engine.prepare("rule-0", &parsed) else { return 0 };
+    let Ok(engine) = MemoryEngine::with_clock(ROOMY, clock()) else {
+        return 0;
+    };
+    let Ok(parsed) = RULES[0].parse::<Rule>() else {
+        return 0;
+    };
+    let Ok(rule) = engine.prepare("rule-0", &parsed) else {
+        return 0;
+    };
     let names = black_box(Names::new(parsed.limit(), NameOptions::default()));
     let decide = |step: u64| {
         let key = &(step % CLIENTS).to_le_bytes()[..];
-        let mut charges = [Charge { rule, key, cost: Cost::ONE }; 8];
+        let mut charges = [Charge {
+            rule,
+            key,
+            cost: Cost::ONE,
+        }; 8];
         charges[0].rule = black_box(rule);
         let decision = engine.decide(&charges[..1], Mode::Check, None).into_inner();
         decision.map_or(0, |decision| {

@@ -78,7 +78,10 @@ impl Concurrent {
             let problem = format!("{timeout:?} is not from 1ms to 24h");
             return Err(RuleError::out_of_range(problem).of("timeout"));
         }
-        Ok(Self { places, timeout: timeout.as_nanos() as u64 })
+        Ok(Self {
+            places,
+            timeout: timeout.as_nanos() as u64,
+        })
     }
 
     /// Returns the number of places.
@@ -106,7 +109,9 @@ impl Concurrent {
         held: &Held,
     ) -> (Option<Tally>, bool) {
         let taken = taken(held.cost);
-        let Some(mut tally) = self.advance(state, now) else { return (None, taken == 0) };
+        let Some(mut tally) = self.advance(state, now) else {
+            return (None, taken == 0);
+        };
         let there = tally.at(held.at.get()) >= taken;
         if there && taken > 0 {
             tally.subtract(held.at.get(), taken);
@@ -148,14 +153,19 @@ impl Algorithm for Concurrent {
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let word = words.next("expected a number of places such as 10")?;
-        let places =
-            word.text.parse().map_err(|_| word.expected("a number of places such as 10"))?;
+        let places = word
+            .text
+            .parse()
+            .map_err(|_| word.expected("a number of places such as 10"))?;
         let Some(timeout) = words.option("timeout")? else {
             return Err(words.missing("timeout=60s", "concurrent 10 timeout=60s"));
         };
         Self::new(places, timeout.duration()?).map_err(|error| {
-            let column =
-                if (1..=MOST_PLACES).contains(&places) { timeout.column } else { word.column };
+            let column = if (1..=MOST_PLACES).contains(&places) {
+                timeout.column
+            } else {
+                word.column
+            };
             error.at(column)
         })
     }
@@ -258,7 +268,9 @@ impl Algorithm for Concurrent {
 
     /// Returns the wait until enough places time out. Their holders usually give them back sooner.
     fn retry_after(&self, after: Option<&Tally>, now: Nanos, cost: Cost) -> Wait {
-        let Some(room) = self.most().checked_sub(taken(cost)) else { return Wait::Never };
+        let Some(room) = self.most().checked_sub(taken(cost)) else {
+            return Wait::Never;
+        };
         let slot = after.and_then(|tally| tally.slot_to_leave(room));
         Wait::from_nanos(slot.map_or(0, |slot| self.until_freed(slot, now)))
     }

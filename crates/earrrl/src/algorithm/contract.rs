@@ -289,8 +289,16 @@ pub(crate) fn judge<A: Algorithm>(
         Mode::Peek => false,
     };
     let stores = stores && !cost.is_zero();
-    let after = if stores { Some(algorithm.charge(before, now, cost)) } else { before };
-    Judged { after, allowed, stores }
+    let after = if stores {
+        Some(algorithm.charge(before, now, cost))
+    } else {
+        before
+    };
+    Judged {
+        after,
+        allowed,
+        stores,
+    }
 }
 
 /// The result of [`judge`].
@@ -299,7 +307,10 @@ pub(crate) struct Judged<S> {
     pub(crate) after: Option<S>,
     pub(crate) allowed: bool,
     /// True if the request was stored in the state.
-    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only what keeps states asks"))]
+    #[cfg_attr(
+        not(feature = "std"),
+        expect(dead_code, reason = "only what keeps states asks")
+    )]
     pub(crate) stores: bool,
 }
 

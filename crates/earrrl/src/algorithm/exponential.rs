@@ -85,7 +85,12 @@ impl Exponential {
             return Err(RuleError::out_of_range(format!("{limit} is above 1e9")).of("limit"));
         }
         let period = parameter::span("period", period)?;
-        Ok(Self { limit, period, policy: Policy::Leaky, most: limit.as_f64() * (1.0 + TOLERANCE) })
+        Ok(Self {
+            limit,
+            period,
+            policy: Policy::Leaky,
+            most: limit.as_f64() * (1.0 + TOLERANCE),
+        })
     }
 
     /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
@@ -166,7 +171,11 @@ fn average(x: f64, cost: f64, rate: f64) -> f64 {
     let gone = -exp_m1(-x);
     // For small x, computing 1 - e^-x from a rounded e^-x loses digits, and always in the same
     // direction; `exp_m1` does not.
-    let kept = if x < 0.5 { rate - gone * rate } else { exp(-x) * rate };
+    let kept = if x < 0.5 {
+        rate - gone * rate
+    } else {
+        exp(-x) * rate
+    };
     gone * cost / x + kept
 }
 
@@ -188,7 +197,11 @@ fn least_wait(cost: f64, rate: f64, most: f64) -> f64 {
 /// Returns the derivative of [`average`] in x.
 fn slope(x: f64, cost: f64, rate: f64) -> f64 {
     let e = exp(-x);
-    let spread = if x < 1e-4 { -0.5 + x / 3.0 } else { (e * (x + 1.0) - 1.0) / (x * x) };
+    let spread = if x < 1e-4 {
+        -0.5 + x / 3.0
+    } else {
+        (e * (x + 1.0) - 1.0) / (x * x)
+    };
     cost * spread - rate * e
 }
 
@@ -212,7 +225,12 @@ impl Algorithm for Exponential {
 
     fn write(&self) -> String {
         let period = duration::Text(self.period);
-        format!("{} {}/{period} {}", Self::NAMES[0], self.limit, self.policy.name())
+        format!(
+            "{} {}/{period} {}",
+            Self::NAMES[0],
+            self.limit,
+            self.policy.name()
+        )
     }
 
     fn policy(&self) -> Policy {
@@ -238,7 +256,10 @@ impl Algorithm for Exponential {
     /// Keeps the present rate.
     fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
         let decayed = state.rate * exp(-old.periods_since(&state, now));
-        Some(Measured { at: now, rate: decayed * (self.period as f64 / old.period as f64) })
+        Some(Measured {
+            at: now,
+            rate: decayed * (self.period as f64 / old.period as f64),
+        })
     }
 
     fn limit(&self) -> f64 {
@@ -259,7 +280,10 @@ impl Algorithm for Exponential {
 
     fn charge(&self, before: Option<Measured>, now: Nanos, cost: Cost) -> Measured {
         let rate = self.measure(before.as_ref(), now, cost.as_f64());
-        Measured { at: before.map_or(now, |state| state.at.max(now)), rate }
+        Measured {
+            at: before.map_or(now, |state| state.at.max(now)),
+            rate,
+        }
     }
 
     /// Returns an approximation, since the state does not tell how much of the average the request
@@ -285,7 +309,10 @@ impl Algorithm for Exponential {
             return before;
         }
         let rate = self.measure(before.as_ref(), now, decayed);
-        Some(Measured { at: before.map_or(now, |state| state.at.max(now)), rate })
+        Some(Measured {
+            at: before.map_or(now, |state| state.at.max(now)),
+            rate,
+        })
     }
 
     fn estimate(&self, before: Option<&Measured>, now: Nanos, cost: Cost) -> Option<f64> {
@@ -316,11 +343,9 @@ impl Algorithm for Exponential {
     }
 
     fn reset_after(&self, after: Option<&Measured>, now: Nanos) -> Duration {
-        duration_from_nanos(
-            after.map_or(0, |state| {
-                self.nanos_until(least_wait(1.0, state.rate, RESET), state, now)
-            }),
-        )
+        duration_from_nanos(after.map_or(0, |state| {
+            self.nanos_until(least_wait(1.0, state.rate, RESET), state, now)
+        }))
     }
 }
 
@@ -343,7 +368,11 @@ impl Exponential {
         }
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            if allows(middle) { high = middle } else { low = middle }
+            if allows(middle) {
+                high = middle
+            } else {
+                low = middle
+            }
         }
         high
     }

@@ -58,7 +58,9 @@ impl FixedWindow {
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        Ok(Self { terms: Windowed::new(quota, window)? })
+        Ok(Self {
+            terms: Windowed::new(quota, window)?,
+        })
     }
 }
 
@@ -75,7 +77,9 @@ impl Algorithm for FixedWindow {
         &["fixed-window 5/1s leaky", "fixed-window 20/1m strict"];
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
-        Ok(Self { terms: Windowed::read(words)? })
+        Ok(Self {
+            terms: Windowed::read(words)?,
+        })
     }
 
     fn write(&self) -> String {
@@ -95,7 +99,10 @@ impl Algorithm for FixedWindow {
     /// Moves the count to the present window of this limit.
     fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {
         let state = old.advance(Some(state), now)?;
-        Some(Count { window: self.terms.index(now), ..state })
+        Some(Count {
+            window: self.terms.index(now),
+            ..state
+        })
     }
 
     fn keeps_states_of(&self, old: &Self) -> bool {
@@ -112,7 +119,10 @@ impl Algorithm for FixedWindow {
 
     fn charge(&self, before: Option<Count>, now: Nanos, cost: Cost) -> Count {
         let window = before.map_or(self.terms.index(now), |state| state.window);
-        Count { window, count: counted(before.as_ref()).saturating_add(cost.billionths()) }
+        Count {
+            window,
+            count: counted(before.as_ref()).saturating_add(cost.billionths()),
+        }
     }
 
     fn refund(&self, state: Count, _now: Nanos, charged_at: Nanos, cost: Cost) -> Option<Count> {
@@ -132,7 +142,11 @@ impl Algorithm for FixedWindow {
     ) -> Option<Count> {
         let window = before.map_or(self.terms.index(now), |state| state.window);
         let is_gone = self.terms.index(charged_at) < window;
-        if is_gone { before } else { Some(self.charge(before, now, cost)) }
+        if is_gone {
+            before
+        } else {
+            Some(self.charge(before, now, cost))
+        }
     }
 
     fn counted(&self, after: Option<&Count>, _now: Nanos) -> Option<f64> {
@@ -178,8 +192,14 @@ impl Algorithm for FixedWindow {
         let (window, place) = self.terms.window_and_place(word);
         match self.terms.words() - place {
             1 => None,
-            2 => Some(Count { window, count: u128::MAX }),
-            _ => Some(Count { window, count: place }),
+            2 => Some(Count {
+                window,
+                count: u128::MAX,
+            }),
+            _ => Some(Count {
+                window,
+                count: place,
+            }),
         }
     }
 

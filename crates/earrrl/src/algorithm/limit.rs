@@ -191,7 +191,9 @@ impl Limit {
     /// Moves the places of a live reservation under concurrent to `now`. Returns the new state, and
     /// false if the state lacks the places. Other limits keep their states.
     pub fn renew(&self, state: Option<State>, now: Nanos, held: &Held) -> (Option<State>, bool) {
-        let Self::Concurrent(limit) = self else { return (state, true) };
+        let Self::Concurrent(limit) = self else {
+            return (state, true);
+        };
         let (tally, is_renewed) = limit.renew(state.and_then(Concurrent::open), now, held);
         (tally.map(Concurrent::wrap), is_renewed)
     }
@@ -237,7 +239,9 @@ impl Limit {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn at_once(&self) -> u64 {
-        self.decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek).1.remaining
+        self.decide(None, Nanos::ZERO, Cost::ONE, Mode::Peek)
+            .1
+            .remaining
     }
 
     /// Returns the quota in cost units, and the seconds in which that many units are allowed.
@@ -446,7 +450,9 @@ fn refund<A: Stored<State>>(
     charged_at: Nanos,
     cost: Cost,
 ) -> Option<State> {
-    limit.refund(A::open(state)?, now, charged_at, cost).map(A::wrap)
+    limit
+        .refund(A::open(state)?, now, charged_at, cost)
+        .map(A::wrap)
 }
 
 fn commit<A: Stored<State>>(
@@ -456,7 +462,9 @@ fn commit<A: Stored<State>>(
     held: &Held,
     actual: Cost,
 ) -> Option<State> {
-    limit.commit(state.and_then(A::open), now, held, actual).map(A::wrap)
+    limit
+        .commit(state.and_then(A::open), now, held, actual)
+        .map(A::wrap)
 }
 
 fn last_charge<A: Stored<State>>(limit: &A, state: &State) -> Option<Nanos> {
@@ -481,8 +489,11 @@ fn opened<'s, A: Stored<State>>(_limit: &A, state: &'s State) -> Option<&'s A::S
 /// Parses a rule's text, which is one limit. Anything after the limit is an error.
 pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
     if text.len() > grammar::LONGEST {
-        let problem =
-            format!("the rule is {} bytes long; at most {}", text.len(), grammar::LONGEST);
+        let problem = format!(
+            "the rule is {} bytes long; at most {}",
+            text.len(),
+            grammar::LONGEST
+        );
         return Err(RuleError::syntax(problem));
     }
     if let Some((before, after)) = text.split_once([',', ';']) {
@@ -525,13 +536,22 @@ const SYNONYMS: [(&str, &str); 10] = [
 fn unknown(name: &Word<'_>) -> RuleError {
     if name.text.starts_with(|first: char| first.is_ascii_digit()) {
         let problem = "expected an algorithm before";
-        return name.error(format!("{problem} {}, as in `fixed-window 5/1m`", name.quoted()));
+        return name.error(format!(
+            "{problem} {}, as in `fixed-window 5/1m`",
+            name.quoted()
+        ));
     }
-    let synonym = SYNONYMS.iter().find(|(other, _)| name.text.eq_ignore_ascii_case(other));
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(other, _)| name.text.eq_ignore_ascii_case(other));
     let known = Limit::NAMES.iter().copied().flatten().copied();
     let meant = match synonym {
         Some((_, meant)) => format!("; did you mean `{meant}`?"),
         None => grammar::did_you_mean(name.text, known),
     };
-    name.error(format!("unknown algorithm {}; expected {}{meant}", name.quoted(), names()))
+    name.error(format!(
+        "unknown algorithm {}; expected {}{meant}",
+        name.quoted(),
+        names()
+    ))
 }

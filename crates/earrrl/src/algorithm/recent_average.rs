@@ -107,7 +107,10 @@ impl RecentAverage {
     pub fn with_half_life(rate: Rate, half_life: Duration) -> Result<Self, RuleError> {
         Self::new(
             rate,
-            Averaging::HalfLife(Duration::from_nanos(parameter::span("half-life", half_life)?)),
+            Averaging::HalfLife(Duration::from_nanos(parameter::span(
+                "half-life",
+                half_life,
+            )?)),
         )
     }
 
@@ -125,7 +128,10 @@ impl RecentAverage {
     /// # Errors
     /// Returns an error if the period is out of these bounds.
     pub fn with_period(rate: Rate, period: Duration) -> Result<Self, RuleError> {
-        Self::new(rate, Averaging::Period(Duration::from_nanos(parameter::span("period", period)?)))
+        Self::new(
+            rate,
+            Averaging::Period(Duration::from_nanos(parameter::span("period", period)?)),
+        )
     }
 
     fn new(rate: Rate, averaging: Averaging) -> Result<Self, RuleError> {
@@ -224,7 +230,11 @@ impl RecentAverage {
     #[inline]
     fn alone(&self, now: Nanos, cost: Cost) -> Moment {
         let now = ticks(now);
-        if cost == Cost::ONE { Moment(now) } else { self.alone_at(now, cost) }
+        if cost == Cost::ONE {
+            Moment(now)
+        } else {
+            self.alone_at(now, cost)
+        }
     }
 
     /// Kept out of line, since a compiler otherwise computes the logarithm for every request before
@@ -270,7 +280,11 @@ fn ticks(now: Nanos) -> i128 {
 /// with a very large cost take the slower 128-bit conversion.
 #[inline]
 fn round_to_ticks(increment: f64) -> i128 {
-    if increment < 9e18 { (increment + 0.5) as i64 as i128 } else { increment as i128 }
+    if increment < 9e18 {
+        (increment + 0.5) as i64 as i128
+    } else {
+        increment as i128
+    }
 }
 
 impl Algorithm for RecentAverage {
@@ -314,7 +328,11 @@ impl Algorithm for RecentAverage {
             Averaging::Period(time) => ("period", time),
         };
         let (name, time) = (Self::NAMES[0], duration::Text(time.as_nanos() as u64));
-        format!("{name} {} {option}={time} {}", self.rate, self.policy.name())
+        format!(
+            "{name} {} {option}={time} {}",
+            self.rate,
+            self.policy.name()
+        )
     }
 
     #[inline]

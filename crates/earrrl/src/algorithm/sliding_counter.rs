@@ -66,7 +66,9 @@ impl SlidingCounter {
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        Ok(Self { terms: Windowed::new(quota, window)? })
+        Ok(Self {
+            terms: Windowed::new(quota, window)?,
+        })
     }
 
     /// Returns the nanoseconds left of the window that a request is judged in, `w - e`.
@@ -89,8 +91,10 @@ impl SlidingCounter {
 
     /// Returns `prev·(w-e)/w + cur`, with the first term rounded up.
     fn sum(&self, counts: &WindowCounts, now: Nanos) -> u128 {
-        let (left, window) =
-            (u128::from(self.left(Some(counts), now)), u128::from(self.terms.window));
+        let (left, window) = (
+            u128::from(self.left(Some(counts), now)),
+            u128::from(self.terms.window),
+        );
         let faded = crate::arithmetic::mul_div_ceil(counts.previous, left, window);
         faded.unwrap_or(u128::MAX).saturating_add(counts.current)
     }
@@ -122,7 +126,9 @@ impl Algorithm for SlidingCounter {
     ];
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
-        Ok(Self { terms: Windowed::read(words)? })
+        Ok(Self {
+            terms: Windowed::read(words)?,
+        })
     }
 
     fn write(&self) -> String {
@@ -150,8 +156,10 @@ impl Algorithm for SlidingCounter {
             return Some(state);
         }
         let sum = old.sum(&state, now);
-        let (left, left_after) =
-            (u128::from(old.left(Some(&state), now)), u128::from(self.terms.left(now)));
+        let (left, left_after) = (
+            u128::from(old.left(Some(&state), now)),
+            u128::from(self.terms.left(now)),
+        );
         let (past, past_after) = (from - left, to - left_after);
         let faded = share(sum - state.current, left.min(left_after), left);
         let older = share(state.current, past.saturating_sub(past_after), past.max(1));
@@ -160,7 +168,11 @@ impl Algorithm for SlidingCounter {
         let quota = self.terms.quota.billionths();
         let rounded = |count| self.digits().rounded_down(count, quota);
         let previous = rounded(previous.min(quota));
-        let counts = WindowCounts { window: self.terms.index(now), current: 0, previous };
+        let counts = WindowCounts {
+            window: self.terms.index(now),
+            current: 0,
+            previous,
+        };
         let current = rounded(sum.saturating_sub(self.sum(&counts, now)));
         Some(WindowCounts { current, ..counts })
     }
@@ -173,9 +185,11 @@ impl Algorithm for SlidingCounter {
         let (state, window) = (state?, self.terms.index(now));
         match window.saturating_sub(state.window) {
             0 => Some(state),
-            1 if state.current > 0 => {
-                Some(WindowCounts { window, current: 0, previous: state.current })
-            }
+            1 if state.current > 0 => Some(WindowCounts {
+                window,
+                current: 0,
+                previous: state.current,
+            }),
             _ => None,
         }
     }
@@ -183,10 +197,14 @@ impl Algorithm for SlidingCounter {
     fn allows(&self, before: Option<&WindowCounts>, now: Nanos, cost: Cost) -> bool {
         let (current, previous) = before.map_or((0, 0), |counts| (counts.current, counts.previous));
         let asked = current.saturating_add(cost.billionths());
-        self.terms.quota.billionths().checked_sub(asked).is_some_and(|room| {
-            let faded = (previous, self.left(before, now).into());
-            product_at_most(faded, (room, self.terms.window.into()))
-        })
+        self.terms
+            .quota
+            .billionths()
+            .checked_sub(asked)
+            .is_some_and(|room| {
+                let faded = (previous, self.left(before, now).into());
+                product_at_most(faded, (room, self.terms.window.into()))
+            })
     }
 
     fn charge(&self, before: Option<WindowCounts>, now: Nanos, cost: Cost) -> WindowCounts {
@@ -195,7 +213,10 @@ impl Algorithm for SlidingCounter {
             current: 0,
             previous: 0,
         });
-        WindowCounts { current: counts.current.saturating_add(cost.billionths()), ..counts }
+        WindowCounts {
+            current: counts.current.saturating_add(cost.billionths()),
+            ..counts
+        }
     }
 
     fn refund(
@@ -212,7 +233,11 @@ impl Algorithm for SlidingCounter {
             _ => {}
         }
         let empty = counts.current == 0 && counts.previous == 0;
-        if empty { None } else { self.advance(Some(counts), now) }
+        if empty {
+            None
+        } else {
+            self.advance(Some(counts), now)
+        }
     }
 
     fn charge_past(
@@ -223,7 +248,11 @@ impl Algorithm for SlidingCounter {
         cost: Cost,
     ) -> Option<WindowCounts> {
         let window = self.terms.index(now);
-        let none = WindowCounts { window, current: 0, previous: 0 };
+        let none = WindowCounts {
+            window,
+            current: 0,
+            previous: 0,
+        };
         let (mut counts, cost) = (before.unwrap_or(none), cost.billionths());
         match counts.window.saturating_sub(self.terms.index(charged_at)) {
             0 => counts.current = counts.current.saturating_add(cost),
@@ -235,7 +264,9 @@ impl Algorithm for SlidingCounter {
 
     fn counted(&self, after: Option<&WindowCounts>, now: Nanos) -> Option<f64> {
         let (w, left) = (self.terms.window as f64, self.left(after, now) as f64);
-        Some(after.map_or(0.0, |c| (c.previous as f64 * (left / w) + c.current as f64) / w))
+        Some(after.map_or(0.0, |c| {
+            (c.previous as f64 * (left / w) + c.current as f64) / w
+        }))
     }
 
     fn remaining(&self, after: Option<&WindowCounts>, now: Nanos) -> u64 {
@@ -259,7 +290,11 @@ impl Algorithm for SlidingCounter {
 
     fn reset_after(&self, after: Option<&WindowCounts>, now: Nanos) -> Duration {
         duration_from_nanos(after.map_or(0, |counts| {
-            let next = if counts.current > 0 { self.terms.window } else { 0 };
+            let next = if counts.current > 0 {
+                self.terms.window
+            } else {
+                0
+            };
             self.terms.until_end(counts.window, now) + i128::from(next)
         }))
     }
@@ -284,7 +319,11 @@ impl Algorithm for SlidingCounter {
     fn state_of(&self, word: Word) -> Option<WindowCounts> {
         let (window, place) = self.terms.window_and_place(word);
         let (current, previous) = self.digits().counts(place)?;
-        Some(WindowCounts { window, current, previous })
+        Some(WindowCounts {
+            window,
+            current,
+            previous,
+        })
     }
 
     fn mark(&self, counts: &WindowCounts) -> Word {
@@ -334,7 +373,9 @@ mod tests {
         for (other, quota) in [(20, 120), (15, 90), (7, 42)] {
             let limit = |quota, seconds| -> Limit {
                 let window = Duration::from_secs(seconds);
-                SlidingCounter::new(Cost::from_units(quota), window).unwrap().into()
+                SlidingCounter::new(Cost::from_units(quota), window)
+                    .unwrap()
+                    .into()
             };
             let limits = [limit(60, 10), limit(quota, other)];
             for (pause, least, most) in [(370, 985, 1000), (17, 0, 250)] {
@@ -347,7 +388,10 @@ mod tests {
                     state = after;
                     allowed += u32::from(decision.allowed);
                 }
-                assert!((least..=most).contains(&allowed), "{other} s, {pause} ms: {allowed}");
+                assert!(
+                    (least..=most).contains(&allowed),
+                    "{other} s, {pause} ms: {allowed}"
+                );
             }
         }
     }
@@ -396,7 +440,12 @@ mod tests {
                     .1
                     .allowed
             );
-            assert!(limit.decide(state.clone(), before + wait, Cost::ONE, Mode::Peek).1.allowed);
+            assert!(
+                limit
+                    .decide(state.clone(), before + wait, Cost::ONE, Mode::Peek)
+                    .1
+                    .allowed
+            );
             assert_eq!(before + late.reset_after, Nanos::from_secs(3));
         }
     }
@@ -404,7 +453,11 @@ mod tests {
     #[test]
     fn a_mark_ranks_as_long_as_its_counts_matter() {
         let limit = SlidingCounter::new(Cost::from_units(10), Duration::from_secs(1)).unwrap();
-        let mark = limit.mark(&WindowCounts { window: 7, current: 1, previous: 0 });
+        let mark = limit.mark(&WindowCounts {
+            window: 7,
+            current: 1,
+            previous: 0,
+        });
         for (secs, rank) in [(7, Word::MAX), (8, Word::MAX), (9, 0)] {
             assert_eq!(limit.rank(mark, Nanos::from_secs(secs)), rank);
         }

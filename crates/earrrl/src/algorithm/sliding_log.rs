@@ -61,7 +61,10 @@ impl SlidingLog {
     /// # Errors
     /// Returns an error if the quota is 0 or the window is out of these bounds.
     pub fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
-        Ok(Self { terms: Windowed::new(quota, window)?, max_entries: DEFAULT_MAX_ENTRIES })
+        Ok(Self {
+            terms: Windowed::new(quota, window)?,
+            max_entries: DEFAULT_MAX_ENTRIES,
+        })
     }
 
     /// Sets the most entries per client (at least 1). In a log with more requests, requests are
@@ -77,7 +80,10 @@ impl SlidingLog {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_max_entries(self, max_entries: usize) -> Self {
-        Self { max_entries: max_entries.max(1), ..self }
+        Self {
+            max_entries: max_entries.max(1),
+            ..self
+        }
     }
 
     /// Returns the most entries that a client's log has.
@@ -111,7 +117,9 @@ impl SlidingLog {
 
     /// Returns the first nanosecond that still counts at `now`: the window excludes its start.
     fn start(&self, now: Nanos) -> u64 {
-        now.get().saturating_add(1).saturating_sub(self.terms.window)
+        now.get()
+            .saturating_add(1)
+            .saturating_sub(self.terms.window)
     }
 
     fn until_left(&self, slot: u64, now: Nanos) -> i128 {
@@ -132,7 +140,10 @@ impl Algorithm for SlidingLog {
         &["sliding-log 5/1s leaky", "sliding-log 20/1m strict"];
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
-        Ok(Self { terms: Windowed::read(words)?, max_entries: DEFAULT_MAX_ENTRIES })
+        Ok(Self {
+            terms: Windowed::read(words)?,
+            max_entries: DEFAULT_MAX_ENTRIES,
+        })
     }
 
     fn write(&self) -> String {
@@ -157,7 +168,11 @@ impl Algorithm for SlidingLog {
     fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
         let log = self.advance(Some(state), now)?;
         let fits = log.entries().len() <= self.max_entries;
-        Some(if fits { log } else { log.gathered(self.grain_nanos()) })
+        Some(if fits {
+            log
+        } else {
+            log.gathered(self.grain_nanos())
+        })
     }
 
     fn keeps_states_of(&self, old: &Self) -> bool {
@@ -202,7 +217,11 @@ impl Algorithm for SlidingLog {
             return before;
         }
         let mut log = before.unwrap_or_default();
-        let grain = if self.is_crowded(&log) { self.grain_nanos() } else { 1 };
+        let grain = if self.is_crowded(&log) {
+            self.grain_nanos()
+        } else {
+            1
+        };
         log.insert(charged_at.get(), cost.billionths(), grain);
         log.drop_outweighed(self.terms.quota.billionths());
         Some(log)

@@ -82,8 +82,14 @@ impl SlidingWindow {
     }
 
     fn of(terms: Windowed) -> Self {
-        let whole = (1..=DEFAULT_MOST).rev().find(|k| terms.window.is_multiple_of(*k));
-        Self { terms, sub_windows: whole.unwrap_or(1), edge: Edge::Harsh }
+        let whole = (1..=DEFAULT_MOST)
+            .rev()
+            .find(|k| terms.window.is_multiple_of(*k));
+        Self {
+            terms,
+            sub_windows: whole.unwrap_or(1),
+            edge: Edge::Harsh,
+        }
     }
 
     /// Sets the number of sub-windows per window, 1 to 10 000.
@@ -103,7 +109,10 @@ impl SlidingWindow {
             let problem = format!("{sub_windows} is not from 1 to {MOST}");
             return Err(RuleError::out_of_range(problem).of("sub-windows"));
         }
-        Ok(Self { sub_windows, ..self })
+        Ok(Self {
+            sub_windows,
+            ..self
+        })
     }
 
     /// Sets the sub-windows that count; [`Edge::Harsh`] by default.
@@ -172,7 +181,9 @@ impl Algorithm for SlidingWindow {
             let digits = word.text.bytes().all(|byte| byte.is_ascii_digit());
             let count = word.text.parse().ok().filter(|_| digits);
             let count = count.ok_or_else(|| word.expected("a whole number from 1 to 10000"))?;
-            limit = limit.with_sub_windows(count).map_err(|error| error.at(word.column))?;
+            limit = limit
+                .with_sub_windows(count)
+                .map_err(|error| error.at(word.column))?;
         }
         let edge = words.flag(&["harsh", "lenient"])?;
         let lenient = edge.is_some_and(|word| word.text == "lenient");
@@ -206,7 +217,9 @@ impl Algorithm for SlidingWindow {
     /// if that is earlier.
     fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
         let end = |slot| (old.start(u128::from(slot) + 1) - 1).min(now.get().into()) as u64;
-        let moved = state.entries().map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
+        let moved = state
+            .entries()
+            .map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
         self.advance(Some(Tally::from_entries(moved)), now)
     }
 

@@ -70,7 +70,9 @@ impl Tally {
         let place = self.entries.partition_point(|(there, _)| *there < slot);
         let joins = |(there, _): &(u64, u128)| *there / grain == slot / grain;
         let later = self.entries.get(place).is_some_and(joins);
-        let earlier = place.checked_sub(1).filter(|before| joins(&self.entries[*before]));
+        let earlier = place
+            .checked_sub(1)
+            .filter(|before| joins(&self.entries[*before]));
         match earlier {
             Some(before) if !later => {
                 self.entries[before] = (slot, self.entries[before].1.saturating_add(cost));
@@ -152,7 +154,10 @@ impl Tally {
             Err(place @ 1..) => self.entries.get(place),
             _ => None,
         };
-        later.map(|(later, _)| *later).filter(|later| later / grain == slot / grain).unwrap_or(slot)
+        later
+            .map(|(later, _)| *later)
+            .filter(|later| later / grain == slot / grain)
+            .unwrap_or(slot)
     }
 
     /// Returns the nearest slot with an entry that is at most `most` away from `slot`, or `slot` if
@@ -162,7 +167,8 @@ impl Tally {
         let around = [place.checked_sub(1), Some(place)].into_iter().flatten();
         let slots = around.filter_map(|place| Some(self.entries.get(place)?.0));
         let near = slots.filter(|there| there.abs_diff(slot) <= most);
-        near.min_by_key(|there| there.abs_diff(slot)).unwrap_or(slot)
+        near.min_by_key(|there| there.abs_diff(slot))
+            .unwrap_or(slot)
     }
 
     /// Returns the slot that must expire, with all slots before it, for the sum to be at most

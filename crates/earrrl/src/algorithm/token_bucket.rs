@@ -96,7 +96,13 @@ impl TokenBucket {
                 .of(field)
             })?;
         let (ticks_per_nano, unit, full) = (ticks_per_nano as u64, unit as i128, full as i128);
-        Ok(Self { capacity, refill, ticks_per_nano, unit, full })
+        Ok(Self {
+            capacity,
+            refill,
+            ticks_per_nano,
+            unit,
+            full,
+        })
     }
 
     /// Returns the most credits that a client can save up.
@@ -157,7 +163,11 @@ impl TokenBucket {
     /// Returns the ticks that `cost` takes to refill.
     #[inline]
     pub fn price(&self, cost: Cost) -> i128 {
-        if cost == Cost::ONE { self.unit } else { self.ticks_of(cost) }
+        if cost == Cost::ONE {
+            self.unit
+        } else {
+            self.ticks_of(cost)
+        }
     }
 
     #[inline]
@@ -214,7 +224,11 @@ impl TokenBucket {
 /// whole number of ticks if a multiple within the bound permits it. Otherwise the ratio is the
 /// nearest fraction above `d/n`: sums of whole costs stay exact, at a slightly higher price.
 fn ticks(n: u128, d: u128) -> (u128, u128) {
-    let (n, d) = if n > FINEST { nearest_above(d, n) } else { (n, d) };
+    let (n, d) = if n > FINEST {
+        nearest_above(d, n)
+    } else {
+        (n, d)
+    };
     let (m, divisor) = (FINEST / n, BILLION / greatest_common_divisor(d, BILLION));
     let m = if divisor <= m { m - m % divisor } else { m };
     (n * m, d * m)
@@ -291,7 +305,12 @@ impl Algorithm for TokenBucket {
     }
 
     fn write(&self) -> String {
-        format!("{} {} refill={}", Self::NAMES[0], self.capacity, self.refill)
+        format!(
+            "{} {} refill={}",
+            Self::NAMES[0],
+            self.capacity,
+            self.refill
+        )
     }
 
     fn allowance(&self) -> (f64, f64) {
@@ -314,9 +333,13 @@ impl Algorithm for TokenBucket {
     fn convert(&self, old: &Self, state: Moment, now: Nanos) -> Option<Moment> {
         let left = old.full - old.missing(Some(&state), now);
         let balance = left.checked_mul(BILLION as i128)?.div_euclid(old.unit);
-        let missing = (self.capacity.billionths() as i128).saturating_sub(balance).max(0);
+        let missing = (self.capacity.billionths() as i128)
+            .saturating_sub(balance)
+            .max(0);
         let ticks = mul_div_ceil(missing as u128, self.unit as u128, BILLION);
-        let ticks = ticks.and_then(|ticks| i128::try_from(ticks).ok()).unwrap_or(LATEST);
+        let ticks = ticks
+            .and_then(|ticks| i128::try_from(ticks).ok())
+            .unwrap_or(LATEST);
         Some(Moment(self.ticks(now).saturating_add(ticks).min(LATEST)))
     }
 
@@ -348,7 +371,11 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn charge(&self, before: Option<Moment>, now: Nanos, cost: Cost) -> Moment {
         let full_at = self.full_at(before.as_ref(), now) + self.price(cost);
-        if full_at > LATEST { latest() } else { Moment(full_at) }
+        if full_at > LATEST {
+            latest()
+        } else {
+            Moment(full_at)
+        }
     }
 
     fn refund(&self, full_at: Moment, now: Nanos, _at: Nanos, cost: Cost) -> Option<Moment> {
@@ -389,7 +416,9 @@ impl Algorithm for TokenBucket {
         let missing = self.missing(after, now);
         let left = div_floor((self.full - missing).max(0), self.unit);
         let whole = missing == 0 && Cost::ONE <= self.capacity;
-        u64::try_from(left).unwrap_or(u64::MAX).max(u64::from(whole))
+        u64::try_from(left)
+            .unwrap_or(u64::MAX)
+            .max(u64::from(whole))
     }
 
     fn retry_after(&self, after: Option<&Moment>, now: Nanos, cost: Cost) -> Wait {
@@ -429,9 +458,15 @@ mod tests {
             let (per_nano, unit) = ticks(n, d);
             assert!((1..=FINEST).contains(&per_nano), "{n} in {d}");
             assert!(unit * n >= d * per_nano, "{n} in {d}: cheaper than it is");
-            assert!(unit * n - d * per_nano <= n, "{n} in {d}: over a tick dearer");
+            assert!(
+                unit * n - d * per_nano <= n,
+                "{n} in {d}: over a tick dearer"
+            );
         }
-        assert_eq!(ticks(3, 1_000_000_000), (1_048_575, 349_525 * 1_000_000_000));
+        assert_eq!(
+            ticks(3, 1_000_000_000),
+            (1_048_575, 349_525 * 1_000_000_000)
+        );
     }
 
     #[test]
@@ -442,10 +477,16 @@ mod tests {
                 let bucket = TokenBucket::new(Cost::from_units(burst), rate).unwrap();
                 let (mut state, now) = (None, Nanos::from_secs(1));
                 for nth in 0..burst {
-                    assert!(bucket.allows(state.as_ref(), now, Cost::ONE), "{nth} of {burst}");
+                    assert!(
+                        bucket.allows(state.as_ref(), now, Cost::ONE),
+                        "{nth} of {burst}"
+                    );
                     state = Some(bucket.charge(state, now, Cost::ONE));
                 }
-                assert!(!bucket.allows(state.as_ref(), now, Cost::ONE), "over {burst}");
+                assert!(
+                    !bucket.allows(state.as_ref(), now, Cost::ONE),
+                    "over {burst}"
+                );
             }
         }
     }

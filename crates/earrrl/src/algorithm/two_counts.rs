@@ -11,8 +11,18 @@ const FINEST: usize = 9;
 /// The number of decimals that marks a state that is kept elsewhere.
 const MARK: u128 = (1 << SCALE_BITS) - 1;
 /// The billionths in a step of a count, by the number of decimals.
-const STEPS: [u64; FINEST + 1] =
-    [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
+const STEPS: [u64; FINEST + 1] = [
+    1_000_000_000,
+    100_000_000,
+    10_000_000,
+    1_000_000,
+    100_000,
+    10_000,
+    1_000,
+    100,
+    10,
+    1,
+];
 
 /// The form of two counts in a word.
 #[derive(Clone, Copy)]
@@ -26,7 +36,9 @@ impl TwoCounts {
     /// billionths of a count fit 64 bits.
     #[inline]
     pub(super) fn within(words: u128) -> Self {
-        Self { bits: ((words.ilog2() - SCALE_BITS) / 2).min(34) }
+        Self {
+            bits: ((words.ilog2() - SCALE_BITS) / 2).min(34),
+        }
     }
 
     /// Returns the greatest count, in steps. The greatest number of the bits stands for more.
@@ -49,12 +61,15 @@ impl TwoCounts {
     /// Returns a count of billionths, rounded down to as many decimals as fit beside counts of up to
     /// `most`; if whole units do not fit, the count itself.
     pub(super) fn rounded_down(self, count: u128, most: u128) -> u128 {
-        self.decimals(count.max(most)).map_or(count, |d| count - count % u128::from(STEPS[d]))
+        self.decimals(count.max(most))
+            .map_or(count, |d| count - count % u128::from(STEPS[d]))
     }
 
     /// Returns the number of decimals with which a count fits, even if it is rounded up.
     fn decimals(self, count: u128) -> Option<usize> {
-        STEPS.iter().rposition(|step| count.div_ceil((*step).into()) <= self.most().into())
+        STEPS
+            .iter()
+            .rposition(|step| count.div_ceil((*step).into()) <= self.most().into())
     }
 
     /// Returns the place of two counts, rounded up to as many decimals as fit. Counts of whole units
@@ -95,8 +110,11 @@ mod tests {
     use proptest::prelude::*;
 
     /// A window of a second, one of a minute and one of ten years.
-    const WORDS: [u128; 3] =
-        [1_000_000_000 << 23, 60_000_000_000 << 23, 316_224_000_000_000_000 << 23];
+    const WORDS: [u128; 3] = [
+        1_000_000_000 << 23,
+        60_000_000_000 << 23,
+        316_224_000_000_000_000 << 23,
+    ];
 
     #[test]
     fn counts_fit_by_their_digits() {
@@ -111,7 +129,11 @@ mod tests {
             (1, 1_000_000_000, false),
             (u128::MAX, 0, false),
         ] {
-            assert_eq!(second.exactly(current, previous).is_some(), fits, "{current} {previous}");
+            assert_eq!(
+                second.exactly(current, previous).is_some(),
+                fits,
+                "{current} {previous}"
+            );
         }
         assert_eq!(second.counts(second.mark()), None);
         let endless = second.rounded_up(u128::MAX, 3);

@@ -26,20 +26,31 @@ pub(super) struct Windowed {
 impl Windowed {
     pub(super) fn new(quota: Cost, window: Duration) -> Result<Self, RuleError> {
         let quota = parameter::quota("quota", quota)?;
-        Ok(Self { quota, window: parameter::span("window", window)?, policy: Policy::Leaky })
+        Ok(Self {
+            quota,
+            window: parameter::span("window", window)?,
+            policy: Policy::Leaky,
+        })
     }
 
     /// Parses `60/1m [strict|leaky]`.
     pub(super) fn read(words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let (word, quota, window) = words.quota()?;
         let terms = Self::new(quota, window).map_err(|error| error.at(word.column))?;
-        Ok(Self { policy: words.policy(Policy::Leaky)?, ..terms })
+        Ok(Self {
+            policy: words.policy(Policy::Leaky)?,
+            ..terms
+        })
     }
 
     /// Returns the rule's text, with `options` before the policy.
     pub(super) fn write(&self, name: &str, options: &str) -> String {
         let window = duration::Text(self.window);
-        format!("{name} {}/{window}{options} {}", self.quota, self.policy.name())
+        format!(
+            "{name} {}/{window}{options} {}",
+            self.quota,
+            self.policy.name()
+        )
     }
 
     pub(super) fn allowance(&self) -> (f64, f64) {

@@ -72,7 +72,12 @@ const fn taylor(x: f64) -> Cell {
     let s = e / (1.0 + e);
     let p = s * (1.0 - s);
     let h = 1.0 / CELLS_PER_UNIT as f64;
-    Cell([const_ln_1p(e), p * h * h / 2.0, -s * h, -p * (1.0 - 2.0 * s) * h * h * h / 6.0])
+    Cell([
+        const_ln_1p(e),
+        p * h * h / 2.0,
+        -s * h,
+        -p * (1.0 - 2.0 * s) * h * h * h / 6.0,
+    ])
 }
 
 /// Returns `e^-x` for 0 ≤ x ≤ 32: inverts the series of `e^(x/256)` and squares it eight times.

@@ -59,7 +59,10 @@ mod tests {
     #[test]
     fn wide_products_and_quotients() {
         assert_eq!(product(u128::MAX, u128::MAX), (u128::MAX - 1, 1));
-        assert_eq!(mul_div_floor(u128::MAX, u128::MAX, u128::MAX), Some(u128::MAX));
+        assert_eq!(
+            mul_div_floor(u128::MAX, u128::MAX, u128::MAX),
+            Some(u128::MAX)
+        );
         assert_eq!(mul_div_ceil(u128::MAX, 3, 4), Some(u128::MAX / 4 * 3 + 3));
         assert_eq!(mul_div_floor(u128::MAX, 2, 1), None);
         assert_eq!(mul_div_floor(1, 1, 0), None);

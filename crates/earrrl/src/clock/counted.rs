@@ -120,9 +120,16 @@ impl<S: Source> Counted<S> {
             stretches: Default::default(),
             anchor: (wall, boot),
             source,
-            comparison: Mutex::new(Comparison { measured_from: None }),
+            comparison: Mutex::new(Comparison {
+                measured_from: None,
+            }),
         };
-        clock.publish(&Stretch { counter: 0, time: 0, a_count: 0, counts: 0 });
+        clock.publish(&Stretch {
+            counter: 0,
+            time: 0,
+            a_count: 0,
+            counts: 0,
+        });
         clock
     }
 
@@ -134,7 +141,9 @@ impl<S: Source> Counted<S> {
     #[inline]
     pub(super) fn now(&self) -> u64 {
         let (version, stretch) = self.published();
-        let Some(counter) = self.source.counter() else { return self.by_boot_time() };
+        let Some(counter) = self.source.counter() else {
+            return self.by_boot_time();
+        };
         let before = LAST.replace(counter);
         let counted = counter.wrapping_sub(stretch.counter);
         if counted < stretch.counts && counter > before && self.is_current(version) {
@@ -201,7 +210,11 @@ impl<S: Source> Counted<S> {
         match self.comparison.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::WouldBlock) if stretch.is_over(counter) => None,
-            Err(_) => Some(self.comparison.lock().unwrap_or_else(PoisonError::into_inner)),
+            Err(_) => Some(
+                self.comparison
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            ),
         }
     }
 
@@ -209,7 +222,10 @@ impl<S: Source> Counted<S> {
     /// present instant.
     fn go_on(&self, comparison: &mut Comparison, stretch: &Stretch, before: u64) -> u64 {
         let reading = self.read();
-        let (time, boot) = (stretch.time_at(reading.counter), self.instant_at(reading.boot));
+        let (time, boot) = (
+            stretch.time_at(reading.counter),
+            self.instant_at(reading.boot),
+        );
         let set_back = reading.counter < stretch.counter
             || stretch.nanos(before.saturating_sub(reading.counter)) > SKEW;
         let passed = boot.saturating_sub(stretch.time);
@@ -221,7 +237,10 @@ impl<S: Source> Counted<S> {
         // A lag of 0 is no step, since counts are rounded down and the next stretch could begin a
         // nanosecond early.
         let next = if lag.is_some_and(|lag| lag > 0 && lag <= usual) {
-            Stretch { time: boot, ..Stretch::of(stretch.a_count, reading.counter) }
+            Stretch {
+                time: boot,
+                ..Stretch::of(stretch.a_count, reading.counter)
+            }
         } else {
             let ahead = time.checked_sub(boot).filter(|_| !set_back);
             let tolerated = ahead.is_some_and(|ahead| ahead <= (passed >> SLOW) + AHEAD);
@@ -244,32 +263,51 @@ impl<S: Source> Counted<S> {
         let reading = self.close();
         // The counter may have been set back since the comparison.
         let set_back = set_back || reading.counter < counter;
-        let latest = if set_back { stretch.end() } else { stretch.time_at(reading.counter) };
+        let latest = if set_back {
+            stretch.end()
+        } else {
+            stretch.time_at(reading.counter)
+        };
         let time = latest.min(stretch.end()).max(self.instant_at(reading.boot));
         if tolerated && !set_back {
             let slower = stretch.a_count - (stretch.a_count >> SLOW);
-            return Stretch { time, ..Stretch::of(slower, reading.counter) };
+            return Stretch {
+                time,
+                ..Stretch::of(slower, reading.counter)
+            };
         }
         comparison.measured_from = None;
-        Stretch { counter: 0, time, a_count: 0, counts: 0 }
+        Stretch {
+            counter: 0,
+            time,
+            a_count: 0,
+            counts: 0,
+        }
     }
 
     /// Measures the counter while boot time is read, and then begins a stretch that uses the
     /// counter.
     fn measure(&self, comparison: &mut Comparison, boot: u64) {
         let (_, stretch) = self.published();
-        let since = comparison.measured_from.map(|from| boot.saturating_sub(from.boot));
+        let since = comparison
+            .measured_from
+            .map(|from| boot.saturating_sub(from.boot));
         if !stretch.is_boot_time() || since.is_some_and(|since| since < MEASURED) {
             return;
         }
         let reading = self.close();
-        let a_count = comparison.measured_from.and_then(|from| from.a_count_until(reading));
+        let a_count = comparison
+            .measured_from
+            .and_then(|from| from.a_count_until(reading));
         comparison.measured_from = Some(reading);
         let time = self.instant_at(reading.boot);
         let next = match a_count {
             Some(a_count) if time >= stretch.time => {
                 let slow = a_count - (a_count >> SLOW);
-                Stretch { time, ..Stretch::of(slow, reading.counter) }
+                Stretch {
+                    time,
+                    ..Stretch::of(slow, reading.counter)
+                }
             }
             _ => stretch,
         };
@@ -296,7 +334,10 @@ impl<S: Source> Counted<S> {
             }
             boot = after;
         }
-        Reading { counter: self.source.counter().unwrap_or(0), boot }
+        Reading {
+            counter: self.source.counter().unwrap_or(0),
+            boot,
+        }
     }
 
     /// Returns true if `version` is still the present stretch and the stretch is not closed.
@@ -340,12 +381,18 @@ impl Stretch {
     fn of(a_count: u64, counter: u64) -> Self {
         let counts = (u128::from(STRETCH) << FRACTION) / u128::from(a_count.max(1));
         let counts = u64::try_from(counts).unwrap_or(u64::MAX).max(1);
-        Self { counter, time: 0, a_count, counts }
+        Self {
+            counter,
+            time: 0,
+            a_count,
+            counts,
+        }
     }
 
     /// Converts a reading of the counter to an instant.
     fn time_at(&self, counter: u64) -> u64 {
-        self.time.saturating_add(self.nanos(counter.saturating_sub(self.counter)))
+        self.time
+            .saturating_add(self.nanos(counter.saturating_sub(self.counter)))
     }
 
     /// Returns the last instant of the stretch.
@@ -354,7 +401,9 @@ impl Stretch {
     }
 
     fn is_over(&self, counter: u64) -> bool {
-        counter.checked_sub(self.counter).is_some_and(|counted| counted >= self.counts)
+        counter
+            .checked_sub(self.counter)
+            .is_some_and(|counted| counted >= self.counts)
     }
 
     fn is_boot_time(&self) -> bool {
@@ -370,10 +419,15 @@ impl Stretch {
 impl Reading {
     /// Returns the nanoseconds per count, times 2^32; `None` if the counter did not advance.
     fn a_count_until(self, later: Self) -> Option<u64> {
-        let counts = later.counter.checked_sub(self.counter).filter(|counts| *counts > 0)?;
+        let counts = later
+            .counter
+            .checked_sub(self.counter)
+            .filter(|counts| *counts > 0)?;
         let passed = later.boot.checked_sub(self.boot)?;
         let a_count = (u128::from(passed) << FRACTION) / u128::from(counts);
-        u64::try_from(a_count).ok().filter(|a_count| *a_count >= 1 << SLOW)
+        u64::try_from(a_count)
+            .ok()
+            .filter(|a_count| *a_count >= 1 << SLOW)
     }
 }
 

@@ -112,7 +112,14 @@ fn a_slow_counter_of_a_small_processor_serves() {
 
 #[test]
 fn without_a_counter_boot_time_is_told() {
-    let clock = Counted::new(Hand { without_counter: true, ..Hand::new() }, START, None);
+    let clock = Counted::new(
+        Hand {
+            without_counter: true,
+            ..Hand::new()
+        },
+        START,
+        None,
+    );
     assert_eq!(run(&clock, 100_000, 0), (0, 0));
 }
 
@@ -122,7 +129,10 @@ fn a_counter_that_is_reset_does_not_stop_the_clock() {
         let clock = measured();
         clock.source.counter.store(counter, SeqCst);
         let (ahead, behind) = run(&clock, 100_000, PACE);
-        assert!(ahead <= STRETCH && behind <= STRETCH >> BEHIND, "{counter}: {ahead} {behind}");
+        assert!(
+            ahead <= STRETCH && behind <= STRETCH >> BEHIND,
+            "{counter}: {ahead} {behind}"
+        );
         assert_settled(&clock, PACE);
     }
 }
@@ -152,7 +162,10 @@ fn a_counter_that_jumps_ahead_and_back_leaves_time_where_it_is() {
 fn a_counter_that_jumps_by_days_does_not_move_the_clock() {
     for days in [1, 30, 10_000] {
         let clock = measured();
-        clock.source.counter.fetch_add(days * DAY / 1_000 * PACE, SeqCst);
+        clock
+            .source
+            .counter
+            .fetch_add(days * DAY / 1_000 * PACE, SeqCst);
         let (ahead, _) = run(&clock, 100_000, PACE);
         assert!(ahead <= STRETCH, "{days}: {ahead}");
         assert_settled(&clock, PACE);
@@ -179,12 +192,22 @@ fn a_counter_that_stood_still_in_a_sleep_is_caught_up() {
 
 #[test]
 fn another_pace_is_measured() {
-    for pace in [PACE * 105 / 100, PACE * 95 / 100, PACE * 2, PACE / 2, PACE * 1_000, PACE / 9] {
+    for pace in [
+        PACE * 105 / 100,
+        PACE * 95 / 100,
+        PACE * 2,
+        PACE / 2,
+        PACE * 1_000,
+        PACE / 9,
+    ] {
         let clock = measured();
         let (ahead, behind) = run(&clock, 100_000, pace);
         // The clock uses the wrong pace until the stretch is over by the counter's own account.
         let late = (STRETCH * PACE / pace).max(STRETCH) + 20_000;
-        assert!(ahead <= STRETCH && behind <= late, "{pace}: {ahead} {behind}");
+        assert!(
+            ahead <= STRETCH && behind <= late,
+            "{pace}: {ahead} {behind}"
+        );
         assert_settled(&clock, pace);
     }
 }
@@ -232,7 +255,10 @@ fn a_counter_set_back_during_a_comparison() {
 #[test]
 fn time_never_goes_back_between_threads() {
     let clock = Arc::new(measured());
-    let (latest, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (latest, over) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
     let readers: Vec<_> = (0..8)
         .map(|_| {
             let (clock, latest, over) = (clock.clone(), latest.clone(), over.clone());
@@ -247,7 +273,11 @@ fn time_never_goes_back_between_threads() {
         })
         .collect();
     for nth in 0..20_000_u64 {
-        let pace = if nth % 2_000 < 1_500 { PACE } else { [0, PACE / 2][nth as usize % 2] };
+        let pace = if nth % 2_000 < 1_500 {
+            PACE
+        } else {
+            [0, PACE / 2][nth as usize % 2]
+        };
         clock.source.pass(nth * 7_919 % 400, pace);
         match nth {
             _ if nth % 3_000 == 0 => clock.source.counter.store(nth, SeqCst),
@@ -258,7 +288,9 @@ fn time_never_goes_back_between_threads() {
         }
     }
     over.store(true, SeqCst);
-    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    readers
+        .into_iter()
+        .for_each(|reader| reader.join().unwrap());
     // The clock may be ahead by up to a tolerated millisecond. About 30 stretches, each slower than
     // the one before, correct that.
     run(&clock, 400_000, PACE);
@@ -294,7 +326,12 @@ fn a_stretch_that_has_ended_meanwhile_is_not_used() {
     let end_the_stretch = move || {
         let ended_at = other.close().counter;
         let time = other.published().1.time_at(ended_at);
-        other.publish(&Stretch { counter: 0, time, a_count: 0, counts: 0 });
+        other.publish(&Stretch {
+            counter: 0,
+            time,
+            a_count: 0,
+            counts: 0,
+        });
         other.source.counter.fetch_add(100 * PACE, SeqCst);
     };
     *clock.source.interrupt.lock().unwrap() = Some(Box::new(end_the_stretch));

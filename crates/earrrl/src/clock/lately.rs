@@ -91,7 +91,11 @@ pub(super) fn read(counter: u64) {
         // Other threads publish only from the first loop on, so that loop does not use a shared
         // reading yet.
         let may_use = is_loop && (LOOPED.load(Relaxed) || LOOPED.swap(true, Relaxed));
-        let uses = if may_use { (2 * last.uses.get() + 1).min(MAX_USES) } else { 0 };
+        let uses = if may_use {
+            (2 * last.uses.get() + 1).min(MAX_USES)
+        } else {
+            0
+        };
         last.counter.set(counter);
         last.uses.set(uses);
         last.left.set(uses);
@@ -170,7 +174,9 @@ mod tests {
     fn a_counter_that_was_set_back_is_read() {
         let (_alone, mut now) = begin();
         ask(&mut now, 100, 50);
-        let used: Vec<_> = (0..MAX_USES).filter_map(|_| counter(now - 2 * OLDEST)).collect();
+        let used: Vec<_> = (0..MAX_USES)
+            .filter_map(|_| counter(now - 2 * OLDEST))
+            .collect();
         assert!(used.is_empty(), "{used:?}");
     }
 
@@ -182,7 +188,10 @@ mod tests {
             let later = now + OLDEST;
             std::thread::spawn(move || publish(later)).join().unwrap();
             let used: Vec<_> = (0..2).filter_map(|_| counter(now + 50)).collect();
-            assert!(!used.is_empty() && used.iter().all(|counter| *counter == later), "{used:?}");
+            assert!(
+                !used.is_empty() && used.iter().all(|counter| *counter == later),
+                "{used:?}"
+            );
         }
     }
 

@@ -28,7 +28,9 @@ impl Machine {
 
     /// Returns true if [`early_counter`](Self::early_counter) returns the same counter.
     pub(super) fn has_early_counter(&self) -> bool {
-        let Some(counter) = &self.counter else { return false };
+        let Some(counter) = &self.counter else {
+            return false;
+        };
         // One attempt may fail, since `early` may be read before `before`.
         (0..16).any(|_| {
             let (before, early, after) = (counter.raw(), early::counter(), counter.raw());
@@ -151,8 +153,17 @@ mod linux {
 
     fn far_timer() -> rustix::io::Result<OwnedFd> {
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let far = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: FAR, ..zero } };
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let far = Itimerspec {
+            it_interval: zero,
+            it_value: Timespec {
+                tv_sec: FAR,
+                ..zero
+            },
+        };
         timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &far)?;
         Ok(timer)
     }
@@ -188,7 +199,11 @@ mod other {
         }
 
         pub(super) fn wall(&self) -> u64 {
-            nanos(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+            nanos(
+                SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default(),
+            )
         }
     }
 }

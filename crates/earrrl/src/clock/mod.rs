@@ -90,13 +90,21 @@ impl core::ops::Add<Duration> for Nanos {
     type Output = Self;
     /// Adds a duration; the sum is at most [`Nanos::MAX`].
     fn add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+        Self(
+            self.0
+                .saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 
 impl fmt::Debug for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+        write!(
+            f,
+            "{}.{:09}s",
+            self.0 / 1_000_000_000,
+            self.0 % 1_000_000_000
+        )
     }
 }
 
@@ -220,7 +228,9 @@ pub(crate) mod tests {
 
         fn lately(&self, lag: Duration, _: Sealed) -> Option<Nanos> {
             let lag = lag.min(Duration::from_millis(4));
-            Some(Nanos::new(self.now().get() - u64::try_from(lag.as_nanos()).unwrap()))
+            Some(Nanos::new(
+                self.now().get() - u64::try_from(lag.as_nanos()).unwrap(),
+            ))
         }
     }
 

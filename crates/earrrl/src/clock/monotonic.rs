@@ -18,7 +18,11 @@ pub(crate) struct Time<C> {
 
 impl<C: Clock> Time<C> {
     pub(crate) fn new(clock: C) -> Self {
-        Self { clock, given: AtomicU64::new(0), used: AtomicBool::new(false) }
+        Self {
+            clock,
+            given: AtomicU64::new(0),
+            used: AtomicBool::new(false),
+        }
     }
 
     /// Returns the clock's present instant, or the latest given instant if that is later.
@@ -31,7 +35,9 @@ impl<C: Clock> Time<C> {
     /// see [`Clock::lately`].
     #[inline]
     pub(crate) fn lately(&self, lag: Duration) -> Option<Nanos> {
-        self.clock.lately(lag, Sealed(())).map(|lately| self.used(lately))
+        self.clock
+            .lately(lag, Sealed(()))
+            .map(|lately| self.used(lately))
     }
 
     /// Returns the present instant, or the given one as [`at`](Self::at) raises it.
@@ -52,7 +58,11 @@ impl<C: Clock> Time<C> {
     #[inline]
     pub(crate) fn at(&self, given: Nanos) -> Nanos {
         let before = Nanos::new(self.given.fetch_max(given.get(), Relaxed));
-        let floor = if self.used.load(Relaxed) { self.clock.now() } else { Nanos::ZERO };
+        let floor = if self.used.load(Relaxed) {
+            self.clock.now()
+        } else {
+            Nanos::ZERO
+        };
         given.max(before).max(floor)
     }
 }

@@ -55,7 +55,11 @@ impl Anchor {
     /// Returns the present instant.
     pub(crate) fn present() -> Self {
         let (wall, boot) = wall_and_boot();
-        Self { wall: Nanos::new(wall), boot: Duration::from_nanos(boot), boot_id: boot_id() }
+        Self {
+            wall: Nanos::new(wall),
+            boot: Duration::from_nanos(boot),
+            boot_id: boot_id(),
+        }
     }
 }
 
@@ -70,7 +74,10 @@ impl SystemClock {
 
     fn of(machine: Machine, wall: u64, boot: Option<u64>) -> Self {
         let knows_age = machine.has_early_counter();
-        Self { counted: Counted::new(machine, wall, boot), knows_age }
+        Self {
+            counted: Counted::new(machine, wall, boot),
+            knows_age,
+        }
     }
 
     /// Returns a clock that continues the time of the clock that [`anchor`](Self::anchor) was
@@ -99,7 +106,11 @@ impl SystemClock {
     /// Returns the anchor with which another process can make a clock with the same time.
     pub fn anchor(&self) -> Anchor {
         let (wall, boot) = self.counted.anchor();
-        Anchor { wall: Nanos::new(wall), boot: Duration::from_nanos(boot), boot_id: boot_id() }
+        Anchor {
+            wall: Nanos::new(wall),
+            boot: Duration::from_nanos(boot),
+            boot_id: boot_id(),
+        }
     }
 }
 
@@ -146,17 +157,27 @@ mod tests {
     fn a_rule_that_allows_no_lag_gets_no_earlier_reading() {
         let clock = SystemClock::new();
         assert_eq!(clock.lately(Duration::ZERO, Sealed(())), None);
-        assert_eq!(clock.lately(Duration::MAX, Sealed(())).is_some(), clock.knows_age);
+        assert_eq!(
+            clock.lately(Duration::MAX, Sealed(())).is_some(),
+            clock.knows_age
+        );
     }
 
     #[test]
     fn a_clock_of_another_start_of_the_machine_does_not_go_back() {
         let wall = SystemClock::new().now() + Duration::from_secs(3600);
-        let anchor = Anchor { wall, boot: Duration::from_secs(7), boot_id: None };
+        let anchor = Anchor {
+            wall,
+            boot: Duration::from_secs(7),
+            boot_id: None,
+        };
         let ahead = SystemClock::with_anchor(anchor).now().since(wall);
         assert!(ahead < Duration::from_secs(60), "{ahead:?}");
         assert!(SystemClock::with_anchor(anchor).now() >= wall);
-        let past = Anchor { wall: Nanos::from_secs(1), ..anchor };
+        let past = Anchor {
+            wall: Nanos::from_secs(1),
+            ..anchor
+        };
         let minute = Duration::from_secs(60);
         assert!(SystemClock::with_anchor(past).now() + minute > SystemClock::new().now());
     }

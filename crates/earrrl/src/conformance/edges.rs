@@ -31,17 +31,25 @@ pub(super) async fn run<E: Engine>(
 
 fn rules_are_known_by_their_names(engine: &impl Engine) -> Result<(), Mismatch> {
     for rule in rules(&["gcra 1/s burst=2", "gcra 1/s burst=3"])? {
-        engine.prepare("named", &rule).map_err(|error| Mismatch::new("prepare", error))?;
+        engine
+            .prepare("named", &rule)
+            .map_err(|error| Mismatch::new("prepare", error))?;
         let known = [engine.prepared("named"), engine.prepared("unknown")];
         if known != [Some(rule.clone()), None] {
-            return Err(Mismatch::new("prepared", format!("{known:?} after preparing {rule}")));
+            return Err(Mismatch::new(
+                "prepared",
+                format!("{known:?} after preparing {rule}"),
+            ));
         }
     }
     Ok(())
 }
 
 fn rules(texts: &[&str]) -> Result<Vec<Rule>, Mismatch> {
-    texts.iter().map(|text| text.parse().map_err(|error| Mismatch::new(text, error))).collect()
+    texts
+        .iter()
+        .map(|text| text.parse().map_err(|error| Mismatch::new(text, error)))
+        .collect()
 }
 
 async fn keys_are_bytes<E: Engine>(engine: E, profile: &Profile) -> Result<usize, Mismatch> {
@@ -60,25 +68,35 @@ async fn keys_are_bytes<E: Engine>(engine: E, profile: &Profile) -> Result<usize
         "é".as_bytes(),
         &long,
     ];
-    let rules =
-        rules(&["gcra 1/s burst=2", "fixed-window 2/1m", "recent-average 1/s half-life=1s"])?;
+    let rules = rules(&[
+        "gcra 1/s burst=2",
+        "fixed-window 2/1m",
+        "recent-average 1/s half-life=1s",
+    ])?;
     let mut lockstep = Lockstep::new("keys are bytes", engine, &rules, profile)?;
     for _ in 0..4 {
         for (rule, key) in (0..rules.len()).flat_map(|rule| keys.map(|key| (rule, key))) {
-            lockstep.ask(Operation::Check, &[(rule, key, Cost::ONE)], START).await?;
+            lockstep
+                .ask(Operation::Check, &[(rule, key, Cost::ONE)], START)
+                .await?;
         }
     }
     Ok(lockstep.compared)
 }
 
 async fn time_never_goes_back<E: Engine>(engine: E, profile: &Profile) -> Result<usize, Mismatch> {
-    let rules =
-        rules(&["gcra 1/s burst=2", "sliding-log 2/10s", "recent-average 1/s half-life=1s"])?;
+    let rules = rules(&[
+        "gcra 1/s burst=2",
+        "sliding-log 2/10s",
+        "recent-average 1/s half-life=1s",
+    ])?;
     let mut lockstep = Lockstep::new("time never goes back", engine, &rules, profile)?;
     for seconds in [10, 3, 0, 11, 5, 12, 12, 1] {
         for rule in 0..rules.len() {
             let now = START + Duration::from_secs(seconds);
-            lockstep.ask(Operation::Check, &[(rule, b"k", Cost::ONE)], now).await?;
+            lockstep
+                .ask(Operation::Check, &[(rule, b"k", Cost::ONE)], now)
+                .await?;
         }
     }
     Ok(lockstep.compared)
@@ -92,8 +110,12 @@ async fn same_rule_and_key_twice_add_up<E: Engine>(
     let mut lockstep = Lockstep::new("the same rule and key twice", engine, &rules, profile)?;
     let (one, two) = (Cost::ONE, Cost::from_units(2));
     for _ in 0..4 {
-        let twice: [(usize, &[u8], Cost); 4] =
-            [(1, b"k", one), (0, b"k", one), (0, b"other", one), (0, b"k", two)];
+        let twice: [(usize, &[u8], Cost); 4] = [
+            (1, b"k", one),
+            (0, b"k", one),
+            (0, b"other", one),
+            (0, b"k", two),
+        ];
         lockstep.ask(Operation::Check, &twice, START).await?;
     }
     Ok(lockstep.compared)
@@ -122,7 +144,9 @@ async fn a_refund_without_its_time<E: Engine>(
     }
     let now = START + Duration::from_secs(10);
     for (rule, text) in rules.iter().enumerate() {
-        lockstep.ask(Operation::RefundLast, &charge(rule), now).await?;
+        lockstep
+            .ask(Operation::RefundLast, &charge(rule), now)
+            .await?;
         let again = lockstep.ask(Operation::Check, &charge(rule), now).await?;
         if again.is_none_or(|answer| !answer.allowed) {
             let problem = format!("{text}: not taken back: {again:?}");
@@ -160,7 +184,9 @@ async fn a_changed_limit_keeps_histories<E: Engine>(
         lockstep.prepare(0, &rules(&[text])?[0])?;
         for request in 0..6 {
             let now = START + Duration::from_millis(turn as u64 * 3_000 + request * 250);
-            lockstep.ask(Operation::Check, &[(0, b"k", Cost::ONE)], now).await?;
+            lockstep
+                .ask(Operation::Check, &[(0, b"k", Cost::ONE)], now)
+                .await?;
         }
     }
     Ok(lockstep.compared)
@@ -179,10 +205,21 @@ async fn far_apart_in_time<E: Engine>(engine: E, profile: &Profile) -> Result<us
     ])?;
     let mut lockstep = Lockstep::new("far apart in time", engine, &rules, profile)?;
     let year = 31_557_600;
-    for seconds in [1, 2, year, 9 * year, 30 * year, 130 * year, 230 * year, 230 * year + 1] {
+    for seconds in [
+        1,
+        2,
+        year,
+        9 * year,
+        30 * year,
+        130 * year,
+        230 * year,
+        230 * year + 1,
+    ] {
         for rule in (0..rules.len()).flat_map(|rule| [rule; 3]) {
             let now = Nanos::from_secs(seconds);
-            lockstep.ask(Operation::Check, &[(rule, b"k", Cost::ONE)], now).await?;
+            lockstep
+                .ask(Operation::Check, &[(rule, b"k", Cost::ONE)], now)
+                .await?;
         }
     }
     Ok(lockstep.compared)
@@ -207,8 +244,12 @@ async fn the_largest_quota_is_exact<E: Engine>(
     let most = Cost::from_billionths(quota.billionths() - 1);
     for (rule, expected) in (0..rules.len()).flat_map(|rule| [(rule, true), (rule, false)]) {
         let first = if expected { most } else { Cost::ZERO };
-        lockstep.ask(Operation::Check, &[(rule, b"k", first)], START).await?;
-        let answer = lockstep.ask(Operation::Check, &[(rule, b"k", least)], START).await?;
+        lockstep
+            .ask(Operation::Check, &[(rule, b"k", first)], START)
+            .await?;
+        let answer = lockstep
+            .ask(Operation::Check, &[(rule, b"k", least)], START)
+            .await?;
         if answer.is_none_or(|answer| answer.allowed != expected) {
             return Err(Mismatch::new(scene, format!("{}: {answer:?}", texts[rule])));
         }
@@ -226,7 +267,11 @@ async fn what_is_wrong_is_refused<E: Engine>(
     let rule = rule.with_max_cost(Cost::from_units(3)).map_err(invalid)?;
     let lockstep = Lockstep::new(scene, engine, std::slice::from_ref(&rule), profile)?;
     let (engine, id) = (&lockstep.engine, lockstep.id(0));
-    let charge = |rule, cost| Charge { rule, key: b"k", cost };
+    let charge = |rule, cost| Charge {
+        rule,
+        key: b"k",
+        cost,
+    };
     let too_many = [charge(id, Cost::ONE); MAX_CHARGES + 1];
     let unknown = RuleId(u32::MAX);
     let dear = charge(id, Cost::from_units(4));
@@ -237,12 +282,20 @@ async fn what_is_wrong_is_refused<E: Engine>(
         ("a cost above max_cost", &[dear][..]),
     ] {
         if let Ok(answer) = engine.decide(charges, Mode::Check, Some(START)).await {
-            return Err(Mismatch::new(scene, format!("{what} was answered: {answer:?}")));
+            return Err(Mismatch::new(
+                scene,
+                format!("{what} was answered: {answer:?}"),
+            ));
         }
     }
-    let last = engine.decide(&[charge(id, Cost::ONE)], Mode::Check, Some(START)).await;
+    let last = engine
+        .decide(&[charge(id, Cost::ONE)], Mode::Check, Some(START))
+        .await;
     match (last, engine.prepare("No Name!", &rule)) {
         (Ok(answer), Err(EngineError::Invalid(_))) if answer.remaining == 4 => Ok(6),
-        other => Err(Mismatch::new(scene, format!("a mistake left a mark: {other:?}"))),
+        other => Err(Mismatch::new(
+            scene,
+            format!("a mistake left a mark: {other:?}"),
+        )),
     }
 }

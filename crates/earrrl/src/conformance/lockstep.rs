@@ -93,7 +93,11 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         let engine = self.engine.prepare(&name, rule).map_err(failed)?;
         let reference = self.reference.prepare(&name, rule).map_err(failed)?;
         self.rules.truncate(place);
-        self.rules.push(PreparedPair { rule: rule.clone(), engine, reference });
+        self.rules.push(PreparedPair {
+            rule: rule.clone(),
+            engine,
+            reference,
+        });
         Ok(())
     }
 
@@ -122,8 +126,12 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         self.clock.set(now);
         let charge = |id: fn(&PreparedPair) -> RuleId| -> Vec<Charge<'_>> {
             let each = charges.iter();
-            each.map(|&(rule, key, cost)| Charge { rule: id(&self.rules[rule]), key, cost })
-                .collect()
+            each.map(|&(rule, key, cost)| Charge {
+                rule: id(&self.rules[rule]),
+                key,
+                cost,
+            })
+            .collect()
         };
         let (mine, theirs) = (charge(|rule| rule.engine), charge(|rule| rule.reference));
         let got = apply(&self.engine, operation, &mine, now).await;
@@ -158,8 +166,9 @@ impl<'a, E: Engine> Lockstep<'a, E> {
         let (Some(got), Some(expected)) = (got, expected) else {
             return (got.is_some() != expected.is_some()).then(|| "the kind of answer".into());
         };
-        let estimated =
-            charges.iter().any(|(rule, ..)| is_estimate(self.rules[*rule].rule.limit()));
+        let estimated = charges
+            .iter()
+            .any(|(rule, ..)| is_estimate(self.rules[*rule].rule.limit()));
         let fields = [
             ("allowed", got.allowed == expected.allowed),
             ("at", got.at == expected.at),
@@ -168,12 +177,24 @@ impl<'a, E: Engine> Lockstep<'a, E> {
             ("over", got.over == expected.over),
             ("rate", self.same_rate(got.rate, expected.rate)),
             ("limit", close(got.limit, expected.limit, 1e-12)),
-            ("remaining", self.same_remaining(got.remaining, expected.remaining, estimated)),
-            ("retry_after", self.same_wait(got.retry_after, expected.retry_after)),
-            ("reset_after", self.same_time(got.reset_after, expected.reset_after)),
+            (
+                "remaining",
+                self.same_remaining(got.remaining, expected.remaining, estimated),
+            ),
+            (
+                "retry_after",
+                self.same_wait(got.retry_after, expected.retry_after),
+            ),
+            (
+                "reset_after",
+                self.same_time(got.reset_after, expected.reset_after),
+            ),
             ("delay", self.same_time(got.delay, expected.delay)),
         ];
-        fields.into_iter().find(|(_, same)| !same).map(|(name, _)| name.into())
+        fields
+            .into_iter()
+            .find(|(_, same)| !same)
+            .map(|(name, _)| name.into())
     }
 
     fn same_rate(&self, got: Option<f64>, expected: Option<f64>) -> bool {
@@ -189,7 +210,11 @@ impl<'a, E: Engine> Lockstep<'a, E> {
     /// one if the engine is not exact.
     fn same_remaining(&self, got: u64, expected: u64, estimated: bool) -> bool {
         let exact = !estimated || self.profile.rate_tolerance <= 1e-9;
-        let slack = if exact { 0 } else { 1 + (expected as f64 * 1e-6) as u64 };
+        let slack = if exact {
+            0
+        } else {
+            1 + (expected as f64 * 1e-6) as u64
+        };
         got.abs_diff(expected) <= slack
     }
 
@@ -222,10 +247,22 @@ async fn apply<E: Engine>(
 ) -> Result<Option<Decision>, EngineError> {
     let first = charges.first().ok_or(EngineError::Charges(0));
     match operation {
-        Operation::Check => engine.decide(charges, Mode::Check, Some(now)).await.map(Some),
-        Operation::Charge => engine.decide(charges, Mode::Charge, Some(now)).await.map(Some),
-        Operation::Peek => engine.decide(charges, Mode::Peek, Some(now)).await.map(Some),
-        Operation::Refund(at) => engine.refund(first?, Some(at), Some(now)).await.map(|()| None),
+        Operation::Check => engine
+            .decide(charges, Mode::Check, Some(now))
+            .await
+            .map(Some),
+        Operation::Charge => engine
+            .decide(charges, Mode::Charge, Some(now))
+            .await
+            .map(Some),
+        Operation::Peek => engine
+            .decide(charges, Mode::Peek, Some(now))
+            .await
+            .map(Some),
+        Operation::Refund(at) => engine
+            .refund(first?, Some(at), Some(now))
+            .await
+            .map(|()| None),
         Operation::RefundLast => engine.refund(first?, None, Some(now)).await.map(|()| None),
         Operation::Reset => {
             let charge = first?;

@@ -33,7 +33,10 @@ struct Inner {
 impl ReferenceEngine {
     /// Returns an engine without rules, on the given clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, inner: Mutex::default() }
+        Self {
+            clock,
+            inner: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -49,12 +52,20 @@ impl ReferenceEngine {
         let mut inner = self.lock();
         let now = inner.advance(now.unwrap_or_else(|| self.clock.now()));
         let merged = merge_charges(charges, |id| inner.rule(id))?;
-        let keys: Vec<_> = merged.iter().map(|(_, c)| (c.rule, c.key.to_vec())).collect();
+        let keys: Vec<_> = merged
+            .iter()
+            .map(|(_, c)| (c.rule, c.key.to_vec()))
+            .collect();
         let mut states: Vec<_> = keys.iter().map(|key| inner.states.remove(key)).collect();
-        let rules: Vec<(&Rule, Cost)> =
-            merged.iter().filter_map(|(_, c)| Some((inner.rule(c.rule)?, c.cost))).collect();
+        let rules: Vec<(&Rule, Cost)> = merged
+            .iter()
+            .filter_map(|(_, c)| Some((inner.rule(c.rule)?, c.cost)))
+            .collect();
         let mut decision = decide_all(&rules, &mut states, mode, now);
-        let kept = keys.into_iter().zip(states).filter_map(|(key, state)| Some((key, state?)));
+        let kept = keys
+            .into_iter()
+            .zip(states)
+            .filter_map(|(key, state)| Some((key, state?)));
         inner.states.extend(kept);
         restore_places(&mut decision, &merged);
         Ok(decision)
@@ -73,7 +84,9 @@ impl Inner {
 
     /// Replaces a rule, and converts the states of its clients.
     fn replace(&mut self, id: RuleId, rule: &Rule, now: Nanos) {
-        let Some((_, slot)) = self.rules.get_mut(id.0 as usize) else { return };
+        let Some((_, slot)) = self.rules.get_mut(id.0 as usize) else {
+            return;
+        };
         let old = std::mem::replace(slot, rule.clone());
         if old.limit() == rule.limit() {
             return;
@@ -82,8 +95,11 @@ impl Inner {
         self.states = states
             .filter_map(|(key, state)| {
                 let kept = key.0 != id;
-                let state =
-                    if kept { Some(state) } else { rule.limit().convert(old.limit(), state, now) };
+                let state = if kept {
+                    Some(state)
+                } else {
+                    rule.limit().convert(old.limit(), state, now)
+                };
                 Some((key, state?))
             })
             .collect();
@@ -108,7 +124,11 @@ impl Engine for ReferenceEngine {
 
     fn prepared(&self, name: &str) -> Option<Rule> {
         let inner = self.lock();
-        inner.rules.iter().find(|(known, _)| known == name).map(|(_, rule)| rule.clone())
+        inner
+            .rules
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, rule)| rule.clone())
     }
 
     fn decide(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Self::Decide {
@@ -128,7 +148,9 @@ impl Engine for ReferenceEngine {
         };
         let key = (charge.rule, charge.key.to_vec());
         let state = inner.states.remove(&key);
-        let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref())).unwrap_or(now);
+        let charged_at = charged_at
+            .or_else(|| limit.last_charge(state.as_ref()))
+            .unwrap_or(now);
         if let Some(state) = limit.refund(state, now, charged_at, charge.cost) {
             inner.states.insert(key, state);
         }

@@ -14,8 +14,21 @@ use crate::engine::Engine;
 use crate::random::Random;
 use crate::rule::Rule;
 
-const COSTS: &[&str] =
-    &["1", "1", "1", "1", "1", "1", "0", "2", "5", "0.25", "0.000000001", "30", "1000000"];
+const COSTS: &[&str] = &[
+    "1",
+    "1",
+    "1",
+    "1",
+    "1",
+    "1",
+    "0",
+    "2",
+    "5",
+    "0.25",
+    "0.000000001",
+    "30",
+    "1000000",
+];
 
 const KEYS: &[&[u8]] = &[b"alice", b"bob", b"192.0.2.7"];
 
@@ -42,7 +55,9 @@ pub(super) async fn run<E: Engine>(
 /// Returns the example rules of every algorithm whose requests can be checked.
 fn examples() -> Vec<&'static str> {
     let examples = Limit::EXAMPLES.iter().copied().flatten().copied();
-    examples.filter(|text| !text.starts_with("concurrent")).collect()
+    examples
+        .filter(|text| !text.starts_with("concurrent"))
+        .collect()
 }
 
 fn parse(text: &str) -> Result<Rule, Mismatch> {
@@ -62,7 +77,10 @@ fn several(random: &mut Random) -> Result<Vec<Rule>, Mismatch> {
             3 | 4 if rule.limit().can_delay() => Action::Delay { max },
             _ => Action::Deny,
         };
-        rules.push(rule.with_action(action).map_err(|error| Mismatch::new("action", error))?);
+        rules.push(
+            rule.with_action(action)
+                .map_err(|error| Mismatch::new("action", error))?,
+        );
     }
     Ok(rules)
 }
@@ -76,7 +94,10 @@ async fn stream<E: Engine>(
 ) -> Result<usize, Mismatch> {
     let mut random = Random::new(seed);
     let mut lockstep = Lockstep::new(scene, engine, rules, profile)?;
-    let (mut now, mut last) = (Nanos::from_secs(1_800_000_000), Nanos::from_secs(1_800_000_000));
+    let (mut now, mut last) = (
+        Nanos::from_secs(1_800_000_000),
+        Nanos::from_secs(1_800_000_000),
+    );
     let pace = pace(rules[0].limit());
     for _ in 0..LENGTH {
         now = lockstep.rounded(now + gap(&mut random, pace));
@@ -86,13 +107,20 @@ async fn stream<E: Engine>(
                 Operation::Reset,
                 Vec::from([(random.below(rules.len() as u64) as usize, key, Cost::ONE)]),
             ),
-            1 => (Operation::Refund(last), Vec::from([(0, key, cost(&mut random)?)])),
+            1 => (
+                Operation::Refund(last),
+                Vec::from([(0, key, cost(&mut random)?)]),
+            ),
             2 | 3 => (Operation::Peek, charges(rules.len(), key, &mut random)?),
             4 if profile.charges => (Operation::Charge, charges(rules.len(), key, &mut random)?),
             _ => (Operation::Check, charges(rules.len(), key, &mut random)?),
         };
         lockstep.ask(operation, &charges, now).await?;
-        last = if matches!(operation, Operation::Check | Operation::Charge) { now } else { last };
+        last = if matches!(operation, Operation::Check | Operation::Charge) {
+            now
+        } else {
+            last
+        };
     }
     Ok(lockstep.compared)
 }
@@ -102,7 +130,9 @@ fn charges<'k>(
     key: &'k [u8],
     random: &mut Random,
 ) -> Result<Vec<Asked<'k>>, Mismatch> {
-    (0..rules).map(|rule| Ok((rule, key, cost(random)?))).collect()
+    (0..rules)
+        .map(|rule| Ok((rule, key, cost(random)?)))
+        .collect()
 }
 
 fn cost(random: &mut Random) -> Result<Cost, Mismatch> {

@@ -32,14 +32,30 @@ const fn row(
     retry_ms: i64,
     reset_ms: u64,
 ) -> Row {
-    let outcome = if allowed { Outcome::Allow } else { Outcome::Deny };
+    let outcome = if allowed {
+        Outcome::Allow
+    } else {
+        Outcome::Deny
+    };
     let operation = Operation::Check;
-    Row { operation, ms, cost, outcome, rate, remaining, retry_ms, reset_ms }
+    Row {
+        operation,
+        ms,
+        cost,
+        outcome,
+        rate,
+        remaining,
+        retry_ms,
+        reset_ms,
+    }
 }
 
 /// Returns the same row for a request that is stored even if it is over the limit.
 const fn charged(row: Row) -> Row {
-    Row { operation: Operation::Charge, ..row }
+    Row {
+        operation: Operation::Charge,
+        ..row
+    }
 }
 
 /// A rule, its limit per second, and the requests of one client with their answers.
@@ -214,13 +230,19 @@ async fn play<E: Engine>(engine: E, table: &Table, profile: &Profile) -> Result<
         let retry = u64::try_from(row.retry_ms).map(|ms| Wait::For(Duration::from_millis(ms)));
         let same = got.outcome == row.outcome
             && got.rate.is_some() == row.rate.is_some()
-            && got.rate.zip(row.rate).is_none_or(|(a, b)| (a - b).abs() < 1e-6)
+            && got
+                .rate
+                .zip(row.rate)
+                .is_none_or(|(a, b)| (a - b).abs() < 1e-6)
             && (got.limit - limit).abs() < 1e-9
             && got.remaining == row.remaining
             && got.retry_after == retry.unwrap_or(Wait::Never)
             && got.reset_after == Duration::from_millis(row.reset_ms);
         if !same {
-            return Err(Mismatch::new(text, format!("row {place} is not as written: {got:?}")));
+            return Err(Mismatch::new(
+                text,
+                format!("row {place} is not as written: {got:?}"),
+            ));
         }
     }
     Ok(lockstep.compared)

@@ -38,7 +38,10 @@ pub(crate) struct BucketHolds([Mutex<Clients>; SHARDS]);
 impl BucketHolds {
     /// Counts a reservation.
     pub(crate) fn reserve(&self, rule: RuleId, key: KeyHash) -> BucketHold {
-        lock(self.shard(key)).entry((rule, key)).or_default().reserve()
+        lock(self.shard(key))
+            .entry((rule, key))
+            .or_default()
+            .reserve()
     }
 
     /// Counts the end of a reservation that gives nothing back.
@@ -86,7 +89,10 @@ impl BucketHolds {
 
     pub(super) fn bytes(&self) -> usize {
         let client = size_of::<((RuleId, KeyHash), ClientHolds)>();
-        self.0.iter().map(|clients| lock(clients).capacity() * client).sum()
+        self.0
+            .iter()
+            .map(|clients| lock(clients).capacity() * client)
+            .sum()
     }
 
     fn shard(&self, key: KeyHash) -> &Mutex<Clients> {
@@ -113,7 +119,10 @@ struct Group {
 
 impl Default for ClientHolds {
     fn default() -> Self {
-        Self { next: NonZeroU64::MIN, groups: SmallVec::new() }
+        Self {
+            next: NonZeroU64::MIN,
+            groups: SmallVec::new(),
+        }
     }
 }
 
@@ -124,17 +133,24 @@ impl ClientHolds {
         }
         let first = self.next;
         self.next = first.saturating_add(1);
-        self.groups.push(Group { first, live: 1, given_back: Duration::ZERO });
+        self.groups.push(Group {
+            first,
+            live: 1,
+            given_back: Duration::ZERO,
+        });
         BucketHold(first)
     }
 
     fn given_back_before(&self, hold: BucketHold) -> Duration {
-        self.place(hold).map_or(Duration::ZERO, |place| self.groups[place].given_back)
+        self.place(hold)
+            .map_or(Duration::ZERO, |place| self.groups[place].given_back)
     }
 
     /// Counts what a reservation has given back for all newer ones, and for the others of its group.
     fn finish(&mut self, hold: BucketHold, time: Duration) {
-        let Some(place) = self.place(hold) else { return };
+        let Some(place) = self.place(hold) else {
+            return;
+        };
         for group in &mut self.groups[place..] {
             group.given_back = group.given_back.saturating_add(time);
         }
@@ -146,7 +162,9 @@ impl ClientHolds {
 
     /// Returns the place of a live reservation's group.
     fn place(&self, hold: BucketHold) -> Option<usize> {
-        self.groups.partition_point(|group| group.first <= hold.0).checked_sub(1)
+        self.groups
+            .partition_point(|group| group.first <= hold.0)
+            .checked_sub(1)
     }
 }
 
@@ -155,7 +173,11 @@ fn merge(groups: &[Group]) -> Group {
     Group {
         first: groups[0].first,
         live: groups.iter().map(|group| group.live).sum(),
-        given_back: groups.iter().map(|group| group.given_back).max().unwrap_or_default(),
+        given_back: groups
+            .iter()
+            .map(|group| group.given_back)
+            .max()
+            .unwrap_or_default(),
     }
 }
 
@@ -194,7 +216,10 @@ mod tests {
         assert!(client.groups.len() <= MOST);
         for (place, hold) in holds.iter().enumerate() {
             let given_back = client.given_back_before(*hold);
-            assert!(given_back >= secs(5) * place as u32, "{place}: {given_back:?}");
+            assert!(
+                given_back >= secs(5) * place as u32,
+                "{place}: {given_back:?}"
+            );
             client.finish(*hold, secs(5));
         }
         assert!(client.groups.is_empty());
@@ -216,7 +241,13 @@ mod tests {
     fn clients_without_reservations_take_no_memory() {
         let (holds, rule, key) = (BucketHolds::default(), RuleId(1), KeyHash::from_bits(7));
         let two = [(); 2].map(|()| holds.reserve(rule, key));
-        let clients = || holds.0.iter().map(|clients| lock(clients).len()).sum::<usize>();
+        let clients = || {
+            holds
+                .0
+                .iter()
+                .map(|clients| lock(clients).len())
+                .sum::<usize>()
+        };
         holds.keep(rule, key, Some(two[0]));
         assert_eq!(clients(), 1);
         holds.keep(rule, key, Some(two[1]));

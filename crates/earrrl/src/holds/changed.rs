@@ -8,7 +8,10 @@ use crate::held::Held;
 
 /// Returns true if a state has the times of its requests, by which a commit finds what is left.
 fn has_times(limit: &Limit) -> bool {
-    matches!(limit, Limit::SlidingLog(_) | Limit::SlidingWindow(_) | Limit::Concurrent(_))
+    matches!(
+        limit,
+        Limit::SlidingLog(_) | Limit::SlidingWindow(_) | Limit::Concurrent(_)
+    )
 }
 
 impl Held {
@@ -38,9 +41,18 @@ impl Held {
         actual: Cost,
     ) -> (Self, Cost) {
         let next = earlier.iter().skip(1).map(|(next, _)| next).chain([limit]);
-        let keeps_states = earlier.iter().zip(next).all(|((old, _), new)| new.keeps_states_of(old));
+        let keeps_states = earlier
+            .iter()
+            .zip(next)
+            .all(|((old, _), new)| new.keeps_states_of(old));
         if keeps_states || has_times(limit) {
-            return (Self { full_at: self.at, ..*self }, actual);
+            return (
+                Self {
+                    full_at: self.at,
+                    ..*self
+                },
+                actual,
+            );
         }
         self.corrected(self.left(earlier, limit, now), now, actual)
     }
@@ -50,25 +62,43 @@ impl Held {
     /// `now`.
     fn corrected(&self, left: Cost, now: Nanos, actual: Cost) -> (Self, Cost) {
         if actual > self.cost {
-            return (Self { at: now, full_at: now, ..*self }, actual);
+            return (
+                Self {
+                    at: now,
+                    full_at: now,
+                    ..*self
+                },
+                actual,
+            );
         }
         let share = actual.as_f64() / self.cost.as_f64();
         let kept = (left.billionths() as f64 * share).ceil() as u128;
         let kept = Cost::from_billionths(kept).min(left);
-        (Self { at: now, cost: left, full_at: now }, kept)
+        (
+            Self {
+                at: now,
+                cost: left,
+                full_at: now,
+            },
+            kept,
+        )
     }
 
     /// Returns what a state with no other charge still has of the estimate at `now`. An average that was
     /// converted to a longer period has more than the estimate, since it keeps its rate.
     fn left(&self, earlier: &[(Limit, Nanos)], limit: &Limit, now: Nanos) -> Cost {
-        let Some((first, _)) = earlier.first() else { return self.cost };
+        let Some((first, _)) = earlier.first() else {
+            return self.cost;
+        };
         let mut state = first.decide(None, self.at, self.cost, Mode::Charge).0;
         let next = earlier.iter().skip(1).map(|(next, _)| next).chain([limit]);
         for ((old, until), new) in earlier.iter().zip(next) {
             let at = (*until).max(self.at);
             state = state.and_then(|state| new.convert(old, state, at));
         }
-        let Some(state) = state else { return Cost::ZERO };
+        let Some(state) = state else {
+            return Cost::ZERO;
+        };
         let figures = limit.decide(Some(state), now, Cost::ZERO, Mode::Peek).1;
         let (quota, seconds) = limit.allowance();
         let used = figures.rate.map_or_else(

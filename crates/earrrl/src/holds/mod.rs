@@ -102,7 +102,9 @@ impl Holds {
 
     pub(crate) fn rules(&self, id: HoldId, now: Nanos) -> Result<Vec<RuleId>, EngineError> {
         let (mut shard, place) = self.at(id);
-        shard.rules(place, id, now).ok_or(EngineError::UnknownReservation(id))
+        shard
+            .rules(place, id, now)
+            .ok_or(EngineError::UnknownReservation(id))
     }
 
     /// Takes a permit for one more reservation; returns an error if `most` are live.
@@ -153,14 +155,19 @@ impl Holds {
     /// Returns true if the id is that of a reservation of this engine, live or not.
     pub(crate) fn has_issued(&self, id: HoldId) -> bool {
         let (place, low) = (id.bits() as u32, (id.bits() >> 32) as u32);
-        let Some(latest) = self.count.load(Relaxed).checked_sub(1) else { return false };
+        let Some(latest) = self.count.load(Relaxed).checked_sub(1) else {
+            return false;
+        };
         let count = latest.checked_sub((latest as u32).wrapping_sub(low).into());
         count.is_some_and(|count| self.id(count, place) == id)
     }
 
     fn at(&self, id: HoldId) -> (MutexGuard<'_, Shard>, u32) {
         let place = id.bits() as u32;
-        (lock(&self.shards[place as usize % SHARDS]), place / SHARDS as u32)
+        (
+            lock(&self.shards[place as usize % SHARDS]),
+            place / SHARDS as u32,
+        )
     }
 
     /// Passes the parts of a reservation to `commit`, with true if it was committed before. Marks it
@@ -209,7 +216,8 @@ impl Holds {
         self.earliest.store(u64::MAX, Relaxed);
         for shard in &self.shards {
             let next = lock(shard).expire(now, |parts| expired.push(parts));
-            self.earliest.fetch_min(next.map_or(u64::MAX, Nanos::get), Relaxed);
+            self.earliest
+                .fetch_min(next.map_or(u64::MAX, Nanos::get), Relaxed);
         }
         expired.iter().for_each(|_| drop(Permit(self)));
         self.expired.fetch_add(expired.len() as u64, Relaxed);

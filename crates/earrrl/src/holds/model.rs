@@ -51,8 +51,17 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
             is_stored: true,
         };
         let mut holds = Shard::default();
-        holds.insert(|_| ID, HeldParts::from_elem(part, 1), (START, START + TTL), 1);
-        Arc::new(Self { limit, holds: Mutex::new(holds), state: Mutex::new(state) })
+        holds.insert(
+            |_| ID,
+            HeldParts::from_elem(part, 1),
+            (START, START + TTL),
+            1,
+        );
+        Arc::new(Self {
+            limit,
+            holds: Mutex::new(holds),
+            state: Mutex::new(state),
+        })
     }
 
     fn reserve(&self, now: Nanos) -> bool {
@@ -123,13 +132,21 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
 
     fn expire(&self, now: Nanos) {
         let mut expired = Vec::new();
-        self.holds.lock().unwrap().expire(now, |parts| expired.push(parts));
-        expired.iter().for_each(|parts| self.give_back(&parts[0].held, now));
+        self.holds
+            .lock()
+            .unwrap()
+            .expire(now, |parts| expired.push(parts));
+        expired
+            .iter()
+            .for_each(|parts| self.give_back(&parts[0].held, now));
     }
 
     fn free(&self, now: Nanos) -> u64 {
         let state = self.state.lock().unwrap().clone();
-        self.limit.step(state, now, Cost::ONE, Mode::Peek).2.remaining
+        self.limit
+            .step(state, now, Cost::ONE, Mode::Peek)
+            .2
+            .remaining
     }
 }
 
@@ -150,18 +167,32 @@ fn race<M: Send + Sync + 'static>(model: &Arc<M>, steps: &[fn(&M)]) {
         thread::spawn(move || step(&model))
     };
     let threads: Vec<_> = steps.iter().map(run).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 fn a_renewal_meets_a_commit<const KEEPS_LOCK: bool>() {
     let model = Model::<true, KEEPS_LOCK>::new(0);
-    race(&model, &[|model| model.renew(after(1)), |model| model.commit(after(1))]);
+    race(
+        &model,
+        &[
+            |model| model.renew(after(1)),
+            |model| model.commit(after(1)),
+        ],
+    );
     assert_eq!(model.free(after(1)), 3);
 }
 
 fn two_commits_meet<const MARKS_FIRST: bool>() {
     let model = Model::<MARKS_FIRST, true>::new(1);
-    race(&model, &[|model| model.commit(after(1)), |model| model.commit(after(1))]);
+    race(
+        &model,
+        &[
+            |model| model.commit(after(1)),
+            |model| model.commit(after(1)),
+        ],
+    );
     assert_eq!(model.free(after(1)), 2);
 }
 

@@ -79,8 +79,17 @@ impl Shard {
         self.forget(now, most);
         let place = self.free.pop().unwrap_or(self.slots.len() as u32);
         let id = id(place);
-        let queued = self.slots.get(place as usize).map_or(NEVER, |slot| slot.queued);
-        let slot = HoldSlot { id, status: Status::Live, expires, queued, parts };
+        let queued = self
+            .slots
+            .get(place as usize)
+            .map_or(NEVER, |slot| slot.queued);
+        let slot = HoldSlot {
+            id,
+            status: Status::Live,
+            expires,
+            queued,
+            parts,
+        };
         match self.slots.get_mut(place as usize) {
             Some(free) => *free = slot,
             None => self.slots.push(slot),
@@ -98,7 +107,9 @@ impl Shard {
         now: Nanos,
         commit: impl FnOnce(&[HeldPart], bool) -> Result<R, EngineError>,
     ) -> Result<R, EngineError> {
-        let slot = self.known(place, id, now).ok_or(EngineError::UnknownReservation(id))?;
+        let slot = self
+            .known(place, id, now)
+            .ok_or(EngineError::UnknownReservation(id))?;
         let before = std::mem::replace(&mut slot.status, Status::Committed);
         let answer = commit(&slot.parts, before == Status::Committed);
         if answer.is_err() {
@@ -124,7 +135,9 @@ impl Shard {
         now: Nanos,
         renew: impl FnOnce(&mut [HeldPart]) -> Option<Nanos>,
     ) -> Option<Nanos> {
-        let slot = self.known(place, id, now).filter(|slot| slot.status == Status::Live)?;
+        let slot = self
+            .known(place, id, now)
+            .filter(|slot| slot.status == Status::Live)?;
         let expires = renew(&mut slot.parts)?;
         slot.expires = expires;
         self.queue(expires, place);
@@ -143,7 +156,10 @@ impl Shard {
                 return Some(at);
             }
             self.due.pop();
-            let slot = self.slots.get_mut(place as usize).filter(|slot| slot.queued == at);
+            let slot = self
+                .slots
+                .get_mut(place as usize)
+                .filter(|slot| slot.queued == at);
             let Some(slot) = slot else { continue };
             slot.queued = NEVER;
             match slot.status {
@@ -164,7 +180,11 @@ impl Shard {
     pub(super) fn bytes(&self) -> usize {
         let boxed = |slot: &HoldSlot| {
             let spilled = slot.parts.spilled();
-            if spilled { slot.parts.capacity() * size_of::<HeldPart>() } else { 0 }
+            if spilled {
+                slot.parts.capacity() * size_of::<HeldPart>()
+            } else {
+                0
+            }
         };
         self.slots.capacity() * size_of::<HoldSlot>()
             + self.free.capacity() * size_of::<u32>()
@@ -175,7 +195,10 @@ impl Shard {
 
     /// Returns the slot of a reservation that is live or committed.
     fn known(&mut self, place: u32, id: HoldId, now: Nanos) -> Option<&mut HoldSlot> {
-        let slot = self.slots.get_mut(place as usize).filter(|slot| slot.id == id)?;
+        let slot = self
+            .slots
+            .get_mut(place as usize)
+            .filter(|slot| slot.id == id)?;
         let is_known = match slot.status {
             Status::Free => false,
             Status::Live => slot.expires > now,
@@ -202,7 +225,9 @@ impl Shard {
     /// Puts a slot into the queue of expiries unless an entry of the slot is due before. The queue is
     /// made anew once most of its entries are of no use, so that it stays in proportion to the slots.
     fn queue(&mut self, expires: Nanos, place: u32) {
-        let Some(slot) = self.slots.get_mut(place as usize) else { return };
+        let Some(slot) = self.slots.get_mut(place as usize) else {
+            return;
+        };
         if slot.queued <= expires {
             return;
         }
@@ -210,7 +235,11 @@ impl Shard {
         self.due.push(Reverse((expires, place)));
         if self.due.len() > 2 * self.slots.len() + 16 {
             let entry = |(place, slot): (usize, &HoldSlot)| Reverse((slot.queued, place as u32));
-            let queued = self.slots.iter().enumerate().filter(|(_, slot)| slot.queued != NEVER);
+            let queued = self
+                .slots
+                .iter()
+                .enumerate()
+                .filter(|(_, slot)| slot.queued != NEVER);
             self.due = queued.map(entry).collect();
         }
     }

@@ -146,7 +146,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         key: KeyHash,
         now: Nanos,
     ) -> bool {
-        self.step_anywhere(table, limit, key, Cost::ONE, now, Mode::Check).allowed
+        self.step_anywhere(table, limit, key, Cost::ONE, now, Mode::Check)
+            .allowed
     }
 }
 

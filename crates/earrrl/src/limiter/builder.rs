@@ -84,7 +84,10 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// ```
     #[must_use]
     pub fn capacity(self, clients: usize) -> Self {
-        Self { capacity: clients, ..self }
+        Self {
+            capacity: clients,
+            ..self
+        }
     }
 
     /// Sets the most bytes that the states of larger algorithms (exponential, windows, logs) may
@@ -101,7 +104,10 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// ```
     #[must_use]
     pub fn max_bytes(self, bytes: usize) -> Self {
-        Self { most_bytes: Some(bytes), ..self }
+        Self {
+            most_bytes: Some(bytes),
+            ..self
+        }
     }
 
     /// Sets the clock. Limiters that share a state file must have clocks that agree; the default
@@ -144,7 +150,10 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// ```
     #[must_use]
     pub fn hasher(self, hasher: KeyHasher) -> Self {
-        Self { hasher: Some(hasher), ..self }
+        Self {
+            hasher: Some(hasher),
+            ..self
+        }
     }
 
     /// Keeps the clients' states in a file, which survives the process, and which any number of
@@ -187,7 +196,10 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     {
         let known = |hasher: &KeyHasher| K::hash_of_known_key(hasher).bits();
         let path = absolute(path.into());
-        Self { state: Some(StatePath { path, known }), ..self }
+        Self {
+            state: Some(StatePath { path, known }),
+            ..self
+        }
     }
 
     /// Builds the limiter.
@@ -217,7 +229,11 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
             }
             None => {
                 let clients = Clients::new(limit, self.capacity, most_bytes)?;
-                (clients, self.hasher.map_or_else(KeyHasher::random, Ok)?, (self.clock)(None))
+                (
+                    clients,
+                    self.hasher.map_or_else(KeyHasher::random, Ok)?,
+                    (self.clock)(None),
+                )
             }
         };
         Ok(Limiter {
@@ -246,7 +262,14 @@ impl StatePath {
             return Err(StateError::refused(&self.path, "hasher", found, expected));
         }
         let (path, known) = (&*self.path, self.known);
-        Ok(FileSpec { path, limit, capacity, known, key: None, shared: None })
+        Ok(FileSpec {
+            path,
+            limit,
+            capacity,
+            known,
+            key: None,
+            shared: None,
+        })
     }
 }
 

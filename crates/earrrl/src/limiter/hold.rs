@@ -125,7 +125,14 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         }
         let held = Held::new(now, estimate, decision.reset_after);
         let is_stored = part.has_stored(&decision, 0);
-        Ok(Self { limiter, key, held, in_bucket, is_stored, is_open: true })
+        Ok(Self {
+            limiter,
+            key,
+            held,
+            in_bucket,
+            is_stored,
+            is_open: true,
+        })
     }
 
     /// Returns the granted cost: the estimate, or what [`Limiter::hold_at_most`] granted of it.
@@ -167,7 +174,9 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         if !self.is_stored || !limiter.rule.limit().is_concurrent() {
             return true;
         }
-        let is_renewed = limiter.part(self.key, self.held.cost).renew(now, &self.held);
+        let is_renewed = limiter
+            .part(self.key, self.held.cost)
+            .renew(now, &self.held);
         if is_renewed {
             self.held.at = now;
         }
@@ -196,7 +205,13 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
 
     fn finish(&mut self, actual: Option<Cost>) {
         self.is_open = false;
-        let Limiter { rule, clients, buckets, clock, .. } = &*self.limiter;
+        let Limiter {
+            rule,
+            clients,
+            buckets,
+            clock,
+            ..
+        } = &*self.limiter;
         let Some(actual) = actual.filter(|_| self.is_stored) else {
             return buckets.keep(ONLY, self.key, self.in_bucket);
         };
@@ -204,7 +219,13 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         // Before the commit: a newer reservation that is committed meanwhile must know of it.
         let given_back = |held: &Held| rule.limit().given_back(now, held, actual);
         let held = buckets.correct((ONLY, self.key), self.in_bucket, self.held, given_back);
-        Part { rule, clients, key: self.key, cost: actual }.commit(now, &held, actual);
+        Part {
+            rule,
+            clients,
+            key: self.key,
+            cost: actual,
+        }
+        .commit(now, &held, actual);
     }
 }
 
@@ -219,7 +240,9 @@ impl<K: ?Sized, C: Clock> Drop for Hold<'_, K, C> {
 
 impl<K: ?Sized, C: Clock> fmt::Debug for Hold<'_, K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Hold")
+            .field("held", &self.held)
+            .finish_non_exhaustive()
     }
 }
 

@@ -231,7 +231,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         if !self.rule.limit().is_concurrent() {
-            self.part(self.hasher.hash(key), cost).refund(self.clock.now(), charged_at);
+            self.part(self.hasher.hash(key), cost)
+                .refund(self.clock.now(), charged_at);
         }
     }
 
@@ -250,7 +251,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        self.part(self.hasher.hash(key), Cost::ZERO).reset(self.clock.now());
+        self.part(self.hasher.hash(key), Cost::ZERO)
+            .reset(self.clock.now());
     }
 
     /// Removes the states of all clients, and returns their number. With a state file, these are the clients of all
@@ -310,7 +312,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
         }
         self.lag = rule.limit().lag();
-        if let Some(file) = self.clients.file().filter(|_| rule.limit() != self.rule.limit()) {
+        if let Some(file) = self
+            .clients
+            .file()
+            .filter(|_| rule.limit() != self.rule.limit())
+        {
             file.write_rule(rule.limit());
         }
         self.rule = rule;
@@ -481,7 +487,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     #[inline(always)]
     fn fetch<Q: Hash + ?Sized>(&self, key: &Q) -> Fetched<'_> {
         let key = self.hasher.hash(key);
-        Fetched { key, place: self.clients.place(key, self.rule.limit().policy()) }
+        Fetched {
+            key,
+            place: self.clients.place(key, self.rule.limit().policy()),
+        }
     }
 
     /// Decides a request at the given instant, or at the present one.
@@ -493,7 +502,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        match (self.clients.table().zip(place), self.rule.limit(), self.rule.action()) {
+        match (
+            self.clients.table().zip(place),
+            self.rule.limit(),
+            self.rule.action(),
+        ) {
             (Some((table, place)), Limit::TokenBucket(limit), Action::Deny) => {
                 self.step(table, limit, place, cost, given, mode)
             }
@@ -543,7 +556,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         given: Option<Nanos>,
         mode: Mode,
     ) -> Verdict<'_> {
-        let lately = if given.is_some() { None } else { self.clock.lately(self.lag) };
+        let lately = if given.is_some() {
+            None
+        } else {
+            self.clock.lately(self.lag)
+        };
         if let Some(lately) = lately
             && let Some(seen) = table.at_home(&place)
         {
@@ -631,7 +648,11 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             Some(word) => Some(limit.state_of(word)?),
             None => None,
         };
-        let Judged { after, allowed, stores } = judge(limit, before, now, cost, mode, |_| ());
+        let Judged {
+            after,
+            allowed,
+            stores,
+        } = judge(limit, before, now, cost, mode, |_| ());
         let (change, after) = match after {
             Some(after) if stores => {
                 let after = limit.word(&after)?;
@@ -639,12 +660,29 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             }
             _ => (Change::Keep, word),
         };
-        let details = Details::Words { before: word, after };
-        Some((change, Verdict { rule: &self.rule, now, cost, allowed, details }))
+        let details = Details::Words {
+            before: word,
+            after,
+        };
+        Some((
+            change,
+            Verdict {
+                rule: &self.rule,
+                now,
+                cost,
+                allowed,
+                details,
+            },
+        ))
     }
 
     fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {
-        Part { rule: &self.rule, clients: &self.clients, key, cost }
+        Part {
+            rule: &self.rule,
+            clients: &self.clients,
+            key,
+            cost,
+        }
     }
 
     #[inline(never)]
@@ -658,7 +696,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             decision.retry_after = Wait::Never;
         }
         let (allowed, details) = (decision.allowed, Details::Whole(decision));
-        Verdict { rule: &self.rule, now, cost, allowed, details }
+        Verdict {
+            rule: &self.rule,
+            now,
+            cost,
+            allowed,
+            details,
+        }
     }
 }
 

@@ -42,12 +42,16 @@ fn manual(text: &str) -> Manual<str> {
 
 fn manual_for<K: ?Sized>(text: &str) -> Manual<K> {
     let clock = Arc::new(ManualClock::new(at(0)));
-    let limiter = Limiter::builder(rule(text)).capacity(1000).clock(clock.clone());
+    let limiter = Limiter::builder(rule(text))
+        .capacity(1000)
+        .clock(clock.clone());
     (limiter.build().unwrap(), clock)
 }
 
 fn allowed_of(limiter: &Limiter<str, Arc<ManualClock>>, key: &str, requests: usize) -> usize {
-    (0..requests).filter(|_| limiter.check(key).is_allowed()).count()
+    (0..requests)
+        .filter(|_| limiter.check(key).is_allowed())
+        .count()
 }
 
 proptest! {
@@ -77,21 +81,37 @@ proptest! {
 #[test]
 fn what_cannot_be_built_is_refused() {
     let error = |text: &str, capacity| {
-        let built = Limiter::<str>::builder(rule(text)).capacity(capacity).build();
+        let built = Limiter::<str>::builder(rule(text))
+            .capacity(capacity)
+            .build();
         built.map(drop).unwrap_err()
     };
     for text in RULES {
-        assert_eq!(error(text, 0), BuildError::Table(TableError::NoCapacity), "{text}");
+        assert_eq!(
+            error(text, 0),
+            BuildError::Table(TableError::NoCapacity),
+            "{text}"
+        );
         let capacity = usize::MAX;
-        assert_eq!(error(text, capacity), BuildError::Table(TableError::TooLarge { capacity }));
+        assert_eq!(
+            error(text, capacity),
+            BuildError::Table(TableError::TooLarge { capacity })
+        );
     }
-    let half = rule("gcra 1/s burst=5").with_max_cost("0.5".parse().unwrap()).unwrap();
-    assert!(matches!(Limiter::<str>::builder(half).build(), Err(BuildError::Rule(_))));
+    let half = rule("gcra 1/s burst=5")
+        .with_max_cost("0.5".parse().unwrap())
+        .unwrap();
+    assert!(matches!(
+        Limiter::<str>::builder(half).build(),
+        Err(BuildError::Rule(_))
+    ));
 }
 
 #[test]
 fn a_cost_above_max_cost_is_an_error_and_stores_nothing() {
-    let cheap = rule("gcra 1/s burst=5").with_max_cost(Cost::from_units(2)).unwrap();
+    let cheap = rule("gcra 1/s burst=5")
+        .with_max_cost(Cost::from_units(2))
+        .unwrap();
     let limiter = Limiter::<str>::builder(cheap).build().unwrap();
     assert!(limiter.check_cost("k", Cost::from_units(3)).is_err());
     assert!(limiter.peek("k", Cost::from_units(3)).is_err());
@@ -110,7 +130,12 @@ fn new_clients_do_not_displace_those_over_their_limit() {
     for newcomer in 1000..20_000 {
         assert!(limiter.check(&newcomer).is_allowed());
     }
-    assert_eq!((0..300).filter(|offender| limiter.check(offender).is_allowed()).count(), 0);
+    assert_eq!(
+        (0..300)
+            .filter(|offender| limiter.check(offender).is_allowed())
+            .count(),
+        0
+    );
 }
 
 #[test]
@@ -133,7 +158,10 @@ fn a_clear_forgets_all_clients() {
         assert!(!limiter.check(&7).is_allowed(), "{text}");
         assert_eq!(limiter.clear(), 100, "{text}");
         assert_eq!((limiter.len(), limiter.clear()), (0, 0), "{text}");
-        assert!((0..100).all(|client| limiter.check(&client).is_allowed()), "{text}");
+        assert!(
+            (0..100).all(|client| limiter.check(&client).is_allowed()),
+            "{text}"
+        );
     }
 }
 
@@ -142,10 +170,17 @@ fn a_peek_stores_nothing_and_a_reset_forgets() {
     for text in RULES {
         let (limiter, _) = manual(text);
         let first = limiter.peek("k", Cost::ONE).unwrap().decision();
-        assert_eq!(limiter.peek("k", Cost::ONE).unwrap().decision(), first, "{text}");
+        assert_eq!(
+            limiter.peek("k", Cost::ONE).unwrap().decision(),
+            first,
+            "{text}"
+        );
         assert!(limiter.is_empty(), "{text}");
         let whole = allowed_of(&limiter, "k", 100);
-        assert!((1..100).contains(&whole) && !limiter.check("k").is_allowed(), "{text}");
+        assert!(
+            (1..100).contains(&whole) && !limiter.check("k").is_allowed(),
+            "{text}"
+        );
         limiter.reset("k");
         assert_eq!(allowed_of(&limiter, "k", 100), whole, "{text}");
         assert_eq!((limiter.len(), limiter.displaced()), (1, 0), "{text}");
@@ -157,7 +192,10 @@ fn a_refund_gives_back_what_was_charged() {
     for text in RULES {
         let (limiter, clock) = manual(text);
         let before = limiter.peek("k", Cost::ONE).unwrap().remaining();
-        let charged_at = limiter.check_cost("k", Cost::from_units(3)).unwrap().decided_at();
+        let charged_at = limiter
+            .check_cost("k", Cost::from_units(3))
+            .unwrap()
+            .decided_at();
         clock.advance(Duration::from_millis(1));
         limiter.refund("k", Cost::from_units(3), Some(charged_at));
         let after = limiter.peek("k", Cost::ONE).unwrap().remaining();
@@ -221,8 +259,16 @@ fn a_client_is_looked_up_by_what_its_key_borrows_as() {
 #[test]
 fn an_earlier_instant_counts_as_the_latest_used() {
     let (limiter, clock) = manual("gcra 1/s burst=1");
-    let check = |millis| limiter.check_at("k", Cost::ONE, at(millis)).unwrap().decided_at();
-    assert_eq!((check(5000), check(2000), check(6000)), (at(5000), at(5000), at(6000)));
+    let check = |millis| {
+        limiter
+            .check_at("k", Cost::ONE, at(millis))
+            .unwrap()
+            .decided_at()
+    };
+    assert_eq!(
+        (check(5000), check(2000), check(6000)),
+        (at(5000), at(5000), at(6000))
+    );
     assert_eq!(limiter.check("k").decided_at(), at(6000));
     clock.set(at(9000));
     assert_eq!(limiter.check("k").decided_at(), at(9000));
@@ -250,7 +296,12 @@ fn actions_change_the_answer_and_not_the_state() {
         (Action::Observe, Outcome::Observe),
         (Action::Quarantine, Outcome::Quarantine),
         (Action::ShadowBan, Outcome::ShadowBan),
-        (Action::Delay { max: Duration::from_secs(1) }, Outcome::Delay),
+        (
+            Action::Delay {
+                max: Duration::from_secs(1),
+            },
+            Outcome::Delay,
+        ),
         (Action::Deny, Outcome::Deny),
     ] {
         let rule = rule("gcra 1/s burst=1").with_action(action).unwrap();
@@ -290,7 +341,11 @@ fn threads_together_are_allowed_what_one_is() {
 #[test]
 fn turns_come_in_the_order_of_arrival() {
     let (limiter, clock) = manual("gcra 2/s burst=1");
-    let reserve = || limiter.reserve("k", Cost::ONE, Patience::default()).unwrap();
+    let reserve = || {
+        limiter
+            .reserve("k", Cost::ONE, Patience::default())
+            .unwrap()
+    };
     let waits: Vec<Duration> = (0..4)
         .map(|_| {
             let turn = reserve();
@@ -302,7 +357,11 @@ fn turns_come_in_the_order_of_arrival() {
     assert_eq!(waits, [0, 500, 1000, 1500].map(Duration::from_millis));
     clock.advance(Duration::from_millis(1750));
     assert_eq!(reserve().wait(), Duration::from_millis(250));
-    assert_eq!(reserve().wait(), Duration::from_millis(250), "the last one was dropped");
+    assert_eq!(
+        reserve().wait(),
+        Duration::from_millis(250),
+        "the last one was dropped"
+    );
 }
 
 #[test]
@@ -314,21 +373,40 @@ fn the_queue_is_bounded_and_impossible_turns_are_refused() {
         .map(Reservation::keep)
         .count();
     assert_eq!(kept, 2 + 3);
-    let refused = |cost| limiter.reserve("k", Cost::from_units(cost), patience).unwrap_err();
-    assert_eq!(refused(1), WaitError::TooLong(Wait::For(Duration::from_secs(4))));
+    let refused = |cost| {
+        limiter
+            .reserve("k", Cost::from_units(cost), patience)
+            .unwrap_err()
+    };
+    assert_eq!(
+        refused(1),
+        WaitError::TooLong(Wait::For(Duration::from_secs(4)))
+    );
     assert_eq!(refused(3), WaitError::TooLong(Wait::Never));
     let (other, _) = manual("fixed-window 1/1s");
-    assert!(matches!(other.reserve("k", Cost::ONE, patience), Err(WaitError::Rule(_))));
+    assert!(matches!(
+        other.reserve("k", Cost::ONE, patience),
+        Err(WaitError::Rule(_))
+    ));
 }
 
 #[test]
 fn jitter_only_ever_adds() {
     let (limiter, _) = manual("gcra 1/s burst=1");
-    limiter.reserve("k", Cost::ONE, Patience::default()).unwrap().keep();
+    limiter
+        .reserve("k", Cost::ONE, Patience::default())
+        .unwrap()
+        .keep();
     let patience = Patience::default().jitter(Duration::from_millis(100));
-    let waits: Vec<Duration> =
-        (0..50).map(|_| limiter.reserve("k", Cost::ONE, patience).unwrap().wait()).collect();
-    assert!(waits.iter().all(|wait| (1000..=1100).contains(&wait.as_millis())), "{waits:?}");
+    let waits: Vec<Duration> = (0..50)
+        .map(|_| limiter.reserve("k", Cost::ONE, patience).unwrap().wait())
+        .collect();
+    assert!(
+        waits
+            .iter()
+            .all(|wait| (1000..=1100).contains(&wait.as_millis())),
+        "{waits:?}"
+    );
     assert!(waits.iter().any(|wait| *wait != waits[0]));
 }
 
@@ -342,7 +420,9 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
     };
     let turn = || limiter.until_ready_with("k", Cost::ONE, Patience::default(), sleep);
     let poll = |future: &mut core::pin::Pin<Box<dyn Future<Output = Result<(), WaitError>>>>| {
-        future.as_mut().poll(&mut core::task::Context::from_waker(core::task::Waker::noop()))
+        future.as_mut().poll(&mut core::task::Context::from_waker(
+            core::task::Waker::noop(),
+        ))
     };
     assert!(poll(&mut (Box::pin(turn()) as _)).is_ready());
     assert!(poll(&mut (Box::pin(turn()) as _)).is_ready());
@@ -351,7 +431,12 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
     let mut waiting: core::pin::Pin<Box<dyn Future<Output = Result<(), WaitError>>>> =
         Box::pin(limiter.until_ready_with("k", Cost::ONE, Patience::default(), never));
     assert!(poll(&mut waiting).is_pending());
-    let next = || limiter.reserve("k", Cost::ONE, Patience::default()).unwrap().wait();
+    let next = || {
+        limiter
+            .reserve("k", Cost::ONE, Patience::default())
+            .unwrap()
+            .wait()
+    };
     assert_eq!(next(), Duration::from_secs(3));
     drop(waiting);
     assert_eq!(next(), Duration::from_secs(2));
@@ -363,7 +448,9 @@ fn a_changed_rule_brings_its_bound() {
     let rule: Rule = "gcra 1/s burst=5".parse().unwrap();
     let mut limiter: Limiter<u64> = Limiter::builder(rule).capacity(100_000).build().unwrap();
     let rule: Rule = "sliding-window 5/15m".parse().unwrap();
-    limiter.change(rule.with_max_bytes(1_000_000).unwrap()).unwrap();
+    limiter
+        .change(rule.with_max_bytes(1_000_000).unwrap())
+        .unwrap();
     let clients: u64 = 20_000;
     assert!((0..clients).all(|key| limiter.check(&key).is_allowed()));
     assert!(limiter.len() < 10_000, "{}", limiter.len());
@@ -372,21 +459,33 @@ fn a_changed_rule_brings_its_bound() {
 /// The clock's last reading is used only if the present instant would give the same verdict.
 #[test]
 fn a_denied_request_that_may_be_allowed_by_now_is_judged_at_the_present_instant() {
-    for text in ["gcra 1/1h burst=2", "recent-average 0.001/s half-life=1m leaky"] {
+    for text in [
+        "gcra 1/1h burst=2",
+        "recent-average 0.001/s half-life=1m leaky",
+    ] {
         let clock = Arc::new(Lagging::default());
         clock.0.set(Nanos::from_secs(1_000_000));
-        let limiter: Limiter<u64, _> =
-            Limiter::builder(rule(text)).clock(Arc::clone(&clock)).build().unwrap();
+        let limiter: Limiter<u64, _> = Limiter::builder(rule(text))
+            .clock(Arc::clone(&clock))
+            .build()
+            .unwrap();
         let allowed = (0..100).filter(|_| limiter.check(&7).is_allowed()).count();
         assert!((1..=2).contains(&allowed), "{text}: {allowed}");
         let denied = limiter.check(&7);
-        assert!(denied.decided_at() < clock.now(), "denied by the last reading");
+        assert!(
+            denied.decided_at() < clock.now(),
+            "denied by the last reading"
+        );
         let allowed_at = denied.decided_at() + denied.retry_after().duration().unwrap();
         clock.0.set(Nanos::new(allowed_at.get() - 1));
         let last = limiter.check(&7);
         assert!(!last.is_allowed(), "{text}");
         assert_eq!(last.decided_at(), clock.now());
-        assert_eq!(last.retry_after().duration(), Some(Duration::from_nanos(1)), "{text}");
+        assert_eq!(
+            last.retry_after().duration(),
+            Some(Duration::from_nanos(1)),
+            "{text}"
+        );
         clock.0.advance(Duration::from_nanos(1));
         assert!(limiter.check(&7).is_allowed(), "{text}");
     }
@@ -396,8 +495,9 @@ fn a_denied_request_that_may_be_allowed_by_now_is_judged_at_the_present_instant(
 /// request.
 #[test]
 fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
-    let limiter: Limiter<u64> =
-        Limiter::builder(rule("gcra 1000/s burst=1000000")).build().unwrap();
+    let limiter: Limiter<u64> = Limiter::builder(rule("gcra 1000/s burst=1000000"))
+        .build()
+        .unwrap();
     let (turn, last) = (AtomicUsize::new(0), AtomicU64::new(0));
     // A thread that sleeps would come too late to find a reading that may be used again.
     let wait = |until| {
@@ -442,8 +542,10 @@ fn what_is_stored_lags_behind_by_little() {
     ] {
         let clock = Arc::new(Lagging::default());
         clock.0.set(Nanos::from_secs(1_000_000));
-        let limiter: Limiter<u64, _> =
-            Limiter::builder(rule(text)).clock(Arc::clone(&clock)).build().unwrap();
+        let limiter: Limiter<u64, _> = Limiter::builder(rule(text))
+            .clock(Arc::clone(&clock))
+            .build()
+            .unwrap();
         assert!(limiter.check(&7).is_allowed());
         clock.0.advance(Duration::from_secs(3600));
         let reset = limiter.check(&7).reset_after();
@@ -456,15 +558,20 @@ fn what_is_stored_lags_behind_by_little() {
 fn a_changed_rule_brings_its_lag() {
     let clock = Arc::new(Lagging::default());
     clock.0.set(Nanos::from_secs(1_000_000));
-    let mut limiter: Limiter<u64, _> =
-        Limiter::builder(rule("gcra 1/h burst=9")).clock(Arc::clone(&clock)).build().unwrap();
+    let mut limiter: Limiter<u64, _> = Limiter::builder(rule("gcra 1/h burst=9"))
+        .clock(Arc::clone(&clock))
+        .build()
+        .unwrap();
     let mut lag = || {
         let _ = limiter.check(&7);
         let lag = clock.now().since(limiter.check(&7).decided_at());
         limiter.change(rule("gcra 1000/s burst=9")).unwrap();
         lag
     };
-    assert_eq!([lag(), lag()], [4_000_000, 9_000_000 / 128].map(Duration::from_nanos));
+    assert_eq!(
+        [lag(), lag()],
+        [4_000_000, 9_000_000 / 128].map(Duration::from_nanos)
+    );
 }
 
 /// A hold that is dropped behaves as an expired reservation.
@@ -480,10 +587,16 @@ fn a_dropped_hold_keeps_or_releases_its_estimate() {
             drop(limiter.hold("alice", Cost::from_units(60)).unwrap());
             assert_eq!(remaining(), left, "{text}");
             let hold = limiter.hold("alice", Cost::from_units(30)).unwrap();
-            assert_eq!((hold.granted(), remaining()), (Cost::from_units(30), left - 30));
+            assert_eq!(
+                (hold.granted(), remaining()),
+                (Cost::from_units(30), left - 30)
+            );
             hold.commit(Cost::from_units(35));
             assert_eq!(remaining(), left - 35, "{text}");
-            limiter.hold("alice", Cost::from_units(5)).unwrap().release();
+            limiter
+                .hold("alice", Cost::from_units(5))
+                .unwrap()
+                .release();
             assert_eq!(remaining(), left - 35, "{text}");
             let denied = limiter.hold("alice", Cost::from_units(90));
             assert!(matches!(denied, Err(HoldError::Denied(_))), "{text}");
@@ -498,7 +611,10 @@ fn a_commit_above_max_cost_is_charged_as_max_cost() {
     let rule = rule.with_max_cost(Cost::from_units(50)).unwrap();
     let rule = rule.with_on_expiry(OnExpiry::Release);
     let limiter = Limiter::<str>::builder(rule).build().unwrap();
-    limiter.hold("alice", Cost::from_units(10)).unwrap().commit(Cost::from_units(70));
+    limiter
+        .hold("alice", Cost::from_units(10))
+        .unwrap()
+        .commit(Cost::from_units(70));
     assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 50);
 }
 
@@ -507,10 +623,14 @@ fn a_commit_above_max_cost_is_charged_as_max_cost() {
 #[test]
 fn a_hold_that_was_not_stored_is_not_corrected() {
     let rule: Rule = "fixed-window 10/1d".parse().unwrap();
-    let limiter =
-        Limiter::<str>::builder(rule.with_action(Action::Observe).unwrap()).build().unwrap();
+    let limiter = Limiter::<str>::builder(rule.with_action(Action::Observe).unwrap())
+        .build()
+        .unwrap();
     let within = limiter.hold("alice", Cost::from_units(8)).unwrap();
-    limiter.hold("alice", Cost::from_units(8)).unwrap().release();
+    limiter
+        .hold("alice", Cost::from_units(8))
+        .unwrap()
+        .release();
     assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 2);
     within.release();
     assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 10);
@@ -519,15 +639,20 @@ fn a_hold_that_was_not_stored_is_not_corrected() {
 /// A flood of checks could fill the memory with clients that must not be evicted.
 #[test]
 fn a_check_takes_no_place_of_a_concurrent_rule() {
-    let limiter: Limiter<u64> =
-        Limiter::builder(rule("concurrent 2 timeout=60s")).capacity(100).build().unwrap();
+    let limiter: Limiter<u64> = Limiter::builder(rule("concurrent 2 timeout=60s"))
+        .capacity(100)
+        .build()
+        .unwrap();
     for key in 0..10_000 {
         assert!(
             !limiter.check(&key).is_allowed()
                 && !limiter.charge(&key, Cost::ONE).unwrap().is_allowed()
         );
     }
-    assert_eq!((limiter.len(), limiter.check(&7).retry_after()), (0, Wait::Never));
+    assert_eq!(
+        (limiter.len(), limiter.check(&7).retry_after()),
+        (0, Wait::Never)
+    );
     let hold = limiter.hold(&7, Cost::ONE).unwrap();
     assert_eq!(limiter.peek(&7, Cost::ONE).unwrap().remaining(), 1);
     drop(hold);
@@ -549,7 +674,9 @@ fn a_renewed_hold_keeps_its_place_beyond_the_timeout() {
     assert_eq!((free(), lost.renew(), renewed.renew()), (1, false, true));
     clock.advance(Duration::from_secs(59));
     assert_eq!(free(), 1);
-    std::thread::spawn(move || renewed.commit(Cost::ZERO)).join().unwrap();
+    std::thread::spawn(move || renewed.commit(Cost::ZERO))
+        .join()
+        .unwrap();
     lost.release();
     assert_eq!(free(), 2);
 }
@@ -567,7 +694,11 @@ fn a_hold_of_at_most_the_estimate_grants_what_is_left() {
         assert!(rest.renew(), "only places are renewed");
         rest.commit(Cost::from_units(20));
         all.release();
-        assert_eq!(limiter.peek("alice", Cost::ONE).unwrap().remaining(), 80, "{text}");
+        assert_eq!(
+            limiter.peek("alice", Cost::ONE).unwrap().remaining(),
+            80,
+            "{text}"
+        );
     }
 }
 
@@ -611,7 +742,11 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
     const CLIENTS: u64 = 100;
     let busy = rule("sliding-log 1000/1h");
     let small = busy.clone().with_max_bytes(20_000).unwrap();
-    let logs = [rule("sliding-log 5/1h"), small.clone(), rule("exponential 100/1h")];
+    let logs = [
+        rule("sliding-log 5/1h"),
+        small.clone(),
+        rule("exponential 100/1h"),
+    ];
     for before in logs {
         let builder = Limiter::builder(before).capacity(CLIENTS as usize);
         let mut limiter: Limiter<u64> = builder.build().unwrap();
@@ -623,11 +758,16 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
         }
         assert_eq!((limiter.len(), limiter.displaced()), (CLIENTS as usize, 0));
     }
-    let mut limiter: Limiter<u64> = Limiter::builder(busy.clone()).capacity(1000).build().unwrap();
+    let mut limiter: Limiter<u64> = Limiter::builder(busy.clone())
+        .capacity(1000)
+        .build()
+        .unwrap();
     assert!((0..1000).all(|client| limiter.check(&client).is_allowed()));
     limiter.change(small).unwrap();
     assert!(limiter.bytes() < 40_000, "{}", limiter.bytes());
-    limiter.change(busy.with_max_bytes(100_000_000).unwrap()).unwrap();
+    limiter
+        .change(busy.with_max_bytes(100_000_000).unwrap())
+        .unwrap();
     assert!((0..1000).all(|client| limiter.check(&client).is_allowed()));
     assert_eq!(limiter.len(), 1000);
 }
@@ -642,10 +782,14 @@ fn a_changed_rule_keeps_the_clients_that_fit_its_bytes() {
         let mut limiter: Limiter<u64, _> = builder.clock(Arc::clone(&clock)).build().unwrap();
         let round = |limiter: &Limiter<u64, _>| {
             clock.advance(Duration::from_millis(1));
-            (0..10).filter(|client| limiter.check(client).is_allowed()).count()
+            (0..10)
+                .filter(|client| limiter.check(client).is_allowed())
+                .count()
         };
         assert_eq!((0..5).map(|_| round(&limiter)).sum::<usize>(), 50);
-        limiter.change(bounded("sliding-log 1000/1h", 1_000_000)).unwrap();
+        limiter
+            .change(bounded("sliding-log 1000/1h", 1_000_000))
+            .unwrap();
         assert_eq!((0..995).map(|_| round(&limiter)).sum::<usize>(), 9950);
         assert_eq!(round(&limiter), 0);
     }

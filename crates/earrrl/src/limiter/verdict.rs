@@ -75,7 +75,11 @@ impl Verdict<'_> {
     /// Returns [`Denied`], which contains the whole decision, if the request is denied.
     #[inline]
     pub fn ok(self) -> Result<Self, Denied> {
-        if self.allowed { Ok(self) } else { Err(Denied(self.decision())) }
+        if self.allowed {
+            Ok(self)
+        } else {
+            Err(Denied(self.decision()))
+        }
     }
 
     /// Returns the instant at which the request was decided. A refund names this instant.
@@ -211,7 +215,9 @@ impl Verdict<'_> {
             }
             (Details::Words { after, .. }, limit) => {
                 let state = after.and_then(|after| limit.state_of(after));
-                limit.decide(state, self.now, self.cost, crate::Mode::Peek).1
+                limit
+                    .decide(state, self.now, self.cost, crate::Mode::Peek)
+                    .1
             }
         }
     }

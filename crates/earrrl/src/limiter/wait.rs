@@ -43,7 +43,10 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { max_wait: Duration::from_secs(60), jitter: Duration::ZERO }
+        Self {
+            max_wait: Duration::from_secs(60),
+            jitter: Duration::ZERO,
+        }
     }
 }
 
@@ -147,7 +150,9 @@ impl<C: Clock> Drop for Reservation<'_, C> {
 
 impl<C: Clock> fmt::Debug for Reservation<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("wait", &self.wait).finish_non_exhaustive()
+        f.debug_struct("Reservation")
+            .field("wait", &self.wait)
+            .finish_non_exhaustive()
     }
 }
 
@@ -175,19 +180,26 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
                     std::format!("`{}` can't reserve: token-bucket and gcra can", part.rule);
                 return Some(Err(WaitError::Rule(RuleError::new(problem))));
             };
-            part.clients.update(part.key, part.rule.limit(), now, |state| {
-                let before = match state {
-                    Some(State::TokenBucket(before)) => Some(before),
-                    _ => None,
-                };
-                match turn(limit, before, now, cost, patience.max_wait) {
-                    Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok(wait)),
-                    Err(wait) => (state, Err(WaitError::TooLong(wait))),
-                }
-            })
+            part.clients
+                .update(part.key, part.rule.limit(), now, |state| {
+                    let before = match state {
+                        Some(State::TokenBucket(before)) => Some(before),
+                        _ => None,
+                    };
+                    match turn(limit, before, now, cost, patience.max_wait) {
+                        Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok(wait)),
+                        Err(wait) => (state, Err(WaitError::TooLong(wait))),
+                    }
+                })
         });
         let wait = reserved?.saturating_add(random_up_to(patience.jitter));
-        Ok(Reservation { part, clock: &self.clock, charged_at: now, wait, kept: false })
+        Ok(Reservation {
+            part,
+            clock: &self.clock,
+            charged_at: now,
+            wait,
+            kept: false,
+        })
     }
 
     /// Waits until a request of the client is due, in the order of arrival, on any async runtime.
@@ -239,7 +251,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let sleep = futures_timer::Delay::new;
-        self.until_ready_with(key, Cost::ONE, Patience::default(), sleep).await
+        self.until_ready_with(key, Cost::ONE, Patience::default(), sleep)
+            .await
     }
 }
 

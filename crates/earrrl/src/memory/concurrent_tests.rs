@@ -23,7 +23,9 @@ fn engine() -> ManualEngine {
 }
 
 fn prepare<C: Clock>(engine: &MemoryEngine<C>, name: &str, rule: &str, capacity: usize) -> RuleId {
-    engine.prepare_with(name, &rule.parse::<Rule>().unwrap(), capacity).unwrap()
+    engine
+        .prepare_with(name, &rule.parse::<Rule>().unwrap(), capacity)
+        .unwrap()
 }
 
 const fn secs(secs: u64) -> Duration {
@@ -31,7 +33,11 @@ const fn secs(secs: u64) -> Duration {
 }
 
 fn charge(rule: RuleId, cost: u64) -> Charge<'static> {
-    Charge { rule, key: b"alice", cost: Cost::from_units(cost) }
+    Charge {
+        rule,
+        key: b"alice",
+        cost: Cost::from_units(cost),
+    }
 }
 
 fn hold<C: Clock>(engine: &MemoryEngine<C>, charges: &[Charge<'_>]) -> Option<HoldId> {
@@ -40,7 +46,11 @@ fn hold<C: Clock>(engine: &MemoryEngine<C>, charges: &[Charge<'_>]) -> Option<Ho
 
 fn free(engine: &ManualEngine, rule: RuleId) -> u64 {
     let peek = [charge(rule, 1)];
-    engine.decide(&peek, Mode::Peek, None).into_inner().unwrap().remaining
+    engine
+        .decide(&peek, Mode::Peek, None)
+        .into_inner()
+        .unwrap()
+        .remaining
 }
 
 fn wait(engine: &ManualEngine, time: Duration) {
@@ -62,7 +72,10 @@ fn a_commit_of_any_cost_frees_the_places_once() {
         assert_eq!(free(&engine, rule), 0);
         let actual = Actual::All(Cost::from_units(actual));
         let committed = engine.commit(id, actual, None).unwrap();
-        assert_eq!((committed.repeated, committed.decision.remaining), (false, 2));
+        assert_eq!(
+            (committed.repeated, committed.decision.remaining),
+            (false, 2)
+        );
         assert!(engine.commit(id, actual, None).unwrap().repeated);
         assert_eq!(free(&engine, rule), 2);
     }
@@ -88,7 +101,9 @@ fn a_holder_that_disappears_is_freed_after_the_timeout_unless_it_renews() {
     wait(&engine, secs(58));
     engine.renew(renewed, secs(5), None).unwrap();
     wait(&engine, secs(4));
-    engine.commit(renewed, Actual::All(Cost::ONE), None).unwrap();
+    engine
+        .commit(renewed, Actual::All(Cost::ONE), None)
+        .unwrap();
     assert!(unknown(engine.renew(renewed, secs(5), None)));
     assert_eq!((free(&engine, rule), engine.reservations().live), (3, 0));
 }
@@ -99,7 +114,11 @@ fn an_expired_reservation_is_released_before_the_timeout() {
     let engine = engine();
     let rule = prepare(&engine, "streams", STREAMS, 10);
     let terms = HoldTerms::default().ttl(secs(5));
-    engine.hold(&[charge(rule, 3)], terms, None).unwrap().id.unwrap();
+    engine
+        .hold(&[charge(rule, 3)], terms, None)
+        .unwrap()
+        .id
+        .unwrap();
     wait(&engine, secs(5));
     assert_eq!(free(&engine, rule), 0);
     engine.expire();
@@ -119,7 +138,13 @@ fn one_reservation_combines_a_place_with_other_rules() {
     let denied = engine.hold(&both(1), HoldTerms::default(), None).unwrap();
     assert_eq!((denied.id, denied.decision.rule), (None, 0), "no place");
     assert_eq!((free(&engine, streams), free(&engine, tokens)), (0, 30));
-    engine.commit(first, Actual::ByRule(&[(tokens, Cost::from_units(25))]), None).unwrap();
+    engine
+        .commit(
+            first,
+            Actual::ByRule(&[(tokens, Cost::from_units(25))]),
+            None,
+        )
+        .unwrap();
     assert_eq!((free(&engine, streams), free(&engine, tokens)), (1, 65));
 }
 
@@ -129,17 +154,33 @@ fn checks_and_charges_are_refused_and_change_nothing() {
     let rule = prepare(&engine, "streams", STREAMS, 10);
     let tokens = prepare(&engine, "tokens", "fixed-window 100/1d", 10);
     hold(&engine, &[charge(rule, 1)]).unwrap();
-    for charges in [&[charge(rule, 1)][..], &[charge(tokens, 1), charge(rule, 1)]] {
+    for charges in [
+        &[charge(rule, 1)][..],
+        &[charge(tokens, 1), charge(rule, 1)],
+    ] {
         for mode in [Mode::Check, Mode::Charge] {
-            let error = engine.decide(charges, mode, None).into_inner().unwrap_err().to_string();
+            let error = engine
+                .decide(charges, mode, None)
+                .into_inner()
+                .unwrap_err()
+                .to_string();
             let expected = "rule streams: `concurrent 3 timeout=60s` counts live reservations: \
                             reserve, instead of checking";
             assert_eq!(error, expected);
         }
     }
-    assert!(engine.check_hashed(rule, engine.hash(b"alice"), Cost::ONE).is_err());
+    assert!(
+        engine
+            .check_hashed(rule, engine.hash(b"alice"), Cost::ONE)
+            .is_err()
+    );
     assert!(!engine.admit_at_once(&charge(rule, 1)));
-    assert!(engine.refund(&charge(rule, 1), None, None).into_inner().is_err());
+    assert!(
+        engine
+            .refund(&charge(rule, 1), None, None)
+            .into_inner()
+            .is_err()
+    );
     assert_eq!((free(&engine, rule), free(&engine, tokens)), (2, 100));
 }
 
@@ -165,8 +206,12 @@ fn a_changed_rule_keeps_its_holders() {
     prepare(&engine, "streams", STREAMS, 20_000);
     hold(&engine, &[charge(rule, 1)]).unwrap();
     assert!(unknown(engine.renew(ids[1], secs(60), None)));
-    engine.commit(ids[1], Actual::All(Cost::from_units(9)), None).unwrap();
-    engine.commit(ids[2], Actual::All(Cost::ZERO), None).unwrap();
+    engine
+        .commit(ids[1], Actual::All(Cost::from_units(9)), None)
+        .unwrap();
+    engine
+        .commit(ids[2], Actual::All(Cost::ZERO), None)
+        .unwrap();
     assert_eq!(free(&engine, rule), 2);
 }
 
@@ -206,12 +251,21 @@ fn a_client_with_live_holders_is_never_evicted() {
     let own = prepare(&engine, "streams", "concurrent 1 timeout=60s", 1);
     let limit: Rule = "concurrent 1 timeout=60s".parse().unwrap();
     let store = Some("shared");
-    let shared = Preparation { name: "shared", rule: &limit, capacity: 1, store };
+    let shared = Preparation {
+        name: "shared",
+        rule: &limit,
+        capacity: 1,
+        store,
+    };
     let shared = engine.prepare_all(&[shared]).unwrap()[0];
     for rule in [own, shared] {
         let key = |nth: u32| nth.to_le_bytes();
         let try_hold = |nth| {
-            let charge = Charge { rule, key: &key(nth), cost: Cost::ONE };
+            let charge = Charge {
+                rule,
+                key: &key(nth),
+                cost: Cost::ONE,
+            };
             hold(&engine, &[charge])
         };
         let ids: Vec<_> = (0..3000).map(|nth| try_hold(nth).unwrap()).collect();
@@ -230,7 +284,11 @@ fn a_client_whose_holders_have_timed_out_is_evicted() {
     let rule = prepare(&engine, "streams", "concurrent 1 timeout=60s", 64);
     let hold_all = |from: u32| {
         for nth in from..from + 2000 {
-            let charge = Charge { rule, key: &nth.to_le_bytes(), cost: Cost::ONE };
+            let charge = Charge {
+                rule,
+                key: &nth.to_le_bytes(),
+                cost: Cost::ONE,
+            };
             hold(&engine, &[charge]).unwrap();
         }
     };
@@ -248,9 +306,18 @@ fn a_client_whose_holders_have_timed_out_is_evicted() {
 #[test]
 fn no_instant_sees_more_holders_than_the_bound() {
     const BOUND: u64 = 4;
-    let rounds = if std::env::var_os("EARRRL_LONG").is_some() { 100_000 } else { 3_000 };
+    let rounds = if std::env::var_os("EARRRL_LONG").is_some() {
+        100_000
+    } else {
+        3_000
+    };
     let engine = MemoryEngine::new(4).unwrap();
-    let rule = prepare(&engine, "streams", &std::format!("concurrent {BOUND} timeout=60s"), 4);
+    let rule = prepare(
+        &engine,
+        "streams",
+        &std::format!("concurrent {BOUND} timeout=60s"),
+        4,
+    );
     let tokens = prepare(&engine, "tokens", "gcra 1000000000/s burst=1000000000", 4);
     let (live, granted): ([AtomicU64; 16], _) = (Default::default(), AtomicU64::new(0));
     let start = Barrier::new(8);
@@ -264,9 +331,22 @@ fn no_instant_sees_more_holders_than_the_bound() {
                     let key = &[client as u8][..];
                     let cost = Cost::from_units(1 + round % 2);
                     let place = Charge { rule, key, cost };
-                    let both = [place, Charge { rule: tokens, key, cost: Cost::ONE }];
-                    let charges = if round % 3 == 0 { &both[..] } else { &both[..1] };
-                    let Some(id) = hold(engine, charges) else { continue };
+                    let both = [
+                        place,
+                        Charge {
+                            rule: tokens,
+                            key,
+                            cost: Cost::ONE,
+                        },
+                    ];
+                    let charges = if round % 3 == 0 {
+                        &both[..]
+                    } else {
+                        &both[..1]
+                    };
+                    let Some(id) = hold(engine, charges) else {
+                        continue;
+                    };
                     let taken = 1 + round % 2;
                     let before = live[client].fetch_add(taken, SeqCst);
                     assert!(before + taken <= BOUND, "{before} and {taken}");
@@ -276,13 +356,18 @@ fn no_instant_sees_more_holders_than_the_bound() {
                     }
                     thread::yield_now();
                     live[client].fetch_sub(taken, SeqCst);
-                    engine.commit(id, Actual::All(Cost::from_units(round)), None).unwrap();
+                    engine
+                        .commit(id, Actual::All(Cost::from_units(round)), None)
+                        .unwrap();
                 }
             });
         }
     });
     assert!(granted.into_inner() > rounds);
-    assert_eq!((engine.usage(rule), engine.reservations().live), (Some((0, 0)), 0));
+    assert_eq!(
+        (engine.usage(rule), engine.reservations().live),
+        (Some((0, 0)), 0)
+    );
 }
 
 /// Some holders disappear, others renew, and the clock moves on under all threads. A holder counts from
@@ -290,9 +375,18 @@ fn no_instant_sees_more_holders_than_the_bound() {
 #[test]
 fn no_instant_sees_more_holders_than_the_bound_while_they_time_out() {
     const BOUND: usize = 4;
-    let rounds = if std::env::var_os("EARRRL_LONG").is_some() { 100_000 } else { 3_000 };
+    let rounds = if std::env::var_os("EARRRL_LONG").is_some() {
+        100_000
+    } else {
+        3_000
+    };
     let (engine, timeout) = (engine(), secs(60));
-    let rule = prepare(&engine, "streams", &std::format!("concurrent {BOUND} timeout=60s"), 10);
+    let rule = prepare(
+        &engine,
+        "streams",
+        &std::format!("concurrent {BOUND} timeout=60s"),
+        10,
+    );
     let (live, start) = (Mutex::new(HashMap::new()), Barrier::new(8));
     let granted = AtomicU64::new(0);
     let work = |worker: usize| {
@@ -302,7 +396,9 @@ fn no_instant_sees_more_holders_than_the_bound_while_they_time_out() {
                 wait(&engine, secs(3));
             }
             let before = engine.clock.now();
-            let Some(id) = hold(&engine, &[charge(rule, 1)]) else { continue };
+            let Some(id) = hold(&engine, &[charge(rule, 1)]) else {
+                continue;
+            };
             granted.fetch_add(1, SeqCst);
             let count = {
                 let mut live = live.lock().unwrap();
@@ -339,12 +435,19 @@ fn no_instant_sees_more_holders_than_the_bound_while_they_time_out() {
     assert!(granted.into_inner() > rounds as u64 / 2);
     wait(&engine, timeout);
     engine.expire();
-    assert_eq!((free(&engine, rule), engine.reservations().live), (BOUND as u64, 0));
+    assert_eq!(
+        (free(&engine, rule), engine.reservations().live),
+        (BOUND as u64, 0)
+    );
 }
 
 #[test]
 fn millions_of_reservations_leave_memory_unchanged() {
-    let rounds = if std::env::var_os("EARRRL_LONG").is_some() { 10_000_000 } else { 100_000 };
+    let rounds = if std::env::var_os("EARRRL_LONG").is_some() {
+        10_000_000
+    } else {
+        100_000
+    };
     let engine = engine();
     let rule = prepare(&engine, "streams", STREAMS, 100);
     engine.set_max_reservations(1000);
@@ -355,7 +458,14 @@ fn millions_of_reservations_leave_memory_unchanged() {
             wait(&engine, Duration::from_millis(1));
         }
         let key = [(round % 50) as u8];
-        live.extend(hold(&engine, &[Charge { rule, key: &key, cost: Cost::ONE }]));
+        live.extend(hold(
+            &engine,
+            &[Charge {
+                rule,
+                key: &key,
+                cost: Cost::ONE,
+            }],
+        ));
         if live.len() > 100 {
             let id = live.pop_front().unwrap();
             match round % 10 {
@@ -371,7 +481,10 @@ fn millions_of_reservations_leave_memory_unchanged() {
         }
     }
     let bytes = engine.reservations().bytes + before;
-    assert!(bytes <= early + early / 10, "{early} bytes after a tenth, {bytes} at the end");
+    assert!(
+        bytes <= early + early / 10,
+        "{early} bytes after a tenth, {bytes} at the end"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -452,12 +565,30 @@ proptest! {
 #[test]
 fn the_rule_names_what_is_wrong() {
     for (text, expected) in [
-        ("concurrent", "column 11: expected a number of places such as 10"),
-        ("concurrent 10", "column 14: expected timeout=60s, as in `concurrent 10 timeout=60s`"),
-        ("concurrent 0 timeout=60s", "column 12: places: 0 is not from 1 to 100000"),
-        ("concurrent 1.5 timeout=60s", "column 12: `1.5` is not a number of places such as 10"),
-        ("concurrent 1 timeout=2d", "column 22: timeout: 172800s is not from 1ms to 24h"),
-        ("concurrent 1 timeout=60s strict", "column 26: unexpected `strict`; known here: timeout"),
+        (
+            "concurrent",
+            "column 11: expected a number of places such as 10",
+        ),
+        (
+            "concurrent 10",
+            "column 14: expected timeout=60s, as in `concurrent 10 timeout=60s`",
+        ),
+        (
+            "concurrent 0 timeout=60s",
+            "column 12: places: 0 is not from 1 to 100000",
+        ),
+        (
+            "concurrent 1.5 timeout=60s",
+            "column 12: `1.5` is not a number of places such as 10",
+        ),
+        (
+            "concurrent 1 timeout=2d",
+            "column 22: timeout: 172800s is not from 1ms to 24h",
+        ),
+        (
+            "concurrent 1 timeout=60s strict",
+            "column 26: unexpected `strict`; known here: timeout",
+        ),
     ] {
         assert_eq!(text.parse::<Rule>().unwrap_err().to_string(), expected);
     }

@@ -158,14 +158,22 @@ impl<C: Clock> MemoryEngine<C> {
         });
         if !decision.allowed {
             held.iter().for_each(|part| self.keep(part));
-            return Ok(Holding::new(decision, None, held.iter().map(|_| Cost::ZERO)));
+            return Ok(Holding::new(
+                decision,
+                None,
+                held.iter().map(|_| Cost::ZERO),
+            ));
         }
         for (nth, part) in held.iter_mut().enumerate() {
             part.is_stored = parts[nth].has_stored(&decision, nth);
         }
         let ttl = live_for(parts.iter().map(|part| part.rule), terms.ttl);
         let id = self.holds.insert(permit, held, now, ttl);
-        Ok(Holding::new(decision, Some(id), parts.iter().map(|part| part.cost)))
+        Ok(Holding::new(
+            decision,
+            Some(id),
+            parts.iter().map(|part| part.cost),
+        ))
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
@@ -187,10 +195,16 @@ impl<C: Clock> MemoryEngine<C> {
         self.holds.commit(id, now, |parts, repeated| {
             if !repeated {
                 accept(parts, &actual)?;
-                parts.iter().for_each(|part| self.correct(&rules, part, &actual, now));
+                parts
+                    .iter()
+                    .for_each(|part| self.correct(&rules, part, &actual, now));
             }
             let decision = standing(&rules, parts, now)?;
-            Ok(Committed::new(decision, parts.iter().map(|part| part.rule), repeated))
+            Ok(Committed::new(
+                decision,
+                parts.iter().map(|part| part.rule),
+                repeated,
+            ))
         })
     }
 
@@ -250,8 +264,19 @@ impl<C: Clock> MemoryEngine<C> {
     fn held_part(&self, rule: RuleId, version: u32, part: &Part<'_>, now: Nanos) -> HeldPart {
         let (key, is_bucket) = (part.key, part.rule.limit().is_bucket());
         let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(rule, key));
-        let held = Held { at: now, cost: part.cost, full_at: now };
-        HeldPart { rule, version, key, held, in_bucket, is_stored: false }
+        let held = Held {
+            at: now,
+            cost: part.cost,
+            full_at: now,
+        };
+        HeldPart {
+            rule,
+            version,
+            key,
+            held,
+            in_bucket,
+            is_stored: false,
+        }
     }
 
     /// Corrects one rule's charge. The actual cost is at most the rule's `max_cost`: the work is
@@ -259,18 +284,36 @@ impl<C: Clock> MemoryEngine<C> {
     fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>, now: Nanos) {
         let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
         let corrected = known.and_then(|known| {
-            let actual = actual.under(part.rule, part.held.cost).min(known.rule.max_cost());
+            let actual = actual
+                .under(part.rule, part.held.cost)
+                .min(known.rule.max_cost());
             let (held, actual) = present(known, part, actual, now)?;
             Some((known, held, actual))
         });
-        let Some((known, held, actual)) = corrected else { return self.keep(part) };
-        let HeldPart { rule, key, in_bucket, .. } = *part;
+        let Some((known, held, actual)) = corrected else {
+            return self.keep(part);
+        };
+        let HeldPart {
+            rule,
+            key,
+            in_bucket,
+            ..
+        } = *part;
         let given_back = |held: &Held| known.rule.limit().given_back(now, held, actual);
         // Before the commit: a newer reservation that is committed meanwhile must know of it.
-        let held = self.holds.buckets.correct((rule, key), in_bucket, held, given_back);
+        let held = self
+            .holds
+            .buckets
+            .correct((rule, key), in_bucket, held, given_back);
         known.settle(key, now);
         let (rule, clients) = (&known.rule, &*known.clients);
-        Part { rule, clients, key, cost: actual }.commit(now, &held, actual);
+        Part {
+            rule,
+            clients,
+            key,
+            cost: actual,
+        }
+        .commit(now, &held, actual);
     }
 
     fn keep(&self, part: &HeldPart) {
@@ -284,29 +327,48 @@ fn present(known: &Prepared, part: &HeldPart, actual: Cost, now: Nanos) -> Optio
     if part.version == known.version {
         return Some((part.held, actual));
     }
-    let limits = known.limits_since(part.version).filter(|_| part.version >= known.algorithm_since);
+    let limits = known
+        .limits_since(part.version)
+        .filter(|_| part.version >= known.algorithm_since);
     let Some(limits) = limits else {
         // The estimate went with the states of the old algorithm; only the excess is charged.
         let is_more = actual > part.held.cost && !known.rule.limit().is_concurrent();
-        return is_more.then_some((Held { at: now, full_at: now, ..part.held }, actual));
+        return is_more.then_some((
+            Held {
+                at: now,
+                full_at: now,
+                ..part.held
+            },
+            actual,
+        ));
     };
     Some(part.held.after(limits, known.rule.limit(), now, actual))
 }
 
 /// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.
 fn live_for<'r>(rules: impl Iterator<Item = &'r Rule>, ttl: Duration) -> Duration {
-    rules.filter_map(|rule| rule.limit().hold_timeout()).fold(ttl, Duration::min)
+    rules
+        .filter_map(|rule| rule.limit().hold_timeout())
+        .fold(ttl, Duration::min)
 }
 
 /// Moves the places that a live reservation has under one rule of concurrent to `now`. Returns false
 /// if they are gone, because the client was reset or the rule was changed.
 fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
     let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
-    let Some(known) = known.filter(|known| known.rule.limit().is_concurrent()) else { return true };
+    let Some(known) = known.filter(|known| known.rule.limit().is_concurrent()) else {
+        return true;
+    };
     known.settle(part.key, now);
     let (rule, clients, key) = (&known.rule, &*known.clients, part.key);
     let is_renewed = part.version >= known.algorithm_since
-        && Part { rule, clients, key, cost: part.held.cost }.renew(now, &part.held);
+        && Part {
+            rule,
+            clients,
+            key,
+            cost: part.held.cost,
+        }
+        .renew(now, &part.held);
     if is_renewed {
         part.held.at = now;
     }
@@ -319,15 +381,22 @@ fn standing(rules: &RuleBlocks, parts: &[HeldPart], now: Nanos) -> Result<Decisi
     for HeldPart { rule, key, .. } in parts {
         let (known, part) = known_part(rules, *rule, *key, Cost::ZERO)?;
         known.settle(*key, now);
-        standing.push(Part { cost: Cost::ONE, ..part });
+        standing.push(Part {
+            cost: Cost::ONE,
+            ..part
+        });
     }
     Ok(atomic::decide(&mut standing, Mode::Peek, &|| now))
 }
 
 /// Returns an error if a rule with an actual cost is not part of the reservation.
 fn accept(parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
-    let Actual::ByRule(costs) = actual else { return Ok(()) };
-    let missing = costs.iter().find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
+    let Actual::ByRule(costs) = actual else {
+        return Ok(());
+    };
+    let missing = costs
+        .iter()
+        .find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
     missing.map_or(Ok(()), |(rule, _)| Err(EngineError::UnknownRule(*rule)))
 }
 

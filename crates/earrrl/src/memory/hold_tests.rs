@@ -29,15 +29,26 @@ const fn secs(secs: u64) -> Duration {
 }
 
 fn charge(rule: RuleId, cost: u64) -> Charge<'static> {
-    Charge { rule, key: b"alice", cost: units(cost) }
+    Charge {
+        rule,
+        key: b"alice",
+        cost: units(cost),
+    }
 }
 
 fn remaining(engine: &MemoryEngine<ManualClock>, rule: RuleId) -> u64 {
-    engine.run(&[charge(rule, 1)], Mode::Peek, None).unwrap().remaining
+    engine
+        .run(&[charge(rule, 1)], Mode::Peek, None)
+        .unwrap()
+        .remaining
 }
 
 fn hold(engine: &MemoryEngine<ManualClock>, charges: &[Charge<'_>]) -> HoldId {
-    engine.hold(charges, HoldTerms::default(), None).unwrap().id.expect("the hold is allowed")
+    engine
+        .hold(charges, HoldTerms::default(), None)
+        .unwrap()
+        .id
+        .expect("the hold is allowed")
 }
 
 fn wait(engine: &MemoryEngine<ManualClock>, time: u64) {
@@ -69,8 +80,16 @@ fn a_rule_that_is_prepared_again_keeps_all_live_holders() {
     let held = |rule: RuleId| {
         let holds = |client: &u32| {
             let key = client.to_string();
-            let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
-            engine.hold(&[charge], HoldTerms::default(), None).unwrap().id.is_some()
+            let charge = Charge {
+                rule,
+                key: key.as_bytes(),
+                cost: Cost::ONE,
+            };
+            engine
+                .hold(&[charge], HoldTerms::default(), None)
+                .unwrap()
+                .id
+                .is_some()
         };
         (0..40).filter(holds).count()
     };
@@ -86,7 +105,10 @@ fn ids_that_were_never_given_are_unknown() {
     let id = hold(&engine, &[charge(rule, 60)]);
     for bits in [0, id.bits() + 1, id.bits() ^ 1 << 127, u128::MAX] {
         let error = engine.commit(HoldId::from_bits(bits), Actual::All(Cost::ZERO), None);
-        assert_eq!(error, Err(EngineError::UnknownReservation(HoldId::from_bits(bits))));
+        assert_eq!(
+            error,
+            Err(EngineError::UnknownReservation(HoldId::from_bits(bits)))
+        );
     }
     assert_eq!(remaining(&engine, rule), 40);
 }
@@ -96,18 +118,26 @@ fn an_expired_reservation_keeps_its_estimate_or_releases_it() {
     for (on_expiry, left) in [(OnExpiry::Keep, 40), (OnExpiry::Release, 100)] {
         let engine = engine();
         let rule: Rule = "fixed-window 100/1d".parse().unwrap();
-        let rule = engine.prepare_with("tokens", &rule.with_on_expiry(on_expiry), 10).unwrap();
+        let rule = engine
+            .prepare_with("tokens", &rule.with_on_expiry(on_expiry), 10)
+            .unwrap();
         let id = hold(&engine, &[charge(rule, 60)]);
         wait(&engine, 299);
         engine.expire();
-        assert_eq!((remaining(&engine, rule), engine.reservations().live), (40, 1));
+        assert_eq!(
+            (remaining(&engine, rule), engine.reservations().live),
+            (40, 1)
+        );
         engine.renew(id, secs(10), None).unwrap();
         wait(&engine, 9);
         engine.expire();
         assert_eq!(engine.reservations().live, 1);
         wait(&engine, 1);
         engine.expire();
-        assert_eq!((remaining(&engine, rule), engine.reservations().live), (left, 0));
+        assert_eq!(
+            (remaining(&engine, rule), engine.reservations().live),
+            (left, 0)
+        );
         let late = engine.commit(id, Actual::All(Cost::ZERO), None);
         assert_eq!(late, Err(EngineError::UnknownReservation(id)));
         assert_eq!(remaining(&engine, rule), left);
@@ -124,11 +154,19 @@ fn several_rules_reserve_all_or_nothing_and_commit_an_amount_each() {
     let denied = engine.hold(&both, HoldTerms::default(), None).unwrap();
     assert_eq!((denied.id, denied.decision.rule), (None, 0));
     assert_eq!(denied.granted(), [Cost::ZERO; 2]);
-    assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (40, 2));
+    assert_eq!(
+        (remaining(&engine, tokens), remaining(&engine, requests)),
+        (40, 2)
+    );
     let costs = [(tokens, units(10)), (RuleId(9), units(1))];
     assert!(engine.commit(id, Actual::ByRule(&costs), None).is_err());
-    engine.commit(id, Actual::ByRule(&costs[..1]), None).unwrap();
-    assert_eq!((remaining(&engine, tokens), remaining(&engine, requests)), (90, 2));
+    engine
+        .commit(id, Actual::ByRule(&costs[..1]), None)
+        .unwrap();
+    assert_eq!(
+        (remaining(&engine, tokens), remaining(&engine, requests)),
+        (90, 2)
+    );
     assert_eq!(engine.reservations().live, 0);
 }
 
@@ -140,23 +178,34 @@ fn at_most_grants_what_is_left() {
     let ask = |cost| engine.hold(&[charge(rule, cost)], terms, None).unwrap();
     assert_eq!(ask(70).granted(), [units(70)]);
     let rest = ask(70);
-    assert_eq!((rest.granted(), rest.decision.remaining), (&[units(30)][..], 0));
+    assert_eq!(
+        (rest.granted(), rest.decision.remaining),
+        (&[units(30)][..], 0)
+    );
     let nothing = ask(70);
     assert_eq!((nothing.id, nothing.granted()), (None, &[Cost::ZERO][..]));
-    engine.commit(rest.id.unwrap(), Actual::All(units(20)), None).unwrap();
+    engine
+        .commit(rest.id.unwrap(), Actual::All(units(20)), None)
+        .unwrap();
     assert_eq!(ask(70).granted(), [units(10)]);
 }
 
 /// Under a strict rule, a denied reservation counts its estimate, as a check does.
 #[test]
 fn at_most_counts_the_estimate_where_nothing_is_left() {
-    for (text, counted) in [("fixed-window 100/1d strict", 150), ("fixed-window 100/1d", 100)] {
+    for (text, counted) in [
+        ("fixed-window 100/1d strict", 150),
+        ("fixed-window 100/1d", 100),
+    ] {
         let engine = engine();
         let rule = prepare(&engine, "tokens", text);
         hold(&engine, &[charge(rule, 100)]);
         let denied = engine.hold(&[charge(rule, 50)], HoldTerms::default().at_most(), None);
         assert_eq!(denied.unwrap().id, None);
-        let peek = engine.decide(&[charge(rule, 1)], Mode::Peek, None).into_inner().unwrap();
+        let peek = engine
+            .decide(&[charge(rule, 1)], Mode::Peek, None)
+            .into_inner()
+            .unwrap();
         let units = peek.rate.map(|rate| (rate * 86_400.0).round());
         assert_eq!(units, Some(f64::from(counted)), "{text}");
     }
@@ -170,10 +219,17 @@ fn at_most_grants_all_where_nothing_is_enforced() {
         let rule: Rule = "fixed-window 100/1d".parse().unwrap();
         let rule = rule.with_action(action).unwrap();
         let rule = engine.prepare_with("tokens", &rule, 1000).unwrap();
-        let ask =
-            || engine.hold(&[charge(rule, 90)], HoldTerms::default().at_most(), None).unwrap();
+        let ask = || {
+            engine
+                .hold(&[charge(rule, 90)], HoldTerms::default().at_most(), None)
+                .unwrap()
+        };
         let granted = [ask(), ask(), ask()].map(|holding| holding.granted()[0]);
-        let shown = if action == Action::ShadowBan { [90, 10, 90] } else { [90; 3] };
+        let shown = if action == Action::ShadowBan {
+            [90, 10, 90]
+        } else {
+            [90; 3]
+        };
         assert_eq!(granted, shown.map(units), "{action:?}");
     }
 }
@@ -183,14 +239,22 @@ fn at_most_grants_all_where_nothing_is_enforced() {
 fn a_commit_above_max_cost_is_charged_as_max_cost() {
     let engine = engine();
     let cheap: Rule = "fixed-window 100/1d".parse().unwrap();
-    let cheap = cheap.with_max_cost(units(50)).unwrap().with_on_expiry(OnExpiry::Release);
+    let cheap = cheap
+        .with_max_cost(units(50))
+        .unwrap()
+        .with_on_expiry(OnExpiry::Release);
     let cheap = engine.prepare_with("cheap", &cheap, 1000).unwrap();
     let other = prepare(&engine, "other", "fixed-window 100/1d");
     let id = hold(&engine, &[charge(cheap, 10), charge(other, 10)]);
     engine.commit(id, Actual::All(units(70)), None).unwrap();
-    assert_eq!((remaining(&engine, cheap), remaining(&engine, other)), (50, 30));
+    assert_eq!(
+        (remaining(&engine, cheap), remaining(&engine, other)),
+        (50, 30)
+    );
     let id = hold(&engine, &[charge(cheap, 10)]);
-    engine.commit(id, Actual::ByRule(&[(cheap, units(60))]), None).unwrap();
+    engine
+        .commit(id, Actual::ByRule(&[(cheap, units(60))]), None)
+        .unwrap();
     assert_eq!(remaining(&engine, cheap), 0);
 }
 
@@ -202,7 +266,8 @@ fn a_forgotten_reservation_is_known_as_issued() {
     let unknown = HoldId::from_bits(0);
     assert!(!engine.has_issued(unknown));
     let ids: Vec<_> = (0..20).map(|_| hold(&engine, &[charge(rule, 1)])).collect();
-    ids.iter().for_each(|id| drop(engine.commit(*id, Actual::All(units(1)), None)));
+    ids.iter()
+        .for_each(|id| drop(engine.commit(*id, Actual::All(units(1)), None)));
     wait(&engine, 86_400);
     for _ in 0..20 {
         hold(&engine, &[charge(rule, 1)]);
@@ -211,7 +276,10 @@ fn a_forgotten_reservation_is_known_as_issued() {
         assert!(engine.commit(id, Actual::All(units(1)), None).is_err());
         assert!(engine.has_issued(id));
         for bit in 0..128 {
-            assert!(!engine.has_issued(HoldId::from_bits(id.bits() ^ 1 << bit)), "{bit}");
+            assert!(
+                !engine.has_issued(HoldId::from_bits(id.bits() ^ 1 << bit)),
+                "{bit}"
+            );
         }
     }
     assert!(!engine.has_issued(unknown));
@@ -222,13 +290,26 @@ fn a_forgotten_reservation_is_known_as_issued() {
 fn reservations_that_have_ended_leave_memory_unchanged() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "token-bucket 700000 refill=1/d");
-    let count = if std::env::var_os("EARRRL_LONG").is_some() { 10_000_000 } else { 30_000_u64 };
+    let count = if std::env::var_os("EARRRL_LONG").is_some() {
+        10_000_000
+    } else {
+        30_000_u64
+    };
     let mut bytes = 0;
     for nth in 0..count {
         let key = &(nth % 64).to_le_bytes();
-        let id = hold(&engine, &[Charge { rule, key, cost: units(2) }]);
+        let id = hold(
+            &engine,
+            &[Charge {
+                rule,
+                key,
+                cost: units(2),
+            }],
+        );
         if nth % 3 > 0 {
-            engine.commit(id, Actual::All(units(nth % 3)), None).unwrap();
+            engine
+                .commit(id, Actual::All(units(nth % 3)), None)
+                .unwrap();
         }
         wait(&engine, 1);
         if nth == 10_000 {
@@ -246,7 +327,9 @@ fn the_number_of_reservations_is_bounded() {
     engine.set_max_reservations(2);
     let id = hold(&engine, &[charge(rule, 1)]);
     hold(&engine, &[charge(rule, 1)]);
-    let full = engine.hold(&[charge(rule, 1)], HoldTerms::default(), None).unwrap_err();
+    let full = engine
+        .hold(&[charge(rule, 1)], HoldTerms::default(), None)
+        .unwrap_err();
     assert_eq!(full, EngineError::Reservations { most: 2 });
     assert!(full.to_string().contains("max_reservations"));
     assert_eq!(remaining(&engine, rule), 98);
@@ -261,22 +344,33 @@ fn many_reservations_leave_memory_as_it_was() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "gcra 1000000/s burst=1000000000");
     engine.set_max_reservations(1000);
-    let live: Vec<_> = (0..1000).map(|_| hold(&engine, &[charge(rule, 1)])).collect();
+    let live: Vec<_> = (0..1000)
+        .map(|_| hold(&engine, &[charge(rule, 1)]))
+        .collect();
     let full = engine.reservations().bytes;
     println!("{} bytes per live reservation", full / 1000);
-    live.into_iter().for_each(|id| drop(engine.commit(id, Actual::All(units(1)), None)));
+    live.into_iter()
+        .for_each(|id| drop(engine.commit(id, Actual::All(units(1)), None)));
     for _ in 0..100_000 {
         let id = hold(&engine, &[charge(rule, 1)]);
         engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
     }
-    assert!(engine.reservations().bytes <= 2 * full, "{} {full}", engine.reservations().bytes);
+    assert!(
+        engine.reservations().bytes <= 2 * full,
+        "{} {full}",
+        engine.reservations().bytes
+    );
 }
 
 /// Threads whose actual cost is at most their estimate are never admitted above the limit, and the
 /// quota that is left is what they did not use.
 #[test]
 fn concurrent_streams_stay_within_the_limit() {
-    for rule in ["fixed-window 1000/1d", "token-bucket 1000 refill=1/d", "sliding-log 1000/1d"] {
+    for rule in [
+        "fixed-window 1000/1d",
+        "token-bucket 1000 refill=1/d",
+        "sliding-log 1000/1d",
+    ] {
         let engine = engine();
         let rule = prepare(&engine, "tokens", rule);
         let (start, engine) = (&Barrier::new(4), &engine);
@@ -286,7 +380,9 @@ fn concurrent_streams_stay_within_the_limit() {
             for nth in 0..200 {
                 let (estimate, actual) = (7 + nth % 5, (seed + nth) % 7);
                 let holding = engine.hold(&[charge(rule, estimate)], HoldTerms::default(), None);
-                let Some(id) = holding.unwrap().id else { continue };
+                let Some(id) = holding.unwrap().id else {
+                    continue;
+                };
                 engine.commit(id, Actual::All(units(actual)), None).unwrap();
                 spent += actual;
             }
@@ -294,8 +390,13 @@ fn concurrent_streams_stay_within_the_limit() {
         };
         let spent: u64 = thread::scope(|scope| {
             let spend = &spend;
-            let threads: Vec<_> = (0..4).map(|seed| scope.spawn(move || spend(seed))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            let threads: Vec<_> = (0..4)
+                .map(|seed| scope.spawn(move || spend(seed)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
         assert!((900..=1000).contains(&spent), "{spent}");
         assert_eq!(remaining(engine, rule), 1000 - spent);
@@ -311,19 +412,30 @@ fn the_debt_of_concurrent_streams_is_paid_first() {
         let (start, engine) = (&Barrier::new(4), &engine);
         let spend = || {
             let ids = (0..50).filter_map(|_| {
-                engine.hold(&[charge(rule, 10)], HoldTerms::default(), None).unwrap().id
+                engine
+                    .hold(&[charge(rule, 10)], HoldTerms::default(), None)
+                    .unwrap()
+                    .id
             });
             let ids: Vec<_> = ids.collect();
             start.wait();
-            ids.iter().for_each(|id| drop(engine.commit(*id, Actual::All(units(25)), None)));
+            ids.iter()
+                .for_each(|id| drop(engine.commit(*id, Actual::All(units(25)), None)));
             ids.len()
         };
         let admitted: usize = thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(spend)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
         });
         assert_eq!(admitted, 100);
-        let ask = || engine.hold(&[charge(rule, 1)], HoldTerms::default(), None).unwrap();
+        let ask = || {
+            engine
+                .hold(&[charge(rule, 1)], HoldTerms::default(), None)
+                .unwrap()
+        };
         assert_eq!(ask().decision.retry_after.duration(), Some(secs(1501)));
         wait(engine, 1500);
         assert_eq!(ask().id, None);
@@ -336,7 +448,10 @@ fn the_debt_of_concurrent_streams_is_paid_first() {
 fn a_change_of_the_algorithm_drops_the_estimates() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
-    let (below, above) = (hold(&engine, &[charge(rule, 30)]), hold(&engine, &[charge(rule, 30)]));
+    let (below, above) = (
+        hold(&engine, &[charge(rule, 30)]),
+        hold(&engine, &[charge(rule, 30)]),
+    );
     prepare(&engine, "tokens", "sliding-log 100/1d");
     engine.commit(below, Actual::All(units(5)), None).unwrap();
     assert_eq!(remaining(&engine, rule), 100);
@@ -349,13 +464,20 @@ fn a_change_of_the_algorithm_drops_the_estimates() {
 fn a_denied_reservation_leaves_nothing_in_a_bucket() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
-    let (first, second) = (hold(&engine, &[charge(rule, 34)]), hold(&engine, &[charge(rule, 24)]));
-    let denied = engine.hold(&[charge(rule, 43)], HoldTerms::default(), None).unwrap();
+    let (first, second) = (
+        hold(&engine, &[charge(rule, 34)]),
+        hold(&engine, &[charge(rule, 24)]),
+    );
+    let denied = engine
+        .hold(&[charge(rule, 43)], HoldTerms::default(), None)
+        .unwrap();
     assert_eq!(denied.id, None);
     engine.commit(first, Actual::All(Cost::ZERO), None).unwrap();
     wait(&engine, 1);
     engine.run(&[charge(rule, 1)], Mode::Charge, None).unwrap();
-    engine.commit(second, Actual::All(Cost::ZERO), None).unwrap();
+    engine
+        .commit(second, Actual::All(Cost::ZERO), None)
+        .unwrap();
     assert_eq!(remaining(&engine, rule), 99);
 }
 
@@ -460,7 +582,12 @@ fn a_delayed_reservation_gives_back() {
     let rule = engine.prepare_with("tokens", &delayed, 1000).unwrap();
     hold(&engine, &[charge(rule, 2)]);
     let id = hold(&engine, &[charge(rule, 2)]);
-    let reset_after = || engine.run(&[charge(rule, 1)], Mode::Peek, None).unwrap().reset_after;
+    let reset_after = || {
+        engine
+            .run(&[charge(rule, 1)], Mode::Peek, None)
+            .unwrap()
+            .reset_after
+    };
     assert_eq!(reset_after(), secs(4));
     engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
     assert_eq!(reset_after(), secs(2));
@@ -471,10 +598,24 @@ fn denied_reservations_take_no_memory() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "gcra 1/s burst=1");
     for nth in 0..10_000_u64 {
-        let charge = Charge { rule, key: &nth.to_le_bytes(), cost: units(2) };
-        assert_eq!(engine.hold(&[charge], HoldTerms::default(), None).unwrap().id, None);
+        let charge = Charge {
+            rule,
+            key: &nth.to_le_bytes(),
+            cost: units(2),
+        };
+        assert_eq!(
+            engine
+                .hold(&[charge], HoldTerms::default(), None)
+                .unwrap()
+                .id,
+            None
+        );
     }
-    assert!(engine.reservations().bytes < 100_000, "{:?}", engine.reservations());
+    assert!(
+        engine.reservations().bytes < 100_000,
+        "{:?}",
+        engine.reservations()
+    );
 }
 
 /// A commit gives back what the state still has of the estimate. Under the old version, that was forgotten
@@ -487,24 +628,51 @@ fn a_commit_after_a_change_gives_back_what_is_left() {
         ("sliding-window 10/1m", "sliding-window 10/1h", 10, 10, 0),
         ("sliding-log 10/1m", "sliding-log 10/1h", 10, 10, 0),
         ("exponential 10/1m", "exponential 10/1d", 10, 10, 0),
-        ("token-bucket 100 refill=100/s", "token-bucket 100 refill=1/h", 100, 100, 0),
+        (
+            "token-bucket 100 refill=100/s",
+            "token-bucket 100 refill=1/h",
+            100,
+            100,
+            0,
+        ),
         ("fixed-window 10/1d", "fixed-window 10/2d", 7, 3, 7),
         ("sliding-counter 10/1d", "sliding-counter 10/2d", 7, 3, 7),
         ("sliding-window 10/1d", "sliding-window 10/2d", 7, 3, 7),
         ("sliding-log 10/1d", "sliding-log 10/2d", 7, 3, 7),
-        ("token-bucket 100 refill=1/h", "token-bucket 100 refill=2/h", 60, 40, 60),
-        ("token-bucket 100 refill=1/h", "token-bucket 200 refill=1/h", 60, 40, 60),
+        (
+            "token-bucket 100 refill=1/h",
+            "token-bucket 100 refill=2/h",
+            60,
+            40,
+            60,
+        ),
+        (
+            "token-bucket 100 refill=1/h",
+            "token-bucket 200 refill=1/h",
+            60,
+            40,
+            60,
+        ),
     ] {
         let engine = engine();
         let rule = prepare(&engine, "tokens", old);
         let terms = HoldTerms::default().ttl(secs(3600));
-        let id = engine.hold(&[charge(rule, estimate)], terms, None).unwrap().id.unwrap();
+        let id = engine
+            .hold(&[charge(rule, estimate)], terms, None)
+            .unwrap()
+            .id
+            .unwrap();
         wait(&engine, 1500);
         prepare(&engine, "tokens", new);
-        engine.run(&[charge(rule, spent)], Mode::Charge, None).unwrap();
+        engine
+            .run(&[charge(rule, spent)], Mode::Charge, None)
+            .unwrap();
         engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
         let left = remaining(&engine, rule);
-        assert!((expected..=expected + 1).contains(&left), "{old}, {new}: {left}");
+        assert!(
+            (expected..=expected + 1).contains(&left),
+            "{old}, {new}: {left}"
+        );
     }
 }
 
@@ -512,8 +680,16 @@ fn a_commit_after_a_change_gives_back_what_is_left() {
 #[test]
 fn a_commit_after_a_change_of_the_half_life_gives_back_its_part_of_the_rate() {
     for (old, new, tolerance) in [
-        ("recent-average 10/s half-life=1s leaky", "recent-average 1/h half-life=1d leaky", 1e-6),
-        ("recent-average 1/s half-life=1h leaky", "recent-average 1/s half-life=2h leaky", 1e-6),
+        (
+            "recent-average 10/s half-life=1s leaky",
+            "recent-average 1/h half-life=1d leaky",
+            1e-6,
+        ),
+        (
+            "recent-average 1/s half-life=1h leaky",
+            "recent-average 1/s half-life=2h leaky",
+            1e-6,
+        ),
         ("exponential 1000/1h", "exponential 2000/2h", 0.02), // corrected approximately
     ] {
         let rate = |commits: bool| {
@@ -527,10 +703,17 @@ fn a_commit_after_a_change_of_the_half_life_gives_back_its_part_of_the_rate() {
             if let Some(id) = id {
                 engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
             }
-            engine.run(&[charge(rule, 1)], Mode::Peek, None).unwrap().rate.unwrap()
+            engine
+                .run(&[charge(rule, 1)], Mode::Peek, None)
+                .unwrap()
+                .rate
+                .unwrap()
         };
         let (with, without) = (rate(true), rate(false));
-        assert!((with - without).abs() <= tolerance * without + 1e-12, "{old}: {with} {without}");
+        assert!(
+            (with - without).abs() <= tolerance * without + 1e-12,
+            "{old}: {with} {without}"
+        );
     }
 }
 

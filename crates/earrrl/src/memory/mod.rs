@@ -176,7 +176,12 @@ impl<C: Clock> MemoryEngine<C> {
         directory: StateDirectory,
         clock: C,
     ) -> Result<Self, BuildError> {
-        Self::of(capacity, directory.hasher(), clock, Some(Box::new(directory)))
+        Self::of(
+            capacity,
+            directory.hasher(),
+            clock,
+            Some(Box::new(directory)),
+        )
     }
 
     fn of(
@@ -224,7 +229,10 @@ impl<C: Clock> MemoryEngine<C> {
     pub fn superseded(&self) -> Vec<(String, Rule)> {
         let rules = self.rules.load();
         let superseded = |known: &Prepared| {
-            Some((String::from(&*known.name), known.clients.file()?.take_superseded()?.into()))
+            Some((
+                String::from(&*known.name),
+                known.clients.file()?.take_superseded()?.into(),
+            ))
         };
         rules.iter().filter_map(superseded).collect()
     }
@@ -240,7 +248,10 @@ impl<C: Clock> MemoryEngine<C> {
     /// ```
     pub fn rules(&self) -> Vec<(String, Rule)> {
         let rules = self.rules.load();
-        rules.iter().map(|known| (String::from(&*known.name), known.rule.clone())).collect()
+        rules
+            .iter()
+            .map(|known| (String::from(&*known.name), known.rule.clone()))
+            .collect()
     }
 
     /// Returns the number of a rule's stored clients, and the number of its clients that were
@@ -363,7 +374,14 @@ impl<C: Clock> MemoryEngine<C> {
         let (known, part) = known_part(&rules, rule, key, cost)?;
         let now = || self.clock.now();
         let brief = part.check_at_home(now);
-        let anywhere = || Ok(Brief::from(&decide_anywhere(known, part, Mode::Check, &now)?));
+        let anywhere = || {
+            Ok(Brief::from(&decide_anywhere(
+                known,
+                part,
+                Mode::Check,
+                &now,
+            )?))
+        };
         brief.map_or_else(anywhere, Ok)
     }
 
@@ -379,7 +397,11 @@ impl<C: Clock> MemoryEngine<C> {
         limit: &Limit,
         state: Option<State>,
     ) -> Result<(), EngineError> {
-        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let charge = Charge {
+            rule,
+            key,
+            cost: Cost::ZERO,
+        };
         let now = self.clock.now();
         self.change(&charge, now, |part| part.adopt(limit, state, now))
     }
@@ -426,7 +448,9 @@ impl<C: Clock> MemoryEngine<C> {
             }
             parts.push(part);
         }
-        Ok(atomic::decide(&mut parts, mode, &|| self.clock.at_or_now(now)))
+        Ok(atomic::decide(&mut parts, mode, &|| {
+            self.clock.at_or_now(now)
+        }))
     }
 
     #[inline]
@@ -461,9 +485,19 @@ fn known_part(
     key: KeyHash,
     cost: Cost,
 ) -> Result<(&Prepared, Part<'_>), EngineError> {
-    let known = rules.get(rule.0 as usize).ok_or(EngineError::UnknownRule(rule))?;
+    let known = rules
+        .get(rule.0 as usize)
+        .ok_or(EngineError::UnknownRule(rule))?;
     let cost = known.rule.accept(cost)?;
-    Ok((known, Part { rule: &known.rule, clients: &known.clients, key, cost }))
+    Ok((
+        known,
+        Part {
+            rule: &known.rule,
+            clients: &known.clients,
+            key,
+            cost,
+        },
+    ))
 }
 
 /// Decides a request of a client that is not in its home lines: a new client, or one that has not
@@ -483,7 +517,10 @@ fn decide_anywhere(
 /// Returns an error that names the rule if its requests cannot be decided in this mode.
 #[inline]
 fn accept_mode(known: &Prepared, mode: Mode) -> Result<(), EngineError> {
-    known.rule.accept_mode(mode).map_err(|error| unaccepted(known, error))
+    known
+        .rule
+        .accept_mode(mode)
+        .map_err(|error| unaccepted(known, error))
 }
 
 #[cold]
@@ -546,7 +583,11 @@ impl<C: Clock> Engine for MemoryEngine<C> {
     }
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
-        let charge = Charge { rule, key, cost: Cost::ZERO };
+        let charge = Charge {
+            rule,
+            key,
+            cost: Cost::ZERO,
+        };
         let now = self.clock.now();
         ready(self.change(&charge, now, |part| part.reset(now)))
     }

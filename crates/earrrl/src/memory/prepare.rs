@@ -58,15 +58,27 @@ struct SharedStores<'w>(HashMap<&'w str, (Arc<States>, Bounds)>);
 impl<'w> SharedStores<'w> {
     fn new(wanted: &[Preparation<'w>], names: &Registry) -> Self {
         let mut bounds: HashMap<&str, Bounds> = HashMap::new();
-        for Preparation { rule, capacity, store, .. } in wanted {
+        for Preparation {
+            rule,
+            capacity,
+            store,
+            ..
+        } in wanted
+        {
             if let Some(store) = store {
                 let own = Bounds::new(rule.limit(), *capacity, rule.max_bytes());
-                bounds.entry(store).and_modify(|all| *all = all.joined(own)).or_insert(own);
+                bounds
+                    .entry(store)
+                    .and_modify(|all| *all = all.joined(own))
+                    .or_insert(own);
             }
         }
         let store = |(name, bounds): (&'w str, Bounds)| {
             let new = || Arc::new(States::shared(&bounds));
-            (name, (names.stores.get(name).cloned().unwrap_or_else(new), bounds))
+            (
+                name,
+                (names.stores.get(name).cloned().unwrap_or_else(new), bounds),
+            )
         };
         Self(bounds.into_iter().map(store).collect())
     }
@@ -78,9 +90,10 @@ impl<'w> SharedStores<'w> {
         place: StoreLocation<'_>,
     ) -> Result<Arc<Clients>, EngineError> {
         match wanted.store.and_then(|name| self.0.get(name)) {
-            Some((states, _)) => {
-                Ok(Arc::new(Clients::sharing(Arc::clone(states), wanted.rule.limit())))
-            }
+            Some((states, _)) => Ok(Arc::new(Clients::sharing(
+                Arc::clone(states),
+                wanted.rule.limit(),
+            ))),
             None => place.new_clients(wanted.name, wanted.rule, wanted.capacity),
         }
     }
@@ -103,7 +116,11 @@ impl RuleUpdate {
         names: &Registry,
         stores: (&SharedStores<'_>, StoreLocation<'_>),
     ) -> Result<(), EngineError> {
-        let known = names.places.get(wanted.name).or_else(|| self.added.get(wanted.name)).copied();
+        let known = names
+            .places
+            .get(wanted.name)
+            .or_else(|| self.added.get(wanted.name))
+            .copied();
         let place = known.unwrap_or(names.places.len() + self.added.len());
         let clients = || stores.0.clients(wanted, stores.1);
         let prepared = match self.next.get(place) {
@@ -127,7 +144,9 @@ impl RuleUpdate {
 
 /// Writes the text of a rule into its file, if a change has left the file in use.
 fn write_rule(before: Option<&Prepared>, after: Option<&Prepared>) {
-    let Some((before, after)) = before.zip(after) else { return };
+    let Some((before, after)) = before.zip(after) else {
+        return;
+    };
     let changed = before.rule.limit() != after.rule.limit() && before.has_the_store_of(after);
     if let Some(file) = after.clients.file().filter(|_| changed) {
         file.write_rule(after.rule.limit());
@@ -146,7 +165,13 @@ impl<C: Clock> MemoryEngine<C> {
         rule: &Rule,
         capacity: usize,
     ) -> Result<RuleId, EngineError> {
-        self.prepare_all(&[Preparation { name, rule, capacity, store: None }]).map(|ids| ids[0])
+        self.prepare_all(&[Preparation {
+            name,
+            rule,
+            capacity,
+            store: None,
+        }])
+        .map(|ids| ids[0])
     }
 
     /// Prepares several rules at once. On an error, none is prepared.
@@ -164,14 +189,29 @@ impl<C: Clock> MemoryEngine<C> {
         let mut names = lock(&self.names);
         // Every step that can fail comes before the first change that a request can see.
         let stores = SharedStores::new(wanted, &names);
-        let place = StoreLocation { directory: self.directory.as_deref(), now: self.clock.now() };
+        let place = StoreLocation {
+            directory: self.directory.as_deref(),
+            now: self.clock.now(),
+        };
         let (next, added) = (RuleBlocks::clone(&self.rules.load_full()), HashMap::new());
-        let mut change = RuleUpdate { next, ids: Vec::new(), added, moving: Vec::new() };
+        let mut change = RuleUpdate {
+            next,
+            ids: Vec::new(),
+            added,
+            moving: Vec::new(),
+        };
         for wanted in wanted {
             change.add(wanted, &names, (&stores, place))?;
         }
-        let RuleUpdate { next, ids, added, moving } = change;
-        moving.iter().for_each(|(before, after)| before.give_way_to(after));
+        let RuleUpdate {
+            next,
+            ids,
+            added,
+            moving,
+        } = change;
+        moving
+            .iter()
+            .for_each(|(before, after)| before.give_way_to(after));
         for known in ids.iter().filter_map(|id| next.get(id.0 as usize)) {
             known.clients.begin(place.now);
             let limit = known.rule.limit();
@@ -186,7 +226,9 @@ impl<C: Clock> MemoryEngine<C> {
         }
         drop(names);
         if !moving.is_empty() {
-            let forgotten = moving.into_iter().filter(|(_, after)| after.older.is_none());
+            let forgotten = moving
+                .into_iter()
+                .filter(|(_, after)| after.older.is_none());
             lock(&self.given_up).extend(forgotten.map(|(before, _)| before.clients));
             self.move_clients();
         }
@@ -198,7 +240,8 @@ impl<C: Clock> MemoryEngine<C> {
     fn publish(&self, next: RuleBlocks, ids: &[RuleId]) {
         let next = Arc::new(next);
         let before = self.rules.swap(Arc::clone(&next));
-        ids.iter().for_each(|id| write_rule(before.get(id.0 as usize), next.get(id.0 as usize)));
+        ids.iter()
+            .for_each(|id| write_rule(before.get(id.0 as usize), next.get(id.0 as usize)));
     }
 
     /// Moves the clients that a change left behind; see [`prepare_all`](Self::prepare_all). Returns
@@ -219,9 +262,17 @@ impl<C: Clock> MemoryEngine<C> {
     fn drop_idle(&self) {
         let mut shared = HashSet::new();
         for place in 0..self.rules.load().len() {
-            let Some(known) = self.rules.load().get(place).cloned() else { continue };
-            if known.clients.shared_map().is_none_or(|map| shared.insert(map)) {
-                known.clients.drop_idle(known.rule.limit(), self.clock.now());
+            let Some(known) = self.rules.load().get(place).cloned() else {
+                continue;
+            };
+            if known
+                .clients
+                .shared_map()
+                .is_none_or(|map| shared.insert(map))
+            {
+                known
+                    .clients
+                    .drop_idle(known.rule.limit(), self.clock.now());
             }
         }
     }
@@ -237,13 +288,21 @@ impl<C: Clock> MemoryEngine<C> {
         for place in 0..self.rules.load().len() {
             // No guard of the rules is held here, since a reload would then have to keep what the
             // guard protects.
-            let known = self.rules.load().get(place).filter(|known| known.older.is_some()).cloned();
+            let known = self
+                .rules
+                .load()
+                .get(place)
+                .filter(|known| known.older.is_some())
+                .cloned();
             let Some(known) = known else { continue };
             if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
                 // Another thread may have taken a client out of the older store and not stored it in the
                 // new one yet. Once the rule has no older store, requests take that client for a new one.
                 wait_for_moves();
-                self.replace(place, &known, |now| Prepared { older: swept.older, ..now });
+                self.replace(place, &known, |now| Prepared {
+                    older: swept.older,
+                    ..now
+                });
             }
         }
         lock(&self.given_up).append(&mut empty);
@@ -294,7 +353,11 @@ impl<C: Clock> MemoryEngine<C> {
     fn replace(&self, place: usize, known: &Prepared, moved: impl FnOnce(Prepared) -> Prepared) {
         let _names = lock(&self.names);
         let mut next = RuleBlocks::clone(&self.rules.load_full());
-        if let Some(now) = next.get(place).filter(|now| now.has_the_store_of(known)).cloned() {
+        if let Some(now) = next
+            .get(place)
+            .filter(|now| now.has_the_store_of(known))
+            .cloned()
+        {
             next.set(place, moved(now));
             self.rules.store(Arc::new(next));
         }

@@ -123,7 +123,11 @@ impl Prepared {
             let unfit = |error| EngineError::Unavailable(format!("rule {}: {error}", self.name));
             StateError::accept(new).map_err(unfit)?;
         }
-        let mut changed = Self { rule: rule.clone(), capacity, ..self.clone() };
+        let mut changed = Self {
+            rule: rule.clone(),
+            capacity,
+            ..self.clone()
+        };
         if new != old {
             changed.version += 1;
             changed.earlier = self.until(now);
@@ -149,7 +153,11 @@ impl Prepared {
         }
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
             let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
-            Arc::new(Older { limit: *old, clients, older })
+            Arc::new(Older {
+                limit: *old,
+                clients,
+                older,
+            })
         });
         Ok(changed)
     }
@@ -175,15 +183,31 @@ impl Prepared {
         let (version, earlier) = (self.version + 1, self.until(now));
         let (rule, clients, displaced) = (rule.clone(), Arc::clone(clients), self.displaced());
         let is_another = !rule.limit().is_of_the_algorithm_of(self.rule.limit());
-        let algorithm_since = if is_another { version } else { self.algorithm_since };
-        Some(Self { rule, clients, version, algorithm_since, earlier, displaced, ..self.clone() })
+        let algorithm_since = if is_another {
+            version
+        } else {
+            self.algorithm_since
+        };
+        Some(Self {
+            rule,
+            clients,
+            version,
+            algorithm_since,
+            earlier,
+            displaced,
+            ..self.clone()
+        })
     }
 
     /// Returns this rule's limit, which holds until `now`, after the limits that it had before. The version
     /// that replaces this one at `now` keeps them.
     fn until(&self, now: Nanos) -> Arc<[(Limit, Nanos)]> {
         let from = (self.earlier.len() + 1).saturating_sub(EARLIER);
-        self.earlier[from..].iter().copied().chain([(*self.rule.limit(), now)]).collect()
+        self.earlier[from..]
+            .iter()
+            .copied()
+            .chain([(*self.rule.limit(), now)])
+            .collect()
     }
 
     /// Returns the limits from an earlier version to the one before this; `None` if they are not known any
@@ -207,7 +231,10 @@ impl Prepared {
         let before = self.older.as_ref()?;
         let older = before.sweep(&self.rule, &self.clients, now, empty);
         let stores = older.as_ref().map_or(0, |older| older.stores());
-        (stores < before.stores()).then(|| Self { older, ..self.clone() })
+        (stores < before.stores()).then(|| Self {
+            older,
+            ..self.clone()
+        })
     }
 
     /// Returns the number of clients that were evicted although they were not idle.
@@ -221,11 +248,16 @@ impl Prepared {
             return Survey::of(&self.clients, &self.rule, now, count);
         }
         let older = std::iter::successors(self.older.as_deref(), |older| older.older.as_deref());
-        let older =
-            older.map(|older| SurveySource { clients: &older.clients, limit: &older.limit });
+        let older = older.map(|older| SurveySource {
+            clients: &older.clients,
+            limit: &older.limit,
+        });
         let mut sources: Vec<_> = older.collect();
         sources.reverse();
-        sources.push(SurveySource { clients: &self.clients, limit: self.rule.limit() });
+        sources.push(SurveySource {
+            clients: &self.clients,
+            limit: self.rule.limit(),
+        });
         Survey::take(&sources, self.rule.limit(), now, count)
     }
 
@@ -244,7 +276,10 @@ impl StoreLocation<'_> {
         capacity: usize,
     ) -> Result<Arc<Clients>, EngineError> {
         let limit = rule.limit();
-        let clients = match self.directory.filter(|directory| !directory.leaves_in_memory(limit)) {
+        let clients = match self
+            .directory
+            .filter(|directory| !directory.leaves_in_memory(limit))
+        {
             Some(directory) => directory.with_file(name, limit, capacity, |wanted| {
                 Clients::open(wanted, |_| self.now).map(|(clients, _)| clients)
             }),

@@ -9,13 +9,22 @@ type Manual = MemoryEngine<Arc<ManualClock>>;
 
 /// Two limits of each algorithm, with quotas that no test uses up.
 const LIMITS: [[&str; 2]; 8] = [
-    ["recent-average 100/s half-life=10s", "recent-average 200/s half-life=1m"],
-    ["recent-average 100/s half-life=10s strict", "recent-average 50/s half-life=1m strict"],
+    [
+        "recent-average 100/s half-life=10s",
+        "recent-average 200/s half-life=1m",
+    ],
+    [
+        "recent-average 100/s half-life=10s strict",
+        "recent-average 50/s half-life=1m strict",
+    ],
     ["gcra 1/s burst=1000", "gcra 7/m burst=3000"],
     ["exponential 1000/15m", "exponential 3000/1h"],
     ["fixed-window 1000/15m", "fixed-window 3000/1h"],
     ["sliding-log 1000/15m", "sliding-log 3000/1h"],
-    ["sliding-window 1000/15m sub-windows=5", "sliding-window 3000/1h sub-windows=7"],
+    [
+        "sliding-window 1000/15m sub-windows=5",
+        "sliding-window 3000/1h sub-windows=7",
+    ],
     ["sliding-counter 1000/15m", "sliding-counter 3000/1h"],
 ];
 
@@ -29,17 +38,28 @@ fn engine_at(clock: &Arc<ManualClock>) -> Manual {
 
 /// Prepares rules that share a store for `capacity` clients.
 fn share(engine: &Manual, limits: &[&str], capacity: usize) -> Vec<RuleId> {
-    let rules: Vec<(String, Rule)> =
-        limits.iter().map(|limit| ((*limit).to_string(), limit.parse().unwrap())).collect();
+    let rules: Vec<(String, Rule)> = limits
+        .iter()
+        .map(|limit| ((*limit).to_string(), limit.parse().unwrap()))
+        .collect();
     let wanted = rules.iter().enumerate().map(|(nth, (_, rule))| {
         let name = ["first", "second", "third"][nth];
-        Preparation { name, rule, capacity, store: Some("overrides") }
+        Preparation {
+            name,
+            rule,
+            capacity,
+            store: Some("overrides"),
+        }
     });
     engine.prepare_all(&wanted.collect::<Vec<_>>()).unwrap()
 }
 
 fn ask(engine: &Manual, rule: RuleId, key: &str, mode: Mode) -> Decision {
-    let charge = Charge { rule, key: key.as_bytes(), cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key: key.as_bytes(),
+        cost: Cost::ONE,
+    };
     engine.decide(&[charge], mode, None).into_inner().unwrap()
 }
 
@@ -53,7 +73,10 @@ fn a_state_is_converted_to_the_limit_of_the_request() {
         let [before, after] = limits.map(|limit| limit.parse::<Rule>().unwrap());
         let own = changed.prepare("own", &before).unwrap();
         let both = |id: RuleId, mode| {
-            let decided = [ask(&shared, id, "alice", mode), ask(&changed, own, "alice", mode)];
+            let decided = [
+                ask(&shared, id, "alice", mode),
+                ask(&changed, own, "alice", mode),
+            ];
             assert_eq!(decided[0], decided[1], "{limits:?}");
             clock.advance(Duration::from_millis(300));
         };
@@ -110,7 +133,12 @@ fn clients_are_kept_whatever_their_requests_cost() {
             let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
             let engine = engine_at(&clock);
             let rule: Rule = "sliding-log 3/1h".parse().unwrap();
-            let wanted = Preparation { name: "log", rule: &rule, capacity, store };
+            let wanted = Preparation {
+                name: "log",
+                rule: &rule,
+                capacity,
+                store,
+            };
             let id = engine.prepare_all(&[wanted]).unwrap()[0];
             let cost = "0.01".parse().unwrap();
             let mut admitted = 0;
@@ -118,7 +146,11 @@ fn clients_are_kept_whatever_their_requests_cost() {
                 clock.advance(Duration::from_millis(1));
                 for client in 0..capacity {
                     let key = client.to_string();
-                    let charge = Charge { rule: id, key: key.as_bytes(), cost };
+                    let charge = Charge {
+                        rule: id,
+                        key: key.as_bytes(),
+                        cost,
+                    };
                     let decision = engine.decide(&[charge], Mode::Check, None).into_inner();
                     admitted += usize::from(decision.unwrap().allowed);
                 }
@@ -135,7 +167,12 @@ fn tidying_frees_the_clients_that_are_as_good_as_new() {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
         let engine = engine_at(&clock);
         let rule: Rule = "sliding-log 3/1h".parse().unwrap();
-        let wanted = Preparation { name: "log", rule: &rule, capacity: 100, store };
+        let wanted = Preparation {
+            name: "log",
+            rule: &rule,
+            capacity: 100,
+            store,
+        };
         let id = engine.prepare_all(&[wanted]).unwrap()[0];
         let visit = |client: u32| {
             assert!(ask(&engine, id, &client.to_string(), Mode::Check).allowed);
@@ -155,14 +192,22 @@ fn a_smaller_quota_keeps_the_clients_that_are_over_it() {
     for (before, after) in [
         ("sliding-log 1000/1h", "sliding-log 5/1h"),
         ("sliding-log 1000/1h", "sliding-log 5/2h"),
-        ("sliding-window 1000/1h sub-windows=60", "sliding-window 5/1h sub-windows=2"),
+        (
+            "sliding-window 1000/1h sub-windows=60",
+            "sliding-window 5/1h sub-windows=2",
+        ),
     ] {
         for store in [None, Some("overrides")] {
             let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
             let engine = engine_at(&clock);
             let prepare = |text: &str| {
                 let rule: Rule = text.parse().unwrap();
-                let wanted = Preparation { name: "log", rule: &rule, capacity: 100, store };
+                let wanted = Preparation {
+                    name: "log",
+                    rule: &rule,
+                    capacity: 100,
+                    store,
+                };
                 engine.prepare_all(&[wanted]).unwrap()[0]
             };
             let id = prepare(before);
@@ -186,13 +231,20 @@ fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
     let smaller: Rule = "sliding-log 10/1h".parse().unwrap();
     let smaller = smaller.with_max_bytes(1_000_000).unwrap();
     let stores = [None, Some("overrides")];
-    for (store, before) in stores.into_iter().flat_map(|store| [(store, &rule), (store, &smaller)])
+    for (store, before) in stores
+        .into_iter()
+        .flat_map(|store| [(store, &rule), (store, &smaller)])
     {
         for _ in 0..20 {
             let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
             let engine = engine_at(&clock);
             let prepare = |rule| {
-                let wanted = Preparation { name: "log", rule, capacity: 1000, store };
+                let wanted = Preparation {
+                    name: "log",
+                    rule,
+                    capacity: 1000,
+                    store,
+                };
                 engine.prepare_all(&[wanted]).unwrap()[0]
             };
             prepare(before);
@@ -214,14 +266,25 @@ fn clients_are_kept_while_all_of_them_fit_the_bound_in_bytes() {
 fn no_request_is_lost_between_two_limits() {
     const THREADS: u64 = 4;
     let engine = engine();
-    let ids = share(&engine, &["fixed-window 1000/1d", "fixed-window 1000/7d"], 10);
+    let ids = share(
+        &engine,
+        &["fixed-window 1000/1d", "fixed-window 1000/7d"],
+        10,
+    );
     let admitted = |nth: u64| {
         let id = ids[nth as usize % ids.len()];
-        (0..1000).filter(|_| ask(&engine, id, "alice", Mode::Check).allowed).count()
+        (0..1000)
+            .filter(|_| ask(&engine, id, "alice", Mode::Check).allowed)
+            .count()
     };
     let total: usize = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|nth| scope.spawn(move || admitted(nth))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        let threads: Vec<_> = (0..THREADS)
+            .map(|nth| scope.spawn(move || admitted(nth)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
     });
     assert_eq!(total, 1000);
 }
@@ -239,7 +302,11 @@ fn a_client_starts_afresh_under_another_algorithm() {
 #[test]
 fn one_request_may_charge_several_clients_of_a_store() {
     let engine = engine();
-    let ids = share(&engine, &["gcra 1/h burst=5", "sliding-log 5/1h", "fixed-window 5/1h"], 10);
+    let ids = share(
+        &engine,
+        &["gcra 1/h burst=5", "sliding-log 5/1h", "fixed-window 5/1h"],
+        10,
+    );
     let keys: Vec<String> = (0..30).map(|nth| nth.to_string()).collect();
     let charges = keys.iter().enumerate().map(|(nth, key)| Charge {
         rule: ids[nth % ids.len()],
@@ -248,7 +315,10 @@ fn one_request_may_charge_several_clients_of_a_store() {
     });
     let charges: Vec<_> = charges.collect();
     for nth in 0..6 {
-        let decision = engine.decide(&charges, Mode::Check, None).into_inner().unwrap();
+        let decision = engine
+            .decide(&charges, Mode::Check, None)
+            .into_inner()
+            .unwrap();
         assert_eq!(decision.allowed, nth < 5);
     }
 }
@@ -271,7 +341,11 @@ fn the_store_is_bounded_by_the_greatest_capacity_of_its_rules() {
 fn clients_over_their_own_limits_outlive_a_flood() {
     const OFFENDERS: usize = 100;
     let engine = engine();
-    let limits = ["gcra 1/h burst=2", "exponential 9/1h", "fixed-window 1000000/1h"];
+    let limits = [
+        "gcra 1/h burst=2",
+        "exponential 9/1h",
+        "fixed-window 1000000/1h",
+    ];
     let ids = share(&engine, &limits, 1_000);
     let is_free = |nth: &usize| ask(&engine, ids[nth % 2], &nth.to_string(), Mode::Check).allowed;
     for nth in 0..OFFENDERS {
@@ -301,8 +375,11 @@ fn a_survey_of_a_shared_store_changes_no_state() {
             assert_eq!(survey.rates.clients(), 2, "{limits:?}");
             for (id, key) in [(ids[0], "alice"), (ids[1], "bob")] {
                 let fingerprint = surveyed.hash(key.as_bytes()).fingerprint();
-                let listed: Vec<_> =
-                    survey.top.iter().filter(|one| one.fingerprint == fingerprint).collect();
+                let listed: Vec<_> = survey
+                    .top
+                    .iter()
+                    .filter(|one| one.fingerprint == fingerprint)
+                    .collect();
                 let peeked = ask(&other, id, key, Mode::Peek);
                 let figures = |one: &TopClient| (one.limit, one.remaining, one.rate);
                 let expected = (peeked.limit, peeked.remaining, peeked.rate);

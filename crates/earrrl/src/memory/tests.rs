@@ -17,18 +17,31 @@ fn engine() -> MemoryEngine<ManualClock> {
 /// Every figure of a decision refers to the present instant, whatever the clock's last reading is.
 #[test]
 fn a_decision_is_made_at_the_present_instant() {
-    let texts = ["gcra 1/1h burst=3", "recent-average 100/s half-life=1m", "gcra 9/m burst=900"];
+    let texts = [
+        "gcra 1/1h burst=3",
+        "recent-average 100/s half-life=1m",
+        "gcra 9/m burst=900",
+    ];
     for count in 1..=texts.len() {
         let clock = Arc::new(Lagging::default());
         clock.0.set(Nanos::from_secs(1_000_000));
         let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
         let charge = |text: &&str| {
-            let rule = engine.prepare(&format!("r{}", text.len()), &text.parse().unwrap()).unwrap();
-            Charge { rule, key: b"alice", cost: Cost::ONE }
+            let rule = engine
+                .prepare(&format!("r{}", text.len()), &text.parse().unwrap())
+                .unwrap();
+            Charge {
+                rule,
+                key: b"alice",
+                cost: Cost::ONE,
+            }
         };
         let charges: Vec<_> = texts[..count].iter().map(charge).collect();
         for _ in 0..5 {
-            let decision = engine.decide(&charges, Mode::Check, None).into_inner().unwrap();
+            let decision = engine
+                .decide(&charges, Mode::Check, None)
+                .into_inner()
+                .unwrap();
             assert_eq!(decision.at, clock.now(), "{count} rules");
             clock.0.advance(Duration::from_millis(3));
         }
@@ -48,17 +61,21 @@ fn a_denied_request_leaves_no_charge_behind() {
     ] {
         let engine = engine();
         let prepare = |name, text: &str, capacity| {
-            engine.prepare_with(name, &text.parse().unwrap(), capacity).unwrap()
+            engine
+                .prepare_with(name, &text.parse().unwrap(), capacity)
+                .unwrap()
         };
         let (own_id, shared_id) = (prepare("own", own, 100), prepare("shared", shared, 1));
         let (engine, start) = (&engine, &Barrier::new(4));
-        let ask =
-            |client: u8, mode| {
-                let client = [client];
-                let charges = [(own_id, &client[..]), (shared_id, b"all")]
-                    .map(|(rule, key)| Charge { rule, key, cost: Cost::ONE });
-                engine.decide(&charges, mode, None).into_inner().unwrap()
-            };
+        let ask = |client: u8, mode| {
+            let client = [client];
+            let charges = [(own_id, &client[..]), (shared_id, b"all")].map(|(rule, key)| Charge {
+                rule,
+                key,
+                cost: Cost::ONE,
+            });
+            engine.decide(&charges, mode, None).into_inner().unwrap()
+        };
         let allowed: Vec<usize> = thread::scope(|scope| {
             let run = |client: u8| {
                 move || {
@@ -67,14 +84,24 @@ fn a_denied_request_leaves_no_charge_behind() {
                 }
             };
             let threads: Vec<_> = (0..4).map(|client| scope.spawn(run(client))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
-        assert!(allowed.iter().sum::<usize>() <= 50, "{own}, {shared}: {allowed:?}");
+        assert!(
+            allowed.iter().sum::<usize>() <= 50,
+            "{own}, {shared}: {allowed:?}"
+        );
         assert_eq!(ask(0, Mode::Peek).rule, 1);
         engine.reset(shared_id, b"all").into_inner().unwrap();
         for (client, allowed) in (0..).zip(&allowed) {
             let expected = remaining_after(own, *allowed).min(50);
-            assert_eq!(ask(client, Mode::Peek).remaining, expected, "{own}, {shared}");
+            assert_eq!(
+                ask(client, Mode::Peek).remaining,
+                expected,
+                "{own}, {shared}"
+            );
         }
     }
 }
@@ -84,7 +111,11 @@ fn remaining_after(rule: &str, requests: usize) -> u64 {
     let engine = engine();
     let rule = engine.prepare("rule", &rule.parse().unwrap()).unwrap();
     let ask = |mode| {
-        let charge = Charge { rule, key: b"k", cost: Cost::ONE };
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
         engine.decide(&[charge], mode, None).into_inner().unwrap()
     };
     (0..requests).for_each(|_| assert!(ask(Mode::Check).allowed));
@@ -96,16 +127,26 @@ fn remaining_after(rule: &str, requests: usize) -> u64 {
 #[test]
 fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
     let engine = engine();
-    let (word, larger): (Rule, Rule) =
-        ("gcra 1/s burst=9".parse().unwrap(), "sliding-window 5/1h".parse().unwrap());
+    let (word, larger): (Rule, Rule) = (
+        "gcra 1/s burst=9".parse().unwrap(),
+        "sliding-window 5/1h".parse().unwrap(),
+    );
     let clients = |rule: &Rule| Arc::new(Clients::new(rule.limit(), 10, None).unwrap());
     let (older, newer, states) = (clients(&word), clients(&word), clients(&larger));
-    older.seal(Next { rule: word.clone(), clients: newer });
+    older.seal(Next {
+        rule: word.clone(),
+        clients: newer,
+    });
     let key = engine.hash(b"alice");
     let _sweep = lock_move(&states.kept, key);
     let (send, received) = mpsc::channel();
     thread::spawn(move || {
-        let part = |rule, clients| Part { rule, clients, key, cost: Cost::ONE };
+        let part = |rule, clients| Part {
+            rule,
+            clients,
+            key,
+            cost: Cost::ONE,
+        };
         let mut parts = [part(&larger, &states), part(&word, &older)];
         let now = || Nanos::from_secs(1_800_000_000);
         let _ = send.send(atomic::decide(&mut parts, Mode::Check, &now).allowed);
@@ -119,16 +160,29 @@ fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
 #[test]
 fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     let engine = MemoryEngine::new(1_000).unwrap();
-    let rule = engine.prepare("login", &"gcra 1000/s burst=1000000".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("login", &"gcra 1000/s burst=1000000".parse().unwrap())
+        .unwrap();
     let check = || {
-        let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
-        engine.decide(&[charge], Mode::Check, None).into_inner().unwrap()
+        let charge = Charge {
+            rule,
+            key: b"alice",
+            cost: Cost::ONE,
+        };
+        engine
+            .decide(&[charge], Mode::Check, None)
+            .into_inner()
+            .unwrap()
     };
     for round in 0..100 {
         (0..100).for_each(|_| assert!(check().allowed));
         let before = thread::scope(|scope| scope.spawn(check).join().unwrap());
         let after = check();
-        assert!(after.at >= before.at, "{:?} before, round {round}", before.at.since(after.at));
+        assert!(
+            after.at >= before.at,
+            "{:?} before, round {round}",
+            before.at.since(after.at)
+        );
         assert!(after.remaining < before.remaining + 1_000, "round {round}");
     }
 }
@@ -141,12 +195,23 @@ fn a_rules_clients_take_what_it_says() {
     let prepare = |rule: &Rule| engine.prepare_with("login", rule, 100_000).unwrap();
     let small = prepare(&rule.clone().with_max_bytes(1_000_000).unwrap());
     let visit = |key: u64| {
-        let charge = Charge { rule: small, key: &key.to_le_bytes(), cost: Cost::ONE };
-        engine.decide(&[charge], Mode::Check, None).into_inner().unwrap().remaining
+        let charge = Charge {
+            rule: small,
+            key: &key.to_le_bytes(),
+            cost: Cost::ONE,
+        };
+        engine
+            .decide(&[charge], Mode::Check, None)
+            .into_inner()
+            .unwrap()
+            .remaining
     };
     assert!((0..20_000).all(|key| visit(key) == 4));
     let (clients, displaced) = engine.usage(small).unwrap();
-    assert!((1_000_000 / 332..1_000_000 / 100).contains(&clients), "{clients} clients");
+    assert!(
+        (1_000_000 / 332..1_000_000 / 100).contains(&clients),
+        "{clients} clients"
+    );
     assert!(displaced > 0);
     assert_eq!(prepare(&rule.with_max_bytes(100_000_000).unwrap()), small);
     assert_eq!(visit(19_999), 3);
@@ -165,7 +230,12 @@ fn a_rule_more_copies_one_block() {
     let before = engine.rules.load_full();
     assert_eq!(engine.prepare("rule-70", &rule).unwrap(), RuleId(70));
     let after = engine.rules.load_full();
-    let same: Vec<bool> = before.0.iter().zip(&after.0).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+    let same: Vec<bool> = before
+        .0
+        .iter()
+        .zip(&after.0)
+        .map(|(a, b)| Arc::ptr_eq(a, b))
+        .collect();
     assert_eq!(same, [true, false, true]);
     assert_eq!(engine.rules().len(), 3 * BLOCK);
 }
@@ -174,8 +244,16 @@ fn a_rule_more_copies_one_block() {
 #[test]
 fn a_changed_limit_converts_nothing() {
     for (old, new, keeps) in [
-        ("recent-average 1/s half-life=10s", "recent-average 2/s half-life=10s leaky", true),
-        ("recent-average 1/s half-life=10s", "recent-average 1/s half-life=20s", false),
+        (
+            "recent-average 1/s half-life=10s",
+            "recent-average 2/s half-life=10s leaky",
+            true,
+        ),
+        (
+            "recent-average 1/s half-life=10s",
+            "recent-average 1/s half-life=20s",
+            false,
+        ),
         ("exponential 10/1m", "exponential 20/1m", true),
         ("exponential 10/1m", "exponential 10/2m", false),
         ("gcra 1/s burst=5", "gcra 1/s burst=6", false),
@@ -183,12 +261,20 @@ fn a_changed_limit_converts_nothing() {
         ("fixed-window 10/1m", "fixed-window 10/2m", false),
         ("sliding-log 10/1m", "sliding-log 20/1m strict", true),
         ("sliding-window 10/1m", "sliding-window 20/1m lenient", true),
-        ("sliding-window 10/1m", "sliding-window 10/1m sub-windows=7", false),
+        (
+            "sliding-window 10/1m",
+            "sliding-window 10/1m sub-windows=7",
+            false,
+        ),
         ("sliding-counter 10/1m", "sliding-counter 20/1m", true),
         ("sliding-counter 10/1m", "fixed-window 10/1m", false),
     ] {
         let (old, new): (Rule, Rule) = (old.parse().unwrap(), new.parse().unwrap());
-        assert_eq!(new.limit().keeps_states_of(old.limit()), keeps, "{old} to {new}");
+        assert_eq!(
+            new.limit().keeps_states_of(old.limit()),
+            keeps,
+            "{old} to {new}"
+        );
     }
 }
 
@@ -201,10 +287,18 @@ fn manual() -> Manual {
 }
 
 fn ask(engine: &Manual, charges: &[(RuleId, u64)], mode: Mode) -> Decision {
-    let keys: Vec<_> = charges.iter().map(|(_, client)| client.to_le_bytes()).collect();
+    let keys: Vec<_> = charges
+        .iter()
+        .map(|(_, client)| client.to_le_bytes())
+        .collect();
     let each = charges.iter().zip(&keys);
-    let charges: Vec<_> =
-        each.map(|((rule, _), key)| Charge { rule: *rule, key, cost: Cost::ONE }).collect();
+    let charges: Vec<_> = each
+        .map(|((rule, _), key)| Charge {
+            rule: *rule,
+            key,
+            cost: Cost::ONE,
+        })
+        .collect();
     engine.decide(&charges, mode, None).into_inner().unwrap()
 }
 
@@ -271,7 +365,10 @@ fn change_all(engine: &Manual, nth: usize) -> Vec<RuleId> {
 fn a_change_keeps_every_client_once() {
     let engine = manual();
     let ids = change_all(&engine, 0);
-    for (id, client) in ids.iter().flat_map(|id| (0..CLIENTS).map(move |client| (*id, client))) {
+    for (id, client) in ids
+        .iter()
+        .flat_map(|id| (0..CLIENTS).map(move |client| (*id, client)))
+    {
         for _ in 0..=client {
             ask(&engine, &[(id, client)], Mode::Check);
         }
@@ -280,7 +377,11 @@ fn a_change_keeps_every_client_once() {
         assert_eq!(change_all(&engine, nth), ids);
         for id in &ids {
             for client in (nth as u64 % 3..CLIENTS).step_by(3) {
-                assert_eq!(remaining(&engine, *id, client), 1_000_000 - client - 1, "{nth} {id:?}");
+                assert_eq!(
+                    remaining(&engine, *id, client),
+                    1_000_000 - client - 1,
+                    "{nth} {id:?}"
+                );
             }
         }
     }
@@ -301,8 +402,9 @@ fn request(engine: &Manual, ids: &[RuleId], thread: u64) -> Counted {
     let mut counted: Counted = std::array::from_fn(|_| vec![0; COMING as usize]);
     let mut random = thread;
     for nth in 0..REQUESTS {
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let client = (nth * COMING / REQUESTS).saturating_sub(random >> 62);
         let all: Vec<_> = ids.iter().map(|id| (*id, client)).collect();
         let asked = all
@@ -311,13 +413,23 @@ fn request(engine: &Manual, ids: &[RuleId], thread: u64) -> Counted {
             .map_or(&all[..], |some| &some[..1]);
         let decision = ask(engine, asked, Mode::Check);
         assert!(decision.allowed, "{asked:?} {decision:?}");
-        assert!(ask(engine, asked, Mode::Peek).remaining < 1_000_000, "forgotten");
+        assert!(
+            ask(engine, asked, Mode::Peek).remaining < 1_000_000,
+            "forgotten"
+        );
         let takes_back = random >> 50 & 7 == 0;
         for (rule, _) in asked {
             if takes_back {
                 let key = client.to_le_bytes();
-                let charge = Charge { rule: *rule, key: &key, cost: Cost::ONE };
-                engine.refund(&charge, Some(START), None).into_inner().unwrap();
+                let charge = Charge {
+                    rule: *rule,
+                    key: &key,
+                    cost: Cost::ONE,
+                };
+                engine
+                    .refund(&charge, Some(START), None)
+                    .into_inner()
+                    .unwrap();
             }
             let place = ids.iter().position(|id| id == rule).unwrap();
             counted[place][client as usize] += u64::from(!takes_back);
@@ -330,7 +442,11 @@ fn request(engine: &Manual, ids: &[RuleId], thread: u64) -> Counted {
 /// exactly once.
 #[test]
 fn requests_during_changes_are_counted_once() {
-    let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 200 } else { 4 };
+    let episodes = if std::env::var_os("EARRRL_LONG").is_some() {
+        200
+    } else {
+        4
+    };
     for episode in 0..episodes {
         let engine = manual();
         let ids = change_all(&engine, 0);
@@ -348,12 +464,19 @@ fn requests_during_changes_are_counted_once() {
                 }
                 change_all(&engine, nth);
             }
-            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap())
+                .collect()
         });
         for (place, id) in ids.iter().enumerate() {
             for client in 0..COMING {
                 let sum: u64 = counted.iter().map(|of| of[place][client as usize]).sum();
-                assert_eq!(1_000_000 - remaining(&engine, *id, client), sum, "{id:?} {client}");
+                assert_eq!(
+                    1_000_000 - remaining(&engine, *id, client),
+                    sum,
+                    "{id:?} {client}"
+                );
             }
         }
     }
@@ -366,7 +489,9 @@ fn requests_during_changes_are_counted_once() {
 fn a_change_ends_after_the_moves_that_have_begun() {
     for text in ["fixed-window 9/1h", "sliding-log 9/1h"] {
         let engine = Arc::new(manual());
-        let rule = engine.prepare_with("rule", &text.parse().unwrap(), 100).unwrap();
+        let rule = engine
+            .prepare_with("rule", &text.parse().unwrap(), 100)
+            .unwrap();
         ask(&engine, &[(rule, 1)], Mode::Check);
         let other = engine.hash(&2_u64.to_le_bytes());
         let moving = lock_move(&engine.rules.load().get(0).unwrap().clients.kept, other);
@@ -374,13 +499,22 @@ fn a_change_ends_after_the_moves_that_have_begun() {
         let change = thread::spawn({
             let engine = Arc::clone(&engine);
             move || {
-                engine.prepare_with("rule", &"fixed-window 9/2h".parse().unwrap(), 100).unwrap();
-                engine.prepare_with("rule", &"sliding-log 9/2h".parse().unwrap(), 200).unwrap();
-                engine.prepare_with("rule", &"sliding-log 9/1h".parse().unwrap(), 100).unwrap();
+                engine
+                    .prepare_with("rule", &"fixed-window 9/2h".parse().unwrap(), 100)
+                    .unwrap();
+                engine
+                    .prepare_with("rule", &"sliding-log 9/2h".parse().unwrap(), 200)
+                    .unwrap();
+                engine
+                    .prepare_with("rule", &"sliding-log 9/1h".parse().unwrap(), 100)
+                    .unwrap();
                 let _ = send.send(());
             }
         });
-        assert!(received.recv_timeout(Duration::from_millis(200)).is_err(), "{text}");
+        assert!(
+            received.recv_timeout(Duration::from_millis(200)).is_err(),
+            "{text}"
+        );
         drop(moving);
         assert_eq!(received.recv_timeout(Duration::from_secs(60)), Ok(()));
         change.join().unwrap();
@@ -405,7 +539,9 @@ fn requests_under_both_kinds_of_rules_end_during_sweeps() {
             let _ = send.send(());
         }
     };
-    let workers: Vec<_> = (0..THREADS).map(|nth| thread::spawn(requests(nth))).collect();
+    let workers: Vec<_> = (0..THREADS)
+        .map(|nth| thread::spawn(requests(nth)))
+        .collect();
     let sweeper = thread::spawn({
         let engine = Arc::clone(&engine);
         move || {
@@ -421,7 +557,10 @@ fn requests_under_both_kinds_of_rules_end_during_sweeps() {
     }
     sweeper.join().unwrap();
     let counted = 1_000_000 - THREADS * REQUESTS / 8;
-    for (id, client) in ids.iter().flat_map(|id| (0..8).map(move |client| (*id, client))) {
+    for (id, client) in ids
+        .iter()
+        .flat_map(|id| (0..8).map(move |client| (*id, client)))
+    {
         assert_eq!(remaining(&engine, id, client), counted, "{id:?} {client}");
     }
 }
@@ -451,7 +590,10 @@ fn another_capacity_takes_effect() {
 /// request or until it is idle.
 #[test]
 fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
-    let (clock, rule) = (Arc::new(ManualClock::new(START)), "gcra 1/m burst=5".parse().unwrap());
+    let (clock, rule) = (
+        Arc::new(ManualClock::new(START)),
+        "gcra 1/m burst=5".parse().unwrap(),
+    );
     let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
     let id = engine.prepare_with("rule", &rule, 100).unwrap();
     for client in 0..3 {
@@ -472,7 +614,10 @@ fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
 /// both are freed after the last client.
 #[test]
 fn changes_do_not_wait_for_the_clients_of_the_oldest_table() {
-    let (clock, rule) = (Arc::new(ManualClock::new(START)), "gcra 1/m burst=5".parse().unwrap());
+    let (clock, rule) = (
+        Arc::new(ManualClock::new(START)),
+        "gcra 1/m burst=5".parse().unwrap(),
+    );
     let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
     let id = engine.prepare_with("rule", &rule, 100).unwrap();
     ask(&engine, &[(id, 0)], Mode::Check);
@@ -519,27 +664,48 @@ fn what_is_admitted_at_once_is_what_a_check_allows() {
             let id = one.prepare("rule", &rule).unwrap();
             other.prepare("rule", &rule).unwrap();
             let ask = |engine: &MemoryEngine<ManualClock>, charge: &Charge<'_>, mode| {
-                engine.decide(std::slice::from_ref(charge), mode, None).into_inner()
+                engine
+                    .decide(std::slice::from_ref(charge), mode, None)
+                    .into_inner()
             };
             for (step, cost) in [1, 1, 0, 1, 2, 1, 5, 1, 1, 3, 0, 1].into_iter().enumerate() {
-                let charge = Charge { rule: id, key: b"key", cost: Cost::from_units(cost) };
+                let charge = Charge {
+                    rule: id,
+                    key: b"key",
+                    cost: Cost::from_units(cost),
+                };
                 let peeked = ask(&other, &charge, Mode::Peek);
                 let allowed = peeked.is_ok_and(|peeked| peeked.over.is_empty());
-                assert_eq!(one.admit_at_once(&charge), allowed, "{text} {action:?} {step}");
+                assert_eq!(
+                    one.admit_at_once(&charge),
+                    allowed,
+                    "{text} {action:?} {step}"
+                );
                 if allowed {
                     ask(&other, &charge, Mode::Check).unwrap();
                 }
-                let one_more = Charge { cost: Cost::ONE, ..charge };
-                let (left, right) =
-                    (ask(&one, &one_more, Mode::Peek), ask(&other, &one_more, Mode::Peek));
+                let one_more = Charge {
+                    cost: Cost::ONE,
+                    ..charge
+                };
+                let (left, right) = (
+                    ask(&one, &one_more, Mode::Peek),
+                    ask(&other, &one_more, Mode::Peek),
+                );
                 assert_eq!(left, right, "{text} {action:?} {step}");
                 for engine in [&one, &other] {
-                    engine.clock.at(Nanos::from_secs(1_800_000_000 + step as u64 / 3));
+                    engine
+                        .clock
+                        .at(Nanos::from_secs(1_800_000_000 + step as u64 / 3));
                 }
             }
         }
     }
-    let unknown = Charge { rule: RuleId(7), key: b"key", cost: Cost::ONE };
+    let unknown = Charge {
+        rule: RuleId(7),
+        key: b"key",
+        cost: Cost::ONE,
+    };
     assert!(!engine().admit_at_once(&unknown));
 }
 
@@ -551,7 +717,9 @@ fn a_brief_answer_is_the_decision_s() {
         Action::Observe,
         Action::Quarantine,
         Action::ShadowBan,
-        Action::Delay { max: Duration::from_millis(400) },
+        Action::Delay {
+            max: Duration::from_millis(400),
+        },
     ];
     for text in [
         "recent-average 1/s half-life=2s strict",
@@ -563,7 +731,9 @@ fn a_brief_answer_is_the_decision_s() {
     ] {
         for action in actions {
             let rule: Rule = text.parse().unwrap();
-            let Ok(rule) = rule.with_action(action) else { continue };
+            let Ok(rule) = rule.with_action(action) else {
+                continue;
+            };
             let rule = rule.with_max_cost(Cost::from_units(4)).unwrap();
             let (one, other) = (manual(), manual());
             let id = one.prepare("rule", &rule).unwrap();
@@ -590,7 +760,11 @@ fn a_brief_answer_is_the_decision_s() {
 #[test]
 fn a_change_keeps_the_number_of_displaced_clients() {
     let engine = manual();
-    let change = |text: &str| engine.prepare_with("rule", &text.parse().unwrap(), 1).unwrap();
+    let change = |text: &str| {
+        engine
+            .prepare_with("rule", &text.parse().unwrap(), 1)
+            .unwrap()
+    };
     let id = change("gcra 1/h burst=5");
     for client in 0..1000 {
         ask(&engine, &[(id, client)], Mode::Check);

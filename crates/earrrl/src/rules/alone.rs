@@ -18,7 +18,11 @@ impl<'a> Part<'a> {
     /// meanwhile.
     pub(super) fn moved(&self, now: Nanos) -> Self {
         match self.clients.next(self.key, self.rule, now) {
-            Some(Next { rule, clients }) => Self { rule, clients, ..*self },
+            Some(Next { rule, clients }) => Self {
+                rule,
+                clients,
+                ..*self
+            },
             None => *self,
         }
     }
@@ -49,7 +53,11 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn decide_alone(&self, mode: Mode, now: Nanos) -> Decision {
-        let judged = if mode == Mode::Peek { self.peek(now) } else { self.charge(mode, now) };
+        let judged = if mode == Mode::Peek {
+            self.peek(now)
+        } else {
+            self.charge(mode, now)
+        };
         combine(now, std::iter::once((self.rule, &judged.0, &judged.1)))
     }
 
@@ -66,14 +74,18 @@ impl<'a> Part<'a> {
 
     pub(super) fn peek(&self, now: Nanos) -> Judged {
         self.settled(now, |part| {
-            part.clients.inspect(part.key, part.rule.limit(), now, |state| part.judge(state, now))
+            part.clients
+                .inspect(part.key, part.rule.limit(), now, |state| {
+                    part.judge(state, now)
+                })
         })
     }
 
     /// Takes back a charge that was stored at `charged_at`, or the latest one if that is `None`.
     pub(crate) fn refund(&self, now: Nanos, charged_at: Option<Nanos>) {
         self.settled(now, |part| {
-            part.clients.refund(part.key, part.rule.limit(), now, charged_at, part.cost)
+            part.clients
+                .refund(part.key, part.rule.limit(), now, charged_at, part.cost)
         });
     }
 
@@ -107,20 +119,29 @@ impl<'a> Part<'a> {
             if part.rule.limit() != limit {
                 return Some(());
             }
-            part.clients.update(part.key, limit, now, |_| (state.clone(), ()))
+            part.clients
+                .update(part.key, limit, now, |_| (state.clone(), ()))
         });
     }
 
     /// Removes the client's state.
     pub(crate) fn reset(&self, now: Nanos) {
-        self.settled(now, |part| part.clients.reset(part.key, part.rule.limit(), now));
+        self.settled(now, |part| {
+            part.clients.reset(part.key, part.rule.limit(), now)
+        });
     }
 
     /// Judges the request and computes its figures. Returns the state advanced to `now`.
     pub(super) fn judge(&self, state: Option<State>, now: Nanos) -> (Option<State>, Judged) {
         let limit = self.rule.limit();
         let (state, allowed, figures) = limit.step(state, now, self.cost, Mode::Peek);
-        (state, (Judgement::new(self.rule, allowed, || figures.retry_after), figures))
+        (
+            state,
+            (
+                Judgement::new(self.rule, allowed, || figures.retry_after),
+                figures,
+            ),
+        )
     }
 
     pub(super) fn store(
@@ -137,7 +158,8 @@ impl<'a> Part<'a> {
     pub(super) fn charge(&self, mode: Mode, now: Nanos) -> Judged {
         self.settled(now, |part| {
             let (key, limit) = (part.key, part.rule.limit());
-            part.clients.update(key, limit, now, |state| part.charged(state, mode, now))
+            part.clients
+                .update(key, limit, now, |state| part.charged(state, mode, now))
         })
     }
 
@@ -152,6 +174,12 @@ impl<'a> Part<'a> {
         }
         let limit = self.rule.limit();
         let (after, allowed, figures) = limit.step(state, now, self.cost, mode);
-        (after, (Judgement::new(self.rule, allowed, || figures.retry_after), figures))
+        (
+            after,
+            (
+                Judgement::new(self.rule, allowed, || figures.retry_after),
+                figures,
+            ),
+        )
     }
 }

@@ -71,7 +71,9 @@ impl<'a> Part<'a> {
     /// Corrects a reservation's estimate to the actual cost. Returns `None`, with nothing changed, if
     /// the client is not in its home lines or no word is its new state.
     pub(super) fn commit_at_home(&self, now: Nanos, held: &Held, actual: Cost) -> Option<()> {
-        let (place, Kept::Words(table)) = (self.place()?, &self.clients.kept) else { return None };
+        let (place, Kept::Words(table)) = (self.place()?, &self.clients.kept) else {
+            return None;
+        };
         let mut seen = table.at_home(&place)?;
         loop {
             let after = WordRequest::committed(self.rule, seen.word()?, now, held, actual)?;
@@ -103,10 +105,16 @@ impl<'a> Part<'a> {
     /// halves are read separately; [`AtHome::settle`] detects that.
     #[inline(always)]
     pub(super) fn at_home<'p>(&'p self, place: &Lookup<'p>, now: Nanos) -> Option<AtHome<'p>> {
-        let Kept::Words(table) = &self.clients.kept else { return None };
+        let Kept::Words(table) = &self.clients.kept else {
+            return None;
+        };
         let seen = table.at_home(place)?;
         let request = self.judge_seen(&seen, now)?;
-        Some(AtHome { part: self, seen, request })
+        Some(AtHome {
+            part: self,
+            seen,
+            request,
+        })
     }
 
     #[inline(always)]
@@ -131,7 +139,11 @@ impl AtHome<'_> {
             Outcome::Deny => wait_of(rule, &self.request),
             _ => Wait::For(judgement.hold.unwrap_or_default()),
         };
-        Brief { outcome, remaining: self.request.remaining(), wait }
+        Brief {
+            outcome,
+            remaining: self.request.remaining(),
+            wait,
+        }
     }
 
     /// Stores the request if `mode` returns [`Mode::Charge`] for the judgement. Returns `None`,

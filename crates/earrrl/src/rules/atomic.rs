@@ -43,7 +43,10 @@ pub(crate) fn check_with_resets(
     mut reset: impl FnMut(usize, Duration),
 ) -> Decision {
     let mut report = |answers: &[RuleVerdict<'_>]| {
-        answers.iter().enumerate().for_each(|(nth, answer)| reset(nth, answer.standing().2));
+        answers
+            .iter()
+            .enumerate()
+            .for_each(|(nth, answer)| reset(nth, answer.standing().2));
     };
     let decision = decide_and_report(parts, Mode::Check, &|| now, &mut report);
     if parts.len() == 1 {
@@ -54,7 +57,10 @@ pub(crate) fn check_with_resets(
 
 /// Returns the cost that a reservation is granted: its estimate, or the remaining quota if that is less.
 pub(crate) fn grant(part: Part<'_>, now: Nanos) -> Cost {
-    let one = Part { cost: Cost::ONE, ..part };
+    let one = Part {
+        cost: Cost::ONE,
+        ..part
+    };
     let remaining = || decide(&mut [one], Mode::Peek, &|| now).remaining;
     granted(part.rule, part.cost, remaining)
 }
@@ -74,19 +80,30 @@ fn decide_and_report(
         // A charge is stored under every rule unconditionally, so the rules need not be
         // coordinated.
         let now = now();
-        let answers: Each<RuleVerdict<'_>> =
-            parts.iter().map(|part| part.charge(mode, now).into()).collect();
+        let answers: Each<RuleVerdict<'_>> = parts
+            .iter()
+            .map(|part| part.charge(mode, now).into())
+            .collect();
         return together(parts, now, &answers);
     }
     // All lines are prefetched before the clock is read and before the first line is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(parts, now);
-    AtomicRequest { parts, places: &places, now: now(), shards }.decide(mode, report)
+    AtomicRequest {
+        parts,
+        places: &places,
+        now: now(),
+        shards,
+    }
+    .decide(mode, report)
 }
 
 fn together(parts: &[Part<'_>], now: Nanos, answers: &[RuleVerdict<'_>]) -> Decision {
     let each = parts.iter().zip(answers);
-    combine(now, each.map(|(part, answer)| (part.rule, answer.judgement(), answer)))
+    combine(
+        now,
+        each.map(|(part, answer)| (part.rule, answer.judgement(), answer)),
+    )
 }
 
 impl<'a> Part<'a> {
@@ -149,12 +166,20 @@ impl<'a> Shards<'a> {
         let mut places: Vec<_> = parts.iter().filter_map(of).collect();
         places.sort_by_key(|(place, _)| *place);
         places.dedup_by_key(|(place, _)| *place);
-        Self(places.into_iter().map(|(place, states)| (place, states.lock(place.1))).collect())
+        Self(
+            places
+                .into_iter()
+                .map(|(place, states)| (place, states.lock(place.1)))
+                .collect(),
+        )
     }
 
     fn of(&mut self, part: &Part<'_>) -> Option<&mut Shard> {
         let wanted = part.shard()?;
-        let found = self.0.binary_search_by_key(&wanted, |(place, _)| *place).ok()?;
+        let found = self
+            .0
+            .binary_search_by_key(&wanted, |(place, _)| *place)
+            .ok()?;
         self.0.get_mut(found).map(|(_, guard)| &mut **guard)
     }
 }
@@ -229,7 +254,9 @@ impl<'r> AtomicRequest<'r, '_> {
             }
             None => part.settled(now, |part| {
                 part.clients
-                    .inspect(part.key, part.rule.limit(), now, |state| part.allows(state, now))
+                    .inspect(part.key, part.rule.limit(), now, |state| {
+                        part.allows(state, now)
+                    })
             }),
         }
     }
@@ -239,7 +266,9 @@ impl<'r> AtomicRequest<'r, '_> {
         let now = self.now;
         match self.shards.of(part) {
             Some(shard) => {
-                shard.inspect(part.key, part.under(), now, |state| part.judge(state, now)).1
+                shard
+                    .inspect(part.key, part.under(), now, |state| part.judge(state, now))
+                    .1
             }
             None => part.peek(now).1,
         }
@@ -247,7 +276,9 @@ impl<'r> AtomicRequest<'r, '_> {
 
     fn charge_word(&self, part: &Part<'_>, answer: &mut RuleVerdict<'_>) {
         if let RuleVerdict::AtHome(client) = answer
-            && client.settle(|judgement| judgement.settle(Mode::Check, true)).is_some()
+            && client
+                .settle(|judgement| judgement.settle(Mode::Check, true))
+                .is_some()
         {
             return;
         }

@@ -14,7 +14,9 @@ fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
     let rules = ["gcra 1/s burst=1", "gcra 1/s burst=9", "gcra 1/s burst=2"];
     let [observing, own, shared] = rules.map(|text| text.parse::<Rule>().unwrap());
     let rules = [observing.with_action(Action::Observe).unwrap(), own, shared];
-    let clients = rules.each_ref().map(|rule| Clients::new(rule.limit(), 1, None).unwrap());
+    let clients = rules
+        .each_ref()
+        .map(|rule| Clients::new(rule.limit(), 1, None).unwrap());
     let part = |nth: usize| Part {
         rule: &rules[nth],
         clients: &clients[nth],
@@ -28,7 +30,12 @@ fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
     parts[2].charge(Mode::Charge, NOW);
     let places: Each<_> = parts.iter().map(Part::place).collect();
     let shards = Shards::lock(&mut parts, &|| NOW);
-    let mut request = AtomicRequest { parts: &parts, places: &places, now: NOW, shards };
+    let mut request = AtomicRequest {
+        parts: &parts,
+        places: &places,
+        now: NOW,
+        shards,
+    };
     let mut answers = request.judge_all();
     assert!(all_pass(&answers));
     assert!(parts[2].charge(Mode::Check, NOW).0.allowed);

@@ -49,7 +49,12 @@ impl Judgement {
             Action::Delay { max } if !allowed => wait().duration().filter(|hold| *hold <= max),
             _ => None,
         };
-        Self { allowed, hold, enforces: rule.action().enforces(), policy: rule.limit().policy() }
+        Self {
+            allowed,
+            hold,
+            enforces: rule.action().enforces(),
+            policy: rule.limit().policy(),
+        }
     }
 
     /// Returns true if the rule lets the request pass, even if it is over the limit.
@@ -92,7 +97,12 @@ pub fn decide_all(
         *state = after;
         judged.push((rule, judgement, figures));
     }
-    combine(now, judged.iter().map(|(rule, judgement, figures)| (*rule, judgement, figures)))
+    combine(
+        now,
+        judged
+            .iter()
+            .map(|(rule, judgement, figures)| (*rule, judgement, figures)),
+    )
 }
 
 /// The figures of one rule after a decision, each computed on demand.
@@ -145,7 +155,9 @@ pub fn combine<'a, R: Report + 'a>(
     judged: impl Iterator<Item = (&'a Rule, &'a Judgement, &'a R)> + Clone,
 ) -> Decision {
     let all_pass = judged.clone().all(|(_, judgement, _)| judgement.passes());
-    let some_act = judged.clone().any(|(rule, ..)| rule.action() != Action::Observe);
+    let some_act = judged
+        .clone()
+        .any(|(rule, ..)| rule.action() != Action::Observe);
     let mut answer = unjudged(at);
     let mut deciding: Option<(Wait, &R)> = None;
     for (place, (rule, judgement, report)) in judged.enumerate() {
@@ -163,7 +175,11 @@ pub fn combine<'a, R: Report + 'a>(
             }
             continue;
         }
-        let wait = if all_pass { Wait::NONE } else { wait_of(rule, report) };
+        let wait = if all_pass {
+            Wait::NONE
+        } else {
+            wait_of(rule, report)
+        };
         let decides = match (all_pass, judgement.passes()) {
             (true, _) => deciding.is_none() || remaining < answer.remaining,
             (false, true) => false,
@@ -191,7 +207,9 @@ fn add_outcome(
 ) {
     answer.remaining = answer.remaining.min(remaining);
     answer.outcome = worse(answer.outcome, outcome_of(rule, judgement, all_pass));
-    answer.delay = answer.delay.max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
+    answer.delay = answer
+        .delay
+        .max(judgement.hold.filter(|_| all_pass).unwrap_or_default());
     if !all_pass && rule.action().enforces() {
         answer.retry_after = answer.retry_after.max(wait);
     }

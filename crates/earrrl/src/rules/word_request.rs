@@ -102,14 +102,19 @@ impl<'a> WordRequest<'a> {
     /// Returns the decision on the request if this rule is its only one.
     #[inline]
     pub fn decision(&self) -> Decision {
-        combine(self.now, core::iter::once((self.rule, &self.judgement, self)))
+        combine(
+            self.now,
+            core::iter::once((self.rule, &self.judgement, self)),
+        )
     }
 }
 
 impl Report for WordRequest<'_> {
     #[inline]
     fn remaining(&self) -> u64 {
-        let Self { rule, now, after, .. } = self;
+        let Self {
+            rule, now, after, ..
+        } = self;
         in_words!(rule, limit => {
             let after = limit.advance(limit.state_of(*after), *now);
             limit.remaining(after.as_ref(), *now)
@@ -118,7 +123,13 @@ impl Report for WordRequest<'_> {
 
     #[inline]
     fn retry_after(&self) -> Wait {
-        let Self { rule, cost, now, after, .. } = self;
+        let Self {
+            rule,
+            cost,
+            now,
+            after,
+            ..
+        } = self;
         in_words!(rule, limit => {
             let after = limit.advance(limit.state_of(*after), *now);
             limit.retry_after(after.as_ref(), *now, *cost)
@@ -127,7 +138,14 @@ impl Report for WordRequest<'_> {
 
     #[inline]
     fn standing(&self) -> (Option<f64>, f64, Duration) {
-        let Self { rule, cost, now, before, after, .. } = self;
+        let Self {
+            rule,
+            cost,
+            now,
+            before,
+            after,
+            ..
+        } = self;
         in_words!(rule, limit => {
             let state = |word| limit.advance(limit.state_of(word), *now);
             let (before, after) = (state(*before), state(*after));

@@ -90,7 +90,10 @@ impl FromStr for Client {
     /// Parses `NAME PATTERN [from=T] [until=T] [cost=C] [retry=T|obey]`.
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let mut words = RuleWords::new(text);
-        let name = words.next("expected a name, then steady, random or bursty")?.text.into();
+        let name = words
+            .next("expected a name, then steady, random or bursty")?
+            .text
+            .into();
         let pattern = pattern(&mut words)?;
         let time = |word: Option<Word<'_>>| word.as_ref().map(Word::duration).transpose();
         let from = time(words.option("from")?)?.unwrap_or_default();
@@ -100,20 +103,34 @@ impl FromStr for Client {
             return Err(end.expected("a time after `from`"));
         }
         let cost = match words.option("cost")? {
-            Some(word) => word.text.parse().map_err(|error: RuleError| error.at(word.column))?,
+            Some(word) => word
+                .text
+                .parse()
+                .map_err(|error: RuleError| error.at(word.column))?,
             None => Cost::ONE,
         };
         let reaction = reaction(&mut words)?;
         words.finish()?;
-        Ok(Self { name, pattern, from, until, cost, reaction })
+        Ok(Self {
+            name,
+            pattern,
+            from,
+            until,
+            cost,
+            reaction,
+        })
     }
 }
 
 fn pattern(words: &mut RuleWords<'_>) -> Result<Pattern, RuleError> {
     let name = words.next("expected steady, random or bursty")?;
     match name.text {
-        "steady" => Ok(Pattern::Steady(words.next("expected a rate such as 10/s")?.rate()?)),
-        "random" => Ok(Pattern::Random(words.next("expected a rate such as 10/s")?.rate()?)),
+        "steady" => Ok(Pattern::Steady(
+            words.next("expected a rate such as 10/s")?.rate()?,
+        )),
+        "random" => Ok(Pattern::Random(
+            words.next("expected a rate such as 10/s")?.rate()?,
+        )),
         "bursty" => bursty(words),
         _ => Err(name.expected("steady, random or bursty")),
     }
@@ -121,10 +138,23 @@ fn pattern(words: &mut RuleWords<'_>) -> Result<Pattern, RuleError> {
 
 fn bursty(words: &mut RuleWords<'_>) -> Result<Pattern, RuleError> {
     let size = words.next("expected how many requests a burst has")?;
-    let count = size.text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+    let count = size
+        .text
+        .parse()
+        .ok()
+        .filter(|count| (1..=1_000_000).contains(count));
     let every = words.option("every")?;
-    let every = every.as_ref().map(Word::duration).transpose()?.filter(|every| !every.is_zero());
-    let gap = words.option("gap")?.as_ref().map(Word::duration).transpose()?.unwrap_or_default();
+    let every = every
+        .as_ref()
+        .map(Word::duration)
+        .transpose()?
+        .filter(|every| !every.is_zero());
+    let gap = words
+        .option("gap")?
+        .as_ref()
+        .map(Word::duration)
+        .transpose()?
+        .unwrap_or_default();
     let (Some(count), Some(every)) = (count, every) else {
         return Err(size.error(format!(
             "expected 1 to 1000000 requests and the time between bursts, such as 20 every=30s; \
@@ -133,11 +163,15 @@ fn bursty(words: &mut RuleWords<'_>) -> Result<Pattern, RuleError> {
         )));
     };
     if gap.saturating_mul(count) > every {
-        return Err(
-            size.error(format!("{count} requests {gap:?} apart take longer than {every:?}"))
-        );
+        return Err(size.error(format!(
+            "{count} requests {gap:?} apart take longer than {every:?}"
+        )));
     }
-    Ok(Pattern::Bursty { size: count, every, gap })
+    Ok(Pattern::Bursty {
+        size: count,
+        every,
+        gap,
+    })
 }
 
 fn reaction(words: &mut RuleWords<'_>) -> Result<Reaction, RuleError> {
@@ -173,7 +207,11 @@ mod tests {
             ("a steady 1/s obey retry=1s", 14, "not both"),
             ("a steady 1/s cost=x", 19, "is not a decimal number"),
             ("a steady 1/s sometimes", 14, "sometimes"),
-            ("a steady 1/s from=10s until=5s", 29, "`5s` is not a time after `from`"),
+            (
+                "a steady 1/s from=10s until=5s",
+                29,
+                "`5s` is not a time after `from`",
+            ),
         ] {
             let error = text.parse::<Client>().unwrap_err();
             assert_eq!(error.column(), Some(column), "{text}: {error}");

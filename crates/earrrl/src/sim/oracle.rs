@@ -26,7 +26,12 @@ pub fn exact_rate(
     let period = limit.period_secs();
     let weight =
         |(time, cost): (Nanos, Cost)| cost.as_f64() * exp(-now.since(time).as_secs_f64() / period);
-    requests.into_iter().filter(|(time, _)| *time <= now).map(weight).sum::<f64>() / period
+    requests
+        .into_iter()
+        .filter(|(time, _)| *time <= now)
+        .map(weight)
+        .sum::<f64>()
+        / period
 }
 
 #[cfg(test)]
@@ -42,7 +47,9 @@ mod tests {
     #[test]
     fn the_estimate_is_the_sum_over_the_whole_history() {
         let rule: Rule = "recent-average 3/s half-life=7s".parse().unwrap();
-        let Limit::RecentAverage(limit) = rule.limit() else { panic!("not a recent average") };
+        let Limit::RecentAverage(limit) = rule.limit() else {
+            panic!("not a recent average")
+        };
         for client in ["a random 5/s", "a bursty 30 every=20s gap=10ms cost=0.25"] {
             let client: Client = client.parse().unwrap();
             let cost = client.cost;

@@ -72,8 +72,10 @@ pub fn run(
     let first_named = |client: &Client| clients.iter().position(|c| c.name == client.name);
     let whose: Vec<usize> = clients.iter().filter_map(first_named).collect();
     let mut states: Vec<Option<State>> = clients.iter().map(|_| None).collect();
-    let first =
-        schedules.iter_mut().enumerate().filter_map(|(c, s)| Some(Reverse((s.after(None)?, c))));
+    let first = schedules
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(c, s)| Some(Reverse((s.after(None)?, c))));
     let mut due: BinaryHeap<_> = first.collect();
     let mut attempts = 0;
     while let Some(Reverse((time, client))) = due.pop() {
@@ -82,13 +84,23 @@ pub fn run(
         }
         attempts += 1;
         if attempts > MAX_ATTEMPTS {
-            return Err(RuleError::new(format!("more than {MAX_ATTEMPTS} requests to simulate")));
+            return Err(RuleError::new(format!(
+                "more than {MAX_ATTEMPTS} requests to simulate"
+            )));
         }
         let now = Nanos::new(time);
         let (cost, place) = (clients[client].cost, whose[client]);
-        let (state, decision) = rule.limit().decide(states[place].take(), now, cost, Mode::Check);
+        let (state, decision) = rule
+            .limit()
+            .decide(states[place].take(), now, cost, Mode::Check);
         let state_after = state.as_ref();
-        each(&Attempt { time: now, client: place, cost, decision: &decision, state: state_after });
+        each(&Attempt {
+            time: now,
+            client: place,
+            cost,
+            decision: &decision,
+            state: state_after,
+        });
         states[place] = state;
         let wish = next(&clients[client], &mut schedules[client], time, &decision);
         due.extend(wish.map(|at| Reverse((at, client))));
@@ -111,7 +123,11 @@ fn next(
     };
     let at = Duration::from_nanos(now).checked_add(wait)?;
     let ended = client.until.is_some_and(|until| at >= until);
-    if ended { None } else { u64::try_from(at.as_nanos()).ok() }
+    if ended {
+        None
+    } else {
+        u64::try_from(at.as_nanos()).ok()
+    }
 }
 
 #[cfg(test)]
@@ -123,16 +139,26 @@ mod tests {
     fn attempts(rule: &str, client: &str, seconds: u64) -> Vec<(f64, bool)> {
         let (rule, client): (Rule, Client) = (rule.parse().unwrap(), client.parse().unwrap());
         let mut found = Vec::new();
-        run(&rule, &[client], 7, Duration::from_secs(seconds), |attempt| {
-            found.push((attempt.time.get() as f64 / 1e9, attempt.decision.allowed));
-        })
+        run(
+            &rule,
+            &[client],
+            7,
+            Duration::from_secs(seconds),
+            |attempt| {
+                found.push((attempt.time.get() as f64 / 1e9, attempt.decision.allowed));
+            },
+        )
         .unwrap();
         found
     }
 
     #[test]
     fn patterns() {
-        let times = |client| attempts("fixed-window 1000/1h", client, 10).into_iter().map(|a| a.0);
+        let times = |client| {
+            attempts("fixed-window 1000/1h", client, 10)
+                .into_iter()
+                .map(|a| a.0)
+        };
         assert!(times("a steady 5/3s from=7s").eq([7.0, 7.6, 8.2, 8.8, 9.4]));
         assert!(times("a steady 1/s until=3s").eq([0.0, 1.0, 2.0]));
         assert!(times("a bursty 2 every=4s gap=500ms").eq([0.0, 0.5, 4.0, 4.5, 8.0, 8.5]));
@@ -145,22 +171,47 @@ mod tests {
     #[test]
     fn reactions() {
         let rule = "fixed-window 1/4s";
-        let ignoring = [(0.0, true), (1.0, false), (2.0, false), (3.0, false), (4.0, true)];
+        let ignoring = [
+            (0.0, true),
+            (1.0, false),
+            (2.0, false),
+            (3.0, false),
+            (4.0, true),
+        ];
         assert_eq!(attempts(rule, "a steady 1/s", 5), ignoring);
-        let retrying =
-            [(0.0, true), (1.0, false), (2.5, false), (4.0, true), (4.0, false), (5.5, false)];
+        let retrying = [
+            (0.0, true),
+            (1.0, false),
+            (2.5, false),
+            (4.0, true),
+            (4.0, false),
+            (5.5, false),
+        ];
         assert_eq!(attempts(rule, "a steady 1/s retry=1500ms", 6), retrying);
-        let obeying =
-            [(0.0, true), (1.0, false), (4.0, true), (4.0, false), (8.0, true), (8.0, false)];
+        let obeying = [
+            (0.0, true),
+            (1.0, false),
+            (4.0, true),
+            (4.0, false),
+            (8.0, true),
+            (8.0, false),
+        ];
         assert_eq!(attempts(rule, "a steady 1/s obey", 9), obeying);
-        assert_eq!(attempts(rule, "a steady 1/s cost=2 obey", 9), [(0.0, false)]);
+        assert_eq!(
+            attempts(rule, "a steady 1/s cost=2 obey", 9),
+            [(0.0, false)]
+        );
     }
 
     #[test]
     fn clients_of_one_name_are_one_to_the_rule() {
         let rule = "fixed-window 2/1m".parse().unwrap();
-        let clients = ["a steady 1/s until=2s", "b steady 1/s until=2s", "a steady 1/s from=2s"]
-            .map(|client| client.parse().unwrap());
+        let clients = [
+            "a steady 1/s until=2s",
+            "b steady 1/s until=2s",
+            "a steady 1/s from=2s",
+        ]
+        .map(|client| client.parse().unwrap());
         let mut denied = Vec::new();
         run(&rule, &clients, 1, Duration::from_secs(4), |attempt| {
             denied.extend((!attempt.decision.allowed).then_some(attempt.client));
@@ -171,8 +222,10 @@ mod tests {
 
     #[test]
     fn endless_simulations_are_refused() {
-        let (rule, client) =
-            ("gcra 1/s burst=1".parse().unwrap(), "a steady 1e9/s".parse().unwrap());
+        let (rule, client) = (
+            "gcra 1/s burst=1".parse().unwrap(),
+            "a steady 1e9/s".parse().unwrap(),
+        );
         assert!(run(&rule, &[client], 1, Duration::MAX, |_| ()).is_err());
     }
 }

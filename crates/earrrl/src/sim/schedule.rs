@@ -20,7 +20,12 @@ pub(super) struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     /// Returns the schedule of a client. Only random clients use `seed`.
     pub(super) fn new(client: &'a Client, seed: u64) -> Self {
-        Self { client, random: Random::new(seed), sent: 0, last: 0.0 }
+        Self {
+            client,
+            random: Random::new(seed),
+            sent: 0,
+            last: 0.0,
+        }
     }
 
     /// Returns the client's next instant; if `now` is given, the next one that is not before `now`.
@@ -54,6 +59,10 @@ impl<'a> Schedule<'a> {
         };
         let at = Duration::from_nanos(u64::try_from(offset).ok()?).checked_add(self.client.from)?;
         let ended = self.client.until.is_some_and(|until| at >= until);
-        if ended { None } else { u64::try_from(at.as_nanos()).ok() }
+        if ended {
+            None
+        } else {
+            u64::try_from(at.as_nanos()).ok()
+        }
     }
 }

@@ -42,7 +42,10 @@ pub(crate) struct Next {
 
 impl Next {
     pub(super) fn new(rule: Rule, clients: Clients) -> Self {
-        Self { rule, clients: Arc::new(clients) }
+        Self {
+            rule,
+            clients: Arc::new(clients),
+        }
     }
 }
 
@@ -127,7 +130,12 @@ impl Clients {
     ) -> Result<Self, BuildError> {
         let kept = Kept::new(limit, capacity, most_bytes)?;
         let overflow = matches!(kept, Kept::Words(_)).then(|| Overflow::new(capacity));
-        Ok(Self { kept, overflow, next: OnceLock::new(), file: None })
+        Ok(Self {
+            kept,
+            overflow,
+            next: OnceLock::new(),
+            file: None,
+        })
     }
 
     /// Returns the store in a state file, and the hasher of its keys. `now` makes the clock of the
@@ -154,7 +162,12 @@ impl Clients {
 
     /// Returns a store that keeps nothing beside its table or map.
     pub(super) fn only(kept: Kept) -> Self {
-        Self { kept, overflow: None, next: OnceLock::new(), file: None }
+        Self {
+            kept,
+            overflow: None,
+            next: OnceLock::new(),
+            file: None,
+        }
     }
 
     /// Returns the state file.
@@ -229,7 +242,9 @@ impl Clients {
                 return (Change::Keep, Updated::Unfit(beside));
             }
             let (after, answer) = decide(before);
-            let Some(after) = after else { return (removal(word), Updated::Done(answer)) };
+            let Some(after) = after else {
+                return (removal(word), Updated::Done(answer));
+            };
             match (limit.word(&after), &self.overflow) {
                 (Some(after), _) if Some(after) == word => (Change::Keep, Updated::Done(answer)),
                 (Some(after), _) => (Change::Store(after), Updated::Done(answer)),
@@ -260,7 +275,9 @@ impl Clients {
                     return None;
                 }
                 let state = |word| {
-                    limit.state_of(word).or_else(|| self.state_in_overflow(table, key, limit))
+                    limit
+                        .state_of(word)
+                        .or_else(|| self.state_in_overflow(table, key, limit))
                 };
                 Some(judge(word.and_then(state)).1)
             }
@@ -303,7 +320,10 @@ impl Clients {
     ) -> Option<()> {
         self.update(key, limit, now, |state| {
             let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
-            (limit.refund(state, now, charged_at.unwrap_or(now), cost), ())
+            (
+                limit.refund(state, now, charged_at.unwrap_or(now), cost),
+                (),
+            )
         })
     }
 
@@ -372,14 +392,18 @@ impl Clients {
     /// Frees the memory of clients of a map that are as good as new. `limit` is the rule's limit.
     pub(crate) fn drop_idle(&self, limit: &Limit, now: Nanos) {
         if let Kept::States(states) = &self.kept {
-            states.each().for_each(|mut shard| shard.walk(limit, now, |_, _, _| ()));
+            states
+                .each()
+                .for_each(|mut shard| shard.walk(limit, now, |_, _, _| ()));
         }
     }
 
     /// Sets the bounds as [`bound`](Self::bound) does, or moves all clients to a new map if the shards of this one
     /// would have too little room. No other thread may decide at the same time.
     pub(crate) fn bound_alone(&mut self, bounds: &Bounds, limit: &Limit, now: Nanos) {
-        let Kept::States(states) = &self.kept else { return };
+        let Kept::States(states) = &self.kept else {
+            return;
+        };
         if states.has_roomy_shards(bounds) {
             return self.bound(bounds, limit, now);
         }
@@ -388,7 +412,8 @@ impl Clients {
             // The latest visit comes first, and must come last into the new map.
             for key in shard.keys().into_iter().rev() {
                 let state = shard.remove(key);
-                next.lock_of(key).update(key, Under::Only(limit), now, |_| (state, ()));
+                next.lock_of(key)
+                    .update(key, Under::Only(limit), now, |_| (state, ()));
             }
         }
         self.kept = Kept::States(View::own(next));
@@ -418,7 +443,10 @@ impl Clients {
     pub(crate) fn bytes(&self) -> usize {
         match &self.kept {
             Kept::Words(table) => {
-                let beside = self.states_beside_words().into_iter().flat_map(States::each);
+                let beside = self
+                    .states_beside_words()
+                    .into_iter()
+                    .flat_map(States::each);
                 table.bytes() + beside.map(|shard| shard.bytes()).sum::<usize>()
             }
             Kept::States(states) => states.each().map(|shard| shard.bytes()).sum(),
@@ -435,7 +463,10 @@ impl Clients {
 
 impl From<Opened> for Clients {
     fn from(Opened { table, file, .. }: Opened) -> Self {
-        Self { file: Some(Box::new(file)), ..Self::only(Kept::Words(table)) }
+        Self {
+            file: Some(Box::new(file)),
+            ..Self::only(Kept::Words(table))
+        }
     }
 }
 
@@ -449,7 +480,11 @@ pub(super) enum Updated<'a, R> {
 }
 
 fn removal(word: Option<Word>) -> Change {
-    if word.is_some() { Change::Remove } else { Change::Keep }
+    if word.is_some() {
+        Change::Remove
+    } else {
+        Change::Keep
+    }
 }
 
 impl Kept {

@@ -24,7 +24,8 @@ impl Clients {
     /// Returns true if a client that is not in the table of this file may be in the file of another
     /// generation.
     pub(crate) fn is_moving(&self, table: &Table) -> bool {
-        self.file().is_some_and(|file| table.is_sealed() || file.predecessors().is_some())
+        self.file()
+            .is_some_and(|file| table.is_sealed() || file.predecessors().is_some())
     }
 
     /// Returns true if the file has a successor, in which requests go on.
@@ -42,11 +43,15 @@ impl Clients {
         now: Nanos,
         is_request: bool,
     ) {
-        let Some(predecessors) = self.file().map(StateFile::predecessors) else { return };
+        let Some(predecessors) = self.file().map(StateFile::predecessors) else {
+            return;
+        };
         let Some(predecessors) = predecessors.as_ref().filter(|_| table.get(key).is_none()) else {
             return;
         };
-        let Some((state, old)) = freeze(predecessors, key) else { return };
+        let Some((state, old)) = freeze(predecessors, key) else {
+            return;
+        };
         if let Some(state) = limit.convert(old, state, now) {
             let store = |there: Option<State>| (there.or_else(|| Some(state.clone())), ());
             // If this table is sealed by now, its successor receives the client.
@@ -77,7 +82,9 @@ impl Clients {
         // The earlier generations first, since clients move from them to this one.
         let predecessors = self.file().and_then(|file| file.predecessors().clone());
         let earlier = predecessors.unwrap_or_default();
-        let earlier = earlier.iter().map(|one| one.clients.clear_own(&one.limit, now));
+        let earlier = earlier
+            .iter()
+            .map(|one| one.clients.clear_own(&one.limit, now));
         earlier.sum::<usize>() + self.clear_own(rule.limit(), now)
     }
 

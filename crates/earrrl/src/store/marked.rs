@@ -31,7 +31,10 @@ impl Clients {
             let state = word.and_then(|word| limit.state_of(word).or_else(|| kept.clone()));
             let (after, answer) = decide(state);
             let word = |state: &State| limit.word(state).or_else(|| limit.mark(state));
-            let change = after.as_ref().and_then(word).map_or(Change::Remove, Change::Store);
+            let change = after
+                .as_ref()
+                .and_then(word)
+                .map_or(Change::Remove, Change::Store);
             (change, Some((after, answer)))
         };
         let (after, answer) = table.update_anywhere(key, ByRank(limit, now), update)?;
@@ -48,7 +51,9 @@ impl Clients {
         limit: &Limit,
     ) -> Option<State> {
         let shard = self.overflow.as_ref()?.get()?.lock_of(key);
-        limit.state_of(table.get(key)?).or_else(|| shard.state_of(key))
+        limit
+            .state_of(table.get(key)?)
+            .or_else(|| shard.state_of(key))
     }
 
     /// Removes a client from a sealed table, and from the map beside it.
@@ -73,8 +78,13 @@ impl Clients {
 
     /// Removes the clients that have a state in the map, and returns their number.
     pub(super) fn clear_overflow(&self, table: &Table, limit: &Limit, now: Nanos) -> usize {
-        let Some(states) = self.states_beside_words() else { return 0 };
-        let keys = states.each().flat_map(|shard| shard.keys()).collect::<Vec<_>>();
+        let Some(states) = self.states_beside_words() else {
+            return 0;
+        };
+        let keys = states
+            .each()
+            .flat_map(|shard| shard.keys())
+            .collect::<Vec<_>>();
         let is_stored = |key: &KeyHash| table.get(*key).is_some();
         let reset = |key| self.reset(key, limit, now);
         keys.into_iter().filter(is_stored).filter_map(reset).count()

@@ -36,11 +36,15 @@ fn charge(clients: &Clients, rule: &Rule, now: Nanos, cost: Cost) -> Option<Stat
 }
 
 fn state(clients: &Clients, rule: &Rule) -> Option<State> {
-    clients.inspect(key(), rule.limit(), NOW, |state| (state.clone(), state)).unwrap()
+    clients
+        .inspect(key(), rule.limit(), NOW, |state| (state.clone(), state))
+        .unwrap()
 }
 
 fn is_in_overflow(clients: &Clients) -> bool {
-    clients.states_beside_words().is_some_and(|states| states.lock_of(key()).contains(key()))
+    clients
+        .states_beside_words()
+        .is_some_and(|states| states.lock_of(key()).contains(key()))
 }
 
 #[test]
@@ -50,10 +54,20 @@ fn a_clear_removes_states_that_fit_no_word() {
     charge(&clients, &rule, NOW, cost("1e15"));
     charge(&clients, &rule, NOW, cost("0.000000001"));
     assert!(is_in_overflow(&clients));
-    let decide = |_| (rule.limit().decide(None, NOW, Cost::ONE, Mode::Charge).0, ());
-    clients.update(KeyHash::from_bits(9 << 40 | 99), rule.limit(), NOW, decide).unwrap();
+    let decide = |_| {
+        (
+            rule.limit().decide(None, NOW, Cost::ONE, Mode::Charge).0,
+            (),
+        )
+    };
+    clients
+        .update(KeyHash::from_bits(9 << 40 | 99), rule.limit(), NOW, decide)
+        .unwrap();
     assert_eq!(clients.clear(&rule, NOW), 2);
-    assert_eq!((state(&clients, &rule), is_in_overflow(&clients)), (None, false));
+    assert_eq!(
+        (state(&clients, &rule), is_in_overflow(&clients)),
+        (None, false)
+    );
     assert_eq!(clients.clear(&rule, NOW), 0);
 }
 
@@ -93,14 +107,27 @@ fn no_charge_is_lost_between_the_table_and_the_map() {
     let (whole, fraction) = (cost("1000000"), cost("0.000000001"));
     let work = |nth: u64| {
         for _ in 0..2000 {
-            charge(&clients, &rule, NOW, if nth.is_multiple_of(2) { whole } else { fraction });
+            charge(
+                &clients,
+                &rule,
+                NOW,
+                if nth.is_multiple_of(2) {
+                    whole
+                } else {
+                    fraction
+                },
+            );
             if nth == 3 {
-                clients.refund(key(), rule.limit(), NOW, Some(NOW), fraction).unwrap();
+                clients
+                    .refund(key(), rule.limit(), NOW, Some(NOW), fraction)
+                    .unwrap();
             }
         }
     };
     thread::scope(|scope| (0..4).for_each(|nth| drop(scope.spawn(move || work(nth)))));
-    let Some(State::SlidingCounter(counts)) = state(&clients, &rule) else { panic!("no state") };
+    let Some(State::SlidingCounter(counts)) = state(&clients, &rule) else {
+        panic!("no state")
+    };
     let expected = 4000 * whole.billionths() + 2000 * fraction.billionths();
     assert_eq!(counts.current, expected);
     assert!(is_in_overflow(&clients) && clients.len() == 1);
@@ -116,10 +143,21 @@ fn a_state_in_the_map_moves_to_the_next_store() {
         charge(&older, &rule, NOW, cost("1e15"));
         let before = state(&older, &rule).unwrap();
         assert!(is_in_overflow(&older));
-        older.seal(Next { rule: changed.clone(), clients: Arc::clone(&newer) });
+        older.seal(Next {
+            rule: changed.clone(),
+            clients: Arc::clone(&newer),
+        });
         let decide = |_| unreachable!("a sealed store keeps no state in its map");
-        assert!(older.update(key(), rule.limit(), NOW, decide).is_none_or(|()| false));
-        let left = Older { limit: *rule.limit(), clients: Arc::clone(&older), older: None };
+        assert!(
+            older
+                .update(key(), rule.limit(), NOW, decide)
+                .is_none_or(|()| false)
+        );
+        let left = Older {
+            limit: *rule.limit(),
+            clients: Arc::clone(&older),
+            older: None,
+        };
         if is_swept {
             assert!(left.sweep(&changed, &newer, NOW, &mut Vec::new()).is_none());
         } else {
@@ -134,13 +172,17 @@ fn a_state_in_the_map_moves_to_the_next_store() {
 
 #[test]
 fn a_state_in_the_map_is_converted_in_place() {
-    let (rule, changed): (Rule, Rule) =
-        ("fixed-window 5/1s".parse().unwrap(), "fixed-window 5/1m".parse().unwrap());
+    let (rule, changed): (Rule, Rule) = (
+        "fixed-window 5/1s".parse().unwrap(),
+        "fixed-window 5/1m".parse().unwrap(),
+    );
     let mut clients = Clients::new(rule.limit(), 100, None).unwrap();
     charge(&clients, &rule, NOW, cost("1e15"));
     assert!(is_in_overflow(&clients));
     clients.convert(rule.limit(), changed.limit(), NOW);
-    let Some(State::FixedWindow(count)) = state(&clients, &changed) else { panic!("no state") };
+    let Some(State::FixedWindow(count)) = state(&clients, &changed) else {
+        panic!("no state")
+    };
     assert_eq!(count.count, cost("1e15").billionths());
 }
 
@@ -148,7 +190,9 @@ fn a_state_in_the_map_is_converted_in_place() {
 fn client_with_an_old_state(rule: &Rule) -> Clients {
     let clients = Clients::new(rule.limit(), 100, None).unwrap();
     charge(&clients, rule, NOW, cost("1e15"));
-    let Kept::Words(table) = &clients.kept else { panic!("no table") };
+    let Kept::Words(table) = &clients.kept else {
+        panic!("no table")
+    };
     assert!(table.reset(key()));
     charge(&clients, rule, NOW, Cost::ONE);
     assert!(is_in_overflow(&clients));
@@ -161,7 +205,9 @@ fn an_old_state_in_the_map_is_not_converted() {
         ["fixed-window 5/1s", "fixed-window 5/1m"].map(|text| text.parse::<Rule>().unwrap());
     let mut clients = client_with_an_old_state(&rule);
     clients.convert(rule.limit(), changed.limit(), NOW);
-    let Some(State::FixedWindow(count)) = state(&clients, &changed) else { panic!("no state") };
+    let Some(State::FixedWindow(count)) = state(&clients, &changed) else {
+        panic!("no state")
+    };
     assert_eq!(count.count, Cost::ONE.billionths());
     assert!(!is_in_overflow(&clients));
 }
@@ -170,9 +216,14 @@ fn an_old_state_in_the_map_is_not_converted() {
 fn an_old_state_in_the_map_does_not_move() {
     let rule: Rule = "fixed-window 5/1s".parse().unwrap();
     let (older, newer) = (client_with_an_old_state(&rule), clients(&rule));
-    older.seal(Next { rule: rule.clone(), clients: Arc::clone(&newer) });
+    older.seal(Next {
+        rule: rule.clone(),
+        clients: Arc::clone(&newer),
+    });
     older.next(key(), &rule, NOW).unwrap();
-    let Some(State::FixedWindow(count)) = state(&newer, &rule) else { panic!("no state") };
+    let Some(State::FixedWindow(count)) = state(&newer, &rule) else {
+        panic!("no state")
+    };
     assert_eq!(count.count, Cost::ONE.billionths());
 }
 
@@ -194,7 +245,10 @@ fn every_client_of_a_table_may_have_a_state_in_the_map() {
 #[test]
 fn new_clients_do_not_displace_those_over_their_limit() {
     let rule: Rule = "sliding-counter 5/1m".parse().unwrap();
-    let (clients, limit) = (Clients::new(rule.limit(), 1000, None).unwrap(), rule.limit());
+    let (clients, limit) = (
+        Clients::new(rule.limit(), 1000, None).unwrap(),
+        rule.limit(),
+    );
     let mix = |nth: u64| KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let admit = |nth, now| {
         let decide = |mut state| {
@@ -210,5 +264,10 @@ fn new_clients_do_not_displace_those_over_their_limit() {
     for newcomer in 1000..20_000 {
         assert!(admit(newcomer, next_window));
     }
-    assert_eq!((0..300).filter(|offender| admit(*offender, next_window)).count(), 0);
+    assert_eq!(
+        (0..300)
+            .filter(|offender| admit(*offender, next_window))
+            .count(),
+        0
+    );
 }

@@ -25,5 +25,9 @@ pub(crate) use walk::{Passed, StateRef};
 /// when the table is built. Returns 0 if clients take memory only as they come, and `None` on
 /// overflow.
 pub fn table_bytes(limit: &crate::algorithm::Limit, capacity: usize) -> Option<usize> {
-    if limit.fits_words() { table::Table::bytes_of(capacity) } else { Some(0) }
+    if limit.fits_words() {
+        table::Table::bytes_of(capacity)
+    } else {
+        Some(0)
+    }
 }

@@ -34,7 +34,9 @@ static STATES: Locks = Locks([const { Mutex::new(()) }; 4096]);
 
 impl Locks {
     fn lock(&self, key: KeyHash) -> MutexGuard<'_, ()> {
-        self.0[lock_of(key, self.0.len())].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[lock_of(key, self.0.len())]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,7 +113,11 @@ impl Older {
             return older;
         }
         let (limit, clients) = (self.limit, Arc::clone(&self.clients));
-        Some(Arc::new(Self { limit, clients, older }))
+        Some(Arc::new(Self {
+            limit,
+            clients,
+            older,
+        }))
     }
 
     fn is_empty_after_sweep(&self, rule: &Rule, clients: &Clients, now: Nanos) -> bool {
@@ -182,7 +188,8 @@ impl Clients {
         if !next.clients.contains(key) {
             let _moving = lock_move(&next.clients.kept, key);
             if let Some(state) = self.take(key, rule.limit()) {
-                next.clients.receive(key, &next.rule, state, rule.limit(), now);
+                next.clients
+                    .receive(key, &next.rule, state, rule.limit(), now);
             }
         }
         Some(next)
@@ -206,12 +213,15 @@ impl Clients {
     /// one is sealed by now.
     fn receive(&self, key: KeyHash, rule: &Rule, state: State, old: &Limit, now: Nanos) {
         let limit = rule.limit();
-        let Some(state) = limit.convert(old, state, now) else { return };
+        let Some(state) = limit.convert(old, state, now) else {
+            return;
+        };
         let store = |there: Option<State>| (there.or_else(|| Some(state.clone())), ());
         if self.update(key, limit, now, store).is_none()
             && let Some(next) = self.next.get()
         {
-            next.clients.receive(key, &next.rule, state.clone(), limit, now);
+            next.clients
+                .receive(key, &next.rule, state.clone(), limit, now);
         }
     }
 }

@@ -27,7 +27,10 @@ fn request(clients: &Clients, rule: &Rule) -> Option<u64> {
 }
 
 fn seal(clients: &Clients, rule: &Rule, next: &Arc<Clients>) {
-    clients.seal(Next { rule: rule.clone(), clients: Arc::clone(next) });
+    clients.seal(Next {
+        rule: rule.clone(),
+        clients: Arc::clone(next),
+    });
 }
 
 /// A sweep knows only the fingerprint of a word's key, so all keys with the same fingerprint must
@@ -51,7 +54,11 @@ fn a_late_request_takes_its_client_along() {
         assert_eq!(request(&older, &rule), Some(8));
         seal(&older, &rule, &newer);
         let next = older.next(key(), &rule, NOW).unwrap();
-        assert_eq!((request(&next.clients, &rule), older.len()), (Some(7), 0), "{text}");
+        assert_eq!(
+            (request(&next.clients, &rule), older.len()),
+            (Some(7), 0),
+            "{text}"
+        );
         assert_eq!(request(&older, &rule), None, "{text}");
     }
 }
@@ -64,9 +71,17 @@ fn a_client_goes_on_to_the_last_of_several_stores() {
         assert_eq!(request(&first, &rule), Some(8));
         seal(&first, &rule, &second);
         seal(&second, &rule, &third);
-        let older = Older { limit: *rule.limit(), clients: first, older: None };
+        let older = Older {
+            limit: *rule.limit(),
+            clients: first,
+            older: None,
+        };
         older.settle(key(), &rule, &second, NOW);
-        assert_eq!((request(&third, &rule), older.len(), second.len()), (Some(7), 0, 0), "{text}");
+        assert_eq!(
+            (request(&third, &rule), older.len(), second.len()),
+            (Some(7), 0, 0),
+            "{text}"
+        );
     }
 }
 
@@ -77,7 +92,10 @@ fn a_state_that_is_there_stays() {
         let (rule, [older, newer]) = stores(text);
         assert_eq!(request(&older, &rule), Some(8));
         let state = older.take(key(), rule.limit()).unwrap();
-        assert_eq!([request(&newer, &rule), request(&newer, &rule)], [Some(8), Some(7)]);
+        assert_eq!(
+            [request(&newer, &rule), request(&newer, &rule)],
+            [Some(8), Some(7)]
+        );
         newer.receive(key(), &rule, state, rule.limit(), NOW);
         assert_eq!(request(&newer, &rule), Some(6), "{text}");
     }

@@ -26,7 +26,10 @@ pub(crate) struct Overflow {
 
 impl Overflow {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { states: OnceLock::new(), capacity }
+        Self {
+            states: OnceLock::new(),
+            capacity,
+        }
     }
 
     /// Returns the map, if any state was ever in it.

@@ -100,7 +100,12 @@ fn walk_states(states: &States, limit: &Limit, now: Nanos, mut visit: impl FnMut
     for mut shard in states.each() {
         shard.walk(limit, now, |key, limit, usage| {
             let (fingerprint, per_second) = (key.fingerprint(), limit.per_second());
-            visit(Passed { fingerprint, usage, per_second, held: StateRef::Key(key) });
+            visit(Passed {
+                fingerprint,
+                usage,
+                per_second,
+                held: StateRef::Key(key),
+            });
         });
         drop(shard);
         thread::yield_now();

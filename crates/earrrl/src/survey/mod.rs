@@ -62,7 +62,11 @@ impl TopClient {
             rate: figures.rate,
             limit: figures.limit,
             remaining: figures.remaining,
-            retry_after: if allowed { Wait::NONE } else { figures.retry_after },
+            retry_after: if allowed {
+                Wait::NONE
+            } else {
+                figures.retry_after
+            },
             reset_after: figures.reset_after,
         }
     }
@@ -87,9 +91,16 @@ impl Survey {
         // Under another algorithm, clients begin afresh.
         let is_of_now = |one: &&Arc<Predecessor>| rule.limit().is_of_the_algorithm_of(&one.limit);
         let earlier = earlier.iter().rev().filter(is_of_now);
-        let mut sources: Vec<_> =
-            earlier.map(|one| SurveySource { clients: &one.clients, limit: &one.limit }).collect();
-        sources.push(SurveySource { clients, limit: rule.limit() });
+        let mut sources: Vec<_> = earlier
+            .map(|one| SurveySource {
+                clients: &one.clients,
+                limit: &one.limit,
+            })
+            .collect();
+        sources.push(SurveySource {
+            clients,
+            limit: rule.limit(),
+        });
         Self::take(&sources, rule.limit(), now, count)
     }
 
@@ -114,13 +125,24 @@ impl Survey {
             });
         }
         let figures = |nth: usize, held| {
-            let SurveySource { clients, limit: old } = sources[nth];
+            let SurveySource {
+                clients,
+                limit: old,
+            } = sources[nth];
             let convert = |state: State| limit.convert(old, state, now);
             clients.figures(held, old, now, convert, limit)
         };
         let top = highest.into_sorted().into_iter().filter_map(|one| {
-            Some(TopClient::new(one.fingerprint, one.usage, figures(one.source, one.held)?))
+            Some(TopClient::new(
+                one.fingerprint,
+                one.usage,
+                figures(one.source, one.held)?,
+            ))
         });
-        Self { at: now, top: top.collect(), rates }
+        Self {
+            at: now,
+            top: top.collect(),
+            rates,
+        }
     }
 }

@@ -60,7 +60,11 @@ impl NameOptions {
 
 impl Default for NameOptions {
     fn default() -> Self {
-        Self { from: 0.5, capacity: 10_000, max_bytes: 256 }
+        Self {
+            from: 0.5,
+            capacity: 10_000,
+            max_bytes: 256,
+        }
     }
 }
 
@@ -161,8 +165,10 @@ impl Names {
 
     /// Adapts the directory to a changed limit.
     pub fn set_limit(&self, limit: &Limit) {
-        self.below.store(self.options.remaining_below(limit), Relaxed);
-        self.period.store(limit.allowance().1.max(1e-3).to_bits(), Relaxed);
+        self.below
+            .store(self.options.remaining_below(limit), Relaxed);
+        self.period
+            .store(limit.allowance().1.max(1e-3).to_bits(), Relaxed);
     }
 
     /// Returns true if a decision under one rule is to be noted.
@@ -252,7 +258,10 @@ impl Names {
     /// Returns the number of names.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).entries.len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| lock(shard).entries.len())
+            .sum()
     }
 
     /// Returns true if there are no names.
@@ -342,7 +351,9 @@ impl Shard {
         }
         let each = self.ranks.iter().copied().enumerate();
         let lowest = each.min_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((place, _)) = lowest.filter(|(_, lowest)| *lowest <= rank) else { return false };
+        let Some((place, _)) = lowest.filter(|(_, lowest)| *lowest <= rank) else {
+            return false;
+        };
         self.remove(place);
         true
     }
@@ -371,6 +382,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 impl core::fmt::Debug for Names {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Names").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Names")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

@@ -60,7 +60,11 @@ pub struct Above {
 
 impl Default for Rates {
     fn default() -> Self {
-        Self { clients: 0, total: 0.0, buckets: std::vec![(0, 0.0); BUCKETS] }
+        Self {
+            clients: 0,
+            total: 0.0,
+            buckets: std::vec![(0, 0.0); BUCKETS],
+        }
     }
 }
 
@@ -130,7 +134,11 @@ impl Rates {
     /// assert!(rates.buckets().all(|bucket| bucket.from <= 5.0 && 5.0 < bucket.to));
     /// ```
     pub fn buckets(&self) -> impl Iterator<Item = RateBucket> + '_ {
-        let each = self.buckets.iter().enumerate().filter(|(_, (clients, _))| *clients > 0);
+        let each = self
+            .buckets
+            .iter()
+            .enumerate()
+            .filter(|(_, (clients, _))| *clients > 0);
         each.map(|(nth, &(clients, rate))| RateBucket {
             from: edge(nth),
             to: edge(nth + 1),
@@ -154,8 +162,16 @@ impl Rates {
         let first = bucket_of(rate);
         let buckets = self.buckets[first..].iter();
         let (clients, sum) = buckets.fold((0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
-        let share = if self.total > 0.0 { (sum / self.total).min(1.0) } else { 0.0 };
-        Above { rate: edge(first), clients, share }
+        let share = if self.total > 0.0 {
+            (sum / self.total).min(1.0)
+        } else {
+            0.0
+        };
+        Above {
+            rate: edge(first),
+            clients,
+            share,
+        }
     }
 }
 

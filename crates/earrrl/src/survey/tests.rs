@@ -30,7 +30,11 @@ fn engine() -> MemoryEngine<ManualClock> {
 }
 
 fn request(engine: &MemoryEngine<ManualClock>, rule: RuleId, key: &[u8], mode: Mode) -> Decision {
-    let charge = Charge { rule, key, cost: Cost::ONE };
+    let charge = Charge {
+        rule,
+        key,
+        cost: Cost::ONE,
+    };
     engine.decide(&[charge], mode, None).into_inner().unwrap()
 }
 
@@ -54,13 +58,20 @@ fn the_top_clients_are_in_order_and_have_the_figures_of_a_peek() {
             requests(&engine, rule, client, client);
         }
         let top = engine.top(rule, 10).unwrap();
-        let expected: Vec<_> =
-            (41..=50).rev().map(|client| engine.hash(&name(client)).fingerprint()).collect();
+        let expected: Vec<_> = (41..=50)
+            .rev()
+            .map(|client| engine.hash(&name(client)).fingerprint())
+            .collect();
         let found: Vec<_> = top.iter().map(|client| client.fingerprint).collect();
         assert_eq!(found, expected, "{text}");
         for (nth, client) in top.iter().enumerate() {
             let peek = request(&engine, rule, &name(50 - nth as u32), Mode::Peek);
-            let figures = (client.rate, client.limit, client.remaining, client.reset_after);
+            let figures = (
+                client.rate,
+                client.limit,
+                client.remaining,
+                client.reset_after,
+            );
             assert_eq!(
                 figures,
                 (peek.rate, peek.limit, peek.remaining, peek.reset_after),
@@ -76,15 +87,20 @@ fn the_top_clients_are_in_order_and_have_the_figures_of_a_peek() {
 fn clients_in_an_older_store_are_found_under_the_new_limit() {
     for text in RULES {
         let engine = engine();
-        let rule = engine.prepare_with("r", &text.parse().unwrap(), 100).unwrap();
+        let rule = engine
+            .prepare_with("r", &text.parse().unwrap(), 100)
+            .unwrap();
         for client in 1..=20 {
             requests(&engine, rule, client, client);
         }
-        engine.prepare_with("r", &text.parse().unwrap(), 1000).unwrap();
+        engine
+            .prepare_with("r", &text.parse().unwrap(), 1000)
+            .unwrap();
         request(&engine, rule, &name(20), Mode::Check);
         let top = engine.top(rule, 3).unwrap();
-        let expected: Vec<_> =
-            [20, 19, 18].map(|client| engine.hash(&name(client)).fingerprint()).to_vec();
+        let expected: Vec<_> = [20, 19, 18]
+            .map(|client| engine.hash(&name(client)).fingerprint())
+            .to_vec();
         let found: Vec<_> = top.iter().map(|client| client.fingerprint).collect();
         assert_eq!(found, expected, "{text}");
     }
@@ -93,7 +109,9 @@ fn clients_in_an_older_store_are_found_under_the_new_limit() {
 #[test]
 fn the_distribution_counts_every_client_and_its_share_of_requests() {
     let engine = engine();
-    let rule = engine.prepare("r", &"fixed-window 600/1m".parse().unwrap()).unwrap();
+    let rule = engine
+        .prepare("r", &"fixed-window 600/1m".parse().unwrap())
+        .unwrap();
     // One client with 53 requests, one with 20, and 27 clients with one each.
     for (client, count) in (0..29).map(|client| (client, [53, 20, 1][client.min(2) as usize])) {
         requests(&engine, rule, client, count);
@@ -101,12 +119,30 @@ fn the_distribution_counts_every_client_and_its_share_of_requests() {
     let rates = engine.survey(rule, 0).unwrap().rates;
     assert_eq!(rates.clients(), 29);
     assert!((rates.total() - 100.0 / 60.0).abs() < 1e-9);
-    assert_eq!(rates.buckets().map(|bucket| bucket.clients).collect::<Vec<_>>(), [27, 1, 1]);
-    for (rate, clients, share) in [(0.0, 29, 1.0), (0.1, 2, 0.73), (0.5, 1, 0.53), (2.0, 0, 0.0)] {
+    assert_eq!(
+        rates
+            .buckets()
+            .map(|bucket| bucket.clients)
+            .collect::<Vec<_>>(),
+        [27, 1, 1]
+    );
+    for (rate, clients, share) in [
+        (0.0, 29, 1.0),
+        (0.1, 2, 0.73),
+        (0.5, 1, 0.53),
+        (2.0, 0, 0.0),
+    ] {
         let above = rates.above(rate);
         assert_eq!(above.clients, clients, "{rate}");
-        assert!((above.share - share).abs() < 1e-9, "{rate}: {}", above.share);
-        assert!(above.rate <= rate && (rate == 0.0 || above.rate > rate * 0.957), "{rate}");
+        assert!(
+            (above.share - share).abs() < 1e-9,
+            "{rate}: {}",
+            above.share
+        );
+        assert!(
+            above.rate <= rate && (rate == 0.0 || above.rate > rate * 0.957),
+            "{rate}"
+        );
         // Asked for the edge that it returned, it returns the same.
         assert_eq!(rates.above(above.rate), above);
     }
@@ -118,7 +154,14 @@ fn the_distribution_counts_every_client_and_its_share_of_requests() {
 #[test]
 fn rates_that_are_no_numbers_are_counted() {
     let mut rates = Rates::default();
-    for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX] {
+    for rate in [
+        0.0,
+        -1.0,
+        f64::NAN,
+        f64::INFINITY,
+        f64::MIN_POSITIVE,
+        f64::MAX,
+    ] {
         rates.add(rate);
     }
     assert_eq!(rates.clients(), 6);
@@ -127,7 +170,10 @@ fn rates_that_are_no_numbers_are_counted() {
 }
 
 fn options(capacity: usize) -> NameOptions {
-    NameOptions { capacity, ..NameOptions::default() }
+    NameOptions {
+        capacity,
+        ..NameOptions::default()
+    }
 }
 
 /// Sends a request and notes it if the directory wants that, as a server does.
@@ -156,8 +202,15 @@ fn clients_above_the_share_and_denied_ones_are_named() {
     let alice = engine.hash(b"alice");
     for nth in 1..=13 {
         clock.advance(Duration::from_secs(1));
-        let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
-        let decision = engine.decide(&[charge], Mode::Check, None).into_inner().unwrap();
+        let charge = Charge {
+            rule,
+            key: b"alice",
+            cost: Cost::ONE,
+        };
+        let decision = engine
+            .decide(&[charge], Mode::Check, None)
+            .into_inner()
+            .unwrap();
         assert_eq!(names.wants(&decision), nth > 5, "{nth}");
         if names.wants(&decision) {
             names.note(alice, parsed.limit(), &decision, || b"alice".to_vec());
@@ -167,7 +220,10 @@ fn clients_above_the_share_and_denied_ones_are_named() {
     assert_eq!((found.allowed, found.denied), (5, 3));
     let after = |secs| START + Duration::from_secs(secs);
     assert_eq!(found.first_seen, after(6));
-    assert_eq!((found.first_denied, found.last_denied), (Some(after(11)), Some(after(13))));
+    assert_eq!(
+        (found.first_denied, found.last_denied),
+        (Some(after(11)), Some(after(13)))
+    );
     assert_eq!(found.latest.at, after(13));
     names.forget(alice);
     assert!(names.is_empty() && names.get(alice.fingerprint()).is_none());
@@ -192,7 +248,11 @@ fn a_full_directory_drops_the_client_with_the_lowest_rate() {
             }
         }
         assert_eq!(names.len(), 20, "{text}");
-        let found: Vec<_> = names.top(20).into_iter().map(|(_, found)| found.name).collect();
+        let found: Vec<_> = names
+            .top(20)
+            .into_iter()
+            .map(|(_, found)| found.name)
+            .collect();
         let expected: Vec<_> = (21..=40).rev().map(|nth| name(nth).into()).collect();
         assert_eq!(found, expected, "{text}");
     }
@@ -206,12 +266,20 @@ fn long_names_are_cut_and_the_directory_is_bounded() {
     let rule = engine.prepare("r", &parsed).unwrap();
     for client in 0..20_000 {
         let decision = request(&engine, rule, &name(client), Mode::Check);
-        names.note(engine.hash(&name(client)), parsed.limit(), &decision, || {
-            [name(client), std::vec![b'x'; 4096]].concat()
-        });
+        names.note(
+            engine.hash(&name(client)),
+            parsed.limit(),
+            &decision,
+            || [name(client), std::vec![b'x'; 4096]].concat(),
+        );
     }
     assert!((900..=1000).contains(&names.len()), "{}", names.len());
-    assert!(names.top(1000).iter().all(|(_, found)| found.name.len() == 256 && found.is_cut));
+    assert!(
+        names
+            .top(1000)
+            .iter()
+            .all(|(_, found)| found.name.len() == 256 && found.is_cut)
+    );
     assert!(names.max_bytes() < 1000 * 700, "{}", names.max_bytes());
 }
 
@@ -220,15 +288,26 @@ fn long_names_are_cut_and_the_directory_is_bounded() {
 #[test]
 fn after_a_flood_the_fastest_clients_are_found_with_their_names() {
     const FAST: u32 = 100;
-    let flood = if std::env::var_os("EARRRL_LONG").is_some() { 100_000_000 } else { 300_000 };
-    for text in ["recent-average 1/s half-life=1m strict", "gcra 1/s burst=60"] {
+    let flood = if std::env::var_os("EARRRL_LONG").is_some() {
+        100_000_000
+    } else {
+        300_000
+    };
+    for text in [
+        "recent-average 1/s half-life=1m strict",
+        "gcra 1/s burst=60",
+    ] {
         let clock = std::sync::Arc::new(ManualClock::new(START));
         let engine = MemoryEngine::with_clock(10_000, std::sync::Arc::clone(&clock)).unwrap();
         let parsed: Rule = text.parse().unwrap();
         let rule = engine.prepare("r", &parsed).unwrap();
         let names = Names::new(parsed.limit(), options(1_000));
         let step = |key: &[u8], mode| {
-            let charge = Charge { rule, key, cost: Cost::ONE };
+            let charge = Charge {
+                rule,
+                key,
+                cost: Cost::ONE,
+            };
             let decision = engine.decide(&[charge], mode, None).into_inner().unwrap();
             if names.wants(&decision) {
                 names.note(engine.hash(key), parsed.limit(), &decision, || key.to_vec());
@@ -254,7 +333,10 @@ fn after_a_flood_the_fastest_clients_are_found_with_their_names() {
 /// Threads decide while another one walks: the walk finds every client that stays.
 #[test]
 fn a_walk_beside_decisions_finds_the_clients_that_stay() {
-    for text in ["recent-average 10/s half-life=1m strict", "sliding-window 600/1m"] {
+    for text in [
+        "recent-average 10/s half-life=1m strict",
+        "sliding-window 600/1m",
+    ] {
         let engine = engine();
         let rule = engine.prepare("r", &text.parse().unwrap()).unwrap();
         for client in 0..10 {
@@ -267,8 +349,9 @@ fn a_walk_beside_decisions_finds_the_clients_that_stay() {
                     request(engine, rule, &nth.to_le_bytes(), Mode::Check);
                 }
             });
-            let expected: std::collections::HashSet<_> =
-                (0..10).map(|client| engine.hash(&name(client)).fingerprint()).collect();
+            let expected: std::collections::HashSet<_> = (0..10)
+                .map(|client| engine.hash(&name(client)).fingerprint())
+                .collect();
             for _ in 0..20 {
                 let top = engine.top(rule, 10).unwrap();
                 let found = top.iter().map(|client| client.fingerprint).collect();
@@ -285,8 +368,15 @@ fn idle_clients_are_no_part_of_a_survey() {
         let engine = MemoryEngine::with_clock(100, std::sync::Arc::clone(&clock)).unwrap();
         let rule = engine.prepare("r", &text.parse().unwrap()).unwrap();
         let ask = |key| {
-            let charge = Charge { rule, key, cost: Cost::ONE };
-            engine.decide(&[charge], Mode::Check, None).into_inner().unwrap()
+            let charge = Charge {
+                rule,
+                key,
+                cost: Cost::ONE,
+            };
+            engine
+                .decide(&[charge], Mode::Check, None)
+                .into_inner()
+                .unwrap()
         };
         ask(b"idle");
         // Long enough that even an average has decayed to nothing.
@@ -294,7 +384,11 @@ fn idle_clients_are_no_part_of_a_survey() {
         ask(b"active");
         let survey = engine.survey(rule, 10).unwrap();
         assert_eq!((survey.rates.clients(), survey.top.len()), (1, 1), "{text}");
-        assert_eq!(survey.top[0].fingerprint, engine.hash(b"active").fingerprint(), "{text}");
+        assert_eq!(
+            survey.top[0].fingerprint,
+            engine.hash(b"active").fingerprint(),
+            "{text}"
+        );
     }
 }
 

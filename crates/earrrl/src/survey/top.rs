@@ -24,14 +24,27 @@ pub(super) struct Highest {
 
 impl Highest {
     pub(super) fn new(count: usize) -> Self {
-        Self { count, heap: BinaryHeap::new() }
+        Self {
+            count,
+            heap: BinaryHeap::new(),
+        }
     }
 
     /// Selects a client if it is among the highest so far.
     #[inline]
     pub(super) fn offer(&mut self, source: usize, passed: Passed) {
-        let Passed { fingerprint, usage, held, .. } = passed;
-        let ranked = Ranked { fingerprint, usage, held, source };
+        let Passed {
+            fingerprint,
+            usage,
+            held,
+            ..
+        } = passed;
+        let ranked = Ranked {
+            fingerprint,
+            usage,
+            held,
+            source,
+        };
         if self.heap.len() < self.count {
             self.heap.push(Reverse(ranked));
         } else if let Some(mut lowest) = self.heap.peek_mut()
@@ -43,8 +56,12 @@ impl Highest {
 
     /// Returns the selected clients, the highest first, each once.
     pub(super) fn into_sorted(self) -> Vec<Ranked> {
-        let mut sorted: Vec<Ranked> =
-            self.heap.into_sorted_vec().into_iter().map(|Reverse(ranked)| ranked).collect();
+        let mut sorted: Vec<Ranked> = self
+            .heap
+            .into_sorted_vec()
+            .into_iter()
+            .map(|Reverse(ranked)| ranked)
+            .collect();
         let mut seen = std::collections::HashSet::new();
         sorted.retain(|ranked| seen.insert(ranked.fingerprint));
         sorted
@@ -63,7 +80,9 @@ impl Ranked {
 
 impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.usage.total_cmp(&other.usage).then_with(|| self.word().cmp(&other.word()))
+        self.usage
+            .total_cmp(&other.usage)
+            .then_with(|| self.word().cmp(&other.word()))
     }
 }
 

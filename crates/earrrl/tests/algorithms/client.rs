@@ -17,7 +17,9 @@ impl Client {
     }
 
     pub(crate) fn of(rule: &str) -> Self {
-        let rule: Rule = rule.parse().unwrap_or_else(|error| panic!("`{rule}`: {error}"));
+        let rule: Rule = rule
+            .parse()
+            .unwrap_or_else(|error| panic!("`{rule}`: {error}"));
         Self::new(*rule.limit())
     }
 
@@ -30,7 +32,9 @@ impl Client {
 
     /// Returns the answer that [`Client::ask`] would return.
     pub(crate) fn peek(&self, now: Nanos, cost: Cost) -> Decision {
-        self.limit.decide(self.state.clone(), now, cost, Mode::Peek).1
+        self.limit
+            .decide(self.state.clone(), now, cost, Mode::Peek)
+            .1
     }
 
     /// Returns the figures of a peek, even if it would be denied.
@@ -40,7 +44,10 @@ impl Client {
 
     /// Sends a request that is stored even if it is over the limit.
     pub(crate) fn charge(&mut self, now: Nanos, cost: Cost) {
-        self.state = self.limit.step(self.state.take(), now, cost, Mode::Charge).0;
+        self.state = self
+            .limit
+            .step(self.state.take(), now, cost, Mode::Charge)
+            .0;
     }
 
     pub(crate) fn refund(&mut self, now: Nanos, charged_at: Nanos, cost: Cost) {
@@ -58,7 +65,8 @@ pub(crate) fn units(units: u64) -> Cost {
 }
 
 pub(crate) fn cost(text: &str) -> Cost {
-    text.parse().unwrap_or_else(|error| panic!("`{text}`: {error}"))
+    text.parse()
+        .unwrap_or_else(|error| panic!("`{text}`: {error}"))
 }
 
 /// Returns the instant that is `nanos` nanoseconds earlier.
@@ -78,7 +86,10 @@ pub(crate) fn close(a: f64, b: f64, relative: f64) -> bool {
 /// Asserts that two numbers agree to 1e-9.
 #[track_caller]
 pub(crate) fn assert_close(found: f64, expected: f64, what: &str) {
-    assert!(close(found, expected, 1e-9), "{what}: {found:?}, expected {expected:?}");
+    assert!(
+        close(found, expected, 1e-9),
+        "{what}: {found:?}, expected {expected:?}"
+    );
 }
 
 /// Asserts that a wait in seconds is right to 1e-9, and to the nanosecond to which waits are
@@ -86,5 +97,8 @@ pub(crate) fn assert_close(found: f64, expected: f64, what: &str) {
 #[track_caller]
 pub(crate) fn assert_wait(found: Duration, expected: f64, what: &str) {
     let off = (found.as_secs_f64() - expected).abs();
-    assert!(off <= 1e-9 * expected + 1.6e-9, "{what}: {found:?}, expected {expected:?} s");
+    assert!(
+        off <= 1e-9 * expected + 1.6e-9,
+        "{what}: {found:?}, expected {expected:?} s"
+    );
 }

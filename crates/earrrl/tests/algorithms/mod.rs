@@ -13,9 +13,15 @@ mod vectors;
 #[test]
 fn the_guide_describes_every_algorithm() {
     let guide = include_str!("../../src/guide.md");
-    let table: Vec<&str> = guide.lines().filter(|line| line.starts_with("| ")).collect();
+    let table: Vec<&str> = guide
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .collect();
     for name in earrrl::internal::algorithms() {
         let rule = format!("`{name} ");
-        assert!(table.iter().any(|row| row.contains(&rule)), "no row of guide.md has {name}");
+        assert!(
+            table.iter().any(|row| row.contains(&rule)),
+            "no row of guide.md has {name}"
+        );
     }
 }

@@ -18,7 +18,9 @@ use crate::starts::{no_starts, start};
 
 /// Returns the limit of the only file.
 fn listed(scratch: &Scratch) -> Rule {
-    let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else { panic!() };
+    let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else {
+        panic!()
+    };
     only.as_ref().unwrap().limit.parse().unwrap()
 }
 
@@ -38,7 +40,10 @@ fn a_file_has_the_text_of_its_latest_rule() {
     drop(open(&text(3), &scratch.path(), 100).unwrap());
     assert_eq!(listed(&scratch), rule(3));
     // Damage brings back the text before, which means the same states.
-    let file = fs::OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(scratch.file())
+        .unwrap();
     for (record, left) in [(7168, 2), (6144, 0)] {
         file.write_all_at(&[0xFF], record + 20).unwrap();
         assert_eq!(listed(&scratch), rule(left));
@@ -48,11 +53,23 @@ fn a_file_has_the_text_of_its_latest_rule() {
 /// Pairs of rules whose states have different meanings, and whose quotas come back too slowly to
 /// matter within a test.
 const CHANGES: [[&str; 2]; 7] = [
-    ["token-bucket 9 refill=1/365d", "token-bucket 9 refill=2/365d"],
-    ["token-bucket 9 refill=1/365d", "token-bucket 12 refill=1/365d"],
+    [
+        "token-bucket 9 refill=1/365d",
+        "token-bucket 9 refill=2/365d",
+    ],
+    [
+        "token-bucket 9 refill=1/365d",
+        "token-bucket 12 refill=1/365d",
+    ],
     ["gcra 1/365d burst=9", "gcra 1/100d burst=7"],
-    ["recent-average 4/30d period=30d leaky", "recent-average 4/30d period=60d leaky"],
-    ["recent-average 4/30d period=60d strict", "recent-average 4/30d period=30d strict"],
+    [
+        "recent-average 4/30d period=30d leaky",
+        "recent-average 4/30d period=60d leaky",
+    ],
+    [
+        "recent-average 4/30d period=60d strict",
+        "recent-average 4/30d period=30d strict",
+    ],
     ["fixed-window 9/3650d", "fixed-window 9/3000d"],
     ["sliding-counter 9/3650d", "sliding-counter 9/3000d"],
 ];
@@ -61,7 +78,10 @@ const CHANGES: [[&str; 2]; 7] = [
 const ALGORITHMS: [[&str; 2]; 4] = [
     ["token-bucket 9 refill=1/365d", "fixed-window 9/3650d"],
     ["gcra 1/365d burst=9", "sliding-counter 9/3000d"],
-    ["recent-average 4/30d period=30d strict", "gcra 1/365d burst=9"],
+    [
+        "recent-average 4/30d period=30d strict",
+        "gcra 1/365d burst=9",
+    ],
     ["fixed-window 9/3650d", "sliding-counter 9/3650d"],
 ];
 
@@ -101,9 +121,14 @@ fn clients_go_on_under_the_new_rule() {
             let second = open(new, &scratch.path(), CAPACITY).unwrap();
             assert_same(&second, &expected, &format!("{old} to {new}"));
         }
-        let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else { panic!() };
+        let [only] = &StateDirectory::list(&scratch.0).unwrap()[..] else {
+            panic!()
+        };
         let only = only.as_ref().unwrap();
-        assert_eq!((only.generation, only.limit.parse()), (2, new.parse::<Rule>()));
+        assert_eq!(
+            (only.generation, only.limit.parse()),
+            (2, new.parse::<Rule>())
+        );
     }
 }
 
@@ -155,11 +180,18 @@ fn clients_begin_afresh_under_another_algorithm() {
             drop(first);
             let second = open(new, &scratch.path(), capacity).unwrap();
             let unseen = remaining(&second, 0);
-            assert!((7..1000).all(|client| remaining(&second, client) == unseen), "a peek");
+            assert!(
+                (7..1000).all(|client| remaining(&second, client) == unseen),
+                "a peek"
+            );
             assert!(second.check(&5).is_allowed());
             drop(second);
             let third = open(old, &scratch.path(), capacity).unwrap();
-            assert_eq!((remaining(&third, 5), remaining(&third, 7)), (fresh, unmet), "{old}");
+            assert_eq!(
+                (remaining(&third, 5), remaining(&third, 7)),
+                (fresh, unmet),
+                "{old}"
+            );
         }
     }
 }
@@ -177,7 +209,10 @@ fn a_client_that_stays_keeps_no_other_generation() {
     for _ in 0..3 {
         for rule in [&other, &bucket] {
             first.change(rule.clone()).unwrap();
-            assert!(StateDirectory::list(&scratch.0).unwrap().len() <= 3, "{rule}");
+            assert!(
+                StateDirectory::list(&scratch.0).unwrap().len() <= 3,
+                "{rule}"
+            );
         }
     }
     drop(first);
@@ -194,10 +229,19 @@ fn a_rule_does_not_delay_under_an_algorithm_that_cannot() {
     let max = Duration::from_secs(86_400);
     let delays = "gcra 1/m burst=1".parse::<Rule>().unwrap();
     let delays = delays.with_action(Action::Delay { max }).unwrap();
-    let first: Limiter<u64> = Limiter::builder(delays).state_file(scratch.path()).build().unwrap();
-    assert_eq!([(); 2].map(|()| first.check(&7).outcome()), [Outcome::Allow, Outcome::Delay]);
+    let first: Limiter<u64> = Limiter::builder(delays)
+        .state_file(scratch.path())
+        .build()
+        .unwrap();
+    assert_eq!(
+        [(); 2].map(|()| first.check(&7).outcome()),
+        [Outcome::Allow, Outcome::Delay]
+    );
     let _second = open("fixed-window 1/1d", &scratch.path(), 100_000).unwrap();
-    assert_eq!([(); 2].map(|()| first.check(&7).outcome()), [Outcome::Allow, Outcome::Deny]);
+    assert_eq!(
+        [(); 2].map(|()| first.check(&7).outcome()),
+        [Outcome::Allow, Outcome::Deny]
+    );
 }
 
 /// An engine names the rules to which it has given another algorithm, once.
@@ -210,13 +254,25 @@ fn an_engine_names_the_rules_of_another_algorithm() {
     let (first, second) = (engine(), engine());
     let login = first.prepare("login", &bucket).unwrap();
     second.prepare("login", &bucket).unwrap();
-    let charge = Charge { rule: login, key: b"alice", cost: "5".parse().unwrap() };
+    let charge = Charge {
+        rule: login,
+        key: b"alice",
+        cost: "5".parse().unwrap(),
+    };
     let allows = |engine: &MemoryEngine| {
-        engine.decide(&[charge], Mode::Check, None).into_inner().unwrap().allowed
+        engine
+            .decide(&[charge], Mode::Check, None)
+            .into_inner()
+            .unwrap()
+            .allowed
     };
     assert!(allows(&first) && !allows(&second));
     first.prepare("login", &window).unwrap();
-    assert_eq!(first.survey(login, 9).unwrap().rates.clients(), 0, "of the former algorithm");
+    assert_eq!(
+        first.survey(login, 9).unwrap().rates.clients(),
+        0,
+        "of the former algorithm"
+    );
     assert_eq!(first.superseded(), [("login".to_string(), bucket.clone())]);
     assert_eq!((first.superseded(), second.superseded()), (vec![], vec![]));
     assert!(allows(&second) && !allows(&first));
@@ -234,7 +290,9 @@ fn a_capacity_changes_in_all_processes() {
     let scratch = Scratch::alone();
     let first = open(BUCKET, &scratch.path(), 100).unwrap();
     let admitted = |limiter: &Limiter<u64>, client| {
-        (0..9).filter(|_| limiter.check(&client).is_allowed()).count()
+        (0..9)
+            .filter(|_| limiter.check(&client).is_allowed())
+            .count()
     };
     assert!((0..100).all(|client| admitted(&first, client) == 5));
     let second = open(BUCKET, &scratch.path(), 10_000).unwrap();
@@ -267,7 +325,11 @@ fn clock() -> Arc<ManualClock> {
 fn limiter(rule: &str, clock: &Arc<ManualClock>, path: Option<PathBuf>) -> Timed {
     let builder = Limiter::builder(rule.parse::<Rule>().unwrap()).capacity(100);
     let builder = builder.clock(Arc::clone(clock));
-    let builder = if let Some(path) = path { builder.state_file(path) } else { builder };
+    let builder = if let Some(path) = path {
+        builder.state_file(path)
+    } else {
+        builder
+    };
     builder.build().unwrap()
 }
 
@@ -283,13 +345,28 @@ fn a_state_that_fits_no_word_after_a_change_is_rounded_up() {
         let mut in_memory = limiter(old, &clock, None);
         let in_file = limiter(old, &clock, Some(scratch.path()));
         for limiter in [&in_memory, &in_file] {
-            assert!(limiter.charge(&7, cost.parse().unwrap()).unwrap().is_allowed());
+            assert!(
+                limiter
+                    .charge(&7, cost.parse().unwrap())
+                    .unwrap()
+                    .is_allowed()
+            );
         }
         let engine = MemoryEngine::with_clock(100, Arc::clone(&clock)).unwrap();
         let rule = engine.prepare("login", &old.parse().unwrap()).unwrap();
-        let charge = |cost| Charge { rule, key: b"alice", cost };
+        let charge = |cost| Charge {
+            rule,
+            key: b"alice",
+            cost,
+        };
         let charges = [charge(cost.parse().unwrap())];
-        assert!(engine.decide(&charges, Mode::Check, None).into_inner().unwrap().allowed);
+        assert!(
+            engine
+                .decide(&charges, Mode::Check, None)
+                .into_inner()
+                .unwrap()
+                .allowed
+        );
 
         clock.advance(ODD);
         in_memory.change(new.parse().unwrap()).unwrap();
@@ -297,7 +374,10 @@ fn a_state_that_fits_no_word_after_a_change_is_rounded_up() {
         drop(in_file);
         at_most_half(&limiter(new, &clock, Some(scratch.path())), new);
         engine.prepare("login", &new.parse().unwrap()).unwrap();
-        let peek = engine.decide(&[charge(Cost::ONE)], Mode::Peek, None).into_inner().unwrap();
+        let peek = engine
+            .decide(&[charge(Cost::ONE)], Mode::Peek, None)
+            .into_inner()
+            .unwrap();
         assert!(peek.remaining <= 5, "{new}: {}", peek.remaining);
     }
 }
@@ -307,13 +387,20 @@ fn a_state_that_fits_no_word_after_a_change_is_rounded_up() {
 #[test]
 fn a_killed_change_loses_no_client() {
     let scratch = Scratch::new();
-    let rules = ["token-bucket 9 refill=1/365d", "token-bucket 9 refill=2/365d"];
+    let rules = [
+        "token-bucket 9 refill=1/365d",
+        "token-bucket 9 refill=2/365d",
+    ];
     let first = open(rules[0], &scratch.path(), CAPACITY).unwrap();
     for client in 0..1000 {
         (0..client % 9).for_each(|_| assert!(first.check(&client).is_allowed()));
     }
     drop(first);
-    let episodes = if std::env::var_os("EARRRL_LONG").is_some() { 400 } else { 40 };
+    let episodes = if std::env::var_os("EARRRL_LONG").is_some() {
+        400
+    } else {
+        40
+    };
     for episode in 0..episodes {
         let mut changing = decider(&scratch, rules[1 - episode % 2], CAPACITY);
         let mut process = start(changing.stdin(Stdio::piped()).stdout(Stdio::null()));
@@ -359,7 +446,12 @@ fn a_change_goes_on_with_no_other_hash_key() {
 #[test]
 fn a_hold_from_before_a_change_gives_back_what_is_left() {
     for (old, new, quota, expected) in [
-        ("token-bucket 100 refill=1/d", "token-bucket 100 refill=100/s", 100, 0),
+        (
+            "token-bucket 100 refill=1/d",
+            "token-bucket 100 refill=100/s",
+            100,
+            0,
+        ),
         ("fixed-window 100/1m", "fixed-window 100/1h", 100, 0),
         ("fixed-window 100/1d", "fixed-window 100/2d", 40, 60),
     ] {
@@ -372,6 +464,10 @@ fn a_hold_from_before_a_change_gives_back_what_is_left() {
         let _charged = other.charge(&7, Cost::from_units(quota)).unwrap();
         assert_eq!(other.peek(&7, Cost::ONE).unwrap().remaining(), 0);
         hold.release();
-        assert_eq!(other.peek(&7, Cost::ONE).unwrap().remaining(), expected, "{old}, {new}");
+        assert_eq!(
+            other.peek(&7, Cost::ONE).unwrap().remaining(),
+            expected,
+            "{old}, {new}"
+        );
     }
 }

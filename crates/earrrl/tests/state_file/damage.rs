@@ -28,8 +28,12 @@ fn write(scratch: &Scratch, at: u64, bytes: &[u8]) {
 /// times.
 fn works(scratch: &Scratch, first: u64) -> bool {
     let limiter = open(BUCKET, &scratch.path(), 1000).unwrap();
-    (first..first + 20)
-        .all(|client| (0..9).filter(|_| limiter.check(&client).is_allowed()).count() == 5)
+    (first..first + 20).all(|client| {
+        (0..9)
+            .filter(|_| limiter.check(&client).is_allowed())
+            .count()
+            == 5
+    })
 }
 
 #[test]
@@ -38,11 +42,17 @@ fn a_truncated_or_extended_file_is_refused() {
     let whole = fs::metadata(scratch.file()).unwrap().len();
     let file = OpenOptions::new().write(true).open(scratch.file()).unwrap();
     let content = fs::read(scratch.file()).unwrap();
-    let lengths = (0..whole).step_by(PAGE as usize).chain([1, whole - 1, whole + 1, 1 << 40]);
+    let lengths = (0..whole)
+        .step_by(PAGE as usize)
+        .chain([1, whole - 1, whole + 1, 1 << 40]);
     for length in lengths {
         file.write_all_at(&content, 0).unwrap();
         file.set_len(length).unwrap();
-        assert_eq!(field(open(BUCKET, &scratch.path(), 1000)).0, "length", "{length}");
+        assert_eq!(
+            field(open(BUCKET, &scratch.path(), 1000)).0,
+            "length",
+            "{length}"
+        );
     }
 }
 
@@ -53,7 +63,10 @@ fn every_flipped_byte_of_the_header_is_refused() {
     for at in 0..PAGE {
         write(&scratch, at, &[!page[at as usize]]);
         let (field, text) = field(open(BUCKET, &scratch.path(), 1000));
-        assert!(!field.is_empty() && field != "accepted", "byte {at}: {text}");
+        assert!(
+            !field.is_empty() && field != "accepted",
+            "byte {at}: {text}"
+        );
         write(&scratch, at, &page[at as usize..][..1]);
     }
     assert!(works(&scratch, 1000));
@@ -81,7 +94,9 @@ fn random_slots_lock_nobody_out_for_ever() {
     let whole = fs::metadata(scratch.file()).unwrap().len();
     let mut random = 1_u64;
     let mut next = || {
-        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        random = random
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(0x1405_7B7E_F767_814F);
         (random >> 24) as u8
     };
     for nth in 1..=20 {
@@ -110,7 +125,9 @@ fn with_an_earlier_generation() -> Scratch {
 fn a_damaged_earlier_generation_is_swept_or_refused() {
     let scratch = with_an_earlier_generation();
     let length = fs::metadata(scratch.file()).unwrap().len() - 2 * PAGE;
-    let bytes: Vec<u8> = (0..length).map(|at| (at * at * 31 % 251) as u8 | 0xA0).collect();
+    let bytes: Vec<u8> = (0..length)
+        .map(|at| (at * at * 31 % 251) as u8 | 0xA0)
+        .collect();
     write(&scratch, 2 * PAGE, &bytes);
     let limiter = open(BUCKET, &scratch.path(), 9000).unwrap();
     let swept = limiter.swept().unwrap();
@@ -133,11 +150,16 @@ fn a_capacity_changes_after_a_new_boot() {
     for earlier in [used, with_an_earlier_generation] {
         let earlier = earlier();
         for file in fs::read_dir(&earlier.0).unwrap() {
-            let file = OpenOptions::new().write(true).open(file.unwrap().path()).unwrap();
+            let file = OpenOptions::new()
+                .write(true)
+                .open(file.unwrap().path())
+                .unwrap();
             file.write_all_at(&[0x5A], PAGE + 16).unwrap();
         }
         let limiter = open(BUCKET, &earlier.path(), 20_000).unwrap();
-        let banned = (0..100).filter(|client| !limiter.check(client).is_allowed()).count();
+        let banned = (0..100)
+            .filter(|client| !limiter.check(client).is_allowed())
+            .count();
         assert_eq!(banned, 100);
         assert!((100..200).all(|client| limiter.check(&client).is_allowed()));
     }
@@ -160,7 +182,9 @@ fn damage_while_a_file_is_used_stops_no_process() {
         for (nth, (bytes, at)) in [(flipped, counters), (odd, sets)].into_iter().enumerate() {
             file.write_all_at(&bytes, at as u64).unwrap();
             for client in (0..20).map(|client| client + 1000 * (nth as u64 + 1)) {
-                let admitted = (0..9).filter(|_| limiter.check(&client).is_allowed()).count();
+                let admitted = (0..9)
+                    .filter(|_| limiter.check(&client).is_allowed())
+                    .count();
                 assert_eq!(admitted, 5, "{nth}");
             }
         }
@@ -199,7 +223,10 @@ fn what_a_dead_process_left_is_no_obstacle() {
     drop(limiter);
     assert!(!scratch.file().exists());
     let limiter = open(changed, &scratch.path(), 1000).unwrap();
-    assert_eq!((0..9).filter(|_| limiter.check(&700).is_allowed()).count(), 4);
+    assert_eq!(
+        (0..9).filter(|_| limiter.check(&700).is_allowed()).count(),
+        4
+    );
 }
 
 #[test]

@@ -23,7 +23,11 @@ const COUNTED: [(&str, u64); 4] = [
 ];
 
 fn times(short: usize, long: usize) -> usize {
-    if std::env::var_os("EARRRL_LONG").is_some() { long } else { short }
+    if std::env::var_os("EARRRL_LONG").is_some() {
+        long
+    } else {
+        short
+    }
 }
 
 /// Adds up the acknowledged requests of several processes.
@@ -31,7 +35,9 @@ fn sum(processes: impl IntoIterator<Item = Process>, clients: u64) -> Vec<u64> {
     let mut sum = vec![0; clients as usize];
     for process in processes {
         let admitted = process.admitted(clients);
-        sum.iter_mut().zip(admitted).for_each(|(sum, one)| *sum += one);
+        sum.iter_mut()
+            .zip(admitted)
+            .for_each(|(sum, one)| *sum += one);
     }
     sum
 }
@@ -42,7 +48,13 @@ fn five_of_each_client(rule: &str, kills: usize) {
     let scratch = Scratch::new();
     let start = |seed: usize| {
         let (capacity, seed) = (CAPACITY, seed as u64);
-        let work = Work { rule, capacity, clients: CLIENTS, requests: 3, seed };
+        let work = Work {
+            rule,
+            capacity,
+            clients: CLIENTS,
+            requests: 3,
+            seed,
+        };
         Process::start(&scratch, work)
     };
     let mut running: Vec<_> = (0..8).map(start).collect();
@@ -51,7 +63,13 @@ fn five_of_each_client(rule: &str, kills: usize) {
     for kill in 0..kills {
         // The kills are spread over the first three quarters of the requests that are admitted.
         let until = (CLIENTS * 5 * 3 / 4) * (kill as u64 + 1) / kills as u64;
-        let all = || ended.iter().chain(&running).map(Process::acknowledged).sum::<u64>();
+        let all = || {
+            ended
+                .iter()
+                .chain(&running)
+                .map(Process::acknowledged)
+                .sum::<u64>()
+        };
         wait_until(|| all() >= until);
         let victim = running.remove(kill * 3 % 8);
         victim.signal(Signal::KILL);
@@ -62,12 +80,21 @@ fn five_of_each_client(rule: &str, kills: usize) {
     }
     ended.append(&mut running);
     let admitted = sum(ended, CLIENTS);
-    assert!(admitted.iter().all(|count| *count <= 5), "{rule}: {admitted:?}");
+    assert!(
+        admitted.iter().all(|count| *count <= 5),
+        "{rule}: {admitted:?}"
+    );
     let acknowledged: u64 = admitted.iter().sum();
     // Each process may have died between a charge and its entry in the ledger.
-    assert!(acknowledged + kills as u64 >= 5 * CLIENTS, "{rule}: {acknowledged}");
+    assert!(
+        acknowledged + kills as u64 >= 5 * CLIENTS,
+        "{rule}: {acknowledged}"
+    );
     let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
-    assert!((0..CLIENTS).all(|client| !limiter.check(&client).is_allowed()), "{rule}");
+    assert!(
+        (0..CLIENTS).all(|client| !limiter.check(&client).is_allowed()),
+        "{rule}"
+    );
     assert_eq!(limiter.displaced(), 0);
 }
 
@@ -92,7 +119,13 @@ impl Counted<'_> {
     fn start(&self, round: usize, build: &Path, scratch: &Scratch) -> Process {
         let (rule, capacity) = (self.rules[round % 2], self.capacities[round % 2]);
         let (requests, seed) = (1 << 40, round as u64);
-        let work = Work { rule, capacity, clients: CLIENTS, requests, seed };
+        let work = Work {
+            rule,
+            capacity,
+            clients: CLIENTS,
+            requests,
+            seed,
+        };
         let mut process = Process::of_build(build, scratch, work);
         process.go();
         process
@@ -101,7 +134,9 @@ impl Counted<'_> {
     /// Asserts that every acknowledged request of killed processes is charged, and no other one but
     /// the last one of each.
     fn assert_charged(&self, scratch: &Scratch, processes: Vec<Process>) {
-        processes.iter().for_each(|process| process.signal(Signal::KILL));
+        processes
+            .iter()
+            .for_each(|process| process.signal(Signal::KILL));
         let killed = processes.len() as u64;
         let admitted = sum(processes, CLIENTS);
         let limiter = open(self.rules[0], &scratch.path(), self.capacities[0]).unwrap();
@@ -114,7 +149,11 @@ impl Counted<'_> {
             unacknowledged += charged - acknowledged;
         }
         // Each process may have died between a charge and its entry in the ledger.
-        assert!(unacknowledged <= killed, "{:?}: {unacknowledged} of {killed}", self.rules);
+        assert!(
+            unacknowledged <= killed,
+            "{:?}: {unacknowledged} of {killed}",
+            self.rules
+        );
         assert_eq!(limiter.displaced(), 0);
     }
 }
@@ -147,7 +186,11 @@ fn episode(counted: Counted<'_>, episode: usize, kills: usize, next: &Path) {
 #[test]
 fn every_acknowledged_request_of_killed_processes_is_charged_once() {
     for (rule, quota) in COUNTED {
-        let counted = Counted { rules: [rule; 2], capacities: [CAPACITY; 2], quota };
+        let counted = Counted {
+            rules: [rule; 2],
+            capacities: [CAPACITY; 2],
+            quota,
+        };
         for nth in 0..times(1, 10) {
             episode(counted, nth, times(10, 20), &this_build());
         }
@@ -157,7 +200,10 @@ fn every_acknowledged_request_of_killed_processes_is_charged_once() {
 /// Rules whose states have different meanings, and a capacity that changes.
 const CHANGED: [Counted<'_>; 4] = [
     Counted {
-        rules: ["token-bucket 10000 refill=1/d", "token-bucket 10000 refill=2/d"],
+        rules: [
+            "token-bucket 10000 refill=1/d",
+            "token-bucket 10000 refill=2/d",
+        ],
         capacities: [CAPACITY; 2],
         quota: 10_000,
     },
@@ -172,7 +218,10 @@ const CHANGED: [Counted<'_>; 4] = [
         quota: 10_000,
     },
     Counted {
-        rules: ["sliding-counter 1000000/3650d", "sliding-counter 1000000/3000d strict"],
+        rules: [
+            "sliding-counter 1000000/3650d",
+            "sliding-counter 1000000/3000d strict",
+        ],
         capacities: [CAPACITY, 3 * CAPACITY],
         quota: 1_000_000,
     },
@@ -195,11 +244,14 @@ fn a_changed_rule_loses_no_request_of_processes_that_stop_and_die() {
 fn no_process_waits_for_one_that_changes_the_rule() {
     for counted in CHANGED {
         let scratch = Scratch::new();
-        let running: Vec<_> =
-            (0..3).map(|round| counted.start(2 * round, &this_build(), &scratch)).collect();
+        let running: Vec<_> = (0..3)
+            .map(|round| counted.start(2 * round, &this_build(), &scratch))
+            .collect();
         for round in 0..times(20, 200) {
-            let (rule, capacity) =
-                (counted.rules[1 - round % 2], counted.capacities[1 - round % 2]);
+            let (rule, capacity) = (
+                counted.rules[1 - round % 2],
+                counted.capacities[1 - round % 2],
+            );
             let mut changing = decider(&scratch, rule, capacity);
             let mut changing = start(changing.stdin(Stdio::piped()).stdout(Stdio::null()));
             std::thread::sleep(Duration::from_micros(round as u64 * 7919 % 20_000));
@@ -234,13 +286,22 @@ fn other_build(scratch: &Scratch) -> PathBuf {
         return copy;
     }
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--release", "--no-run", "--all-features", "--test", "all"]);
+    cargo.args([
+        "test",
+        "--release",
+        "--no-run",
+        "--all-features",
+        "--test",
+        "all",
+    ]);
     cargo.args([
         "--message-format=json",
         "--target-dir",
         concat!(env!("CARGO_TARGET_TMPDIR"), "/other"),
     ]);
-    let output = start(cargo.stdout(Stdio::piped())).wait_with_output().unwrap();
+    let output = start(cargo.stdout(Stdio::piped()))
+        .wait_with_output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let mut path = text.lines().filter_map(|line| {
         let (_, rest) = line.split_once("\"executable\":\"")?;
@@ -255,7 +316,11 @@ fn processes_of_two_builds_share_a_file() {
     let scratch = Scratch::new();
     let other = other_build(&scratch);
     for (rule, quota) in COUNTED {
-        let counted = Counted { rules: [rule; 2], capacities: [CAPACITY; 2], quota };
+        let counted = Counted {
+            rules: [rule; 2],
+            capacities: [CAPACITY; 2],
+            quota,
+        };
         episode(counted, 3, times(4, 40), &other);
     }
 }

@@ -42,7 +42,11 @@ struct Scratch(PathBuf, Option<RwLockReadGuard<'static, ()>>);
 impl Scratch {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("earrrl-state-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let name = format!(
+            "earrrl-state-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Relaxed)
+        );
         let path = std::env::temp_dir().join(name);
         assert!(!path.exists());
         Self(path, None)
@@ -74,7 +78,10 @@ impl Drop for Scratch {
 
 fn open(rule: &str, path: &Path, capacity: usize) -> Result<Limiter<u64>, BuildError> {
     let rule: Rule = rule.parse().unwrap();
-    Limiter::builder(rule).capacity(capacity).state_file(path).build()
+    Limiter::builder(rule)
+        .capacity(capacity)
+        .state_file(path)
+        .build()
 }
 
 /// Prunes a directory, and returns the removed files.

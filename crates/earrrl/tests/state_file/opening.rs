@@ -20,7 +20,10 @@ fn a_file_keeps_clients_and_has_one_owner() {
     assert!(second.check(&8).is_allowed());
     assert_eq!(second.len(), 2);
     let mode = |path| fs::metadata(path).unwrap().mode() & 0o7777;
-    assert_eq!((mode(scratch.0.clone()), mode(scratch.file())), (0o700, 0o600));
+    assert_eq!(
+        (mode(scratch.0.clone()), mode(scratch.file())),
+        (0o700, 0o600)
+    );
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
 }
 
@@ -71,7 +74,10 @@ fn a_symbolic_link_to_a_directory_is_not_followed() {
     symlink(&scratch.0, &link.0).unwrap();
     let (_, text) = field(open(BUCKET, &link.path(), CAPACITY));
     fs::remove_file(&link.0).unwrap();
-    assert!(text.contains("type: a symbolic link; expected a directory"), "{text}");
+    assert!(
+        text.contains("type: a symbolic link; expected a directory"),
+        "{text}"
+    );
 }
 
 /// In `/dev/shm` and `/tmp`, a file gets a directory of its own, since others can create files there.
@@ -80,12 +86,19 @@ fn a_file_in_a_directory_of_all_users_has_a_directory_of_its_own() {
     let _alone = crate::starts::no_starts();
     let name = format!("earrrl-shared-{}", std::process::id());
     for parent in ["/dev/shm", "/tmp"].map(Path::new) {
-        assert_eq!(fs::metadata(parent).unwrap().mode() & 0o7777, 0o1777, "{parent:?}");
+        assert_eq!(
+            fs::metadata(parent).unwrap().mode() & 0o7777,
+            0o1777,
+            "{parent:?}"
+        );
         let path = parent.join(format!("{name}.earrrl"));
         let own = Scratch(parent.join(&name), None);
         for admitted in [5, 0] {
             let limiter = open(BUCKET, &path, 100).unwrap();
-            assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), admitted);
+            assert_eq!(
+                (0..9).filter(|_| limiter.check(&7).is_allowed()).count(),
+                admitted
+            );
         }
         let file = own.0.join(format!("{name}.1.earrrl"));
         assert_eq!(fs::metadata(&own.0).unwrap().mode() & 0o7777, 0o700);
@@ -98,7 +111,10 @@ fn a_file_in_a_directory_of_all_users_has_a_directory_of_its_own() {
         symlink(&other.0, &own.0).unwrap();
         let (_, text) = field(open(BUCKET, &path, 100));
         fs::remove_file(&own.0).unwrap();
-        assert!(text.contains("type: a symbolic link; expected a directory"), "{text}");
+        assert!(
+            text.contains("type: a symbolic link; expected a directory"),
+            "{text}"
+        );
     }
 }
 
@@ -126,8 +142,16 @@ fn files_that_cannot_be_written_are_read() {
     }
     let listed = StateDirectory::list(&scratch.0).unwrap();
     assert_eq!(listed[0].as_ref().unwrap().clients, 1);
-    assert_eq!(StateDirectory::copy(&scratch.0, &target.0).unwrap().len(), 1);
-    assert!(open(BUCKET, &target.path(), 100).unwrap().check(&7).is_allowed());
+    assert_eq!(
+        StateDirectory::copy(&scratch.0, &target.0).unwrap().len(),
+        1
+    );
+    assert!(
+        open(BUCKET, &target.path(), 100)
+            .unwrap()
+            .check(&7)
+            .is_allowed()
+    );
     assert_ne!(field(open(BUCKET, &scratch.path(), 100)).0, "accepted");
 }
 
@@ -139,7 +163,10 @@ fn a_sparse_file_gets_its_blocks_when_it_is_opened() {
     drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
     let blocks = || fs::metadata(scratch.file()).unwrap().blocks();
     let (whole, length) = (blocks(), fs::metadata(scratch.file()).unwrap().len());
-    let file = fs::OpenOptions::new().write(true).open(scratch.file()).unwrap();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(scratch.file())
+        .unwrap();
     file.set_len(8192).unwrap();
     file.set_len(length).unwrap();
     assert!(blocks() < whole);
@@ -153,10 +180,19 @@ fn a_file_of_other_keys_is_refused() {
     let used = open(BUCKET, &scratch.path(), CAPACITY).unwrap();
     let text: Rule = BUCKET.parse().unwrap();
     let text = || Limiter::<str>::builder(text.clone()).capacity(CAPACITY);
-    let error = text().state_file(scratch.path()).build().unwrap_err().to_string();
+    let error = text()
+        .state_file(scratch.path())
+        .build()
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("hash of a known key"), "{error}");
     let hasher = KeyHasher::with_key(&[1; 16]);
-    let error = text().hasher(hasher).state_file(scratch.path()).build().unwrap_err().to_string();
+    let error = text()
+        .hasher(hasher)
+        .state_file(scratch.path())
+        .build()
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("hasher: set; expected none"), "{error}");
     drop(used);
 }
@@ -164,11 +200,23 @@ fn a_file_of_other_keys_is_refused() {
 #[test]
 fn a_changed_limit_of_a_recent_average_keeps_its_file() {
     let scratch = Scratch::alone();
-    let first = open("recent-average 4/30d period=30d leaky", &scratch.path(), 100).unwrap();
+    let first = open(
+        "recent-average 4/30d period=30d leaky",
+        &scratch.path(),
+        100,
+    )
+    .unwrap();
     assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
-    let mut second = open("recent-average 6/30d period=30d leaky", &scratch.path(), 100).unwrap();
+    let mut second = open(
+        "recent-average 6/30d period=30d leaky",
+        &scratch.path(),
+        100,
+    )
+    .unwrap();
     assert_eq!((0..9).filter(|_| second.check(&7).is_allowed()).count(), 2);
-    second.change("recent-average 7/30d period=30d strict".parse().unwrap()).unwrap();
+    second
+        .change("recent-average 7/30d period=30d strict".parse().unwrap())
+        .unwrap();
     assert!(second.check(&7).is_allowed());
     second.change(BUCKET.parse().unwrap()).unwrap();
     assert_eq!((0..9).filter(|_| first.check(&7).is_allowed()).count(), 5);
@@ -177,7 +225,11 @@ fn a_changed_limit_of_a_recent_average_keeps_its_file() {
 #[test]
 fn algorithms_with_larger_states_are_refused() {
     let scratch = Scratch::alone();
-    for rule in ["exponential 20/10s", "sliding-log 20/10s", "sliding-window 20/10s"] {
+    for rule in [
+        "exponential 20/10s",
+        "sliding-log 20/10s",
+        "sliding-window 20/10s",
+    ] {
         let (_, text) = field(open(rule, &scratch.path(), CAPACITY));
         assert!(text.contains("keeps its states in memory only"), "{text}");
     }
@@ -204,7 +256,11 @@ fn a_changed_quota_of_a_window_keeps_its_file() {
         limiter.change(rule("7/3650d").parse().unwrap()).unwrap();
         assert_eq!((0..9).filter(|_| limiter.check(&7).is_allowed()).count(), 2);
         let mut refused = |quota: &str| limiter.change(rule(quota).parse().unwrap()).unwrap_err();
-        assert!(refused("1e18/3650d").to_string().contains("expected at most "));
+        assert!(
+            refused("1e18/3650d")
+                .to_string()
+                .contains("expected at most ")
+        );
     }
 }
 
@@ -213,11 +269,26 @@ fn a_changed_quota_of_a_window_keeps_its_file() {
 #[test]
 fn a_file_rounds_counts_of_too_many_digits_up() {
     let scratch = Scratch::alone();
-    let (rule, cost) = ("sliding-counter 100000000/3650d", |text: &str| text.parse().unwrap());
+    let (rule, cost) = ("sliding-counter 100000000/3650d", |text: &str| {
+        text.parse().unwrap()
+    });
     let limiter = open(rule, &scratch.path(), 100).unwrap();
-    assert!(limiter.charge(&7, cost("12345678.123456789")).unwrap().is_allowed());
-    assert_eq!(limiter.peek(&7, cost("87654321.87")).unwrap().remaining(), 87_654_321);
-    assert!(!limiter.peek(&7, cost("87654321.876543211")).unwrap().is_allowed());
+    assert!(
+        limiter
+            .charge(&7, cost("12345678.123456789"))
+            .unwrap()
+            .is_allowed()
+    );
+    assert_eq!(
+        limiter.peek(&7, cost("87654321.87")).unwrap().remaining(),
+        87_654_321
+    );
+    assert!(
+        !limiter
+            .peek(&7, cost("87654321.876543211"))
+            .unwrap()
+            .is_allowed()
+    );
     assert!(!limiter.charge(&8, cost("1e18")).unwrap().is_allowed());
     limiter.refund(&8, cost("1e18"), None);
     assert!(!limiter.check(&8).is_allowed());

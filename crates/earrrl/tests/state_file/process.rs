@@ -27,19 +27,49 @@ pub(super) struct Work<'a> {
 
 /// Returns the command of a process that does the work.
 fn command(build: &Path, scratch: &Scratch, work: Work<'_>, ledger: &Path) -> Command {
-    let Work { rule, capacity, clients, requests, seed } = work;
-    let (path, ledger) = (scratch.path().display().to_string(), ledger.display().to_string());
+    let Work {
+        rule,
+        capacity,
+        clients,
+        requests,
+        seed,
+    } = work;
+    let (path, ledger) = (
+        scratch.path().display().to_string(),
+        ledger.display().to_string(),
+    );
     let numbers = [capacity as u64, clients, requests, seed].map(|number| number.to_string());
-    let role = [[path, ledger, rule.to_owned()].join("\n"), numbers.join("\n")].join("\n");
+    let role = [
+        [path, ledger, rule.to_owned()].join("\n"),
+        numbers.join("\n"),
+    ]
+    .join("\n");
     let mut command = Command::new(build);
-    command.args(["state_file::process::decides_alone", "--exact", "--nocapture"]).env(ROLE, role);
+    command
+        .args([
+            "state_file::process::decides_alone",
+            "--exact",
+            "--nocapture",
+        ])
+        .env(ROLE, role);
     command
 }
 
 /// Returns the command of a process that opens the file under a rule, and waits.
 pub(super) fn decider(scratch: &Scratch, rule: &str, capacity: usize) -> Command {
-    let work = Work { rule, capacity, clients: 1, requests: 0, seed: 1 };
-    command(&std::env::current_exe().unwrap(), scratch, work, &idle_ledger(scratch))
+    let work = Work {
+        rule,
+        capacity,
+        clients: 1,
+        requests: 0,
+        seed: 1,
+    };
+    command(
+        &std::env::current_exe().unwrap(),
+        scratch,
+        work,
+        &idle_ledger(scratch),
+    )
 }
 
 /// Returns the ledger of a process that decides nothing. It must not exist when the process starts.
@@ -67,8 +97,15 @@ impl Process {
         let mut command = command(build, scratch, work, &ledger);
         let mut child = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().ends_with("open")), "the process ended early");
-        Self { child, _output: lines, ledger }
+        assert!(
+            lines.any(|line| line.unwrap().ends_with("open")),
+            "the process ended early"
+        );
+        Self {
+            child,
+            _output: lines,
+            ledger,
+        }
     }
 
     /// Lets the process begin.
@@ -100,14 +137,21 @@ impl Process {
 /// Decides requests as the environment says. Without instructions, starts one such process.
 #[test]
 fn decides_alone() {
-    let Ok(role) = std::env::var(ROLE) else { return a_process_admits_the_limit() };
+    let Ok(role) = std::env::var(ROLE) else {
+        return a_process_admits_the_limit();
+    };
     let lines: Vec<&str> = role.lines().collect();
-    let [path, ledger, rule, capacity, clients, requests, seed] = lines[..] else { panic!() };
+    let [path, ledger, rule, capacity, clients, requests, seed] = lines[..] else {
+        panic!()
+    };
     let [clients, requests, seed] = [clients, requests, seed].map(|n| n.parse::<u64>().unwrap());
     let mut ledger = File::create_new(ledger).unwrap();
     let limiter = open(rule, Path::new(path), capacity.parse().unwrap()).unwrap();
     println!("open");
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut String::new())
+        .unwrap();
     for nth in 0..clients * requests {
         // Multiplication by a number without the factors 2 and 5 visits every client once a round, in
         // another order in each process.
@@ -127,7 +171,13 @@ fn decides_alone() {
 fn a_process_admits_the_limit() {
     let scratch = Scratch::new();
     let (rule, capacity) = (super::BUCKET, CAPACITY);
-    let work = Work { rule, capacity, clients: 64, requests: 7, seed: 1 };
+    let work = Work {
+        rule,
+        capacity,
+        clients: 64,
+        requests: 7,
+        seed: 1,
+    };
     let mut process = Process::start(&scratch, work);
     process.go();
     assert_eq!(process.admitted(64), [5; 64]);

@@ -28,12 +28,18 @@ const CLIENTS: [(&str, &str); 3] = [
 /// Returns the number of a client's first denied request, and its time in seconds.
 fn first_denied(rule: &Rule, client: &str) -> Result<Option<(u64, f64)>, RuleError> {
     let (mut sent, mut first) = (0, None);
-    run(rule, &[client.parse()?], 1, Duration::from_secs_f64(END), |attempt| {
-        sent += 1;
-        if !attempt.decision.allowed && first.is_none() {
-            first = Some((sent, attempt.time.get() as f64 / 1e9));
-        }
-    })?;
+    run(
+        rule,
+        &[client.parse()?],
+        1,
+        Duration::from_secs_f64(END),
+        |attempt| {
+            sent += 1;
+            if !attempt.decision.allowed && first.is_none() {
+                first = Some((sent, attempt.time.get() as f64 / 1e9));
+            }
+        },
+    )?;
     Ok(first)
 }
 
@@ -83,7 +89,10 @@ mod tests {
         assert_eq!(denied[2], None);
         let client = CLIENTS[2].1.parse().unwrap();
         let points = estimates(&rule, client, (END, SAMPLES)).unwrap();
-        let most = points.iter().map(|point| point.1 * 60.0).fold(0.0, f64::max);
+        let most = points
+            .iter()
+            .map(|point| point.1 * 60.0)
+            .fold(0.0, f64::max);
         assert!((0.99..1.2).contains(&most), "{most}");
     }
 }

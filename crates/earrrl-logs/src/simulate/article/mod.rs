@@ -53,7 +53,9 @@ impl FromStr for FigureName {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
         let names = || Self::ALL.map(|(name, _)| name).join(", ");
-        found.map(|(_, figure)| figure).ok_or_else(|| format!("expected {}", names()))
+        found
+            .map(|(_, figure)| figure)
+            .ok_or_else(|| format!("expected {}", names()))
     }
 }
 

@@ -24,12 +24,22 @@ pub(super) fn figure(half_life: u32) -> Result<Figure, RuleError> {
     let mut panels = Vec::new();
     for (place, (rate, per_second)) in clients.into_iter().enumerate() {
         let client = format!("client steady {rate} from=50s until=200s").parse()?;
-        let ends = [(SENDS.0, 0.0), (SENDS.0, per_second), (SENDS.1, per_second), (SENDS.1, 0.0)];
+        let ends = [
+            (SENDS.0, 0.0),
+            (SENDS.0, per_second),
+            (SENDS.1, per_second),
+            (SENDS.1, 0.0),
+        ];
         let truth = Series::new("", GREY, ends.to_vec()).with_stroke(Stroke::Dashed);
-        let estimate =
-            Series::new(format!("sends {rate}"), place, estimates(&rule, client, (END, SAMPLES))?);
+        let estimate = Series::new(
+            format!("sends {rate}"),
+            place,
+            estimates(&rule, client, (END, SAMPLES))?,
+        );
         let marks = match (place, half_life) {
-            (0, 10) => [SENDS.0, SENDS.1].map(|at| Mark::new(at + 10.0, "half after 10 s")).into(),
+            (0, 10) => [SENDS.0, SENDS.1]
+                .map(|at| Mark::new(at + 10.0, "half after 10 s"))
+                .into(),
             _ => Vec::new(),
         };
         panels.push(Panel {
@@ -58,19 +68,27 @@ pub(super) fn estimates(
     let mut next_sample = 0;
     let mut last: Option<State> = None;
     let rate = |state: &Option<State>, at: Nanos| {
-        let (_, peek) = rule.limit().decide(state.clone(), at, Cost::ZERO, Mode::Peek);
+        let (_, peek) = rule
+            .limit()
+            .decide(state.clone(), at, Cost::ZERO, Mode::Peek);
         (at.get() as f64 / 1e9, peek.rate.unwrap_or(0.0))
     };
     let sample = |number: u32| Nanos::new(u64::from(number) * 1_000_000_000 / u64::from(samples));
-    run(rule, &[client], 1, Duration::from_secs_f64(end), |attempt| {
-        while sample(next_sample) < attempt.time {
-            points.push(rate(&last, sample(next_sample)));
-            next_sample += 1;
-        }
-        points.push(rate(&last, attempt.time));
-        last = attempt.state.cloned();
-        points.push(rate(&last, attempt.time));
-    })?;
+    run(
+        rule,
+        &[client],
+        1,
+        Duration::from_secs_f64(end),
+        |attempt| {
+            while sample(next_sample) < attempt.time {
+                points.push(rate(&last, sample(next_sample)));
+                next_sample += 1;
+            }
+            points.push(rate(&last, attempt.time));
+            last = attempt.state.cloned();
+            points.push(rate(&last, attempt.time));
+        },
+    )?;
     let rest = (next_sample..=end as u32 * samples).map(sample);
     points.extend(rest.map(|at| rate(&last, at)));
     Ok(points)
@@ -82,8 +100,12 @@ mod tests {
 
     /// Returns a client's estimated rate at the second `at`, just before a request at that time.
     fn estimate(half_life: u32, rate: &str, at: f64) -> f64 {
-        let rule = format!("recent-average 1/s half-life={half_life}s").parse().unwrap();
-        let client = format!("c steady {rate} from=50s until=200s").parse().unwrap();
+        let rule = format!("recent-average 1/s half-life={half_life}s")
+            .parse()
+            .unwrap();
+        let client = format!("c steady {rate} from=50s until=200s")
+            .parse()
+            .unwrap();
         let points = estimates(&rule, client, (END, SAMPLES)).unwrap();
         points.iter().find(|(time, _)| *time >= at).unwrap().1
     }
@@ -99,13 +121,19 @@ mod tests {
             ("10/s", 210.0, 4.982_539_279_673_33),
         ] {
             let found = estimate(10, rate, at);
-            assert!((found - expected).abs() < 1e-9 * expected, "{rate} at {at}: {found}");
+            assert!(
+                (found - expected).abs() < 1e-9 * expected,
+                "{rate} at {at}: {found}"
+            );
         }
         for (rate, per_second) in [("10/s", 10.0), ("1/s", 1.0), ("0.1/s", 0.1)] {
             let lambda = f64::ln(2.0) / 10.0;
             let trembles = lambda / per_second;
             let steady = estimate(10, rate, 199.95) / per_second;
-            assert!((1.0 - trembles..1.0 + trembles).contains(&steady), "{rate}: {steady}");
+            assert!(
+                (1.0 - trembles..1.0 + trembles).contains(&steady),
+                "{rate}: {steady}"
+            );
             let halved = estimate(10, rate, 210.0) / estimate(10, rate, 200.0);
             assert!((halved - 0.5).abs() < 1e-9, "{rate}: {halved}");
         }

@@ -30,15 +30,22 @@ fn greedy() -> Result<Scenario, RuleError> {
 pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let scenario = greedy()?;
     let outcomes = SimulatedOutcome::of(&scenario)?;
-    let ClientRun { first_denied: first, last_denied: last, .. } = outcomes[0].totals();
+    let ClientRun {
+        first_denied: first,
+        last_denied: last,
+        ..
+    } = outcomes[0].totals();
     let mut figure = crate::simulate::figure(&scenario, &outcomes);
     figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
     let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
-    figure.panels[0].marks =
-        [mark(first, "first denied"), mark(Some(150.0), "slows down"), mark(last, "last denied")]
-            .into_iter()
-            .flatten()
-            .collect();
+    figure.panels[0].marks = [
+        mark(first, "first denied"),
+        mark(Some(150.0), "slows down"),
+        mark(last, "last denied"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     Ok(figure)
 }
 
@@ -52,12 +59,18 @@ fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
 
     let client = "hasty bursty 5 every=1s from=59s".parse()?;
     let mut changes: Vec<(f64, f64)> = Vec::new();
-    run(rule, &[client], 1, Duration::from_secs_f64(END), |attempt| {
-        let at = attempt.time.get() as f64 / 1e9;
-        if attempt.decision.allowed {
-            changes.extend([(at, 1.0), (at + MINUTE, -1.0)]);
-        }
-    })?;
+    run(
+        rule,
+        &[client],
+        1,
+        Duration::from_secs_f64(END),
+        |attempt| {
+            let at = attempt.time.get() as f64 / 1e9;
+            if attempt.decision.allowed {
+                changes.extend([(at, 1.0), (at + MINUTE, -1.0)]);
+            }
+        },
+    )?;
     changes.sort_by(|a, b| a.0.total_cmp(&b.0));
     // Merges the requests that leave the minute with those that enter it at the same instant, so
     // that the curve shows no step between them.
@@ -81,12 +94,18 @@ fn within_a_minute(rule: &Rule) -> Result<Vec<(f64, f64)>, RuleError> {
 /// Draws three rules of five requests a minute, and a client that sends around the edge of a
 /// window.
 pub(super) fn doubled_window() -> Result<Figure, RuleError> {
-    let rules = ["fixed-window 5/1m", "sliding-counter 5/1m", "sliding-window 5/1m"];
+    let rules = [
+        "fixed-window 5/1m",
+        "sliding-counter 5/1m",
+        "sliding-window 5/1m",
+    ];
     let mut panels = Vec::new();
     for (place, rule) in rules.into_iter().enumerate() {
         let points = within_a_minute(&rule.parse()?)?;
-        let most =
-            points.iter().fold((0.0, 0.0), |a: (f64, f64), b| if b.1 > a.1 { *b } else { a });
+        let most = points.iter().fold(
+            (0.0, 0.0),
+            |a: (f64, f64), b| if b.1 > a.1 { *b } else { a },
+        );
         let quota = Series::new("", GREY, vec![(0.0, 5.0), (END, 5.0)]).with_stroke(Stroke::Dashed);
         let mut marks = [60.0, 120.0, 180.0].map(|at| Mark::new(at, ""));
         if place == 0 {
@@ -97,7 +116,10 @@ pub(super) fn doubled_window() -> Result<Figure, RuleError> {
             y_label: "in the last minute".into(),
             // The invisible last series makes all panels reach up to twice the quota.
             series: vec![quota, permitted, Series::new("", GREY, vec![(0.0, 10.0)])],
-            notes: vec![Note { at: most, text: most.1.to_string() }],
+            notes: vec![Note {
+                at: most,
+                text: most.1.to_string(),
+            }],
             marks: marks.into(),
             ..Panel::default()
         });
@@ -119,22 +141,39 @@ mod tests {
         let scenario = greedy().unwrap();
         let outcomes = SimulatedOutcome::of(&scenario).unwrap();
         let (first_denied, last_denied) = (Some(27.0), Some(255.0));
-        let expected = ClientRun { asked: 400, permitted: 89, first_denied, last_denied };
+        let expected = ClientRun {
+            asked: 400,
+            permitted: 89,
+            first_denied,
+            last_denied,
+        };
         assert_eq!(outcomes[0].totals(), expected);
-        let ClientRun { asked, permitted, .. } = outcomes[1].totals();
+        let ClientRun {
+            asked, permitted, ..
+        } = outcomes[1].totals();
         assert_eq!((asked, permitted), (400, 300));
         let figure = windowed_vs_recent().unwrap();
-        let notes: Vec<_> = figure.panels[0].notes.iter().map(|note| note.text.as_str()).collect();
+        let notes: Vec<_> = figure.panels[0]
+            .notes
+            .iter()
+            .map(|note| note.text.as_str())
+            .collect();
         assert_eq!(notes, ["400", "89", "300"]);
     }
 
     #[test]
     fn a_fixed_window_permits_twice_its_quota() {
-        for (rule, most) in
-            [("fixed-window 5/1m", 10.0), ("sliding-log 5/1m", 5.0), ("sliding-window 5/1m", 5.0)]
-        {
+        for (rule, most) in [
+            ("fixed-window 5/1m", 10.0),
+            ("sliding-log 5/1m", 5.0),
+            ("sliding-window 5/1m", 5.0),
+        ] {
             let points = within_a_minute(&rule.parse().unwrap()).unwrap();
-            assert_eq!(points.iter().map(|point| point.1).fold(0.0, f64::max), most, "{rule}");
+            assert_eq!(
+                points.iter().map(|point| point.1).fold(0.0, f64::max),
+                most,
+                "{rule}"
+            );
         }
     }
 }

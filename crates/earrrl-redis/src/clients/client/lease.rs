@@ -34,9 +34,22 @@ impl Lease {
     /// Returns the lease as it is stored in an index line. Both instants fit in 88 bits.
     #[inline]
     pub(crate) fn words(&self) -> [u64; 6] {
-        let Self { until, offset, headroom, state: Moment(state), unsent: Moment(unsent) } = *self;
+        let Self {
+            until,
+            offset,
+            headroom,
+            state: Moment(state),
+            unsent: Moment(unsent),
+        } = *self;
         let high = (state >> 64) as u32 as u64 | ((unsent >> 64) as u64) << 32;
-        [until.get(), offset as u64, headroom, state as u64, unsent as u64, high]
+        [
+            until.get(),
+            offset as u64,
+            headroom,
+            state as u64,
+            unsent as u64,
+            high,
+        ]
     }
 
     #[inline]
@@ -55,7 +68,9 @@ impl Lease {
     /// itself.
     #[inline]
     pub(crate) fn allow(&mut self, rule: &Rule, cost: Cost, time: LocalTime) -> Option<Decision> {
-        let headroom = self.headroom.checked_sub(u64::try_from(cost.billionths()).ok()?)?;
+        let headroom = self
+            .headroom
+            .checked_sub(u64::try_from(cost.billionths()).ok()?)?;
         if time.local > self.until || time.offset != self.offset || cost.is_zero() {
             return None;
         }
@@ -93,7 +108,13 @@ impl Client {
         let state = *algorithm.moment(self.state.as_mut()?)?;
         let unsent = *algorithm.moment(self.unsent.state.as_mut()?)?;
         self.leased = headroom;
-        Some(Lease { until, offset: self.offset, headroom, state, unsent })
+        Some(Lease {
+            until,
+            offset: self.offset,
+            headroom,
+            state,
+            unsent,
+        })
     }
 
     /// Ends a lease, and charges the client with everything that was charged to the lease.
@@ -103,8 +124,10 @@ impl Client {
             return;
         }
         let algorithm = algorithm::of(limit);
-        for (state, now) in [(&mut self.state, lease.state), (&mut self.unsent.state, lease.unsent)]
-        {
+        for (state, now) in [
+            (&mut self.state, lease.state),
+            (&mut self.unsent.state, lease.unsent),
+        ] {
             if let Some(moment) = state.as_mut().and_then(|state| algorithm.moment(state)) {
                 *moment = now;
             }
@@ -134,10 +157,20 @@ mod tests {
         let [renew, until] = [10, 20].map(|secs| time.local + Duration::from_secs(secs));
         let state = client.state.clone();
         let (fresh, others, missing, part) = (renew, 1, 0.0, 0.5);
-        let snapshot = Snapshot { state, share, until, renew, fresh, others, missing, part };
+        let snapshot = Snapshot {
+            state,
+            share,
+            until,
+            renew,
+            fresh,
+            others,
+            missing,
+            part,
+        };
         (client.urgency, client.queued) = (Urgency::None, Urgency::None);
         client.apply(limit, &call, snapshot, time);
-        call.contribution.map(|sent| (sent.pending.state.unwrap(), sent.pending.sum))
+        call.contribution
+            .map(|sent| (sent.pending.state.unwrap(), sent.pending.sum))
     }
 
     /// A client with a lease makes the same decisions and exchanges as one without.
@@ -155,26 +188,42 @@ mod tests {
             let (mut lease, mut now) = (Lease::default(), Nanos::from_secs(1_700_000_000));
             for step in 0..40_000 {
                 now = now + Duration::from_millis(random.below(1500));
-                let time = LocalTime { local: now, offset: step / 10_000 * 2_000_000_000 };
+                let time = LocalTime {
+                    local: now,
+                    offset: step / 10_000 * 2_000_000_000,
+                };
                 if random.below(20) == 0 {
                     lessor.reclaim(limit, std::mem::take(&mut lease));
                     let share = algorithm::of(limit).takes(Cost::from_units(random.below(30)));
                     let sent = exchange(&mut plain, limit, time, share);
-                    assert_eq!(sent, exchange(&mut lessor, limit, time, share), "{text}, {step}");
+                    assert_eq!(
+                        sent,
+                        exchange(&mut lessor, limit, time, share),
+                        "{text}, {step}"
+                    );
                     continue;
                 }
                 let cost = Cost::from_billionths(u128::from(random.below(5)) * 500_000_000);
-                let mode = if random.below(10) == 0 { Mode::Peek } else { Mode::Check };
+                let mode = if random.below(10) == 0 {
+                    Mode::Peek
+                } else {
+                    Mode::Check
+                };
                 let expected = plain.decide(&rule, cost, mode, time, Authority::Share);
-                let mut decision =
-                    (mode == Mode::Check).then(|| lease.allow(&rule, cost, time)).flatten();
+                let mut decision = (mode == Mode::Check)
+                    .then(|| lease.allow(&rule, cost, time))
+                    .flatten();
                 quick += u32::from(decision.is_some());
                 if decision.is_none() {
                     lessor.reclaim(limit, std::mem::take(&mut lease));
                     decision = lessor.decide(&rule, cost, mode, time, Authority::Share);
                     lease = Lease::from_words(lessor.lease(limit).words());
                 }
-                assert_eq!((decision, lessor.urgency), (expected, plain.urgency), "{text}, {step}");
+                assert_eq!(
+                    (decision, lessor.urgency),
+                    (expected, plain.urgency),
+                    "{text}, {step}"
+                );
             }
             assert_eq!(quick > 5000, leases, "{text}: {quick}");
         }

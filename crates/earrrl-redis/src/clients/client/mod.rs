@@ -159,7 +159,8 @@ impl Client {
             if mode != Mode::Peek && !cost.is_zero() && (allowed || strict) {
                 self.unsent.add(limit, now, cost);
                 if authority == Authority::StateOnly {
-                    self.unsent.note_without_redis(now, now + figures.reset_after);
+                    self.unsent
+                        .note_without_redis(now, now + figures.reset_after);
                 }
             }
             self.queue(limit, mode, (strict && !allowed).then_some(&figures), time);
@@ -242,7 +243,11 @@ impl Client {
     /// Queues the client for an exchange that is at least as urgent as `urgency`, and due at `due`
     /// or earlier.
     pub(crate) fn request_exchange(&mut self, urgency: Urgency, due: Nanos) {
-        self.due = if self.urgency == Urgency::None { due } else { self.due.min(due) };
+        self.due = if self.urgency == Urgency::None {
+            due
+        } else {
+            self.due.min(due)
+        };
         self.urgency = self.urgency.max(urgency);
     }
 
@@ -264,7 +269,9 @@ impl Client {
             true => self.denials.saturating_sub(1),
             false => (self.denials + 2).min(4 * MANY_DENIALS),
         };
-        let Wait::For(wait) = figures.retry_after else { return };
+        let Wait::For(wait) = figures.retry_after else {
+            return;
+        };
         if !std::mem::take(&mut self.updated) {
             return;
         }
@@ -278,7 +285,9 @@ impl Client {
         if self.denials >= MANY_DENIALS {
             let turns = turn(limit) / self.part.max(1e-3) * cost.as_f64() / figures.limit;
             let turns = Duration::try_from_secs_f64(turns).unwrap_or(Duration::MAX);
-            let backoff = wait.saturating_add(turns).min(figures.reset_after.max(wait));
+            let backoff = wait
+                .saturating_add(turns)
+                .min(figures.reset_after.max(wait));
             self.backoff_until = time.local + backoff;
         } else if !allowed {
             self.backoff_until = time.local + refill_wait;
@@ -338,7 +347,11 @@ impl Client {
 
     /// Charges a request in any case, unless it is a peek. Returns the figures.
     fn store(&mut self, limit: &Limit, cost: Cost, mode: Mode, now: Nanos) -> Figures {
-        let mode = if mode == Mode::Peek { mode } else { Mode::Charge };
+        let mode = if mode == Mode::Peek {
+            mode
+        } else {
+            Mode::Charge
+        };
         let (_, figures) = self.step(limit, now, cost, mode);
         if mode == Mode::Charge && !cost.is_zero() {
             self.unsent.add(limit, now, cost);
@@ -355,7 +368,11 @@ impl Client {
         time: LocalTime,
         authority: Authority,
     ) -> bool {
-        let until = if mode == Mode::Peek { self.fresh } else { self.until };
+        let until = if mode == Mode::Peek {
+            self.fresh
+        } else {
+            self.until
+        };
         let takes = algorithm::of(limit).takes(cost);
         let within = || self.spent(limit) + takes <= self.share * ROUNDING;
         let stores = mode == Mode::Check && takes > 0.0;
@@ -400,7 +417,9 @@ impl Client {
         time: LocalTime,
     ) -> bool {
         let now = self.at(limit, time);
-        let Some(at) = self.unsent.take_back(limit, cost, charged_at, now) else { return false };
+        let Some(at) = self.unsent.take_back(limit, cost, charged_at, now) else {
+            return false;
+        };
         self.state = limit.refund(self.state.take(), now, at, cost);
         true
     }
@@ -414,10 +433,26 @@ impl Client {
 
     /// Drops the client's state and charges, including those not sent yet.
     pub(crate) fn forget(&mut self) {
-        let Self { last_call, waiting, urgency, due, queued, group, .. } = *self;
+        let Self {
+            last_call,
+            waiting,
+            urgency,
+            due,
+            queued,
+            group,
+            ..
+        } = *self;
         let applied = last_call;
-        let kept =
-            Self { last_call, applied, waiting, urgency, due, queued, group, ..Self::default() };
+        let kept = Self {
+            last_call,
+            applied,
+            waiting,
+            urgency,
+            due,
+            queued,
+            group,
+            ..Self::default()
+        };
         *self = kept;
     }
 

@@ -83,11 +83,20 @@ impl Client {
         self.wanted = unsent + left + self.waiting;
         self.last_call = number();
         // A client far over its limit is exchanged rarely, so each exchange claims several requests.
-        let many = if self.denials >= MANY_DENIALS { 2.0 * turn(limit) } else { 0.0 };
+        let many = if self.denials >= MANY_DENIALS {
+            2.0 * turn(limit)
+        } else {
+            0.0
+        };
         SyncCall {
             sequence: self.last_call,
             contribution: self.in_flight.as_deref().cloned(),
-            need: unsent + if cost.is_zero() { 0.0 } else { algorithm.needs(cost) },
+            need: unsent
+                + if cost.is_zero() {
+                    0.0
+                } else {
+                    algorithm.needs(cost)
+                },
             take: unsent + algorithm.takes(cost),
             wanted: self.wanted.max(many * algorithm.takes(Cost::ONE)),
             // A claim is renewed when half of its time has passed, so a quarter is added as a reserve.
@@ -100,7 +109,11 @@ impl Client {
         if !self.unsent.is_empty() {
             let (number, pending) = (number(), std::mem::take(&mut self.unsent));
             let take_backs = Vec::new();
-            self.in_flight = Some(Box::new(Contribution { number, pending, take_backs }));
+            self.in_flight = Some(Box::new(Contribution {
+                number,
+                pending,
+                take_backs,
+            }));
         }
     }
 
@@ -118,7 +131,11 @@ impl Client {
     /// Notes that a request begins or ends to wait for an answer.
     pub(crate) fn set_waiting(&mut self, limit: &Limit, cost: Cost, waits: bool) {
         let takes = algorithm::of(limit).takes(cost);
-        self.waiting = if waits { self.waiting + takes } else { (self.waiting - takes).max(0.0) };
+        self.waiting = if waits {
+            self.waiting + takes
+        } else {
+            (self.waiting - takes).max(0.0)
+        };
         if !waits && self.urgency == Urgency::None && self.has_pending() {
             // The call that sent the charges has failed.
             self.request_exchange(Urgency::Urgent, Nanos::ZERO);
@@ -145,7 +162,11 @@ impl Client {
         }
         self.applied = call.sequence;
         let is_outdated = call.sequence < self.last_call;
-        self.share = if is_outdated { snapshot.share.min(self.wanted) } else { snapshot.share };
+        self.share = if is_outdated {
+            snapshot.share.min(self.wanted)
+        } else {
+            snapshot.share
+        };
         (self.until, self.renew, self.fresh) = (snapshot.until, snapshot.renew, snapshot.fresh);
         (self.others, self.updated, self.part) = (snapshot.others, true, snapshot.part);
         let requests = snapshot.missing / algorithm::of(limit).takes(Cost::ONE);

@@ -31,7 +31,12 @@ pub(in crate::cli) struct TopArgs {
     pub(super) state: Option<PathBuf>,
 
     /// The server's HTTP or admin address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`
-    #[arg(long, value_name = "ADDR", env = "EARRRL_SERVER", default_value = "127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "EARRRL_SERVER",
+        default_value = "127.0.0.1:8080"
+    )]
     pub(super) server: ServerAddress,
 
     /// The certificate authority of an https server, a PEM file; otherwise the system's

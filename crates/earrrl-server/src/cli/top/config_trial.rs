@@ -23,7 +23,10 @@ impl ConfigTrial {
         let mut config =
             Config::load_rules(path).map_err(|error| failure::lines(&error.to_string()))?;
         if config.rules.is_empty() {
-            return Err(CliFailure::new(format!("{}: no rule to try", path.display())));
+            return Err(CliFailure::new(format!(
+                "{}: no rule to try",
+                path.display()
+            )));
         }
         // The names stay on this machine, so that each client of the log gets one.
         config.server.names.options.from = 0.0;
@@ -38,19 +41,34 @@ impl ConfigTrial {
 
 impl LogTrial for ConfigTrial {
     fn take(&mut self, clients: &ClientNumbers, request: LoggedRequest) {
-        let decided = self.0.decide(clients, request, |_| Ok::<(), Infallible>(()));
+        let decided = self
+            .0
+            .decide(clients, request, |_| Ok::<(), Infallible>(()));
         decided.unwrap_or_else(|never| match never {});
     }
 
     fn snapshot(&self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let service = self.0.service();
         let rules: Vec<_> = service.rules().iter().map(counts_of).collect();
-        let first = || rules.first().map(|rule| rule.name.clone()).unwrap_or_default();
+        let first = || {
+            rules
+                .first()
+                .map(|rule| rule.name.clone())
+                .unwrap_or_default()
+        };
         let rule = rule.map_or_else(first, str::to_owned);
         let report = service.survey(&rule).map_err(|error| error.to_string())?;
         let clients = report.clients.into_iter().take(limit);
-        let clients = clients.map(|client| TopRow::of(client.figures, client.name)).collect();
-        Ok(TopSnapshot { rule, rules, clients, names_are_keys: true, ..TopSnapshot::default() })
+        let clients = clients
+            .map(|client| TopRow::of(client.figures, client.name))
+            .collect();
+        Ok(TopSnapshot {
+            rule,
+            rules,
+            clients,
+            names_are_keys: true,
+            ..TopSnapshot::default()
+        })
     }
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {

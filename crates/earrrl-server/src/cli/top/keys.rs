@@ -77,7 +77,9 @@ impl Screen {
     /// Returns the clients that the filter admits, in the chosen order.
     pub(super) fn clients(&self) -> Vec<&TopRow> {
         let each = self.snapshot.clients.iter();
-        let mut clients: Vec<_> = each.filter(|one| one.name().contains(&self.filter)).collect();
+        let mut clients: Vec<_> = each
+            .filter(|one| one.name().contains(&self.filter))
+            .collect();
         match self.order {
             Order::Usage => clients.sort_by(|a, b| b.usage.total_cmp(&a.usage)),
             Order::Denied => clients.sort_by_key(|one| std::cmp::Reverse(one.denied)),
@@ -163,7 +165,9 @@ impl Screen {
 
     fn next_rule(&mut self) -> KeyEffect {
         let rules = &self.snapshot.rules;
-        let place = rules.iter().position(|rule| rule.name == self.snapshot.rule);
+        let place = rules
+            .iter()
+            .position(|rule| rule.name == self.snapshot.rule);
         let next = place.map_or(0, |place| place + 1) % rules.len().max(1);
         match rules.get(next) {
             Some(rule) => KeyEffect::Request(ScreenRequest::Show(rule.name.clone())),
@@ -217,7 +221,11 @@ mod tests {
         TopSnapshot {
             rule: "api".to_owned(),
             rules: vec![rule("api"), rule("login")],
-            clients: vec![client("bob", 2.0, 1), client("alice", 1.0, 9), client("carol", 0.5, 0)],
+            clients: vec![
+                client("bob", 2.0, 1),
+                client("alice", 1.0, 9),
+                client("carol", 0.5, 0),
+            ],
             names_are_keys: true,
             ..TopSnapshot::default()
         }
@@ -228,7 +236,11 @@ mod tests {
     }
 
     fn names(screen: &Screen) -> Vec<String> {
-        screen.clients().iter().map(|client| client.name()).collect()
+        screen
+            .clients()
+            .iter()
+            .map(|client| client.name())
+            .collect()
     }
 
     #[test]
@@ -255,7 +267,10 @@ mod tests {
         press(&mut screen, KeyCode::Char('p'));
         screen.update(state(snapshot(99.0, 0.0)), start + Duration::from_secs(1));
         assert_eq!(screen.snapshot.rules[0].requests, Some((10.0, 0.0)));
-        assert!(matches!(press(&mut screen, KeyCode::Char('q')), KeyEffect::Quit));
+        assert!(matches!(
+            press(&mut screen, KeyCode::Char('q')),
+            KeyEffect::Quit
+        ));
     }
 
     #[test]
@@ -270,8 +285,16 @@ mod tests {
             spoil(&mut spoilt);
             screen.update(state(spoilt), Instant::now());
             press(&mut screen, KeyCode::Char('r'));
-            assert!(screen.not_reset.as_ref().is_some_and(|why| why.contains(reason)));
-            assert!(matches!(press(&mut screen, KeyCode::Char('y')), KeyEffect::Stay));
+            assert!(
+                screen
+                    .not_reset
+                    .as_ref()
+                    .is_some_and(|why| why.contains(reason))
+            );
+            assert!(matches!(
+                press(&mut screen, KeyCode::Char('y')),
+                KeyEffect::Stay
+            ));
         }
     }
 
@@ -282,7 +305,10 @@ mod tests {
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Down);
         press(&mut screen, KeyCode::Char('r'));
-        assert!(matches!(press(&mut screen, KeyCode::Char('n')), KeyEffect::Stay));
+        assert!(matches!(
+            press(&mut screen, KeyCode::Char('n')),
+            KeyEffect::Stay
+        ));
         press(&mut screen, KeyCode::Char('r'));
         let KeyEffect::Request(ScreenRequest::Reset(rule, key)) =
             press(&mut screen, KeyCode::Char('y'))

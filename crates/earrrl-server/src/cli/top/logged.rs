@@ -83,7 +83,9 @@ fn take_all(
     requests: &[LoggedRequest],
 ) -> io::Result<()> {
     let mut progress = lock(progress);
-    requests.iter().for_each(|&request| progress.trial.take(clients, request));
+    requests
+        .iter()
+        .for_each(|&request| progress.trial.take(clients, request));
     Ok(())
 }
 
@@ -100,7 +102,10 @@ impl ClientSource for LogSource {
     fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let progress = lock(&self.0);
         let snapshot = progress.trial.snapshot(rule, limit)?;
-        Ok(TopSnapshot { status: progress.status.clone(), ..snapshot })
+        Ok(TopSnapshot {
+            status: progress.status.clone(),
+            ..snapshot
+        })
     }
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {

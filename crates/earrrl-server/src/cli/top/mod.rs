@@ -30,7 +30,10 @@ use keys::{KeyEffect, Screen};
 use source::{ClientSource, ScreenRequest, Update};
 
 /// The longest time until an update is drawn while no key is pressed.
-const KEY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const KEY_INTERVAL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// Runs `earrrl top`.
 pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
@@ -38,9 +41,14 @@ pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
         return once(args);
     }
     if !io::stdout().is_terminal() {
-        return Err(CliFailure::new("standard output is no terminal; --once prints one table"));
+        return Err(CliFailure::new(
+            "standard output is no terminal; --once prints one table",
+        ));
     }
-    let (limit, interval) = (usize::from(args.limit), Duration::from_secs(args.interval.into()));
+    let (limit, interval) = (
+        usize::from(args.limit),
+        Duration::from_secs(args.interval.into()),
+    );
     let rule = args.name();
     let source = source(args)?;
     let (request, requests) = channel();
@@ -67,7 +75,9 @@ fn source(args: TopArgs) -> Result<Box<dyn ClientSource>, CliFailure> {
 fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {
     let (limit, output, rule) = (usize::from(args.limit), args.output, args.name());
     let mut source = source(args)?;
-    let snapshot = source.snapshot(rule.as_deref(), limit).map_err(CliFailure::new)?;
+    let snapshot = source
+        .snapshot(rule.as_deref(), limit)
+        .map_err(CliFailure::new)?;
     let text = match output {
         TopOutput::Table => snapshot.table(),
         TopOutput::Json => format!("{}\n", snapshot.json()),
@@ -85,7 +95,10 @@ fn watch(
     updates: &Sender<Update>,
 ) {
     loop {
-        if updates.send(Update::State(source.snapshot(rule.as_deref(), limit))).is_err() {
+        if updates
+            .send(Update::State(source.snapshot(rule.as_deref(), limit)))
+            .is_err()
+        {
             return;
         }
         match requests.recv_timeout(interval) {
@@ -109,9 +122,9 @@ fn terminal_is_gone() -> io::Result<bool> {
     match poll(&mut terminal, Some(&KEY_INTERVAL)) {
         // The size of the terminal has changed, which `event::poll` reports.
         Err(Errno::INTR) => Ok(false),
-        polled => {
-            polled.map(|_| terminal[0].revents().contains(PollFlags::HUP)).map_err(Into::into)
-        }
+        polled => polled
+            .map(|_| terminal[0].revents().contains(PollFlags::HUP))
+            .map_err(Into::into),
     }
 }
 
@@ -132,7 +145,9 @@ fn interact(
         }
         // Keys that were read from the terminal together, as when text is pasted, do not wait there any more.
         while event::poll(Duration::ZERO)? {
-            let Event::Key(key) = event::read()? else { continue };
+            let Event::Key(key) = event::read()? else {
+                continue;
+            };
             match screen.press(key) {
                 KeyEffect::Quit => return Ok(()),
                 KeyEffect::Request(request) => drop(requests.send(request)),

@@ -32,10 +32,17 @@ impl Remote {
 impl ClientSource for Remote {
     fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
         let rules = self.json("/v1/rules")?;
-        let mut rules: Vec<_> =
-            rules["rules"].as_array().into_iter().flatten().map(counts_of).collect();
+        let mut rules: Vec<_> = rules["rules"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(counts_of)
+            .collect();
         let first = || rules.first().map(|rule| rule.name.clone());
-        let rule = rule.map(str::to_owned).or_else(first).ok_or("the server has no rules")?;
+        let rule = rule
+            .map(str::to_owned)
+            .or_else(first)
+            .ok_or("the server has no rules")?;
         let name = percent_encode(rule.as_bytes(), NON_ALPHANUMERIC);
         let top = self.json(&format!("/v1/top?rule={name}&limit={limit}"));
         let top = top.map_err(|error| match rules.iter().any(|known| known.name == rule) {
@@ -47,7 +54,11 @@ impl ClientSource for Remote {
         // With an admin listener, metrics are served only there.
         let metrics = self.ask(Method::GET, "/metrics").unwrap_or_default();
         count(&metrics, &mut rules);
-        let clients = top["clients"].as_array().into_iter().flatten().map(client_of);
+        let clients = top["clients"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(client_of);
         Ok(TopSnapshot {
             rule,
             rules,
@@ -59,7 +70,8 @@ impl ClientSource for Remote {
 
     fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {
         let key = percent_encode(key, NON_ALPHANUMERIC);
-        self.ask(Method::DELETE, &format!("/v1/clients/{rule}/{key}")).map(drop)
+        self.ask(Method::DELETE, &format!("/v1/clients/{rule}/{key}"))
+            .map(drop)
     }
 }
 
@@ -72,7 +84,11 @@ fn listed(rules: &[RuleCounts]) -> String {
 fn counts_of(rule: &Value) -> RuleCounts {
     let text = |field: &str| rule[field].as_str().unwrap_or_default();
     let limit = Escaped(text("limit").as_bytes()).to_string();
-    RuleCounts { name: text("name").to_owned(), limit, ..RuleCounts::default() }
+    RuleCounts {
+        name: text("name").to_owned(),
+        limit,
+        ..RuleCounts::default()
+    }
 }
 
 fn client_of(client: &Value) -> TopRow {
@@ -100,15 +116,27 @@ fn client_of(client: &Value) -> TopRow {
 /// Reads the counters of decisions from metrics in the Prometheus text format, if there are any.
 fn count(metrics: &str, rules: &mut [RuleCounts]) {
     if !metrics.is_empty() {
-        rules.iter_mut().for_each(|rule| rule.requests = Some((0.0, 0.0)));
+        rules
+            .iter_mut()
+            .for_each(|rule| rule.requests = Some((0.0, 0.0)));
     }
     for line in metrics.lines() {
-        let Some(rest) = line.strip_prefix("earrrl_decisions_total{rule=\"") else { continue };
-        let Some((name, rest)) = rest.split_once("\",outcome=\"") else { continue };
-        let Some((outcome, value)) = rest.split_once("\"} ") else { continue };
-        let Some(rule) = rules.iter_mut().find(|rule| rule.name == name) else { continue };
+        let Some(rest) = line.strip_prefix("earrrl_decisions_total{rule=\"") else {
+            continue;
+        };
+        let Some((name, rest)) = rest.split_once("\",outcome=\"") else {
+            continue;
+        };
+        let Some((outcome, value)) = rest.split_once("\"} ") else {
+            continue;
+        };
+        let Some(rule) = rules.iter_mut().find(|rule| rule.name == name) else {
+            continue;
+        };
         let value = value.trim().parse().unwrap_or(0.0);
-        let Some((allowed, denied)) = &mut rule.requests else { continue };
+        let Some((allowed, denied)) = &mut rule.requests else {
+            continue;
+        };
         *(if outcome == "allow" { allowed } else { denied }) += value;
     }
 }
@@ -117,7 +145,10 @@ fn count(metrics: &str, rules: &mut [RuleCounts]) {
 fn status(ready: &Value, metrics: &str) -> String {
     let mode = ready["engine"]["mode"].as_str().unwrap_or("unknown");
     let resident = metrics.lines().find_map(|line| {
-        line.strip_prefix("process_resident_memory_bytes ")?.trim().parse::<f64>().ok()
+        line.strip_prefix("process_resident_memory_bytes ")?
+            .trim()
+            .parse::<f64>()
+            .ok()
     });
     let mut status = format!("engine {}", Escaped(mode.as_bytes()));
     if let Some(bytes) = resident {
@@ -138,7 +169,10 @@ mod tests {
 
     #[test]
     fn counters_are_read_from_metrics() {
-        let mut rules = [RuleCounts { name: "api".to_owned(), ..RuleCounts::default() }];
+        let mut rules = [RuleCounts {
+            name: "api".to_owned(),
+            ..RuleCounts::default()
+        }];
         let metrics = "# TYPE earrrl_decisions_total counter\n\
                        earrrl_decisions_total{rule=\"api\",outcome=\"allow\"} 12\n\
                        earrrl_decisions_total{rule=\"api\",outcome=\"deny\"} 3\n\

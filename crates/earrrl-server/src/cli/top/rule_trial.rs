@@ -28,35 +28,57 @@ impl RuleTrial {
     /// Prepares the rule of this text.
     pub(super) fn new(text: &str) -> Result<Self, CliFailure> {
         let failed = |error: &dyn std::fmt::Display| CliFailure::new(error.to_string());
-        let rule: Rule =
-            text.parse().map_err(|error| CliFailure::new(format!("--rule: {error}")))?;
+        let rule: Rule = text
+            .parse()
+            .map_err(|error| CliFailure::new(format!("--rule: {error}")))?;
         let engine = MemoryEngine::with_clock(CAPACITY, ManualClock::new(Nanos::ZERO));
         let engine = engine.map_err(|error| failed(&error))?;
-        let id = engine.prepare(NAME, &rule).map_err(|error| failed(&error))?;
+        let id = engine
+            .prepare(NAME, &rule)
+            .map_err(|error| failed(&error))?;
         let mut options = NameOptions::default();
         options.from = 0.0;
         let names = Names::new(rule.limit(), options);
-        Ok(Self { engine, id, rule, names, allowed: 0, denied: 0 })
+        Ok(Self {
+            engine,
+            id,
+            rule,
+            names,
+            allowed: 0,
+            denied: 0,
+        })
     }
 }
 
 impl LogTrial for RuleTrial {
     fn take(&mut self, clients: &ClientNumbers, request: LoggedRequest) {
         let key = clients.key(request.client);
-        let charge = Charge { rule: self.id, key, cost: request.cost };
+        let charge = Charge {
+            rule: self.id,
+            key,
+            cost: request.cost,
+        };
         let at = Some(Nanos::new(request.time));
         let decided = self.engine.decide(&[charge], Mode::Check, at).into_inner();
         // A rule of the command line has no `max_cost`, so no decision fails.
         let Ok(decision) = decided else { return };
-        *(if decision.is_over(0) { &mut self.denied } else { &mut self.allowed }) += 1;
+        *(if decision.is_over(0) {
+            &mut self.denied
+        } else {
+            &mut self.allowed
+        }) += 1;
         if self.names.wants(&decision) {
             let hash = self.engine.hash(key);
-            self.names.note(hash, self.rule.limit(), &decision, || key.to_vec());
+            self.names
+                .note(hash, self.rule.limit(), &decision, || key.to_vec());
         }
     }
 
     fn snapshot(&self, _rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
-        let top = self.engine.top(self.id, limit).map_err(|error| error.to_string())?;
+        let top = self
+            .engine
+            .top(self.id, limit)
+            .map_err(|error| error.to_string())?;
         let named = |figures: earrrl::TopClient| {
             let name = self.names.get(figures.fingerprint);
             TopRow::of(figures, name)
@@ -78,6 +100,9 @@ impl LogTrial for RuleTrial {
 
     fn reset(&mut self, _rule: &str, key: &[u8]) -> Result<(), String> {
         self.names.forget(self.engine.hash(key));
-        self.engine.reset(self.id, key).into_inner().map_err(|error| error.to_string())
+        self.engine
+            .reset(self.id, key)
+            .into_inner()
+            .map_err(|error| error.to_string())
     }
 }

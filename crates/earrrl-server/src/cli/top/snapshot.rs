@@ -65,12 +65,17 @@ impl RuleCounts {
 impl TopRow {
     /// Makes a client of its figures, and of its name if that is known.
     pub(super) fn of(figures: TopClient, name: Option<Name>) -> Self {
-        let (allowed, denied) = name.as_ref().map_or((0, 0), |name| (name.allowed, name.denied));
+        let (allowed, denied) = name
+            .as_ref()
+            .map_or((0, 0), |name| (name.allowed, name.denied));
         let seconds = |at: Nanos| Duration::from_nanos(at.get()).as_secs_f64();
         Self {
             key_is_cut: name.as_ref().is_some_and(|name| name.is_cut),
             first_seen: name.as_ref().map(|name| seconds(name.first_seen)),
-            first_denied: name.as_ref().and_then(|name| name.first_denied).map(seconds),
+            first_denied: name
+                .as_ref()
+                .and_then(|name| name.first_denied)
+                .map(seconds),
             last_denied: name.as_ref().and_then(|name| name.last_denied).map(seconds),
             key: name.map(|name| name.name.into_vec()),
             fingerprint: format!("{:010x}", figures.fingerprint),
@@ -90,7 +95,9 @@ impl TopRow {
     /// Returns the client's name without characters that could harm a terminal, shortened if it is
     /// long.
     pub(super) fn name(&self) -> String {
-        let Some(key) = &self.key else { return format!("#{}", self.fingerprint) };
+        let Some(key) = &self.key else {
+            return format!("#{}", self.fingerprint);
+        };
         let mut name = Escaped(key).to_string();
         if let Some((end, _)) = name.char_indices().nth(SHOWN) {
             name.truncate(end);
@@ -130,7 +137,12 @@ impl TopSnapshot {
     pub(super) fn table(&self) -> String {
         let mut out = String::new();
         for rule in &self.rules {
-            let (name, RuleCounts { limit, requests, .. }) = (rule.shown_name(), rule);
+            let (
+                name,
+                RuleCounts {
+                    limit, requests, ..
+                },
+            ) = (rule.shown_name(), rule);
             let (allowed, denied) = requests.map_or(("?".to_owned(), "?".to_owned()), |requests| {
                 (requests.0.to_string(), requests.1.to_string())
             });

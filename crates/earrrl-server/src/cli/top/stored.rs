@@ -37,19 +37,30 @@ impl StoredSource {
         }
         if files.remove(ROOT).is_none() {
             let expected = "expected the directory of `earrrl serve --state` or of an engine";
-            faults.insert(0, format!("{}: no file `{ROOT}`; {expected}", path.display()));
+            faults.insert(
+                0,
+                format!("{}: no file `{ROOT}`; {expected}", path.display()),
+            );
             return Err(faults.join("; "));
         }
         let engine = engine(path).map_err(|error| error.to_string())?;
         let mut rules = Vec::new();
         for file in files.into_values() {
             match prepare(&engine, &file) {
-                Ok(id) => rules.push(StoredRule { name: file.name, limit: file.limit, id }),
+                Ok(id) => rules.push(StoredRule {
+                    name: file.name,
+                    limit: file.limit,
+                    id,
+                }),
                 Err(error) => faults.push(error),
             }
         }
         let status = [vec!["state files".to_owned()], faults].concat().join("; ");
-        Ok(Self { engine, rules, status })
+        Ok(Self {
+            engine,
+            rules,
+            status,
+        })
     }
 }
 
@@ -60,10 +71,14 @@ fn engine(path: &Path) -> Result<MemoryEngine, BuildError> {
 }
 
 fn prepare(engine: &MemoryEngine, file: &StateSummary) -> Result<RuleId, String> {
-    let rule: Rule =
-        file.limit.parse().map_err(|error| format!("{}: {error}", file.path.display()))?;
+    let rule: Rule = file
+        .limit
+        .parse()
+        .map_err(|error| format!("{}: {error}", file.path.display()))?;
     let capacity = usize::try_from(file.capacity).map_err(|error| error.to_string())?;
-    engine.prepare_with(&file.name, &rule, capacity).map_err(|error| error.to_string())
+    engine
+        .prepare_with(&file.name, &rule, capacity)
+        .map_err(|error| error.to_string())
 }
 
 impl ClientSource for StoredSource {
@@ -76,15 +91,25 @@ impl ClientSource for StoredSource {
             Some(name) => format!("no file of the rule {name:?}; {}", self.status),
             None => format!("no file of a rule; {}", self.status),
         })?;
-        let top = self.engine.top(shown.id, limit).map_err(|error| error.to_string())?;
+        let top = self
+            .engine
+            .top(shown.id, limit)
+            .map_err(|error| error.to_string())?;
         let counts = |rule: &StoredRule| {
             let (name, limit) = (rule.name.clone(), rule.limit.clone());
-            RuleCounts { name, limit, requests: None }
+            RuleCounts {
+                name,
+                limit,
+                requests: None,
+            }
         };
         Ok(TopSnapshot {
             rule: shown.name.clone(),
             rules: self.rules.iter().map(counts).collect(),
-            clients: top.into_iter().map(|figures| TopRow::of(figures, None)).collect(),
+            clients: top
+                .into_iter()
+                .map(|figures| TopRow::of(figures, None))
+                .collect(),
             status: self.status.clone(),
             names_are_keys: true,
         })

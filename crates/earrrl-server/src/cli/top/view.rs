@@ -17,7 +17,11 @@ const RULES: usize = 6;
 /// Draws the rules, the clients and the line of keys.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let rules = screen.snapshot.rules.len().min(RULES) as u16;
-    let areas = [Constraint::Length(rules + 1), Constraint::Min(3), Constraint::Length(1)];
+    let areas = [
+        Constraint::Length(rules + 1),
+        Constraint::Min(3),
+        Constraint::Length(1),
+    ];
     let [head, body, foot] = Layout::vertical(areas).areas(frame.area());
     frame.render_widget(Paragraph::new(head_lines(screen)), head);
     draw_clients(frame, screen, body);
@@ -34,11 +38,19 @@ fn head_lines(screen: &Screen) -> Vec<Line<'static>> {
     let title = Span::styled("earrrl top  ", Style::new().add_modifier(Modifier::BOLD));
     let mut lines = vec![Line::from(vec![title, status, Span::raw(paused)])];
     for (rule, rates) in snapshot.rules.iter().zip(&screen.rates).take(RULES) {
-        let mark = if rule.name == snapshot.rule { "> " } else { "  " };
+        let mark = if rule.name == snapshot.rule {
+            "> "
+        } else {
+            "  "
+        };
         let rates = rates.map_or("?/s, ?/s denied".to_owned(), |(requests, denied)| {
             format!("{}/s, {}/s denied", figure(requests), figure(denied))
         });
-        lines.push(Line::from(format!("{mark}{}  {}  {rates}", rule.shown_name(), rule.limit)));
+        lines.push(Line::from(format!(
+            "{mark}{}  {}  {rates}",
+            rule.shown_name(),
+            rule.limit
+        )));
     }
     lines
 }
@@ -57,7 +69,9 @@ fn draw_clients(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     let titles = ["CLIENT", "RATE", "", "USAGE", "WAIT", "ALLOWED", "DENIED"];
     let header = Row::new(titles).style(Style::new().add_modifier(Modifier::BOLD));
     let highlight = Style::new().add_modifier(Modifier::REVERSED);
-    let table = Table::new(rows, widths).header(header).row_highlight_style(highlight);
+    let table = Table::new(rows, widths)
+        .header(header)
+        .row_highlight_style(highlight);
     frame.render_stateful_widget(table, area, &mut screen.selected);
 }
 
@@ -91,7 +105,10 @@ fn foot_line(screen: &Screen) -> String {
     match &screen.prompt {
         Prompt::Filter => format!("filter: {}_", screen.filter),
         Prompt::Reset(key) => {
-            let client = TopRow { key: Some(key.clone()), ..TopRow::default() };
+            let client = TopRow {
+                key: Some(key.clone()),
+                ..TopRow::default()
+            };
             format!("reset {}? y/n", client.name())
         }
         Prompt::Nothing => {

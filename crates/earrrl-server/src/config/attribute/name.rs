@@ -43,7 +43,9 @@ const SYNONYMS: [(&str, &str); 8] = [
 ];
 
 fn unknown(text: &str) -> String {
-    let synonym = SYNONYMS.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(name, _)| text.eq_ignore_ascii_case(name));
     let suggestion: Cow<'_, str> = match synonym.map(|(_, name)| *name).or(nearest(text, PLAIN)) {
         Some(name) => format!("; did you mean `{name}`?").into(),
         None => "".into(),
@@ -60,8 +62,14 @@ fn unknown(text: &str) -> String {
 pub fn normal_host(host: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
     let colon = host.iter().rposition(|byte| *byte == b':');
-    let end = colon.filter(|colon| is_port(&host[colon + 1..])).unwrap_or(host.len());
-    let dots = host[..end].iter().rev().take_while(|byte| **byte == b'.').count();
+    let end = colon
+        .filter(|colon| is_port(&host[colon + 1..]))
+        .unwrap_or(host.len());
+    let dots = host[..end]
+        .iter()
+        .rev()
+        .take_while(|byte| **byte == b'.')
+        .count();
     let end = end - dots;
     if end == host.len() && !host.iter().any(u8::is_ascii_uppercase) {
         return host;

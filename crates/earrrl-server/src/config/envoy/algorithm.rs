@@ -21,8 +21,12 @@ pub enum EnvoyAlgorithm {
 
 impl EnvoyAlgorithm {
     /// All algorithms, in the order in which errors list them.
-    pub const ALL: [Self; 4] =
-        [Self::FixedWindow, Self::SlidingWindow, Self::Gcra, Self::RecentAverage];
+    pub const ALL: [Self; 4] = [
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::Gcra,
+        Self::RecentAverage,
+    ];
 
     /// Returns the name of the algorithm in the rule grammar.
     pub fn name(self) -> &'static str {
@@ -55,7 +59,9 @@ impl EnvoyAlgorithm {
             Self::Gcra => format!(" burst={requests}"),
             Self::RecentAverage => format!(" period={secs}s"),
         };
-        format!("{name} {requests}/{secs}s{options}").parse().map(Some)
+        format!("{name} {requests}/{secs}s{options}")
+            .parse()
+            .map(Some)
     }
 }
 
@@ -80,7 +86,14 @@ mod tests {
 
     #[test]
     fn every_algorithm_has_a_rule_for_every_unit() {
-        let units = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Year];
+        let units = [
+            Unit::Second,
+            Unit::Minute,
+            Unit::Hour,
+            Unit::Day,
+            Unit::Week,
+            Unit::Year,
+        ];
         for algorithm in EnvoyAlgorithm::ALL {
             assert_eq!(EnvoyAlgorithm::parse(algorithm.name()), Some(algorithm));
             assert_eq!(algorithm.rule(0, Unit::Day).unwrap(), None);

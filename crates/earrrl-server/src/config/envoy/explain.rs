@@ -56,7 +56,10 @@ fn met(step: Option<(Matched<'_>, bool)>) -> Cow<'static, str> {
 }
 
 fn describe(text: &mut String, limit: &TreeLimit, algorithm: EnvoyAlgorithm) {
-    let levels = limit.path.iter().map(|part| level_name(&part.key, &part.value));
+    let levels = limit
+        .path
+        .iter()
+        .map(|part| level_name(&part.key, &part.value));
     let path = levels.collect::<Vec<_>>().join(" > ");
     let (source, place) = (&limit.source, limit.place);
     let _ = writeln!(text, "{path}, {source}:{}:{}", place.line, place.column);
@@ -64,7 +67,10 @@ fn describe(text: &mut String, limit: &TreeLimit, algorithm: EnvoyAlgorithm) {
     let config = &limit.config;
     if !config.name.is_empty() {
         let name = &config.name;
-        let _ = writeln!(text, "  named {name}: dropped where another descriptor replaces it");
+        let _ = writeln!(
+            text,
+            "  named {name}: dropped where another descriptor replaces it"
+        );
     }
     if !config.replaces.is_empty() {
         let names = config.replaces.join(", ");
@@ -72,7 +78,10 @@ fn describe(text: &mut String, limit: &TreeLimit, algorithm: EnvoyAlgorithm) {
     }
     for (set, meaning) in [
         (config.shadow_mode, "shadow mode: counted, never enforced"),
-        (config.quota_mode, "quota mode: enforced when all quotas of a request are over"),
+        (
+            config.quota_mode,
+            "quota mode: enforced when all quotas of a request are over",
+        ),
     ] {
         if set {
             let _ = writeln!(text, "  {meaning}");

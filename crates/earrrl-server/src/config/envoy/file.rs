@@ -49,7 +49,11 @@ pub struct DomainConfig {
 
 /// Returns the name that envoyproxy/ratelimit gives to one level: `key`, or `key_value`.
 pub fn level_name(key: &str, value: &str) -> String {
-    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
+    if value.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{key}_{value}")
+    }
 }
 
 /// A descriptor: a key with or without a value, its limit, and the descriptors below it.
@@ -115,10 +119,16 @@ pub fn parse(
     source: &str,
     warnings: &mut Vec<String>,
 ) -> Result<DomainConfig, ConfigError> {
-    let failed = |problem| ConfigError { name: source.to_owned(), problems: vec![problem] };
+    let failed = |problem| ConfigError {
+        name: source.to_owned(),
+        problems: vec![problem],
+    };
     let root = yaml::parse(text).map_err(failed)?;
     let start = Position { line: 1, column: 1 };
-    let root = root.unwrap_or(YamlNode { place: start, value: Value::Map(Vec::new()) });
+    let root = root.unwrap_or(YamlNode {
+        place: start,
+        value: Value::Map(Vec::new()),
+    });
     read(&root, source, warnings)
 }
 
@@ -131,12 +141,22 @@ pub(super) fn read(
     let mut reader = Reader::default();
     reader.check_keys(root);
     let config = reader.domain(root, source);
-    warnings.extend(reader.warnings.iter().map(|warning| format!("{source}:{warning}")));
+    warnings.extend(
+        reader
+            .warnings
+            .iter()
+            .map(|warning| format!("{source}:{warning}")),
+    );
     if reader.problems.is_empty() {
         return Ok(config);
     }
-    reader.problems.sort_by_key(|problem| (problem.line, problem.column));
-    Err(ConfigError { name: source.to_owned(), problems: reader.problems })
+    reader
+        .problems
+        .sort_by_key(|problem| (problem.line, problem.column));
+    Err(ConfigError {
+        name: source.to_owned(),
+        problems: reader.problems,
+    })
 }
 
 #[derive(Default)]
@@ -169,7 +189,10 @@ impl Reader {
             };
             if !KEYS.contains(&name.as_str()) {
                 self.problem(key.place, format!("config error, unknown key '{name}'"));
-            } else if entries[..place].iter().any(|(other, _)| other.scalar() == Some(name)) {
+            } else if entries[..place]
+                .iter()
+                .any(|(other, _)| other.scalar() == Some(name))
+            {
                 self.problem(key.place, format!("key '{name}' is here already"));
             } else if name != "metadata" {
                 self.check_value(value);
@@ -199,7 +222,10 @@ impl Reader {
     }
 
     fn domain(&mut self, root: &YamlNode, source: &str) -> DomainConfig {
-        let mut config = DomainConfig { source: source.into(), ..DomainConfig::default() };
+        let mut config = DomainConfig {
+            source: source.into(),
+            ..DomainConfig::default()
+        };
         config.place = root.place;
         for (key, value) in entries(root) {
             match key {
@@ -219,7 +245,10 @@ impl Reader {
 
     fn descriptors(&mut self, node: &YamlNode) -> Vec<DescriptorConfig> {
         match &node.value {
-            Value::List(list) => list.iter().map(|element| self.descriptor(element)).collect(),
+            Value::List(list) => list
+                .iter()
+                .map(|element| self.descriptor(element))
+                .collect(),
             _ if node.is_null() => Vec::new(),
             _ => {
                 self.problem(node.place, "descriptors: expected a list");
@@ -229,7 +258,10 @@ impl Reader {
     }
 
     fn descriptor(&mut self, node: &YamlNode) -> DescriptorConfig {
-        let mut descriptor = DescriptorConfig { place: node.place, ..DescriptorConfig::default() };
+        let mut descriptor = DescriptorConfig {
+            place: node.place,
+            ..DescriptorConfig::default()
+        };
         let mut limit = LimitReader::default();
         for (key, value) in entries(node) {
             match key {
@@ -256,7 +288,10 @@ impl Reader {
                         but found key";
             self.problem(
                 node.place,
-                format!("{text} '{}'", level_name(&descriptor.key, &descriptor.value)),
+                format!(
+                    "{text} '{}'",
+                    level_name(&descriptor.key, &descriptor.value)
+                ),
             );
         }
         descriptor.limit = limit.finish();
@@ -301,13 +336,18 @@ impl Reader {
             if name.is_empty() {
                 self.problem(*place, "should not have an empty replaces entry");
             } else if *name == limit.name {
-                self.problem(*place, "replaces should not contain name of same descriptor");
+                self.problem(
+                    *place,
+                    "replaces should not contain name of same descriptor",
+                );
             }
         }
     }
 
     fn replaces(&mut self, node: &YamlNode) -> Vec<(Position, String)> {
-        let Value::List(list) = &node.value else { return Vec::new() };
+        let Value::List(list) = &node.value else {
+            return Vec::new();
+        };
         let name = |element: &YamlNode| {
             let named = entries(element).find(|(key, _)| *key == "name");
             let name = named.map_or_else(String::new, |(key, value)| self.text(key, value));
@@ -317,7 +357,10 @@ impl Reader {
     }
 
     fn own_limit(&mut self, node: &YamlNode) -> Option<Limit> {
-        let rule = self.text("limit", node).parse::<Rule>().map_err(|error| error.to_string());
+        let rule = self
+            .text("limit", node)
+            .parse::<Rule>()
+            .map_err(|error| error.to_string());
         // Envoy states costs as whole numbers, and 1 is the usual one.
         let rule = rule.and_then(|rule| check_passes(rule.limit(), Cost::ONE).map(|()| rule));
         match rule {
@@ -375,7 +418,9 @@ impl Reader {
     }
 
     fn count(&mut self, name: &str, node: &YamlNode) -> u32 {
-        let count = node.scalar().and_then(|text| text.replace('_', "").parse().ok());
+        let count = node
+            .scalar()
+            .and_then(|text| text.replace('_', "").parse().ok());
         if count.is_none() && !node.is_null() {
             let want = format!("expected a whole number from 0 to {}", u32::MAX);
             self.problem(node.place, format!("{name}: {want}"));
@@ -387,7 +432,11 @@ impl Reader {
     /// envoyproxy/ratelimit ignores such a key.
     fn misplaced(&mut self, key: &str, value: &YamlNode, of: &str) {
         if KEYS.contains(&key) {
-            self.warnings.push(value.place.problem(format!("'{key}' is no key of {of}; ignored")));
+            self.warnings.push(
+                value
+                    .place
+                    .problem(format!("'{key}' is no key of {of}; ignored")),
+            );
         }
     }
 }
@@ -425,5 +474,7 @@ fn entries(node: &YamlNode) -> impl Iterator<Item = (&str, &YamlNode)> {
         Value::Map(entries) => entries.as_slice(),
         _ => &[],
     };
-    entries.iter().filter_map(|(key, value)| Some((key.scalar()?, value)))
+    entries
+        .iter()
+        .filter_map(|(key, value)| Some((key.scalar()?, value)))
 }

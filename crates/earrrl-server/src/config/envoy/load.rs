@@ -43,7 +43,10 @@ pub fn load(paths: &[PathBuf], merge_domains: bool) -> Result<Loaded, ConfigErro
         let text = String::from_utf8(bytes).map_err(|error| no_text(&name, &error))?;
         domains.push(file::parse(&text, &name, &mut warnings)?);
     }
-    Ok(Loaded { tree: Tree::new(&domains, merge_domains)?, warnings })
+    Ok(Loaded {
+        tree: Tree::new(&domains, merge_domains)?,
+        warnings,
+    })
 }
 
 /// Returns the files of `paths`; those in a folder are sorted by name. Hidden entries of folders
@@ -60,8 +63,11 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
             continue;
         }
         let entries = std::fs::read_dir(path).map_err(failed)?;
-        let mut inside: Vec<_> =
-            entries.flatten().map(|entry| entry.path()).filter(|path| is_config(path)).collect();
+        let mut inside: Vec<_> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| is_config(path))
+            .collect();
         inside.sort();
         // A file that is not read would take its limits out of force.
         if let Some(other) = inside.iter().find(|path| !path.is_file()) {
@@ -77,7 +83,10 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, ConfigError> {
 }
 
 fn is_config(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .map(|name| name.to_string_lossy())
+        .unwrap_or_default();
     !name.starts_with('.') && (name.ends_with(".yaml") || name.ends_with(".yml"))
 }
 
@@ -88,7 +97,10 @@ fn no_text(name: &str, error: &FromUtf8Error) -> ConfigError {
     let last = good.rsplit('\n').next().unwrap_or_default();
     let (line, column) = (good.matches('\n').count() + 1, last.chars().count() + 1);
     let problem = Position { line, column }.problem("expected UTF-8".to_owned());
-    ConfigError { name: name.to_owned(), problems: vec![problem] }
+    ConfigError {
+        name: name.to_owned(),
+        problems: vec![problem],
+    }
 }
 
 fn unreadable(path: &Path, why: &dyn std::fmt::Display) -> ConfigError {

@@ -98,7 +98,11 @@ impl ControlPlane {
     pub fn new(address: &str, node: &str) -> Result<Self, String> {
         let (address, tls) = peer(address)?;
         let node = if node.is_empty() { "ratelimit" } else { node };
-        Ok(Self { address, node: node.to_owned(), tls })
+        Ok(Self {
+            address,
+            node: node.to_owned(),
+            tls,
+        })
     }
 
     /// Sets the TLS files of the connection to the control plane.
@@ -162,7 +166,11 @@ impl EnvoyConfig {
             ("off", Headers::Off),
         ];
         Self {
-            files: paths.unwrap_or_default().iter().map(PathBuf::from).collect(),
+            files: paths
+                .unwrap_or_default()
+                .iter()
+                .map(PathBuf::from)
+                .collect(),
             merge_domains: file.merge_domains,
             algorithm: word("algorithm", file.algorithm.as_ref(), &algorithms, problems),
             shadow_mode: false,
@@ -195,11 +203,20 @@ impl EnvoyConfig {
 fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Option<ControlPlane> {
     let Some(field) = &file.xds else {
         let (ca, cert, key) = (&file.xds_ca, &file.xds_cert, &file.xds_key);
-        let all = [("xds_ca", ca), ("xds_cert", cert), ("xds_key", key), ("node", &file.node)];
-        for (name, field) in
-            all.into_iter().filter_map(|(name, field)| Some((name, field.as_ref()?)))
+        let all = [
+            ("xds_ca", ca),
+            ("xds_cert", cert),
+            ("xds_key", key),
+            ("node", &file.node),
+        ];
+        for (name, field) in all
+            .into_iter()
+            .filter_map(|(name, field)| Some((name, field.as_ref()?)))
         {
-            problems.add(field.span(), format!("{name}: only with xds = \"host:port\""));
+            problems.add(
+                field.span(),
+                format!("{name}: only with xds = \"host:port\""),
+            );
         }
         return None;
     };
@@ -207,12 +224,17 @@ fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Optio
         problems.add(field.span(), "xds: files is set already; want one of them");
     }
     let path = |name: &toml_file::Placed<String>| name.as_ref().map(|it| it.get_ref().into());
-    let files =
-        PlaneFiles { ca: path(&file.xds_ca), cert: path(&file.xds_cert), key: path(&file.xds_key) };
+    let files = PlaneFiles {
+        ca: path(&file.xds_ca),
+        cert: path(&file.xds_cert),
+        key: path(&file.xds_key),
+    };
     let node = file.node.as_ref().map_or("", |node| node.get_ref());
     let plane = ControlPlane::new(field.get_ref(), node);
     let plane = plane.and_then(|plane| plane.with_files(files));
-    plane.map_err(|why| problems.add(field.span(), format!("xds: {why}"))).ok()
+    plane
+        .map_err(|why| problems.add(field.span(), format!("xds: {why}")))
+        .ok()
 }
 
 /// Validates that a field has one of several allowed words.
@@ -222,7 +244,9 @@ fn word<T: Copy + Default>(
     known: &[(&str, T)],
     problems: &mut Problems,
 ) -> T {
-    let Some(field) = field else { return T::default() };
+    let Some(field) = field else {
+        return T::default();
+    };
     let text = field.get_ref().as_str();
     if let Some((_, value)) = known.iter().find(|(word, _)| *word == text) {
         return *value;

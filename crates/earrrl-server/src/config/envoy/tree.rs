@@ -86,7 +86,9 @@ impl TreeLimit {
             level_name(&part.key, if by_request { &value } else { &part.value })
         };
         let levels = self.path.iter().zip(values).map(level);
-        std::iter::once(self.domain.to_string()).chain(levels).collect()
+        std::iter::once(self.domain.to_string())
+            .chain(levels)
+            .collect()
     }
 }
 
@@ -157,10 +159,19 @@ impl Tree {
             }
             let mut level = known.unwrap_or_default();
             let mut path = Vec::new();
-            tree.add(&mut level, file, &file.descriptors, &mut path, &mut problems);
+            tree.add(
+                &mut level,
+                file,
+                &file.descriptors,
+                &mut path,
+                &mut problems,
+            );
             tree.domains.insert((&*file.domain).into(), level);
             if !problems.is_empty() {
-                return Err(ConfigError { name: file.source.to_string(), problems });
+                return Err(ConfigError {
+                    name: file.source.to_string(),
+                    problems,
+                });
             }
         }
         Ok(tree)
@@ -194,7 +205,10 @@ impl Tree {
         for limit in &self.limits {
             if let Err(error) = limit.config.rule(algorithm) {
                 let problems = vec![limit.place.problem(error.to_string())];
-                return Err(ConfigError { name: limit.source.to_string(), problems });
+                return Err(ConfigError {
+                    name: limit.source.to_string(),
+                    problems,
+                });
             }
         }
         Ok(())
@@ -225,7 +239,13 @@ impl Tree {
                 share: descriptor.share_threshold,
                 next: Level::default(),
             };
-            self.add(&mut node.next, file, &descriptor.descriptors, path, problems);
+            self.add(
+                &mut node.next,
+                file,
+                &descriptor.descriptors,
+                path,
+                problems,
+            );
             if !level.insert(descriptor, node) {
                 let name = composite_name(&file.domain, path);
                 let text = format!("duplicate descriptor composite key '{name}'");
@@ -262,14 +282,21 @@ impl Tree {
         entries: impl ExactSizeIterator<Item = (&'a str, impl AsRef<str>)>,
     ) -> Walk<'_> {
         let first = self.domains.get(domain);
-        let mut walk = Walk { domain: first.is_some(), steps: SmallVec::new(), limit: None };
+        let mut walk = Walk {
+            domain: first.is_some(),
+            steps: SmallVec::new(),
+            limit: None,
+        };
         let (mut level, count) = (first, entries.len());
         for (place, (key, value)) in entries.enumerate() {
             let Some((node, matched)) = level.and_then(|level| level.find(key, value.as_ref()))
             else {
                 break;
             };
-            walk.steps.push(WalkStep { matched, share: node.share });
+            walk.steps.push(WalkStep {
+                matched,
+                share: node.share,
+            });
             walk.limit = node.limit.filter(|_| place + 1 == count);
             level = Some(&node.next);
         }
@@ -298,7 +325,10 @@ impl Level {
         if let Some(node) = branch.exact.get(value) {
             return Some((node, Matched::Exact));
         }
-        let wildcard = branch.wildcards.iter().find(|(wildcard, _)| wildcard.matches(value));
+        let wildcard = branch
+            .wildcards
+            .iter()
+            .find(|(wildcard, _)| wildcard.matches(value));
         if let Some((wildcard, node)) = wildcard {
             return Some((node, Matched::Wildcard(wildcard.text())));
         }

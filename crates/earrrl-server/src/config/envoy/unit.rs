@@ -31,7 +31,12 @@ struct UnitProperties {
 }
 
 const fn unit(unit: Unit, name: &'static str, number: i32, secs: u64) -> UnitProperties {
-    UnitProperties { unit, name, number, secs }
+    UnitProperties {
+        unit,
+        name,
+        number,
+        secs,
+    }
 }
 
 /// The properties of every unit, in the order of the units.
@@ -48,17 +53,26 @@ const UNITS: [UnitProperties; 7] = [
 impl Unit {
     /// Returns the unit of this name, ignoring upper and lower case.
     pub fn parse(name: &str) -> Option<Self> {
-        UNITS.iter().find(|unit| unit.name.eq_ignore_ascii_case(name)).map(|unit| unit.unit)
+        UNITS
+            .iter()
+            .find(|unit| unit.name.eq_ignore_ascii_case(name))
+            .map(|unit| unit.unit)
     }
 
     /// Returns the unit of this number in protobuf messages.
     pub fn from_number(number: i32) -> Option<Self> {
-        UNITS.iter().find(|unit| unit.number == number).map(|unit| unit.unit)
+        UNITS
+            .iter()
+            .find(|unit| unit.number == number)
+            .map(|unit| unit.unit)
     }
 
     /// Returns the unit that is this many seconds long.
     pub fn from_secs(secs: u64) -> Option<Self> {
-        UNITS.iter().find(|unit| unit.secs == secs).map(|unit| unit.unit)
+        UNITS
+            .iter()
+            .find(|unit| unit.secs == secs)
+            .map(|unit| unit.unit)
     }
 
     /// Returns the name of the unit.
@@ -83,7 +97,13 @@ mod tests {
 
     #[test]
     fn names_numbers_and_seconds_belong_together() {
-        for UnitProperties { unit, name, number, secs } in UNITS {
+        for UnitProperties {
+            unit,
+            name,
+            number,
+            secs,
+        } in UNITS
+        {
             assert_eq!(Unit::parse(&name.to_uppercase()), Some(unit));
             assert_eq!(Unit::from_number(number), Some(unit));
             assert_eq!(Unit::from_secs(secs), Some(unit));

@@ -10,8 +10,13 @@ pub struct Wildcard {
 impl Wildcard {
     /// Creates the pattern of a text; `None` if the text contains no `*`.
     pub fn new(text: &str) -> Option<Self> {
-        let pieces = text.contains('*').then(|| text.split('*').map(Into::into).collect())?;
-        Some(Self { text: text.into(), pieces })
+        let pieces = text
+            .contains('*')
+            .then(|| text.split('*').map(Into::into).collect())?;
+        Some(Self {
+            text: text.into(),
+            pieces,
+        })
     }
 
     /// Returns the pattern as it was written.
@@ -22,8 +27,12 @@ impl Wildcard {
     /// Returns true if `value` matches: it begins with the text before the first `*`, ends with the
     /// text after the last one, and contains the texts between in order.
     pub fn matches(&self, value: &str) -> bool {
-        let [first, middle @ .., last] = &*self.pieces else { return false };
-        let rest = value.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));
+        let [first, middle @ .., last] = &*self.pieces else {
+            return false;
+        };
+        let rest = value
+            .strip_prefix(&**first)
+            .and_then(|rest| rest.strip_suffix(&**last));
         let after =
             |rest: &'_ str, piece: &str| rest.find(piece).map(|at| rest.len() - at - piece.len());
         let Some(mut rest) = rest else { return false };

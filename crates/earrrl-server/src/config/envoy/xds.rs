@@ -20,7 +20,10 @@ pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.Ra
 pub fn domain(config: &RateLimitConfig) -> Result<DomainConfig, ConfigError> {
     let root = map([
         ("domain", text(&config.domain)),
-        ("descriptors", list(config.descriptors.iter().map(descriptor))),
+        (
+            "descriptors",
+            list(config.descriptors.iter().map(descriptor)),
+        ),
     ]);
     file::read(&root, &format!("xds {}", config.name), &mut Vec::new())
 }
@@ -34,17 +37,31 @@ fn descriptor(from: &RateLimitDescriptor) -> YamlNode {
         ("detailed_metric", truth(from.detailed_metric)),
         ("descriptors", list(from.descriptors.iter().map(descriptor))),
     ];
-    entries.extend(from.rate_limit.as_ref().map(|policy| ("rate_limit", rate_limit(policy))));
-    entries.extend(from.metadata.as_ref().map(|metadata| ("metadata", object(metadata))));
+    entries.extend(
+        from.rate_limit
+            .as_ref()
+            .map(|policy| ("rate_limit", rate_limit(policy))),
+    );
+    entries.extend(
+        from.metadata
+            .as_ref()
+            .map(|metadata| ("metadata", object(metadata))),
+    );
     map(entries)
 }
 
 fn rate_limit(from: &RateLimitPolicy) -> YamlNode {
     let unit = Unit::from_number(from.unit).map_or("", Unit::name);
-    let replaced = from.replaces.iter().map(|replace| map([("name", text(&replace.name))]));
+    let replaced = from
+        .replaces
+        .iter()
+        .map(|replace| map([("name", text(&replace.name))]));
     map([
         ("unit", text(unit)),
-        ("requests_per_unit", plain(from.requests_per_unit.to_string())),
+        (
+            "requests_per_unit",
+            plain(from.requests_per_unit.to_string()),
+        ),
         ("unlimited", truth(from.unlimited)),
         ("name", text(&from.name)),
         ("replaces", list(replaced)),
@@ -68,7 +85,12 @@ fn value_of(from: &ProtoValue) -> YamlNode {
 }
 
 fn map<'a>(entries: impl IntoIterator<Item = (&'a str, YamlNode)>) -> YamlNode {
-    node(Value::Map(entries.into_iter().map(|(key, value)| (text(key), value)).collect()))
+    node(Value::Map(
+        entries
+            .into_iter()
+            .map(|(key, value)| (text(key), value))
+            .collect(),
+    ))
 }
 
 fn list(nodes: impl Iterator<Item = YamlNode>) -> YamlNode {
@@ -88,5 +110,8 @@ fn plain(value: String) -> YamlNode {
 }
 
 fn node(value: Value) -> YamlNode {
-    YamlNode { place: Position::default(), value }
+    YamlNode {
+        place: Position::default(),
+        value,
+    }
 }

@@ -40,21 +40,29 @@ pub(super) fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Optio
         "deny" => Some(OnError::Deny),
         other => {
             let shown = other.escape_debug();
-            problems.add(field.span(), format!("on_error: `{shown}` is none of allow, deny"));
+            problems.add(
+                field.span(),
+                format!("on_error: `{shown}` is none of allow, deny"),
+            );
             None
         }
     }
 }
 
 pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> OnMissing {
-    let Some(field) = &file.missing else { return OnMissing::default() };
+    let Some(field) = &file.missing else {
+        return OnMissing::default();
+    };
     match field.get_ref().as_str() {
         "share" => OnMissing::Share,
         "skip" => OnMissing::Skip,
         "deny" => OnMissing::Deny,
         other => {
             let shown = other.escape_debug();
-            problems.add(field.span(), format!("missing: `{shown}` is none of share, skip, deny"));
+            problems.add(
+                field.span(),
+                format!("missing: `{shown}` is none of share, skip, deny"),
+            );
             OnMissing::default()
         }
     }
@@ -79,20 +87,27 @@ pub(super) fn suggest(file: &file::RuleTable, problems: &mut Problems) -> Option
 }
 
 pub(super) fn on_expiry(file: &file::RuleTable, problems: &mut Problems) -> OnExpiry {
-    let Some(field) = &file.on_expiry else { return OnExpiry::Keep };
+    let Some(field) = &file.on_expiry else {
+        return OnExpiry::Keep;
+    };
     match field.get_ref().as_str() {
         "keep" => OnExpiry::Keep,
         "release" => OnExpiry::Release,
         other => {
             let shown = other.escape_debug();
-            problems.add(field.span(), format!("on_expiry: `{shown}` is none of keep, release"));
+            problems.add(
+                field.span(),
+                format!("on_expiry: `{shown}` is none of keep, release"),
+            );
             OnExpiry::Keep
         }
     }
 }
 
 pub(super) fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {
-    let Some(field) = &file.consistency else { return Consistency::Exact };
+    let Some(field) = &file.consistency else {
+        return Consistency::Exact;
+    };
     match field.get_ref().as_str() {
         "exact" => Consistency::Exact,
         "near" => Consistency::Near,
@@ -126,7 +141,9 @@ pub(super) fn action(file: &file::RuleTable, problems: &mut Problems) -> Action 
                     "action: delay needs max_delay, the longest delay of a request",
                 );
             }
-            Action::Delay { max: max.unwrap_or_default() }
+            Action::Delay {
+                max: max.unwrap_or_default(),
+            }
         }
         _ => {
             if let Some(field) = &file.action {

@@ -41,7 +41,9 @@ pub(super) fn min_cost(
     max_cost: Option<Cost>,
     problems: &mut Problems,
 ) -> Cost {
-    let Some(field) = &file.min_cost else { return Cost::ONE };
+    let Some(field) = &file.min_cost else {
+        return Cost::ONE;
+    };
     let mut problem = |problem: String| problems.add(field.span(), problem);
     if !matches!(cost, CostSource::Attribute(_)) {
         problem("min_cost: expected only with cost = \"attribute:NAME\"".to_owned());
@@ -59,7 +61,9 @@ pub(super) fn cost_source(
     paths: Paths,
     problems: &mut Problems,
 ) -> CostSource {
-    let Some(field) = field else { return CostSource::Fixed(Cost::ONE) };
+    let Some(field) = field else {
+        return CostSource::Fixed(Cost::ONE);
+    };
     let mut problem = |message: String| problems.add(field.span(), message);
     match field.get_ref() {
         toml::Value::String(text) => attribute(text).map_or_else(
@@ -104,7 +108,10 @@ pub(super) fn check_costs(
             format!("max_cost: {most} is below 1, the cost of a request without one; set cost");
         return problems.add(field.span(), why);
     }
-    let place = file.cost.as_ref().map_or_else(|| file.limit.span(), Spanned::span);
+    let place = file
+        .cost
+        .as_ref()
+        .map_or_else(|| file.limit.span(), Spanned::span);
     let mut problem = |why| problems.add(place.clone(), why);
     check_under(rule, cost, &mut problem);
     // An override with an invalid limit is missing here, and is a problem already.
@@ -154,5 +161,8 @@ fn by_path(
         }
     }
     costs.sort_by_key(|(specific, ..)| std::cmp::Reverse(*specific));
-    costs.into_iter().map(|(_, condition, cost)| (condition, cost)).collect()
+    costs
+        .into_iter()
+        .map(|(_, condition, cost)| (condition, cost))
+        .collect()
 }

@@ -35,7 +35,10 @@ pub(super) fn estimate(
 ) -> Option<EstimateConfig> {
     let field = file.estimate.as_ref()?;
     let table = field.get_ref();
-    let by = table.by.as_ref().map(|field| key_parts("estimate: by", field, problems));
+    let by = table
+        .by
+        .as_ref()
+        .map(|field| key_parts("estimate: by", field, problems));
     let by = by.unwrap_or_default();
     let half_life = table.half_life.as_ref().and_then(|field| {
         let parsed = value::duration("estimate: half_life", field, problems)?;
@@ -47,14 +50,22 @@ pub(super) fn estimate(
     let mut problem = |message: String| problems.add(field.span(), message);
     let quantile = table.quantile.unwrap_or(0.95);
     if !(0.5..=0.999).contains(&quantile) {
-        problem(format!("estimate: quantile: {quantile} is not from 0.5 to 0.999"));
+        problem(format!(
+            "estimate: quantile: {quantile} is not from 0.5 to 0.999"
+        ));
     }
     let at_most = value::cost("estimate: at_most", &table.at_most, &mut problem)?;
     let initial = value::cost("estimate: initial", &table.initial, &mut problem)?;
     if initial > at_most || initial < Cost::ONE {
-        problem(format!("estimate: initial: {initial} is not from 1 to at_most, {at_most}"));
+        problem(format!(
+            "estimate: initial: {initial} is not from 1 to at_most, {at_most}"
+        ));
     }
-    if file.consistency.as_ref().is_some_and(|field| field.get_ref() == "near") {
+    if file
+        .consistency
+        .as_ref()
+        .is_some_and(|field| field.get_ref() == "near")
+    {
         problem("estimate: near rules have no reservations to learn from".to_owned());
     }
     if let Some(rule) = rule {
@@ -62,11 +73,21 @@ pub(super) fn estimate(
             problem("estimate: concurrent counts requests, and their number is known".to_owned());
             return None;
         }
-        let most = rule.max_cost().min(Cost::from_units(Quota::of(rule.limit()).units));
+        let most = rule
+            .max_cost()
+            .min(Cost::from_units(Quota::of(rule.limit()).units));
         if at_most > most {
-            problem(format!("estimate: at_most: {at_most} can never pass; at most {most} can"));
+            problem(format!(
+                "estimate: at_most: {at_most} can never pass; at most {most} can"
+            ));
         }
     }
     let half_life = half_life.unwrap_or(HALF_LIFE);
-    Some(EstimateConfig { by, quantile, at_most, initial, half_life })
+    Some(EstimateConfig {
+        by,
+        quantile,
+        at_most,
+        initial,
+        half_life,
+    })
 }

@@ -32,9 +32,13 @@ pub(super) fn limit(
     });
     let rule = rule.and_then(|rule| {
         let start = field.span().start;
-        let rule = rule.with_action(action).map_err(|error| (start, error.to_string()))?;
+        let rule = rule
+            .with_action(action)
+            .map_err(|error| (start, error.to_string()))?;
         match max_cost {
-            Some(max_cost) => rule.with_max_cost(max_cost).map_err(|e| (start, e.to_string())),
+            Some(max_cost) => rule
+                .with_max_cost(max_cost)
+                .map_err(|e| (start, e.to_string())),
             None => Ok(rule),
         }
     });
@@ -53,7 +57,9 @@ pub(super) fn bounded(
     field: Option<&Spanned<u64>>,
     problems: &mut Problems,
 ) -> Option<Rule> {
-    let Some(field) = field else { return Some(rule) };
+    let Some(field) = field else {
+        return Some(rule);
+    };
     let bytes = usize::try_from(*field.get_ref()).unwrap_or(usize::MAX);
     match rule.with_max_bytes(bytes) {
         Ok(bounded) => {

@@ -51,11 +51,16 @@ pub(super) fn overrides(
     problems: &mut Problems,
 ) -> Vec<Override> {
     let is_exempt = |conditions: &[Condition]| {
-        exempt.iter().any(|one| conditions.iter().any(|own| one.covers(own)))
+        exempt
+            .iter()
+            .any(|one| conditions.iter().any(|own| one.covers(own)))
     };
     if let Some(excess) = file.overrides.get(MAX_OVERRIDES) {
         let count = file.overrides.len();
-        problems.add(excess.key.span(), format!("{count} overrides; at most {MAX_OVERRIDES}"));
+        problems.add(
+            excess.key.span(),
+            format!("{count} overrides; at most {MAX_OVERRIDES}"),
+        );
     }
     let mut valid: Vec<Override> = Vec::with_capacity(file.overrides.len().min(MAX_OVERRIDES));
     let mut index = ConditionIndex::default();
@@ -90,11 +95,15 @@ pub(super) fn overrides(
 /// Returns true if one of the overrides in `valid` applies to all requests that meet `conditions`,
 /// so that a later override for these would never apply.
 fn is_covered(valid: &[Override], index: &ConditionIndex, conditions: &[Condition]) -> bool {
-    let samples: Vec<_> =
-        conditions.iter().map(|one| (&one.attribute, one.sample().unwrap_or_default())).collect();
+    let samples: Vec<_> = conditions
+        .iter()
+        .map(|one| (&one.attribute, one.sample().unwrap_or_default()))
+        .collect();
     let value = |name: &str| {
         let sample = samples.iter().find(|(attribute, _)| *attribute == name);
         sample.map(|(_, value)| value.as_bytes())
     };
-    index.find(value, |place| valid[place].is_for_all_of(conditions)).is_some()
+    index
+        .find(value, |place| valid[place].is_for_all_of(conditions))
+        .is_some()
 }

@@ -36,11 +36,17 @@ pub(super) async fn answer(
     request: Request<RecvStream>,
 ) -> Reply {
     let started = Instant::now();
-    let answered = check(server, all, request, started).await.map(|answer| frame(&answer));
+    let answered = check(server, all, request, started)
+        .await
+        .map(|answer| frame(&answer));
     if let Err(status) = &answered {
         server.service.refused_question(status.message());
     }
-    server.service.metrics.http_request.record(started.elapsed());
+    server
+        .service
+        .metrics
+        .http_request
+        .record(started.elapsed());
     answered
 }
 
@@ -54,11 +60,17 @@ async fn check(
     let deadline = timeout.map(|timeout| started + timeout);
     let request = call::message(server, all, request).await;
     let is_of_size = |code| matches!(code, Code::Unavailable | Code::ResourceExhausted);
-    if request.as_ref().is_err_and(|status| is_of_size(status.code())) {
+    if request
+        .as_ref()
+        .is_err_and(|status| is_of_size(status.code()))
+    {
         // The message is too large, or memory is short. The call gets a denial, since Envoy passes a
         // client's request on after an error.
         let verdict = refuse(server.service.rules().deny_status, NO_MEMORY);
-        return Ok(response(verdict, metadata(&service::answer::Answer::default(), Outcome::Deny)));
+        return Ok(response(
+            verdict,
+            metadata(&service::answer::Answer::default(), Outcome::Deny),
+        ));
     }
     let request: CheckRequest = request?;
     let attributes = request.attributes.unwrap_or_default();
@@ -66,15 +78,21 @@ async fn check(
     let http = attributes.request.and_then(|request| request.http);
     let http = http.ok_or_else(|| Status::invalid_argument("attributes.request.http: expected"))?;
     let lines = |name: &str| lines(&http, name);
-    let deciding = decide(server, asked(&http, peer), lines, deadline, |verdict, answer| {
-        let outcome = match &answer.decision {
-            _ if answer.is_denied_by_error() => Outcome::Deny,
-            Some(decision) => decision.outcome,
-            None if verdict.status() == StatusCode::OK => Outcome::Allow,
-            None => Outcome::Deny,
-        };
-        response(verdict, metadata(answer, outcome))
-    });
+    let deciding = decide(
+        server,
+        asked(&http, peer),
+        lines,
+        deadline,
+        |verdict, answer| {
+            let outcome = match &answer.decision {
+                _ if answer.is_denied_by_error() => Outcome::Deny,
+                Some(decision) => decision.outcome,
+                None if verdict.status() == StatusCode::OK => Outcome::Allow,
+                None => Outcome::Deny,
+            };
+            response(verdict, metadata(answer, outcome))
+        },
+    );
     Ok(deciding.await)
 }
 
@@ -104,10 +122,12 @@ fn lines<'a>(http: &'a HttpRequest, name: &str) -> Lines<'a> {
         return [value.into()].into_iter().collect();
     }
     let raw = http.header_map.iter().flat_map(|map| &map.headers);
-    let lines = raw.filter(|header| header.key == name).map(|header| match &*header.raw_value {
-        [] => header.value.as_bytes().into(),
-        raw => raw.into(),
-    });
+    let lines = raw
+        .filter(|header| header.key == name)
+        .map(|header| match &*header.raw_value {
+            [] => header.value.as_bytes().into(),
+            raw => raw.into(),
+        });
     lines.collect()
 }
 
@@ -118,26 +138,42 @@ fn response(verdict: Verdict, metadata: Struct) -> CheckResponse {
         (Code::Ok, HttpResponse::Ok(pass(&parts.headers)))
     } else {
         let denied = DeniedHttpResponse {
-            status: Some(HttpStatus { code: parts.status.as_u16().into() }),
-            headers: parts.headers.iter().map(|(name, value)| option(name, value)).collect(),
+            status: Some(HttpStatus {
+                code: parts.status.as_u16().into(),
+            }),
+            headers: parts
+                .headers
+                .iter()
+                .map(|(name, value)| option(name, value))
+                .collect(),
             body: String::from_utf8(body).unwrap_or_default(),
         };
         (code(parts.status), HttpResponse::Denied(denied))
     };
     CheckResponse {
-        status: Some(RpcStatus { code: code.into(), ..RpcStatus::default() }),
+        status: Some(RpcStatus {
+            code: code.into(),
+            ..RpcStatus::default()
+        }),
         dynamic_metadata: Some(metadata),
         http_response: Some(http),
     }
 }
 
 fn pass(headers: &HeaderMap) -> OkHttpResponse {
-    let (to_application, to_client) =
-        headers.iter().partition::<Vec<_>, _>(|(name, _)| *name == ACTION);
+    let (to_application, to_client) = headers
+        .iter()
+        .partition::<Vec<_>, _>(|(name, _)| *name == ACTION);
     let options = |headers: Vec<(&HeaderName, &HeaderValue)>| {
-        headers.into_iter().map(|(name, value)| option(name, value)).collect()
+        headers
+            .into_iter()
+            .map(|(name, value)| option(name, value))
+            .collect()
     };
-    OkHttpResponse { headers: options(to_application), response_headers_to_add: options(to_client) }
+    OkHttpResponse {
+        headers: options(to_application),
+        response_headers_to_add: options(to_client),
+    }
 }
 
 /// Returns a header that replaces any header of the same name in the message that Envoy passes on.
@@ -182,5 +218,7 @@ fn metadata(answer: &service::answer::Answer<'_>, outcome: Outcome) -> Struct {
     }
     let field =
         |(name, kind): (&str, Option<Kind>)| Some((name.to_owned(), Value { kind: Some(kind?) }));
-    Struct { fields: fields.into_iter().filter_map(field).collect() }
+    Struct {
+        fields: fields.into_iter().filter_map(field).collect(),
+    }
 }

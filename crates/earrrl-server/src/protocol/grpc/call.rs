@@ -55,7 +55,9 @@ impl RateLimitCall {
         if self.permitted.is_err() || self.timeout.is_err() || server.service.engine().waits() {
             return None;
         }
-        let Poll::Ready(message) = self.message.poll(context) else { return None };
+        let Poll::Ready(message) = self.message.poll(context) else {
+            return None;
+        };
         let answer = match message {
             Ok(message) => match pin!(self.decide(server, message)).poll(context) {
                 Poll::Ready(answer) => answer,
@@ -97,8 +99,13 @@ impl RateLimitCall {
         let timeout = self.timeout.map_err(Status::invalid_argument)?;
         let request: RateLimitRequest = decode(message)?;
         let deadline = timeout.map(|timeout| self.started + timeout);
-        let decided = server.service.should_rate_limit(&request, self.mode, deadline).await;
-        decided.map(|answer| frame(&answer)).map_err(|error| status(&error))
+        let decided = server
+            .service
+            .should_rate_limit(&request, self.mode, deadline)
+            .await;
+        decided
+            .map(|answer| frame(&answer))
+            .map_err(|error| status(&error))
     }
 
     fn conclude(&self, server: &Server, answer: &Reply) {
@@ -119,7 +126,10 @@ impl RateLimitCall {
 
 /// Returns the denial of a request whose message was not read because memory is short.
 fn over_limit() -> RateLimitResponse {
-    RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
+    RateLimitResponse {
+        overall_code: Code::OverLimit.into(),
+        ..RateLimitResponse::default()
+    }
 }
 
 /// Checks the token of a call, and returns the call's decoded message.
@@ -146,7 +156,9 @@ fn permit(server: &Server, headers: &HeaderMap) -> Result<(), TokenRefused> {
 /// Returns an error for a call that its token does not permit. The error for a wrong token is
 /// delayed, so that clients cannot try many tokens.
 async fn admit(permitted: &Result<(), TokenRefused>, message: &mut Incoming) -> Result<(), Status> {
-    let Err(refused) = permitted else { return Ok(()) };
+    let Err(refused) = permitted else {
+        return Ok(());
+    };
     message.close();
     match refused {
         TokenRefused::Forbidden(_) => return Err(Status::permission_denied(refused.why())),
@@ -160,7 +172,9 @@ async fn admit(permitted: &Result<(), TokenRefused>, message: &mut Incoming) -> 
 async fn read(server: &Server, message: &mut Incoming) -> Result<Bytes, Status> {
     let patience = Duration::from_secs(server.config.limits.request.into());
     let read = tokio::time::timeout(patience, poll_fn(|context| message.poll(context)));
-    let read = read.await.map_err(|_| Status::deadline_exceeded("no whole message came"))?;
+    let read = read
+        .await
+        .map_err(|_| Status::deadline_exceeded("no whole message came"))?;
     read.inspect_err(|status| {
         if status.code() == tonic::Code::Unavailable {
             server.service.metrics.shed.increment();
@@ -184,7 +198,9 @@ pub(super) fn status(error: &AskError) -> Status {
 /// Returns the duration in the header `grpc-timeout`, which has at most eight digits and a unit, as
 /// in `20m` for 20 milliseconds. Returns `None` without this header.
 pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, &'static str> {
-    let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
     let parse = |text: &str| {
         let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
         let plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
@@ -199,8 +215,14 @@ pub(super) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, &'static 
             _ => return None,
         })
     };
-    let parsed = value.to_str().ok().and_then(parse).map(|timeout| timeout.min(LONGEST));
-    parsed.map(Some).ok_or("grpc-timeout: expected digits and a unit, as 20m")
+    let parsed = value
+        .to_str()
+        .ok()
+        .and_then(parse)
+        .map(|timeout| timeout.min(LONGEST));
+    parsed
+        .map(Some)
+        .ok_or("grpc-timeout: expected digits and a unit, as 20m")
 }
 
 #[cfg(test)]

@@ -31,7 +31,12 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(body: RecvStream) -> Self {
-        Self { body: Some(body), whole: Bytes::new(), parts: Vec::new(), share: None }
+        Self {
+            body: Some(body),
+            whole: Bytes::new(),
+            parts: Vec::new(),
+            share: None,
+        }
     }
 
     /// Counts the message's bytes as held from now on.
@@ -70,11 +75,17 @@ impl Incoming {
     /// Returns all bytes that have arrived.
     fn bytes(&mut self) -> Bytes {
         let parts = std::mem::take(&mut self.parts);
-        if parts.is_empty() { std::mem::take(&mut self.whole) } else { parts.into() }
+        if parts.is_empty() {
+            std::mem::take(&mut self.whole)
+        } else {
+            parts.into()
+        }
     }
 
     fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
         let data = ready!(body.poll_data(context));
         if let Some(Ok(data)) = &data {
             // These bytes have been read, so the client may send as many more.
@@ -88,7 +99,8 @@ impl Incoming {
         if self.whole.is_empty() && self.parts.is_empty() {
             self.whole = data;
         } else {
-            self.parts.extend_from_slice(&std::mem::take(&mut self.whole));
+            self.parts
+                .extend_from_slice(&std::mem::take(&mut self.whole));
             self.parts.extend_from_slice(&data);
         }
     }

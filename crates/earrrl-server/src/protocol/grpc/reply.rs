@@ -50,7 +50,10 @@ pub(super) fn refuse(server: &Server, status: Status, mut respond: SendResponse<
 pub(super) fn count(server: &Server, headers: Option<&HeaderMap>) {
     let code = headers.and_then(|headers| headers.get(GRPC_STATUS));
     server.service.metrics.count_status(200);
-    server.service.metrics.count_grpc(code.map_or(b"0", HeaderValue::as_bytes));
+    server
+        .service
+        .metrics
+        .count_grpc(code.map_or(b"0", HeaderValue::as_bytes));
 }
 
 fn send_message(

@@ -27,8 +27,12 @@ pub(super) async fn reserve(
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Reply {
-    let ReserveRequest { domain, descriptors, amount, ttl } =
-        call::message(server, all, request).await?;
+    let ReserveRequest {
+        domain,
+        descriptors,
+        amount,
+        ttl,
+    } = call::message(server, all, request).await?;
     let terms = match ttl {
         None => HoldTerms::default(),
         Some(ttl) => HoldTerms::default().ttl(duration(&ttl).ok_or_else(|| invalid_ttl(&ttl))?),
@@ -38,7 +42,10 @@ pub(super) async fn reserve(
     let (allowed, id) = reserved.map_err(|error| call::status(&error))?;
     let code = if allowed { Code::Ok } else { Code::OverLimit };
     let reservation_id = id.map(|id| id.to_string()).unwrap_or_default();
-    Ok(frame(&ReserveResponse { code: code.into(), reservation_id }))
+    Ok(frame(&ReserveResponse {
+        code: code.into(),
+        reservation_id,
+    }))
 }
 
 /// Answers a call to `Commit`. If the reservation is unknown, the actual amount is charged as
@@ -49,14 +56,20 @@ pub(super) async fn commit(
     all: &Arc<HeldBytes>,
     request: Request<RecvStream>,
 ) -> Reply {
-    let CommitRequest { domain, descriptors, reservation_id, actual_amount } =
-        call::message(server, all, request).await?;
+    let CommitRequest {
+        domain,
+        descriptors,
+        reservation_id,
+        actual_amount,
+    } = call::message(server, all, request).await?;
     let failed = |error| call::status(&error);
     if let Ok(id) = reservation_id.parse::<HoldId>() {
         let actual = Actual::All(Cost::from_units(actual_amount));
         match server.service.engine().commit(id, actual).await {
             Ok(_) => {
-                server.service.learn(id, |_| Some(Cost::from_units(actual_amount)));
+                server
+                    .service
+                    .learn(id, |_| Some(Cost::from_units(actual_amount)));
                 return Ok(frame(&CommitResponse {}));
             }
             Err(EngineError::UnknownReservation(_)) if !server.service.engine().has_issued(id) => {}
@@ -65,7 +78,11 @@ pub(super) async fn commit(
         }
     }
     let report = request_of(domain, descriptors, actual_amount);
-    server.service.should_rate_limit(&report, Mode::Charge, None).await.map_err(failed)?;
+    server
+        .service
+        .should_rate_limit(&report, Mode::Charge, None)
+        .await
+        .map_err(failed)?;
     Ok(frame(&CommitResponse {}))
 }
 
@@ -78,12 +95,18 @@ fn request_of(
     for descriptor in &mut descriptors {
         descriptor.hits_addend.get_or_insert(amount);
     }
-    RateLimitRequest { domain, descriptors, hits_addend: 0 }
+    RateLimitRequest {
+        domain,
+        descriptors,
+        hits_addend: 0,
+    }
 }
 
 /// Returns a duration; `None` if the message is negative or has a second or more of nanoseconds.
 fn duration(ttl: &protobuf::Duration) -> Option<Duration> {
-    let nanos = u32::try_from(ttl.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    let nanos = u32::try_from(ttl.nanos)
+        .ok()
+        .filter(|nanos| *nanos < 1_000_000_000)?;
     Some(Duration::new(u64::try_from(ttl.seconds).ok()?, nanos))
 }
 

@@ -27,9 +27,14 @@ pub async fn serve(
     server: Arc<Server>,
     services: Services,
 ) {
-    http2::serve(stream, Arc::new(connection), &server, |arrived, held, context| {
-        answer(&server, &services, held, arrived, context);
-    })
+    http2::serve(
+        stream,
+        Arc::new(connection),
+        &server,
+        |arrived, held, context| {
+            answer(&server, &services, held, arrived, context);
+        },
+    )
     .await;
 }
 
@@ -78,16 +83,25 @@ fn answer_rate_limit(
         return send(server, held, answer, respond);
     }
     call.hold(held);
-    wait(server, Arc::clone(held), respond, context, |server, _| async move {
-        call.answer(&server).await
-    });
+    wait(
+        server,
+        Arc::clone(held),
+        respond,
+        context,
+        |server, _| async move { call.answer(&server).await },
+    );
 }
 
 /// Returns true if the content type is `application/grpc`, with or without a format such as
 /// `+proto`.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    matches!(kind.strip_prefix(b"application/grpc"), Some([] | [b'+' | b';', ..]))
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    matches!(
+        kind.strip_prefix(b"application/grpc"),
+        Some([] | [b'+' | b';', ..])
+    )
 }
 
 /// Refuses a request whose content type is not that of gRPC, with status 415.
@@ -99,7 +113,10 @@ fn refuse_type(
 ) {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    server.service.metrics.count_status(response.status().as_u16());
+    server
+        .service
+        .metrics
+        .count_status(response.status().as_u16());
     // The sending fails only if the client has disconnected or cancelled the request.
     let _ = respond.send_response(response, true);
     unread::discard(body, HeldShare::new(held), exchange::patience(server));

@@ -60,7 +60,11 @@ pub fn services() -> Services {
         (Err(error), _) | (_, Err(error)) => tracing::warn!(%error, "no reflection"),
     }
     let watches = Arc::new(Semaphore::new(MAX_WATCHES));
-    Services { others: routes.prepare().into_axum_router(), health, watches }
+    Services {
+        others: routes.prepare().into_axum_router(),
+        health,
+        watches,
+    }
 }
 
 impl Services {

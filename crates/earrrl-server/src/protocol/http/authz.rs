@@ -25,23 +25,29 @@ use crate::server::Server;
 /// `path_prefix`); such a proxy needs no headers.
 pub(super) const PATH: &str = "/v1/authz";
 
-static METHOD: [HeaderName; 2] =
-    [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
-static TARGET: [HeaderName; 2] =
-    [HeaderName::from_static("x-forwarded-uri"), HeaderName::from_static("x-original-uri")];
+static METHOD: [HeaderName; 2] = [
+    HeaderName::from_static("x-forwarded-method"),
+    HeaderName::from_static("x-original-method"),
+];
+static TARGET: [HeaderName; 2] = [
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-original-uri"),
+];
 static HOST: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-host"), header::HOST];
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Returns true if `path` belongs to this route.
 pub(super) fn is_asked(path: &str) -> bool {
-    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(PATH)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns the denial of a proxied request when memory is short. The response has no body, since a
 /// body would occupy memory until the proxy has read it.
 pub(super) fn without_memory(server: &Server) -> axum::http::Response<()> {
     let (mut head, _body) = refuse(server.service.rules().deny_status, NO_MEMORY).into_parts();
-    head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    head.headers
+        .insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     axum::http::Response::from_parts(head, ())
 }
 
@@ -58,7 +64,13 @@ pub(super) async fn answer(server: &Server, request: &Parts, peer: Option<IpAddr
     }
     let verdict = verdict(server, request, peer).await;
     metrics.http_request.record(started.elapsed());
-    verdict.map(|body| if body.is_empty() { Body::empty() } else { Body::from(body) })
+    verdict.map(|body| {
+        if body.is_empty() {
+            Body::empty()
+        } else {
+            Body::from(body)
+        }
+    })
 }
 
 async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verdict {
@@ -71,7 +83,10 @@ async fn verdict(server: &Server, request: &Parts, peer: Option<IpAddr>) -> Verd
             let names: Vec<&str> = names.iter().map(HeaderName::as_str).collect();
             let names = names.join(", ");
             let status = server.service.rules().deny_status;
-            refuse(status, &format!("{names}: several values; the proxy must overwrite all"))
+            refuse(
+                status,
+                &format!("{names}: several values; the proxy must overwrite all"),
+            )
         }
     }
 }
@@ -87,7 +102,11 @@ fn asked(
     peer: Option<IpAddr>,
 ) -> Result<ProxiedRequest<'_>, Contradiction<'static>> {
     let headers = &request.headers;
-    let appended = request.uri.path().strip_prefix(PATH).filter(|path| path.starts_with('/'));
+    let appended = request
+        .uri
+        .path()
+        .strip_prefix(PATH)
+        .filter(|path| path.starts_with('/'));
     let own = Cow::Borrowed(request.method.as_str().as_bytes());
     let (method, target) = match appended {
         Some(path) => (own, Cow::Borrowed(path.as_bytes())),
@@ -97,10 +116,18 @@ fn asked(
             (only(headers, &METHOD)?.unwrap_or(own), target)
         }
     };
-    let first = |name| headers.get(name).map(|value| Cow::Borrowed(value.as_bytes()));
+    let first = |name| {
+        headers
+            .get(name)
+            .map(|value| Cow::Borrowed(value.as_bytes()))
+    };
     // HTTP/2 sends the host in the `:authority` pseudo-header instead of `Host`.
-    let authority =
-        || request.uri.authority().map(|authority| authority.as_str().as_bytes().into());
+    let authority = || {
+        request
+            .uri
+            .authority()
+            .map(|authority| authority.as_str().as_bytes().into())
+    };
     Ok(ProxiedRequest {
         method,
         target,
@@ -117,7 +144,9 @@ fn only<'a>(
     names: &'static [HeaderName],
 ) -> Result<Option<Cow<'a, [u8]>>, Contradiction<'static>> {
     let mut values = names.iter().flat_map(|name| headers.get_all(name));
-    let Some(first) = values.next() else { return Ok(None) };
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
     if values.any(|value| value != first) {
         return Err(Contradiction(names));
     }
@@ -126,5 +155,9 @@ fn only<'a>(
 
 /// Returns the values of a header, one for each of its lines.
 fn lines<'a>(headers: &'a HeaderMap, name: &str) -> Lines<'a> {
-    headers.get_all(name).iter().map(|line| line.as_bytes().into()).collect()
+    headers
+        .get_all(name)
+        .iter()
+        .map(|line| line.as_bytes().into())
+        .collect()
 }

@@ -126,8 +126,12 @@ impl<'a> Check<'a> {
     pub(super) fn wanted(self) -> Result<WantedDecision<'a>, AskError> {
         match (self.rule, self.rules, self.attributes) {
             (Some(rule), None, None) => {
-                let charge =
-                    ChargeBody { rule, key: self.key, key_b64: self.key_b64, cost: self.cost };
+                let charge = ChargeBody {
+                    rule,
+                    key: self.key,
+                    key_b64: self.key_b64,
+                    cost: self.cost,
+                };
                 Ok(WantedDecision::One(charge.named()?))
             }
             (None, rules, attributes)
@@ -159,7 +163,10 @@ fn one_of() -> AskError {
 
 fn several(rules: Vec<JsonObject<ChargeBody<'_>>>) -> Result<Vec<NamedCharge<'_>>, AskError> {
     if rules.is_empty() || rules.len() > MAX_CHARGES {
-        let why = format!("rules: {} charges; expected 1 to {MAX_CHARGES}", rules.len());
+        let why = format!(
+            "rules: {} charges; expected 1 to {MAX_CHARGES}",
+            rules.len()
+        );
         return Err(AskError::Invalid(why));
     }
     rules.into_iter().map(|charge| charge.0.named()).collect()
@@ -174,17 +181,37 @@ impl<'a> ChargeBody<'a> {
                 let bytes = bytes.map_err(|error| invalid("key_b64", &error))?;
                 KeyBytes::Made(Key::from_vec(bytes))
             }
-            _ => return Err(AskError::Invalid("expected one of: key, key_b64".to_owned())),
+            _ => {
+                return Err(AskError::Invalid(
+                    "expected one of: key, key_b64".to_owned(),
+                ));
+            }
         };
-        Ok(NamedCharge { rule: self.rule.0, key, cost: self.cost.map(cost).transpose()? })
+        Ok(NamedCharge {
+            rule: self.rule.0,
+            key,
+            cost: self.cost.map(cost).transpose()?,
+        })
     }
 }
 
 impl<'a> Refund<'a> {
     /// Returns the rule, key and cost of the charge that is to be refunded.
     pub(super) fn named(self) -> Result<NamedCharge<'a>, AskError> {
-        let Self { rule, key, key_b64, cost, .. } = self;
-        ChargeBody { rule, key, key_b64, cost }.named()
+        let Self {
+            rule,
+            key,
+            key_b64,
+            cost,
+            ..
+        } = self;
+        ChargeBody {
+            rule,
+            key,
+            key_b64,
+            cost,
+        }
+        .named()
     }
 
     /// Returns the time of the charge that is to be refunded, if the body has it (`t0`).
@@ -194,7 +221,9 @@ impl<'a> Refund<'a> {
         // nanosecond.
         let seconds = billionths(t0).map_err(|error| invalid("t0", &error))?;
         let nanos = u64::try_from(seconds.billionths());
-        nanos.map(|nanos| Some(Nanos::new(nanos))).map_err(|error| invalid("t0", &error))
+        nanos
+            .map(|nanos| Some(Nanos::new(nanos)))
+            .map_err(|error| invalid("t0", &error))
     }
 }
 
@@ -220,7 +249,11 @@ fn billionths(number: &RawValue) -> Result<Cost, RuleError> {
         let double: f64 = text.parse().map_err(|_| error.clone())?;
         let nearest = Cost::try_from(double).map_err(|_| error.clone())?;
         let off = (nearest.as_f64() - double).abs();
-        if double > 0.0 && off <= double * f64::EPSILON { Ok(nearest) } else { Err(error) }
+        if double > 0.0 && off <= double * f64::EPSILON {
+            Ok(nearest)
+        } else {
+            Err(error)
+        }
     })
 }
 
@@ -245,7 +278,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
                 T::deserialize(MapAccessDeserializer::new(map))
             }
         }
-        deserializer.deserialize_map(MembersVisitor(PhantomData)).map(JsonObject)
+        deserializer
+            .deserialize_map(MembersVisitor(PhantomData))
+            .map(JsonObject)
     }
 }
 
@@ -278,7 +313,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for KeyText<'a> {
                 while let Some(part) = list.next_element()? {
                     parts.push(part);
                 }
-                Ok(KeyBytes::Made(join(parts.iter().map(|part| part.0.as_bytes()))))
+                Ok(KeyBytes::Made(join(
+                    parts.iter().map(|part| part.0.as_bytes()),
+                )))
             }
         }
         deserializer.deserialize_any(KeyVisitor).map(KeyText)
@@ -342,9 +379,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for CostPairs<'a> {
 
 fn scalar(json: &str) -> Result<Cow<'_, str>, String> {
     match json.as_bytes().first() {
-        Some(b'"') => {
-            serde_json::from_str::<JsonText<'_>>(json).map(|text| text.0).map_err(|e| e.to_string())
-        }
+        Some(b'"') => serde_json::from_str::<JsonText<'_>>(json)
+            .map(|text| text.0)
+            .map_err(|e| e.to_string()),
         Some(b'[' | b'{' | b'n') | None => Err("expected a string or a number".to_owned()),
         Some(_) => Ok(Cow::Borrowed(json)),
     }
@@ -379,13 +416,18 @@ mod tests {
         };
         assert_eq!(key(r#"{"rule":"a","key":"\u00e9\n"}"#), "é\n".as_bytes());
         assert_eq!(key(r#"{"rule":"a","key_b64":"//4="}"#), b"\xff\xfe");
-        assert_eq!(key(r#"{"rule":"a","key":["192.0.2.7","bob"]}"#), b"9:192.0.2.7,3:bob,");
+        assert_eq!(
+            key(r#"{"rule":"a","key":["192.0.2.7","bob"]}"#),
+            b"9:192.0.2.7,3:bob,"
+        );
     }
 
     #[test]
     fn attributes_are_scalars() {
         let json = r#"{"attributes":{"client":"192.0.2.7","cost":5,"vip":true}}"#;
-        let Ok(WantedDecision::Matching(pairs)) = wanted(json) else { panic!("matching") };
+        let Ok(WantedDecision::Matching(pairs)) = wanted(json) else {
+            panic!("matching")
+        };
         assert_eq!(pairs[1], ("cost".into(), "5".into()));
         assert_eq!(pairs[2].1, "true");
     }
@@ -417,14 +459,25 @@ mod tests {
 
     #[test]
     fn a_cost_may_be_what_a_double_makes_of_it() {
-        for (json, cost) in
-            [("0.30000000000000004", "0.3"), ("3.0000000000000004e-09", "3e-9"), ("1e3", "1000")]
-        {
+        for (json, cost) in [
+            ("0.30000000000000004", "0.3"),
+            ("3.0000000000000004e-09", "3e-9"),
+            ("1e3", "1000"),
+        ] {
             let json = format!(r#"{{"rule":"a","key":"k","cost":{json}}}"#);
-            let Ok(WantedDecision::One(named)) = wanted(&json) else { panic!("{json}") };
+            let Ok(WantedDecision::One(named)) = wanted(&json) else {
+                panic!("{json}")
+            };
             assert_eq!(named.cost, Some(cost.parse().unwrap()));
         }
-        for cost in ["1e-10", "0.30000000000001", "1e19", "1e400", "-0.1", "0.0000000001"] {
+        for cost in [
+            "1e-10",
+            "0.30000000000001",
+            "1e19",
+            "1e400",
+            "-0.1",
+            "0.0000000001",
+        ] {
             let json = format!(r#"{{"rule":"a","key":"k","cost":{cost}}}"#);
             assert!(wanted(&json).is_err(), "{cost}");
         }
@@ -434,7 +487,10 @@ mod tests {
     fn refunds_say_when_to_the_nanosecond() {
         let json = r#"{"rule":"a","key":"k","cost":2,"t0":1800000000.123456789}"#;
         let refund: Refund<'_> = serde_json::from_str(json).unwrap();
-        assert_eq!(refund.charged_at(), Ok(Some(Nanos::new(1_800_000_000_123_456_789))));
+        assert_eq!(
+            refund.charged_at(),
+            Ok(Some(Nanos::new(1_800_000_000_123_456_789)))
+        );
         for t0 in ["-1", "\"1\"", "1e30"] {
             let json = format!(r#"{{"rule":"a","key":"k","cost":2,"t0":{t0}}}"#);
             let refund: Refund<'_> = serde_json::from_str(&json).unwrap();

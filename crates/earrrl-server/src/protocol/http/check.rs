@@ -60,9 +60,16 @@ async fn ask(
     let x_rate_limit = server.config.x_ratelimit_headers;
     let respond =
         |answer: &Answer<'_>, several| response::respond(answer, several, status, x_rate_limit);
-    let manner = Manner { mode, available: true };
+    let manner = Manner {
+        mode,
+        available: true,
+    };
     let response = decide(server, &access, wanted, manner, respond).await?;
-    server.service.metrics.http_request.record(started.elapsed());
+    server
+        .service
+        .metrics
+        .http_request
+        .record(started.elapsed());
     Ok(response)
 }
 
@@ -109,8 +116,10 @@ async fn decide_several<T>(
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, Problem> {
-    let found: Vec<Found<'_>> =
-        list.iter().map(|named| find(server, access, rules, named)).collect::<Result<_, _>>()?;
+    let found: Vec<Found<'_>> = list
+        .iter()
+        .map(|named| find(server, access, rules, named))
+        .collect::<Result<_, _>>()?;
     let each = found.iter().zip(list);
     let asks: Vec<Ask<'_>> = each.map(|(rule, named)| named.ask(rule.get())).collect();
     Ok(then(&server.service.ask_all(&asks, manner).await?, true))
@@ -179,9 +188,13 @@ pub(super) async fn batch(
     if server.service.engine().waits() {
         while let Some(first) = checks.next() {
             let together = [first].into_iter().chain(checks.by_ref().take(AT_ONCE - 1));
-            let answers: Vec<_> =
-                together.map(|check| decide_apart(&server, &access, check)).collect();
-            join_all(answers).await.iter().for_each(|answer| out.extend_from_slice(answer));
+            let answers: Vec<_> = together
+                .map(|check| decide_apart(&server, &access, check))
+                .collect();
+            join_all(answers)
+                .await
+                .iter()
+                .for_each(|answer| out.extend_from_slice(answer));
         }
     } else {
         for check in checks {

@@ -29,9 +29,20 @@ pub(super) async fn explain(
     let rules = server.service.rules();
     let rule = rules.named(name.as_bytes())?;
     access.permit_rule(&rule.name)?;
-    let manner = Manner { mode: Mode::Peek, available: true };
-    let answer = server.service.ask(&Ask::new(rule, &key, None), manner).await?;
-    Ok(response::respond(&answer, false, AnswerStatus::Ok, server.config.x_ratelimit_headers))
+    let manner = Manner {
+        mode: Mode::Peek,
+        available: true,
+    };
+    let answer = server
+        .service
+        .ask(&Ask::new(rule, &key, None), manner)
+        .await?;
+    Ok(response::respond(
+        &answer,
+        false,
+        AnswerStatus::Ok,
+        server.config.x_ratelimit_headers,
+    ))
 }
 
 /// `DELETE /v1/clients/{rule}/{key}`: deletes the stored state of this client under the rule.
@@ -52,10 +63,16 @@ pub(super) async fn reset(
 /// Returns the rule's name and the client's key from a path. The key may be any bytes, so it is
 /// percent-decoded without a check for UTF-8.
 fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
-    let rest = uri.path().strip_prefix("/v1/clients/").and_then(|rest| rest.split_once('/'));
+    let rest = uri
+        .path()
+        .strip_prefix("/v1/clients/")
+        .and_then(|rest| rest.split_once('/'));
     match rest {
         Some((rule, key)) => Ok((rule, percent_decode(key.as_bytes()).collect())),
-        None => Err(Problem::new(StatusCode::NOT_FOUND, "expected /v1/clients/{rule}/{key}")),
+        None => Err(Problem::new(
+            StatusCode::NOT_FOUND,
+            "expected /v1/clients/{rule}/{key}",
+        )),
     }
 }
 
@@ -63,7 +80,9 @@ fn client(uri: &Uri) -> Result<(&str, Vec<u8>), Problem> {
 pub(super) async fn rules(server: ServerState, headers: HeaderMap) -> Result<Response, Problem> {
     let access = authorize(&server, &headers, Scope::Peek)?;
     let rules = server.service.rules();
-    let permitted = rules.iter().filter(|rule| access.permit_rule(&rule.name).is_ok());
+    let permitted = rules
+        .iter()
+        .filter(|rule| access.permit_rule(&rule.name).is_ok());
     let list: Vec<_> = permitted.map(describe).collect();
     Ok(Json(json!({ "rules": list })).into_response())
 }

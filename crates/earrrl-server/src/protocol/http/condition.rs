@@ -23,7 +23,10 @@ pub(super) async fn readyz(server: ServerState) -> Response {
         (false, true) => (StatusCode::OK, "ready"),
     };
     let engine = server.service.engine().state();
-    let unjudged = server.service.passed_unjudged().map(|(reason, n)| (reason.into(), n.into()));
+    let unjudged = server
+        .service
+        .passed_unjudged()
+        .map(|(reason, n)| (reason.into(), n.into()));
     let mut body = json!({
         "status": word, "reload_error": server.reload_error(), "engine": { "mode": engine.mode },
         "passed_without_verdict": Value::Object(unjudged.into_iter().collect()),

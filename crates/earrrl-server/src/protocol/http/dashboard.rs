@@ -27,24 +27,37 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// `GET /` of the admin listener. The page contains the fact that tokens are needed, since a browser would log the
 /// refusal of a request without one as an error.
 pub(super) async fn page(State(server): ServerState) -> Response {
-    let body = if server.tokens().any() { "<body data-token=\"needed\">" } else { "<body>" };
+    let body = if server.tokens().any() {
+        "<body data-token=\"needed\">"
+    } else {
+        "<body>"
+    };
     let page = include_str!("dashboard/index.html").replacen("<body>", body, 1);
     asset("text/html; charset=utf-8", page)
 }
 
 /// `GET /dashboard.css` of the admin listener.
 pub(super) async fn style() -> Response {
-    asset("text/css; charset=utf-8", include_str!("dashboard/dashboard.css"))
+    asset(
+        "text/css; charset=utf-8",
+        include_str!("dashboard/dashboard.css"),
+    )
 }
 
 /// `GET /dashboard.js` of the admin listener.
 pub(super) async fn script() -> Response {
-    asset("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))
+    asset(
+        "text/javascript; charset=utf-8",
+        include_str!("dashboard/dashboard.js"),
+    )
 }
 
 /// `GET /charts.js` of the admin listener.
 pub(super) async fn charts() -> Response {
-    asset("text/javascript; charset=utf-8", include_str!("dashboard/charts.js"))
+    asset(
+        "text/javascript; charset=utf-8",
+        include_str!("dashboard/charts.js"),
+    )
 }
 
 fn asset(kind: &'static str, text: impl IntoResponse) -> Response {
@@ -94,10 +107,16 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let engine = server.service.engine();
     let (state, usage) = (engine.state(), engine.usage(known.own.id));
     let limit = known.own.rule.limit().per_second();
-    let over = report.clients.iter().filter(|client| client.figures.usage >= 1.0).count();
+    let over = report
+        .clients
+        .iter()
+        .filter(|client| client.figures.usage >= 1.0)
+        .count();
     let clients: Vec<Value> = report.clients.iter().take(CLIENTS).map(client).collect();
     // A report may be shown again, so its own time is not that of the counters.
-    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let data = json!({
         "at": at.as_secs_f64(),
         "allowed": allowed,

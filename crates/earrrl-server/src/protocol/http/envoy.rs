@@ -26,7 +26,10 @@ pub(super) async fn json(
     let body = to_bytes(request.into_body(), server.config.max_body).await;
     let body = body.map_err(|error| bad(error.to_string()))?;
     let request = envoy_json::request(&body).map_err(bad)?;
-    let answer = server.service.should_rate_limit(&request, Mode::Check, None).await;
+    let answer = server
+        .service
+        .should_rate_limit(&request, Mode::Check, None)
+        .await;
     let answer = answer.map_err(|error| {
         let status = match error {
             AskError::NotConfigured | AskError::Engine(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -35,13 +38,21 @@ pub(super) async fn json(
         Problem::new(status, error.to_string())
     })?;
     let over = answer.overall_code == i32::from(Code::OverLimit);
-    let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let status = if over {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
+    };
     Ok((status, Json(envoy_json::response(&answer))).into_response())
 }
 
 /// Returns 200 and `OK`, or 500 while the server is stopping.
 pub(super) async fn healthcheck(server: ServerState) -> Response {
     let going = server.is_stopping();
-    let status = if going { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };
+    let status = if going {
+        StatusCode::INTERNAL_SERVER_ERROR
+    } else {
+        StatusCode::OK
+    };
     (status, if going { "" } else { "OK" }).into_response()
 }

@@ -110,7 +110,9 @@ impl TryFrom<Json> for UnitName {
     fn try_from(json: Json) -> Result<Self, String> {
         let by_name = |name: &str| match name {
             "UNKNOWN" => Some(0),
-            name => Unit::parse(name).filter(|_| name == name.to_uppercase()).map(Unit::number),
+            name => Unit::parse(name)
+                .filter(|_| name == name.to_uppercase())
+                .map(Unit::number),
         };
         let number = json.as_i64().or(json.is_null().then_some(0));
         let number = number.and_then(|number| i32::try_from(number).ok());
@@ -124,7 +126,10 @@ fn number(number: JsonNumber, name: &str) -> Result<u32, String> {
 }
 
 fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
-    let entry = |JsonEntry { key, value }| Entry { key, value: value.into_bytes() };
+    let entry = |JsonEntry { key, value }| Entry {
+        key,
+        value: value.into_bytes(),
+    };
     let limit = |limit: JsonOverride| {
         Ok::<_, String>(RateLimitOverride {
             requests_per_unit: number(limit.requests_per_unit, "requestsPerUnit")?,
@@ -143,7 +148,10 @@ fn descriptor(from: Descriptor) -> Result<RateLimitDescriptor, String> {
 pub fn response(response: &RateLimitResponse) -> Json {
     let mut object = serde_json::Map::new();
     object.insert("overallCode".into(), code(response.overall_code).into());
-    object.insert("statuses".into(), response.statuses.iter().map(status).collect());
+    object.insert(
+        "statuses".into(),
+        response.statuses.iter().map(status).collect(),
+    );
     for (name, headers) in [
         ("responseHeadersToAdd", &response.response_headers_to_add),
         ("requestHeadersToAdd", &response.request_headers_to_add),
@@ -182,7 +190,10 @@ fn status(status: &DescriptorStatus) -> Json {
         object.insert("limitRemaining".into(), status.limit_remaining.into());
     }
     if let Some(reset) = &status.duration_until_reset {
-        object.insert("durationUntilReset".into(), format!("{}s", reset.seconds).into());
+        object.insert(
+            "durationUntilReset".into(),
+            format!("{}s", reset.seconds).into(),
+        );
     }
     object.into()
 }

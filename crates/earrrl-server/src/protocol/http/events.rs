@@ -59,14 +59,25 @@ pub(super) async fn events(
     }
     let form = EventFormat::of(&uri)?;
     if server.config.names.options.capacity == 0 {
-        return Err(invalid("[server.names] capacity is 0, and events are about named clients"));
+        return Err(invalid(
+            "[server.names] capacity is 0, and events are about named clients",
+        ));
     }
     let source = EventSource::new(&server.service);
     let subscription = Subscription::open(server, headers)?;
-    let mut subscriber = Subscriber { subscription, only, form, source, silent: 0 };
+    let mut subscriber = Subscriber {
+        subscription,
+        only,
+        form,
+        source,
+        silent: 0,
+    };
     let first = subscriber.changes(&access);
     let first = Some(first).filter(|first| !first.is_empty());
-    Ok(respond(form.content_type(), stream::unfold((first, subscriber), next)))
+    Ok(respond(
+        form.content_type(),
+        stream::unfold((first, subscriber), next),
+    ))
 }
 
 type Next = (Bytes, (Option<Bytes>, Subscriber));
@@ -116,7 +127,10 @@ pub fn described(event: RuleEvent, now: Nanos) -> Value {
 
 fn changed(rule: &str, event: ClientEvent, now: Nanos) -> Value {
     let figures = event.name.as_top(event.fingerprint, now);
-    let mut value = client(&SurveyedClient { figures, name: Some(event.name) });
+    let mut value = client(&SurveyedClient {
+        figures,
+        name: Some(event.name),
+    });
     value["event"] = event.change.name().into();
     value["rule"] = rule.into();
     value["at"] = seconds_since_epoch(now).into();

@@ -20,7 +20,10 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     let host = host.map(HeaderValue::as_bytes);
     // The host may also be in the request target: in HTTP/2's `:authority`, or in HTTP/1.1's
     // absolute form.
-    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let authority = request
+        .uri()
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
     let contradict = authority.is_some_and(|own| host.is_some_and(|host| host != own));
     let host = host.or(authority);
     if more.is_some() || contradict || (host.is_none() && request.version() != Version::HTTP_10) {
@@ -29,7 +32,10 @@ pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Prob
     if !server.guards_host || is_open(request.uri().path()) {
         return Ok(());
     }
-    if host.and_then(|host| str::from_utf8(host).ok()).is_some_and(is_loopback) {
+    if host
+        .and_then(|host| str::from_utf8(host).ok())
+        .is_some_and(is_loopback)
+    {
         return Ok(());
     }
     let detail = "Host: expected localhost or a loopback address, since no token is set";
@@ -50,7 +56,9 @@ fn is_loopback(host: &str) -> bool {
     if let Ok(address) = host.parse::<SocketAddr>() {
         return address.ip().to_canonical().is_loopback();
     }
-    let Ok(authority) = host.parse::<Authority>() else { return false };
+    let Ok(authority) = host.parse::<Authority>() else {
+        return false;
+    };
     let name = authority.host().to_ascii_lowercase();
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     match bare.parse::<IpAddr>() {

@@ -130,7 +130,11 @@ impl HeadLines {
         // so the larger bound applies.
         let asks = self.asks || !self.begun;
         let most = if asks { MAX_HEAD_LEN } else { MAX_OWN_HEAD_LEN };
-        if self.head_len > most { Err(BadHead::TooLarge { asks }) } else { Ok(()) }
+        if self.head_len > most {
+            Err(BadHead::TooLarge { asks })
+        } else {
+            Ok(())
+        }
     }
 
     fn keep(&mut self, part: &[u8]) {
@@ -171,14 +175,22 @@ impl HeadLines {
             return Ok(());
         }
         self.fields += 1;
-        if self.fields > if self.asks { MAX_FIELDS } else { MAX_OWN_FIELDS } {
+        if self.fields
+            > if self.asks {
+                MAX_FIELDS
+            } else {
+                MAX_OWN_FIELDS
+            }
+        {
             return Err(BadHead::TooLarge { asks: self.asks });
         }
         self.has_many_fields |= self.fields > USUAL_FIELDS;
         if let Some(value) = value_of(line, b"content-length:") {
             let digits = value.iter().filter(|byte| byte.is_ascii_digit());
-            let digit =
-                |sum: u64, byte: &u8| sum.saturating_mul(10).saturating_add(u64::from(byte - b'0'));
+            let digit = |sum: u64, byte: &u8| {
+                sum.saturating_mul(10)
+                    .saturating_add(u64::from(byte - b'0'))
+            };
             self.length = digits.fold(0, digit);
         } else if value_of(line, b"transfer-encoding:").is_some() {
             self.chunked = true;
@@ -189,7 +201,13 @@ impl HeadLines {
     fn next_head(&mut self, body: u64) {
         let part = std::mem::take(&mut self.part);
         let (asked, has_many_fields) = (self.asked, self.has_many_fields);
-        *self = Self { skip: body, asked, has_many_fields, part, ..Self::default() };
+        *self = Self {
+            skip: body,
+            asked,
+            has_many_fields,
+            part,
+            ..Self::default()
+        };
     }
 }
 
@@ -200,7 +218,11 @@ fn asks(line: &[u8]) -> bool {
         target
     } else {
         // The target is an absolute URI. Its path begins at the third slash.
-        let origin = target.iter().enumerate().filter(|(_, byte)| **byte == b'/').nth(2);
+        let origin = target
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'/')
+            .nth(2);
         origin.map_or(&b""[..], |(at, _)| &target[at..])
     };
     path.starts_with(authz::PATH.as_bytes())
@@ -214,13 +236,17 @@ const fn is_control(byte: u8) -> bool {
 
 fn has_control(bytes: &[u8]) -> bool {
     // The loop has no branch for each byte, so that the compiler can use vector instructions.
-    bytes.iter().fold(false, |found, byte| found | is_control(*byte))
+    bytes
+        .iter()
+        .fold(false, |found, byte| found | is_control(*byte))
 }
 
 /// Replaces control characters by bytes that are permitted in a header's value. Each control
 /// character gets a byte of its own, so that values that differ in them still differ.
 fn replace_control(line: &mut [u8]) {
-    line.iter_mut().filter(|byte| is_control(**byte)).for_each(|byte| *byte |= 0x80);
+    line.iter_mut()
+        .filter(|byte| is_control(**byte))
+        .for_each(|byte| *byte |= 0x80);
 }
 
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -230,7 +256,9 @@ fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 
 fn hexadecimal(line: &[u8]) -> u64 {
     let digits = line.iter().map_while(|byte| char::from(*byte).to_digit(16));
-    digits.fold(0, |sum: u64, digit| sum.saturating_mul(16).saturating_add(digit.into()))
+    digits.fold(0, |sum: u64, digit| {
+        sum.saturating_mul(16).saturating_add(digit.into())
+    })
 }
 
 #[cfg(test)]
@@ -249,7 +277,9 @@ mod tests {
         for length in 1..8 {
             let mut lines = HeadLines::default();
             let mut bytes = text.as_bytes().to_vec();
-            let pieces = bytes.chunks_mut(length).try_for_each(|piece| lines.follow(piece));
+            let pieces = bytes
+                .chunks_mut(length)
+                .try_for_each(|piece| lines.follow(piece));
             assert_eq!(pieces, whole, "{text:?} in pieces of {length}");
         }
         whole
@@ -292,13 +322,23 @@ mod tests {
         assert_eq!(fields("/", 65), Err(BadHead::TooLarge { asks: false }));
         for target in ["/v1/authz", "/v1/authz/login", "http://a.example/v1/authz"] {
             assert_eq!(fields(target, 512), Ok(()), "{target}");
-            assert_eq!(fields(target, 513), Err(BadHead::TooLarge { asks: true }), "{target}");
+            assert_eq!(
+                fields(target, 513),
+                Err(BadHead::TooLarge { asks: true }),
+                "{target}"
+            );
         }
         let long = |target: &str, length: usize| {
-            follows(&format!("GET {target} HTTP/1.1\r\na: {}\r\n\r\n", "b".repeat(length)))
+            follows(&format!(
+                "GET {target} HTTP/1.1\r\na: {}\r\n\r\n",
+                "b".repeat(length)
+            ))
         };
         assert_eq!(long("/v1/authz", 64 * 1024), Ok(()));
-        assert_eq!(long("/v1/authz", 72 * 1024), Err(BadHead::TooLarge { asks: true }));
+        assert_eq!(
+            long("/v1/authz", 72 * 1024),
+            Err(BadHead::TooLarge { asks: true })
+        );
         assert_eq!(long("/", 16 * 1024), Err(BadHead::TooLarge { asks: false }));
     }
 
@@ -307,7 +347,10 @@ mod tests {
         let replaced = |text: &str, length: usize| {
             let mut bytes = text.as_bytes().to_vec();
             let mut lines = HeadLines::default();
-            bytes.chunks_mut(length).try_for_each(|piece| lines.follow(piece)).unwrap();
+            bytes
+                .chunks_mut(length)
+                .try_for_each(|piece| lines.follow(piece))
+                .unwrap();
             bytes
         };
         let head = "GET /v1/authz HTTP/1.1\r\nA: b\x01\t\x7f\r\nContent-Length: 1\r\n\r\n\x01";

@@ -11,7 +11,9 @@ const DOCUMENT: &str = include_str!("openapi.json");
 
 /// The methods, besides GET, that `/v1/authz` accepts. A proxy may use the method of its client's
 /// request.
-const METHODS: [&str; 8] = ["delete", "head", "options", "patch", "post", "put", "query", "trace"];
+const METHODS: [&str; 8] = [
+    "delete", "head", "options", "patch", "post", "put", "query", "trace",
+];
 
 /// Returns the OpenAPI document of `server`.
 pub(super) fn document(server: &Server) -> Bytes {

@@ -30,9 +30,15 @@ pub(super) async fn read(
     needed: Scope,
 ) -> Result<(Access, Vec<u8>), Problem> {
     let access = authorize(server, request.headers(), needed)?;
-    let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let kind = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
     let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    if !essence.trim_ascii().eq_ignore_ascii_case(b"application/json") {
+    if !essence
+        .trim_ascii()
+        .eq_ignore_ascii_case(b"application/json")
+    {
         let detail = "expected Content-Type: application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
     }
@@ -102,6 +108,9 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(server: &Server, body: &'a [u8]) -> 
     let parsed = serde_json::from_slice::<JsonObject<T>>(body);
     parsed.map(|object| object.0).map_err(|error| {
         server.service.metrics.malformed.increment();
-        Problem::new(StatusCode::BAD_REQUEST, format!("JSON: {}", body::shown(&error)))
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            format!("JSON: {}", body::shown(&error)),
+        )
     })
 }

@@ -52,7 +52,17 @@ type Wanted<'a> = (WantedDecision<'a>, HoldTerms, Cow<'a, str>);
 impl<'a> ReserveBody<'a> {
     /// Returns the charges, the terms and the label.
     fn wanted(self) -> Result<Wanted<'a>, AskError> {
-        let Self { rule, key, key_b64, cost, rules, attributes, ttl, at_most, label } = self;
+        let Self {
+            rule,
+            key,
+            key_b64,
+            cost,
+            rules,
+            attributes,
+            ttl,
+            at_most,
+            label,
+        } = self;
         if label.is_some() && attributes.is_some() {
             let why = "label: with attributes, the rule's own estimate.by names the label";
             return Err(AskError::Invalid(why.to_owned()));
@@ -64,8 +74,19 @@ impl<'a> ReserveBody<'a> {
         if at_most {
             terms = terms.at_most();
         }
-        let check = Check { rule, key, key_b64, cost, rules, attributes };
-        Ok((check.wanted()?, terms, label.map(|label| label.0).unwrap_or_default()))
+        let check = Check {
+            rule,
+            key,
+            key_b64,
+            cost,
+            rules,
+            attributes,
+        };
+        Ok((
+            check.wanted()?,
+            terms,
+            label.map(|label| label.0).unwrap_or_default(),
+        ))
     }
 }
 
@@ -93,8 +114,11 @@ struct RenewBody<'a> {
 
 /// Parses a time to live in seconds.
 fn seconds(text: &RawValue) -> Result<Duration, AskError> {
-    let problem =
-        || AskError::Invalid(format!("ttl: {text} is not a number of seconds from 0.001 to 86400"));
+    let problem = || {
+        AskError::Invalid(format!(
+            "ttl: {text} is not a number of seconds from 0.001 to 86400"
+        ))
+    };
     time_to_live(amount("ttl", text)?).ok_or_else(problem)
 }
 
@@ -112,7 +136,11 @@ pub(super) async fn reserve(
     let started = Instant::now();
     let wanted = parse::<ReserveBody<'_>>(&server, &body)?.wanted()?;
     let response = decide(&server, &access, wanted).await?;
-    server.service.metrics.http_request.record(started.elapsed());
+    server
+        .service
+        .metrics
+        .http_request
+        .record(started.elapsed());
     Ok(response)
 }
 
@@ -154,13 +182,22 @@ pub(super) async fn commit(
 ) -> Result<Response, Problem> {
     // The id cannot be guessed, so it permits the commit under the rules of the reservation.
     let (_, body) = read(&server, request, Scope::Check).await?;
-    let CommitBody { reservation, cost, costs } = parse(&server, &body)?;
+    let CommitBody {
+        reservation,
+        cost,
+        costs,
+    } = parse(&server, &body)?;
     let id = parse_id(&reservation)?;
     let by_rule: Vec<(Cow<'_, str>, _)>;
     let costs = match (cost, costs) {
         (None, Some(costs)) => {
             by_rule = costs.0;
-            ActualCosts::ByRule(by_rule.iter().map(|(name, cost)| (&**name, *cost)).collect())
+            ActualCosts::ByRule(
+                by_rule
+                    .iter()
+                    .map(|(name, cost)| (&**name, *cost))
+                    .collect(),
+            )
         }
         (cost, None) => ActualCosts::All(cost.map(|cost| amount("cost", cost)).transpose()?),
         (Some(_), Some(_)) => {
@@ -178,7 +215,10 @@ pub(super) async fn renew(
 ) -> Result<StatusCode, Problem> {
     let (_, body) = read(&server, request, Scope::Check).await?;
     let RenewBody { reservation, ttl } = parse(&server, &body)?;
-    let ttl = ttl.map(seconds).transpose()?.unwrap_or(HoldTerms::default().ttl);
+    let ttl = ttl
+        .map(seconds)
+        .transpose()?
+        .unwrap_or(HoldTerms::default().ttl);
     server.service.renew(parse_id(&reservation)?, ttl).await?;
     Ok(StatusCode::NO_CONTENT)
 }

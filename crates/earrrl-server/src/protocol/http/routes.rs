@@ -30,12 +30,18 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/v1/commit", post(reserve::commit))
         .route("/v1/renew", post(reserve::renew))
         .merge(visibility())
-        .route("/openapi.json", get(async move || ([(header::CONTENT_TYPE, JSON)], document)))
+        .route(
+            "/openapi.json",
+            get(async move || ([(header::CONTENT_TYPE, JSON)], document)),
+        )
         .route("/json", post(envoy::json))
         .route("/healthcheck", get(envoy::healthcheck))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no such route; see /openapi.json"))
         .method_not_allowed_fallback(async || {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "see /openapi.json for the methods")
+            Problem::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "see /openapi.json for the methods",
+            )
         })
         .with_state(server)
 }
@@ -59,22 +65,33 @@ pub fn admin_router(server: Arc<Server>) -> Router {
 /// the places reserved for health checks and metrics. Other routes return 503.
 pub fn reserved_router(server: Arc<Server>) -> Router {
     let full = "as many are connected as may be; come back in a second";
-    let routes = health().route("/metrics", get(condition::metrics)).with_state(server);
+    let routes = health()
+        .route("/metrics", get(condition::metrics))
+        .with_state(server);
     routes.fallback(async move || {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, full);
-        ([(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")], problem)
+        (
+            [(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")],
+            problem,
+        )
     })
 }
 
 /// Returns the routes that show rules and clients, reset a client, and try a limit.
 fn visibility() -> Router<Arc<Server>> {
     Router::new()
-        .route("/v1/clients/{rule}/{*key}", get(clients::explain).delete(clients::reset))
+        .route(
+            "/v1/clients/{rule}/{*key}",
+            get(clients::explain).delete(clients::reset),
+        )
         .route("/v1/rules", get(clients::rules))
         .route("/v1/top", get(top::top))
         .route("/v1/rates", get(top::rates))
         .route("/v1/suggest", get(top::suggest))
-        .route("/v1/trial", get(trial::results).put(trial::begin).delete(trial::end))
+        .route(
+            "/v1/trial",
+            get(trial::results).put(trial::begin).delete(trial::end),
+        )
         .route("/v1/events", get(events::events))
 }
 

@@ -68,7 +68,12 @@ pub async fn serve(
         let mut asked = pin!(stream.speaks_http2(&connection));
         poll_fn(|context| poll_served(&mut asked, &connection, &mut silence, context)).await
     };
-    let routes = Routes { server: Arc::clone(&server), router, peer, asks };
+    let routes = Routes {
+        server: Arc::clone(&server),
+        router,
+        peer,
+        asks,
+    };
     match http2 {
         Ok(Ok(true)) => serve_http2(stream, connection, routes).await,
         Ok(Ok(false)) => serve_http1(stream, connection, routes, silence).await,
@@ -96,18 +101,24 @@ async fn serve_http1(
             poll_fn(|context| poll_served(&mut served, &connection, &mut silence, context)).await;
         let parts = served.into_parts();
         socket = parts.io.into_inner();
-        let Some(unread) = socket.take_unread(&parts.read_buf) else { break ended };
+        let Some(unread) = socket.take_unread(&parts.read_buf) else {
+            break ended;
+        };
         // The present head has more fields than hyper reads by default.
         hyper.max_headers(MAX_FIELDS);
         let stream = Rewound::again(socket.stream.stream, unread);
         socket = TimedSocket::new(stream, Arc::clone(&connection), true);
     };
-    let TimedSocket { stream, refused, .. } = socket;
+    let TimedSocket {
+        stream, refused, ..
+    } = socket;
     let ended = match (refused, ended) {
         (Some(refusal), _) => HttpEnded::Refused(refusal),
         (None, Ok(served)) => {
             let status = served.err().as_ref().and_then(status_of);
-            status.into_iter().for_each(|status| server.service.metrics.count_status(status));
+            status
+                .into_iter()
+                .for_each(|status| server.service.metrics.count_status(status));
             HttpEnded::Done
         }
         (None, Err(ended)) => ended,
@@ -129,7 +140,9 @@ async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, se
     }
     if let HttpEnded::Refused(refusal) = ended {
         let (status, answer) = refusal.answer(server);
-        status.into_iter().for_each(|status| metrics.count_status(status));
+        status
+            .into_iter()
+            .for_each(|status| metrics.count_status(status));
         let _ = stream.try_write(&answer);
         linger(&mut stream, connection).await;
     }
@@ -137,14 +150,21 @@ async fn close(ended: HttpEnded, mut stream: Stream, connection: &Connection, se
 
 /// Returns the status of hyper's own answer to a request that it could not parse.
 fn status_of(error: &hyper::Error) -> Option<u16> {
-    error.is_parse().then_some(if error.is_parse_too_large() { 431 } else { 400 })
+    error
+        .is_parse()
+        .then_some(if error.is_parse_too_large() { 431 } else { 400 })
 }
 
 async fn serve_http2(stream: Rewound, connection: Connection, routes: Routes) {
     let server = Arc::clone(&routes.server);
-    http2::serve(stream, Arc::new(connection), &server, |arrived, held, context| {
-        answer_http2(arrived, held, &routes, context);
-    })
+    http2::serve(
+        stream,
+        Arc::new(connection),
+        &server,
+        |arrived, held, context| {
+            answer_http2(arrived, held, &routes, context);
+        },
+    )
     .await;
 }
 
@@ -159,9 +179,16 @@ fn answer_http2(
     let mut share = HeldShare::new(held);
     if !share.set(held_by(&request, &server)) {
         let asks = routes.asks && authz::is_asked(request.uri().path());
-        let response = if asks { authz::without_memory(&server) } else { overloaded() };
+        let response = if asks {
+            authz::without_memory(&server)
+        } else {
+            overloaded()
+        };
         server.service.metrics.shed.increment();
-        server.service.metrics.count_status(response.status().as_u16());
+        server
+            .service
+            .metrics
+            .count_status(response.status().as_u16());
         // The sending fails only if the client has disconnected or cancelled the request.
         let _ = respond.send_response(response, true);
         return;
@@ -184,7 +211,11 @@ fn answer_http2(
 fn held_by(request: &Request<RecvStream>, server: &Server) -> usize {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let announced = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let longest = if request.body().is_end_stream() { 0 } else { server.config.max_body };
+    let longest = if request.body().is_end_stream() {
+        0
+    } else {
+        server.config.max_body
+    };
     held::head(request.headers()) + announced.unwrap_or(longest).min(longest)
 }
 
@@ -208,8 +239,12 @@ async fn in_time(
 fn overloaded() -> axum::http::Response<()> {
     let mut response = axum::http::Response::new(());
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     response
 }
 
@@ -244,7 +279,12 @@ async fn answer<B: RequestBody>(
     routes: Routes,
     connection: Arc<Connection>,
 ) -> Result<Response, Infallible> {
-    let Routes { server, mut router, peer, asks } = routes;
+    let Routes {
+        server,
+        mut router,
+        peer,
+        asks,
+    } = routes;
     let http2 = request.version() == Version::HTTP_2;
     let mut response = if asks && authz::is_asked(request.uri().path()) {
         // The `Host` of an authorization request may be that of the proxy's client, so it is not
@@ -259,7 +299,10 @@ async fn answer<B: RequestBody>(
     };
     // The sending fails only if the client has disconnected or cancelled the request.
     if response.status().as_u16() != GONE {
-        server.service.metrics.count_status(response.status().as_u16());
+        server
+            .service
+            .metrics
+            .count_status(response.status().as_u16());
     }
     let guesses = response.status() == StatusCode::UNAUTHORIZED && connection.refuses_a_token();
     if guesses {
@@ -268,7 +311,9 @@ async fn answer<B: RequestBody>(
     // The rest of a body that is too long is not read, so that no further request can be.
     let leaves_body = response.status() == StatusCode::PAYLOAD_TOO_LARGE;
     if (guesses || leaves_body || server.connections.are_stopping()) && !http2 {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
 }

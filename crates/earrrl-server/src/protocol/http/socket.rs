@@ -70,7 +70,9 @@ impl TimedSocket {
 
     /// Checks bytes that have arrived from the client.
     fn check(&mut self, came: &mut [u8]) -> io::Result<()> {
-        self.lines.follow(came).map_err(|bad| self.refuse(HttpRefusal::Head(bad)))?;
+        self.lines
+            .follow(came)
+            .map_err(|bad| self.refuse(HttpRefusal::Head(bad)))?;
         if self.lines.has_many_fields() && !self.reads_many_fields {
             self.unread = Some(came.to_vec());
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -100,13 +102,21 @@ impl TimedSocket {
             true => HttpRefusal::OverloadedQuestion,
             false => HttpRefusal::Overloaded,
         };
-        if self.holds() { Ok(()) } else { Err(self.refuse(overloaded)) }
+        if self.holds() {
+            Ok(())
+        } else {
+            Err(self.refuse(overloaded))
+        }
     }
 
     /// Counts the bytes of a response as held while the client does not read it.
     fn keep_answer(&mut self, bytes: usize) -> io::Result<()> {
         self.answer = self.answer.max(bytes);
-        if self.holds() { Ok(()) } else { Err(self.refuse(HttpRefusal::Cut)) }
+        if self.holds() {
+            Ok(())
+        } else {
+            Err(self.refuse(HttpRefusal::Cut))
+        }
     }
 
     /// Returns true if the memory limit admits the bytes of this connection. Requests as small as a

@@ -30,10 +30,19 @@ pub(super) struct Subscription {
 impl Subscription {
     /// Takes a place for a stream of the client that sent `headers`.
     pub(super) fn open(server: Arc<Server>, headers: HeaderMap) -> Result<Self, Problem> {
-        let place = Arc::clone(&server.watchers).try_acquire_owned().map_err(|_| {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many streams are open already")
-        })?;
-        Ok(Self { server, headers, _place: place })
+        let place = Arc::clone(&server.watchers)
+            .try_acquire_owned()
+            .map_err(|_| {
+                Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many streams are open already",
+                )
+            })?;
+        Ok(Self {
+            server,
+            headers,
+            _place: place,
+        })
     }
 
     /// Waits for the next step; returns `None` if the stream is to end.

@@ -33,10 +33,17 @@ pub(super) async fn top(
     only(&uri, &["rule", "limit"])?;
     let count = number(&uri, "limit")?.unwrap_or(USUAL as f64);
     if !(1.0..=MAX_TOP as f64).contains(&count) || count.fract() != 0.0 {
-        return Err(invalid(&format!("limit: {count} is not a whole number from 1 to {MAX_TOP}")));
+        return Err(invalid(&format!(
+            "limit: {count} is not a whole number from 1 to {MAX_TOP}"
+        )));
     }
     let report = server.service.report(&rule).await?;
-    let clients: Vec<_> = report.clients.iter().take(count as usize).map(client).collect();
+    let clients: Vec<_> = report
+        .clients
+        .iter()
+        .take(count as usize)
+        .map(client)
+        .collect();
     Ok(Json(json!({
         "rule": rule,
         "at": seconds_since_epoch(report.at),
@@ -58,7 +65,9 @@ pub(super) async fn rates(
     let report = server.service.report(&rule).await?;
     let rules = server.service.rules();
     // There is no rule of the clients of Envoy's limits, each of which has its own.
-    let limit = rules.get(rule.as_bytes()).map(|known| known.own.rule.limit().per_second());
+    let limit = rules
+        .get(rule.as_bytes())
+        .map(|known| known.own.rule.limit().per_second());
     let mut body = distribution(&rule, limit, &report);
     if let Some(above) = above {
         let above = report.rates.above(above);
@@ -179,22 +188,39 @@ fn only(uri: &Uri, known: &[&str]) -> Result<(), Problem> {
         .filter(|pair| !pair.is_empty())
         .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     match names.find(|name| !known.contains(name)) {
-        Some(name) => Err(invalid(&format!("{}: expected {}", shown(name), known.join(" or ")))),
+        Some(name) => Err(invalid(&format!(
+            "{}: expected {}",
+            shown(name),
+            known.join(" or ")
+        ))),
         None => Ok(()),
     }
 }
 
 /// Returns a parameter of the query that is a number.
 fn number(uri: &Uri, name: &str) -> Result<Option<f64>, Problem> {
-    let Some(text) = parameter(uri, name) else { return Ok(None) };
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-    let wrong = || invalid(&format!("{name}: `{}` is not a number from 0", shown(&text)));
+    let Some(text) = parameter(uri, name) else {
+        return Ok(None);
+    };
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    let wrong = || {
+        invalid(&format!(
+            "{name}: `{}` is not a number from 0",
+            shown(&text)
+        ))
+    };
     number.map(Some).ok_or_else(wrong)
 }
 
 /// Returns a parameter of the query.
 pub(super) fn parameter<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
-    let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    let pairs = uri
+        .query()?
+        .split('&')
+        .filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
     Some(percent_decode_str(value).decode_utf8_lossy())
 }

@@ -33,8 +33,14 @@ pub(super) async fn begin(
     let TrialBody { limit } = parse(&server, &body)?;
     // A client that names no known rule is told so first, whatever limit it sends.
     server.service.rules().named(rule.as_bytes())?;
-    let limit: Rule = limit.0.parse().map_err(|error| invalid(&format!("limit: {error}")))?;
-    Ok(Json(described(&rule, &server.service.begin_trial(&rule, limit)?)))
+    let limit: Rule = limit
+        .0
+        .parse()
+        .map_err(|error| invalid(&format!("limit: {error}")))?;
+    Ok(Json(described(
+        &rule,
+        &server.service.begin_trial(&rule, limit)?,
+    )))
 }
 
 /// `GET /v1/trial?rule=NAME`: returns the results of a trial.
@@ -46,8 +52,16 @@ pub(super) async fn results(
     let rule = permitted_rule(&server, &headers, &uri)?;
     let rules = server.service.rules();
     let known = rules.named(rule.as_bytes())?;
-    let none = || Problem::new(StatusCode::NOT_FOUND, "no limit is on trial beside this rule's");
-    Ok(Json(described(&rule, &known.trial.report().ok_or_else(none)?)))
+    let none = || {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "no limit is on trial beside this rule's",
+        )
+    };
+    Ok(Json(described(
+        &rule,
+        &known.trial.report().ok_or_else(none)?,
+    )))
 }
 
 /// `DELETE /v1/trial?rule=NAME`: ends a trial.

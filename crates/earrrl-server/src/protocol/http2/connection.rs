@@ -56,13 +56,22 @@ pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let held = HeldBytes::new(connection);
     let mut term = Term::new(Arc::clone(&held), server);
     let watched = Watched::new(stream, Arc::clone(&held));
-    let Some(mut requests) = greet(watched, &mut term, server).await else { return };
+    let Some(mut requests) = greet(watched, &mut term, server).await else {
+        return;
+    };
     held.greet();
     if term.is_leaving() {
         requests.graceful_shutdown();
     }
     let arrived = Vec::new();
-    let mut serving = Serving { requests, arrived, held, term, server, answer };
+    let mut serving = Serving {
+        requests,
+        arrived,
+        held,
+        term,
+        server,
+        answer,
+    };
     poll_fn(|context| serving.poll(context)).await;
 }
 

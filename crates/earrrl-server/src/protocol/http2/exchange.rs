@@ -48,7 +48,15 @@ pub(in crate::protocol) fn receive(
     let held = Arc::clone(held);
     request.map(|body| {
         let (body, left) = (Some(body), announced);
-        Body::new(Received { body, held, share, arrived: 0, left, patience, late: None })
+        Body::new(Received {
+            body,
+            held,
+            share,
+            arrived: 0,
+            left,
+            patience,
+            late: None,
+        })
     })
 }
 
@@ -73,7 +81,11 @@ pub(in crate::protocol) async fn send_answer(
         return;
     };
     if !is_empty {
-        let mut sending = Sending { server, stream, share };
+        let mut sending = Sending {
+            server,
+            stream,
+            share,
+        };
         let sent = sending.body(body).await;
         sending.conclude(&sent);
     }
@@ -87,7 +99,11 @@ pub(in crate::protocol) async fn send_late(
     trailers: HeaderMap,
     share: HeldShare,
 ) {
-    let mut sending = Sending { server, stream, share };
+    let mut sending = Sending {
+        server,
+        stream,
+        share,
+    };
     let sent = match sending.data(message).await {
         Ok(()) => sending.stream.send_trailers(trailers).map_err(Unsent::from),
         Err(error) => Err(error),
@@ -106,7 +122,9 @@ fn set_headers(headers: &mut HeaderMap, body: &Body) {
     if let Some(length) = body.size_hint().exact()
         && !body.is_end_stream()
     {
-        headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+        headers
+            .entry(header::CONTENT_LENGTH)
+            .or_insert_with(|| HeaderValue::from(length));
     }
     // HTTP/2 forbids this header.
     headers.remove(header::CONNECTION);
@@ -144,7 +162,10 @@ impl Sending<'_> {
     ) -> Poll<Option<Result<Frame<Bytes>, Unsent>>> {
         match Pin::new(body).poll_frame(context) {
             Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(|_| Unsent::Broken))),
-            Poll::Pending => self.stream.poll_reset(context).map(|_| Some(Err(Unsent::Broken))),
+            Poll::Pending => self
+                .stream
+                .poll_reset(context)
+                .map(|_| Some(Err(Unsent::Broken))),
         }
     }
 
@@ -207,7 +228,10 @@ struct Received {
 impl Received {
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let patience = self.patience;
-        self.late.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(context)
+        self.late
+            .get_or_insert_with(|| Box::pin(sleep(patience)))
+            .as_mut()
+            .poll(context)
     }
 
     /// Stops reading, and returns the reason as an error.
@@ -234,12 +258,16 @@ impl hyper::body::Body for Received {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
         let Poll::Ready(data) = body.poll_data(context)? else {
             ready!(self.poll_late(context));
             return self.break_off(Reason::CANCEL);
         };
-        let Some(data) = data else { return Poll::Ready(None) };
+        let Some(data) = data else {
+            return Poll::Ready(None);
+        };
         // These bytes have been read, so the client may send as many more.
         let _ = body.flow_control().release_capacity(data.len());
         self.arrived += data.len();
@@ -259,6 +287,7 @@ impl hyper::body::Body for Received {
         if self.is_end_stream() {
             return SizeHint::with_exact(0);
         }
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+        self.left
+            .map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

@@ -138,7 +138,10 @@ impl Drop for EndlessCall {
 impl HeldShare {
     /// Creates the count of a request that holds no bytes yet.
     pub(in crate::protocol) fn new(all: &Arc<HeldBytes>) -> Self {
-        Self { all: Arc::clone(all), bytes: 0 }
+        Self {
+            all: Arc::clone(all),
+            bytes: 0,
+        }
     }
 
     /// Counts a response of this many bytes as unsent until the socket has accepted it, since the
@@ -166,6 +169,8 @@ impl Drop for HeldShare {
 /// Returns the number of bytes that a request with these headers holds before any of its body has
 /// arrived.
 pub(in crate::protocol) fn head(headers: &HeaderMap) -> usize {
-    let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    let fields = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
     STREAM + fields.sum::<usize>()
 }

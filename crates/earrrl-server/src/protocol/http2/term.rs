@@ -37,10 +37,17 @@ impl<'s> Term<'s> {
         // The maximum age is increased by up to a tenth, which depends on the connection's number,
         // so that clients that connected together do not all reconnect at once.
         let spread = |age: Duration| age + age / 10 * (connection.id() % 16) as u32 / 16;
-        let age =
-            server.config.max_connection_age.map(|seconds| Duration::from_secs(seconds.into()));
+        let age = server
+            .config
+            .max_connection_age
+            .map(|seconds| Duration::from_secs(seconds.into()));
         let age = age.map(|age| Box::pin(sleep(spread(age))));
-        Self { held, server, age, leaving: false }
+        Self {
+            held,
+            server,
+            age,
+            leaving: false,
+        }
     }
 
     /// Returns true once GOAWAY has been sent or must be sent next.
@@ -60,7 +67,10 @@ impl<'s> Term<'s> {
                 ConnectionState::Good | ConnectionState::Stopping => Turn::GoOn,
             };
         }
-        let aged = self.age.as_mut().is_some_and(|age| age.as_mut().poll(context).is_ready());
+        let aged = self
+            .age
+            .as_mut()
+            .is_some_and(|age| age.as_mut().poll(context).is_ready());
         let refused = self.held.was_refused();
         if standing == ConnectionState::Good && !aged && !refused {
             return Turn::GoOn;

@@ -22,7 +22,9 @@ pub(in crate::protocol) fn discard(body: RecvStream, mut share: HeldShare, patie
         return;
     }
     // A stream may be dropped while the runtime shuts down.
-    let Ok(runtime) = Handle::try_current() else { return };
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
     runtime.spawn(async move {
         let _share = share;
         // It makes no difference here how the reading ended.

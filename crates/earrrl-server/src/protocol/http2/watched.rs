@@ -21,7 +21,11 @@ pub(super) struct Watched<S> {
 
 impl<S> Watched<S> {
     pub(super) fn new(stream: S, held: Arc<HeldBytes>) -> Self {
-        Self { stream, held, is_blocked: false }
+        Self {
+            stream,
+            held,
+            is_blocked: false,
+        }
     }
 
     fn note_write<T>(&mut self, written: Poll<T>) -> Poll<T> {

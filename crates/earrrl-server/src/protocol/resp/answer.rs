@@ -39,8 +39,15 @@ impl Client {
         }
         let mut consumed = 0;
         loop {
-            let Buffers { input, questions, output } = &mut buffers;
-            match self.answer_batch(input, &mut consumed, questions, output).await {
+            let Buffers {
+                input,
+                questions,
+                output,
+            } = &mut buffers;
+            match self
+                .answer_batch(input, &mut consumed, questions, output)
+                .await
+            {
                 BatchEnd::Starved => return Ok((buffers, Some(consumed))),
                 BatchEnd::Closing => return Ok((buffers, None)),
                 BatchEnd::Full => buffers = self.drain(buffers, &mut consumed).await?,
@@ -55,7 +62,10 @@ impl Client {
         buffers.give_back();
         let (mut output, mut questions, mut consumed) = (Vec::new(), Questions::new(), 0);
         let going_on = loop {
-            match self.answer_batch(&input, &mut consumed, &mut questions, &mut output).await {
+            match self
+                .answer_batch(&input, &mut consumed, &mut questions, &mut output)
+                .await
+            {
                 BatchEnd::Starved => break true,
                 BatchEnd::Closing => break false,
                 BatchEnd::Full => {
@@ -83,7 +93,9 @@ impl Client {
         let rules = server.service.rules();
         let started = Instant::now();
         let mut batch = recycle(std::mem::take(questions));
-        let (ended, requests) = self.answer_with(&rules, input, consumed, &mut batch, output).await;
+        let (ended, requests) = self
+            .answer_with(&rules, input, consumed, &mut batch, output)
+            .await;
         *questions = recycle(batch);
         server.service.metrics.resp_requests.add(requests);
         server.service.metrics.resp_batch.record(started.elapsed());

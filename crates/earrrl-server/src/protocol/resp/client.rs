@@ -28,7 +28,13 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(stream: Stream, connection: Connection, session: Session) -> Self {
         let (decoder, unfinished) = (Decoder::default(), Box::default());
-        Self { stream, connection, session, decoder, unfinished }
+        Self {
+            stream,
+            connection,
+            session,
+            decoder,
+            unfinished,
+        }
     }
 
     /// Appends the error for a client that is disconnected because the memory limit was reached.
@@ -91,7 +97,10 @@ impl Client {
     /// Counts the bytes that the connection holds: its session, its unfinished request, and `more`
     /// bytes. Returns an error if the memory limit of all connections together is exceeded.
     pub(super) fn hold(&self, more: usize) -> io::Result<()> {
-        match self.connection.hold(self.unfinished.len() + self.session.held() + more) {
+        match self
+            .connection
+            .hold(self.unfinished.len() + self.session.held() + more)
+        {
             true => Ok(()),
             false => Err(io::ErrorKind::OutOfMemory.into()),
         }
@@ -142,13 +151,15 @@ impl Client {
             let rest = &output[written..];
             written += poll_fn(|context| {
                 let stream = Pin::new(&mut self.stream);
-                self.connection.poll_in_time(context, |context| stream.poll_write(context, rest))
+                self.connection
+                    .poll_in_time(context, |context| stream.poll_write(context, rest))
             })
             .await?;
         }
         poll_fn(|context| {
             let stream = Pin::new(&mut self.stream);
-            self.connection.poll_in_time(context, |context| stream.poll_flush(context))
+            self.connection
+                .poll_in_time(context, |context| stream.poll_flush(context))
         })
         .await
     }

@@ -74,7 +74,9 @@ impl Decoder {
         let inline = loop {
             match self.phase {
                 Phase::Start => {
-                    let Some(&first) = input.first() else { return Ok(None) };
+                    let Some(&first) = input.first() else {
+                        return Ok(None);
+                    };
                     self.start(first)?;
                     if first == b'*' && self.whole_array(input).is_some() {
                         break false;
@@ -95,7 +97,11 @@ impl Decoder {
         };
         self.phase = Phase::Start;
         let bytes = &input[..self.seen];
-        Ok(Some(Request { bytes, words: &self.words, inline }))
+        Ok(Some(Request {
+            bytes,
+            words: &self.words,
+            inline,
+        }))
     }
 
     /// Returns true if a part of a request has arrived, but not its end.
@@ -147,15 +153,26 @@ impl Decoder {
             if !is_allowed || input.get(end..end + 2)? != b"\r\n" {
                 return None;
             }
-            self.words.push(Span { start: start as u32, end: end as u32 });
+            self.words.push(Span {
+                start: start as u32,
+                end: end as u32,
+            });
             at = end + 2;
         }
         Some(at)
     }
 
     fn starved<'a>(&self) -> Result<Option<Request<'a, '_>>, Malformed> {
-        let end = if let Phase::Body(end) = self.phase { end as usize + 2 } else { self.seen };
-        if end > MAX_REQUEST_LEN { Err(Malformed::TooLong) } else { Ok(None) }
+        let end = if let Phase::Body(end) = self.phase {
+            end as usize + 2
+        } else {
+            self.seen
+        };
+        if end > MAX_REQUEST_LEN {
+            Err(Malformed::TooLong)
+        } else {
+            Ok(None)
+        }
     }
 
     #[inline]
@@ -203,11 +220,16 @@ impl Decoder {
         if after > MAX_REQUEST_LEN {
             return Err(Malformed::TooLong);
         }
-        let Some(line_end) = input.get(end as usize..after) else { return Ok(ParseStep::Starved) };
+        let Some(line_end) = input.get(end as usize..after) else {
+            return Ok(ParseStep::Starved);
+        };
         if line_end != b"\r\n" {
             return Err(Malformed::LineEnd);
         }
-        self.words.push(Span { start: self.seen as u32, end });
+        self.words.push(Span {
+            start: self.seen as u32,
+            end,
+        });
         self.seen = after;
         self.missing -= 1;
         self.next_word()
@@ -292,7 +314,10 @@ impl Decoder {
         if self.words.len() == MAX_WORDS {
             return Err(Malformed::WordCount);
         }
-        self.words.push(Span { start: start as u32, end: end as u32 });
+        self.words.push(Span {
+            start: start as u32,
+            end: end as u32,
+        });
         Ok(())
     }
 }

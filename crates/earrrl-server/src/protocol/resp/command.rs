@@ -41,7 +41,9 @@ const COMMANDS: [(&str, i64); 28] = [
 
 /// Returns true if the server supports a command of this name.
 pub(super) fn is_known(name: &[u8]) -> bool {
-    COMMANDS.iter().any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
+    COMMANDS
+        .iter()
+        .any(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 pub(super) fn ping(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Result<(), Refusal> {
@@ -81,7 +83,9 @@ pub(super) fn hello(
         } else if option.eq_ignore_ascii_case(b"SETNAME") {
             words.next().ok_or(Refusal::WordCount)?;
         } else {
-            return Err(Refusal::Error("HELLO: expected AUTH user token or SETNAME name".into()));
+            return Err(Refusal::Error(
+                "HELLO: expected AUTH user token or SETNAME name".into(),
+            ));
         }
     }
     session.authenticated()?;
@@ -121,7 +125,9 @@ pub(super) fn auth(
     };
     let token = token.ok_or(Refusal::WordCount)?;
     if !session.server.tokens().any() {
-        return Err(Refusal::Error("AUTH: this server is configured without tokens".to_owned()));
+        return Err(Refusal::Error(
+            "AUTH: this server is configured without tokens".to_owned(),
+        ));
     }
     authenticate(session, token)?;
     reply.simple("OK");
@@ -164,7 +170,10 @@ pub(super) fn client(
     request: Request<'_, '_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), Refusal> {
-    let subcommand = request.word(1).ok_or(Refusal::WordCount)?.to_ascii_uppercase();
+    let subcommand = request
+        .word(1)
+        .ok_or(Refusal::WordCount)?
+        .to_ascii_uppercase();
     match &subcommand[..] {
         b"SETNAME" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH" => reply.simple("OK"),
         b"GETNAME" => reply.nil(),
@@ -193,8 +202,9 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
         Some(b"INFO") => {
             reply.array(request.len() - 2);
             for wanted in request.words().skip(2) {
-                let found =
-                    COMMANDS.iter().find(|(n, _)| wanted.eq_ignore_ascii_case(n.as_bytes()));
+                let found = COMMANDS
+                    .iter()
+                    .find(|(n, _)| wanted.eq_ignore_ascii_case(n.as_bytes()));
                 match found {
                     Some((name, words)) => describe(name, *words, reply),
                     None => reply.nil(),

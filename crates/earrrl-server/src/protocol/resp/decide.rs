@@ -26,7 +26,12 @@ pub(super) async fn answer(
 ) -> Result<(), Refusal> {
     let (service, version) = (&session.server.service, session.version);
     match question {
-        Question::Throttle { key, call, dialect, hash } => {
+        Question::Throttle {
+            key,
+            call,
+            dialect,
+            hash,
+        } => {
             let throttle = &service.engine().throttle;
             let throttled = match service.engine().waits() {
                 true => service.throttle(key, *call).await?,
@@ -61,7 +66,11 @@ pub(super) async fn answer(
 #[inline]
 fn count(session: &Session, call: Call, throttled: Throttled) {
     if !call.only_asks() {
-        let outcome = if throttled.limited { Outcome::Deny } else { Outcome::Allow };
+        let outcome = if throttled.limited {
+            Outcome::Deny
+        } else {
+            Outcome::Allow
+        };
         session.server.service.metrics.throttle.count(outcome);
     }
 }
@@ -81,7 +90,9 @@ pub(super) async fn check_attributes(
         return Err(Refusal::WordCount);
     }
     if count > MAX_ATTRIBUTES {
-        return Err(Refusal::Error(format!("attributes: {count}; at most {MAX_ATTRIBUTES}")));
+        return Err(Refusal::Error(format!(
+            "attributes: {count}; at most {MAX_ATTRIBUTES}"
+        )));
     }
     let word = |place: usize| request.word(place).unwrap_or_default();
     let name = |place: usize| {
@@ -93,7 +104,9 @@ pub(super) async fn check_attributes(
     let attributes = Attributes::named(pairs, &rules.reading)?;
     rules.log_unread(attributes.names());
     let service = &session.server.service;
-    let answer = service.ask_matching(rules, &attributes, Mode::Check.into()).await;
+    let answer = service
+        .ask_matching(rules, &attributes, Mode::Check.into())
+        .await;
     let answer = answer.judged()?;
     write_matching(&answer, &mut Writer::new(out, session.version));
     Ok(())
@@ -108,7 +121,9 @@ pub(super) async fn refund(
 ) -> Result<(), Refusal> {
     session.may(Scope::Refund)?;
     let words = (request.word(1), request.word(2), request.word(3));
-    let (Some(name), Some(key), Some(amount)) = words else { return Err(Refusal::WordCount) };
+    let (Some(name), Some(key), Some(amount)) = words else {
+        return Err(Refusal::WordCount);
+    };
     let charged_at = match (request.len(), request.word(4), request.word(5)) {
         (4, ..) => None,
         (6, Some(word), Some(time)) if word.eq_ignore_ascii_case(b"T0") => Some(instant(time)?),
@@ -125,10 +140,14 @@ pub(super) async fn refund(
 /// Parses a time in seconds since the Unix epoch. The parser for costs serves here too: it is exact
 /// to 1e-9, which for seconds is one nanosecond.
 fn instant(text: &[u8]) -> Result<Nanos, Refusal> {
-    let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let seconds: Option<Cost> = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok());
     let nanos = seconds.and_then(|seconds| u64::try_from(seconds.billionths()).ok());
     let expected = "a number of seconds since the Unix epoch, with at most nine decimals";
-    nanos.map(Nanos::new).ok_or_else(|| wrong("t0", text, expected))
+    nanos
+        .map(Nanos::new)
+        .ok_or_else(|| wrong("t0", text, expected))
 }
 
 /// Answers `EARRRL.RESET rule key`: deletes the stored state of this client under the rule.
@@ -144,7 +163,11 @@ pub(super) async fn reset(
     };
     let rule = rules.named(name)?;
     session.access.permit_rule(&rule.name)?;
-    session.server.service.reset(&Ask::new(rule, key, None)).await?;
+    session
+        .server
+        .service
+        .reset(&Ask::new(rule, key, None))
+        .await?;
     reply.simple("OK");
     Ok(())
 }

@@ -15,10 +15,19 @@ use crate::service::reserve::Reserved;
 /// defines. Only redis-cell reports the wait of an allowed request as -1.
 #[inline]
 pub(super) fn write_throttled(throttled: Throttled, dialect: Dialect, reply: &mut Writer<'_>) {
-    let Throttled { limited, limit, remaining, retry_after, reset_after } = throttled;
+    let Throttled {
+        limited,
+        limit,
+        remaining,
+        retry_after,
+        reset_after,
+    } = throttled;
     let (verdict, waits) = match dialect {
         Dialect::RedisCell => (limited, [retry_after, reset_after]),
-        Dialect::Throttlecrab => (!limited, [reset_after, if limited { retry_after } else { 0 }]),
+        Dialect::Throttlecrab => (
+            !limited,
+            [reset_after, if limited { retry_after } else { 0 }],
+        ),
     };
     reply.array(5);
     reply.integer(verdict.into());
@@ -58,8 +67,15 @@ pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
         None => reply.nil(),
     }
     reply.bulk(b"over");
-    let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
-    let names = answer.charged.iter().enumerate().filter(|(place, _)| over.contains(*place));
+    let over = answer
+        .decision
+        .as_ref()
+        .map_or(Places::NONE, |decision| decision.over);
+    let names = answer
+        .charged
+        .iter()
+        .enumerate()
+        .filter(|(place, _)| over.contains(*place));
     let names: Vec<&str> = names.map(|(_, (rule, _))| &*rule.name).collect();
     reply.array(names.len());
     names.iter().for_each(|name| reply.bulk(name.as_bytes()));
@@ -84,7 +100,10 @@ pub(super) fn write_reserved(reserved: &Reserved<'_>, several: bool, reply: &mut
     reply.bulk(b"granted");
     if several {
         reply.array(reserved.granted.len());
-        reserved.granted.iter().for_each(|cost| reply.double(cost.as_f64()));
+        reserved
+            .granted
+            .iter()
+            .for_each(|cost| reply.double(cost.as_f64()));
     } else {
         optional(reply, reserved.granted.first().map(|cost| cost.as_f64()));
     }
@@ -135,7 +154,12 @@ fn write_figures(decision: Option<&Decision>, reply: &mut Writer<'_>) {
     reply.raw(b"$7\r\nallowed\r\n");
     reply.boolean(decision.is_none_or(|decision| decision.allowed));
     reply.raw(b"$6\r\naction\r\n");
-    reply.bulk(decision.map_or(Outcome::Allow, |decision| decision.outcome).name().as_bytes());
+    reply.bulk(
+        decision
+            .map_or(Outcome::Allow, |decision| decision.outcome)
+            .name()
+            .as_bytes(),
+    );
     reply.raw(b"$4\r\nrate\r\n");
     optional(reply, decision.and_then(|decision| decision.rate));
     reply.raw(b"$5\r\nlimit\r\n");
@@ -151,7 +175,11 @@ fn write_figures(decision: Option<&Decision>, reply: &mut Writer<'_>) {
         Wait::Never => reply.nil(),
     }
     reply.raw(b"$11\r\nreset_after\r\n");
-    reply.seconds(decision.map(|decision| decision.reset_after).unwrap_or_default());
+    reply.seconds(
+        decision
+            .map(|decision| decision.reset_after)
+            .unwrap_or_default(),
+    );
     reply.raw(b"$5\r\ndelay\r\n");
     reply.seconds(decision.map(|decision| decision.delay).unwrap_or_default());
 }

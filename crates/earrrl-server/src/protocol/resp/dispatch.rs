@@ -12,8 +12,15 @@ use super::{command, decide, reserve, top};
 use crate::service::rules::ActiveRules;
 
 /// The commands with which libraries run rate limiting scripts on Redis.
-const SCRIPTS: [&[u8]; 7] =
-    [b"EVAL", b"EVALSHA", b"EVAL_RO", b"EVALSHA_RO", b"FCALL", b"FUNCTION", b"SCRIPT"];
+const SCRIPTS: [&[u8]; 7] = [
+    b"EVAL",
+    b"EVALSHA",
+    b"EVAL_RO",
+    b"EVALSHA_RO",
+    b"FCALL",
+    b"FUNCTION",
+    b"SCRIPT",
+];
 /// The error for a command in `SCRIPTS`.
 const SCRIPT_HINT: &str = "this server runs no scripts: it decides itself, by CL.THROTTLE or \
                            EARRRL.CHECK; docs/clients.md shows how to call these from each client \
@@ -62,7 +69,11 @@ impl Session {
                 AfterCommand::Go
             }
         };
-        if self.failed_logins >= MAX_FAILED_LOGINS { AfterCommand::Close } else { done }
+        if self.failed_logins >= MAX_FAILED_LOGINS {
+            AfterCommand::Close
+        } else {
+            done
+        }
     }
 
     async fn run_command(
@@ -71,7 +82,9 @@ impl Session {
         rules: &ActiveRules,
         out: &mut Vec<u8>,
     ) -> Result<AfterCommand, Refusal> {
-        let Some(name) = request.word(0) else { return Ok(AfterCommand::Go) };
+        let Some(name) = request.word(0) else {
+            return Ok(AfterCommand::Go);
+        };
         let mut upper = [0; 16];
         let Some(upper) = upper.get_mut(..name.len()) else {
             return self.unknown(request, out);
@@ -88,11 +101,16 @@ impl Session {
             _ if known => {}
             b"MULTI" => self.begin(&mut Writer::new(out, self.version))?,
             b"DISCARD" => {
-                self.transaction.take().ok_or_else(|| without_multi("DISCARD"))?;
+                self.transaction
+                    .take()
+                    .ok_or_else(|| without_multi("DISCARD"))?;
                 Writer::new(out, self.version).simple("OK");
             }
             b"EXEC" => {
-                let transaction = self.transaction.take().ok_or_else(|| without_multi("EXEC"))?;
+                let transaction = self
+                    .transaction
+                    .take()
+                    .ok_or_else(|| without_multi("EXEC"))?;
                 Box::pin(self.execute(&transaction, out)).await?;
             }
             b"QUIT" => {
@@ -212,7 +230,11 @@ impl Session {
             out.extend_from_slice(NOT_HTTP);
             return Ok(AfterCommand::Close);
         }
-        if request.is_inline() && request.words().any(|word| word.eq_ignore_ascii_case(b"Host:")) {
+        if request.is_inline()
+            && request
+                .words()
+                .any(|word| word.eq_ignore_ascii_case(b"Host:"))
+        {
             let mut reply = Writer::new(out, self.version);
             reply.error("Protocol error: this port speaks RESP, not HTTP");
             return Ok(AfterCommand::Close);
@@ -223,7 +245,10 @@ impl Session {
         let name = request.word(0).unwrap_or_default();
         let shown =
             name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'.') && name.len() <= 32;
-        if SCRIPTS.iter().any(|script| name.eq_ignore_ascii_case(script)) {
+        if SCRIPTS
+            .iter()
+            .any(|script| name.eq_ignore_ascii_case(script))
+        {
             return Err(Refusal::Error(SCRIPT_HINT.to_owned()));
         }
         match std::str::from_utf8(name) {

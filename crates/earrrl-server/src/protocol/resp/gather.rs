@@ -37,7 +37,9 @@ impl Client {
         rules: &'a ActiveRules,
         questions: &mut Questions<'a>,
     ) -> Then {
-        let Self { session, decoder, .. } = self;
+        let Self {
+            session, decoder, ..
+        } = self;
         let in_memory = !session.server.service.engine().waits();
         while questions.len() < MOST {
             let start = *consumed;
@@ -53,7 +55,10 @@ impl Client {
             if in_memory {
                 question.prefetch(&session.server.service);
             }
-            questions.push(Gathered { question, length: request.consumed() });
+            questions.push(Gathered {
+                question,
+                length: request.consumed(),
+            });
         }
         Then::More
     }

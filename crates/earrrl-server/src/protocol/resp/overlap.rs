@@ -45,7 +45,9 @@ impl Client {
     /// Returns the number of questions that may be in flight together: all of them if memory
     /// suffices, otherwise one, or `None` if memory is short even for one.
     fn in_flight(&self, held: usize, questions: &Questions<'_>) -> Option<usize> {
-        let takes = questions.iter().map(|gathered| TAKES + COPIES * gathered.length);
+        let takes = questions
+            .iter()
+            .map(|gathered| TAKES + COPIES * gathered.length);
         if self.connection.hold(held + takes.clone().sum::<usize>()) {
             return Some(questions.len().max(1));
         }

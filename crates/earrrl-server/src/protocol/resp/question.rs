@@ -156,7 +156,10 @@ impl Session {
         match self.rule(named.rule, rules) {
             Some(rule) => {
                 self.access.permit_rule(&rule.name)?;
-                Ok(Question::Ask { ask: named.of(rule), mode })
+                Ok(Question::Ask {
+                    ask: named.of(rule),
+                    mode,
+                })
             }
             None => self.parse_inline(named, mode),
         }
@@ -184,7 +187,12 @@ impl Session {
         }
         self.access.permit_all_rules()?;
         let rule = self.server.service.inline_rule(text)?;
-        Ok(Question::Inline(InlineAsk { rule, key: named.key, cost: named.cost, mode }))
+        Ok(Question::Inline(InlineAsk {
+            rule,
+            key: named.key,
+            cost: named.cost,
+            mode,
+        }))
     }
 
     /// Returns the rule of this name. The rule that the client named last is compared first, since
@@ -283,7 +291,12 @@ fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Ques
         Dialect::Throttlecrab => Call::of_burst(max_burst, count, period, quantity),
     };
     let call = call.map_err(|error| Refusal::Error(error.to_string()))?;
-    Ok(Question::Throttle { key, call, dialect, hash: None })
+    Ok(Question::Throttle {
+        key,
+        call,
+        dialect,
+        hash: None,
+    })
 }
 
 /// Parses a decimal integer as Redis does: a minus sign is permitted, a plus sign and spaces are
@@ -292,7 +305,10 @@ fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Ques
 fn integer(text: &[u8]) -> Option<i64> {
     // Up to 18 digits cannot overflow, and nearly all numbers are that short.
     if matches!(text.len(), 1..=18) && text.iter().all(u8::is_ascii_digit) {
-        return Some(text.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0')));
+        return Some(
+            text.iter()
+                .fold(0, |value, digit| value * 10 + i64::from(digit - b'0')),
+        );
     }
     if text.first() == Some(&b'+') {
         return None;
@@ -302,7 +318,9 @@ fn integer(text: &[u8]) -> Option<i64> {
 
 /// Parses the cost of a charge. Returns the error for the client if it is invalid.
 pub(super) fn cost(text: &[u8]) -> Result<Cost, Refusal> {
-    let cost = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let cost = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok());
     cost.ok_or_else(|| wrong("cost", text, "a number from 0 to 1e18, a multiple of 1e-9"))
 }
 
@@ -339,9 +357,15 @@ mod tests {
     fn recycling_keeps_the_allocation() {
         let mut questions = Questions::with_capacity(8);
         let refused = Question::Refused(Refusal::WordCount);
-        questions.push(Gathered { question: refused, length: 9 });
+        questions.push(Gathered {
+            question: refused,
+            length: 9,
+        });
         let before = questions.as_ptr();
         let after = recycle(questions);
-        assert_eq!((after.as_ptr(), after.len(), after.capacity()), (before, 0, 8));
+        assert_eq!(
+            (after.as_ptr(), after.len(), after.capacity()),
+            (before, 0, 8)
+        );
     }
 }

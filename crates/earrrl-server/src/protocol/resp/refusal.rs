@@ -46,7 +46,10 @@ impl Refusal {
             Self::Forbidden(text) => ("NOPERM", text),
             Self::WrongToken => ("WRONGPASS", "invalid token"),
             Self::Version => ("NOPROTO", "unsupported protocol version"),
-            Self::Aborted => ("EXECABORT", "Transaction discarded because of previous errors."),
+            Self::Aborted => (
+                "EXECABORT",
+                "Transaction discarded because of previous errors.",
+            ),
         }
     }
 }

@@ -50,7 +50,10 @@ impl<'a> Writer<'a> {
         self.out.push(b'-');
         self.out.extend_from_slice(code.as_bytes());
         self.out.push(b' ');
-        self.out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.out.extend(
+            text.bytes()
+                .map(|byte| if byte.is_ascii_control() { b' ' } else { byte }),
+        );
         self.line_end();
     }
 
@@ -94,7 +97,9 @@ impl<'a> Writer<'a> {
     pub fn boolean(&mut self, value: bool) {
         match self.version {
             Version::V2 => self.integer(i64::from(value)),
-            Version::V3 => self.out.extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" }),
+            Version::V3 => self
+                .out
+                .extend_from_slice(if value { b"#t\r\n" } else { b"#f\r\n" }),
         }
     }
 
@@ -159,7 +164,8 @@ impl<'a> Writer<'a> {
             }
             _ => {
                 self.out.push(kind);
-                self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+                self.out
+                    .extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
                 self.line_end();
             }
         }
@@ -184,14 +190,20 @@ mod tests {
     #[test]
     fn integers() {
         for value in [0, 7, 9, 10, -1, i64::MAX, i64::MIN] {
-            assert_eq!(written(Version::V2, |w| w.integer(value)), format!(":{value}\r\n"));
+            assert_eq!(
+                written(Version::V2, |w| w.integer(value)),
+                format!(":{value}\r\n")
+            );
         }
     }
 
     #[test]
     fn doubles() {
         for (value, text) in [(1.0, "1"), (0.41, "0.41"), (1e300, "1e+300"), (0.0, "0")] {
-            assert_eq!(written(Version::V3, |w| w.double(value)), format!(",{text}\r\n"));
+            assert_eq!(
+                written(Version::V3, |w| w.double(value)),
+                format!(",{text}\r\n")
+            );
         }
         assert_eq!(written(Version::V3, |w| w.double(f64::NAN)), "_\r\n");
         assert_eq!(written(Version::V2, |w| w.double(f64::INFINITY)), "$-1\r\n");
@@ -199,7 +211,10 @@ mod tests {
 
     #[test]
     fn an_error_is_one_line() {
-        assert_eq!(written(Version::V2, |w| w.error("a\r\n+OK")), "-ERR a  +OK\r\n");
+        assert_eq!(
+            written(Version::V2, |w| w.error("a\r\n+OK")),
+            "-ERR a  +OK\r\n"
+        );
     }
 
     #[test]

@@ -26,12 +26,22 @@ pub(super) async fn reserve(
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
-    let Parsed { charges, terms, label } = parse(request, &session.access, rules)?;
+    let Parsed {
+        charges,
+        terms,
+        label,
+    } = parse(request, &session.access, rules)?;
     let service = &session.server.service;
-    let asks = charges.iter().map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
+    let asks = charges
+        .iter()
+        .map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
     let asks: SmallVec<[_; 1]> = asks.collect();
     let reserved = service.reserve(&asks, terms, false).await?;
-    write_reserved(&reserved, asks.len() > 1, &mut Writer::new(out, session.version));
+    write_reserved(
+        &reserved,
+        asks.len() > 1,
+        &mut Writer::new(out, session.version),
+    );
     Ok(())
 }
 
@@ -52,7 +62,11 @@ fn parse<'a>(
     rules: &'a ActiveRules,
 ) -> Result<Parsed<'a>, Refusal> {
     let mut words = request.words().skip(1);
-    let Parsed { mut charges, mut terms, mut label } = Parsed::default();
+    let Parsed {
+        mut charges,
+        mut terms,
+        mut label,
+    } = Parsed::default();
     let (mut has_ttl, mut is_at_most, mut has_label) = (false, false, false);
     loop {
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
@@ -81,17 +95,25 @@ fn parse<'a>(
         }
         charges.push((rule, key, estimate));
         if !goes_on {
-            return Ok(Parsed { charges, terms, label });
+            return Ok(Parsed {
+                charges,
+                terms,
+                label,
+            });
         }
     }
 }
 
 /// Parses a number of seconds. The parser for costs serves here too: it is exact to 1e-9.
 fn seconds(text: &[u8]) -> Result<Duration, Refusal> {
-    let seconds: Option<Cost> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    let seconds: Option<Cost> = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok());
     let problem = || {
         let shown = String::from_utf8_lossy(text);
-        Refusal::Error(format!("ttl: {shown} is not a number of seconds from 0.001 to 86400"))
+        Refusal::Error(format!(
+            "ttl: {shown} is not a number of seconds from 0.001 to 86400"
+        ))
     };
     seconds.and_then(time_to_live).ok_or_else(problem)
 }
@@ -125,13 +147,19 @@ pub(super) async fn renew(
         (4, Some(word), Some(text)) if word.eq_ignore_ascii_case(b"TTL") => seconds(text)?,
         _ => return Err(Refusal::WordCount),
     };
-    session.server.service.renew(parse_id(request.word(1))?, ttl).await?;
+    session
+        .server
+        .service
+        .renew(parse_id(request.word(1))?, ttl)
+        .await?;
     reply.simple("OK");
     Ok(())
 }
 
 fn parse_id(word: Option<&[u8]>) -> Result<HoldId, Refusal> {
-    let text = word.and_then(|id| std::str::from_utf8(id).ok()).unwrap_or_default();
+    let text = word
+        .and_then(|id| std::str::from_utf8(id).ok())
+        .unwrap_or_default();
     Ok(text.parse().map_err(AskError::from)?)
 }
 
@@ -155,5 +183,9 @@ fn actual_costs<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<ActualC
             return Err(expected());
         }
     }
-    Ok(if by_rule.is_empty() { ActualCosts::All(all) } else { ActualCosts::ByRule(by_rule) })
+    Ok(if by_rule.is_empty() {
+        ActualCosts::All(all)
+    } else {
+        ActualCosts::ByRule(by_rule)
+    })
 }

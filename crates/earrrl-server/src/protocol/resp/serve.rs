@@ -74,7 +74,10 @@ impl Client {
     }
 
     fn lost(&self, error: &io::Error) {
-        if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory) {
+        if matches!(
+            error.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::OutOfMemory
+        ) {
             self.session.server.service.metrics.shed.increment();
         }
         tracing::debug!(%error, "connection ended");

@@ -57,8 +57,10 @@ impl Session {
         let present = self.server.tokens();
         if !Arc::ptr_eq(&present, &self.tokens) {
             self.tokens = Arc::clone(&present);
-            self.access =
-                self.shown.as_ref().map_or(self.tokens.without(), |token| self.tokens.with(token));
+            self.access = self
+                .shown
+                .as_ref()
+                .map_or(self.tokens.without(), |token| self.tokens.with(token));
         }
     }
 
@@ -90,7 +92,9 @@ impl Session {
 
     /// Returns the number of bytes that the session keeps between the client's requests.
     pub(super) fn held(&self) -> usize {
-        self.transaction.as_ref().map_or(0, |transaction| transaction.held())
+        self.transaction
+            .as_ref()
+            .map_or(0, |transaction| transaction.held())
     }
 
     /// Checks that the client has sent a valid token, if it needs one.

@@ -22,7 +22,9 @@ pub(super) async fn top(
     let (3, Some(name), Some(count)) = (request.len(), request.word(1), request.word(2)) else {
         return Err(Refusal::WordCount);
     };
-    let number = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
+    let number = std::str::from_utf8(count)
+        .ok()
+        .and_then(|count| count.parse().ok());
     let number = number.filter(|number| (1..=MAX_TOP).contains(number));
     let expected = || wrong("n", count, &format!("a whole number from 1 to {MAX_TOP}"));
     let count = number.ok_or_else(expected)?;
@@ -31,7 +33,9 @@ pub(super) async fn top(
     let report = session.server.service.report(&name).await?;
     let clients = &report.clients[..count.min(report.clients.len())];
     reply.array(clients.len());
-    clients.iter().for_each(|client| write_client(client, reply));
+    clients
+        .iter()
+        .for_each(|client| write_client(client, reply));
     Ok(())
 }
 
@@ -68,7 +72,9 @@ fn write_client(client: &SurveyedClient, reply: &mut Writer<'_>) {
 
 /// Writes the counts and times that are stored with a client's name.
 fn write_counts(name: Option<&Name>, reply: &mut Writer<'_>) {
-    let counts = name.map(|name| (name.allowed, name.denied)).unwrap_or_default();
+    let counts = name
+        .map(|name| (name.allowed, name.denied))
+        .unwrap_or_default();
     reply.bulk(b"allowed");
     reply.count(counts.0);
     reply.bulk(b"denied");

@@ -18,15 +18,22 @@ pub(super) fn write(
     shown: impl Fn(&PreparedLimit) -> bool,
     headers: &mut HeaderMap,
 ) {
-    let Some(decision) = &answer.decision else { return };
+    let Some(decision) = &answer.decision else {
+        return;
+    };
     let acts = |limit: &PreparedLimit| limit.rule.action() != Action::Observe;
     let some_act = answer.charged.iter().any(|(_, limit)| acts(limit));
     let shown = |limit: &PreparedLimit| shown(limit) && (acts(limit) || !some_act);
     let others = (0..answer.charged.len()).filter(|place| *place != decision.rule);
-    let items = std::iter::once(decision.rule).chain(others).filter_map(|place| {
-        let (rule, limit) = answer.charged.get(place).filter(|(_, limit)| shown(limit))?;
-        Some((&*rule.name, limit.quota, *answer.available.get(place)?))
-    });
+    let items = std::iter::once(decision.rule)
+        .chain(others)
+        .filter_map(|place| {
+            let (rule, limit) = answer
+                .charged
+                .get(place)
+                .filter(|(_, limit)| shown(limit))?;
+            Some((&*rule.name, limit.quota, *answer.available.get(place)?))
+        });
     let charged = answer.charged.iter().filter(|(_, limit)| shown(limit));
     if let Some(policies) = current::policies(charged.map(|(r, limit)| (&*r.name, limit.quota))) {
         headers.insert(current::POLICY, policies);

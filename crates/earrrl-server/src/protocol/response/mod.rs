@@ -46,21 +46,31 @@ pub(super) fn respond_reserved(
     several: bool,
     x_rate_limit: bool,
 ) -> Response {
-    let Reserved { answer, id, granted } = reserved;
-    respond_with(answer, several, AnswerStatus::ByVerdict, x_rate_limit, |body| {
-        body.extend_from_slice(b",\"reservation\":");
-        match id {
-            Some(id) => body.extend_from_slice(format!("\"{id}\"").as_bytes()),
-            None => body.extend_from_slice(b"null"),
-        }
-        let granted: Vec<String> = granted.iter().map(Cost::to_string).collect();
-        let granted = match (several, granted.first()) {
-            (false, Some(only)) => only.clone(),
-            (false, None) => "null".to_owned(),
-            (true, _) => format!("[{}]", granted.join(",")),
-        };
-        body.extend_from_slice(format!(",\"granted\":{granted}").as_bytes());
-    })
+    let Reserved {
+        answer,
+        id,
+        granted,
+    } = reserved;
+    respond_with(
+        answer,
+        several,
+        AnswerStatus::ByVerdict,
+        x_rate_limit,
+        |body| {
+            body.extend_from_slice(b",\"reservation\":");
+            match id {
+                Some(id) => body.extend_from_slice(format!("\"{id}\"").as_bytes()),
+                None => body.extend_from_slice(b"null"),
+            }
+            let granted: Vec<String> = granted.iter().map(Cost::to_string).collect();
+            let granted = match (several, granted.first()) {
+                (false, Some(only)) => only.clone(),
+                (false, None) => "null".to_owned(),
+                (true, _) => format!("[{}]", granted.join(",")),
+            };
+            body.extend_from_slice(format!(",\"granted\":{granted}").as_bytes());
+        },
+    )
 }
 
 /// Returns the response to a commit: the figures after it, and true if it was a repeated one.
@@ -78,7 +88,10 @@ fn respond_with(
     x_rate_limit: bool,
     more: impl FnOnce(&mut Vec<u8>),
 ) -> Response {
-    let denied = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
+    let denied = answer
+        .decision
+        .as_ref()
+        .is_some_and(|decision| !decision.allowed);
     let refused = denied && status == AnswerStatus::ByVerdict;
     let mut body = Vec::with_capacity(BODY_CAPACITY);
     body.push(b'{');
@@ -92,7 +105,13 @@ fn respond_with(
     let json = HeaderValue::from_static("application/json");
     let kind = if refused { CONTENT_TYPE } else { json };
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    headers::write(answer, refused, x_rate_limit, |_| true, response.headers_mut());
+    headers::write(
+        answer,
+        refused,
+        x_rate_limit,
+        |_| true,
+        response.headers_mut(),
+    );
     if refused {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     }
@@ -112,7 +131,10 @@ pub(super) type Verdict = axum::http::Response<Vec<u8>>;
 /// response has headers only; otherwise its body has the problem details. The `RateLimit` headers
 /// list only rules that deny or delay, since the proxy passes these headers to its client.
 pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: bool) -> Verdict {
-    let refused = answer.decision.as_ref().is_some_and(|decision| !decision.allowed);
+    let refused = answer
+        .decision
+        .as_ref()
+        .is_some_and(|decision| !decision.allowed);
     let mut response = Verdict::default();
     if refused {
         let body = response.body_mut();
@@ -122,11 +144,16 @@ pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: boo
         write_members(answer, true, body);
         body.push(b'}');
         *response.status_mut() = deny_status;
-        response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, CONTENT_TYPE);
     }
     let shown = |limit: &PreparedLimit| is_shown(limit.rule.action());
     headers::write(answer, refused, older, shown, response.headers_mut());
-    let outcome = answer.decision.as_ref().map_or(Outcome::Allow, |decision| decision.outcome);
+    let outcome = answer
+        .decision
+        .as_ref()
+        .map_or(Outcome::Allow, |decision| decision.outcome);
     let action = HeaderValue::from_static(outcome.name());
     response.headers_mut().insert(ACTION, action);
     if let Some(delay) = delay(answer) {
@@ -139,7 +166,9 @@ fn delay(answer: &Answer<'_>) -> Option<HeaderValue> {
     let delay = answer.decision.as_ref()?.delay;
     let mut text = Vec::new();
     write_seconds(delay, &mut text);
-    HeaderValue::from_bytes(&text).ok().filter(|_| !delay.is_zero())
+    HeaderValue::from_bytes(&text)
+        .ok()
+        .filter(|_| !delay.is_zero())
 }
 
 /// Appends the decision as a JSON object to `body`.
@@ -152,16 +181,23 @@ pub(super) fn write_object(answer: &Answer<'_>, several: bool, body: &mut Vec<u8
 /// Appends the members that RFC 9457 defines for problem details, and a comma. The caller appends
 /// the members of the decision as extensions.
 fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
-    let kind = answer.rule().map_or(Kind::Blank, |(_, limit)| Kind::of(limit.rule.limit()));
+    let kind = answer
+        .rule()
+        .map_or(Kind::Blank, |(_, limit)| Kind::of(limit.rule.limit()));
     write_members_of(kind, status, over(answer), body);
     body.push(b',');
 }
 
 /// Returns the names of the rules that were over their limit.
 fn over<'a>(answer: &'a Answer<'_>) -> impl Iterator<Item = &'a str> {
-    let over = answer.decision.as_ref().map_or(Places::NONE, |decision| decision.over);
+    let over = answer
+        .decision
+        .as_ref()
+        .map_or(Places::NONE, |decision| decision.over);
     let places = answer.charged.iter().enumerate();
-    places.filter(move |(place, _)| over.contains(*place)).map(|(_, (rule, _))| &*rule.name)
+    places
+        .filter(move |(place, _)| over.contains(*place))
+        .map(|(_, (rule, _))| &*rule.name)
 }
 
 fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
@@ -233,7 +269,10 @@ fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
 /// so such characters are dropped.
 fn write_name(name: &str, body: &mut Vec<u8>) {
     body.push(b'"');
-    body.extend(name.bytes().filter(|byte| !matches!(byte, b'"' | b'\\' | ..b' ')));
+    body.extend(
+        name.bytes()
+            .filter(|byte| !matches!(byte, b'"' | b'\\' | ..b' ')),
+    );
     body.push(b'"');
 }
 

@@ -32,7 +32,10 @@ struct ProblemDetails<'a> {
 
 impl Problem {
     pub(in crate::protocol) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self {
+            status,
+            detail: detail.into(),
+        }
     }
 
     /// Returns the error as a JSON object, for a list of results such as that of a batch.
@@ -53,10 +56,14 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.details())).into_response();
-        response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, CONTENT_TYPE);
         if self.status == StatusCode::UNAUTHORIZED {
             let challenge = HeaderValue::from_static("Bearer");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge);
         }
         response
     }

@@ -13,8 +13,15 @@ use crate::service::event_source::RuleEvent;
 
 /// Returns the message with these events, which happened within a second before `now`.
 pub(super) fn request(events: Vec<RuleEvent>, now: Nanos) -> ExportLogsServiceRequest {
-    let log_records = events.into_iter().map(|event| record(&described(event, now), now)).collect();
-    let scope_logs = ScopeLogs { scope: Some(scope()), log_records, ..ScopeLogs::default() };
+    let log_records = events
+        .into_iter()
+        .map(|event| record(&described(event, now), now))
+        .collect();
+    let scope_logs = ScopeLogs {
+        scope: Some(scope()),
+        log_records,
+        ..ScopeLogs::default()
+    };
     ExportLogsServiceRequest {
         resource_logs: vec![ResourceLogs {
             resource: Some(resource()),
@@ -27,7 +34,11 @@ pub(super) fn request(events: Vec<RuleEvent>, now: Nanos) -> ExportLogsServiceRe
 /// Returns the record of an event: its name is the kind of the change, and its attributes are the event's fields.
 fn record(event: &Value, now: Nanos) -> LogRecord {
     let kind = event["event"].as_str().unwrap_or_default();
-    let severity = if kind == "limited" { SeverityNumber::Warn } else { SeverityNumber::Info };
+    let severity = if kind == "limited" {
+        SeverityNumber::Warn
+    } else {
+        SeverityNumber::Info
+    };
     let fields = event.as_object().into_iter().flatten();
     let attributes: Vec<KeyValue> = fields
         .filter(|(name, _)| *name != "event" && *name != "at")
@@ -37,7 +48,9 @@ fn record(event: &Value, now: Nanos) -> LogRecord {
         time_unix_nano: now.get(),
         observed_time_unix_nano: now.get(),
         severity_number: severity.into(),
-        body: Some(AnyValue { value: Some(text(kind)) }),
+        body: Some(AnyValue {
+            value: Some(text(kind)),
+        }),
         event_name: format!("earrrl.{kind}"),
         attributes,
         ..LogRecord::default()

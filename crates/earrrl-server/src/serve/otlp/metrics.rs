@@ -19,8 +19,15 @@ pub(super) fn request(
     started: u64,
     now: u64,
 ) -> ExportMetricsServiceRequest {
-    let metrics = families.iter().map(|family| metric(family, started, now)).collect();
-    let scope_metrics = ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() };
+    let metrics = families
+        .iter()
+        .map(|family| metric(family, started, now))
+        .collect();
+    let scope_metrics = ScopeMetrics {
+        scope: Some(scope()),
+        metrics,
+        ..ScopeMetrics::default()
+    };
     ExportMetricsServiceRequest {
         resource_metrics: vec![ResourceMetrics {
             resource: Some(resource()),
@@ -42,7 +49,9 @@ fn metric(family: &MetricFamily, started: u64, now: u64) -> Metric {
     };
     let data = match family.get_field_type() {
         MetricType::COUNTER => Data::Sum(Sum {
-            data_points: values.map(|one| number(one, one.get_counter().get_value())).collect(),
+            data_points: values
+                .map(|one| number(one, one.get_counter().get_value()))
+                .collect(),
             aggregation_temporality,
             is_monotonic: true,
         }),
@@ -51,7 +60,9 @@ fn metric(family: &MetricFamily, started: u64, now: u64) -> Metric {
             aggregation_temporality,
         }),
         _ => Data::Gauge(Gauge {
-            data_points: values.map(|one| number(one, one.get_gauge().get_value())).collect(),
+            data_points: values
+                .map(|one| number(one, one.get_gauge().get_value()))
+                .collect(),
         }),
     };
     Metric {
@@ -86,5 +97,9 @@ fn histogram(value: &prometheus::proto::Metric, started: u64, now: u64) -> Histo
 }
 
 fn attributes(value: &prometheus::proto::Metric) -> Vec<KeyValue> {
-    value.get_label().iter().map(|label| attribute(label.name(), text(label.value()))).collect()
+    value
+        .get_label()
+        .iter()
+        .map(|label| attribute(label.name(), text(label.value())))
+        .collect()
 }

@@ -29,8 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// next metrics contain the counts of those before.
 pub(super) async fn export_forever(server: Arc<Server>, config: OtlpConfig) {
     let events = config.events.then(|| EventSource::new(&server.service));
-    let mut exporter =
-        Exporter { server, config, events, channel: None, started: now(), failed: false };
+    let mut exporter = Exporter {
+        server,
+        config,
+        events,
+        channel: None,
+        started: now(),
+        failed: false,
+    };
     let mut seconds = each_second();
     let mut until_metrics = exporter.config.interval;
     loop {
@@ -65,7 +71,10 @@ impl Exporter {
     /// Sends the events since the step before, and the metrics if they are due.
     async fn export(&mut self, has_metrics: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
         let service = &self.server.service;
-        let events = self.events.as_mut().map(|source| source.step(service, |_| true));
+        let events = self
+            .events
+            .as_mut()
+            .map(|source| source.step(service, |_| true));
         let events = events.filter(|events| !events.is_empty());
         if events.is_none() && !has_metrics {
             return Ok(());
@@ -77,7 +86,9 @@ impl Exporter {
         self.channel = Some(channel.clone());
         if let Some(events) = events {
             let request = logs::request(events, service.now());
-            LogsServiceClient::new(channel.clone()).export(request).await?;
+            LogsServiceClient::new(channel.clone())
+                .export(request)
+                .await?;
         }
         if has_metrics {
             let families = self.server.metric_families();
@@ -105,6 +116,8 @@ impl Exporter {
 
 /// Returns the nanoseconds since the Unix epoch.
 fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -44,7 +44,10 @@ pub(super) fn response(
         overall_code: code(verdicts.over() && !descriptors.config.shadow_mode).into(),
         ..RateLimitResponse::default()
     };
-    let nothing = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+    let nothing = DescriptorStatus {
+        code: Code::Ok.into(),
+        ..DescriptorStatus::default()
+    };
     response.statuses = vec![nothing; request.descriptors.len()];
     let mut shown = SmallVec::<[bool; 8]>::from_elem(false, request.descriptors.len());
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
@@ -87,8 +90,13 @@ fn status_of(asked: &AskedLimit<'_>, verdict: &LimitVerdict) -> DescriptorStatus
 
 /// Converts a duration to whole seconds, rounded up, since Envoy cuts off fractions of a second.
 fn whole_seconds(duration: Duration) -> ProtoDuration {
-    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
-    ProtoDuration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+    let seconds = duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0));
+    ProtoDuration {
+        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+        nanos: 0,
+    }
 }
 
 /// Counts the outcomes of all limits in the metrics, and notes clients of rules that are over or close
@@ -127,13 +135,26 @@ fn count_rule(
 ) {
     let RuleLimit { rule, prepared, .. } = limit;
     rule.outcomes.count(verdict.outcome);
-    let (Some(id), Hits::Charged(hits @ 1..)) = (asked.counted(), asked.hits) else { return };
-    let charge = Charge { rule: id, key: &asked.key, cost: asked.cost(hits) };
+    let (Some(id), Hits::Charged(hits @ 1..)) = (asked.counted(), asked.hits) else {
+        return;
+    };
+    let charge = Charge {
+        rule: id,
+        key: &asked.key,
+        cost: asked.cost(hits),
+    };
     rule.try_limit(&charge, Mode::Check, verdict.over);
-    let Some(mut figures) = figures.copied() else { return };
+    let Some(mut figures) = figures.copied() else {
+        return;
+    };
     if verdict.over || figures.remaining < prepared.named_below {
         figures.over = places(verdict.over);
-        rule.directory.note(engine.hash(charge.key), prepared.rule.limit(), &figures, charge.key);
+        rule.directory.note(
+            engine.hash(charge.key),
+            prepared.rule.limit(),
+            &figures,
+            charge.key,
+        );
     }
 }
 
@@ -145,12 +166,16 @@ fn name_client(
     asked: &AskedLimit<'_>,
     (is_over, mut figures): (bool, Decision),
 ) {
-    let LimitKind::Counted(_, rule) = &asked.limit.kind else { return };
+    let LimitKind::Counted(_, rule) = &asked.limit.kind else {
+        return;
+    };
     let is_charge = matches!(asked.hits, Hits::Charged(1..));
     if is_charge && (is_over || figures.remaining < asked.limit.named_below) {
         let name = asked.client_name(request);
         figures.over = places(is_over);
-        descriptors.directory.note(engine.hash(&name), rule.limit(), &figures, &name);
+        descriptors
+            .directory
+            .note(engine.hash(&name), rule.limit(), &figures, &name);
     }
 }
 
@@ -160,7 +185,9 @@ fn count_descriptor(
     asked: &AskedLimit<'_>,
     verdict: &LimitVerdict,
 ) {
-    let Hits::Charged(hits) = asked.hits else { return };
+    let Hits::Charged(hits) = asked.hits else {
+        return;
+    };
     if !descriptors.config.metrics || matches!(asked.limit.kind, LimitKind::Unlimited) {
         return;
     }

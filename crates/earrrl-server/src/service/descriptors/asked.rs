@@ -110,7 +110,11 @@ impl AskedLimit<'_> {
     /// Returns the name of the client under a limit in Envoy's format: the domain and each level of the descriptor.
     pub(super) fn client_name(&self, request: &RateLimitRequest) -> Vec<u8> {
         let mut name = request.domain.clone().into_bytes();
-        for (nth, entry) in request.descriptors[self.descriptor].entries.iter().enumerate() {
+        for (nth, entry) in request.descriptors[self.descriptor]
+            .entries
+            .iter()
+            .enumerate()
+        {
             let shared = match &self.limit {
                 LimitRef::Tree(_, limit) => limit.path.get(nth).filter(|part| !part.is_open()),
                 LimitRef::Own(_) | LimitRef::Rule(_) => None,
@@ -135,7 +139,9 @@ impl AskedLimit<'_> {
             LimitRef::Tree(_, limit) => limit.metric_key_of(entries.iter().map(Entry::text)),
             LimitRef::Own(_) => {
                 let level = |entry: &Entry| level_name(&entry.key, &entry.text());
-                std::iter::once(request.domain.clone()).chain(entries.iter().map(level)).collect()
+                std::iter::once(request.domain.clone())
+                    .chain(entries.iter().map(level))
+                    .collect()
             }
             LimitRef::Rule(_) => return None,
         };
@@ -162,18 +168,28 @@ pub(super) fn asked<'a>(
         return Err(AskError::invalid("rate limit domain must not be empty"));
     }
     if request.descriptors.is_empty() {
-        return Err(AskError::invalid("rate limit descriptor list must not be empty"));
+        return Err(AskError::invalid(
+            "rate limit descriptor list must not be empty",
+        ));
     }
     if request.descriptors.len() > MAX_DESCRIPTORS {
         let count = request.descriptors.len();
-        return Err(AskError::invalid(format!("{count} descriptors; at most {MAX_DESCRIPTORS}")));
+        return Err(AskError::invalid(format!(
+            "{count} descriptors; at most {MAX_DESCRIPTORS}"
+        )));
     }
     let (mut limits, mut failed) = (SmallVec::new(), None);
     for (place, descriptor) in request.descriptors.iter().enumerate() {
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
             let key = bounded_owned(key);
-            limits.push(AskedLimit { descriptor: place, limit, key, hits, place: None });
+            limits.push(AskedLimit {
+                descriptor: place,
+                limit,
+                key,
+                hits,
+                place: None,
+            });
         };
         match limit_of(descriptors, &request.domain, descriptor, engine) {
             Ok(Some((limit, key))) => add(limit, key),
@@ -193,7 +209,11 @@ pub(super) fn asked<'a>(
 fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
     let own = descriptor.hits_addend;
     let hits = own.unwrap_or_else(|| u64::from(of_request.max(1)));
-    if descriptor.is_negative_hits { Hits::Refunded(hits) } else { Hits::Charged(hits) }
+    if descriptor.is_negative_hits {
+        Hits::Refunded(hits)
+    } else {
+        Hits::Charged(hits)
+    }
 }
 
 /// Returns the limit that a descriptor brings itself, and the key of its client.
@@ -205,7 +225,10 @@ fn own_limit_of<'a>(
 ) -> Result<(LimitRef<'a>, Key), AskError> {
     let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
     let Some(unit) = unit else {
-        let text = format!("limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)", own.unit);
+        let text = format!(
+            "limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)",
+            own.unit
+        );
         return Err(AskError::invalid(text));
     };
     let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
@@ -213,7 +236,11 @@ fn own_limit_of<'a>(
     // includes the limit to keep their clients apart.
     let own = format!("{} {}", own.requests_per_unit, unit.name());
     let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
-    parts.extend(entries.iter().flat_map(|entry| [entry.key.as_bytes(), &entry.value]));
+    parts.extend(
+        entries
+            .iter()
+            .flat_map(|entry| [entry.key.as_bytes(), &entry.value]),
+    );
     if !engine.waits() {
         parts.push(own.as_bytes());
     }
@@ -234,11 +261,21 @@ fn limit_of<'a>(
         }
         return own_limit_of(descriptors, domain, (entries, own), engine).map(Some);
     }
-    let pairs = entries.iter().map(|entry| (entry.key.as_str(), entry.text()));
-    let Some(index) = descriptors.tree.walk(domain, pairs).limit else { return Ok(None) };
-    let known = descriptors.limit(index).zip(descriptors.tree.limits().get(index));
+    let pairs = entries
+        .iter()
+        .map(|entry| (entry.key.as_str(), entry.text()));
+    let Some(index) = descriptors.tree.walk(domain, pairs).limit else {
+        return Ok(None);
+    };
+    let known = descriptors
+        .limit(index)
+        .zip(descriptors.tree.limits().get(index));
     Ok(known.map(|(limit, of_tree)| {
-        let open = of_tree.path.iter().zip(entries).filter(|(part, _)| part.is_open());
+        let open = of_tree
+            .path
+            .iter()
+            .zip(entries)
+            .filter(|(part, _)| part.is_open());
         let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| &*entry.value).collect();
         let client = join(values.into_iter());
         let key = match limit.path {
@@ -262,15 +299,28 @@ fn rules_of<'a>(
     }
     let domain = ("domain".into(), domain.as_bytes().into());
     let entries = descriptor.entries.iter();
-    let entries =
-        entries.map(|entry| (format!("descriptor:{}", entry.key).into(), (&*entry.value).into()));
+    let entries = entries.map(|entry| {
+        (
+            format!("descriptor:{}", entry.key).into(),
+            (&*entry.value).into(),
+        )
+    });
     let pairs = std::iter::once(domain).chain(entries);
     let request = Attributes::new(pairs, &rules.reading);
     let serves = |rule: &&ActiveRule| rule.serves_descriptors() && rule.is_checked();
-    for rule in rules.iter().filter(serves).filter(|rule| rule.matches(&request)) {
-        let Some(applied) = rule.applied_to(&request) else { continue };
+    for rule in rules
+        .iter()
+        .filter(serves)
+        .filter(|rule| rule.matches(&request))
+    {
+        let Some(applied) = rule.applied_to(&request) else {
+            continue;
+        };
         let prepared = applied.limit;
-        let current = Current { name: rule.name.clone(), ..Current::of(&prepared.rule) };
+        let current = Current {
+            name: rule.name.clone(),
+            ..Current::of(&prepared.rule)
+        };
         let key = rule.key(&request);
         let lacks = rule.lacks(&request, &key).is_some();
         if lacks {
@@ -284,9 +334,20 @@ fn rules_of<'a>(
         let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
         let (named_below, quota_mode) = (prepared.named_below, false);
         let (path, counts) = (None, None);
-        let limit =
-            DescriptorLimit { kind, named_below, path, current, shadow_mode, quota_mode, counts };
-        let limit = LimitRef::Rule(Box::new(RuleLimit { rule, prepared, limit }));
+        let limit = DescriptorLimit {
+            kind,
+            named_below,
+            path,
+            current,
+            shadow_mode,
+            quota_mode,
+            counts,
+        };
+        let limit = LimitRef::Rule(Box::new(RuleLimit {
+            rule,
+            prepared,
+            limit,
+        }));
         limits.push((limit, applied.stored_key(key)));
     }
     limits
@@ -330,7 +391,10 @@ pub(super) fn place(limits: &mut [AskedLimit<'_>]) {
         let same = |other: &&AskedLimit<'_>| {
             other.place.is_some() && other.counted() == asked.counted() && other.key == asked.key
         };
-        asked.place = before.iter().find(same).map_or(Some(count), |other| other.place);
+        asked.place = before
+            .iter()
+            .find(same)
+            .map_or(Some(count), |other| other.place);
         count += usize::from(asked.place == Some(count));
     }
 }
@@ -347,7 +411,11 @@ pub(super) fn charges<'s>(limits: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>;
         let cost = asked.cost(hits);
         match charges.get_mut(place) {
             Some(charge) => charge.cost = asked.bounded(charge.cost + cost),
-            None => charges.push(Charge { rule, key: &asked.key, cost }),
+            None => charges.push(Charge {
+                rule,
+                key: &asked.key,
+                cost,
+            }),
         }
     }
     charges

@@ -47,7 +47,13 @@ pub struct Became {
 impl DescriptorCounts {
     /// Counts the result of one descriptor in a request.
     pub fn count(&self, became: Became) {
-        let Became { over, shadow, limit, remaining, .. } = became;
+        let Became {
+            over,
+            shadow,
+            limit,
+            remaining,
+            ..
+        } = became;
         // The number is bounded, since a descriptor may name so many hits that the sums would
         // overflow.
         let hits = became.hits.min(u32::MAX.into());
@@ -72,7 +78,11 @@ impl DescriptorCounts {
 }
 
 /// The suffix of a metric's name, its help text, and the function that returns its counter.
-type OutcomeCounter = (&'static str, &'static str, fn(&DescriptorCounts) -> &SmallCounter);
+type OutcomeCounter = (
+    &'static str,
+    &'static str,
+    fn(&DescriptorCounts) -> &SmallCounter,
+);
 
 /// The counters of every descriptor, and those of all calls of the service. A reload of the
 /// configuration does not reset them.
@@ -95,9 +105,17 @@ impl CountsOf {
     pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
         let short = key.iter().all(|name| name.len() <= MAX_NAME);
         let mut counts = self.lock();
-        let key = if short { labels(key) } else { labels(&[OTHERS.to_owned()]) };
+        let key = if short {
+            labels(key)
+        } else {
+            labels(&[OTHERS.to_owned()])
+        };
         let known = counts.contains_key(&key) || counts.len() < MAX_KEYS;
-        let key = if known { key } else { labels(&[OTHERS.to_owned()]) };
+        let key = if known {
+            key
+        } else {
+            labels(&[OTHERS.to_owned()])
+        };
         Arc::clone(counts.entry(key).or_default())
     }
 
@@ -106,10 +124,16 @@ impl CountsOf {
         let mut families = self.of_descriptors();
         families.extend(self.of_calls());
         families.extend([
-            Family::counter("ratelimit_service_config_load_success", "Configurations loaded.")
-                .value(1.0 + metrics.reloads.get() as f64),
-            Family::counter("ratelimit_service_config_load_error", "Configurations refused.")
-                .value(metrics.failed_reloads.get() as f64),
+            Family::counter(
+                "ratelimit_service_config_load_success",
+                "Configurations loaded.",
+            )
+            .value(1.0 + metrics.reloads.get() as f64),
+            Family::counter(
+                "ratelimit_service_config_load_error",
+                "Configurations refused.",
+            )
+            .value(metrics.failed_reloads.get() as f64),
         ]);
         families
     }
@@ -127,8 +151,12 @@ impl CountsOf {
             ("total_hits", "Hits.", |counts| &counts.total_hits),
             ("over_limit", "Hits over.", |counts| &counts.over_limit),
             ("near_limit", "Hits near.", |counts| &counts.near_limit),
-            ("within_limit", "Hits within.", |counts| &counts.within_limit),
-            ("shadow_mode", "Hits let pass.", |counts| &counts.shadow_mode),
+            ("within_limit", "Hits within.", |counts| {
+                &counts.within_limit
+            }),
+            ("shadow_mode", "Hits let pass.", |counts| {
+                &counts.shadow_mode
+            }),
         ];
         outcomes.map(family).into()
     }
@@ -154,12 +182,17 @@ impl CountsOf {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<DescriptorCounts>>> {
-        self.by_labels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_labels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the labels that the metrics exporter of envoyproxy/ratelimit would use: the domain and
 /// the first two levels.
 fn labels(key: &[String]) -> Labels {
-    ["domain", "key1", "key2"].into_iter().zip(key.iter().cloned()).collect()
+    ["domain", "key1", "key2"]
+        .into_iter()
+        .zip(key.iter().cloned())
+        .collect()
 }

@@ -36,10 +36,15 @@ pub(super) fn add(
         response.raw_body = PROBLEM.into();
     }
     response.response_headers_to_add = to_client;
-    let flagged = limits.iter().zip(&verdicts.each).map(|(_, verdict)| verdict.outcome);
+    let flagged = limits
+        .iter()
+        .zip(&verdicts.each)
+        .map(|(_, verdict)| verdict.outcome);
     let mut flagged = flagged.filter(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan));
     if let (Some(outcome), false) = (flagged.next(), verdicts.over()) {
-        response.request_headers_to_add.push(header("x-earrrl-action", outcome.name().into()));
+        response
+            .request_headers_to_add
+            .push(header("x-earrrl-action", outcome.name().into()));
     }
 }
 
@@ -50,15 +55,22 @@ const PROBLEM: &[u8] = br#"{"type":"https://iana.org/assignments/http-problem-ty
 /// Returns the status that restricts the client most: one that is over its limit, or else the one
 /// with the least remaining quota.
 fn tightest(statuses: &[DescriptorStatus]) -> Option<&DescriptorStatus> {
-    let limited = statuses.iter().filter(|status| status.current_limit.is_some());
+    let limited = statuses
+        .iter()
+        .filter(|status| status.current_limit.is_some());
     limited.min_by_key(|status| (std::cmp::Reverse(status.code), status.limit_remaining))
 }
 
 /// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
 fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
-    let Some(limit) = &tightest.current_limit else { return Vec::new() };
+    let Some(limit) = &tightest.current_limit else {
+        return Vec::new();
+    };
     let mut policies = String::with_capacity(TYPICAL * statuses.len());
-    for limit in statuses.iter().filter_map(|status| status.current_limit.as_ref()) {
+    for limit in statuses
+        .iter()
+        .filter_map(|status| status.current_limit.as_ref())
+    {
         if !policies.is_empty() {
             policies.push_str(", ");
         }
@@ -73,19 +85,32 @@ fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<H
     }
     let mut limits = String::with_capacity(TYPICAL);
     let units = tightest.limit_remaining.into();
-    let available = Available { units, seconds: Some(seconds(tightest)) };
+    let available = Available {
+        units,
+        seconds: Some(seconds(tightest)),
+    };
     let _ = current::write_limit(&mut limits, shown_name(&limit.name), available);
-    vec![header("ratelimit-policy", policies), header("ratelimit", limits)]
+    vec![
+        header("ratelimit-policy", policies),
+        header("ratelimit", limits),
+    ]
 }
 
 /// Returns the limit's name, or `default` if a header cannot show it.
 fn shown_name(name: &str) -> &str {
-    if name.contains(|c| matches!(c, ' '..='~')) { name } else { "default" }
+    if name.contains(|c| matches!(c, ' '..='~')) {
+        name
+    } else {
+        "default"
+    }
 }
 
 /// Returns the headers under the names that envoyproxy/ratelimit uses.
 fn peer(tightest: &DescriptorStatus) -> Vec<HeaderValue> {
-    let limit = tightest.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+    let limit = tightest
+        .current_limit
+        .as_ref()
+        .map_or(0, |limit| limit.requests_per_unit);
     vec![
         header("ratelimit-limit", limit.to_string()),
         header("ratelimit-remaining", tightest.limit_remaining.to_string()),
@@ -99,5 +124,9 @@ fn seconds(status: &DescriptorStatus) -> u64 {
 }
 
 fn header(key: &str, value: String) -> HeaderValue {
-    HeaderValue { key: key.into(), value, ..HeaderValue::default() }
+    HeaderValue {
+        key: key.into(),
+        value,
+        ..HeaderValue::default()
+    }
 }

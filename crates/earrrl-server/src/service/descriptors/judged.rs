@@ -46,7 +46,14 @@ impl JudgedRequest {
 
     /// Returns the decision that covers all charges of a request.
     pub(super) fn of(decision: Decision) -> Self {
-        Self { parts: [DecidedPart { first: 0, decided: Ok(decision) }].into_iter().collect() }
+        Self {
+            parts: [DecidedPart {
+                first: 0,
+                decided: Ok(decision),
+            }]
+            .into_iter()
+            .collect(),
+        }
     }
 
     async fn decide_each(
@@ -68,7 +75,10 @@ impl JudgedRequest {
     /// Returns true if the last decision denies the request in a mode that charges no denied
     /// request.
     fn ends(&self, mode: Mode) -> bool {
-        let last = self.parts.last().and_then(|part| part.decided.as_ref().ok());
+        let last = self
+            .parts
+            .last()
+            .and_then(|part| part.decided.as_ref().ok());
         mode == Mode::Check && last.is_some_and(|decision| !decision.allowed)
     }
 
@@ -80,13 +90,15 @@ impl JudgedRequest {
 
     /// Returns true if the charge at this index exceeds its own limit.
     pub(super) fn is_over(&self, place: usize) -> bool {
-        self.part(place).is_some_and(|(decision, place)| decision.is_over(place))
+        self.part(place)
+            .is_some_and(|(decision, place)| decision.is_over(place))
     }
 
     /// Returns true if [`Mode::Check`] stored the charge at this index. The result is meaningless
     /// for a charge that exceeds its own limit.
     pub(super) fn is_stored(&self, place: usize) -> bool {
-        self.part(place).is_some_and(|(decision, _)| decision.allowed)
+        self.part(place)
+            .is_some_and(|(decision, _)| decision.allowed)
     }
 
     /// Returns the error for the charge at this index, if the engine failed to judge it.

@@ -23,7 +23,10 @@ pub(super) fn of(
     let descriptors = request.descriptors.iter().map(|descriptor| {
         let entry = |entry: &Entry| Json::from(format!("{}={}", entry.key, entry.text()));
         let mut object = Object::new();
-        object.insert("entries".into(), descriptor.entries.iter().map(entry).collect());
+        object.insert(
+            "entries".into(),
+            descriptor.entries.iter().map(entry).collect(),
+        );
         if let Some(hits) = &descriptor.hits_addend {
             object.insert("hitsAddend".into(), (*hits).into());
         }
@@ -36,7 +39,10 @@ pub(super) fn of(
     let mut carried = Object::new();
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
         if let (LimitRef::Tree(_, limit), false) = (&asked.limit, verdict.enforced) {
-            limit.metadata.iter().for_each(|metadata| merge(&mut carried, metadata));
+            limit
+                .metadata
+                .iter()
+                .for_each(|metadata| merge(&mut carried, metadata));
         }
     }
     if !carried.is_empty() {
@@ -61,7 +67,9 @@ fn merge(into: &mut Object, from: &Object) {
 /// Converts a JSON object to its protobuf form.
 fn to_struct(object: &Object) -> Struct {
     let field = |(key, value): (&String, &Json)| (key.clone(), to_value(value));
-    Struct { fields: object.iter().map(field).collect() }
+    Struct {
+        fields: object.iter().map(field).collect(),
+    }
 }
 
 fn to_value(json: &Json) -> Value {
@@ -70,9 +78,9 @@ fn to_value(json: &Json) -> Value {
         Json::Bool(truth) => Kind::BoolValue(*truth),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         Json::String(text) => Kind::StringValue(text.clone()),
-        Json::Array(list) => {
-            Kind::ListValue(ListValue { values: list.iter().map(to_value).collect() })
-        }
+        Json::Array(list) => Kind::ListValue(ListValue {
+            values: list.iter().map(to_value).collect(),
+        }),
         Json::Object(object) => Kind::StructValue(to_struct(object)),
     };
     Value { kind: Some(kind) }

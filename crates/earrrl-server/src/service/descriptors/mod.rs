@@ -46,7 +46,10 @@ impl Descriptors {
         request: &RateLimitRequest,
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
-        let Asked { mut limits, mut failed } = asked::asked(self, rules, request, engine)?;
+        let Asked {
+            mut limits,
+            mut failed,
+        } = asked::asked(self, rules, request, engine)?;
         asked::place(&mut limits);
         if mode != Mode::Peek {
             failed = failed.or(refund(engine, &limits).await);
@@ -62,7 +65,9 @@ impl Descriptors {
         if verdicts.over() && mode == Mode::Check {
             give_back(engine, &limits, &verdicts, &judged).await;
         }
-        let errors = limits.iter().filter_map(|asked| judged.error(asked.place?).cloned());
+        let errors = limits
+            .iter()
+            .filter_map(|asked| judged.error(asked.place?).cloned());
         let failed = failed.or_else(|| errors.map(AskError::from).next());
         if let (Some(error), false) = (failed, verdicts.over()) {
             return Err(error);
@@ -113,7 +118,11 @@ async fn refund(engine: &Engine, limits: &[AskedLimit<'_>]) -> Option<AskError> 
     let mut failed = None;
     for asked in limits {
         if let (Hits::Refunded(hits), Some(rule)) = (asked.hits, asked.counted()) {
-            let charge = Charge { rule, key: &asked.key, cost: asked.cost(hits) };
+            let charge = Charge {
+                rule,
+                key: &asked.key,
+                cost: asked.cost(hits),
+            };
             let refunded = engine.refund(&charge, None).await;
             failed = failed.or(refunded.err());
         }
@@ -134,7 +143,11 @@ async fn give_back(
         if let (Hits::Charged(hits), Some(rule), true, false) =
             (asked.hits, asked.counted(), stored, verdict.over)
         {
-            let charge = Charge { rule, key: &asked.key, cost: asked.cost(hits) };
+            let charge = Charge {
+                rule,
+                key: &asked.key,
+                cost: asked.cost(hits),
+            };
             // An error of the engine is ignored, since the request is denied in any case.
             let _ = engine.refund(&charge, None).await;
         }
@@ -149,14 +162,25 @@ async fn figures(
     limits: &[AskedLimit<'_>],
     judged: &JudgedRequest,
 ) -> SmallVec<[Option<Decision>; 2]> {
-    let counted = limits.iter().filter(|asked| asked.counted().is_some()).count();
+    let counted = limits
+        .iter()
+        .filter(|asked| asked.counted().is_some())
+        .count();
     if let (1, Some(decision)) = (counted, judged.only()) {
         let figures = |asked: &AskedLimit<'_>| asked.counted().map(|_| *decision);
         return limits.iter().map(figures).collect();
     }
     let peeked = limits.iter().map(|asked| async move {
-        let hits = if let Hits::Charged(hits) = asked.hits { hits } else { 0 };
-        let charge = Charge { rule: asked.counted()?, key: &asked.key, cost: asked.cost(hits) };
+        let hits = if let Hits::Charged(hits) = asked.hits {
+            hits
+        } else {
+            0
+        };
+        let charge = Charge {
+            rule: asked.counted()?,
+            key: &asked.key,
+            cost: asked.cost(hits),
+        };
         engine.decide(&[charge], Mode::Peek).await.ok()
     });
     futures_util::future::join_all(peeked).await.into()

@@ -85,8 +85,20 @@ fn new_limit(
             LimitKind::Counted(engine.prepare(&name, &rule, CLIENTS)?, Arc::new(rule))
         }
     };
-    let current = Current { name: String::new(), requests, unit: unit.number() };
+    let current = Current {
+        name: String::new(),
+        requests,
+        unit: unit.number(),
+    };
     let (named_below, shadow_mode, quota_mode) = (0, false, false);
     let (path, counts) = (None, None);
-    Ok(DescriptorLimit { kind, named_below, path, current, shadow_mode, quota_mode, counts })
+    Ok(DescriptorLimit {
+        kind,
+        named_below,
+        path,
+        current,
+        shadow_mode,
+        quota_mode,
+        counts,
+    })
 }

@@ -97,8 +97,16 @@ impl LimitSpecs {
     /// Adds a limit with a store of its own, which is named by its path.
     fn add_own(&mut self, path: PathHash, rule: Rule, capacity: usize) -> Counting {
         let (name, rule) = (engine_name(path), Arc::new(rule));
-        self.specs.push(LimitSpec { name, rule, capacity, store: None });
-        Counting { limit: self.specs.len() - 1, path: None }
+        self.specs.push(LimitSpec {
+            name,
+            rule,
+            capacity,
+            store: None,
+        });
+        Counting {
+            limit: self.specs.len() - 1,
+            path: None,
+        }
     }
 
     /// Adds a limit to a shared store, unless another descriptor there has the same limit.
@@ -113,10 +121,18 @@ impl LimitSpecs {
         let limit = *self.shared.entry(text).or_insert_with_key(|text| {
             let hash = SipHasher13::new().hash(text.as_bytes()).as_u128();
             let (name, rule) = (format!("envoy-limit-{hash:032x}"), Arc::new(rule));
-            specs.push(LimitSpec { name, rule, capacity, store: Some(store) });
+            specs.push(LimitSpec {
+                name,
+                rule,
+                capacity,
+                store: Some(store),
+            });
             specs.len() - 1
         });
-        Counting { limit, path: Some(path) }
+        Counting {
+            limit,
+            path: Some(path),
+        }
     }
 }
 
@@ -159,14 +175,22 @@ impl DescriptorsPlan {
         let closed = tree.limits().len() - open;
         let part = capacity / open.max(1);
         let is_crowded = shares && part < LEAST_CAPACITY.min(capacity);
-        let shared = before.map(Descriptors::in_shared_stores).unwrap_or_default();
+        let shared = before
+            .map(Descriptors::in_shared_stores)
+            .unwrap_or_default();
         let own = |rule: &Rule| {
-            let least = if rule.limit().fits_words() { LEAST_TABLE } else { LEAST_CAPACITY };
+            let least = if rule.limit().fits_words() {
+                LEAST_TABLE
+            } else {
+                LEAST_CAPACITY
+            };
             part.max(least.min(capacity))
         };
         let mut limits = LimitSpecs::default();
         let counted = tree.limits().iter().map(|limit| {
-            let Some(rule) = rule_of(limit, config.algorithm)? else { return Ok(None) };
+            let Some(rule) = rule_of(limit, config.algorithm)? else {
+                return Ok(None);
+            };
             let (path, own) = (path_hash(limit), own(&rule));
             let is_crowded = shared.get(&path).copied().unwrap_or(is_crowded);
             Ok(Some(match is_open(limit) {
@@ -178,19 +202,31 @@ impl DescriptorsPlan {
         });
         let counted = counted.collect::<Result<_, RuleError>>()?;
         let (config, limits) = (config.clone(), limits.specs);
-        Ok(Self { tree, config, limits, counted })
+        Ok(Self {
+            tree,
+            config,
+            limits,
+            counted,
+        })
     }
 
     /// Returns the planned limits, each with its name in the engine and the number of clients to
     /// size its table for.
     pub(in crate::service) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        self.limits.iter().map(|LimitSpec { name, rule, capacity, store }| PlannedLimit {
-            name,
-            rule,
-            capacity: *capacity,
-            consistency: Consistency::Exact,
-            store: *store,
-        })
+        self.limits.iter().map(
+            |LimitSpec {
+                 name,
+                 rule,
+                 capacity,
+                 store,
+             }| PlannedLimit {
+                name,
+                rule,
+                capacity: *capacity,
+                consistency: Consistency::Exact,
+                store: *store,
+            },
+        )
     }
 
     /// Returns the descriptors with their prepared limits. `ids` holds the engine's ids for
@@ -199,11 +235,24 @@ impl DescriptorsPlan {
     pub fn finish(
         self,
         ids: &mut impl Iterator<Item = RuleId>,
-        LastingParts { counts, overrides, directory }: LastingParts<'_>,
+        LastingParts {
+            counts,
+            overrides,
+            directory,
+        }: LastingParts<'_>,
     ) -> Descriptors {
-        let Self { tree, config, limits, counted } = self;
+        let Self {
+            tree,
+            config,
+            limits,
+            counted,
+        } = self;
         let metrics = config.metrics.then_some(&**counts);
-        let prepared: Vec<_> = limits.into_iter().map(|limit| limit.rule).zip(ids).collect();
+        let prepared: Vec<_> = limits
+            .into_iter()
+            .map(|limit| limit.rule)
+            .zip(ids)
+            .collect();
         let limits = tree.limits().iter().zip(counted).map(|(limit, counted)| {
             let counted = counted.and_then(|counted| {
                 let (rule, id) = prepared.get(counted.limit)?;
@@ -225,25 +274,37 @@ impl DescriptorsPlan {
 
 /// Returns the rule that enforces a limit; `None` if the limit counts nothing.
 fn rule_of(limit: &TreeLimit, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
-    let Some(rule) = limit.config.rule(algorithm)? else { return Ok(None) };
+    let Some(rule) = limit.config.rule(algorithm)? else {
+        return Ok(None);
+    };
     // Shadow and quota mode depend on all descriptors of a request, so the engine must not deny by
     // itself.
     let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
-    if counts_only { rule.with_action(Action::Observe).map(Some) } else { Ok(Some(rule)) }
+    if counts_only {
+        rule.with_action(Action::Observe).map(Some)
+    } else {
+        Ok(Some(rule))
+    }
 }
 
 impl Descriptors {
     /// Returns the limits that the engine counts: as configured, as prepared, and the id in the engine.
     fn counted(&self) -> impl Iterator<Item = (&TreeLimit, &DescriptorLimit, RuleId)> {
-        self.tree.limits().iter().zip(&self.limits).filter_map(|(found, limit)| match limit.kind {
-            LimitKind::Counted(id, _) => Some((found, limit, id)),
-            LimitKind::Zero(_) | LimitKind::Unlimited => None,
-        })
+        self.tree
+            .limits()
+            .iter()
+            .zip(&self.limits)
+            .filter_map(|(found, limit)| match limit.kind {
+                LimitKind::Counted(id, _) => Some((found, limit, id)),
+                LimitKind::Zero(_) | LimitKind::Unlimited => None,
+            })
     }
 
     /// Returns, for each limit that is counted, the hash of its path, and true if it shares a store.
     fn in_shared_stores(&self) -> HashMap<PathHash, bool> {
-        self.counted().map(|(found, limit, _)| (path_hash(found), limit.path.is_some())).collect()
+        self.counted()
+            .map(|(found, limit, _)| (path_hash(found), limit.path.is_some()))
+            .collect()
     }
 
     /// Returns how many clients the limits with wildcards have, and how many clients they have displaced that
@@ -273,7 +334,8 @@ impl Descriptors {
         unit: Unit,
         engine: &Engine,
     ) -> Result<Arc<DescriptorLimit>, EngineError> {
-        self.overrides.get((self.config.algorithm, requests, unit), engine)
+        self.overrides
+            .get((self.config.algorithm, requests, unit), engine)
     }
 }
 
@@ -313,9 +375,19 @@ impl Current {
     fn new(limit: &TreeLimit, kind: &LimitKind) -> Self {
         let name = limit.config.name.clone();
         match (limit.config.amount, kind) {
-            (Amount::PerUnit(requests, unit), _) => Self { name, requests, unit: unit.number() },
-            (Amount::Own, LimitKind::Counted(_, rule)) => Self { name, ..Self::of(rule) },
-            _ => Self { name, ..Self::default() },
+            (Amount::PerUnit(requests, unit), _) => Self {
+                name,
+                requests,
+                unit: unit.number(),
+            },
+            (Amount::Own, LimitKind::Counted(_, rule)) => Self {
+                name,
+                ..Self::of(rule)
+            },
+            _ => Self {
+                name,
+                ..Self::default()
+            },
         }
     }
 
@@ -325,7 +397,14 @@ impl Current {
     pub fn of(rule: &Rule) -> Self {
         let quota = Quota::of(rule.limit());
         let window = quota.window.unwrap_or(1);
-        let units = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
+        let units = [
+            Unit::Second,
+            Unit::Minute,
+            Unit::Hour,
+            Unit::Day,
+            Unit::Month,
+            Unit::Year,
+        ];
         let exact = Unit::from_secs(window).map(|unit| (quota.units, unit));
         let holds_one = units.into_iter().map(|unit| {
             let requests = u128::from(quota.units) * u128::from(unit.duration().as_secs());
@@ -335,7 +414,11 @@ impl Current {
             .or_else(|| holds_one.into_iter().find(|(requests, _)| *requests > 0))
             .unwrap_or((quota.units, Unit::Year));
         let requests = u32::try_from(requests).unwrap_or(u32::MAX);
-        Self { name: String::new(), requests, unit: unit.number() }
+        Self {
+            name: String::new(),
+            requests,
+            unit: unit.number(),
+        }
     }
 }
 

@@ -45,13 +45,22 @@ impl Verdicts {
             LimitVerdict::new(asked, figures.as_ref(), judged, now)
         };
         let each: SmallVec<[LimitVerdict; 2]> = limits.iter().zip(&figures).map(verdict).collect();
-        let quotas = || limits.iter().zip(&each).filter(|(asked, _)| asked.limit.quota_mode);
+        let quotas = || {
+            limits
+                .iter()
+                .zip(&each)
+                .filter(|(asked, _)| asked.limit.quota_mode)
+        };
         let denied = |(asked, verdict): (&AskedLimit<'_>, &LimitVerdict)| {
             verdict.enforced && !asked.limit.quota_mode
         };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
         let over = all_quotas || limits.iter().zip(&each).any(denied);
-        Self { each, figures, over }
+        Self {
+            each,
+            figures,
+            over,
+        }
     }
 
     /// Returns true if the limits together deny the request.
@@ -90,7 +99,13 @@ impl LimitVerdict {
             (LimitKind::Counted(..), None) => (over, 0, None),
         };
         let outcome = asked.limit.outcome(over);
-        Self { over, enforced: outcome == Outcome::Deny, outcome, remaining, reset }
+        Self {
+            over,
+            enforced: outcome == Outcome::Deny,
+            outcome,
+            remaining,
+            reset,
+        }
     }
 }
 

@@ -47,11 +47,21 @@ impl<'a> Stream<'a> {
                 (Some(learned), cost.as_f64())
             }
         };
-        Self { end: at + (A_TOKEN * actual) as u64, learned, estimate, actual }
+        Self {
+            end: at + (A_TOKEN * actual) as u64,
+            learned,
+            estimate,
+            actual,
+        }
     }
 
     fn commit(&self, at: u64) {
-        if let Some(Estimate { estimator, label, learned }) = &self.learned {
+        if let Some(Estimate {
+            estimator,
+            label,
+            learned,
+        }) = &self.learned
+        {
             estimator.learn(*label, *learned, self.actual, instant(at));
         }
     }
@@ -76,7 +86,9 @@ fn window(method: Method, estimator: &Estimator, start: u64, state: &mut u64) ->
             false_denials += u64::from(admitted + stream.actual <= LIMIT);
         }
     }
-    streams.iter().for_each(|stream| stream.commit(start + WINDOW_MILLIS));
+    streams
+        .iter()
+        .for_each(|stream| stream.commit(start + WINDOW_MILLIS));
     (admitted, false_denials)
 }
 
@@ -100,7 +112,12 @@ fn row(name: &'static str, method: Method, quantile: f64) -> Row {
     let of_limit = |tokens: f64| (tokens / (WINDOWS as f64 * LIMIT) * 1000.0).round() as u32;
     let requests = (WINDOWS * WINDOW_MILLIS / BETWEEN) as f64;
     let denials = (denials as f64 / requests * 1000.0).round() as u32;
-    Row { name, over: of_limit(over), used: of_limit(used), denials }
+    Row {
+        name,
+        over: of_limit(over),
+        used: of_limit(used),
+        denials,
+    }
 }
 
 fn percent(thousandths: u32) -> String {
@@ -109,7 +126,10 @@ fn percent(thousandths: u32) -> String {
 
 /// Returns the figure of the documentation: two bars for each method.
 fn figure(rows: &[Row]) -> String {
-    let series = [("tokens above the limit", "#D55E00"), ("false denials", "#0072B2")];
+    let series = [
+        ("tokens above the limit", "#D55E00"),
+        ("false denials", "#0072B2"),
+    ];
     let mut svg = String::from(HEAD);
     for (nth, (name, color)) in series.into_iter().enumerate() {
         let x = 250 + 200 * nth;
@@ -118,10 +138,14 @@ fn figure(rows: &[Row]) -> String {
     }
     for (nth, row) in rows.iter().enumerate() {
         let (top, name) = (44 + 52 * nth, row.name.replace('`', ""));
-        svg += &format!("<text x=\"240\" y=\"{}\" text-anchor=\"end\">{name}</text>\n", top + 25);
-        for (y, value, (_, color)) in
-            [(top, row.over, series[0]), (top + 20, row.denials, series[1])]
-        {
+        svg += &format!(
+            "<text x=\"240\" y=\"{}\" text-anchor=\"end\">{name}</text>\n",
+            top + 25
+        );
+        for (y, value, (_, color)) in [
+            (top, row.over, series[0]),
+            (top + 20, row.denials, series[1]),
+        ] {
             let width = value * 3 / 10;
             let bar = format!("x=\"250\" y=\"{y}\" width=\"{width}\" height=\"18\"");
             svg += &format!("<rect {bar} fill=\"{color}\"/>\n");
@@ -152,11 +176,20 @@ fn the_documented_comparison_is_measured() {
         row("learned, `quantile = 0.8`", Method::Learned, 0.8),
         row("learned, `quantile = 0.95`", Method::Learned, 0.95),
     ];
-    for Row { name, over, used, denials } in &rows {
+    for Row {
+        name,
+        over,
+        used,
+        denials,
+    } in &rows
+    {
         let [over, used, denials] = [*over, *used, *denials].map(percent);
         let row = format!("| {name} | {over} | {used} | {denials} |");
         assert!(page.contains(&row), "{row}");
     }
     let svg = figure(&rows);
-    assert!(svg == include_str!("../../../../../docs/figures/estimates.svg"), "{svg}");
+    assert!(
+        svg == include_str!("../../../../../docs/figures/estimates.svg"),
+        "{svg}"
+    );
 }

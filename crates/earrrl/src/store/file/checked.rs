@@ -62,14 +62,24 @@ impl CheckedFile {
         wanted: &FileSpec<'_>,
         access: Access,
     ) -> Result<Self, StateError> {
-        let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
+        let (file, path) = (
+            folder.open_file(stem, generation)?,
+            folder.path_of(stem, generation),
+        );
         let is_alone = lock(&file, &path, access)?;
         // The file may have been removed before it was locked.
         folder.check(&file, &path)?;
         let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
         let header = read_header(&file, &path, generation)?.map_err(refuse)?;
         let (hasher, limit) = check(&header, wanted).map_err(refuse)?;
-        Ok(Self { file, path, header, hasher, limit, is_alone })
+        Ok(Self {
+            file,
+            path,
+            header,
+            hasher,
+            limit,
+            is_alone,
+        })
     }
 
     fn refused(&self, fault: HeaderFault) -> StateError {
@@ -112,7 +122,13 @@ impl CheckedFile {
             ..self
         };
         let stored = self.limit;
-        self.map(&FileSpec { limit: &stored, ..*wanted }, now)?;
+        self.map(
+            &FileSpec {
+                limit: &stored,
+                ..*wanted
+            },
+            now,
+        )?;
         unlock(&copy.file);
         Ok(copy)
     }
@@ -143,7 +159,11 @@ impl CheckedFile {
             .map_err(|fault| self.refused(fault))?;
         let now = now(shared.anchor);
         let latest = wanted.limit.greatest(now);
-        let swept = if self.is_alone { table.sweep(latest) } else { Swept::default() };
+        let swept = if self.is_alone {
+            table.sweep(latest)
+        } else {
+            Swept::default()
+        };
         shared.live.reached(now.get());
         let text = wanted.limit.text();
         if text != self.header.rule {
@@ -154,7 +174,11 @@ impl CheckedFile {
             .map_err(|error| StateError::io(path, "lock", error))?;
         let is_shared = wanted.shared.is_some();
         let file = StateFile::new(path.into(), shared, is_shared, wanted.known, swept);
-        Ok(Opened { table, hasher: self.hasher, file })
+        Ok(Opened {
+            table,
+            hasher: self.hasher,
+            file,
+        })
     }
 }
 
@@ -166,7 +190,9 @@ pub(super) fn map(
     capacity: usize,
 ) -> Result<(Live, Table), StateError> {
     let length = SETS_AT + sets * SET_BYTES;
-    let copy = file.try_clone().map_err(|error| StateError::io(path, "open", error))?;
+    let copy = file
+        .try_clone()
+        .map_err(|error| StateError::io(path, "open", error))?;
     let mapping = Mapping::new(copy, length).map_err(|error| StateError::io(path, "map", error))?;
     let memory: Arc<dyn Memory> = Arc::new(mapping);
     let live = Region::mapped(&memory, FIXED, WORDS).map(Live);
@@ -184,8 +210,16 @@ fn clock(
     wanted: &FileSpec<'_>,
 ) -> Result<KeyAndClock, HeaderFault> {
     let Some(shared) = wanted.shared else {
-        let anchor = if is_alone { own.renew(present) } else { own.anchor(present) }?;
-        return Ok(KeyAndClock { key: header.key, anchor, live: Arc::new(own) });
+        let anchor = if is_alone {
+            own.renew(present)
+        } else {
+            own.anchor(present)
+        }?;
+        return Ok(KeyAndClock {
+            key: header.key,
+            anchor,
+            live: Arc::new(own),
+        });
     };
     if is_alone {
         own.write(&shared.anchor, present);
@@ -200,7 +234,11 @@ pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> 
         return Ok(());
     }
     let (found, expected) = (format!("{own:?}"), format!("{shared:?}"));
-    Err(HeaderFault { field: "clock", found, expected })
+    Err(HeaderFault {
+        field: "clock",
+        found,
+        expected,
+    })
 }
 
 /// Locks a file. Returns true if the lock is exclusive, since no other process uses the file.
@@ -239,7 +277,11 @@ pub(super) fn read_header(
     let mut page = [0; FIXED];
     if bytes < SETS_AT as u64 {
         let (found, expected) = (format!("{bytes} bytes"), format!("at least {SETS_AT}"));
-        return Ok(Err(HeaderFault { field: "length", found, expected }));
+        return Ok(Err(HeaderFault {
+            field: "length",
+            found,
+            expected,
+        }));
     }
     file.read_exact_at(&mut page, 0).map_err(io)?;
     let text = rule_text::read(file).map_err(io)?;
@@ -247,9 +289,16 @@ pub(super) fn read_header(
     Ok(header.and_then(|header| {
         if header.generation != generation {
             let (found, expected) = (format!("{}", header.generation), format!("{generation}"));
-            return Err(HeaderFault { field: "generation", found, expected });
+            return Err(HeaderFault {
+                field: "generation",
+                found,
+                expected,
+            });
         }
-        Ok(FileHeader { rule: text.unwrap_or(header.rule), ..header })
+        Ok(FileHeader {
+            rule: text.unwrap_or(header.rule),
+            ..header
+        })
     }))
 }
 
@@ -277,25 +326,44 @@ pub(super) fn check_hash(
     known: Option<fn(&KeyHasher) -> u64>,
     key: Option<&[u8; 16]>,
 ) -> Result<KeyHasher, HeaderFault> {
-    let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
+    let fault = |field, found, expected| {
+        Err(HeaderFault {
+            field,
+            found,
+            expected,
+        })
+    };
     let hasher = KeyHasher::with_key(&header.key);
     if header.hash != hasher.algorithm() as u32 {
         let expected = format!("{}", hasher.algorithm() as u32);
         return fault("hash function", format!("{}", header.hash), expected);
     }
-    if let Some(known) = known.map(|known| known(&hasher)).filter(|known| *known != header.known) {
+    if let Some(known) = known
+        .map(|known| known(&hasher))
+        .filter(|known| *known != header.known)
+    {
         let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
-        return fault("hash of a known key", format!("{:016x}", header.known), expected);
+        return fault(
+            "hash of a known key",
+            format!("{:016x}", header.known),
+            expected,
+        );
     }
     if key.is_some_and(|key| *key != header.key) {
-        return fault("hash key", "another one".into(), "the key that this process uses".into());
+        return fault(
+            "hash key",
+            "another one".into(),
+            "the key that this process uses".into(),
+        );
     }
     Ok(hasher)
 }
 
 /// Gives a file its length and all of its blocks, so that no write to its memory can fail later.
 pub(super) fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), StateError> {
-    let length = sets.checked_mul(SET_BYTES).and_then(|bytes| bytes.checked_add(SETS_AT));
+    let length = sets
+        .checked_mul(SET_BYTES)
+        .and_then(|bytes| bytes.checked_add(SETS_AT));
     let too_large = || StateError::refused(path, "capacity", format!("{sets} sets"), "fewer");
     let length = length.ok_or_else(too_large)? as u64;
     ftruncate(file, length)

@@ -25,15 +25,27 @@ pub(super) fn convert(
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<u64, StateError> {
     let (limit, generation) = (wanted.limit, old.header.generation + 1);
-    let header = FileHeader { generation, rule: limit.text(), ..old.header.clone() };
+    let header = FileHeader {
+        generation,
+        rule: limit.text(),
+        ..old.header.clone()
+    };
     let (sets, stored) = (header.sets as usize, old.limit);
-    let source =
-        old.file.try_clone().map_err(|error| StateError::io(wanted.path, "open", error))?;
+    let source = old
+        .file
+        .try_clone()
+        .map_err(|error| StateError::io(wanted.path, "open", error))?;
     let mut instant = Nanos::ZERO;
-    let from = old.map(&FileSpec { limit: &stored, ..*wanted }, |anchor| {
-        instant = now(anchor);
-        instant
-    })?;
+    let from = old.map(
+        &FileSpec {
+            limit: &stored,
+            ..*wanted
+        },
+        |anchor| {
+            instant = now(anchor);
+            instant
+        },
+    )?;
     folder.create_file(stem, generation, |file, path| {
         write(file, path, &header, Some((&source, wanted.path)))?;
         let (_, into) = map(file, path, sets, wanted.capacity)?;
@@ -41,7 +53,8 @@ pub(super) fn convert(
             let state: State = stored.state_of(word)?;
             limit.word_or_above(&limit.convert(&stored, state, instant)?)
         };
-        from.table.copy_converted(&into, converted, &ByRank(limit, instant));
+        from.table
+            .copy_converted(&into, converted, &ByRank(limit, instant));
         Ok(())
     })?;
     Ok(generation)
@@ -61,7 +74,10 @@ mod tests {
         let directory = std::env::temp_dir().join(directory);
         let open = |text: &str| -> Limiter<u64> {
             let builder = Limiter::builder(text.parse::<Rule>().unwrap()).capacity(100);
-            builder.state_file(directory.join("login.earrrl")).build().unwrap()
+            builder
+                .state_file(directory.join("login.earrrl"))
+                .build()
+                .unwrap()
         };
         let read = |generation| {
             let file = fs::read(directory.join(format!("login.{generation}.earrrl"))).unwrap();
@@ -76,7 +92,9 @@ mod tests {
         let second = open("fixed-window 5/3000d");
         let [left, new] = [7, 8].map(|key| second.peek(&key, Cost::ONE).unwrap().remaining());
         let files = StateDirectory::list(&directory).unwrap();
-        let files = files.into_iter().map(|file| file.map(|file| (file.generation, file.limit)));
+        let files = files
+            .into_iter()
+            .map(|file| file.map(|file| (file.generation, file.limit)));
         let files: Result<vec::Vec<_>, _> = files.collect();
         let found = (left, new, read(2), files.unwrap());
         fs::remove_dir_all(&directory).unwrap();

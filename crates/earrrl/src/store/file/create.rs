@@ -75,7 +75,9 @@ pub(super) fn write(
     let io = |error: std::io::Error| StateError::io(path, "write", error);
     allocate(file, path, header.sets as usize)?;
     file.write_all_at(&header.encode(), 0).map_err(io)?;
-    let Some((source, source_path)) = clock_of else { return Ok(()) };
+    let Some((source, source_path)) = clock_of else {
+        return Ok(());
+    };
     let mut clock = [0; 8 * WORDS];
     source
         .read_exact_at(&mut clock, FIXED as u64)

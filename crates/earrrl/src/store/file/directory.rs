@@ -47,17 +47,30 @@ impl StateDirectory {
         let path = absolute(path.into());
         let file = path.join(ROOT);
         let limit = limit().ok_or_else(|| StateError::refused(&path, "rule", "none", "one"))?;
-        let wanted =
-            FileSpec { path: &file, limit: &limit, capacity: 1, known, key: None, shared: None };
+        let wanted = FileSpec {
+            path: &file,
+            limit: &limit,
+            capacity: 1,
+            known,
+            key: None,
+            shared: None,
+        };
         let root = super::open(&wanted, |anchor| anchor.wall)?;
-        Ok(Self { path, root, accepts_other_rules: false })
+        Ok(Self {
+            path,
+            root,
+            accepts_other_rules: false,
+        })
     }
 
     /// Accepts rules whose states are too large for a file. Their clients are kept in memory only,
     /// in each process for itself.
     #[must_use]
     pub fn accept_rules_in_memory(self, accepts: bool) -> Self {
-        Self { accepts_other_rules: accepts, ..self }
+        Self {
+            accepts_other_rules: accepts,
+            ..self
+        }
     }
 
     /// Returns the anchor of the directory's clock.
@@ -95,7 +108,14 @@ impl StateDirectory {
     ) -> T {
         let shared: &KeyAndClock = &self.root.file.shared;
         let (key, shared) = (Some(&shared.key), Some(shared));
-        open(&FileSpec { path: &self.path.join(name), limit, capacity, known, key, shared })
+        open(&FileSpec {
+            path: &self.path.join(name),
+            limit,
+            capacity,
+            known,
+            key,
+            shared,
+        })
     }
 }
 
@@ -107,7 +127,11 @@ impl core::fmt::Debug for StateDirectory {
 
 /// Returns a limit for the table of the root file, which is never used.
 fn limit() -> Option<Limit> {
-    Some(TokenBucket::new(Cost::ONE, Rate::per_second(1).ok()?).ok()?.into())
+    Some(
+        TokenBucket::new(Cost::ONE, Rate::per_second(1).ok()?)
+            .ok()?
+            .into(),
+    )
 }
 
 /// Hashes a known key as an engine hashes keys.

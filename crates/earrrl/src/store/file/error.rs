@@ -45,7 +45,11 @@ pub enum StateError {
 
 impl StateError {
     pub(super) fn io(path: &Path, operation: &'static str, error: impl fmt::Display) -> Self {
-        Self::Io { path: path.into(), operation, error: error.to_string() }
+        Self::Io {
+            path: path.into(),
+            operation,
+            error: error.to_string(),
+        }
     }
 
     pub(crate) fn refused(
@@ -55,7 +59,13 @@ impl StateError {
         expected: impl fmt::Display,
     ) -> Self {
         let (found, expected) = (found.to_string(), expected.to_string());
-        Self::Refused { path: path.into(), field, found, expected, holders: Vec::new() }
+        Self::Refused {
+            path: path.into(),
+            field,
+            found,
+            expected,
+            holders: Vec::new(),
+        }
     }
 
     /// Returns an error if no file can keep states under a limit.
@@ -63,7 +73,10 @@ impl StateError {
         if limit.fits_words() {
             return Ok(());
         }
-        Err(Self::Unsupported { rule: limit.text(), largest: limit.largest_in_words() })
+        Err(Self::Unsupported {
+            rule: limit.text(),
+            largest: limit.largest_in_words(),
+        })
     }
 
     /// Adds the processes that use the file.
@@ -78,21 +91,41 @@ impl StateError {
 impl fmt::Display for StateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io { path, operation, error } => {
+            Self::Io {
+                path,
+                operation,
+                error,
+            } => {
                 write!(f, "state file {}: {operation}: {error}", path.display())
             }
-            Self::Refused { path, field, found, expected, holders } => {
-                write!(f, "state file {}: {field}: {found}; expected {expected}", path.display())?;
+            Self::Refused {
+                path,
+                field,
+                found,
+                expected,
+                holders,
+            } => {
+                write!(
+                    f,
+                    "state file {}: {field}: {found}; expected {expected}",
+                    path.display()
+                )?;
                 if !holders.is_empty() {
                     write!(f, "; in use by {}", holders.join(", "))?;
                 }
                 Ok(())
             }
-            Self::Unsupported { rule, largest: Some(largest) } => write!(
+            Self::Unsupported {
+                rule,
+                largest: Some(largest),
+            } => write!(
                 f,
                 "state file: `{rule}`: the quota is too large for a file; expected at most {largest}"
             ),
-            Self::Unsupported { rule, largest: None } => write!(
+            Self::Unsupported {
+                rule,
+                largest: None,
+            } => write!(
                 f,
                 "state file: `{rule}` keeps its states in memory only; expected recent-average, \
                  token-bucket, gcra, fixed-window or sliding-counter"

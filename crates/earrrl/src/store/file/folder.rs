@@ -38,8 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The magic numbers of the file systems that keep the promise of `fallocate` that later writes do
 /// not fail: ext4, XFS and tmpfs. Where a write copies the block, a full disk would kill the
 /// process.
-const FILE_SYSTEMS: [(u32, &str); 3] =
-    [(0xEF53, "ext4"), (0x5846_5342, "xfs"), (0x0102_1994, "tmpfs")];
+const FILE_SYSTEMS: [(u32, &str); 3] = [
+    (0xEF53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x0102_1994, "tmpfs"),
+];
 
 /// A directory that only this user can change.
 #[derive(Debug)]
@@ -66,7 +69,10 @@ pub(super) struct Stem(pub(super) String);
 impl Stem {
     /// Returns the stem of `login` or `login.earrrl`.
     pub(super) fn of(path: &Path) -> Result<Self, StateError> {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let stem = name.strip_suffix(EXTENSION).unwrap_or(name);
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if stem.is_empty()
@@ -75,7 +81,12 @@ impl Stem {
             || !stem.chars().all(allowed)
         {
             let expected = "1 to 128 of A-Z a-z 0-9 . _ -, no dot first";
-            return Err(StateError::refused(path, "name", format!("{name:?}"), expected));
+            return Err(StateError::refused(
+                path,
+                "name",
+                format!("{name:?}"),
+                expected,
+            ));
         }
         Ok(Self(stem.into()))
     }
@@ -93,8 +104,14 @@ impl Stem {
 
     /// Returns the generation of a file with this stem.
     fn generation(&self, name: &str) -> Option<u64> {
-        let number = name.strip_prefix(&self.0)?.strip_prefix('.')?.strip_suffix(EXTENSION)?;
-        number.parse().ok().filter(|generation| self.name(*generation) == name)
+        let number = name
+            .strip_prefix(&self.0)?
+            .strip_prefix('.')?
+            .strip_suffix(EXTENSION)?;
+        number
+            .parse()
+            .ok()
+            .filter(|generation| self.name(*generation) == name)
     }
 }
 
@@ -114,7 +131,11 @@ impl Folder {
 
     /// Opens a directory, and creates it if its parent exists.
     pub(super) fn create(path: &Path) -> Result<Self, StateError> {
-        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
         match mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => Self::open(path),
             Err(error) => Err(StateError::io(path, "create the directory", error)),
@@ -140,7 +161,11 @@ impl Folder {
             }
             StateError::io(path, "open the directory", error)
         })?;
-        let folder = Self { file: file.into(), path: path.into(), is_read_only };
+        let folder = Self {
+            file: file.into(),
+            path: path.into(),
+            is_read_only,
+        };
         let stat = folder.stat(&folder.file, path)?;
         if !folder.accepts_owner(&stat) && stat.st_uid != 0 {
             return Err(owner(path, &stat));
@@ -180,7 +205,10 @@ impl Folder {
     /// Returns the generations of a file, the latest one last.
     pub(super) fn generations(&self, stem: &Stem) -> Result<Vec<u64>, StateError> {
         let names = self.names()?;
-        let mut found: Vec<_> = names.iter().filter_map(|name| stem.generation(name)).collect();
+        let mut found: Vec<_> = names
+            .iter()
+            .filter_map(|name| stem.generation(name))
+            .collect();
         found.sort_unstable();
         Ok(found)
     }
@@ -189,7 +217,11 @@ impl Folder {
     /// it had no clients left, and they move from the latest one before it. Returns `None` if there is none,
     /// or if the header of a damaged file does not name an earlier generation.
     pub(super) fn before(generations: &[u64], later: u64, from: u64) -> Option<u64> {
-        generations.iter().rfind(|one| **one <= from).copied().filter(|found| *found < later)
+        generations
+            .iter()
+            .rfind(|one| **one <= from)
+            .copied()
+            .filter(|found| *found < later)
     }
 
     /// Returns the latest generation of a file, or `None` if there is no such file.
@@ -222,7 +254,11 @@ impl Folder {
     /// Opens a file that exists, after checking that only this user can use it.
     pub(super) fn open_file(&self, stem: &Stem, generation: u64) -> Result<File, StateError> {
         let path = self.path_of(stem, generation);
-        let access = if self.is_read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let access = if self.is_read_only {
+            OFlags::RDONLY
+        } else {
+            OFlags::RDWR
+        };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.file, stem.name(generation), flags, Mode::empty())
             .map_err(|error| StateError::io(&path, "open", error))?;
@@ -236,7 +272,12 @@ impl Folder {
     pub(super) fn check(&self, file: &File, path: &Path) -> Result<(), StateError> {
         let stat = self.stat(file, path)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(StateError::refused(path, "type", "not a file", "a regular file"));
+            return Err(StateError::refused(
+                path,
+                "type",
+                "not a file",
+                "a regular file",
+            ));
         }
         if !self.accepts_owner(&stat) {
             return Err(owner(path, &stat));
@@ -245,12 +286,22 @@ impl Folder {
             return Err(StateError::refused(path, "link count", stat.st_nlink, 1));
         }
         check_mode(path, &stat, OWNER_ONLY, "0600")?;
-        let magic = fstatfs(file).map_err(|error| StateError::io(path, "statfs", error))?.f_type;
-        if FILE_SYSTEMS.iter().any(|(known, _)| i64::from(*known) == magic as i64) {
+        let magic = fstatfs(file)
+            .map_err(|error| StateError::io(path, "statfs", error))?
+            .f_type;
+        if FILE_SYSTEMS
+            .iter()
+            .any(|(known, _)| i64::from(*known) == magic as i64)
+        {
             return Ok(());
         }
         let expected = FILE_SYSTEMS.map(|(_, name)| name).join(", ");
-        Err(StateError::refused(path, "file system", format!("{magic:#x}"), expected))
+        Err(StateError::refused(
+            path,
+            "file system",
+            format!("{magic:#x}"),
+            expected,
+        ))
     }
 
     /// Returns true if the owner is the user of this process, or files are only read and that is root.
@@ -279,19 +330,24 @@ impl Folder {
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.file, &*temporary, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|error| StateError::io(&path, "create", error))?);
-        let filled = self.check(&file, &path).and_then(|()| fill(&file, &path)).and_then(|()| {
-            let io = |error| StateError::io(&path, "write", error);
-            fsync(&file).map_err(io)?;
-            renameat(&self.file, &*temporary, &self.file, &*name).map_err(io)?;
-            fsync(&self.file).map_err(io)
-        });
+        let filled = self
+            .check(&file, &path)
+            .and_then(|()| fill(&file, &path))
+            .and_then(|()| {
+                let io = |error| StateError::io(&path, "write", error);
+                fsync(&file).map_err(io)?;
+                renameat(&self.file, &*temporary, &self.file, &*name).map_err(io)?;
+                fsync(&self.file).map_err(io)
+            });
         filled.inspect_err(|_| _ = remove())
     }
 }
 
 fn owner(path: &Path, stat: &Stat) -> StateError {
-    let (found, expected) =
-        (format!("user {}", stat.st_uid), format!("user {}", geteuid().as_raw()));
+    let (found, expected) = (
+        format!("user {}", stat.st_uid),
+        format!("user {}", geteuid().as_raw()),
+    );
     StateError::refused(path, "owner", found, expected)
 }
 
@@ -305,7 +361,12 @@ fn check_mode(
     if mode & forbidden == 0 {
         return Ok(());
     }
-    Err(StateError::refused(path, "mode", format!("{mode:04o}"), expected))
+    Err(StateError::refused(
+        path,
+        "mode",
+        format!("{mode:04o}"),
+        expected,
+    ))
 }
 
 #[cfg(test)]
@@ -317,9 +378,13 @@ mod tests {
         let stem = Stem::of(Path::new("/x/login.earrrl")).unwrap();
         assert_eq!(stem, Stem::of(Path::new("login")).unwrap());
         assert_eq!(stem.generation(&stem.name(12)), Some(12));
-        for name in
-            ["login.earrrl", "login.01.earrrl", "login.1", "login.+1.earrrl", "xlogin.1.earrrl"]
-        {
+        for name in [
+            "login.earrrl",
+            "login.01.earrrl",
+            "login.1",
+            "login.+1.earrrl",
+            "xlogin.1.earrrl",
+        ] {
             assert_eq!(stem.generation(name), None, "{name}");
         }
         for name in ["", "..", ".x", "a b", "a/..", &"x".repeat(129)] {

@@ -47,7 +47,8 @@ impl StateFile {
         let mut left = Vec::clone(&known);
         left.retain(|one| !one.is_empty(now));
         if left.len() < known.len() {
-            self.predecessors.store((!left.is_empty()).then(|| Arc::new(left.clone())));
+            self.predecessors
+                .store((!left.is_empty()).then(|| Arc::new(left.clone())));
         }
         drop(known);
         // A file that cannot be removed now is removed later, or by the next start.
@@ -64,7 +65,11 @@ impl StateFile {
         let (folder, stem, own) = self.place()?;
         let _locked = folder.lock()?;
         let (mut is_any_left, mut is_any_kept) = (false, false);
-        for generation in folder.generations(&stem)?.into_iter().filter(|one| *one < own) {
+        for generation in folder
+            .generations(&stem)?
+            .into_iter()
+            .filter(|one| *one < own)
+        {
             if needed.iter().any(|one| one.generation == generation) {
                 is_any_left = true;
             } else if is_any_kept || !is_unused(&folder, &stem, generation)? {
@@ -98,12 +103,21 @@ impl StateFile {
         let (folder, stem, own) = self.place()?;
         let latest = folder.latest(&stem)?.filter(|latest| *latest > own);
         let latest = latest.ok_or_else(|| {
-            StateError::refused(&self.path, "generation", own, "a later one, since this is sealed")
+            StateError::refused(
+                &self.path,
+                "generation",
+                own,
+                "a later one, since this is sealed",
+            )
         })?;
         self.continued(limit, 1, |wanted| {
             let file = CheckedFile::open(&folder, &stem, latest, wanted, Access::Shared)?;
             let (limit, capacity) = (file.limit, file.header.capacity as usize);
-            let found = FileSpec { limit: &limit, capacity, ..*wanted };
+            let found = FileSpec {
+                limit: &limit,
+                capacity,
+                ..*wanted
+            };
             let opened = with_predecessors(&folder, &stem, file, &found, |anchor| anchor.wall)?;
             // The process that has made the latest generation may not have sealed the one before yet.
             opened.file.seal_earlier();
@@ -113,7 +127,11 @@ impl StateFile {
 
     /// Returns the directory of the file, its name, and its generation.
     fn place(&self) -> Result<(Folder, Stem, u64), StateError> {
-        let name = self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = self
+            .path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let named = Stem::split(name);
         let (stem, generation) = named
             .ok_or_else(|| StateError::refused(&self.path, "name", name, "that of a state file"))?;

@@ -82,8 +82,9 @@ impl FileHeader {
         }
         put(28, &self.hash.to_ne_bytes());
         put(32, &self.key);
-        for (nth, number) in
-            [self.known, self.sets, self.capacity, self.generation].iter().enumerate()
+        for (nth, number) in [self.known, self.sets, self.capacity, self.generation]
+            .iter()
+            .enumerate()
         {
             put(48 + 8 * nth, &number.to_ne_bytes());
         }
@@ -121,14 +122,18 @@ impl FileHeader {
         }
         expect("byte order", four(page, 8), BYTE_ORDER)?;
         expect("layout version", four(page, 12), VERSION)?;
-        for (nth, field) in
-            ["slots in a line", "lines in a set", "bits of a fingerprint"].into_iter().enumerate()
+        for (nth, field) in ["slots in a line", "lines in a set", "bits of a fingerprint"]
+            .into_iter()
+            .enumerate()
         {
             expect(field, four(page, 16 + 4 * nth), LAYOUT[nth])?;
         }
         if eight(page, CHECKSUM) != checksum(&page[..CHECKSUM]) {
             let found = format!("{:016x}", eight(page, CHECKSUM));
-            let expected = format!("{:016x}: the header is damaged", checksum(&page[..CHECKSUM]));
+            let expected = format!(
+                "{:016x}: the header is damaged",
+                checksum(&page[..CHECKSUM])
+            );
             return Err(fault("checksum", found, expected));
         }
         let length = usize::from(u16::from_ne_bytes([page[80], page[81]]));
@@ -158,11 +163,19 @@ fn expect(field: &'static str, found: u32, expected: u32) -> Result<(), HeaderFa
     if found == expected {
         return Ok(());
     }
-    Err(fault(field, format!("{found:#x}"), format!("{expected:#x}")))
+    Err(fault(
+        field,
+        format!("{found:#x}"),
+        format!("{expected:#x}"),
+    ))
 }
 
 fn fault(field: &'static str, found: String, expected: String) -> HeaderFault {
-    HeaderFault { field, found, expected }
+    HeaderFault {
+        field,
+        found,
+        expected,
+    }
 }
 
 /// Returns a checksum that detects accidents. Whoever may write the file can also compute it.
@@ -179,7 +192,16 @@ mod tests {
     fn header() -> FileHeader {
         let rule = "token-bucket 5 refill=1/s".into();
         let (hash, key, known, sets, capacity) = (1, [7; 16], 3, 4, 40);
-        FileHeader { hash, key, known, sets, capacity, generation: 3, moves_from: 2, rule }
+        FileHeader {
+            hash,
+            key,
+            known,
+            sets,
+            capacity,
+            generation: 3,
+            moves_from: 2,
+            rule,
+        }
     }
 
     const BYTES: u64 = 8192 + 4 * SET_BYTES as u64;
@@ -189,11 +211,17 @@ mod tests {
         let page = header().encode();
         assert_eq!(FileHeader::decode(&page, BYTES, 8192), Ok(header()));
         for bytes in [0, BYTES - 1, BYTES + 1, u64::MAX] {
-            assert_eq!(FileHeader::decode(&page, bytes, 8192).unwrap_err().field, "length");
+            assert_eq!(
+                FileHeader::decode(&page, bytes, 8192).unwrap_err().field,
+                "length"
+            );
         }
         for sets in [0, 1, u64::MAX / 2] {
             let page = FileHeader { sets, ..header() }.encode();
-            assert_eq!(FileHeader::decode(&page, BYTES, 8192).unwrap_err().field, "length");
+            assert_eq!(
+                FileHeader::decode(&page, BYTES, 8192).unwrap_err().field,
+                "length"
+            );
         }
     }
 
@@ -227,7 +255,10 @@ mod tests {
         ] {
             let mut page = header().encode();
             page[at] ^= 0x40;
-            assert_eq!(FileHeader::decode(&page, BYTES, 8192).unwrap_err().field, field);
+            assert_eq!(
+                FileHeader::decode(&page, BYTES, 8192).unwrap_err().field,
+                field
+            );
         }
     }
 }

@@ -46,17 +46,31 @@ pub(super) struct Present {
 impl Present {
     /// Reads the machine's clocks. Returns `None` if the system has no boot id.
     pub(super) fn read() -> Option<Self> {
-        let Anchor { wall, boot, boot_id } = Anchor::present();
+        let Anchor {
+            wall,
+            boot,
+            boot_id,
+        } = Anchor::present();
         let boot = u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX);
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        Some(Self { wall: wall.get(), boot, boot_id: boot_id?, offset: boot_offset(&offsets) })
+        Some(Self {
+            wall: wall.get(),
+            boot,
+            boot_id: boot_id?,
+            offset: boot_offset(&offsets),
+        })
     }
 }
 
 /// Returns the nanoseconds of the line `boottime SECONDS NANOSECONDS`; 0 if there is none.
 fn boot_offset(offsets: &str) -> i64 {
-    let line = offsets.lines().find_map(|line| line.strip_prefix("boottime"));
-    let numbers = line.unwrap_or_default().split_whitespace().map(|word| word.parse::<i64>().ok());
+    let line = offsets
+        .lines()
+        .find_map(|line| line.strip_prefix("boottime"));
+    let numbers = line
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|word| word.parse::<i64>().ok());
     match numbers.collect::<Vec<_>>()[..] {
         [Some(secs), Some(nanos)] => secs.saturating_mul(1_000_000_000).saturating_add(nanos),
         _ => 0,
@@ -77,8 +91,10 @@ impl Live {
     pub(super) fn renew(&self, present: &Present) -> Result<Anchor, HeaderFault> {
         let latest = self.0[LATEST].load(Relaxed);
         if latest > present.wall.saturating_add(AHEAD) {
-            let expected =
-                format!("at most ten years after the wall clock, {:?}", Nanos::new(present.wall));
+            let expected = format!(
+                "at most ten years after the wall clock, {:?}",
+                Nanos::new(present.wall)
+            );
             return Err(HeaderFault {
                 field: "time",
                 found: format!("{:?}", Nanos::new(latest)),
@@ -108,10 +124,20 @@ impl Live {
     pub(super) fn anchor(&self, present: &Present) -> Result<Anchor, HeaderFault> {
         let checksum = self.0[ANCHOR].load(Acquire);
         let stored: [u64; ANCHOR] = core::array::from_fn(|nth| self.0[nth].load(Relaxed));
-        let fault = |field, found, expected| Err(HeaderFault { field, found, expected });
+        let fault = |field, found, expected| {
+            Err(HeaderFault {
+                field,
+                found,
+                expected,
+            })
+        };
         if sum(&stored) != checksum {
             let expected = format!("{:016x}: the clock is damaged", sum(&stored));
-            return fault("checksum of the clock", format!("{checksum:016x}"), expected);
+            return fault(
+                "checksum of the clock",
+                format!("{checksum:016x}"),
+                expected,
+            );
         }
         let [wall, boot, high, low, offset] = stored;
         let boot_id = u128::from(high) << 64 | u128::from(low);
@@ -124,7 +150,11 @@ impl Live {
         }
         if offset as i64 != present.offset {
             let (found, expected) = (offset as i64, present.offset);
-            return fault("time namespace", format!("{found} ns"), format!("{expected} ns"));
+            return fault(
+                "time namespace",
+                format!("{found} ns"),
+                format!("{expected} ns"),
+            );
         }
         if boot > present.boot {
             return fault(
@@ -146,12 +176,22 @@ impl Live {
 }
 
 fn words(wall: u64, boot: u64, boot_id: u128, offset: i64) -> [u64; ANCHOR] {
-    [wall, boot, (boot_id >> 64) as u64, boot_id as u64, offset as u64]
+    [
+        wall,
+        boot,
+        (boot_id >> 64) as u64,
+        boot_id as u64,
+        offset as u64,
+    ]
 }
 
 fn anchor(wall: u64, boot: u64, boot_id: u128) -> Anchor {
     let (wall, boot) = (Nanos::new(wall), Duration::from_nanos(boot));
-    Anchor { wall, boot, boot_id: Some(boot_id) }
+    Anchor {
+        wall,
+        boot,
+        boot_id: Some(boot_id),
+    }
 }
 
 fn sum(words: &[u64; ANCHOR]) -> u64 {
@@ -164,10 +204,17 @@ mod tests {
     use super::*;
 
     const YEAR: u64 = 366 * 86_400 * 1_000_000_000;
-    const FIRST: Present = Present { wall: 50 * YEAR, boot: 1000, boot_id: 7, offset: 0 };
+    const FIRST: Present = Present {
+        wall: 50 * YEAR,
+        boot: 1000,
+        boot_id: 7,
+        offset: 0,
+    };
 
     fn live() -> Live {
-        Live(Region::allocated((0..WORDS).map(|_| AtomicU64::new(0)).collect()))
+        Live(Region::allocated(
+            (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+        ))
     }
 
     #[test]
@@ -175,7 +222,11 @@ mod tests {
         let live = live();
         let anchor = live.renew(&FIRST).unwrap();
         for wall in [FIRST.wall - YEAR, FIRST.wall + YEAR] {
-            let later = Present { wall, boot: 5000, ..FIRST };
+            let later = Present {
+                wall,
+                boot: 5000,
+                ..FIRST
+            };
             assert_eq!(live.renew(&later), Ok(anchor));
             assert_eq!(live.anchor(&later), Ok(anchor));
         }
@@ -186,10 +237,18 @@ mod tests {
         for (wall, begins) in [(49, 50), (51, 51)] {
             let live = live();
             live.renew(&FIRST).unwrap();
-            let second = Present { wall: wall * YEAR, boot: 10, boot_id: 8, offset: 0 };
+            let second = Present {
+                wall: wall * YEAR,
+                boot: 10,
+                boot_id: 8,
+                offset: 0,
+            };
             assert_eq!(live.anchor(&second).unwrap_err().field, "boot id");
             let anchor = live.renew(&second).unwrap();
-            assert_eq!((anchor.wall, anchor.boot.as_nanos()), (Nanos::new(begins * YEAR), 10));
+            assert_eq!(
+                (anchor.wall, anchor.boot.as_nanos()),
+                (Nanos::new(begins * YEAR), 10)
+            );
             assert_eq!(live.anchor(&second), Ok(anchor));
         }
     }
@@ -200,8 +259,14 @@ mod tests {
         live.renew(&FIRST).unwrap();
         live.reached(FIRST.wall + YEAR);
         live.reached(FIRST.wall);
-        let second = Present { boot_id: 8, ..FIRST };
-        assert_eq!(live.renew(&second).unwrap().wall, Nanos::new(FIRST.wall + YEAR));
+        let second = Present {
+            boot_id: 8,
+            ..FIRST
+        };
+        assert_eq!(
+            live.renew(&second).unwrap().wall,
+            Nanos::new(FIRST.wall + YEAR)
+        );
     }
 
     #[test]
@@ -217,7 +282,10 @@ mod tests {
             let live = live();
             live.renew(&FIRST).unwrap();
             live.0[word].fetch_xor(1 << 40, Relaxed);
-            assert_eq!(live.anchor(&FIRST).unwrap_err().field, "checksum of the clock");
+            assert_eq!(
+                live.anchor(&FIRST).unwrap_err().field,
+                "checksum of the clock"
+            );
             assert_eq!(live.renew(&FIRST).unwrap().wall, Nanos::new(FIRST.wall));
             assert!(live.anchor(&FIRST).is_ok());
         }
@@ -227,7 +295,10 @@ mod tests {
     fn processes_of_other_time_namespaces_are_refused() {
         let live = live();
         live.renew(&FIRST).unwrap();
-        let other = Present { offset: boot_offset("monotonic 1 2\nboottime 3 4\n"), ..FIRST };
+        let other = Present {
+            offset: boot_offset("monotonic 1 2\nboottime 3 4\n"),
+            ..FIRST
+        };
         assert_eq!(other.offset, 3_000_000_004);
         assert_eq!(live.anchor(&other).unwrap_err().field, "time namespace");
         assert_eq!(boot_offset(""), 0);

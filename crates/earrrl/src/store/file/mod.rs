@@ -56,5 +56,10 @@ pub(crate) fn open(
     wanted: &FileSpec<'_>,
     _now: impl FnOnce(crate::clock::Anchor) -> crate::clock::Nanos,
 ) -> Result<Opened, StateError> {
-    Err(StateError::refused(wanted.path, "system", std::env::consts::OS, "linux"))
+    Err(StateError::refused(
+        wanted.path,
+        "system",
+        std::env::consts::OS,
+        "linux",
+    ))
 }

@@ -36,8 +36,13 @@ pub(crate) fn open(
         Some(latest) => latest,
         None => create(&folder, &stem, wanted)?,
     };
-    let file =
-        CheckedFile::open(&folder, &stem, latest, wanted, access(&folder, &stem, &generations)?)?;
+    let file = CheckedFile::open(
+        &folder,
+        &stem,
+        latest,
+        wanted,
+        access(&folder, &stem, &generations)?,
+    )?;
     if file.keeps_states(wanted)? {
         return with_predecessors(&folder, &stem, file, wanted, now);
     }
@@ -83,7 +88,11 @@ fn open_next(
 /// may go on in the latest one at any moment, so it must find no exclusive lock.
 fn access(folder: &Folder, stem: &Stem, earlier: &[u64]) -> Result<Access, StateError> {
     let are_unused = are_unused(folder, stem, earlier)?;
-    Ok(if are_unused { Access::AloneIfUnused } else { Access::Shared })
+    Ok(if are_unused {
+        Access::AloneIfUnused
+    } else {
+        Access::Shared
+    })
 }
 
 /// Maps a file, and the earlier generations in which clients may still be. Sweeps all of them if no other
@@ -117,6 +126,9 @@ pub(super) fn with_predecessors(
     if !predecessors.is_empty() {
         opened.file.predecessors.store(Some(Arc::new(predecessors)));
     }
-    opened.file.has_earlier.store(generations.len() > 1, Relaxed);
+    opened
+        .file
+        .has_earlier
+        .store(generations.len() > 1, Relaxed);
     Ok(opened)
 }

@@ -19,7 +19,11 @@ pub(crate) struct Predecessor {
 
 impl Predecessor {
     pub(super) fn new(generation: u64, limit: Limit, table: Table) -> Self {
-        Self { generation, limit, clients: Clients::only(Kept::Words(table)) }
+        Self {
+            generation,
+            limit,
+            clients: Clients::only(Kept::Words(table)),
+        }
     }
 
     fn table(&self) -> Option<&Table> {
@@ -28,7 +32,9 @@ impl Predecessor {
 
     /// Removes what a crash or a damaged file left behind, from a file that no other process uses.
     pub(super) fn sweep(&self, now: Nanos) -> Swept {
-        self.table().map(|table| table.sweep(self.limit.greatest(now))).unwrap_or_default()
+        self.table()
+            .map(|table| table.sweep(self.limit.greatest(now)))
+            .unwrap_or_default()
     }
 
     /// Seals the file, so that no process stores a new client in it.
@@ -47,7 +53,9 @@ impl Predecessor {
 
     /// Removes the clients that are as good as new, after all were frozen. Returns true if none is left.
     pub(super) fn is_empty(&self, now: Nanos) -> bool {
-        let Some(table) = self.table() else { return true };
+        let Some(table) = self.table() else {
+            return true;
+        };
         let is_empty = table.clear_idle(&ByRank(&self.limit, now)) == 0;
         if is_empty {
             table.mark_emptied();
@@ -63,10 +71,15 @@ impl Predecessor {
 /// Freezes a client in the first of these generations that has it, and returns its state with the
 /// limit of that generation.
 pub(crate) fn freeze(generations: &[Arc<Predecessor>], key: KeyHash) -> Option<(State, &Limit)> {
-    generations.iter().find_map(|one| Some((one.freeze(key)?, &one.limit)))
+    generations
+        .iter()
+        .find_map(|one| Some((one.freeze(key)?, &one.limit)))
 }
 
 /// Removes a client from all of these generations.
 pub(crate) fn clear(generations: &[Arc<Predecessor>], key: KeyHash) {
-    generations.iter().filter_map(|one| one.table()).for_each(|table| table.clear_frozen(key));
+    generations
+        .iter()
+        .filter_map(|one| one.table())
+        .for_each(|table| table.clear_frozen(key));
 }

@@ -43,7 +43,9 @@ pub(super) fn read(file: &File) -> io::Result<Option<String>> {
 
 /// Writes the text. No other process may write it at the same time.
 pub(super) fn write(file: &File, text: &str) -> io::Result<()> {
-    let number = latest(file)?.map_or(0, |(number, _)| number).wrapping_add(1);
+    let number = latest(file)?
+        .map_or(0, |(number, _)| number)
+        .wrapping_add(1);
     let mut record = vec![0; RECORD];
     if text.len() > CHECKSUM - TEXT {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -58,8 +60,13 @@ pub(super) fn write(file: &File, text: &str) -> io::Result<()> {
 
 /// Writes the text into the file at `path`, which is open in this process.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), StateError> {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let Some((stem, generation)) = Stem::split(name) else { return Ok(()) };
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let Some((stem, generation)) = Stem::split(name) else {
+        return Ok(());
+    };
     let folder = Folder::open(path.parent().unwrap_or(Path::new(".")))?;
     let _locked = folder.lock()?;
     let file = folder.open_file(&stem, generation)?;

@@ -80,7 +80,17 @@ impl StateFile {
     ) -> Self {
         let (predecessors, has_earlier) = (ArcSwapOption::empty(), AtomicBool::new(false));
         let (superseded, fault) = (Mutex::default(), OnceLock::new());
-        Self { path, shared, is_shared, known, swept, superseded, predecessors, has_earlier, fault }
+        Self {
+            path,
+            shared,
+            is_shared,
+            known,
+            swept,
+            superseded,
+            predecessors,
+            has_earlier,
+            fault,
+        }
     }
 
     /// Calls `open` with the properties of a file that continues this one under a limit. It must have the same
@@ -95,19 +105,33 @@ impl StateFile {
         let path = self.path.with_extension("").with_extension("");
         let shared = self.is_shared.then_some(&self.shared);
         let (known, key) = (self.known, Some(&self.shared.key));
-        open(&FileSpec { path: &path, limit, capacity, known, key, shared })
+        open(&FileSpec {
+            path: &path,
+            limit,
+            capacity,
+            known,
+            key,
+            shared,
+        })
     }
 
     /// Returns the limit whose clients this process has left behind, since the rule has another algorithm now.
     /// Only the first call returns it.
     pub(crate) fn take_superseded(&self) -> Option<Limit> {
-        self.superseded.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.superseded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     /// Returns the number of clients in earlier generations.
     pub(crate) fn earlier_clients(&self) -> usize {
         let earlier = self.predecessors();
-        earlier.iter().flat_map(|earlier| earlier.iter()).map(|one| one.clients.len()).sum()
+        earlier
+            .iter()
+            .flat_map(|earlier| earlier.iter())
+            .map(|one| one.clients.len())
+            .sum()
     }
 
     /// Returns the earlier generations in which clients may still be.
@@ -145,7 +169,12 @@ impl StateFile {
 
     /// Returns an error, since this system has no state files.
     pub(crate) fn follow(&self, _limit: &Limit) -> Result<(Limit, Opened), StateError> {
-        Err(StateError::refused(&self.path, "system", std::env::consts::OS, "linux"))
+        Err(StateError::refused(
+            &self.path,
+            "system",
+            std::env::consts::OS,
+            "linux",
+        ))
     }
 }
 
@@ -153,7 +182,9 @@ impl StateFile {
 impl Drop for StateFile {
     fn drop(&mut self) {
         let (_, boot) = crate::clock::wall_and_boot();
-        let Anchor { wall, boot: since, .. } = self.shared.anchor;
+        let Anchor {
+            wall, boot: since, ..
+        } = self.shared.anchor;
         self.reached(wall + std::time::Duration::from_nanos(boot).saturating_sub(since));
     }
 }

@@ -72,7 +72,10 @@ impl StateDirectory {
     /// Returns an error if a file cannot be read or written, or if the other directory belongs to an
     /// engine with another hash key, which could not use the files.
     pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<PathBuf>, StateError> {
-        let (from, to) = (Folder::open_to_read(from.as_ref())?, Folder::create(to.as_ref())?);
+        let (from, to) = (
+            Folder::open_to_read(from.as_ref())?,
+            Folder::create(to.as_ref())?,
+        );
         let _locked = to.lock()?;
         let root = root(&to)?;
         let wanted = while_files_stay(&from, |files| {
@@ -115,7 +118,10 @@ impl StateDirectory {
         let folder = Folder::open(path)?;
         let _locked = folder.lock()?;
         let files = folder.files()?;
-        if let Some(name) = names.iter().find(|name| files.iter().all(|file| file.0.0 != **name)) {
+        if let Some(name) = names
+            .iter()
+            .find(|name| files.iter().all(|file| file.0.0 != **name))
+        {
             let expected = "the name of a rule with a file in this directory";
             return Err(StateError::refused(path, "rule", name, expected));
         }
@@ -164,12 +170,18 @@ fn while_files_stay<T>(
 /// Returns true if a file is an earlier generation from which no clients move, or have all moved.
 fn is_unneeded(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
     let generations = folder.generations(stem)?;
-    let Some(mut later) = generations.last().copied().filter(|latest| *latest > generation) else {
+    let Some(mut later) = generations
+        .last()
+        .copied()
+        .filter(|latest| *latest > generation)
+    else {
         return Ok(false);
     };
     loop {
         // If a file is damaged, the generations before it have the rest of its clients.
-        let Ok((_, header)) = open(folder, stem, later) else { return Ok(false) };
+        let Ok((_, header)) = open(folder, stem, later) else {
+            return Ok(false);
+        };
         match Folder::before(&generations, later, header.moves_from) {
             Some(from) if from == generation => {
                 return Ok(summary(folder, stem, from, None)?.clients == 0);
@@ -208,14 +220,21 @@ fn refuse_used(folder: &Folder, stem: &Stem, generation: u64) -> Result<(), Stat
 /// Returns true if no process uses a file.
 pub(super) fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
     let file = folder.open_file(stem, generation)?;
-    let is_unused = lock(&file, &folder.path_of(stem, generation), Access::AloneIfUnused)?;
+    let is_unused = lock(
+        &file,
+        &folder.path_of(stem, generation),
+        Access::AloneIfUnused,
+    )?;
     unlock(&file);
     Ok(is_unused)
 }
 
 /// Opens a file and reads its header.
 fn open(folder: &Folder, stem: &Stem, generation: u64) -> Result<(File, FileHeader), StateError> {
-    let (file, path) = (folder.open_file(stem, generation)?, folder.path_of(stem, generation));
+    let (file, path) = (
+        folder.open_file(stem, generation)?,
+        folder.path_of(stem, generation),
+    );
     let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
     let header = read_header(&file, &path, generation)?.map_err(refuse)?;
     Ok((file, header))
@@ -230,10 +249,15 @@ struct Root {
 /// Reads the file that all files of an engine's directory depend on. Returns `None` if there is none.
 fn root(folder: &Folder) -> Result<Option<Root>, StateError> {
     let stem = Stem(ROOT.into());
-    let Some(generation) = folder.latest(&stem)? else { return Ok(None) };
+    let Some(generation) = folder.latest(&stem)? else {
+        return Ok(None);
+    };
     let (file, header) = open(folder, &stem, generation)?;
     let io = |error| StateError::io(&folder.path_of(&stem, generation), "read", error);
-    Ok(Some(Root { key: header.key, time: Live::copy_of(&file).map_err(io)? }))
+    Ok(Some(Root {
+        key: header.key,
+        time: Live::copy_of(&file).map_err(io)?,
+    }))
 }
 
 /// Returns the reason for which a process that opens the file would refuse it, besides its header.
@@ -243,8 +267,14 @@ fn fault(
     root: Option<&Root>,
 ) -> Result<(), HeaderFault> {
     stored_limit(header)?;
-    check_hash(header, root.map(|_| known as fn(&KeyHasher) -> u64), root.map(|root| &root.key))?;
-    let Some(present) = Present::read() else { return Ok(()) };
+    check_hash(
+        header,
+        root.map(|_| known as fn(&KeyHasher) -> u64),
+        root.map(|root| &root.key),
+    )?;
+    let Some(present) = Present::read() else {
+        return Ok(());
+    };
     match root.filter(|_| name != ROOT) {
         None if !is_used => time.renew(&present).map(drop),
         None => time.anchor(&present).map(drop),
@@ -275,7 +305,17 @@ fn summary(
         Ok(())
     })?;
     let (name, limit, capacity) = (stem.0.clone(), header.rule, header.capacity);
-    Ok(StateSummary { path, name, generation, limit, capacity, clients, claims, bytes, holders })
+    Ok(StateSummary {
+        path,
+        name,
+        generation,
+        limit,
+        capacity,
+        clients,
+        claims,
+        bytes,
+        holders,
+    })
 }
 
 /// Calls `each` with the bytes of the sets and their place in the file, a chunk at a time.
@@ -305,7 +345,9 @@ fn copy(from: (&File, &Path), to: (&File, &Path), sets: usize) -> Result<(), Sta
         .read_exact_at(&mut pages, 0)
         .map_err(|error| StateError::io(source_path, "read", error))?;
     target.write_all_at(&pages, 0).map_err(io)?;
-    read_sets(source, source_path, |at, chunk| target.write_all_at(chunk, at).map_err(io))
+    read_sets(source, source_path, |at, chunk| {
+        target.write_all_at(chunk, at).map_err(io)
+    })
 }
 
 #[cfg(test)]

@@ -16,12 +16,18 @@ impl Scratch {
     fn new(name: &str) -> Self {
         let path = env::temp_dir().join(format!("earrrl-tools-{name}-{}", process::id()));
         let scratch = Self(path);
-        ["login", "search"].iter().for_each(|name| scratch.open(name).unwrap());
+        ["login", "search"]
+            .iter()
+            .for_each(|name| scratch.open(name).unwrap());
         scratch
     }
 
     fn file(&self, name: &str) -> File {
-        OpenOptions::new().read(true).write(true).open(self.0.join(name)).unwrap()
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.0.join(name))
+            .unwrap()
     }
 
     /// Changes the header of `login`, which has a valid checksum again.
@@ -44,7 +50,10 @@ impl Scratch {
     /// Returns the errors of the list, and the error of an engine that opens `login`.
     fn errors(&self) -> (Vec<String>, String) {
         let listed = StateDirectory::list(&self.0).unwrap();
-        let errors = listed.into_iter().filter_map(Result::err).map(|error| error.to_string());
+        let errors = listed
+            .into_iter()
+            .filter_map(Result::err)
+            .map(|error| error.to_string());
         let opened = self.open("login").map_err(|error| error.to_string());
         (errors.collect(), opened.err().unwrap_or_default())
     }
@@ -76,9 +85,14 @@ fn a_list_refuses_what_an_engine_refuses() {
         assert_eq!(scratch.errors(), (Vec::new(), String::new()));
         scratch.change(change);
         let (listed, opened) = scratch.errors();
-        let [error] = &listed[..] else { panic!("{field}: {listed:?}") };
+        let [error] = &listed[..] else {
+            panic!("{field}: {listed:?}")
+        };
         let wanted = format!("login.1.earrrl: {field}: ");
-        assert!(error.contains(&wanted) && opened == *error, "{error}; {opened}");
+        assert!(
+            error.contains(&wanted) && opened == *error,
+            "{error}; {opened}"
+        );
     }
 }
 
@@ -90,9 +104,13 @@ fn a_list_refuses_a_time_in_the_far_future() {
     let root = scratch.file("_engine.1.earrrl");
     root.write_all_at(&[0xFF], FIXED as u64).unwrap();
     assert_eq!(scratch.errors(), (Vec::new(), String::new()));
-    root.write_all_at(&u64::MAX.to_ne_bytes(), FIXED as u64 + 64).unwrap();
+    root.write_all_at(&u64::MAX.to_ne_bytes(), FIXED as u64 + 64)
+        .unwrap();
     let (listed, opened) = scratch.errors();
-    assert!(listed[0].contains("_engine.1.earrrl: time: ") && listed.len() == 1, "{listed:?}");
+    assert!(
+        listed[0].contains("_engine.1.earrrl: time: ") && listed.len() == 1,
+        "{listed:?}"
+    );
     assert!(opened.contains("_engine.1.earrrl: time: "), "{opened}");
 }
 
@@ -103,8 +121,13 @@ fn a_file_that_cannot_be_removed_stops_no_other_removal() {
     fs::set_permissions(&wrong, Permissions::from_mode(0o644)).unwrap();
     let names = ["login", "search"].map(String::from);
     let pruned = StateDirectory::prune(&scratch.0, &names).unwrap();
-    let [Err(error), Ok(removed)] = &pruned[..] else { panic!("{pruned:?}") };
-    assert!(error.to_string().contains("login.1.earrrl: mode: 0644"), "{error}");
+    let [Err(error), Ok(removed)] = &pruned[..] else {
+        panic!("{pruned:?}")
+    };
+    assert!(
+        error.to_string().contains("login.1.earrrl: mode: 0644"),
+        "{error}"
+    );
     assert_eq!(*removed, scratch.0.join("search.1.earrrl"));
     assert!(wrong.exists() && !removed.exists());
 }
@@ -120,7 +143,9 @@ fn a_file_that_is_removed_meanwhile_is_no_error() {
         if times == 1 {
             fs::remove_file(scratch.0.join("login.1.earrrl")).unwrap();
         }
-        files.iter().try_for_each(|(stem, generation)| open(&folder, stem, *generation).map(drop))
+        files
+            .iter()
+            .try_for_each(|(stem, generation)| open(&folder, stem, *generation).map(drop))
     });
     assert_eq!((read, times), (Ok(()), 2));
 }
@@ -130,7 +155,12 @@ fn a_file_that_is_removed_meanwhile_is_no_error() {
 fn the_root_of_a_directory_is_not_pruned() {
     let scratch = Scratch::new("root");
     let error = StateDirectory::prune(&scratch.0, &[String::from(ROOT)]).unwrap_err();
-    assert!(error.to_string().contains("rule: _engine; expected the name of a rule"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("rule: _engine; expected the name of a rule"),
+        "{error}"
+    );
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 3);
 }
 
@@ -139,7 +169,10 @@ fn files_are_copied_only_to_a_directory_with_their_hash_key() {
     let (scratch, other) = (Scratch::new("copy"), Scratch::new("copied"));
     fs::remove_file(other.0.join("login.1.earrrl")).unwrap();
     let error = StateDirectory::copy(&scratch.0, &other.0).unwrap_err();
-    assert!(error.to_string().contains("login.1.earrrl: hash key: "), "{error}");
+    assert!(
+        error.to_string().contains("login.1.earrrl: hash key: "),
+        "{error}"
+    );
     assert!(!other.0.join("login.1.earrrl").exists());
     fs::remove_dir_all(&other.0).unwrap();
     assert_eq!(StateDirectory::copy(&scratch.0, &other.0).unwrap().len(), 3);

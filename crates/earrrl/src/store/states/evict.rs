@@ -81,7 +81,12 @@ pub(super) struct Scan {
 pub(super) fn scan(clients: impl Iterator<Item = Client>) -> Scan {
     let mut scan = Scan::default();
     let mut candidates = 0;
-    for Client { key, standing, is_kept } in clients {
+    for Client {
+        key,
+        standing,
+        is_kept,
+    } in clients
+    {
         if !is_kept && scan.lowest.is_none_or(|(_, lowest)| standing < lowest) {
             scan.lowest = Some((key, standing));
         }

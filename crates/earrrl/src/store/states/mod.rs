@@ -76,7 +76,8 @@ impl States {
         let bytes = max_bytes / self.shards.len();
         self.shard_clients.store(clients, Relaxed);
         self.shard_bytes.store(bytes, Relaxed);
-        self.each().for_each(|mut shard| shard.set_bounds((clients, bytes), limit, now));
+        self.each()
+            .for_each(|mut shard| shard.set_bounds((clients, bytes), limit, now));
     }
 
     /// Stops decisions in this map: none is made once this returns.
@@ -105,7 +106,12 @@ impl States {
 
     /// Locks the shard at an index.
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        let bounds = || (self.shard_clients.load(Relaxed), self.shard_bytes.load(Relaxed));
+        let bounds = || {
+            (
+                self.shard_clients.load(Relaxed),
+                self.shard_bytes.load(Relaxed),
+            )
+        };
         let new = |(clients, bytes)| Box::new(Mutex::new(Shard::new(clients, bytes)));
         let shard = self.shards[shard % self.shards.len()].get_or_init(|| new(bounds()));
         shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -131,7 +137,10 @@ impl States {
 /// Returns the number of shards of a map for `capacity` clients.
 fn shards(capacity: usize) -> usize {
     let least = capacity.min(MIN_SHARDS).next_power_of_two();
-    capacity.div_ceil(CLIENTS_PER_SHARD).next_power_of_two().max(least)
+    capacity
+        .div_ceil(CLIENTS_PER_SHARD)
+        .next_power_of_two()
+        .max(least)
 }
 
 /// Returns the bytes that `capacity` clients take in this many shards, at `state` bytes a state; `None` on

@@ -54,8 +54,14 @@ impl Entry {
     /// Takes the state out of the entry, as a state under the given limit.
     fn take(&mut self, under: Under<'_>, now: Nanos) -> Option<State> {
         let state = self.state.take();
-        let Under::OneOf(limit) = under else { return state };
-        if self.limit.as_ref().is_some_and(|own| Arc::ptr_eq(own, limit)) {
+        let Under::OneOf(limit) = under else {
+            return state;
+        };
+        if self
+            .limit
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, limit))
+        {
             return state;
         }
         match self.limit.replace(Arc::clone(limit)) {
@@ -66,7 +72,9 @@ impl Entry {
 
     /// Returns the bytes that the client takes; 0 while its state is taken out.
     fn bytes(&self) -> usize {
-        self.state.as_ref().map_or(0, |state| OVERHEAD + state.bytes())
+        self.state
+            .as_ref()
+            .map_or(0, |state| OVERHEAD + state.bytes())
     }
 }
 
@@ -152,9 +160,17 @@ impl Shard {
             let (allowed, rate) = standing.unwrap_or_default();
             *held += entry.bytes();
             let is_active = entry.state.is_some();
-            let standing = Standing { is_active, is_over: !allowed, rate };
+            let standing = Standing {
+                is_active,
+                is_over: !allowed,
+                rate,
+            };
             let is_kept = is_active && limit.is_some_and(Limit::is_concurrent);
-            Client { key: *key, standing, is_kept }
+            Client {
+                key: *key,
+                standing,
+                is_kept,
+            }
         }));
         self.scan_budget.spend(&scan);
         for key in &scan.passed_over {
@@ -180,7 +196,9 @@ impl Shard {
         now: Nanos,
         judge: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> R {
-        let Some(entry) = self.states.peek_mut(&key.bits()) else { return judge(None).1 };
+        let Some(entry) = self.states.peek_mut(&key.bits()) else {
+            return judge(None).1;
+        };
         self.bytes -= entry.bytes();
         let (kept, answer) = judge(entry.take(under, now));
         entry.state = kept;
@@ -220,16 +238,23 @@ impl Shard {
 
     /// Returns the keys of all clients.
     pub(crate) fn keys(&self) -> std::vec::Vec<KeyHash> {
-        self.states.iter().map(|(key, _)| KeyHash::from_bits(*key)).collect()
+        self.states
+            .iter()
+            .map(|(key, _)| KeyHash::from_bits(*key))
+            .collect()
     }
 
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
-        self.states.peek(&key.bits()).is_some_and(|entry| entry.state.is_some())
+        self.states
+            .peek(&key.bits())
+            .is_some_and(|entry| entry.state.is_some())
     }
 
     /// Returns the client that has been idle for longest.
     pub(crate) fn longest_idle(&self) -> Option<KeyHash> {
-        self.states.peek_lru().map(|(key, _)| KeyHash::from_bits(*key))
+        self.states
+            .peek_lru()
+            .map(|(key, _)| KeyHash::from_bits(*key))
     }
 
     /// Replaces every client's state by the one that `convert` returns, or removes the client.

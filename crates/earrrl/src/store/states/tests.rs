@@ -39,7 +39,9 @@ fn request(states: &States, limit: &Limit, nth: u64) -> bool {
 }
 
 fn log(entries: u64) -> State {
-    State::SlidingLog(Tally::from_entries((0..entries).map(|at| (NOW.get() - at, 1))))
+    State::SlidingLog(Tally::from_entries(
+        (0..entries).map(|at| (NOW.get() - at, 1)),
+    ))
 }
 
 fn displaced(states: &States) -> usize {
@@ -55,8 +57,14 @@ fn total(states: &States, of: impl Fn(&Shard) -> usize) -> usize {
 #[test]
 fn no_lock_is_held_over_more_clients_than_move_in_a_millisecond() {
     for capacity in [1, 1_000, 1_000_000, 5_000_000, 1_000_000_000] {
-        let (most, all) = (max_clients_per_shard(capacity, shards(capacity)), shards(capacity));
-        assert!(most <= CLIENTS_PER_SHARD + CLIENTS_PER_SHARD / 8, "{most} of {capacity}");
+        let (most, all) = (
+            max_clients_per_shard(capacity, shards(capacity)),
+            shards(capacity),
+        );
+        assert!(
+            most <= CLIENTS_PER_SHARD + CLIENTS_PER_SHARD / 8,
+            "{most} of {capacity}"
+        );
         assert!(
             all * most >= capacity && all * CLIENTS_PER_SHARD <= capacity * 2 || all <= MIN_SHARDS
         );
@@ -97,7 +105,10 @@ fn what_is_forgotten_is_not_counted() {
     store(&states, 1, log(7));
     states.lock_of(key(1)).remove(key(1));
     states.lock_of(key(2)).remove(key(2));
-    assert_eq!((total(&states, Shard::len), total(&states, Shard::bytes)), (0, 0));
+    assert_eq!(
+        (total(&states, Shard::len), total(&states, Shard::bytes)),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -132,21 +143,33 @@ fn offenders_that_pause_outlive_a_flood_of_others() {
 /// Otherwise every newcomer of a flood whose keys are all over their limit would scan the shard.
 #[test]
 fn an_eviction_among_offenders_alone_looks_at_few_of_them() {
-    let (states, limit) = (States::new(100_000, usize::MAX), limit("fixed-window 1/15m"));
+    let (states, limit) = (
+        States::new(100_000, usize::MAX),
+        limit("fixed-window 1/15m"),
+    );
     for nth in 0..200_000 {
         assert!(request(&states, &limit, nth));
         assert!(!request(&states, &limit, nth));
     }
-    let (scanned, evicted) =
-        (total(&states, |shard| shard.scan_budget.scanned), displaced(&states));
-    assert!(scanned <= evicted * SCANNED_PER_EVICTION + MIN_SHARDS * MAX_SCANNED, "{scanned}");
+    let (scanned, evicted) = (
+        total(&states, |shard| shard.scan_budget.scanned),
+        displaced(&states),
+    );
+    assert!(
+        scanned <= evicted * SCANNED_PER_EVICTION + MIN_SHARDS * MAX_SCANNED,
+        "{scanned}"
+    );
 }
 
 #[test]
 fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
     let (states, limit) = (States::new(1, usize::MAX), limit("fixed-window 5/15m"));
     let in_one_shard = |nth: u64| nth * u64::from(states.shard_of(key(nth)) == 0);
-    let names: Vec<_> = (1..).map(in_one_shard).filter(|nth| *nth > 0).take(14).collect();
+    let names: Vec<_> = (1..)
+        .map(in_one_shard)
+        .filter(|nth| *nth > 0)
+        .take(14)
+        .collect();
     let (room, rest) = names.split_at(max_clients_per_shard(1, shards(1)));
     for (nth, name) in room.iter().enumerate() {
         for _ in 0..1 + usize::from(nth != 2) {
@@ -168,7 +191,11 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
         store(
             &states,
             *name,
-            if nth == 3 { State::SlidingLog(Tally::from_entries([(1, 1)])) } else { log(1) },
+            if nth == 3 {
+                State::SlidingLog(Tally::from_entries([(1, 1)]))
+            } else {
+                log(1)
+            },
         );
     }
     store(&states, rest[0], log(1));
@@ -193,7 +220,10 @@ fn a_client_in_use_is_not_evicted() {
 
 #[test]
 fn a_shard_of_offenders_keeps_a_newcomer() {
-    let (states, limit) = (States::new(1, usize::MAX), limit("sliding-log 5/15m strict"));
+    let (states, limit) = (
+        States::new(1, usize::MAX),
+        limit("sliding-log 5/15m strict"),
+    );
     for nth in 0..13 {
         for _ in 0..9 {
             request(&states, &limit, nth);

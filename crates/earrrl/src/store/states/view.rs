@@ -26,12 +26,18 @@ pub(crate) struct Bounds {
 impl View {
     /// Returns a map of the rule's own.
     pub(crate) fn own(states: States) -> Self {
-        Self { states: Arc::new(states), shared_under: None }
+        Self {
+            states: Arc::new(states),
+            shared_under: None,
+        }
     }
 
     /// Returns the view of a rule with this limit on a shared map.
     pub(crate) fn shared(states: Arc<States>, limit: &Limit) -> Self {
-        Self { states, shared_under: Some(Arc::new(*limit)) }
+        Self {
+            states,
+            shared_under: Some(Arc::new(*limit)),
+        }
     }
 
     /// Returns true if the rule shares the map.
@@ -52,7 +58,9 @@ impl View {
 
     /// Returns the limit of a request under this rule, whose limit is `limit`.
     pub(crate) fn under<'a>(&'a self, limit: &'a Limit) -> Under<'a> {
-        self.shared_under.as_ref().map_or(Under::Only(limit), Under::OneOf)
+        self.shared_under
+            .as_ref()
+            .map_or(Under::Only(limit), Under::OneOf)
     }
 }
 
@@ -67,7 +75,11 @@ impl Deref for View {
 impl Bounds {
     /// Returns the bounds of a map for `capacity` clients of one rule.
     pub(crate) fn new(limit: &Limit, capacity: usize, max_bytes: Option<usize>) -> Self {
-        Self { capacity, state_bytes: limit.state_bytes(), max_bytes }
+        Self {
+            capacity,
+            state_bytes: limit.state_bytes(),
+            max_bytes,
+        }
     }
 
     /// Returns the bounds of a map that a rule with each of these bounds can use.
@@ -91,7 +103,11 @@ impl Bounds {
     fn bytes(&self, shards: usize, before: usize) -> usize {
         self.max_bytes.unwrap_or_else(|| {
             let busy = bytes_in(shards, self.capacity, self.state_bytes).unwrap_or(usize::MAX);
-            if busy <= before { busy } else { busy.min(half_of_what_is_left().max(before)) }
+            if busy <= before {
+                busy
+            } else {
+                busy.min(half_of_what_is_left().max(before))
+            }
         })
     }
 }
@@ -117,12 +133,19 @@ impl States {
     /// Returns true if each shard has enough room within these bounds. That can be false only if a rule has
     /// `max_bytes`.
     pub(crate) fn has_roomy_shards(&self, bounds: &Bounds) -> bool {
-        bounds.max_bytes.is_none_or(|bytes| self.shards.len() <= bounds.max_shards(bytes))
+        bounds
+            .max_bytes
+            .is_none_or(|bytes| self.shards.len() <= bounds.max_shards(bytes))
     }
 
     /// Sets the bounds of a shared map, and evicts clients while it is over them.
     pub(crate) fn bound(&self, bounds: &Bounds, now: Nanos) {
-        self.set_bounds(bounds.capacity, bounds.bytes(self.shards.len(), 0), None, now);
+        self.set_bounds(
+            bounds.capacity,
+            bounds.bytes(self.shards.len(), 0),
+            None,
+            now,
+        );
     }
 
     /// Sets the bounds of a map that belongs to one rule, whose limit is `limit`, and evicts clients while the map

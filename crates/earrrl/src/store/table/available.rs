@@ -30,7 +30,11 @@ pub fn total() -> Option<u64> {
     let machine = machine.and_then(|text| kilobytes(&text, "MemTotal:"));
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let most = |group: Group| read(&group.folder.join(group.most))?.trim().parse().ok();
-    groups_of(&groups).into_iter().filter_map(most).chain(machine).min()
+    groups_of(&groups)
+        .into_iter()
+        .filter_map(most)
+        .chain(machine)
+        .min()
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -51,7 +55,11 @@ fn available() -> Option<u64> {
         let cached = read(&folder.join("memory.stat")).and_then(|text| reclaimable(&text));
         group_left(&most, &used, cached.unwrap_or(0))
     };
-    groups_of(&groups).into_iter().filter_map(left).chain(machine).min()
+    groups_of(&groups)
+        .into_iter()
+        .filter_map(left)
+        .chain(machine)
+        .min()
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -76,12 +84,16 @@ fn groups_of(text: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in text.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
         let (root, most, used) = match controllers {
             "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
-            }
+            _ if controllers.split(',').any(|name| name == "memory") => (
+                "/sys/fs/cgroup/memory",
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            ),
             _ => continue,
         };
         let folders = Path::new(path.trim_start_matches('/')).ancestors();
@@ -106,7 +118,10 @@ fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
 /// as used, since the kernel drops them on demand.
 #[cfg(any(target_os = "linux", test))]
 fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
-    let (most, used) = (most.trim().parse::<u64>().ok()?, used.trim().parse::<u64>().ok()?);
+    let (most, used) = (
+        most.trim().parse::<u64>().ok()?,
+        used.trim().parse::<u64>().ok()?,
+    );
     Some(most.saturating_sub(used.saturating_sub(cached)))
 }
 
@@ -114,7 +129,11 @@ fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
 #[cfg(any(target_os = "linux", test))]
 fn reclaimable(stat: &str) -> Option<u64> {
     let of = |name| stat.lines().find_map(|line| line.strip_prefix(name));
-    of("total_inactive_file ").or_else(|| of("inactive_file "))?.trim().parse().ok()
+    of("total_inactive_file ")
+        .or_else(|| of("inactive_file "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -132,13 +151,20 @@ mod tests {
         assert_eq!(group_left("10\n", "11\n", 0), Some(0));
         assert_eq!(group_left("max\n", "11\n", 0), None);
         assert_eq!(reclaimable("anon 5\ninactive_file 900\n"), Some(900));
-        assert_eq!(reclaimable("inactive_file 900\ntotal_inactive_file 950\n"), Some(950));
+        assert_eq!(
+            reclaimable("inactive_file 900\ntotal_inactive_file 950\n"),
+            Some(950)
+        );
         assert!(fits(1));
     }
 
     #[test]
     fn the_groups_of_this_process_and_those_around_it_count() {
-        let group = |folder: &str, most, used| Group { folder: folder.into(), most, used };
+        let group = |folder: &str, most, used| Group {
+            folder: folder.into(),
+            most,
+            used,
+        };
         let second = |folder| group(folder, "memory.max", "memory.current");
         assert_eq!(
             groups_of("0::/system.slice/earrrl.service\n"),

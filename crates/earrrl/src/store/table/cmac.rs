@@ -38,7 +38,11 @@ impl Cmac {
         // SAFETY: the processor has the instructions, which was checked above.
         let rounds = unsafe { expand(wide(u128::from_le_bytes(*key))) };
         let zero = wide(0);
-        let mut cmac = Self { rounds, whole: zero, padded: zero };
+        let mut cmac = Self {
+            rounds,
+            whole: zero,
+            padded: zero,
+        };
         let once = cmac.encrypt(zero);
         let once = double(u128::from(high(once)) << 64 | u128::from(low(once)));
         cmac.whole = wide(once);
@@ -47,7 +51,13 @@ impl Cmac {
     }
 
     pub(super) fn hasher(&self) -> CmacHasher<'_> {
-        CmacHasher { cmac: self, state: wide(0), block: wide(0), filled: 0, is_chained: false }
+        CmacHasher {
+            cmac: self,
+            state: wide(0),
+            block: wide(0),
+            filled: 0,
+            is_chained: false,
+        }
     }
 
     /// Encrypts one block with ten rounds.
@@ -179,7 +189,10 @@ fn little_endian(bytes: &[u8]) -> u128 {
         let high = u64::from(u32::from_le_bytes(*high)) << (96 - shift);
         return (u64::from(u32::from_le_bytes(*low)) | high).into();
     }
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
 #[inline(always)]
@@ -209,7 +222,10 @@ fn high(block: __m128i) -> u64 {
 /// Encrypts one block with ten rounds. The function uses the C ABI because the Rust ABI passes
 /// vector arguments in memory, the C ABI in registers.
 #[target_feature(enable = "aes")]
-#[expect(improper_ctypes_definitions, reason = "nobody calls it from another language")]
+#[expect(
+    improper_ctypes_definitions,
+    reason = "nobody calls it from another language"
+)]
 extern "C" fn encrypt(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i {
     let [first, middle @ .., last] = rounds;
     let mut block = _mm_xor_si128(block, *first);
@@ -221,7 +237,10 @@ extern "C" fn encrypt(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i
 
 /// Encrypts one block with only the first five rounds.
 #[target_feature(enable = "aes")]
-#[expect(improper_ctypes_definitions, reason = "nobody calls it from another language")]
+#[expect(
+    improper_ctypes_definitions,
+    reason = "nobody calls it from another language"
+)]
 extern "C" fn five_rounds(rounds: &[__m128i; ROUNDS + 1], block: __m128i) -> __m128i {
     let block = _mm_xor_si128(block, rounds[0]);
     (1..=SHORT).fold(block, |block, round| _mm_aesenc_si128(block, rounds[round]))
@@ -299,12 +318,18 @@ mod tests {
         // SAFETY: `Cmac::new` has found the instructions.
         let after = unsafe { five_rounds(&cmac.rounds, wide(block)) };
         let expected = 0xc816_77bc_9b7a_c93b_2502_7992_b026_1996_u128.swap_bytes();
-        assert_eq!((high(after), low(after)), ((expected >> 64) as u64, expected as u64));
+        assert_eq!(
+            (high(after), low(after)),
+            ((expected >> 64) as u64, expected as u64)
+        );
         let mut hasher = cmac.hasher();
         hasher.write_u64(7);
         let padded = xor(wide(7 | 0x80 << 64), cmac.padded);
         // SAFETY: `Cmac::new` has found the instructions.
-        assert_eq!(hasher.finish(), low(unsafe { five_rounds(&cmac.rounds, padded) }));
+        assert_eq!(
+            hasher.finish(),
+            low(unsafe { five_rounds(&cmac.rounds, padded) })
+        );
     }
 
     #[test]
@@ -316,7 +341,9 @@ mod tests {
             whole.write(&bytes[..length]);
             for piece in 1..20 {
                 let mut pieces = cmac.hasher();
-                bytes[..length].chunks(piece).for_each(|piece| pieces.write(piece));
+                bytes[..length]
+                    .chunks(piece)
+                    .for_each(|piece| pieces.write(piece));
                 pieces.write(&[]);
                 assert_eq!(pieces.finish(), whole.finish(), "{length} bytes by {piece}");
             }

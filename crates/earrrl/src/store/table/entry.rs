@@ -63,13 +63,19 @@ impl Entry {
         if biased >= CLAIM {
             return Self::new(fingerprint, saturate(top));
         }
-        Self { high: (fingerprint << TOP_BITS) | biased, low: word as u64 }
+        Self {
+            high: (fingerprint << TOP_BITS) | biased,
+            low: word as u64,
+        }
     }
 
     /// Returns a claim of a slot. `number` must differ from that of every other claim of the same
     /// key.
     pub(super) fn claim(fingerprint: u64, number: u64) -> Self {
-        Self { high: (fingerprint << TOP_BITS) | CLAIM, low: number }
+        Self {
+            high: (fingerprint << TOP_BITS) | CLAIM,
+            low: number,
+        }
     }
 
     #[inline(always)]
@@ -98,7 +104,10 @@ impl Entry {
 
     /// Returns the entry as it is when frozen.
     pub(super) fn frozen(self) -> Self {
-        Self { high: self.high & !LIVE, ..self }
+        Self {
+            high: self.high & !LIVE,
+            ..self
+        }
     }
 
     #[inline(always)]
@@ -113,7 +122,10 @@ impl Entry {
 
     #[inline(always)]
     pub(super) fn from_bits(bits: u128) -> Self {
-        Self { high: (bits >> 64) as u64, low: bits as u64 }
+        Self {
+            high: (bits >> 64) as u64,
+            low: bits as u64,
+        }
     }
 }
 

@@ -33,7 +33,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// a state, the greater one is returned, which allows less.
     pub(super) fn freeze(&self, key: KeyHash) -> Option<Word> {
         let places = self.lines.candidates(key);
-        places.fold(None, |found, place| self.freeze_at(place, key.fingerprint()).max(found))
+        places.fold(None, |found, place| {
+            self.freeze_at(place, key.fingerprint()).max(found)
+        })
     }
 
     /// Freezes a slot if it has the given fingerprint. Returns its frozen state.
@@ -41,7 +43,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let slot = self.lines.slot(place);
         let mut entry = slot.load();
         while entry.fingerprint() == fingerprint {
-            let next = if entry.is_claim() { Entry::EMPTY } else { entry.frozen() };
+            let next = if entry.is_claim() {
+                Entry::EMPTY
+            } else {
+                entry.frozen()
+            };
             entry = slot.swap(entry, next).err().unwrap_or(next);
         }
         let is_frozen = entry != Entry::EMPTY && !entry.is_claim();
@@ -61,7 +67,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Empties a key's frozen slots, which is step 4.
     pub(super) fn clear_frozen(&self, key: KeyHash) {
-        for slot in self.lines.candidates(key).map(|place| self.lines.slot(place)) {
+        for slot in self
+            .lines
+            .candidates(key)
+            .map(|place| self.lines.slot(place))
+        {
             let entry = slot.load();
             if entry.fingerprint() == key.fingerprint() & !1 {
                 // Another process may have emptied it first.

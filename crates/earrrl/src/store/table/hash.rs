@@ -192,7 +192,10 @@ mod tests {
         assert_eq!(one.hash_bytes(b"alice"), one.hash_bytes(b"alice"));
         assert_ne!(one.hash_bytes(b"alice"), one.hash_bytes(b"alicf"));
         let random = KeyHasher::random().unwrap();
-        assert_ne!(random.hash("alice"), KeyHasher::random().unwrap().hash("alice"));
+        assert_ne!(
+            random.hash("alice"),
+            KeyHasher::random().unwrap().hash("alice")
+        );
     }
 
     #[test]

@@ -38,7 +38,11 @@ pub(super) const STALE: u64 = 1 << 16;
 
 /// The most slots in the two sets of a key.
 const MAX_CANDIDATES: usize = 32;
-const UNSEEN: Candidate = Candidate { place: 0, entry: Entry::EMPTY, rank: 0 };
+const UNSEEN: Candidate = Candidate {
+    place: 0,
+    entry: Entry::EMPTY,
+    rank: 0,
+};
 
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Stores the first word of an absent key, of which there may be a claim. Returns false if another
@@ -50,7 +54,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         is_claimed: bool,
         order: &impl Order,
     ) -> bool {
-        let home = if is_claimed { None } else { self.empty_home(key) };
+        let home = if is_claimed {
+            None
+        } else {
+            self.empty_home(key)
+        };
         let claim = match home {
             Some(home) => self.claim_slot(key.fingerprint(), home, rank(Entry::EMPTY)),
             None => self.claim(key, word, order),
@@ -64,8 +72,16 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             return false;
         }
         let sealed = S::HEEDS_SEALS && self.is_sealed();
-        let committed = if sealed { Entry::EMPTY } else { Entry::new(key.fingerprint(), word) };
-        let is_swapped = self.lines.slot(claim.place).swap(claim.entry, committed).is_ok();
+        let committed = if sealed {
+            Entry::EMPTY
+        } else {
+            Entry::new(key.fingerprint(), word)
+        };
+        let is_swapped = self
+            .lines
+            .slot(claim.place)
+            .swap(claim.entry, committed)
+            .is_ok();
         is_swapped && !sealed
     }
 
@@ -93,16 +109,31 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         if self.lines.matches_in_set(home, 0).count_ones() < ENOUGH as u32 {
             return None;
         }
-        let (nth, slot) =
-            self.lines.line(home).iter().enumerate().find(|(_, slot)| slot.high() == 0)?;
+        let (nth, slot) = self
+            .lines
+            .line(home)
+            .iter()
+            .enumerate()
+            .find(|(_, slot)| slot.high() == 0)?;
         // In a damaged file, the low half may not be empty.
-        let entry = Entry { high: 0, low: slot.low() };
-        Some(Candidate { place: home * LINE + nth, entry, rank: 0 })
+        let entry = Entry {
+            high: 0,
+            low: slot.low(),
+        };
+        Some(Candidate {
+            place: home * LINE + nth,
+            entry,
+            rank: 0,
+        })
     }
 
     fn look(&self, place: usize, order: &impl Order) -> Candidate {
         let entry = self.lines.slot(place).load();
-        let rank = if self.is_stale_claim(entry) { 0 } else { rank_in(order, entry) };
+        let rank = if self.is_stale_claim(entry) {
+            0
+        } else {
+            rank_in(order, entry)
+        };
         Candidate { place, entry, rank }
     }
 
@@ -114,7 +145,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     fn claim_slot(&self, fingerprint: u64, victim: Candidate, idle: Rank) -> Option<Candidate> {
         let shard = self.shard(fingerprint);
         let entry = Entry::claim(fingerprint, shard.claims.fetch_add(1, Relaxed));
-        self.lines.slot(victim.place).swap(victim.entry, entry).ok()?;
+        self.lines
+            .slot(victim.place)
+            .swap(victim.entry, entry)
+            .ok()?;
         self.count_displaced(fingerprint, &victim, idle);
         Some(Candidate { entry, ..victim })
     }
@@ -138,8 +172,15 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
                 *slot = self.look(place, order);
             }
             let set = slots.get(..LINE * LINES).unwrap_or(&slots);
-            let Some(victim) = victim([set, &[]], LINE, newcomer, idle) else { return };
-            if self.lines.slot(victim.place).swap(victim.entry, state).is_ok() {
+            let Some(victim) = victim([set, &[]], LINE, newcomer, idle) else {
+                return;
+            };
+            if self
+                .lines
+                .slot(victim.place)
+                .swap(victim.entry, state)
+                .is_ok()
+            {
                 return self.count_displaced(state.fingerprint(), &victim, idle);
             }
         }
@@ -147,7 +188,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Rescans, which is step 2. Returns true if the claim is the only entry of its key.
     fn rescan(&self, key: KeyHash, claim: &Candidate) -> bool {
-        for place in self.lines.matches(key).filter(|place| *place != claim.place) {
+        for place in self
+            .lines
+            .matches(key)
+            .filter(|place| *place != claim.place)
+        {
             let slot = self.lines.slot(place);
             let mut entry = slot.load();
             while entry.fingerprint() == key.fingerprint() {

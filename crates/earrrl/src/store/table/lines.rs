@@ -89,10 +89,17 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
     /// [`Slot::matches`], it may contain too many slots but misses none.
     #[inline(always)]
     pub(super) fn matches_in_set(&self, home: usize, fingerprint: u64) -> u32 {
-        let set = self.lines.get(home / LINES * LINES..).and_then(|lines| lines.first_chunk());
-        let Some(set): Option<&[Line<S, LINE>; LINES]> = set else { return 0 };
+        let set = self
+            .lines
+            .get(home / LINES * LINES..)
+            .and_then(|lines| lines.first_chunk());
+        let Some(set): Option<&[Line<S, LINE>; LINES]> = set else {
+            return 0;
+        };
         let lines = set.iter().enumerate();
-        lines.fold(0, |found, (nth, line)| found | S::matches(&line.0, fingerprint) << (nth * LINE))
+        lines.fold(0, |found, (nth, line)| {
+            found | S::matches(&line.0, fingerprint) << (nth * LINE)
+        })
     }
 
     /// Returns the indices of the slots in both sets that may hold the key, those of the first set first.

@@ -58,7 +58,12 @@ impl Mapping {
         let start =
             unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Self { start, len, _addresses: Addresses { start, len }, _file: None })
+        Ok(Self {
+            start,
+            len,
+            _addresses: Addresses { start, len },
+            _file: None,
+        })
     }
 
     /// Maps the first `len` bytes of a file. The whole file is made present now, so that later
@@ -69,13 +74,31 @@ impl Mapping {
     /// at a multiple of its size, both in the file and among the addresses.
     pub(crate) fn new(file: File, len: usize) -> io::Result<Self> {
         let addresses = Addresses::reserve(len.saturating_add(HUGE_PAGE))?;
-        let skipped = addresses.start.as_ptr().cast::<u8>().align_offset(HUGE_PAGE);
+        let skipped = addresses
+            .start
+            .as_ptr()
+            .cast::<u8>()
+            .align_offset(HUGE_PAGE);
         // SAFETY: at most the size of a huge page is skipped, and so much more than `len` is reserved.
         let start = unsafe { addresses.start.byte_add(skipped.min(HUGE_PAGE)) };
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: this replaces a part of the addresses that were just reserved, which nobody uses.
-        unsafe { mmap(start.as_ptr(), len, protection, flags | MapFlags::FIXED, &file, 0) }?;
-        let mapping = Self { start, len, _addresses: addresses, _file: Some(file) };
+        unsafe {
+            mmap(
+                start.as_ptr(),
+                len,
+                protection,
+                flags | MapFlags::FIXED,
+                &file,
+                0,
+            )
+        }?;
+        let mapping = Self {
+            start,
+            len,
+            _addresses: addresses,
+            _file: Some(file),
+        };
         mapping.make_present();
         Ok(mapping)
     }

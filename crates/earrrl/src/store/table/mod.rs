@@ -89,11 +89,15 @@ pub(crate) const LAYOUT: [u32; 3] = [LINE as u32, LINES as u32, entry::FINGERPRI
 #[cfg(target_os = "linux")]
 pub(crate) fn census(slots: &[u8]) -> (usize, usize) {
     let (slots, _) = slots.as_chunks::<{ size_of::<AtomicSlot>() }>();
-    let entries = slots.iter().map(|bits| Entry::from_bits(u128::from_ne_bytes(*bits)));
-    entries.filter(|entry| *entry != Entry::EMPTY).fold((0, 0), |(clients, claims), entry| {
-        let claim = usize::from(entry.is_claim());
-        (clients + 1 - claim, claims + claim)
-    })
+    let entries = slots
+        .iter()
+        .map(|bits| Entry::from_bits(u128::from_ne_bytes(*bits)));
+    entries
+        .filter(|entry| *entry != Entry::EMPTY)
+        .fold((0, 0), |(clients, claims), entry| {
+            let claim = usize::from(entry.is_claim());
+            (clients + 1 - claim, claims + claim)
+        })
 }
 
 /// Returns the number of sets of a table for `capacity` clients.
@@ -210,7 +214,9 @@ impl Table {
     #[cfg(all(target_os = "linux", not(miri)))]
     fn zeroed(capacity: usize) -> Option<Self> {
         let sets = Self::bytes_of(capacity)?;
-        let bytes = sets.checked_add(SHARDS_BYTES).filter(|bytes| fits(*bytes))?;
+        let bytes = sets
+            .checked_add(SHARDS_BYTES)
+            .filter(|bytes| fits(*bytes))?;
         let memory: Arc<dyn Memory> = Arc::new(mapping::Mapping::zeroed(bytes).ok()?);
         Self::mapped(&memory, sets, 0, sets_for(capacity), capacity)
     }
@@ -230,7 +236,10 @@ impl Table {
         let seal = Region::mapped(memory, shards.checked_add(SEAL_AT)?, 1)?;
         let shards = Region::mapped(memory, shards, SHARDS)?;
         let is_usable = sets >= 2 && slot::is_lock_free();
-        is_usable.then(|| Self { raw: RawTable::over(Lines::over(lines), shards, seal), capacity })
+        is_usable.then(|| Self {
+            raw: RawTable::over(Lines::over(lines), shards, seal),
+            capacity,
+        })
     }
 
     /// Returns the bytes of a table for `capacity` live clients, all of which are allocated when it
@@ -425,7 +434,9 @@ impl Table {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn iter(&self) -> impl Iterator<Item = Client> + '_ {
-        self.raw.entries(0..self.raw.lines.slots()).map(Client::from)
+        self.raw
+            .entries(0..self.raw.lines.slots())
+            .map(Client::from)
     }
 
     /// Returns the clients slot by slot, `None` for an empty slot. Clients that are inserted or
@@ -443,7 +454,9 @@ impl Table {
         let sets = self.raw.lines.slots() / set;
         let step = sets.div_ceil(SAMPLE);
         let sampled = sets.div_ceil(step);
-        let places = (0..sets).step_by(step).flat_map(|nth| nth * set..(nth + 1) * set);
+        let places = (0..sets)
+            .step_by(step)
+            .flat_map(|nth| nth * set..(nth + 1) * set);
         let found = self.raw.entries(places).count();
         (found as f64 * sets as f64 / sampled as f64) as usize
     }
@@ -499,7 +512,10 @@ impl ReadEntry<'_> {
 
 impl From<Entry> for Client {
     fn from(entry: Entry) -> Self {
-        Self { fingerprint: entry.key_fingerprint(), word: entry.word() }
+        Self {
+            fingerprint: entry.key_fingerprint(),
+            word: entry.word(),
+        }
     }
 }
 

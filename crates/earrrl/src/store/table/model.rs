@@ -107,7 +107,10 @@ fn race<const R: bool, T: Send + 'static>(
             thread::spawn(move || operation(&table))
         })
         .collect();
-    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    threads
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
 }
 
 fn counting<const R: bool>(key: KeyHash) -> Operation<R, Word> {
@@ -121,7 +124,10 @@ fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
     let (other, newcomer) = (key(102, 0), key(7, 0));
     let freeing: Operation<R, Word> =
         Box::new(move |table| table.update(other, || IDLE, |_| (Change::Remove, 0)));
-    race(&table, vec![freeing, counting(newcomer), counting(newcomer)]);
+    race(
+        &table,
+        vec![freeing, counting(newcomer), counting(newcomer)],
+    );
     assert_eq!(words(&table, newcomer), [2]);
 }
 
@@ -178,13 +184,28 @@ fn three_threads_claim_with_numbers(numbers: [u64; 3]) {
     let state = Entry::new(key.fingerprint(), 1);
     let commit = move |table: &Model<true>| table.lines.slot(1).swap(first, state).is_ok();
     let finish = move |table: &Model<true>| {
-        table.finish(key, 1, &Candidate { place: 0, entry: second, rank: 0 })
+        table.finish(
+            key,
+            1,
+            &Candidate {
+                place: 0,
+                entry: second,
+                rank: 0,
+            },
+        )
     };
     let claim = move |table: &Model<true>| {
-        let seen = Candidate { place: 1, entry: third, rank: 0 };
+        let seen = Candidate {
+            place: 1,
+            entry: third,
+            rank: 0,
+        };
         table.lines.slot(1).swap(Entry::EMPTY, third).is_ok() && table.finish(key, 1, &seen)
     };
-    race(&table, vec![Box::new(commit), Box::new(finish), Box::new(claim)]);
+    race(
+        &table,
+        vec![Box::new(commit), Box::new(finish), Box::new(claim)],
+    );
     assert!(words(&table, key).len() < 2, "a key in two slots");
 }
 
@@ -317,10 +338,24 @@ fn a_claim_does_not_hide_the_state_behind_it() {
     explore(1, || {
         let table = Arc::new(Model::<true>::new(2).unwrap());
         let key = key(7, 0);
-        table.lines.slot(0).swap(Entry::EMPTY, Entry::claim(key.fingerprint(), 1)).unwrap();
-        table.lines.slot(1).swap(Entry::EMPTY, Entry::new(key.fingerprint(), 5)).unwrap();
-        assert_eq!(table.update(key, || IDLE, |word| (Change::Keep, word)), Some(5));
-        assert_eq!(table.update(key, || IDLE, |word| (Change::Remove, word)), Some(5));
+        table
+            .lines
+            .slot(0)
+            .swap(Entry::EMPTY, Entry::claim(key.fingerprint(), 1))
+            .unwrap();
+        table
+            .lines
+            .slot(1)
+            .swap(Entry::EMPTY, Entry::new(key.fingerprint(), 5))
+            .unwrap();
+        assert_eq!(
+            table.update(key, || IDLE, |word| (Change::Keep, word)),
+            Some(5)
+        );
+        assert_eq!(
+            table.update(key, || IDLE, |word| (Change::Remove, word)),
+            Some(5)
+        );
         assert_eq!(words(&table, key), []);
     });
 }
@@ -344,7 +379,11 @@ impl<S: Slot> GivingWay<S> {
 
     /// Moves the key to the new table as `older.rs` does.
     fn settle(&self, key: KeyHash) {
-        if self.new.update(key, || IDLE, |word| (Change::Keep, word)).is_none() {
+        if self
+            .new
+            .update(key, || IDLE, |word| (Change::Keep, word))
+            .is_none()
+        {
             let _alone: Option<MutexGuard<'_, ()>> =
                 self.moving.as_ref().map(|moving| moving.lock().unwrap());
             if let Some(word) = self.old.take(key) {
@@ -402,9 +441,15 @@ fn a_rule_is_changed<S: Slot + Send + 'static>(counted: Word, late: usize, locks
     };
     let mut threads = vec![start(GivingWay::reload_and_count)];
     threads.extend((0..late).map(|_| start(GivingWay::count_late)));
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
     assert_eq!(entries(&tables.old), []);
-    assert_eq!(entries(&tables.new), [counted + 1 + late as Word], "one count of all");
+    assert_eq!(
+        entries(&tables.new),
+        [counted + 1 + late as Word],
+        "one count of all"
+    );
 }
 
 #[test]
@@ -425,7 +470,9 @@ fn two_late_requests_follow_a_client_to_the_next_table() {
 #[test]
 #[should_panic(expected = "assertion `left == right` failed")]
 fn without_a_look_at_the_seal_the_model_finds_a_client_left_behind() {
-    explore(3, || a_rule_is_changed::<ModelSlot<true, false>>(0, 1, true));
+    explore(3, || {
+        a_rule_is_changed::<ModelSlot<true, false>>(0, 1, true)
+    });
 }
 
 #[test]

@@ -36,10 +36,16 @@ impl<S: Slot> Generations<S> {
 
     /// Moves the key to the later generation, as `store/follow.rs` does.
     fn receive(&self, key: KeyHash, killed: Killed) {
-        if self.later.update(key, || IDLE, |word| (Change::Keep, word)).is_some() {
+        if self
+            .later
+            .update(key, || IDLE, |word| (Change::Keep, word))
+            .is_some()
+        {
             return;
         }
-        let Some(word) = self.earlier.freeze(key) else { return };
+        let Some(word) = self.earlier.freeze(key) else {
+            return;
+        };
         if killed == Killed::AfterFreeze {
             return;
         }
@@ -88,7 +94,9 @@ fn race<S: Slot + Send + 'static>(generations: &Arc<Generations<S>>, processes: 
         thread::spawn(move || process(&generations))
     };
     let threads: Vec<_> = processes.into_iter().map(start).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
 
 /// A process makes the later generation while `earlier` others count in the earlier one.
@@ -99,7 +107,11 @@ fn a_file_gets_a_successor<S: Slot + Send + 'static>(counted: Word, earlier: usi
     let count = || -> Process<S> { Box::new(move |all| all.count_earlier(key)) };
     processes.extend((0..earlier).map(|_| count()));
     race(&generations, processes);
-    assert_eq!(entries(&generations.later), [counted + 1 + earlier as Word], "one count of all");
+    assert_eq!(
+        entries(&generations.later),
+        [counted + 1 + earlier as Word],
+        "one count of all"
+    );
     assert_eq!(entries(&generations.earlier), []);
 }
 
@@ -121,7 +133,9 @@ fn two_processes_follow_a_client() {
 #[test]
 #[should_panic(expected = "assertion `left == right` failed")]
 fn without_a_look_at_the_seal_a_client_is_left_behind() {
-    explore(3, || a_file_gets_a_successor::<ModelSlot<true, false>>(0, 1));
+    explore(3, || {
+        a_file_gets_a_successor::<ModelSlot<true, false>>(0, 1)
+    });
 }
 
 /// A process that follows to a later generation seals the earlier one, since the process that made the
@@ -134,7 +148,10 @@ fn without_a_seal_by_the_follower_a_count_is_lost() {
         let generations = Generations::<ModelSlot<true>>::new(1, key);
         race(
             &generations,
-            vec![Box::new(move |all| all.count(key)), Box::new(move |all| all.count_earlier(key))],
+            vec![
+                Box::new(move |all| all.count(key)),
+                Box::new(move |all| all.count_earlier(key)),
+            ],
         );
         assert_eq!(entries(&generations.later), [3], "one count of all");
     });
@@ -144,7 +161,12 @@ fn without_a_seal_by_the_follower_a_count_is_lost() {
 /// one opens the file afterwards.
 #[test]
 fn a_process_may_die_at_every_step() {
-    for killed in [Killed::AfterSeal, Killed::AfterFreeze, Killed::AfterReceive, Killed::Never] {
+    for killed in [
+        Killed::AfterSeal,
+        Killed::AfterFreeze,
+        Killed::AfterReceive,
+        Killed::Never,
+    ] {
         explore(3, move || {
             let key = key(7, 0);
             let generations = Generations::<ModelSlot<true>>::new(1, key);

@@ -91,7 +91,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         let shards = if sets <= SMALL { 1 } else { SHARDS };
         let shards = (0..shards).map(|_| Shard::new()).collect();
         let seal = Region::allocated(Vec::from([S::vacant()]));
-        Some(Self::over(Lines::new(sets)?, Region::allocated(shards), seal))
+        Some(Self::over(
+            Lines::new(sets)?,
+            Region::allocated(shards),
+            seal,
+        ))
     }
 
     /// Returns a table in the given memory. There must be at least one shard, and one seal.
@@ -100,7 +104,11 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         shards: Region<Shard>,
         seal: Region<S>,
     ) -> Self {
-        Self { lines, shards, seal }
+        Self {
+            lines,
+            shards,
+            seal,
+        }
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
@@ -114,7 +122,10 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     }
 
     pub(super) fn displaced(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.displaced.load(Relaxed)).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.displaced.load(Relaxed))
+            .sum()
     }
 
     /// Updates a client; see [`Table::update`](super::Table::update).
@@ -125,8 +136,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         order: impl Order,
         decide: impl Fn(Option<Word>) -> (Change, R),
     ) -> R {
-        let at_home =
-            self.at_home(&self.place(key, Purpose::Write)).and_then(|seen| seen.update(&decide));
+        let at_home = self
+            .at_home(&self.place(key, Purpose::Write))
+            .and_then(|seen| seen.update(&decide));
         at_home.unwrap_or_else(|| self.update_anywhere(key, order, decide))
     }
 
@@ -214,7 +226,14 @@ impl<'a, S: Slot> RawReadEntry<'a, S> {
     #[inline(always)]
     fn read(key: KeyHash, slot: &'a S) -> Self {
         let high = slot.high();
-        Self { key, slot, entry: Entry { high, low: slot.low() } }
+        Self {
+            key,
+            slot,
+            entry: Entry {
+                high,
+                low: slot.low(),
+            },
+        }
     }
 
     /// Returns the client's state; `None` if the entry is a claim or no longer belongs to the key.

@@ -55,7 +55,11 @@ impl<T> Region<T> {
     pub(crate) fn allocated(items: Vec<T>) -> Self {
         let mut items = core::mem::ManuallyDrop::new(items);
         let (start, len) = (NonNull::from(&mut **items).cast(), items.len());
-        Self { start, len, source: Backing::Allocated(items.capacity()) }
+        Self {
+            start,
+            len,
+            source: Backing::Allocated(items.capacity()),
+        }
     }
 
     /// Returns the `len` items that begin `offset` bytes after the start of mapped memory. Returns
@@ -72,7 +76,13 @@ impl<T> Region<T> {
         }
         // SAFETY: `offset` is at most `bytes`, as was checked.
         let start = unsafe { start.add(offset) }.cast();
-        Some(Self { start, len, source: Backing::Mapped { _owner: Arc::clone(owner) } })
+        Some(Self {
+            start,
+            len,
+            source: Backing::Mapped {
+                _owner: Arc::clone(owner),
+            },
+        })
     }
 }
 
@@ -131,7 +141,10 @@ mod tests {
         last[0].store(9, Relaxed);
         assert_eq!(all[3].load(Relaxed), 9);
         for (offset, len) in [(0, 5), (32, 1), (4, 1), (8, usize::MAX), (usize::MAX, 1)] {
-            assert!(Region::<AtomicU64>::mapped(&owner, offset, len).is_none(), "{offset} {len}");
+            assert!(
+                Region::<AtomicU64>::mapped(&owner, offset, len).is_none(),
+                "{offset} {len}"
+            );
         }
     }
 }

@@ -43,7 +43,9 @@ pub(super) trait Slot: Sync {
         Self: Sized,
     {
         let is_match = |slot: &Self| u32::from(fingerprint(slot.high()) == wanted);
-        line.iter().enumerate().fold(0, |found, (nth, slot)| found | is_match(slot) << nth)
+        line.iter()
+            .enumerate()
+            .fold(0, |found, (nth, slot)| found | is_match(slot) << nth)
     }
 }
 
@@ -200,7 +202,9 @@ mod native {
             unsafe {
                 asm!("movdqa {}, xmmword ptr [{}]", out(xmm_reg) both, in(reg) self.0.get(),
                     options(nostack, preserves_flags, readonly));
-                Entry::from_bits(core::mem::transmute::<core::arch::x86_64::__m128i, u128>(both))
+                Entry::from_bits(core::mem::transmute::<core::arch::x86_64::__m128i, u128>(
+                    both,
+                ))
             }
         }
 
@@ -275,7 +279,10 @@ mod native {
 
         #[inline]
         fn swap(&self, seen: Entry, new: Entry) -> Result<(), Entry> {
-            match self.0.compare_exchange(seen.to_bits(), new.to_bits(), SeqCst, SeqCst) {
+            match self
+                .0
+                .compare_exchange(seen.to_bits(), new.to_bits(), SeqCst, SeqCst)
+            {
                 Ok(_) => Ok(()),
                 Err(found) => Err(Entry::from_bits(found)),
             }
@@ -296,8 +303,14 @@ mod tests {
     #[test]
     fn a_slot_is_swapped_only_from_what_it_holds() {
         let slot = AtomicSlot::vacant();
-        let one = Entry { high: 1 << 63, low: 2 };
-        let two = Entry { high: 3, low: u64::MAX };
+        let one = Entry {
+            high: 1 << 63,
+            low: 2,
+        };
+        let two = Entry {
+            high: 3,
+            low: u64::MAX,
+        };
         assert_eq!(slot.swap(one, two), Err(Entry::EMPTY));
         assert_eq!(slot.swap(Entry::EMPTY, one), Ok(()));
         assert_eq!((slot.high(), slot.low()), (1 << 63, 2));

@@ -41,20 +41,35 @@ fn admit(table: &Table, key: KeyHash, quota: Word) -> bool {
 
 /// Returns a number of repetitions: fewer under Miri, which is a thousand times slower.
 fn times(usual: usize) -> usize {
-    if cfg!(miri) { usual.div_ceil(5000) } else { usual }
+    if cfg!(miri) {
+        usual.div_ceil(5000)
+    } else {
+        usual
+    }
 }
 
 #[test]
 fn impossible_capacities_are_refused() {
     for capacity in [0, usize::MAX, 1 << 58, 1 << 40] {
-        assert_eq!(Table::reserved(capacity).unwrap_err(), Table::new(capacity).unwrap_err());
+        assert_eq!(
+            Table::reserved(capacity).unwrap_err(),
+            Table::new(capacity).unwrap_err()
+        );
     }
     let refused = |capacity| Table::new(capacity).unwrap_err();
     assert_eq!(refused(0), TableError::NoCapacity);
-    assert_eq!(refused(usize::MAX), TableError::TooLarge { capacity: usize::MAX });
+    assert_eq!(
+        refused(usize::MAX),
+        TableError::TooLarge {
+            capacity: usize::MAX
+        }
+    );
     assert_eq!(refused(1 << 58), TableError::TooLarge { capacity: 1 << 58 });
     assert_eq!(refused(1 << 40), TableError::TooLarge { capacity: 1 << 40 });
-    assert_eq!(refused(0).to_string(), "capacity: 0 clients, must be at least 1");
+    assert_eq!(
+        refused(0).to_string(),
+        "capacity: 0 clients, must be at least 1"
+    );
 }
 
 #[test]
@@ -69,28 +84,45 @@ fn store_change_and_forget(table: &Table) {
     assert!(table.is_empty());
     store(table, 1, -5);
     store(table, 2, 7);
-    assert_eq!((table.get(key(1)), table.get(key(2)), table.len()), (Some(-5), Some(7), 2));
+    assert_eq!(
+        (table.get(key(1)), table.get(key(2)), table.len()),
+        (Some(-5), Some(7), 2)
+    );
     let mut words: Vec<_> = table.iter().map(|client| client.word).collect();
     words.sort_unstable();
     assert_eq!(words, [-5, 7]);
     assert!(table.reset(key(1)));
     assert!(!table.reset(key(1)));
-    assert_eq!((table.get(key(1)), table.len(), table.displaced()), (None, 1, 0));
+    assert_eq!(
+        (table.get(key(1)), table.len(), table.displaced()),
+        (None, 1, 0)
+    );
 }
 
 #[test]
 fn keeping_an_absent_client_stores_nothing() {
     let table = Table::new(1).unwrap();
-    assert_eq!(table.update(key(1), || IDLE, |word| (Change::Keep, word)), None);
+    assert_eq!(
+        table.update(key(1), || IDLE, |word| (Change::Keep, word)),
+        None
+    );
     assert!(table.is_empty());
 }
 
 #[test]
 fn twenty_two_bytes_a_client() {
     let table = Table::new(times(1_000_000)).unwrap();
-    assert!(cfg!(miri) || table.bytes() <= 22_000_000, "{}", table.bytes());
+    assert!(
+        cfg!(miri) || table.bytes() <= 22_000_000,
+        "{}",
+        table.bytes()
+    );
     let told = Table::bytes_of(times(1_000_000)).unwrap();
-    assert!((told..told + 2048).contains(&table.bytes()), "{told}, {}", table.bytes());
+    assert!(
+        (told..told + 2048).contains(&table.bytes()),
+        "{told}, {}",
+        table.bytes()
+    );
 }
 
 #[test]
@@ -112,7 +144,12 @@ fn a_stale_claim_makes_room_and_a_fresh_one_does_not() {
     for (claims_since, displaced) in [(STALE + 1, 0), (STALE, 1)] {
         let table = Table::new(1).unwrap();
         let abandoned = Entry::claim(0x77, 0);
-        table.raw.lines.slot(5).swap(Entry::EMPTY, abandoned).unwrap();
+        table
+            .raw
+            .lines
+            .slot(5)
+            .swap(Entry::EMPTY, abandoned)
+            .unwrap();
         for name in 0..31 {
             store(&table, name, 1000);
         }
@@ -130,7 +167,12 @@ fn claims_of_one_key_differ() {
     let table = Table::new(1).unwrap();
     let claims = [(); 3].map(|()| {
         let claim = table.raw.claim(key(7), 1, &|| IDLE).unwrap();
-        table.raw.lines.slot(claim.place).swap(claim.entry, Entry::EMPTY).unwrap();
+        table
+            .raw
+            .lines
+            .slot(claim.place)
+            .swap(claim.entry, Entry::EMPTY)
+            .unwrap();
         claim.entry.low
     });
     assert!(claims.is_sorted_by(|one, other| one < other), "{claims:?}");
@@ -145,14 +187,21 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
     let claim = |place, number| {
         let entry = Entry::claim(key.fingerprint(), number);
         slot(place).swap(Entry::EMPTY, entry).unwrap();
-        Claim { place, entry, rank: 0 }
+        Claim {
+            place,
+            entry,
+            rank: 0,
+        }
     };
     let mut places: Vec<_> = table.raw.lines.candidates(key).collect();
     places.sort_unstable();
     let (low, high) = (places[3], places[20]);
     let (lower, higher) = (claim(low, 1), claim(high, 2));
     assert!(!table.raw.finish(key, 5, &higher));
-    assert_eq!((slot(low).load(), slot(high).load()), (lower.entry, Entry::EMPTY));
+    assert_eq!(
+        (slot(low).load(), slot(high).load()),
+        (lower.entry, Entry::EMPTY)
+    );
     claim(high, 3);
     assert!(table.raw.finish(key, 5, &lower));
     assert_eq!((table.get(key), slot(high).load()), (Some(5), Entry::EMPTY));
@@ -164,9 +213,17 @@ fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
     let (table, key) = (Table::new(1).unwrap(), key(7));
     let place = table.raw.lines.candidates(key).max().unwrap();
     let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
-    table.raw.lines.slot(place).swap(Entry::EMPTY, abandoned).unwrap();
+    table
+        .raw
+        .lines
+        .slot(place)
+        .swap(Entry::EMPTY, abandoned)
+        .unwrap();
     store(&table, 7, 5);
-    assert_eq!(table.raw.lines.slot(place).load(), Entry::new(key.fingerprint(), 5));
+    assert_eq!(
+        table.raw.lines.slot(place).load(),
+        Entry::new(key.fingerprint(), 5)
+    );
     assert_eq!(table.len(), 1);
 }
 
@@ -177,7 +234,12 @@ fn a_key_that_is_there_twice_is_taken_whole() {
         let (table, key) = (Table::new(1).unwrap(), key(7));
         for (place, word) in table.raw.lines.candidates(key).step_by(20).zip(words) {
             let entry = Entry::new(key.fingerprint(), word);
-            table.raw.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
+            table
+                .raw
+                .lines
+                .slot(place)
+                .swap(Entry::EMPTY, entry)
+                .unwrap();
         }
         table.seal();
         assert_eq!((table.take(key), table.len()), (Some(7), 0));
@@ -223,8 +285,13 @@ fn live_clients_outlast_the_dead() {
     for name in 0..clients {
         visit(name, clients.into());
     }
-    let lost = (0..clients).filter(|name| table.get(key(*name)).is_none()).count();
-    assert!(lost as f64 <= clients as f64 / 10_000.0, "{lost} of {clients} lost");
+    let lost = (0..clients)
+        .filter(|name| table.get(key(*name)).is_none())
+        .count();
+    assert!(
+        lost as f64 <= clients as f64 / 10_000.0,
+        "{lost} of {clients} lost"
+    );
 }
 
 const NAMES: u64 = if cfg!(miri) { 3 } else { 50 };
@@ -259,7 +326,9 @@ fn one_client_at_most_moves_under_a_lock() {
     // Few enough for Miri, which is slow.
     let mut clients = 0..40;
     let (from, into) = (Table::new(40).unwrap(), Table::new(40).unwrap());
-    clients.clone().for_each(|name| store(&from, name, name.into()));
+    clients
+        .clone()
+        .for_each(|name| store(&from, name, name.into()));
     from.seal();
     // The number of clients that were moved under the lock that is held now.
     let under_lock = Cell::new(None);
@@ -268,7 +337,11 @@ fn one_client_at_most_moves_under_a_lock() {
         Held(&under_lock)
     };
     let convert = |word| {
-        assert_eq!(under_lock.replace(Some(1)), Some(0), "two clients under one lock");
+        assert_eq!(
+            under_lock.replace(Some(1)),
+            Some(0),
+            "two clients under one lock"
+        );
         Some(word + 1)
     };
     assert!(from.pour(&into, alone, convert, &|| IDLE));
@@ -282,7 +355,12 @@ fn full_table(capacity: usize, word: Word) -> Table {
     for place in 0..table.raw.lines.slots() {
         // Fingerprints that no key of the tests has.
         let entry = Entry::new(FINGERPRINT_MASK - 2 * place as u64, word);
-        table.raw.lines.slot(place).swap(Entry::EMPTY, entry).unwrap();
+        table
+            .raw
+            .lines
+            .slot(place)
+            .swap(Entry::EMPTY, entry)
+            .unwrap();
     }
     table
 }
@@ -307,8 +385,18 @@ fn a_sweep_removes_claims_duplicates_and_states_of_the_far_future() {
     ] {
         put(place, entry);
     }
-    assert_eq!(table.sweep(100), Swept { claims: 1, ahead: 1, duplicates: 2 });
-    let left: Vec<_> = table.iter().map(|client| (client.fingerprint, client.word)).collect();
+    assert_eq!(
+        table.sweep(100),
+        Swept {
+            claims: 1,
+            ahead: 1,
+            duplicates: 2
+        }
+    );
+    let left: Vec<_> = table
+        .iter()
+        .map(|client| (client.fingerprint, client.word))
+        .collect();
     assert_eq!(left, [(11, 70), (15, 100), (11, 20), (17, 30)]);
     assert_eq!(table.sweep(100), Swept::default());
 }
@@ -332,7 +420,11 @@ fn admits_exactly(threads: u64, names: u64, table: &Table) {
         }
     });
     for count in admitted {
-        assert_eq!(count.into_inner(), QUOTA as usize, "{threads} threads, {names} names");
+        assert_eq!(
+            count.into_inner(),
+            QUOTA as usize,
+            "{threads} threads, {names} names"
+        );
     }
 }
 
@@ -346,7 +438,11 @@ fn first_requests_that_race_are_all_counted() {
             scope.spawn(|| {
                 start.wait();
                 for hash in &hashes {
-                    table.update(*hash, || IDLE, |word| (Change::Store(word.unwrap_or(0) + 1), ()));
+                    table.update(
+                        *hash,
+                        || IDLE,
+                        |word| (Change::Store(word.unwrap_or(0) + 1), ()),
+                    );
                 }
             });
         }
@@ -464,8 +560,9 @@ fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
             let mut random = (episode * 8 + thread) as u64;
             barrier.wait();
             for _ in 0..100 {
-                random =
-                    random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                random = random
+                    .wrapping_mul(0x5851_F42D_4C95_7F2D)
+                    .wrapping_add(0x1405_7B7E_F767_814F);
                 let name = (random >> 40) as usize % KEYS;
                 if random >> 60 == 0 && name < KEYS / 2 {
                     resets[name].fetch_add(1, Relaxed);
@@ -484,12 +581,21 @@ fn keys_that_come_and_go_in_a_tiny_table_are_counted_once() {
         assert_eq!(table.displaced(), 0);
         let mut there: Vec<_> = table.iter().map(|client| client.fingerprint).collect();
         there.sort_unstable();
-        assert!(there.windows(2).all(|two| two[0] != two[1]), "a key in two slots: {there:x?}");
+        assert!(
+            there.windows(2).all(|two| two[0] != two[1]),
+            "a key in two slots: {there:x?}"
+        );
         for name in 0..KEYS {
             let [asked, admitted, resets] =
                 [&asked, &admitted, &resets].map(|counts| counts[name].load(Relaxed));
-            assert!(admitted <= QUOTA * (1 + resets), "{name}: {admitted} after {resets} resets");
-            assert!(admitted >= asked.min(QUOTA), "{name}: {admitted} of {asked}");
+            assert!(
+                admitted <= QUOTA * (1 + resets),
+                "{name}: {admitted} after {resets} resets"
+            );
+            assert!(
+                admitted >= asked.min(QUOTA),
+                "{name}: {admitted} of {asked}"
+            );
         }
     }
 }

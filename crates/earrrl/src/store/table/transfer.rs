@@ -75,7 +75,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// have a state, the greater one is returned, which allows less.
     pub(super) fn take(&self, key: KeyHash) -> Option<Word> {
         let places = self.lines.candidates(key);
-        places.fold(None, |taken, place| self.take_at(place, key.fingerprint()).max(taken))
+        places.fold(None, |taken, place| {
+            self.take_at(place, key.fingerprint()).max(taken)
+        })
     }
 
     /// Empties a slot if it has the given fingerprint. Returns the state that was in it.

@@ -52,7 +52,11 @@ pub(super) fn rank_in(order: &impl Order, entry: Entry) -> Rank {
         return rank(entry);
     }
     let ranked = order.rank(entry.word());
-    if ranked == entry.word() { rank(entry) } else { rank_of(ranked) }
+    if ranked == entry.word() {
+        rank(entry)
+    } else {
+        rank_of(ranked)
+    }
 }
 
 /// A slot's place, the entry that was read in it, and that entry's rank.
@@ -74,7 +78,10 @@ pub(super) fn victim(
     newcomer: Rank,
     idle: Rank,
 ) -> Option<Candidate> {
-    let at_home = |bar| sets.into_iter().find_map(|set| free_at_home(set, line, bar));
+    let at_home = |bar| {
+        sets.into_iter()
+            .find_map(|set| free_at_home(set, line, bar))
+    };
     [0, idle]
         .into_iter()
         .find_map(|bar| at_home(bar).or_else(|| freest(sets, bar)))
@@ -116,9 +123,20 @@ mod tests {
     /// Slots of one word, but for some; the first two of eight are the home line.
     fn set(base: usize, word: i128, but: &[(usize, i128)]) -> Vec<Candidate> {
         let slot = |nth| {
-            let word = but.iter().find(|(place, _)| *place == nth).map_or(word, |(_, word)| *word);
-            let entry = if word == EMPTY { Entry::EMPTY } else { Entry::new(7, word) };
-            Candidate { place: base + nth, entry, rank: rank(entry) }
+            let word = but
+                .iter()
+                .find(|(place, _)| *place == nth)
+                .map_or(word, |(_, word)| *word);
+            let entry = if word == EMPTY {
+                Entry::EMPTY
+            } else {
+                Entry::new(7, word)
+            };
+            Candidate {
+                place: base + nth,
+                entry,
+                rank: rank(entry),
+            }
         };
         (0..8).map(slot).collect()
     }
@@ -126,29 +144,67 @@ mod tests {
     fn place(first: (i128, &[(usize, i128)]), second: (i128, &[(usize, i128)])) -> usize {
         let (first, second) = (set(0, first.0, first.1), set(8, second.0, second.1));
         let rank = |word| rank(Entry::new(7, word));
-        victim([&first, &second], 2, rank(NEWCOMER), rank(IDLE)).unwrap().place
+        victim([&first, &second], 2, rank(NEWCOMER), rank(IDLE))
+            .unwrap()
+            .place
     }
 
     #[test]
     fn empty_slots_go_first() {
         let full = [(0, 500), (1, 500)];
         assert_eq!(place((EMPTY, &[]), (EMPTY, &[])), 0, "in the first home");
-        assert_eq!(place((EMPTY, &full[..1]), (EMPTY, &[])), 1, "whichever is the emptier");
-        assert_eq!(place((EMPTY, &full), (EMPTY, &[])), 8, "in the second when that is full");
-        assert_eq!(place((EMPTY, &full), (EMPTY, &full)), 2, "near the homes when both are");
-        assert_eq!(place((9, &[(5, EMPTY)]), (9, &[])), 5, "even before an idle one at home");
-        assert_eq!(place((9, &[]), (900, &[(7, EMPTY)])), 15, "even in a set of offenders");
+        assert_eq!(
+            place((EMPTY, &full[..1]), (EMPTY, &[])),
+            1,
+            "whichever is the emptier"
+        );
+        assert_eq!(
+            place((EMPTY, &full), (EMPTY, &[])),
+            8,
+            "in the second when that is full"
+        );
+        assert_eq!(
+            place((EMPTY, &full), (EMPTY, &full)),
+            2,
+            "near the homes when both are"
+        );
+        assert_eq!(
+            place((9, &[(5, EMPTY)]), (9, &[])),
+            5,
+            "even before an idle one at home"
+        );
+        assert_eq!(
+            place((9, &[]), (900, &[(7, EMPTY)])),
+            15,
+            "even in a set of offenders"
+        );
         let (three, one) = ([(0, EMPTY), (4, EMPTY), (5, EMPTY)], [(0, EMPTY)]);
-        assert_eq!(place((9, &three), (EMPTY, &[])), 0, "at home rather than in the emptier set");
-        assert_eq!(place((9, &three[..2]), (9, &three)), 8, "but not when few are left");
+        assert_eq!(
+            place((9, &three), (EMPTY, &[])),
+            0,
+            "at home rather than in the emptier set"
+        );
+        assert_eq!(
+            place((9, &three[..2]), (9, &three)),
+            8,
+            "but not when few are left"
+        );
         assert_eq!(place((9, &three[1..]), (9, &one)), 4, "in either set");
     }
 
     #[test]
     fn then_idle_ones() {
-        assert_eq!(place((90, &[(3, 1)]), (90, &[(5, 2), (6, 3)])), 13, "where there are more");
+        assert_eq!(
+            place((90, &[(3, 1)]), (90, &[(5, 2), (6, 3)])),
+            13,
+            "where there are more"
+        );
         assert_eq!(place((9, &[]), (9, &[])), 0, "at home, if there are enough");
-        assert_eq!(place((500, &[(1, 8), (6, -90)]), (500, &[])), 6, "else the lowest");
+        assert_eq!(
+            place((500, &[(1, 8), (6, -90)]), (500, &[])),
+            6,
+            "else the lowest"
+        );
     }
 
     #[test]
@@ -158,7 +214,11 @@ mod tests {
             13,
             "where there are more"
         );
-        assert_eq!(place((500, &[(1, 12), (6, 11)]), (500, &[])), 6, "the lowest");
+        assert_eq!(
+            place((500, &[(1, 12), (6, 11)]), (500, &[])),
+            6,
+            "the lowest"
+        );
     }
 
     #[test]

@@ -27,7 +27,14 @@ impl Exact {
         let (amount, per) = rate.parts();
         let (amount, per) = (amount.billionths() as i128, per.as_nanos() as i128);
         let capacity = capacity.billionths() as i128 * per;
-        Self { capacity, balance: capacity, amount, per, now: 0, roundings: 0 }
+        Self {
+            capacity,
+            balance: capacity,
+            amount,
+            per,
+            now: 0,
+            roundings: 0,
+        }
     }
 
     fn advance(&mut self, now: Nanos) {
@@ -64,11 +71,22 @@ fn play(capacity: Cost, rate: Rate, cost: impl Fn(&mut Random) -> Cost, whole: b
             break;
         }
         let cost = cost(&mut random);
-        let gap = if random.below(3) == 0 { random.below(4 * unit) } else { random.below(3) };
-        now += gap + if random.below(500) == 0 { 300 * unit } else { 0 };
+        let gap = if random.below(3) == 0 {
+            random.below(4 * unit)
+        } else {
+            random.below(3)
+        };
+        now += gap
+            + if random.below(500) == 0 {
+                300 * unit
+            } else {
+                0
+            };
         exact.advance(Nanos::new(now));
-        let (fits, missing) =
-            (exact.price(cost) <= exact.balance, exact.price(cost) - exact.balance);
+        let (fits, missing) = (
+            exact.price(cost) <= exact.balance,
+            exact.price(cost) - exact.balance,
+        );
         let decision = client.ask(Nanos::new(now), cost);
         let what = format!("{rate}, step {step}: {decision:?}, {missing} missing");
         assert!(fits || !decision.allowed, "{what}");
@@ -81,8 +99,16 @@ fn play(capacity: Cost, rate: Rate, cost: impl Fn(&mut Random) -> Cost, whole: b
             assert_eq!(decision.allowed, fits, "{what}");
             let remaining = exact.balance / (exact.per * 1_000_000_000);
             assert_eq!(i128::from(decision.remaining), remaining, "{what}");
-            let wait = if fits { Duration::ZERO } else { exact.wait(missing) };
-            let wait = if cost > capacity { Wait::Never } else { Wait::For(wait) };
+            let wait = if fits {
+                Duration::ZERO
+            } else {
+                exact.wait(missing)
+            };
+            let wait = if cost > capacity {
+                Wait::Never
+            } else {
+                Wait::For(wait)
+            };
             assert_eq!(decision.retry_after, wait, "{what}");
             let reset = exact.wait(exact.capacity - exact.balance);
             assert_eq!(decision.reset_after, reset, "{what}");
@@ -109,7 +135,12 @@ fn whole_costs_are_exact() {
         rate("1", Duration::from_secs(3600 * 24 * 365)),
     ] {
         for capacity in [1, 2, 60, 1000] {
-            play(units(capacity), rate, |random| units(1 + random.below(3)), true);
+            play(
+                units(capacity),
+                rate,
+                |random| units(1 + random.below(3)),
+                true,
+            );
         }
     }
 }
@@ -128,7 +159,12 @@ fn other_rates_and_fractions_round_by_little_and_on_the_deny_side() {
             |random: &mut Random| Cost::from_billionths(random.below(3_000_000_000).into());
         for capacity in ["1", "60", "7.5", "0.000000003", "1000.000000001"] {
             play(capacity.parse().unwrap(), rate, billionths, false);
-            play(capacity.parse().unwrap(), rate, |random| units(1 + random.below(3)), false);
+            play(
+                capacity.parse().unwrap(),
+                rate,
+                |random| units(1 + random.below(3)),
+                false,
+            );
         }
     }
 }
@@ -136,15 +172,27 @@ fn other_rates_and_fractions_round_by_little_and_on_the_deny_side() {
 /// Rounding what costs and what fits apart would never allow a request of the whole capacity.
 #[test]
 fn a_full_pool_pays_its_whole_capacity() {
-    for amount in ["600000007", "3", "0.7", "1234.000000567", "999999999.999999999"] {
+    for amount in [
+        "600000007",
+        "3",
+        "0.7",
+        "1234.000000567",
+        "999999999.999999999",
+    ] {
         for capacity in ["1", "7", "0.3", "60.000000001", "1000"] {
             let capacity: Cost = capacity.parse().unwrap();
             let bucket = TokenBucket::new(capacity, rate(amount, SECOND)).unwrap();
             let mut client = Client::new(bucket.into());
-            assert!(client.ask(Nanos::from_secs(9), capacity).allowed, "{capacity} at {amount}/s");
+            assert!(
+                client.ask(Nanos::from_secs(9), capacity).allowed,
+                "{capacity} at {amount}/s"
+            );
             let denied = client.ask(Nanos::from_secs(9), capacity);
             let wait = denied.retry_after.duration().unwrap();
-            assert!(client.ask(Nanos::from_secs(9) + wait, capacity).allowed, "{capacity}");
+            assert!(
+                client.ask(Nanos::from_secs(9) + wait, capacity).allowed,
+                "{capacity}"
+            );
         }
     }
 }

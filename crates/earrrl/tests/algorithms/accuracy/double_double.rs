@@ -11,13 +11,24 @@ pub(crate) struct DoubleDouble {
 }
 
 impl DoubleDouble {
-    pub(crate) const ZERO: Self = Self { high: 0.0, low: 0.0 };
-    pub(crate) const ONE: Self = Self { high: 1.0, low: 0.0 };
-    pub(crate) const LN_2: Self =
-        Self { high: core::f64::consts::LN_2, low: 2.319_046_813_846_299_6e-17 };
+    pub(crate) const ZERO: Self = Self {
+        high: 0.0,
+        low: 0.0,
+    };
+    pub(crate) const ONE: Self = Self {
+        high: 1.0,
+        low: 0.0,
+    };
+    pub(crate) const LN_2: Self = Self {
+        high: core::f64::consts::LN_2,
+        low: 2.319_046_813_846_299_6e-17,
+    };
 
     pub(crate) fn of(value: f64) -> Self {
-        Self { high: value, low: 0.0 }
+        Self {
+            high: value,
+            low: 0.0,
+        }
     }
 
     /// Converts a whole number; exact up to 2^106.
@@ -56,7 +67,10 @@ impl DoubleDouble {
 fn two_sum(a: f64, b: f64) -> DoubleDouble {
     let high = a + b;
     let of_b = high - a;
-    DoubleDouble { high, low: (a - (high - of_b)) + (b - of_b) }
+    DoubleDouble {
+        high,
+        low: (a - (high - of_b)) + (b - of_b),
+    }
 }
 
 /// Splits a double into its upper 26 bits and the rest.
@@ -71,7 +85,10 @@ fn split(a: f64) -> (f64, f64) {
 fn two_product(a: f64, b: f64) -> DoubleDouble {
     let high = a * b;
     let ((a1, a0), (b1, b0)) = (split(a), split(b));
-    DoubleDouble { high, low: ((a1 * b1 - high) + a1 * b0 + a0 * b1) + a0 * b0 }
+    DoubleDouble {
+        high,
+        low: ((a1 * b1 - high) + a1 * b0 + a0 * b1) + a0 * b0,
+    }
 }
 
 impl Add for DoubleDouble {
@@ -85,7 +102,10 @@ impl Add for DoubleDouble {
 impl Neg for DoubleDouble {
     type Output = Self;
     fn neg(self) -> Self {
-        Self { high: -self.high, low: -self.low }
+        Self {
+            high: -self.high,
+            low: -self.low,
+        }
     }
 }
 
@@ -123,7 +143,12 @@ fn has_thirty_digits() {
     let half = DoubleDouble::LN_2.exp_of_minus() - DoubleDouble::of(0.5);
     assert!(half.to_f64().abs() < 1e-30, "{half:?}");
     let thousandth = (DoubleDouble::LN_2 * DoubleDouble::of(10.0)).exp_of_minus();
-    assert!((thousandth * DoubleDouble::of(1024.0) - DoubleDouble::ONE).to_f64().abs() < 1e-29);
+    assert!(
+        (thousandth * DoubleDouble::of(1024.0) - DoubleDouble::ONE)
+            .to_f64()
+            .abs()
+            < 1e-29
+    );
     let big = DoubleDouble::whole((1 << 100) + 1) - DoubleDouble::whole(1 << 100);
     assert_eq!(big, DoubleDouble::ONE);
 }

@@ -43,7 +43,11 @@ struct Reference {
 impl Reference {
     fn new(half_life: u64) -> Self {
         let period = DoubleDouble::whole(half_life.into()) / DoubleDouble::LN_2;
-        Self { period, count: DoubleDouble::ZERO, last_gap: (0, DoubleDouble::ONE) }
+        Self {
+            period,
+            count: DoubleDouble::ZERO,
+            last_gap: (0, DoubleDouble::ONE),
+        }
     }
 
     fn charge(&mut self, gap: u64, cost: Cost) {
@@ -87,12 +91,18 @@ fn long() -> bool {
 /// Returns the greatest error over three patterns of requests.
 fn assert_within(tolerance: f64, rates: &[f64], half_lives: &[u64]) {
     let updates = if long() { 10_000_000 } else { 50_000 };
-    for (rate, half_life) in rates.iter().flat_map(|r| half_lives.iter().map(move |h| (*r, *h))) {
+    for (rate, half_life) in rates
+        .iter()
+        .flat_map(|r| half_lives.iter().map(move |h| (*r, *h)))
+    {
         for arrivals in [Arrivals::Steady, Arrivals::Random, Arrivals::Bursty] {
             let worst = worst_error(rate, half_life, arrivals, updates);
             let half_life = Duration::from_nanos(half_life);
             eprintln!("{rate:e}/s, half-life {half_life:?}, {arrivals:?}: {worst:.1e}");
-            assert!(worst <= tolerance, "{worst:e}: {rate}/s, {half_life:?}, {arrivals:?}");
+            assert!(
+                worst <= tolerance,
+                "{worst:e}: {rate}/s, {half_life:?}, {arrivals:?}"
+            );
         }
     }
 }

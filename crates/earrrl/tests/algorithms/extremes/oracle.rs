@@ -105,10 +105,9 @@ impl History {
                 (-(-i).exp_m1() * cost / i + (-i).exp() * rate).max(cost)
             }
         };
-        let last = self
-            .stored
-            .iter()
-            .fold(None, |last, (t, cost)| Some((*t, measure(last, *t, cost.as_f64()))));
+        let last = self.stored.iter().fold(None, |last, (t, cost)| {
+            Some((*t, measure(last, *t, cost.as_f64())))
+        });
         let (r, most) = (measure(last, now, cost.as_f64()), limit.quota().as_f64());
         match r / most {
             over if over > 1.0 + 1e-9 => Exact::Deny,

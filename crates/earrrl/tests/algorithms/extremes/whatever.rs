@@ -19,7 +19,11 @@ const TEN_YEARS: u64 = 3660 * 86_400 * 1_000_000_000;
 const CENTURY: u64 = 10 * TEN_YEARS;
 
 fn cases() -> ProptestConfig {
-    let cases = if std::env::var_os("EARRRL_LONG").is_some() { 200_000 } else { 10_000 };
+    let cases = if std::env::var_os("EARRRL_LONG").is_some() {
+        200_000
+    } else {
+        10_000
+    };
     ProptestConfig {
         cases,
         failure_persistence: None,
@@ -48,7 +52,11 @@ fn spans() -> impl Strategy<Value = Duration> {
 }
 
 fn rates() -> impl Strategy<Value = Rate> {
-    let extremes = select(vec![(1_000_000_000u128, TEN_YEARS), (1_000_000_000, 1), (1, 1)]);
+    let extremes = select(vec![
+        (1_000_000_000u128, TEN_YEARS),
+        (1_000_000_000, 1),
+        (1, 1),
+    ]);
     let per = magnitudes(1.0, TEN_YEARS as f64).prop_map(|per| (per as u64).min(TEN_YEARS));
     let any = (magnitudes(1.0, 1e27), per);
     prop_oneof![1 => extremes.boxed(), 9 => any.boxed()]
@@ -64,8 +72,9 @@ fn limits() -> impl Strategy<Value = Limit> {
     let quotas = || magnitudes(1.0, 1e26).prop_map(Cost::from_billionths);
     let recent = (rates(), spans())
         .prop_map(|(rate, span)| RecentAverage::with_half_life(rate, span).unwrap());
-    let bucket = (quotas(), rates())
-        .prop_filter_map("too slow", |(capacity, rate)| TokenBucket::new(capacity, rate).ok());
+    let bucket = (quotas(), rates()).prop_filter_map("too slow", |(capacity, rate)| {
+        TokenBucket::new(capacity, rate).ok()
+    });
     let windows = (0u8..5, quotas(), spans(), 1u64..=10_000, any::<bool>());
     let policies = || select(vec![Policy::Strict, Policy::Leaky]);
     let windowed = (windows, policies()).prop_filter_map(
@@ -74,14 +83,25 @@ fn limits() -> impl Strategy<Value = Limit> {
             let edge = if lenient { Edge::Lenient } else { Edge::Harsh };
             Some(match which {
                 0 => Limit::from(FixedWindow::new(quota, span).ok()?.with_policy(policy)),
-                1 => SlidingLog::new(quota, span).ok()?.with_policy(policy).into(),
+                1 => SlidingLog::new(quota, span)
+                    .ok()?
+                    .with_policy(policy)
+                    .into(),
                 2 => {
-                    let window =
-                        SlidingWindow::new(quota, span).ok()?.with_sub_windows(parts).ok()?;
+                    let window = SlidingWindow::new(quota, span)
+                        .ok()?
+                        .with_sub_windows(parts)
+                        .ok()?;
                     window.with_edge(edge).with_policy(policy).into()
                 }
-                3 => SlidingCounter::new(quota, span).ok()?.with_policy(policy).into(),
-                _ => Exponential::new(quota, span).ok()?.with_policy(policy).into(),
+                3 => SlidingCounter::new(quota, span)
+                    .ok()?
+                    .with_policy(policy)
+                    .into(),
+                _ => Exponential::new(quota, span)
+                    .ok()?
+                    .with_policy(policy)
+                    .into(),
             })
         },
     );
@@ -114,7 +134,11 @@ fn gaps() -> impl Strategy<Value = u64> {
 fn check_figures(report: &Figures) -> Result<(), TestCaseError> {
     let rate = report.rate.unwrap_or(0.0);
     prop_assert!(rate.is_finite() && rate >= 0.0, "rate {rate}");
-    prop_assert!(report.limit.is_finite() && report.limit > 0.0, "limit {}", report.limit);
+    prop_assert!(
+        report.limit.is_finite() && report.limit > 0.0,
+        "limit {}",
+        report.limit
+    );
     let wait = report.retry_after.duration().unwrap_or_default();
     prop_assert!(wait < Duration::MAX && report.reset_after < Duration::MAX);
     Ok(())

@@ -12,7 +12,9 @@ use crate::algorithms::client::{Client, close, cost};
 
 /// Charges an estimate, whatever the verdict, and returns its reservation.
 fn hold(client: &mut Client, at: Nanos, estimate: Cost) -> Held {
-    let (state, _, figures) = client.limit.step(client.state.take(), at, estimate, Mode::Charge);
+    let (state, _, figures) = client
+        .limit
+        .step(client.state.take(), at, estimate, Mode::Charge);
     client.state = state;
     Held::new(at, estimate, figures.reset_after)
 }
@@ -308,27 +310,41 @@ fn a_release_after_the_bucket_was_full_gives_nothing_back() {
 
 #[test]
 fn above_the_estimate_is_debt() {
-    for rule in ["token-bucket 100 refill=1/s", "fixed-window 100/1d", "sliding-log 100/1d"] {
+    for rule in [
+        "token-bucket 100 refill=1/s",
+        "fixed-window 100/1d",
+        "sliding-log 100/1d",
+    ] {
         let mut client = Client::of(rule);
         let start = Nanos::from_secs(86_400 * 1000);
         let held = hold(&mut client, start, cost("60"));
         commit(&mut client, start, &held, cost("130"));
-        let wait =
-            client.peek(start, Cost::ONE).retry_after.duration().map(|wait| wait.as_secs_f64());
+        let wait = client
+            .peek(start, Cost::ONE)
+            .retry_after
+            .duration()
+            .map(|wait| wait.as_secs_f64());
         assert!(wait.is_some_and(|wait| wait >= 31.0), "{rule}: {wait:?}");
     }
 }
 
 #[test]
 fn an_ended_window_is_not_corrected() {
-    for rule in ["fixed-window 100/1m", "sliding-counter 100/1m", "sliding-log 100/1m"] {
+    for rule in [
+        "fixed-window 100/1m",
+        "sliding-counter 100/1m",
+        "sliding-log 100/1m",
+    ] {
         let mut client = Client::of(rule);
         let held = hold(&mut client, Nanos::from_secs(60), cost("60"));
         let now = Nanos::from_secs(600);
         client.charge(now, cost("10"));
         for actual in ["0", "60.5", "1000"] {
             commit(&mut client, now, &held, cost(actual));
-            assert!(close(client.peek(now, Cost::ONE).remaining as f64, 90.0, 0.0), "{rule}");
+            assert!(
+                close(client.peek(now, Cost::ONE).remaining as f64, 90.0, 0.0),
+                "{rule}"
+            );
         }
     }
 }

@@ -43,8 +43,9 @@ fn three_a_second_of_sixty_is_not_fifty_nine() {
         let mut states = [None];
         let now = Nanos::new(1_700_000_000_000_000_000 + phase);
         let one = [(&rule, earrrl::Cost::ONE)];
-        let allowed =
-            (0..70).filter(|_| decide_all(&one, &mut states, Mode::Check, now).allowed).count();
+        let allowed = (0..70)
+            .filter(|_| decide_all(&one, &mut states, Mode::Check, now).allowed)
+            .count();
         assert_eq!(allowed, 60, "phase {phase}");
     }
 }

@@ -44,13 +44,24 @@ fn which_costs_are_never_allowed() {
         let mut client = Client::of(rule);
         let Some(most) = most else {
             client.charge(Nanos::ZERO, Cost::MAX);
-            assert_ne!(client.peek(Nanos::ZERO, Cost::MAX).retry_after, Wait::Never, "{rule}");
+            assert_ne!(
+                client.peek(Nanos::ZERO, Cost::MAX).retry_after,
+                Wait::Never,
+                "{rule}"
+            );
             continue;
         };
         let (just, over) = (Cost::from_units(most), Cost::from_units(most + 1));
         assert!(client.peek(Nanos::ZERO, just).allowed, "{rule}");
         client.ask(Nanos::ZERO, Cost::ONE);
-        assert!(client.peek(Nanos::ZERO, just).retry_after < Wait::Never, "{rule}");
-        assert_eq!(client.peek(Nanos::ZERO, over).retry_after, Wait::Never, "{rule}");
+        assert!(
+            client.peek(Nanos::ZERO, just).retry_after < Wait::Never,
+            "{rule}"
+        );
+        assert_eq!(
+            client.peek(Nanos::ZERO, over).retry_after,
+            Wait::Never,
+            "{rule}"
+        );
     }
 }

@@ -118,9 +118,12 @@ proptest! {
 
 #[test]
 fn what_is_gone_is_not_refunded() {
-    for rule in
-        ["fixed-window 5/1m", "sliding-log 5/1m", "sliding-window 5/1m", "sliding-counter 5/1m"]
-    {
+    for rule in [
+        "fixed-window 5/1m",
+        "sliding-log 5/1m",
+        "sliding-window 5/1m",
+        "sliding-counter 5/1m",
+    ] {
         let mut client = Client::of(rule);
         let (long_ago, now) = (Nanos::from_secs(60), Nanos::from_secs(600));
         client.ask(long_ago, Cost::ONE);

@@ -33,11 +33,16 @@ pub(crate) fn check_wait(
     };
     let (wait, haze) = (nanos(wait), haze(&client.limit));
     let before = shares.iter().map(|share| (share * wait as f64) as u64);
-    for after in before.chain([0, wait.saturating_sub(1)]).filter(|after| after + haze < wait) {
+    for after in before
+        .chain([0, wait.saturating_sub(1)])
+        .filter(|after| after + haze < wait)
+    {
         prop_assert!(!allowed(after), "allowed {} ns before {wait}", wait - after);
     }
     prop_assert!(allowed(wait), "denied when {wait} ns have passed");
-    let later = shares.iter().map(|share| (share * 3.0 * memory as f64) as u64);
+    let later = shares
+        .iter()
+        .map(|share| (share * 3.0 * memory as f64) as u64);
     for after in later.chain([1, 1000, wait]).filter(|after| *after >= haze) {
         prop_assert!(allowed(wait + after), "denied {after} ns after {wait}");
     }

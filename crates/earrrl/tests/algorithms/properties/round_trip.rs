@@ -71,15 +71,28 @@ proptest! {
 fn equal_rules_are_equal_however_they_are_written() {
     for (one, other) in [
         ("gcra 1/s burst=60", "token-bucket 60 refill=60/1m"),
-        ("token-bucket 60 refill=7/m", "credit-pool 6e1 refill=0.7/6s"),
-        ("recent-average 7/1m half-life=10s", "recent-average 0.7/6s half-life=10000ms strict"),
+        (
+            "token-bucket 60 refill=7/m",
+            "credit-pool 6e1 refill=0.7/6s",
+        ),
+        (
+            "recent-average 7/1m half-life=10s",
+            "recent-average 0.7/6s half-life=10000ms strict",
+        ),
         ("fixed-window 60/m", "fixed-window 60/1m leaky"),
         ("fixed-window 60/min", "fixed-window 60/minute"),
         ("gcra 1/sec burst=60", "gcra 60/min burst=60"),
         ("gcra 2/hour burst=2", "gcra 48/day burst=2"),
-        ("sliding-window 60/1s", "sliding-window 60/1s sub-windows=50 harsh leaky"),
+        (
+            "sliding-window 60/1s",
+            "sliding-window 60/1s sub-windows=50 harsh leaky",
+        ),
     ] {
-        assert_eq!(one.parse::<Rule>().unwrap(), other.parse().unwrap(), "{one}");
+        assert_eq!(
+            one.parse::<Rule>().unwrap(),
+            other.parse().unwrap(),
+            "{one}"
+        );
     }
 }
 
@@ -87,12 +100,18 @@ fn equal_rules_are_equal_however_they_are_written() {
 fn errors_name_the_column_the_value_and_what_would_be_right() {
     for (text, error) in [
         ("", "column 1: expected recent-average"),
-        ("leaky-bucket 1/s", "column 1: unknown algorithm `leaky-bucket`; expected recent-average"),
+        (
+            "leaky-bucket 1/s",
+            "column 1: unknown algorithm `leaky-bucket`; expected recent-average",
+        ),
         (
             "5/minute",
             "column 1: expected an algorithm before `5/minute`, as in `fixed-window 5/1m`",
         ),
-        ("gcra 5/s", "column 9: expected burst=60, as in `gcra 1/s burst=60`"),
+        (
+            "gcra 5/s",
+            "column 9: expected burst=60, as in `gcra 1/s burst=60`",
+        ),
         (
             "gcra 5/s brust=5",
             "column 10: unknown parameter `brust`; did you mean `burst`, as in `gcra 1/s burst=60`?",
@@ -110,23 +129,71 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
             "column 20: unknown parameter `burst`; known here: strict, leaky",
         ),
         ("recent-average", "column 15: expected a rate such as 1/s"),
-        ("recent-average 1", "column 16: `1` is not N/D, such as 60/1m"),
-        ("recent-average 0/s half-life=1s", "column 16: 0 per 1s is not from 1 in ten years"),
-        ("recent-average -1/s half-life=1s", "column 16: `-1` is not a decimal number"),
-        ("recent-average NaN/s half-life=1s", "column 16: `NaN` is not a decimal number"),
-        ("recent-average 1/s", "column 19: expected half-life=10s or period=10s"),
-        ("recent-average 1/s half-life=1s period=1s", "column 40: expected either"),
-        ("recent-average 1/s half-life=1s half-life=2s", "column 33: `half-life` is given twice"),
-        ("recent-average 1/s half-life=1us", "column 30: half-life: 1µs is not from 1ms"),
-        ("recent-average 2e9/s half-life=1s", "column 16: 2000000000 per 1s is not from"),
-        ("gcra 1/s burst=60 strict", "column 19: a token bucket can't be strict"),
+        (
+            "recent-average 1",
+            "column 16: `1` is not N/D, such as 60/1m",
+        ),
+        (
+            "recent-average 0/s half-life=1s",
+            "column 16: 0 per 1s is not from 1 in ten years",
+        ),
+        (
+            "recent-average -1/s half-life=1s",
+            "column 16: `-1` is not a decimal number",
+        ),
+        (
+            "recent-average NaN/s half-life=1s",
+            "column 16: `NaN` is not a decimal number",
+        ),
+        (
+            "recent-average 1/s",
+            "column 19: expected half-life=10s or period=10s",
+        ),
+        (
+            "recent-average 1/s half-life=1s period=1s",
+            "column 40: expected either",
+        ),
+        (
+            "recent-average 1/s half-life=1s half-life=2s",
+            "column 33: `half-life` is given twice",
+        ),
+        (
+            "recent-average 1/s half-life=1us",
+            "column 30: half-life: 1µs is not from 1ms",
+        ),
+        (
+            "recent-average 2e9/s half-life=1s",
+            "column 16: 2000000000 per 1s is not from",
+        ),
+        (
+            "gcra 1/s burst=60 strict",
+            "column 19: a token bucket can't be strict",
+        ),
         ("gcra 1/s burst=0", "column 16: burst: 0 is not above 0"),
-        ("exponential 2e9/1m", "column 13: limit: 2000000000 is above 1e9"),
-        ("sliding-window 60/1m sub-windows=0", "column 34: sub-windows: 0 is not from 1 to"),
-        ("sliding-window 60/1m sub-windows=+5", "column 34: `+5` is not a whole number"),
-        ("fixed-window 60/1m lenient", "column 20: unexpected `lenient`; known here: strict"),
-        ("fixed-window 60/1m leaky strict", "column 26: `strict` is one too many"),
-        ("fixed-window 1e30/1m", "column 14: `1e30` is not a whole multiple of 1e-9 up to 1e18"),
+        (
+            "exponential 2e9/1m",
+            "column 13: limit: 2000000000 is above 1e9",
+        ),
+        (
+            "sliding-window 60/1m sub-windows=0",
+            "column 34: sub-windows: 0 is not from 1 to",
+        ),
+        (
+            "sliding-window 60/1m sub-windows=+5",
+            "column 34: `+5` is not a whole number",
+        ),
+        (
+            "fixed-window 60/1m lenient",
+            "column 20: unexpected `lenient`; known here: strict",
+        ),
+        (
+            "fixed-window 60/1m leaky strict",
+            "column 26: `strict` is one too many",
+        ),
+        (
+            "fixed-window 1e30/1m",
+            "column 14: `1e30` is not a whole multiple of 1e-9 up to 1e18",
+        ),
     ] {
         let found = text.parse::<Rule>().unwrap_err().to_string();
         assert!(found.starts_with(error), "`{text}`: {found}");
@@ -143,6 +210,9 @@ fn near_misses_get_a_suggestion() {
         ("recent-average 1/s half-life=1s strct", "strict"),
     ] {
         let found = text.parse::<Rule>().unwrap_err().to_string();
-        assert!(found.ends_with(&format!("; did you mean `{meant}`?")), "`{text}`: {found}");
+        assert!(
+            found.ends_with(&format!("; did you mean `{meant}`?")),
+            "`{text}`: {found}"
+        );
     }
 }

@@ -25,7 +25,9 @@ fn actions() -> impl Strategy<Value = Action> {
 
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let rule = (limits(), actions()).prop_map(|(limit, action)| {
-        Rule::from(limit).with_action(action).unwrap_or_else(|_| Rule::from(limit))
+        Rule::from(limit)
+            .with_action(action)
+            .unwrap_or_else(|_| Rule::from(limit))
     });
     proptest::collection::vec(rule, 1..=4)
 }
@@ -45,7 +47,11 @@ fn opinion(rule: &Rule, client: &Client, now: Nanos, cost: Cost) -> Opinion {
     };
     let enforces = !matches!(rule.action(), Action::Quarantine | Action::Observe);
     let passes = decision.allowed || hold.is_some() || !enforces;
-    Opinion { allowed: decision.allowed, hold, passes }
+    Opinion {
+        allowed: decision.allowed,
+        hold,
+        passes,
+    }
 }
 
 /// All or nothing: charges the clients as the definition says, and tells whether all passed.
@@ -78,7 +84,10 @@ fn check_answer(
     now: Nanos,
     cost: Cost,
 ) -> Result<(), TestCaseError> {
-    let reports: Vec<_> = clients.iter().map(|client| client.report(now, cost)).collect();
+    let reports: Vec<_> = clients
+        .iter()
+        .map(|client| client.report(now, cost))
+        .collect();
     // A dry run answers only where no rule beside it acts.
     let acts = |rule: &Rule| rule.action() != Action::Observe;
     let answers = |place: usize| acts(&rules[place]) || !rules.iter().any(acts);
@@ -110,7 +119,10 @@ fn check_answer(
         .collect();
     prop_assert_eq!(Some(answer.retry_after), waits.iter().copied().max());
     prop_assert!(!opinions[from].passes);
-    let denying = waits.iter().zip(&opinions).filter(|(_, opinion)| !opinion.passes);
+    let denying = waits
+        .iter()
+        .zip(&opinions)
+        .filter(|(_, opinion)| !opinion.passes);
     let longest = denying.map(|(wait, _)| *wait).max();
     let first = (0..waits.len()).find(|k| !opinions[*k].passes && Some(waits[*k]) == longest);
     prop_assert_eq!(Some(from), first);
@@ -196,7 +208,11 @@ fn engine_of(rule: &Rule) -> (ReferenceEngine, RuleId) {
 fn max_cost_bounds_the_sum_of_a_request_s_charges() {
     let rule: Rule = "gcra 1/s burst=60".parse().unwrap();
     let (engine, rule) = engine_of(&rule.with_max_cost(Cost::from_units(3)).unwrap());
-    let charge = |units| Charge { rule, key: b"k", cost: Cost::from_units(units) };
+    let charge = |units| Charge {
+        rule,
+        key: b"k",
+        cost: Cost::from_units(units),
+    };
     let decide = |charges: &[Charge<'_>]| engine.decide(charges, Mode::Check, None).into_inner();
     assert!(decide(&[charge(4)]).is_err());
     assert!(decide(&[charge(2), charge(2)]).is_err());
@@ -206,26 +222,50 @@ fn max_cost_bounds_the_sum_of_a_request_s_charges() {
 #[test]
 fn held_requests_queue_instead_of_stampeding() {
     let max = Duration::from_secs(3);
-    for (text, first_wait) in [("gcra 1/s burst=1", 1.0), ("token-bucket 1 refill=1/s", 1.0)] {
+    for (text, first_wait) in [
+        ("gcra 1/s burst=1", 1.0),
+        ("token-bucket 1 refill=1/s", 1.0),
+    ] {
         let rule: Rule = text.parse().unwrap();
         let (engine, rule) = engine_of(&rule.with_action(Action::Delay { max }).unwrap());
         let ask = || {
-            let charge = Charge { rule, key: b"k", cost: Cost::ONE };
-            engine.decide(&[charge], Mode::Check, Some(Nanos::from_secs(9))).into_inner().unwrap()
+            let charge = Charge {
+                rule,
+                key: b"k",
+                cost: Cost::ONE,
+            };
+            engine
+                .decide(&[charge], Mode::Check, Some(Nanos::from_secs(9)))
+                .into_inner()
+                .unwrap()
         };
         assert_eq!(ask().outcome, Outcome::Allow);
         for k in 0..3 {
             let held = ask();
             assert_eq!(held.outcome, Outcome::Delay, "{text}");
-            assert_eq!(held.delay.as_secs_f64(), first_wait + f64::from(k), "{text}");
+            assert_eq!(
+                held.delay.as_secs_f64(),
+                first_wait + f64::from(k),
+                "{text}"
+            );
         }
         let denied = ask();
-        assert_eq!((denied.outcome, denied.allowed), (Outcome::Deny, false), "{text}");
-        assert_eq!(denied.retry_after, Wait::For(Duration::from_secs(1)), "{text}");
+        assert_eq!(
+            (denied.outcome, denied.allowed),
+            (Outcome::Deny, false),
+            "{text}"
+        );
+        assert_eq!(
+            denied.retry_after,
+            Wait::For(Duration::from_secs(1)),
+            "{text}"
+        );
     }
     assert!(
-        Rule::from(Limit::from(earrrl::FixedWindow::new(Cost::ONE, max).unwrap()))
-            .with_action(Action::Delay { max })
-            .is_err()
+        Rule::from(Limit::from(
+            earrrl::FixedWindow::new(Cost::ONE, max).unwrap()
+        ))
+        .with_action(Action::Delay { max })
+        .is_err()
     );
 }

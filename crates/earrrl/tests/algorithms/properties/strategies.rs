@@ -15,23 +15,38 @@ use crate::algorithms::client::{Client, cost};
 
 /// Cases of a property: more of them where `EARRRL_LONG` is set.
 pub(crate) fn cases(usual: u32) -> ProptestConfig {
-    let times = if std::env::var_os("EARRRL_LONG").is_some() { 50 } else { 1 };
-    ProptestConfig { cases: usual * times, failure_persistence: None, ..ProptestConfig::default() }
+    let times = if std::env::var_os("EARRRL_LONG").is_some() {
+        50
+    } else {
+        1
+    };
+    ProptestConfig {
+        cases: usual * times,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 pub(crate) fn rates() -> impl Strategy<Value = Rate> {
-    let amounts = select(vec!["0.1", "0.5", "1", "2", "3", "7", "60", "600", "1000", "1234.5"]);
+    let amounts = select(vec![
+        "0.1", "0.5", "1", "2", "3", "7", "60", "600", "1000", "1234.5",
+    ]);
     (amounts, spans()).prop_map(|(amount, per)| Rate::new(cost(amount), per).unwrap())
 }
 
 pub(crate) fn spans() -> impl Strategy<Value = Duration> {
-    let millis = [1, 10, 250, 1_000, 10_000, 60_000, 90_000, 3_600_000, 86_400_000];
+    let millis = [
+        1, 10, 250, 1_000, 10_000, 60_000, 90_000, 3_600_000, 86_400_000,
+    ];
     select(millis.map(Duration::from_millis).to_vec())
 }
 
 pub(crate) fn quotas() -> impl Strategy<Value = Cost> {
     let few = select(vec!["0.3", "1", "2", "3", "5", "5.5", "10", "60", "100"]).prop_map(cost);
-    prop_oneof![few, (1u64..1_000_000_000_000).prop_map(|b| Cost::from_billionths(b.into()))]
+    prop_oneof![
+        few,
+        (1u64..1_000_000_000_000).prop_map(|b| Cost::from_billionths(b.into()))
+    ]
 }
 
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
@@ -40,7 +55,11 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
 
 pub(crate) fn recent_averages() -> impl Strategy<Value = RecentAverage> {
     (rates(), spans(), any::<bool>(), policies()).prop_map(|(rate, span, half, policy)| {
-        let build = if half { RecentAverage::with_half_life } else { RecentAverage::with_period };
+        let build = if half {
+            RecentAverage::with_half_life
+        } else {
+            RecentAverage::with_period
+        };
         build(rate, span).unwrap().with_policy(policy)
     })
 }
@@ -72,18 +91,29 @@ pub(crate) fn sliding_logs() -> impl Strategy<Value = SlidingLog> {
 
 pub(crate) fn sliding_windows() -> impl Strategy<Value = SlidingWindow> {
     let edges = select(vec![Edge::Harsh, Edge::Lenient]);
-    (quotas(), spans(), policies(), edges, proptest::option::of(1u64..100)).prop_map(
-        |(quota, span, policy, edge, parts)| {
+    (
+        quotas(),
+        spans(),
+        policies(),
+        edges,
+        proptest::option::of(1u64..100),
+    )
+        .prop_map(|(quota, span, policy, edge, parts)| {
             let window = SlidingWindow::new(quota, span).unwrap();
             let parts = parts.unwrap_or(window.sub_windows());
-            window.with_sub_windows(parts).unwrap().with_edge(edge).with_policy(policy)
-        },
-    )
+            window
+                .with_sub_windows(parts)
+                .unwrap()
+                .with_edge(edge)
+                .with_policy(policy)
+        })
 }
 
 pub(crate) fn sliding_counters() -> impl Strategy<Value = SlidingCounter> {
     (quotas(), spans(), policies()).prop_map(|(quota, span, policy)| {
-        SlidingCounter::new(quota, span).unwrap().with_policy(policy)
+        SlidingCounter::new(quota, span)
+            .unwrap()
+            .with_policy(policy)
     })
 }
 
@@ -115,7 +145,10 @@ pub(crate) fn costs() -> impl Strategy<Value = Cost> {
 
 /// The time that one unit of cost takes at the limit's rate, in nanoseconds.
 pub(crate) fn unit_time(limit: &Limit) -> f64 {
-    1e9 / limit.step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek).2.limit
+    1e9 / limit
+        .step(None, Nanos::ZERO, Cost::ZERO, Mode::Peek)
+        .2
+        .limit
 }
 
 /// The time in which a client's past stops to count, in nanoseconds.

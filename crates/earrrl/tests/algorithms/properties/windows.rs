@@ -174,7 +174,10 @@ fn a_quota_beyond_the_entries_denies_hardly_more_than_an_exact_log() {
     for _ in 0..60_000 {
         now = Nanos::new(now.get() + (-random.unit().max(1e-9).ln() / 400.0 * 1e9) as u64);
         denied += u64::from(!client.ask(now, Cost::ONE).allowed);
-        while exact.front().is_some_and(|then| now.get() - then >= 60_000_000_000) {
+        while exact
+            .front()
+            .is_some_and(|then| now.get() - then >= 60_000_000_000)
+        {
             exact.pop_front();
         }
         match exact.len() {
@@ -183,9 +186,15 @@ fn a_quota_beyond_the_entries_denies_hardly_more_than_an_exact_log() {
         }
         assert!(entries_of(&client) <= earrrl::algorithm::sliding_log::DEFAULT_MAX_ENTRIES);
     }
-    assert!((7_000..9_000).contains(&denied_by_exact), "{denied_by_exact}");
+    assert!(
+        (7_000..9_000).contains(&denied_by_exact),
+        "{denied_by_exact}"
+    );
     // Each time that the window is full again, what is sent in a cell of 12 ms comes too early.
-    assert!((denied_by_exact..denied_by_exact + 15).contains(&denied), "{denied}");
+    assert!(
+        (denied_by_exact..denied_by_exact + 15).contains(&denied),
+        "{denied}"
+    );
 }
 
 /// Exactly those of the last window, however many: what was sent in one cell leaves together.
@@ -194,19 +203,32 @@ fn a_full_log_on_its_grid() {
     // Of 7 entries 3 are exact; 3 more cells span the window: 20 s each.
     let limit = SlidingLog::new(Cost::from_units(100), Duration::from_secs(60)).unwrap();
     let limit = limit.with_max_entries(7);
-    assert_eq!((limit.exact_entries(), limit.grain_nanos()), (3, 20_000_000_000));
+    assert_eq!(
+        (limit.exact_entries(), limit.grain_nanos()),
+        (3, 20_000_000_000)
+    );
     let mut client = Client::new(limit.into());
     let at = |secs: u64| Nanos::from_secs(1200 + secs);
     for secs in [0, 1, 2, 3, 4, 19, 20, 39, 40] {
         client.charge(at(secs), Cost::ONE);
     }
-    let Some(State::SlidingLog(log)) = &client.state else { panic!("no log") };
-    let entries =
-        log.entries().map(|(slot, cost)| (slot / 1_000_000_000 - 1200, cost / 1_000_000_000));
-    assert_eq!(entries.collect::<Vec<_>>(), [(0, 1), (1, 1), (19, 4), (39, 2), (40, 1)]);
+    let Some(State::SlidingLog(log)) = &client.state else {
+        panic!("no log")
+    };
+    let entries = log
+        .entries()
+        .map(|(slot, cost)| (slot / 1_000_000_000 - 1200, cost / 1_000_000_000));
+    assert_eq!(
+        entries.collect::<Vec<_>>(),
+        [(0, 1), (1, 1), (19, 4), (39, 2), (40, 1)]
+    );
     // What has been moved is found again by a refund; what was before the oldest is not.
     for (secs, remaining) in [(20, 92), (4, 93), (0, 94), (0, 94), (60, 94)] {
         client.refund(at(41), at(secs), Cost::ONE);
-        assert_eq!(client.peek(at(41), Cost::ZERO).remaining, remaining, "{secs}");
+        assert_eq!(
+            client.peek(at(41), Cost::ZERO).remaining,
+            remaining,
+            "{secs}"
+        );
     }
 }

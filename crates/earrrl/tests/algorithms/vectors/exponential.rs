@@ -48,13 +48,24 @@ fn the_first_denial_and_its_wait() {
         let (mut client, cost) = (Client::of(rule), units(whole(&case["cost"])));
         let gap = number(&case["gap_s"]);
         for k in 0..whole(&denial["request"]) {
-            assert!(client.ask(at(k as f64 * gap), cost).allowed, "{rule}, request {k}");
+            assert!(
+                client.ask(at(k as f64 * gap), cost).allowed,
+                "{rule}, request {k}"
+            );
         }
         let now = whole(&denial["request"]) as f64 * gap;
         let denied = client.ask(at(now), cost);
         assert!(!denied.allowed, "{rule}");
-        assert_close(denied.rate.unwrap() * period(&client), number(&denial["r"]), rule);
-        assert_wait(denied.retry_after.duration().unwrap(), number(&denial["wait_s"]), rule);
+        assert_close(
+            denied.rate.unwrap() * period(&client),
+            number(&denial["r"]),
+            rule,
+        );
+        assert_wait(
+            denied.retry_after.duration().unwrap(),
+            number(&denial["wait_s"]),
+            rule,
+        );
         // The source's own wait, kept for contrast, is too short.
         let obeyed = client.peek(at(now + number(&denial["source_wait_s"])), cost);
         assert!(!obeyed.allowed, "{rule}");
@@ -69,7 +80,9 @@ fn a_steady_client_measures_its_rate() {
     let mut vectors = Vectors::read("exponential");
     for case in vectors.rows("cases") {
         let rule = text(&case["rule"]);
-        let Some(steady) = case["steady"].as_f64() else { continue };
+        let Some(steady) = case["steady"].as_f64() else {
+            continue;
+        };
         let (mut client, cost) = (Client::of(rule), units(whole(&case["cost"])));
         let gap = number(&case["gap_s"]);
         let requests = (30.0 * period(&client) / gap) as u64;
@@ -78,6 +91,13 @@ fn a_steady_client_measures_its_rate() {
         assert_close(r, steady, rule);
         vectors.reached(1);
     }
-    vectors.passed_over(1, "of the cancellation that `expm1` avoids, tested by every other row");
-    assert!(Client::of("exponential 1/1m").peek(at(0.0), Cost::ONE).allowed);
+    vectors.passed_over(
+        1,
+        "of the cancellation that `expm1` avoids, tested by every other row",
+    );
+    assert!(
+        Client::of("exponential 1/1m")
+            .peek(at(0.0), Cost::ONE)
+            .allowed
+    );
 }

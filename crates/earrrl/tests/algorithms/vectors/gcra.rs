@@ -17,7 +17,11 @@ fn steps_of_throttled_and_redis_cell() {
         let decision = client.ask(Nanos::new(whole(&step[0])), units(whole(&step[1])));
         assert_eq!(decision.allowed, flag(&step[2]), "step {k}");
         assert_eq!(decision.remaining, whole(&step[3]), "step {k}");
-        assert_eq!(decision.reset_after, Duration::from_nanos(whole(&step[4])), "step {k}");
+        assert_eq!(
+            decision.reset_after,
+            Duration::from_nanos(whole(&step[4])),
+            "step {k}"
+        );
         let wait = match (decision.allowed, decision.retry_after) {
             (false, Wait::For(wait)) => i64::try_from(wait.as_nanos()).unwrap(),
             _ => -1,
@@ -43,12 +47,18 @@ fn intervals_of_rates() {
 #[test]
 fn the_first_call_of_a_burst_of_nothing_more() {
     let mut vectors = Vectors::read("gcra");
-    let reply: Vec<i64> =
-        vectors.rows("first_call_of_burst_0").iter().filter_map(|n| n.as_i64()).collect();
+    let reply: Vec<i64> = vectors
+        .rows("first_call_of_burst_0")
+        .iter()
+        .filter_map(|n| n.as_i64())
+        .collect();
     let decision = Client::of("gcra 1/2s burst=1").ask(Nanos::ZERO, units(1));
     let (limited, burst) = (i64::from(!decision.allowed), 1);
     let reset = i64::try_from(decision.reset_after.as_secs()).unwrap();
-    assert_eq!(reply, [limited, burst, decision.remaining as i64, -1, reset]);
+    assert_eq!(
+        reply,
+        [limited, burst, decision.remaining as i64, -1, reset]
+    );
     vectors.reached(1);
     vectors.passed_over(1, "on a real clock");
 }

@@ -50,14 +50,27 @@ fn allowed_or_not() {
 fn a_clock_that_jumps_back_refills_nothing() {
     let vectors = Vectors::read("go_time_rate");
     let cases = vectors.rows("allow");
-    let case = cases.iter().find(|case| text(&case["name"]) == "TestLimiterJumpBackwards").unwrap();
+    let case = cases
+        .iter()
+        .find(|case| text(&case["name"]) == "TestLimiterJumpBackwards")
+        .unwrap();
     let engine = ReferenceEngine::new(Arc::new(ManualClock::default()));
-    let rule = engine.prepare("jump", &Rule::from(Limit::from(bucket(case)))).unwrap();
+    let rule = engine
+        .prepare("jump", &Rule::from(Limit::from(bucket(case))))
+        .unwrap();
     let (mut latest, mut client) = (Nanos::ZERO, Client::new(bucket(case).into()));
     for step in list(&case["steps"]).iter().map(list) {
         let (now, cost) = (Nanos::new(whole(&step[0])), units(whole(&step[1])));
         latest = latest.max(now);
-        let decide = engine.decide(&[Charge { rule, key: b"k", cost }], Mode::Check, Some(now));
+        let decide = engine.decide(
+            &[Charge {
+                rule,
+                key: b"k",
+                cost,
+            }],
+            Mode::Check,
+            Some(now),
+        );
         let decision = decide.into_inner().unwrap();
         assert_eq!(decision, client.ask(latest, cost), "at {now:?}");
     }
@@ -65,14 +78,20 @@ fn a_clock_that_jumps_back_refills_nothing() {
 
 /// A reservation is a request that is delayed; what happens to it afterwards stands in the remark.
 fn reserve(case: &Value, vectors: &mut Vectors) {
-    let most_wait = if text(&case["name"]).contains("max wait") { 1 } else { u64::MAX / TICK };
+    let most_wait = if text(&case["name"]).contains("max wait") {
+        1
+    } else {
+        u64::MAX / TICK
+    };
     let most_wait = Duration::from_nanos(TICK * most_wait);
     let mut limit: Limit = bucket(case).into();
     let mut state = None;
     for (k, step) in list(&case["steps"]).iter().map(list).enumerate() {
         let what = format!("{}, step {k}", text(&case["name"]));
         let (ticks, cost) = (whole(&step[0]), units(whole(&step[1])));
-        let rule = Rule::from(limit).with_action(Action::Delay { max: most_wait }).unwrap();
+        let rule = Rule::from(limit)
+            .with_action(Action::Delay { max: most_wait })
+            .unwrap();
         let mut states = [state.take()];
         let now = Nanos::new(ticks * TICK);
         let decision = decide_all(&[(&rule, cost)], &mut states, Mode::Check, now);
@@ -123,13 +142,21 @@ fn rates_of_intervals_and_some_facts() {
         vectors.reached(1);
     }
     let mut client = Client::of("token-bucket 5 refill=1/s");
-    let allowed = (0..15).filter(|_| client.ask(Nanos::ZERO, Cost::ONE).allowed).count();
+    let allowed = (0..15)
+        .filter(|_| client.ask(Nanos::ZERO, Cost::ONE).allowed)
+        .count();
     assert_eq!(allowed, 5, "15 at once");
     let mut client = Client::of("token-bucket 100 refill=100/s");
     let every_2_ms = (0..2500).map(|k| Nanos::new(k * 2_000_000));
-    let allowed = every_2_ms.filter(|now| client.ask(*now, Cost::ONE).allowed).count();
+    let allowed = every_2_ms
+        .filter(|now| client.ask(*now, Cost::ONE).allowed)
+        .count();
     assert!((599..=601).contains(&allowed), "{allowed} in 5 s");
-    assert!(Client::of("token-bucket 1 refill=0.769230769/s").ask(Nanos::ZERO, Cost::ONE).allowed);
+    assert!(
+        Client::of("token-bucket 1 refill=0.769230769/s")
+            .ask(Nanos::ZERO, Cost::ONE)
+            .allowed
+    );
     vectors.reached(3);
     vectors.passed_over(2, "of limits 0 and infinity, which are refused");
 }

@@ -9,14 +9,23 @@ use crate::algorithms::client::{Client, assert_close, at};
 /// The rates measured at requests `gap` apart, and the client after the last.
 fn steady(rule: &str, gap: f64, requests: usize) -> (Vec<f64>, Client) {
     let mut client = Client::of(rule);
-    let decide = |k: usize| client.ask(at(gap * k as f64), Cost::ONE).rate.unwrap_or_default();
+    let decide = |k: usize| {
+        client
+            .ask(at(gap * k as f64), Cost::ONE)
+            .rate
+            .unwrap_or_default()
+    };
     ((0..requests).map(decide).collect(), client)
 }
 
 fn assert_rates(rates: &[f64], expected: &Value, what: &str) -> usize {
     let rows = by_number(expected);
     for (k, rate) in &rows {
-        assert_close(rates[*k as usize], number(rate), &format!("{what}, request {k}"));
+        assert_close(
+            rates[*k as usize],
+            number(rate),
+            &format!("{what}, request {k}"),
+        );
     }
     rows.len()
 }
@@ -32,7 +41,11 @@ fn a_request_every_second() {
         vectors.reached(1);
     }
     let last = client.peek(at(80.0), Cost::ONE).rate.unwrap_or_default();
-    assert_close(last, number(&vectors.get("gap_1s_after_70_plus_10s")), "after 10 s");
+    assert_close(
+        last,
+        number(&vectors.get("gap_1s_after_70_plus_10s")),
+        "after 10 s",
+    );
     let (rates, client) = steady(text(&rule), 1.0, 2000);
     let limits = vectors.get("steady_gap_1s");
     assert_close(rates[1999], number(&limits["before"]), "steady, before");
@@ -54,8 +67,15 @@ fn the_printed_run_with_the_gaps_it_had() {
         let decision = client.ask(now, Cost::ONE);
         let measured = decision.rate.unwrap_or_default();
         assert_close(measured, number(rate), &format!("request {k}"));
-        assert_close(measured, number(&printed[k.to_string()]), &format!("printed, request {k}"));
-        assert_eq!(!decision.allowed, flag(&vectors.get("printed_limited")[k.to_string()]));
+        assert_close(
+            measured,
+            number(&printed[k.to_string()]),
+            &format!("printed, request {k}"),
+        );
+        assert_eq!(
+            !decision.allowed,
+            flag(&vectors.get("printed_limited")[k.to_string()])
+        );
         vectors.reached(3);
     }
 }
@@ -65,7 +85,11 @@ fn the_printed_run_with_its_mean_gaps() {
     let mut vectors = Vectors::read("redis_run");
     let (rule, printed) = (vectors.get("rule"), vectors.get("printed"));
     let expected = list(&vectors.get("with_mean_gap"));
-    let (rates, _) = steady(text(&rule), number(&vectors.get("mean_gap_s")), expected.len());
+    let (rates, _) = steady(
+        text(&rule),
+        number(&vectors.get("mean_gap_s")),
+        expected.len(),
+    );
     for (k, rate) in expected.iter().enumerate() {
         assert_close(rates[k], number(rate), &format!("mean gap, request {k}"));
         vectors.reached(1);
@@ -75,7 +99,11 @@ fn the_printed_run_with_its_mean_gaps() {
     assert_close(rates[70], number(&printed["70"]), "printed, request 70");
     let woken = at(70.0 * gap + number(&vectors.get("last_sleep_s")));
     let last = client.peek(woken, Cost::ONE);
-    assert_close(last.rate.unwrap_or_default(), number(&printed["70+10s"]), "printed, last");
+    assert_close(
+        last.rate.unwrap_or_default(),
+        number(&printed["70+10s"]),
+        "printed, last",
+    );
     assert_eq!(number(&printed["0"]), rates[0]);
     assert!(!flag(&vectors.get("printed_limited")["0"]));
     vectors.reached(4);

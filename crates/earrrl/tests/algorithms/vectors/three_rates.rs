@@ -11,7 +11,10 @@ fn estimates_of_three_rates() {
     for row in vectors.rows("rows") {
         let rate = number(&row["rate"]);
         let request = |k: u64| at(50.0 + k as f64 / rate);
-        let rule = format!("recent-average 1/s half-life={}s strict", row["half_life_s"]);
+        let rule = format!(
+            "recent-average 1/s half-life={}s strict",
+            row["half_life_s"]
+        );
         let (mut client, mut sent) = (Client::of(&rule), 0);
         for (secs, expected) in by_number(&row["at"]) {
             let (now, expected) = (Nanos::from_secs(secs), list(&expected));
@@ -31,7 +34,11 @@ fn estimates_of_three_rates() {
             vectors.reached(2);
         }
         assert_eq!(sent, whole(&row["requests"]), "{rule}, {rate}/s");
-        assert_steady(&rule, rate, &list(&row["steady"]).iter().map(number).collect::<Vec<_>>());
+        assert_steady(
+            &rule,
+            rate,
+            &list(&row["steady"]).iter().map(number).collect::<Vec<_>>(),
+        );
         vectors.reached(2);
     }
 }
@@ -48,6 +55,14 @@ fn assert_steady(rule: &str, rate: f64, expected: &[f64]) {
     }
     let before = client.ask(now, Cost::ONE).rate.unwrap_or_default();
     let after = client.peek(now, Cost::ONE).rate.unwrap_or_default();
-    assert!(close(before, expected[0], 1e-9), "{rule}, {rate}/s: {before}, {}", expected[0]);
-    assert!(close(after, expected[1], 1e-9), "{rule}, {rate}/s: {after}, {}", expected[1]);
+    assert!(
+        close(before, expected[0], 1e-9),
+        "{rule}, {rate}/s: {before}, {}",
+        expected[0]
+    );
+    assert!(
+        close(after, expected[1], 1e-9),
+        "{rule}, {rate}/s: {after}, {}",
+        expected[1]
+    );
 }

@@ -30,9 +30,17 @@ fn balances_verdicts_and_waits() {
             if !allowed {
                 let wait = pool.retry_after(state.as_ref(), now, cost).duration();
                 assert_eq!(wait.is_some(), event[5].is_number(), "{what}");
-                assert_wait(wait.unwrap_or_default(), event[5].as_f64().unwrap_or(0.0), &what);
+                assert_wait(
+                    wait.unwrap_or_default(),
+                    event[5].as_f64().unwrap_or(0.0),
+                    &what,
+                );
             }
-            assert_wait(pool.reset_after(state.as_ref(), now), number(&event[6]), &what);
+            assert_wait(
+                pool.reset_after(state.as_ref(), now),
+                number(&event[6]),
+                &what,
+            );
             vectors.reached(1);
         }
     }

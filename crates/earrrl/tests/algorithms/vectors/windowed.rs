@@ -16,7 +16,10 @@ fn times(gap: &Value) -> Vec<Nanos> {
 
 fn decisions(rule: &str, times: &[Nanos]) -> Vec<bool> {
     let mut client = Client::of(rule);
-    times.iter().map(|now| client.ask(*now, Cost::ONE).allowed).collect()
+    times
+        .iter()
+        .map(|now| client.ask(*now, Cost::ONE).allowed)
+        .collect()
 }
 
 fn secs(value: &Value) -> Option<Nanos> {
@@ -36,7 +39,9 @@ fn assert_row(row: &Value, rule: &str, times: &[Nanos], until: &[Value]) {
     let run: Vec<(Nanos, bool)> = times.iter().copied().zip(allowed).collect();
     assert_eq!(run.len() as u64, whole(&row["requests"]), "{rule}");
     let permitted = |to: u64| {
-        run.iter().filter(|(t, allowed)| *allowed && *t <= Nanos::from_secs(to)).count() as u64
+        run.iter()
+            .filter(|(t, allowed)| *allowed && *t <= Nanos::from_secs(to))
+            .count() as u64
     };
     assert_eq!(permitted(300), whole(&row["permitted"]), "{rule}");
     for (to, expected) in until.iter().zip(row["permitted_until"].as_array().unwrap()) {
@@ -44,13 +49,38 @@ fn assert_row(row: &Value, rule: &str, times: &[Nanos], until: &[Value]) {
     }
     let first_denied = run.iter().find(|(_, allowed)| !allowed).map(|(t, _)| *t);
     let last_denied = run.iter().rposition(|(_, allowed)| !allowed);
-    let resumes = last_denied.and_then(|place| run.get(place + 1)).map(|(t, _)| *t);
-    let late = run.iter().find(|(t, allowed)| *allowed && *t >= Nanos::from_secs(150));
-    assert!(near(first_denied, &row["first_denied_at"]), "{rule}: {first_denied:?}");
-    assert!(near(last_denied.map(|place| run[place].0), &row["last_denied_at"]), "{rule}");
-    assert!(near(resumes, &row["resumes_for_good_at"]), "{rule}: {resumes:?}");
-    assert!(near(late.map(|(t, _)| *t), &row["first_permitted_at_or_after_150"]), "{rule}");
-    let reopened = run.windows(2).filter(|pair| !pair[0].1 && pair[1].1).count() as u64;
+    let resumes = last_denied
+        .and_then(|place| run.get(place + 1))
+        .map(|(t, _)| *t);
+    let late = run
+        .iter()
+        .find(|(t, allowed)| *allowed && *t >= Nanos::from_secs(150));
+    assert!(
+        near(first_denied, &row["first_denied_at"]),
+        "{rule}: {first_denied:?}"
+    );
+    assert!(
+        near(
+            last_denied.map(|place| run[place].0),
+            &row["last_denied_at"]
+        ),
+        "{rule}"
+    );
+    assert!(
+        near(resumes, &row["resumes_for_good_at"]),
+        "{rule}: {resumes:?}"
+    );
+    assert!(
+        near(
+            late.map(|(t, _)| *t),
+            &row["first_permitted_at_or_after_150"]
+        ),
+        "{rule}"
+    );
+    let reopened = run
+        .windows(2)
+        .filter(|pair| !pair[0].1 && pair[1].1)
+        .count() as u64;
     assert_eq!(reopened, whole(&row["times_reopened"]), "{rule}");
 }
 
@@ -63,8 +93,15 @@ fn recent_average() {
             vectors.passed_over(1, "that count a request before judging it");
             continue;
         }
-        let policy = if flag(&row["count_denied"]) { "strict" } else { "leaky" };
-        let rule = format!("recent-average 1/s half-life={}s {policy}", row["half_life_s"]);
+        let policy = if flag(&row["count_denied"]) {
+            "strict"
+        } else {
+            "leaky"
+        };
+        let rule = format!(
+            "recent-average 1/s half-life={}s {policy}",
+            row["half_life_s"]
+        );
         assert_row(&row, &rule, &times(&row["gap_s"]), &until);
         vectors.reached(1);
     }
@@ -86,12 +123,21 @@ fn half_lives_from_15_to_30_seconds() {
     let mut vectors = Vectors::read("windowed");
     let times = times(&Value::from(0.6));
     for row in vectors.rows("half_life_scan") {
-        let rule = format!("recent-average 1/s half-life={}s strict", number(&row["half_life_s"]));
+        let rule = format!(
+            "recent-average 1/s half-life={}s strict",
+            number(&row["half_life_s"])
+        );
         let allowed = decisions(&rule, &times);
         let permitted = allowed.iter().filter(|allowed| **allowed).count() as u64;
         assert_eq!(permitted, whole(&row["permitted"]), "{rule}");
-        let first_denied = allowed.iter().position(|allowed| !allowed).map(|place| times[place]);
-        assert!(near(first_denied, &row["first_denied_at"]), "{rule}: {first_denied:?}");
+        let first_denied = allowed
+            .iter()
+            .position(|allowed| !allowed)
+            .map(|place| times[place]);
+        assert!(
+            near(first_denied, &row["first_denied_at"]),
+            "{rule}: {first_denied:?}"
+        );
         let last_denied = allowed.iter().rposition(|allowed| !allowed);
         let resumes = last_denied.and_then(|place| times.get(place + 1)).copied();
         assert!(near(resumes, &row["resumes_at"]), "{rule}: {resumes:?}");
@@ -104,11 +150,16 @@ fn the_figure_decision_by_decision() {
     let mut vectors = Vectors::read("windowed");
     let times = times(&Value::from(0.6));
     for (rule, field) in [
-        ("recent-average 1/s half-life=20s strict", "half_life_20s_decisions"),
+        (
+            "recent-average 1/s half-life=20s strict",
+            "half_life_20s_decisions",
+        ),
         ("fixed-window 30/30s", "fixed_window_30s_decisions"),
     ] {
-        let found: String =
-            decisions(rule, &times).iter().map(|a| if *a { '1' } else { '0' }).collect();
+        let found: String = decisions(rule, &times)
+            .iter()
+            .map(|a| if *a { '1' } else { '0' })
+            .collect();
         assert_eq!(found, text(&vectors.get(field)), "{rule}");
         vectors.reached(times.len());
     }

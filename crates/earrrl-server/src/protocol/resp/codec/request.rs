@@ -44,7 +44,10 @@ impl fmt::Display for Malformed {
             Self::LineEnd => write!(f, "expected CRLF"),
             Self::TooLong => write!(f, "request longer than {MAX_REQUEST_LEN} bytes"),
             Self::Inline => {
-                write!(f, "quotes and control characters need the array form of a request")
+                write!(
+                    f,
+                    "quotes and control characters need the array form of a request"
+                )
             }
         }
     }
@@ -93,7 +96,9 @@ impl<'a, 'w> Request<'a, 'w> {
 
     /// Returns the word at `index`, or `None` if the request has fewer words.
     pub fn word(&self, index: usize) -> Option<&'a [u8]> {
-        self.words.get(index).and_then(|span| self.bytes.get(span.range()))
+        self.words
+            .get(index)
+            .and_then(|span| self.bytes.get(span.range()))
     }
 
     /// Returns all words, in order.
@@ -141,6 +146,10 @@ impl DetachedRequest {
 
     /// Restores the request. `bytes` must begin with the bytes that the request was decoded from.
     pub fn within<'a>(&self, bytes: &'a [u8]) -> Request<'a, '_> {
-        Request { bytes: &bytes[..self.length], words: &self.words, inline: self.inline }
+        Request {
+            bytes: &bytes[..self.length],
+            words: &self.words,
+            inline: self.inline,
+        }
     }
 }

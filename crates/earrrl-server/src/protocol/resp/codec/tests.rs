@@ -49,8 +49,13 @@ fn words(list: &[&str]) -> Words {
 #[test]
 fn arrays_and_inline_commands_mix() {
     let input = b"*2\r\n$4\r\nECHO\r\n$2\r\na\r\r\nPING  x\t\r\n\r\n*0\r\nPING\n";
-    let expected =
-        vec![words(&["ECHO", "a\r"]), words(&["PING", "x"]), vec![], vec![], words(&["PING"])];
+    let expected = vec![
+        words(&["ECHO", "a\r"]),
+        words(&["PING", "x"]),
+        vec![],
+        vec![],
+        words(&["PING"]),
+    ];
     assert_eq!(decode(input), (expected, Ok(false)));
 }
 
@@ -96,7 +101,11 @@ fn endless_input_is_cut_off() {
     let word = vec![b'a'; MAX_WORD_LEN];
     assert_eq!(decode(&encode(&vec![word.clone(); 3])).1, Ok(false));
     let announced = &encode(&vec![word; 4])[..3 * (MAX_WORD_LEN + 10) + 12];
-    assert_eq!(decode(announced).1, Err(Malformed::TooLong), "before the last word came");
+    assert_eq!(
+        decode(announced).1,
+        Err(Malformed::TooLong),
+        "before the last word came"
+    );
 
     let many = "a ".repeat(MAX_WORDS + 1) + "\r\n";
     assert_eq!(decode(many.as_bytes()).1, Err(Malformed::WordCount));
