@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe )*fn (\w+)")
 TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union|trait)\s+(\w+)", re.MULTILINE)
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.DOTALL)
+TOKEN = re.compile(r"[A-Za-z_]\w*|'[a-z_]\w*|\d[\w.]*|::|->|=>|\.\.=?|[-+*/%^&|<>=!]=|&&|\|\||<<|>>|\S")
 TEST = re.compile(r"#\[cfg\((?:all\()?test\b[^\n]*\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?(?:mod\s+(\w+)|fn\s+[^{;]*|impl[^{;]*)\s*([;{])")
 
 
@@ -56,6 +57,11 @@ class Source:
         self.code, self.test_files = without_tests(bare)
         self.tests = {line for line, (before, after) in enumerate(zip(bare.splitlines(), self.code.splitlines()), 1) if before != after}
 
+    def tokens(self):
+        """The number of tokens without comments and tests, in which a string is one token."""
+        lines = NOISE.sub(lambda noise: "_" + blank(noise[0]) if noise[0][0] != "/" else blank(noise[0]), self.text).splitlines()
+        return sum(len(TOKEN.findall(text)) for line, text in enumerate(lines, 1) if line not in self.tests)
+
     def comments(self):
         """The comments outside of tests, in their order."""
         found = []
@@ -79,6 +85,7 @@ def read(folder):
         parts = path.relative_to(folder).with_suffix("").parts
         sources[tuple(part for part in parts if part not in ("mod", "lib"))] = Source(path)
     tests = {(*module, test) for module, source in sources.items() for test in source.test_files}
+    tests |= {module for module in sources if module and module[-1].endswith("tests")}
     return {module: source for module, source in sources.items() if not any(module[: len(test)] == test for test in tests)}
 
 
