@@ -68,9 +68,11 @@ fn compare(private: &Limiter<u64>, mapped: &Limiter<u64>, clients: u64) {
         .map(|(private, mapped)| mapped / private)
         .collect();
     ratios.sort_by(f64::total_cmp);
-    let (low, high) = (ratios[ROUNDS / 4], ratios[ROUNDS * 3 / 4]);
+    let low = ratios[ROUNDS / 4];
+    let high = ratios[ROUNDS * 3 / 4];
     let (private, mapped): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-    let (private, mapped) = (median(private), median(mapped));
+    let private = median(private);
+    let mapped = median(mapped);
     let ratio = ratios[ROUNDS / 2];
     println!(
         "{clients:>9} clients: private {private:.0} ns, file {mapped:.0} ns, ratio {ratio:.2} ({low:.2}-{high:.2})"

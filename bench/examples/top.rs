@@ -167,7 +167,8 @@ fn measure<R: Ranking>(name: &str, keys: u64, new: impl FnOnce() -> R) {
     let mut ranking = new();
     let mut random = SmallRng::seed_from_u64(7);
     let others = ((0..FAST).map(|client| 10 + client).sum::<u64>() + ORDINARY) * SECONDS;
-    let (mut owed, mut requests) = (0.0, 0u64);
+    let mut owed = 0.0;
+    let mut requests = 0u64;
     let started = Instant::now();
     for key in 0..keys {
         let now = Nanos::new(START * 1_000_000_000 + key * (SECONDS * 1_000_000_000 / keys));

@@ -39,7 +39,8 @@ fn limiters(rules: &[Rule]) -> Vec<Limiter<[u8]>> {
 }
 
 fn ways(rules: &[Rule]) -> Vec<Way> {
-    let (silent, telling) = (limiters(rules), limiters(rules));
+    let silent = limiters(rules);
+    let telling = limiters(rules);
     let engine = MemoryEngine::new(12_500).expect("an engine");
     let prepare = |(nth, rule)| {
         engine
@@ -110,10 +111,8 @@ pub fn print(rounds: usize) {
     let keys: Vec<_> = (0..REQUESTS)
         .map(|_| uniform.sample(&mut random).to_le_bytes())
         .collect();
-    let (one, eight) = (
-        medians(&rules(1), &keys, rounds),
-        medians(&rules(8), &keys, rounds),
-    );
+    let one = medians(&rules(1), &keys, rounds);
+    let eight = medians(&rules(8), &keys, rounds);
     println!("\n### ns a request under several rules, {CLIENTS} clients of each\n");
     println!("| | 1 rule | 8 rules |\n|---|---:|---:|");
     for ((name, one), (_, eight)) in one.into_iter().zip(eight) {

@@ -79,7 +79,8 @@ pub fn print_atomic_updates(rounds: usize) {
     ];
     for (name, counter) in ways {
         let cell = |threads, quota| median(rounds, || nanos(&*counter, threads, quota));
-        let (one, two) = (cell(1, u64::MAX), cell(2, u64::MAX));
+        let one = cell(1, u64::MAX);
+        let two = cell(2, u64::MAX);
         println!(
             "| {name} | {one:.1} | {two:.1} | {:.1} | {:.1} |",
             cell(1, 0),
@@ -94,7 +95,8 @@ fn window_nanos(recount: bool) -> f64 {
         .parse()
         .expect("a rule");
     let limit: &Limit = rule.limit();
-    let (mut state, mut now) = (None, Nanos::from_secs(1_800_000_000));
+    let mut state = None;
+    let mut now = Nanos::from_secs(1_800_000_000);
     let decisions = DECISIONS / 10;
     let start = Instant::now();
     for _ in 0..decisions {

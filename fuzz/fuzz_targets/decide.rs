@@ -62,10 +62,8 @@ impl Parameters {
     /// The limit, if there can be such a one.
     fn build(&self) -> Option<Limit> {
         let quota = self.quota.cost();
-        let (span, per) = (
-            self.span.between(1_000_000, TEN_YEARS),
-            self.per.between(1, TEN_YEARS),
-        );
+        let span = self.span.between(1_000_000, TEN_YEARS);
+        let per = self.per.between(1, TEN_YEARS);
         let policy = if self.strict {
             Policy::Strict
         } else {
@@ -170,8 +168,12 @@ fn ask(limit: &Limit, state: &mut Option<State>, now: Nanos, cost: Cost) {
 fn assert_every_algorithm() {
     let made = |algorithm| {
         let number = Number(1_000_000_000, 1);
-        let (quota, span, per) = (number, number, number);
-        let (sub_windows, strict, lenient) = (60, false, false);
+        let quota = number;
+        let span = number;
+        let per = number;
+        let sub_windows = 60;
+        let strict = false;
+        let lenient = false;
         Parameters {
             algorithm,
             quota,

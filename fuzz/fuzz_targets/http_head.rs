@@ -6,7 +6,8 @@ use earrrl_server::protocol::http::lines::{BadHead, HeadLines};
 use libfuzzer_sys::fuzz_target;
 
 fn follow(input: &[u8], piece: usize) -> (Vec<u8>, Result<(), BadHead>) {
-    let (mut lines, mut bytes) = (HeadLines::default(), input.to_vec());
+    let mut lines = HeadLines::default();
+    let mut bytes = input.to_vec();
     let result = bytes
         .chunks_mut(piece)
         .try_for_each(|piece| lines.follow(piece));

@@ -8,7 +8,8 @@ use libfuzzer_sys::fuzz_target;
 type Requests = Vec<Vec<Vec<u8>>>;
 
 fn decode(input: &[u8], piece: usize) -> (Requests, Option<String>) {
-    let (mut decoder, mut requests) = (Decoder::default(), Requests::new());
+    let mut decoder = Decoder::default();
+    let mut requests = Requests::new();
     let mut start = 0;
     let mut end = 0;
     while end < input.len() {

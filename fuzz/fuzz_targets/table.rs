@@ -105,7 +105,8 @@ fn an_engine_is_the_reference(requests: &[Request]) {
 
 fn answer_alike(engine: &MemoryEngine<Arc<ManualClock>>, reference: &ReferenceEngine, r: &Request) {
     let place = usize::from(r.rule) % RULES.len();
-    let (key, next) = ([r.key % 32], RuleId((place as u32 + 1) % 4));
+    let key = [r.key % 32];
+    let next = RuleId((place as u32 + 1) % 4);
     let cost = Cost::from_billionths(u128::from(r.cost) * 100_000_000);
     let one = Charge {
         rule: RuleId(place as u32),
@@ -135,7 +136,8 @@ fn answer_alike(engine: &MemoryEngine<Arc<ManualClock>>, reference: &ReferenceEn
             block_on(reference.reset(one.rule, &key)),
         ),
         Kind::Change => {
-            let (name, rule) = (format!("rule-{place}"), rule(place, usize::from(r.cost)));
+            let name = format!("rule-{place}");
+            let rule = rule(place, usize::from(r.cost));
             same(
                 engine.prepare(&name, &rule),
                 reference.prepare(&name, &rule),

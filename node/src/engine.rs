@@ -61,10 +61,8 @@ impl NativeEngine {
             .map(parse)
             .collect::<napi::Result<Vec<_>>>()?;
         let options = Options::of("options", options, &["path", "capacity"])?;
-        let (path, capacity) = (
-            options.get("path", value::text)?,
-            input::capacity(&options)?,
-        );
+        let path = options.get("path", value::text)?;
+        let capacity = input::capacity(&options)?;
         let engine = input::engine(path, capacity)?;
         let prepare = |(rule, name): (Rule, String)| {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;
@@ -92,7 +90,8 @@ impl NativeEngine {
         let own = Rc::clone(&self.own);
         env.create_function_from_closure("decide", move |call| {
             let arguments = call.arguments::<Unknown<'_>>()?;
-            let (mode, parts) = (figures::mode(call.get(0)?), arguments.get(1..));
+            let mode = figures::mode(call.get(0)?);
+            let parts = arguments.get(1..);
             own.decide(mode, &parts_of(parts.unwrap_or_default())?)
         })
     }
@@ -177,10 +176,8 @@ impl Own {
             .decide(&charges, mode, None)
             .into_inner()
             .map_err(invalid)?;
-        let (place, rule) = (
-            parts[decision.rule].0,
-            &self.rules[parts[decision.rule].0].rule,
-        );
+        let place = parts[decision.rule].0;
+        let rule = &self.rules[parts[decision.rule].0].rule;
         let available = Available::from_decision(rule, &decision, decision.rule).or_else(|| {
             let one = Charge {
                 cost: Cost::ONE,

@@ -46,7 +46,8 @@ impl FromNapiValue for Key<'_> {
     #[expect(unsafe_code, reason = "the trait demands it")]
     #[inline]
     unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> napi::Result<Self> {
-        let (mut text, mut length) = ([0; SHORT], 0);
+        let mut text = [0; SHORT];
+        let mut length = 0;
         let start = text.as_mut_ptr().cast();
         // SAFETY: the caller passes a value of this environment; the text has room for `SHORT` bytes.
         let status =
@@ -218,7 +219,8 @@ pub(crate) fn count(clients: Unknown<'_>) -> napi::Result<usize> {
 pub(crate) fn whole(range: RangeInclusive<u32>) -> impl Fn(&str, Unknown<'_>) -> napi::Result<u32> {
     move |name, value| {
         let number = value::number(name, value)?;
-        let (least, most) = (*range.start(), *range.end());
+        let least = *range.start();
+        let most = *range.end();
         let is_inside = number >= f64::from(least) && number <= f64::from(most);
         if is_inside && number.fract() == 0.0 {
             return Ok(number as u32);

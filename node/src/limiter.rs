@@ -43,10 +43,8 @@ impl NativeLimiter {
         figures: Float64Array,
     ) -> napi::Result<Self> {
         let known = ["path", "capacity", "action", "maxDelay", "maxCost", "name"];
-        let (text, options) = (
-            value::rule("rule", rule)?,
-            Options::of("options", options, &known)?,
-        );
+        let text = value::rule("rule", rule)?;
+        let options = Options::of("options", options, &known)?;
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
         let rule = RuleOptions::read(&options)?.rule(&text)?;
@@ -76,7 +74,8 @@ impl NativeLimiter {
     pub fn decider<'a>(&self, env: &'a Env) -> napi::Result<Function<'a, (), ()>> {
         let own = Rc::clone(&self.own);
         env.create_function_from_closure("decide", move |call| {
-            let (key, cost) = (call.get::<Key<'_>>(0)?, input::cost("cost", call.get(1)?)?);
+            let key = call.get::<Key<'_>>(0)?;
+            let cost = input::cost("cost", call.get(1)?)?;
             own.decide(bytes(&key), cost, figures::mode(call.get(2)?))
         })
     }
@@ -85,7 +84,8 @@ impl NativeLimiter {
     /// was used if that is later.
     #[napi]
     pub fn check_at(&self, key: Key<'_>, at: Unknown<'_>, cost: Unknown<'_>) -> napi::Result<()> {
-        let (at, cost) = (input::instant("at", at)?, cost_or_one(cost)?);
+        let at = input::instant("at", at)?;
+        let cost = cost_or_one(cost)?;
         let Own { limiter, figures } = &*self.own;
         let decision = limiter
             .check_at(bytes(&key), cost, at)

@@ -62,17 +62,16 @@ impl NativeLimits {
     ) -> napi::Result<Self> {
         let options = Options::of("options", options, &OPTIONS)?;
         let address = client_address(&options)?;
-        let (path, capacity) = (
-            options.get("path", value::text)?,
-            input::capacity(&options)?,
-        );
+        let path = options.get("path", value::text)?;
+        let capacity = input::capacity(&options)?;
         let status = options
             .get("status", status)?
             .unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         let held = options.get("maxHeld", whole(0..=u32::MAX))?.unwrap_or(1000);
         let flag =
             |name, usual| Ok::<_, napi::Error>(options.get(name, value::flag)?.unwrap_or(usual));
-        let (allowed, older) = (flag("headersOnAllowed", true)?, flag("xRateLimit", false)?);
+        let allowed = flag("headersOnAllowed", true)?;
+        let older = flag("xRateLimit", false)?;
         let verdict = flag("alwaysVerdict", false)?;
         let mut builder = RateLimitLayer::builder(input::engine(path, capacity)?)
             .status(status)
@@ -150,7 +149,8 @@ impl NativeLimits {
     /// Changes the limit of a rule or plan while requests go on.
     #[napi]
     pub fn change(&self, name: Unknown<'_>, limit: Unknown<'_>) -> napi::Result<()> {
-        let (name, limit) = (value::text("name", name)?, value::rule("limit", limit)?);
+        let name = value::text("name", name)?;
+        let limit = value::rule("limit", limit)?;
         let known = self
             .layer
             .engine()

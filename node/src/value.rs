@@ -146,7 +146,8 @@ impl<'a> Options<'a> {
         };
         let meant = earrrl::internal::nearest(wrong, known.iter().copied());
         let meant = meant.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-        let (wrong, known) = (shown_text(wrong), known.join(", "));
+        let wrong = shown_text(wrong);
+        let known = known.join(", ");
         Err(invalid(format!(
             "{wrong} is not an option; expected {known}{meant}"
         )))

@@ -76,7 +76,8 @@ impl Limiter {
         at: u64,
         cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Decision> {
-        let (at, cost) = (Nanos::new(at), input::cost(cost)?);
+        let at = Nanos::new(at);
+        let cost = input::cost(cost)?;
         let verdict = |key: &[u8]| self.limiter.check_at(key, cost, at).map_err(invalid);
         with_key(key, |key| {
             Ok(Decision::new(verdict(key)?.decision(), &self.named, || {

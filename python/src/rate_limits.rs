@@ -115,7 +115,8 @@ impl RateLimits {
         peer: Option<&str>,
         request: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, this) = (slf.py(), slf.get());
+        let py = slf.py();
+        let this = slf.get();
         let mut parts = Request::new(()).into_parts().0;
         parts.method = method.parse().unwrap_or_default();
         parts.uri = target.try_into().unwrap_or_default();

@@ -144,7 +144,8 @@ impl ServerWindows {
         key: &str,
         cost: u64,
     ) -> PyResult<Answer> {
-        let (rule, cost) = (kind.rule()?.to_string(), cost.to_string());
+        let rule = kind.rule()?.to_string();
+        let cost = cost.to_string();
         let command = [command, &rule, key, "COST", &cost];
         py.detach(|| self.connections.ask(&command))
             .map_err(|error| match error.kind() {

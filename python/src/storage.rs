@@ -286,7 +286,8 @@ fn count(limiter: &Limiter, decision: &Decision) -> u64 {
 /// is left of the present one.
 fn counts(limiter: &Limiter, key: &str, now: Nanos, window: u64) -> (u64, u64, Duration) {
     let nanos = window.saturating_mul(1_000_000_000);
-    let (present, passed) = (now.get() / nanos, now.get() % nanos);
+    let present = now.get() / nanos;
+    let passed = now.get() % nanos;
     let units = |count: u128| u64::try_from(count / Cost::ONE.billionths()).unwrap_or(u64::MAX);
     let (previous, current) = match limiter.state(key.as_bytes()) {
         Some(State::SlidingCounter(counts)) => match present.saturating_sub(counts.window) {

@@ -114,7 +114,8 @@ pub async fn run(clients: u64) {
             send(&contender, 0..clients).await;
         }
         let bytes = (memory(&server) - empty) / clients as f64;
-        let (mut best, calls) = (f64::INFINITY, called(&server, "evalsha"));
+        let mut best = f64::INFINITY;
+        let calls = called(&server, "evalsha");
         for _ in 0..ROUNDS {
             let before = cpu(&server);
             scattered(&contender, clients).await;
@@ -140,7 +141,8 @@ pub async fn run(clients: u64) {
 async fn send(contender: &Contender, clients: std::ops::Range<u64>) {
     let next = Arc::new(AtomicU64::new(clients.start));
     let tasks = (0..UNDER_WAY).map(|_| {
-        let (contender, next) = (contender.clone(), next.clone());
+        let contender = contender.clone();
+        let next = next.clone();
         tokio::spawn(async move {
             loop {
                 let client = next.fetch_add(1, Ordering::Relaxed);

@@ -32,8 +32,10 @@ impl Load {
             sleeps: Arc::default(),
         };
         for task in 0..TASKS {
-            let (engine, stop) = (engine.clone(), load.stop.clone());
-            let (decisions, sleeps) = (load.decisions.clone(), load.sleeps.clone());
+            let engine = engine.clone();
+            let stop = load.stop.clone();
+            let decisions = load.decisions.clone();
+            let sleeps = load.sleeps.clone();
             tokio::spawn(async move {
                 for turn in 0_u64.. {
                     if stop.load(Ordering::Relaxed) {

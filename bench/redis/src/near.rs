@@ -54,7 +54,8 @@ pub async fn run(clients: usize) {
 }
 
 async fn measure_exact(engine: &RedisEngine, rule: RuleId, keys: &[String], server: u32) {
-    let (there, times) = (cpu(server), DECISIONS / 20);
+    let there = cpu(server);
+    let times = DECISIONS / 20;
     let each = decide(engine, rule, keys, times).await;
     let redis = (cpu(server) - there) / times as f64 * 1e9;
     println!("exact             {each:8.0} ns; Redis {redis:.0} ns");
@@ -103,7 +104,8 @@ async fn meet(engine: &RedisEngine, rule: RuleId, keys: &[String]) {
 
 /// Nanoseconds of this process a decision.
 async fn decide<E: Engine>(engine: &E, rule: RuleId, keys: &[String], times: u64) -> f64 {
-    let (mut random, before) = (Random::new(7), cpu(std::process::id()));
+    let mut random = Random::new(7);
+    let before = cpu(std::process::id());
     for turn in 0..times {
         let key = keys[random.below(keys.len() as u64) as usize].as_bytes();
         let charge = Charge {
@@ -129,7 +131,10 @@ async fn far(keys: &[String]) {
     let few = &keys[..50];
     decide(&near, rule, few, 20_000).await;
     proxy.set_latency(Duration::from_millis(10));
-    let (mut random, mut here, mut took, mut trips) = (Random::new(9), Vec::new(), Vec::new(), 0);
+    let mut random = Random::new(9);
+    let mut here = Vec::new();
+    let mut took = Vec::new();
+    let mut trips = 0;
     let end = Instant::now() + Duration::from_secs(10);
     while Instant::now() < end {
         let key = few[random.below(few.len() as u64) as usize].as_bytes();
@@ -145,7 +150,9 @@ async fn far(keys: &[String]) {
     for (name, mut all) in [("near", took), ("memory", here)] {
         all.sort_unstable();
         let at = |share: f64| all[(all.len() as f64 * share) as usize];
-        let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
+        let p50 = at(0.5);
+        let p99 = at(0.99);
+        let p999 = at(0.999);
         println!(
             "Redis 20 ms away, {name}: {} decisions, p50 {p50:?}, p99 {p99:?}, p99.9 {p999:?}",
             all.len()

@@ -151,7 +151,8 @@ fn write_line(out: &mut impl Write, format: &str, visit: &Visit) -> io::Result<(
     } = visit;
     let seconds = time / 1000;
     let (year, month, day) = date(seconds / 86_400);
-    let (name, clock) = (MONTHS[month as usize - 1], seconds % 86_400);
+    let name = MONTHS[month as usize - 1];
+    let clock = seconds % 86_400;
     let clock = format!(
         "{:02}:{:02}:{:02}",
         clock / 3600,
@@ -189,7 +190,8 @@ fn write_line(out: &mut impl Write, format: &str, visit: &Visit) -> io::Result<(
 /// Year, month and day of a day since the epoch (Howard Hinnant's civil_from_days).
 fn date(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
     let year_of_era =
         (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);

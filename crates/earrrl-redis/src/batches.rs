@@ -215,7 +215,8 @@ fn take<T>(waiting: &mut VecDeque<T>, call: impl Fn(&T) -> &BatchCall) -> Vec<T>
     let mut batch: Vec<T> = waiting.pop_front().into_iter().collect();
     let mut place = 0;
     while let (Some(first), Some(next)) = (batch.first(), waiting.get(place)) {
-        let (first, next) = (call(first), call(next));
+        let first = call(first);
+        let next = call(next);
         let is_same_slot = first.slot == next.slot;
         if batch.len() == MAX_BATCH || place == MAX_SEARCHED || is_same_slot && !first.joins(next) {
             break;

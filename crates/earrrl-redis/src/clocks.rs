@@ -76,7 +76,8 @@ impl Offset {
     pub(crate) fn learn(&self, at: Nanos, sent: Nanos, received: Nanos) {
         let ahead = |of: Nanos| at.get() as i64 - of.get() as i64;
         // Redis reports whole microseconds, so its time may be up to 1000 ns later than reported.
-        let (least, most) = (ahead(received), ahead(sent).saturating_add(1000));
+        let least = ahead(received);
+        let most = ahead(sent).saturating_add(1000);
         let known = self.get();
         let new = known.clamp(least.min(most), most);
         if new != known {

@@ -549,7 +549,8 @@ impl Engine for RedisEngine {
         now: Option<Nanos>,
     ) -> Reserving<Holding> {
         let request = self.request(charges, Mode::Check, self.shared.clocks.given(now));
-        let (shared, count) = (self.shared.clone(), charges.len());
+        let shared = self.shared.clone();
+        let count = charges.len();
         Box::pin(async move { holds::hold(shared, request?, terms, count).await })
     }
 

@@ -142,10 +142,12 @@ fn pack_charge(place: usize, charge: &KeyedCharge, packed: &mut Packed) {
 pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     let (status, rest) = bytes.split_first()?;
     let mut fields = Fields(rest);
-    let (expires, made_at) = (nanos(fields.number()?), nanos(fields.number()?));
+    let expires = nanos(fields.number()?);
+    let made_at = nanos(fields.number()?);
     let count = fields.whole(1)?;
     for _ in 0..count {
-        let (_is_stored, len) = (fields.whole(1)?, fields.whole(1)? as usize);
+        let _is_stored = fields.whole(1)?;
+        let len = fields.whole(1)? as usize;
         fields.bytes(len)?;
     }
     let parts = (0..count)
@@ -175,7 +177,8 @@ pub(crate) fn pack_actual(costs: &ActualCosts, packed: &mut Packed) {
 }
 
 fn cost(fields: &mut Fields<'_>) -> Option<Cost> {
-    let (low, high) = (fields.whole(8)?, fields.whole(8)?);
+    let low = fields.whole(8)?;
+    let high = fields.whole(8)?;
     Some(Cost::from_billionths(
         u128::from(high) << 64 | u128::from(low),
     ))
@@ -184,13 +187,15 @@ fn cost(fields: &mut Fields<'_>) -> Option<Cost> {
 /// Reads the fields of a charge in the note.
 fn read_part(fields: &mut Fields<'_>) -> Option<StoredPart> {
     let place = fields.whole(1)? as usize;
-    let (kind, tag) = (fields.whole(1)? as u8, fields.whole(4)? as u32);
+    let kind = fields.whole(1)? as u8;
+    let tag = fields.whole(4)? as u32;
     let cost = cost(fields)?;
     let mut text = || {
         let len = fields.whole(4)? as usize;
         Some(fields.bytes(len)?.to_vec())
     };
-    let (rule, client) = (String::from_utf8(text()?).ok()?, text()?);
+    let rule = String::from_utf8(text()?).ok()?;
+    let client = text()?;
     Some(StoredPart {
         place,
         rule,

@@ -150,7 +150,8 @@ pub(crate) fn place_of(slot: u16) -> usize {
 /// Returns the tags: for each of the slots' ranges the smallest number that is in the range if it is
 /// used as a hash tag.
 fn tags() -> Vec<u32> {
-    let (mut tags, mut left) = (vec![None; TAGS], TAGS);
+    let mut tags = vec![None; TAGS];
+    let mut left = TAGS;
     for number in 0u32.. {
         let tag = &mut tags[place_of(slot(number.to_string().as_bytes()))];
         if tag.is_none() {

@@ -62,7 +62,8 @@ impl LiveHolds {
         now: Nanos,
         expires: Nanos,
     ) -> Result<(), EngineError> {
-        let (mut live, most) = (self.lock(), self.most.load(Relaxed));
+        let mut live = self.lock();
+        let most = self.most.load(Relaxed);
         while let Some(&(_, id)) = live.due.first().filter(|(expires, _)| *expires <= now) {
             live.remove(id);
         }
@@ -105,7 +106,8 @@ mod tests {
     fn the_number_is_bounded_until_reservations_end_or_expire() {
         let live = LiveHolds::default();
         live.set_most(2);
-        let (charges, mode) = (Vec::new(), Mode::Check);
+        let charges = Vec::new();
+        let mode = Mode::Check;
         let request = Arc::new(Request {
             charges,
             now: None,
@@ -113,7 +115,8 @@ mod tests {
             hold: None,
         });
         let take = |id, now| {
-            let (id, expires) = (HoldId::from_bits(id), Nanos::new(now + 10));
+            let id = HoldId::from_bits(id);
+            let expires = Nanos::new(now + 10);
             live.take(id, request.clone(), Nanos::new(now), expires)
         };
         assert!(take(1, 0).is_ok() && take(2, 1).is_ok());

@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn fewer_nodes_are_believed_after_ten_seconds() {
-        let (node, start) = (NodeIdentity::new(None, None), Instant::now());
+        let node = NodeIdentity::new(None, None);
+        let start = Instant::now();
         assert!(!node.is_announced());
         for (second, nodes, expected) in [
             (0, 1, 1),

@@ -198,7 +198,8 @@ fn read(verdict: u8) -> Option<ScriptVerdict> {
 /// that the caller gave the time.
 pub(crate) fn split_time(bytes: &[u8]) -> Option<(Option<Nanos>, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == b' ')?;
-    let (time, rest) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
+    let time = std::str::from_utf8(&bytes[..end]).ok()?;
+    let rest = &bytes[end + 1..];
     if time.is_empty() {
         return Some((None, rest));
     }

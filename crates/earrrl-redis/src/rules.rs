@@ -203,10 +203,8 @@ impl Rules {
             rule,
             near: capacity,
         } = wanted;
-        let (kind, tag) = (
-            AlgorithmKind::of(rule.limit()),
-            algorithm::tag(rule.limit()),
-        );
+        let kind = AlgorithmKind::of(rule.limit());
+        let tag = algorithm::tag(rule.limit());
         let is_near = capacity.is_some();
         let prepared = PreparedRule {
             id,

@@ -144,7 +144,8 @@ impl GroupSupervisor {
             }
             self.cooldown.wait().await;
         }
-        let (mut good, mut bad) = (0, 0);
+        let mut good = 0;
+        let mut bad = 0;
         while good < SUCCESSES {
             let probed = match self.probe_once().await {
                 Ok(()) if good + 1 == SUCCESSES => self.history.write_group(self.group).await,

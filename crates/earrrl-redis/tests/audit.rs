@@ -105,7 +105,9 @@ fn load(
     round: usize,
 ) -> Vec<JoinHandle<()>> {
     let tasks = (0..TASKS).map(|task| {
-        let (node, ledger, stop) = (node.clone(), ledger.clone(), stop.clone());
+        let node = node.clone();
+        let ledger = ledger.clone();
+        let stop = stop.clone();
         tokio::spawn(async move {
             for turn in task.. {
                 if stop.load(Ordering::SeqCst) {
@@ -365,7 +367,8 @@ async fn play_all(faults: &[Fault], scene: &mut impl Scene) {
 async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[Arc<RedisEngine>]) {
     let stop = Arc::<AtomicBool>::default();
     let ledgers = [Arc::<Ledger>::default(), Arc::<Ledger>::default()];
-    let (rule, mut tasks) = (WIDE.parse().unwrap(), Vec::new());
+    let rule = WIDE.parse().unwrap();
+    let mut tasks = Vec::new();
     for (name, how, ledger) in [
         ("near", Consistency::Near, &ledgers[0]),
         ("exact", Consistency::Exact, &ledgers[1]),
@@ -413,7 +416,9 @@ async fn play(round: usize, faults: &[Fault], scene: &mut impl Scene, nodes: &[A
         // stored.
         let reader = patient(scene.options(0), PATIENCE).await;
         let rule = reader.prepare(name, &rule).unwrap();
-        let (mut found, mut all, mut gone) = (0, 0, 0);
+        let mut found = 0;
+        let mut all = 0;
+        let mut gone = 0;
         for number in 0..CLIENTS {
             let sent = ledger.sent[number].load(Ordering::SeqCst);
             let lost = ledger.lost[number].load(Ordering::SeqCst);

@@ -84,13 +84,12 @@ async fn a_clock_set_back_locks_nobody_out() {
 /// first.
 #[tokio::test]
 async fn a_clock_set_back_throttles_nobody() {
-    let (server, second) = (
-        Server::start_with_a_clock(&[]).await,
-        1_000_000_000i128 << 16,
-    );
+    let server = Server::start_with_a_clock(&[]).await;
+    let second = 1_000_000_000i128 << 16;
     let engine = connect(Options::new(&server.url())).await;
     let ahead = async |seconds: i128| {
-        let (by, most) = (seconds * second, 1000 * second);
+        let by = seconds * second;
+        let most = 1000 * second;
         let shifted = engine.shift(b"k", Shift { by, most }, None).await.unwrap();
         shifted
             .before
@@ -393,7 +392,8 @@ async fn allowed(
 /// than it was given before, so another engine sends the requests after the step.
 #[tokio::test]
 async fn windows_keep_their_counts_when_the_clock_is_set_back() {
-    let (server, mut wrong) = (Server::start(&[]).await, Vec::new());
+    let server = Server::start(&[]).await;
+    let mut wrong = Vec::new();
     let start = Nanos::from_secs(1_800_000_000);
     for name in [
         "fixed-window",

@@ -99,13 +99,19 @@ async fn compare(engine: &RedisEngine, rule: RuleId, nth: u64, (text, slack): (&
         rule,
         key: format!("{way}-{nth}"),
     };
-    let (one, other) = (of("committed"), of("in another order"));
-    let (estimated, checked, exact) = (of("estimated"), of("checked"), of("exact"));
+    let one = of("committed");
+    let other = of("in another order");
+    let estimated = of("estimated");
+    let checked = of("checked");
+    let exact = of("exact");
     for client in [&one, &other, &estimated, &checked, &exact] {
         client.check(FIRST, START).await;
     }
-    let (mut random, mut now) = (Random::new(nth), START);
-    let (mut ones, mut others, mut difference) = (Vec::new(), Vec::new(), 0);
+    let mut random = Random::new(nth);
+    let mut now = START;
+    let mut ones = Vec::new();
+    let mut others = Vec::new();
+    let mut difference = 0;
     for _ in 0..1 + random.below(5) {
         now = now + Duration::from_millis(random.below(10_000));
         let estimate = 1 + random.below(20);

@@ -60,7 +60,8 @@ async fn commit(engine: &RedisEngine, id: HoldId, now: Option<Nanos>) -> bool {
 async fn places_are_those_of_the_engine_in_memory() {
     let server = Server::start(&[]).await;
     let engines = nodes(&server).await;
-    let (mut random, mut now) = (Random::new(31), START);
+    let mut random = Random::new(31);
+    let mut now = START;
     for stretch in 0..4u64 {
         let name = format!("streams-{stretch}");
         let rules = engines
@@ -75,11 +76,13 @@ async fn places_are_those_of_the_engine_in_memory() {
             now = now + Duration::from_millis(1 + random.below(9_000));
             memory.expire();
             let node = random.below(2) as usize;
-            let (engine, at) = (&engines[node], Some(now));
+            let engine = &engines[node];
+            let at = Some(now);
             match random.below(5) {
                 0..=2 => {
                     let cost = 1 + random.below(3);
-                    let (terms, asked) = (HoldTerms::default(), [charge(rules[node], cost)]);
+                    let terms = HoldTerms::default();
+                    let asked = [charge(rules[node], cost)];
                     let held = engine.hold(&asked, terms, at).await.unwrap();
                     let expected = memory.hold(&[charge(known, cost)], terms, at).unwrap();
                     let of = |d: &Decision| (d.allowed, d.remaining, d.retry_after, d.reset_after);
@@ -186,11 +189,13 @@ async fn no_instant_sees_more_holders_than_the_bound_on_two_nodes() {
         .map(|engine| prepare(engine, "streams", STREAMS));
     let live = Arc::new(AtomicU64::new(0));
     let workers = (0..20u64).map(|worker| {
-        let (engines, live) = (engines.clone(), live.clone());
+        let engines = engines.clone();
+        let live = live.clone();
         tokio::spawn(async move {
             let mut granted = 0;
             for round in 0..30 {
-                let (from, to) = ((worker + round) as usize % 2, worker as usize % 2);
+                let from = (worker + round) as usize % 2;
+                let to = worker as usize % 2;
                 let cost = 1 + round % 2;
                 let Some(id) = hold(&engines[from], &[charge(rules[from], cost)], None).await
                 else {

@@ -82,8 +82,10 @@ fn load(
     stop: &Arc<AtomicBool>,
 ) -> Vec<JoinHandle<()>> {
     let tasks = (0..TASKS).map(|task| {
-        let (engine, rules) = (engine.clone(), rules.clone());
-        let (ledger, stop) = (ledger.clone(), stop.clone());
+        let engine = engine.clone();
+        let rules = rules.clone();
+        let ledger = ledger.clone();
+        let stop = stop.clone();
         tokio::spawn(async move {
             let clients = ledger.0.len() / WIDE.len();
             for turn in task.. {
@@ -167,7 +169,8 @@ async fn every_count_is_right(
         assert_eq!(node.status().counts.not_handed_over, 0);
     }
     let (other, rules) = node(direct).await;
-    let (mut lost, mut double) = (Vec::new(), Vec::new());
+    let mut lost = Vec::new();
+    let mut double = Vec::new();
     for number in 0..clients {
         for (rule, (text, quota, cost)) in WIDE.iter().enumerate() {
             let key = key(rule, number);

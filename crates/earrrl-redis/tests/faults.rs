@@ -52,7 +52,8 @@ async fn nothing_is_lost(engine: &RedisEngine, rule: RuleId, load: Load, twice: 
         status.owed == 0 && status.unsettled == 0
     })
     .await;
-    let (mut all, mut found) = (0, 0);
+    let mut all = 0;
+    let mut found = 0;
     for (client, sent) in sent {
         let counted = counted(engine, rule, &client).await;
         assert!(
@@ -267,7 +268,8 @@ async fn out_of_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_only_reads() {
-    let (server, other) = (Server::start(&[]).await, Server::start(&[]).await);
+    let server = Server::start(&[]).await;
+    let other = Server::start(&[]).await;
     let (engine, rule) = engine(Options::new(&server.url())).await;
     let load = Load::start(&engine, rule);
     load.goes_on(500).await;
@@ -460,7 +462,8 @@ async fn farther_away_than_the_deadline() {
     load.goes_on(500).await;
     proxy.set_latency(2 * DEADLINE);
     becomes(&engine, EngineMode::Alone).await;
-    let (late, shared) = (engine.status().counts.late, engine.status().counts.shared);
+    let late = engine.status().counts.late;
+    let shared = engine.status().counts.shared;
     until("it was tried some more", || {
         engine.status().counts.connected >= 3
     })

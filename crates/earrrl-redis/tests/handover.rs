@@ -247,7 +247,8 @@ async fn a_rule_that_changes_in_an_outage_keeps_its_counts() {
         assert!(node.ready(PATIENCE).await);
         let memory = MemoryEngine::new(100).unwrap();
         let prepare = |(old, _): (&str, &str), text: &str| {
-            let (name, rule) = (old.split(' ').next().unwrap(), text.parse().unwrap());
+            let name = old.split(' ').next().unwrap();
+            let rule = text.parse().unwrap();
             (
                 node.prepare(name, &rule).unwrap(),
                 memory.prepare(name, &rule).unwrap(),

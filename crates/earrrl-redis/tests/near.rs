@@ -215,7 +215,8 @@ async fn leaky_rules_and_buckets_admit_no_more_than_they_would_in_one_place() {
             for load in [0.1, 0.5, 2.0, 100.0] {
                 for pattern in [Pattern::Steady, Pattern::Bursty] {
                     seed += 1;
-                    let (sync, first) = (LONG_SYNC, 1.0 / nodes as f64);
+                    let sync = LONG_SYNC;
+                    let first = 1.0 / nodes as f64;
                     let run = Run {
                         nodes,
                         sync,
@@ -264,7 +265,8 @@ async fn strict_rules_admit_what_is_not_seen_yet_at_most() {
                     if load * rate * sync.as_secs_f64() < 2.0 * nodes as f64 {
                         continue;
                     }
-                    let (pattern, first) = (Pattern::Steady, 1.0 / nodes as f64);
+                    let pattern = Pattern::Steady;
+                    let first = 1.0 / nodes as f64;
                     let run = Run {
                         nodes,
                         sync,
@@ -304,7 +306,10 @@ async fn most_decisions_need_no_trip() {
         ("fixed-window 600/1m", 0.45, 0.35),
         ("sliding-counter 600/1m", 0.45, 0.35),
     ]) {
-        let (nodes, pattern, requests, first) = (4, Pattern::Steady, 10_000, 0.25);
+        let nodes = 4;
+        let pattern = Pattern::Steady;
+        let requests = 10_000;
+        let first = 0.25;
         let run = Run {
             nodes,
             sync,
@@ -342,7 +347,9 @@ async fn skew_bans_nobody() {
         ("gcra 1/s burst=60", 3.0, 4),
         ("recent-average 1/s half-life=10s leaky", 3.0, 4),
     ]) {
-        let (sync, pattern, requests) = (Duration::from_secs(1), Pattern::Steady, 400);
+        let sync = Duration::from_secs(1);
+        let pattern = Pattern::Steady;
+        let requests = 400;
         let run = Run {
             nodes,
             sync,
@@ -383,7 +390,8 @@ async fn new_clients_with_small_bursts_pass() {
         let rule: Rule = limit.parse().unwrap();
         let chance = 0.045 * rule.limit().per_second();
         let mut states: [Option<State>; CLIENTS] = Default::default();
-        let (mut near, mut exact) = (0, 0);
+        let mut near = 0;
+        let mut exact = 0;
         for round in 0..100 {
             let now = Nanos::from_secs(1_800_000_000) + Duration::from_millis(100 * round);
             for node in &nodes {
@@ -467,7 +475,8 @@ async fn what_is_sent_again_counts_once() {
     let proxy = Proxy::start(server.port).await;
     let mut nodes = Vec::new();
     for _ in 0..2 {
-        let (sync, deadline) = (Duration::from_millis(5), Duration::from_millis(200));
+        let sync = Duration::from_millis(5);
+        let deadline = Duration::from_millis(200);
         nodes.push(node_within(&proxy.url(), sync, 2, deadline).await);
     }
     let rules: Vec<_> = nodes
@@ -476,7 +485,8 @@ async fn what_is_sent_again_counts_once() {
         .collect();
     let mut sent = [0; 5];
     for turn in 0..2000 {
-        let (place, client) = (turn % 2, turn % 5);
+        let place = turn % 2;
+        let client = turn % 5;
         let decision = ask(
             &nodes[place],
             rules[place],
@@ -547,7 +557,8 @@ async fn states_are_those_of_one_node_once_a_partition_heals() {
     )
     .await;
     let (_, expected) = rule.limit().decide(state, found.at, Cost::ONE, Mode::Peek);
-    let (found, expected) = (found.rate.unwrap(), expected.rate.unwrap());
+    let found = found.rate.unwrap();
+    let expected = expected.rate.unwrap();
     assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
 }
 
@@ -738,7 +749,8 @@ async fn polite_clients_pass_while_a_rule_changes() {
                 .unwrap();
             nodes.push((node, rule));
         }
-        let (mut random, mut now) = (Random::new(7), Nanos::from_secs(1_800_000_000));
+        let mut random = Random::new(7);
+        let mut now = Nanos::from_secs(1_800_000_000);
         let mut denied = [0; 4];
         for _ in 0..100 {
             for (client, denied) in denied.iter_mut().enumerate() {
@@ -923,7 +935,9 @@ async fn while_a_rule_changes(
             .unwrap();
         nodes.push((node, rule));
     }
-    let (mut random, mut allowed, mut denied) = (Random::new(7), 0, 0);
+    let mut random = Random::new(7);
+    let mut allowed = 0;
+    let mut denied = 0;
     for (turn, now) in times.iter().enumerate() {
         let polite = (turn % 25 == 0).then_some("polite");
         for key in [Some("abuser"), polite].into_iter().flatten() {
@@ -988,7 +1002,8 @@ async fn abusers_get_at_most_both_limits_while_a_rule_changes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_convert_a_record_in_turns_all_count_in_it() {
     let server = Server::start(&[]).await;
-    let (old, new) = ("gcra 1/s burst=10", "gcra 5/s burst=10");
+    let old = "gcra 1/s burst=10";
+    let new = "gcra 5/s burst=10";
     let mut nodes = Vec::new();
     for limit in [old, new].repeat(6) {
         let node = node(&server.url(), Duration::from_secs(1), 12).await;
@@ -1005,7 +1020,9 @@ async fn servers_that_convert_a_record_in_turns_all_count_in_it() {
     let mut allowed = 0;
     for now in &times {
         let requests = nodes.iter().cycle().take(48).map(|(node, rule)| {
-            let (node, rule, now) = (node.clone(), *rule, *now);
+            let node = node.clone();
+            let rule = *rule;
+            let now = *now;
             tokio::spawn(async move {
                 let charge = Charge {
                     rule,

@@ -76,7 +76,8 @@ async fn who_is_out_stays_out_on_every_node() {
     };
     let rules = [prepare(&nodes[0]), prepare(&nodes[1])];
     for place in 0..RULES.len() {
-        let (one, other) = (rules[0][place], rules[1][place]);
+        let one = rules[0][place];
+        let other = rules[1][place];
         assert!(
             (4..=8).contains(&allowed(&nodes[0], one, 40).await),
             "{}",
@@ -143,11 +144,10 @@ async fn bans_hold_whatever_breaks() {
             options.deadline = Duration::from_millis(100);
             let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
             let ban = "recent-average 0.001/s half-life=1h".parse().unwrap();
-            let (ban, pool) = (
-                node.prepare("ban", &ban).unwrap(),
-                node.prepare("pool", &"gcra 1/1h burst=40".parse().unwrap())
-                    .unwrap(),
-            );
+            let ban = node.prepare("ban", &ban).unwrap();
+            let pool = node
+                .prepare("pool", &"gcra 1/1h burst=40".parse().unwrap())
+                .unwrap();
             nodes.push((node, ban, pool));
         }
         let (one, ban, pool) = &nodes[0];
@@ -185,7 +185,8 @@ async fn bans_hold_whatever_breaks() {
             Fault::Lossy => proxy.lose_one_in(10),
             Fault::Cut => {}
         }
-        let (mut banned, mut spent) = (0, 0);
+        let mut banned = 0;
+        let mut spent = 0;
         for turn in 0..20 {
             if matches!(fault, Fault::Cut) {
                 server

@@ -113,7 +113,8 @@ async fn unanswered_calls_count_once() {
                 proxy.swallow()
             }
             let asked = tokio::spawn({
-                let (engine, rules) = (engine.clone(), rules.clone());
+                let engine = engine.clone();
+                let rules = rules.clone();
                 async move { ask(&engine, &rules).await }
             });
             if breaks && executed {
@@ -145,7 +146,8 @@ async fn what_a_log_has_stored_is_taken_back_at_its_time() {
     ] {
         let name = text.split(' ').next().unwrap();
         let rule = |engine: &RedisEngine| engine.prepare(name, &text.parse().unwrap()).unwrap();
-        let (here, there) = (rule(&engine), rule(&other));
+        let here = rule(&engine);
+        let there = rule(&other);
         let charge = |rule, cost| Charge {
             rule,
             key: b"k",
@@ -213,10 +215,8 @@ async fn a_clock_that_is_set_is_followed_at_once() {
 async fn what_was_denied_here_is_taken_back_there() {
     let server = Server::start(&[]).await;
     let proxy = Proxy::start(server.port).await;
-    let (engine, other) = (
-        connect(Options::new(&proxy.url())).await,
-        connect(Options::new(&server.url())).await,
-    );
+    let engine = connect(Options::new(&proxy.url())).await;
+    let other = connect(Options::new(&server.url())).await;
     for text in [
         "gcra 1/1h burst=3",
         "fixed-window 3/3650d",
@@ -224,7 +224,8 @@ async fn what_was_denied_here_is_taken_back_there() {
     ] {
         let name = text.split(' ').next().unwrap();
         let rule = |engine: &RedisEngine| engine.prepare(name, &text.parse().unwrap()).unwrap();
-        let (here, there) = (rule(&engine), rule(&other));
+        let here = rule(&engine);
+        let there = rule(&other);
         let charge = |rule| Charge {
             rule,
             key: b"k",

@@ -128,7 +128,8 @@ async fn reservations_are_those_of_the_engine_in_memory() {
                 .commit(known, Actual::All(units(actual)), in_memory)
                 .unwrap();
             let of = |left: u64| left as f64;
-            let (left, wanted) = (committed.decision.remaining, expected.decision.remaining);
+            let left = committed.decision.remaining;
+            let wanted = expected.decision.remaining;
             // An exponential average is corrected approximately.
             let most = if number == 1 { 40.0 } else { 0.0 };
             assert!(
@@ -194,7 +195,8 @@ async fn a_commit_is_one_call_of_a_script() {
                 .id
                 .unwrap();
             assert_eq!(scripts() - before, 1, "{text}");
-            let (before, gets) = (scripts(), called(&server, "get"));
+            let before = scripts();
+            let gets = called(&server, "get");
             engines[to]
                 .commit(id, Actual::All(units(7)), at(0))
                 .await
@@ -339,7 +341,8 @@ async fn several_rules_are_all_or_nothing(engine: &RedisEngine, other: &RedisEng
             prepare(engine, "requests", "sliding-log 3/1d"),
         )
     };
-    let ((tokens, requests), others) = (of(engine), of(other));
+    let (tokens, requests) = of(engine);
+    let others = of(other);
     // On a Cluster, the clients' records are in different slots.
     let both = [charge(tokens, b"alice", 60), charge(requests, b"bob", 1)];
     let id = hold(engine, &both, None).await.id.unwrap();
@@ -399,7 +402,8 @@ async fn of_two_commits_at_once_one_wins_in_every_slot() {
     let cluster = Cluster::start().await;
     let urls = cluster.urls();
     let options = || Options::cluster(urls.iter().map(String::as_str));
-    let (engine, other) = (node(options()).await, node(options()).await);
+    let engine = node(options()).await;
+    let other = node(options()).await;
     let rule = prepare(&engine, "tokens", "fixed-window 100/30d");
     assert_eq!(prepare(&other, "tokens", "fixed-window 100/30d"), rule);
     for round in 0..100 {
@@ -481,9 +485,11 @@ async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {
     let streams = (0..100).map(|stream: u64| {
         let engines = engines.clone();
         tokio::spawn(async move {
-            let (mut spent, mut made) = (0, 0);
+            let mut spent = 0;
+            let mut made = 0;
             for round in 0..3 {
-                let (from, to) = ((stream + round) as usize % 2, stream as usize % 2);
+                let from = (stream + round) as usize % 2;
+                let to = stream as usize % 2;
                 let estimate = 5 + (stream * 7 + round) % 10;
                 let (tokens, requests) = rules[from];
                 let charges = [
@@ -503,7 +509,8 @@ async fn a_hundred_streams_stay_within_the_limit(engines: [RedisEngine; 2]) {
             (spent, made)
         })
     });
-    let (mut spent, mut made) = (0, 0);
+    let mut spent = 0;
+    let mut made = 0;
     for stream in streams.collect::<Vec<_>>() {
         let (more, others) = stream.await.unwrap();
         (spent, made) = (spent + more, made + others);

@@ -33,7 +33,8 @@ impl Sentinel {
 
     /// Starts a Sentinel with further lines of its configuration.
     fn start_with(master: u16, lines: &str) -> Self {
-        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
+        let port = free_port();
+        let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sentinel.conf");
         let text = format!(
             "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {master} 1\n\

@@ -72,7 +72,8 @@ async fn a_port_without_tls_is_told_as_such() {
 #[test]
 fn certificates_that_never_work_are_refused() {
     let new = || rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let (one, other) = (new(), new());
+    let one = new();
+    let other = new();
     let problem = |url: &str, authority: Option<&str>, key: &CertifiedKey<rcgen::KeyPair>| {
         let mut certificates = Certificates::default();
         certificates.authority = authority.map(|text| text.as_bytes().to_vec());

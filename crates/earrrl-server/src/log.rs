@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn lines_that_cannot_be_written_are_counted_and_hold_up_nobody() {
-        let ((go_on, held), (at_it, begun)) = (channel(), channel());
+        let (go_on, held) = channel();
+        let (at_it, begun) = channel();
         let log = Log::start(Blocked(held, at_it)).unwrap();
         let before = lines_lost();
         (&log).write_all(b"one\n").unwrap();

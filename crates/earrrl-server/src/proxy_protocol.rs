@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn anything_else_is_invalid_and_bounded() {
         let long = [&b"PROXY UNKNOWN "[..], &[b'x'; 200]].concat();
-        let (short, whole) = ([0; 11], [0; MAX_BINARY_LEN - FIXED_LEN + 1]);
+        let short = [0; 11];
+        let whole = [0; MAX_BINARY_LEN - FIXED_LEN + 1];
         for bytes in [
             b"GET".to_vec(),
             b"PING\r\n".to_vec(),

@@ -271,7 +271,9 @@ impl Server {
     /// Returns the usage of the tables: one for each rule and each trial, one for `CL.THROTTLE`, and one for all
     /// descriptors with wildcards.
     fn table_gauges(&self) -> [Family; 3] {
-        let (mut clients, mut capacity, mut displaced) = (Vec::new(), Vec::new(), Vec::new());
+        let mut clients = Vec::new();
+        let mut capacity = Vec::new();
+        let mut displaced = Vec::new();
         let mut add = |name: &str, of: (usize, u64), places: usize| {
             clients.push((name.to_owned(), of.0 as f64));
             displaced.push((name.to_owned(), of.1 as f64));

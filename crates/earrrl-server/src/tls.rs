@@ -214,10 +214,8 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 pub fn outdated(file: &Path) -> Option<String> {
     let certificates = certificates(file).ok()?;
     let certificate = webpki::EndEntityCert::try_from(certificates.first()?).ok()?;
-    let (algorithms, usage) = (
-        webpki::ALL_VERIFICATION_ALGS,
-        webpki::KeyUsage::server_auth(),
-    );
+    let algorithms = webpki::ALL_VERIFICATION_ALGS;
+    let usage = webpki::KeyUsage::server_auth();
     // Without authorities the result is always an error. The certificate's times are checked first.
     let (what, instant) = match certificate
         .verify_for_usage(algorithms, &[], &[], UnixTime::now(), usage, None, None)

@@ -14,20 +14,16 @@ const TOKEN: &str = "check-token-0123456789";
 /// Returns the output of a command.
 fn output(mut command: Command) -> String {
     let output = command.output().unwrap();
-    let (out, err) = (
-        String::from_utf8(output.stdout).unwrap(),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let out = String::from_utf8(output.stdout).unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {out}{err}");
     out
 }
 
 /// Runs a script of `tests/clients/` with the libraries that `scripts/setup` installed.
 fn script(program: &str, name: &str, server: &TestServer) {
-    let (tests, tools) = (
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"),
-        tools::folder(),
-    );
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let tools = tools::folder();
     let mut command = tool(program);
     command
         .arg(tests.join("clients").join(name))

@@ -48,7 +48,8 @@ impl Remote {
     fn new(config: Config, wire: impl Fn(&TestServer) -> Box<dyn Wire>) -> Self {
         let clock = Arc::new(ManualClock::new(Nanos::ZERO));
         let server = TestServer::with_clock(config.clone(), clock.clone());
-        let (wire, rules) = (Mutex::new(wire(&server)), Mutex::default());
+        let wire = Mutex::new(wire(&server));
+        let rules = Mutex::default();
         Self {
             wire,
             server,
@@ -415,7 +416,8 @@ impl Wire for Resp {
     }
 
     fn refund(&mut self, charge: &Named<'_>, at: Option<Nanos>) -> Result<(), String> {
-        let (cost, at) = (charge.cost.to_string(), at.map(seconds));
+        let cost = charge.cost.to_string();
+        let at = at.map(seconds);
         let mut words = vec![
             b"EARRRL.REFUND",
             charge.rule.as_bytes(),
@@ -597,7 +599,8 @@ fn allow_tells_what_a_check_tells(config: impl Fn() -> Config) {
         (command, server.resp(), server, clock)
     });
     let [mut check, mut allow] = servers;
-    let (mut waits, mut denied) = (0, 0);
+    let mut waits = 0;
+    let mut denied = 0;
     for requests in stream().chunks(TOGETHER).take(20) {
         // There are only ten clients, so that many requests are denied.
         let first = |(key, charges): &Streamed| (key[..8].to_owned(), charges[..1].to_vec());

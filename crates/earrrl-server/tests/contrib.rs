@@ -88,7 +88,8 @@ fn usual_ports() -> [String; 2] {
 fn the_parts_of_the_kubernetes_manifest_name_each_other() {
     let parts = documents(&contrib("contrib/kubernetes.yaml"));
     let part = |kind: &str| parts.iter().find(|part| part["kind"] == kind).unwrap();
-    let (deployment, service) = (&part("Deployment")["spec"], &part("Service")["spec"]);
+    let deployment = &part("Deployment")["spec"];
+    let service = &part("Service")["spec"];
     let labels = &deployment["template"]["metadata"]["labels"];
     assert_eq!(&deployment["selector"]["matchLabels"], labels);
     assert_eq!(&service["selector"], labels);

@@ -47,10 +47,8 @@ fn the_page_works_in_a_browser() {
         .args([ADMIN, CHECK])
         .arg(root.join("../../docs/figures"));
     let output = command.output().unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(out.trim(), "good", "{err}");
 }
 

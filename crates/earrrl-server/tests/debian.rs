@@ -103,7 +103,8 @@ fn the_part_of_nginx_for_sites_is_that_of_the_recipe() {
         let text = fs::read_to_string(file).unwrap();
         text.lines().map(|line| line.trim().to_owned()).collect()
     };
-    let (recipe, part) = (lines("earrrl.conf"), lines("earrrl-ask.conf"));
+    let recipe = lines("earrrl.conf");
+    let part = lines("earrrl-ask.conf");
     for line in part.iter().filter(|line| !line.starts_with('#')) {
         assert!(recipe.contains(line), "{line}");
     }

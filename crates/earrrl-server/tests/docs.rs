@@ -107,7 +107,8 @@ const PARSED: [&str; 14] = [
 
 /// Returns the fenced blocks of a page with their languages.
 fn fenced(page: &str) -> Vec<(String, String)> {
-    let (mut found, mut lines) = (Vec::new(), page.lines());
+    let mut found = Vec::new();
+    let mut lines = page.lines();
     while let Some(line) = lines.next() {
         if let Some(language) = line.trim_start().strip_prefix("```") {
             let inside = lines.by_ref().take_while(|line| line.trim() != "```");
@@ -123,7 +124,8 @@ fn fenced(page: &str) -> Vec<(String, String)> {
 /// Returns the commands of a block with their continuation lines. In a block of a console, these
 /// are the lines after a prompt.
 fn commands(language: &str, block: &str) -> String {
-    let (mut kept, mut continues) = (String::new(), language == "sh");
+    let mut kept = String::new();
+    let mut continues = language == "sh";
     for line in block.lines().map(str::trim) {
         let prompted = line.strip_prefix("$ ");
         if prompted.is_some() || continues {
@@ -358,7 +360,8 @@ fn the_middleware_for_express_limits_a_client() {
 #[test]
 fn the_limits_file_of_limitador_becomes_the_rule_beside_it() {
     let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
-    let (folder, limits) = (tempfile::tempdir().unwrap(), blocks(&page, "yaml")[0]);
+    let folder = tempfile::tempdir().unwrap();
+    let limits = blocks(&page, "yaml")[0];
     let file = folder.path().join("limits.yaml");
     fs::write(&file, limits).unwrap();
     let convert = |file: &Path| {
@@ -389,13 +392,13 @@ fn the_rules_for_logins_stop_a_guesser() {
         .into_iter()
         .find(|block| block.contains("login-burst"));
     let folder = tempfile::tempdir().unwrap();
-    let (config, log) = (
-        folder.path().join("limits.toml"),
-        folder.path().join("guesses.log"),
-    );
+    let config = folder.path().join("limits.toml");
+    let log = folder.path().join("guesses.log");
     fs::write(&config, rules.unwrap()).unwrap();
     let line = |second: u32| {
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        let hour = second / 3600;
+        let minute = second / 60 % 60;
+        let second = second % 60;
         let time = format!("01/Nov/2026:{hour:02}:{minute:02}:{second:02} +0000");
         format!("192.0.2.7 - alice [{time}] \"POST /login HTTP/1.1\" 401 12 \"-\" \"guess\"\n")
     };

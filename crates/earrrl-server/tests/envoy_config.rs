@@ -87,10 +87,8 @@ fn errors_are_the_peers_own_with_their_places() {
 
 #[test]
 fn a_domain_stands_in_one_file_unless_they_are_merged() {
-    let (one, other) = (
-        "domain: test\ndescriptors: [{key: a}]",
-        "descriptors: [{key: b}]\ndomain: test",
-    );
+    let one = "domain: test\ndescriptors: [{key: a}]";
+    let other = "descriptors: [{key: b}]\ndomain: test";
     let error = tree(&[one, other]).unwrap_err();
     assert_eq!(error, "f.yaml:2:9: duplicate domain 'test' in config file");
     let parse = |text| file::parse(text, "f", &mut Vec::new()).unwrap();

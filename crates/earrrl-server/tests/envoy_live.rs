@@ -285,7 +285,8 @@ impl Plane {
         self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<ReceiverStream<Result<DiscoveryResponse, Status>>>, Status> {
-        let (mut requests, plane) = (request.into_inner(), self);
+        let mut requests = request.into_inner();
+        let plane = self;
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             while let Ok(Some(request)) = requests.message().await {
@@ -382,7 +383,8 @@ fn what_cannot_be_decided_in_time_is_answered_by_policy() {
             answer.await.unwrap().overall_code
         })
     };
-    let (ok, over) = (1, 2);
+    let ok = 1;
+    let over = 2;
     // The requests run concurrently, since each waits for its deadline.
     std::thread::scope(|scope| {
         for (server, expected) in servers.iter().zip([ok, ok, over]) {
@@ -461,7 +463,8 @@ async fn unwrap_tls(
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (acceptor, shaken) = (acceptor.clone(), Arc::clone(&shaken));
+        let acceptor = acceptor.clone();
+        let shaken = Arc::clone(&shaken);
         tokio::spawn(async move {
             let accepted = acceptor.accept(stream).await;
             shaken.lock().unwrap().push(accepted.is_ok());
@@ -475,13 +478,15 @@ async fn unwrap_tls(
 /// Both sides verify the other's certificate, as Envoy Gateway requires.
 #[test]
 fn a_control_plane_is_spoken_to_over_tls() {
-    let (authority, other) = (Authority::new("ours"), Authority::new("other"));
+    let authority = Authority::new("ours");
+    let other = Authority::new("other");
     authority.issue("plane", &["localhost"]);
     authority.issue("node", &["ratelimit"]);
     other.issue("node", &["ratelimit"]);
     let plane = Plane::default();
     *plane.responses.lock().unwrap() = vec![response("1", "d", 5)];
-    let (address, shaken) = (free_address(), Arc::<Mutex<Vec<bool>>>::default());
+    let address = free_address();
+    let shaken = Arc::<Mutex<Vec<bool>>>::default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.spawn(plane.clone().serve(address));
     let listener = runtime
@@ -562,7 +567,8 @@ fn flood(address: SocketAddr, bytes: &[u8]) {
 fn floods_disturb_nobody_else() {
     let server = TestServer::with_descriptors("");
     let start = [PREFACE, &frame(4, 0, 0, &[])].concat();
-    let (mut resets, mut opened) = (start.clone(), start.clone());
+    let mut resets = start.clone();
+    let mut opened = start.clone();
     let block = headers();
     for number in 0..10_000 {
         let stream = number * 2 + 1;

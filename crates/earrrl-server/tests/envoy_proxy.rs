@@ -18,10 +18,8 @@ fn an_independent_client_is_answered() {
     python.env("PYTHONPATH", installed("python"));
     let output = python.arg(script).args([&port, TOKEN]).output();
     let output = output.unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(out.trim(), "good", "{err}");
     let metrics = server.http().request("GET", "/metrics", "", b"").body;
     assert!(

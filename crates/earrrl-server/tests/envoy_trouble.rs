@@ -158,7 +158,8 @@ fn few_requests_pass_without_a_limit() {
     };
     let setup = Setup::new();
     let mut server = setup.serve();
-    let (envoy, load) = (setup.envoy(timeout), Load::default());
+    let envoy = setup.envoy(timeout);
+    let load = Load::default();
     thread::scope(|scope| {
         let _stop = Stop(&load.stop);
         for _ in 0..CLIENTS {

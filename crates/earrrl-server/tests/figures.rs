@@ -107,7 +107,9 @@ fn texts(svg: &str) -> Vec<Text> {
         .map(|element| {
             let (tag, rest) = element.split_once('>').unwrap();
             let content = rest.split("</text>").next().unwrap().trim().to_owned();
-            let (x, y, size) = (number(tag, "x"), number(tag, "y"), number(tag, "font-size"));
+            let x = number(tag, "x");
+            let y = number(tag, "y");
+            let size = number(tag, "font-size");
             // Characters of common fonts are half as wide as high on average.
             let width = content.chars().count() as f64 * size * 0.5;
             let left = match attribute(tag, "text-anchor") {

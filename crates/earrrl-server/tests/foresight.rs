@@ -319,7 +319,8 @@ fn where_nobody_stands_out_nobody_is_stopped() {
 fn a_half_life_that_was_not_tried_is_named_if_it_finds_somebody() {
     let steady = (0..7_200).map(|n| (f64::from(n), "steady".to_owned()));
     let visits = (0..97 * 25).map(|n| {
-        let (visit, nth) = (n / 25, n % 25);
+        let visit = n / 25;
+        let nth = n % 25;
         (
             f64::from(visit) * 74.0 + f64::from(nth) * 0.3,
             format!("client-{visit}"),
@@ -348,7 +349,8 @@ fn a_half_life_that_was_not_tried_is_named_if_it_finds_somebody() {
 #[test]
 fn many_names_of_failed_logins_are_no_office() {
     let line = |client: &str, user: u32, second: u32| {
-        let (minute, second) = (second / 60, second % 60);
+        let minute = second / 60;
+        let second = second % 60;
         format!(
             "Jan  1 12:{minute:02}:{second:02} host sshd[{user}]: Failed password for u{user} from {client} port 4711 ssh2\n"
         )
@@ -481,7 +483,8 @@ fn a_scenario_from_a_file_or_from_flags() {
 #[test]
 fn clients_that_may_be_exempt_are_pointed_out() {
     let line = |client: &str, second: u32, path: &str, agent: &str| {
-        let (minute, second) = (second / 60, second % 60);
+        let minute = second / 60;
+        let second = second % 60;
         format!(
             "{client} - - [17/May/2015:10:{minute:02}:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"{agent}\"\n"
         )
@@ -643,7 +646,8 @@ fn hostile_paths_are_no_commands_and_no_patterns() {
 #[test]
 fn a_path_and_a_user_get_rules_of_their_own() {
     let line = |client: &str, user: &str, second: u32, path: &str| {
-        let (minute, second) = (second / 60, second % 60);
+        let minute = second / 60;
+        let second = second % 60;
         format!(
             "{client} - {user} [17/May/2015:10:{minute:02}:{second:02} +0000] \"GET {path} HTTP/1.1\" 200 5\n"
         )

@@ -13,10 +13,8 @@ const DESCRIPTORS: &str = "domain: shop\ndescriptors:\n  - key: path\n    rate_l
 
 fn serve(settings: &str) -> (Process, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (rules, descriptors) = (
-        folder.path().join("limits.toml"),
-        folder.path().join("shop.yaml"),
-    );
+    let rules = folder.path().join("limits.toml");
+    let descriptors = folder.path().join("shop.yaml");
     std::fs::write(&rules, format!("{settings}{RULES}")).unwrap();
     std::fs::write(&descriptors, DESCRIPTORS).unwrap();
     let mut command = Command::new(BINARY);

@@ -196,7 +196,8 @@ impl Target {
             command.arg("serve").arg("--config").arg(config);
             Process::spawn(&mut command)
         };
-        let (plain, tls) = (serve(""), serve(&authority.table("")));
+        let plain = serve("");
+        let tls = serve(&authority.table(""));
         Self {
             plain,
             tls,
@@ -321,7 +322,8 @@ fn a_descriptor_takes_little_memory() {
             let half = with_descriptors(algorithm, kind, DESCRIPTORS / 2);
             let all = with_descriptors(algorithm, kind, DESCRIPTORS);
             let each = |at: usize| (all[at] - half[at]) * 1024 / (DESCRIPTORS as u64 / 2);
-            let (started, used) = (each(0), each(1));
+            let started = each(0);
+            let used = each(1);
             println!("{algorithm}: {started} bytes a descriptor, {used} in use");
             assert!(used <= MOST, "{algorithm}: {used} bytes");
         }

@@ -42,7 +42,8 @@ impl Reference {
     /// Returns how many of the requests at these times are admitted.
     fn admits(self, times: &[f64]) -> usize {
         let mut admitted: Vec<f64> = Vec::new();
-        let (mut level, mut last) = (0.0, f64::MIN);
+        let mut level = 0.0;
+        let mut last = f64::MIN;
         for &now in times {
             let past = now - last;
             let fits = match self {
@@ -83,7 +84,10 @@ impl Reference {
 
 /// Returns the rules with their models; each allows 10 requests a second.
 fn rules() -> [(&'static str, Reference); 6] {
-    let (capacity, rate, quota, length) = (20.0, 10.0, 20, 2.0);
+    let capacity = 20.0;
+    let rate = 10.0;
+    let quota = 20;
+    let length = 2.0;
     let period = 2.0 / std::f64::consts::LN_2;
     let average = Reference::Average {
         most: rate * period,
@@ -156,7 +160,8 @@ fn hop(fleet: &[SocketAddr], rule: usize, loads: &[f64], lasts: Duration) -> Vec
     let mut servers: Vec<Client> = fleet.iter().map(|one| Client::connect(*one)).collect();
     let patterns = loads.iter().flat_map(|load| [(*load, 1), (*load, 10)]);
     let hopper = |(load, burst): (f64, usize)| {
-        let (key, gap) = (format!("client-{load}-{burst}"), 0.1 / load);
+        let key = format!("client-{load}-{burst}");
+        let gap = 0.1 / load;
         Hopper {
             key,
             gap,
@@ -166,7 +171,8 @@ fn hop(fleet: &[SocketAddr], rule: usize, loads: &[f64], lasts: Duration) -> Vec
         }
     };
     let mut hoppers: Vec<Hopper> = patterns.map(hopper).collect();
-    let (mut random, begun) = (Random::new(rule as u64), Instant::now());
+    let mut random = Random::new(rule as u64);
+    let begun = Instant::now();
     while begun.elapsed() < lasts {
         let now = begun.elapsed().as_secs_f64();
         for hopper in hoppers.iter_mut().filter(|hopper| hopper.next <= now) {
@@ -212,10 +218,8 @@ fn servers_admit_no_more_than_one_place_would() {
             }
         });
         let all = |name: &str| fleet.iter().map(|server| metric(server, name)).sum::<f64>();
-        let (near, trips) = (
-            all("earrrl_engine_decisions_total{by=\"near\"}"),
-            all("earrrl_engine_decisions_total{by=\"redis\"}"),
-        );
+        let near = all("earrrl_engine_decisions_total{by=\"near\"}");
+        let trips = all("earrrl_engine_decisions_total{by=\"redis\"}");
         println!("{size} servers: {near} decisions without a trip, {trips} with one");
         assert!(near > trips);
         assert_eq!(all("earrrl_engine_decisions_total{by=\"local\"}"), 0.0);

@@ -127,7 +127,8 @@ fn without_redis_a_rule_has_its_own_verdict_before_the_policys() {
                 );
             }
         }
-        let (ok, over) = ("OK", "OVER_LIMIT");
+        let ok = "OK";
+        let over = "OVER_LIMIT";
         let code = if plain { ok } else { over };
         assert_eq!(described(&server, &["plain"]), json!([code, [code]]));
         assert_eq!(described(&server, &["open", "open"]), json!([ok, [ok, ok]]));

@@ -41,7 +41,8 @@ fn ask(client: &mut Client, others: usize) -> (Nanos, u64) {
 fn ordered_requests_of_two_connections_are_judged_in_their_order() {
     let config = format!("[[rule]]\nname = \"r\"\nlimit = \"{RULE}\"\nkey = \"user\"\n");
     let server = TestServer::start(&config);
-    let (mut clients, done) = ([server.resp(), server.resp()], &AtomicBool::new(false));
+    let mut clients = [server.resp(), server.resp()];
+    let done = &AtomicBool::new(false);
     let answers: Vec<_> = thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(move || while !done.load(Relaxed) {});
@@ -53,7 +54,8 @@ fn ordered_requests_of_two_connections_are_judged_in_their_order() {
         answers
     });
     let rule: Rule = RULE.parse().unwrap();
-    let (mut state, mut before) = (None, Nanos::ZERO);
+    let mut state = None;
+    let mut before = Nanos::ZERO;
     for (at, remaining) in answers {
         assert!(at >= before, "{at:?} after {before:?}");
         let (after, decision) = rule.limit().decide(state, at, Cost::ONE, Mode::Check);

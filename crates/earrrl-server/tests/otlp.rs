@@ -78,10 +78,8 @@ impl LogsService for Collector {
 impl Collector {
     /// Serves on this listener until the test ends.
     fn serve(&self, listener: TcpListener) {
-        let (metrics, logs) = (
-            MetricsServiceServer::new(self.clone()),
-            LogsServiceServer::new(self.clone()),
-        );
+        let metrics = MetricsServiceServer::new(self.clone());
+        let logs = LogsServiceServer::new(self.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -46,7 +46,8 @@ fn start(count: usize) -> Process {
 
 #[test]
 fn the_memory_of_many_overrides_is_bounded() {
-    let (none, many) = (start(0), start(MANY));
+    let none = start(0);
+    let many = start(MANY);
     let mut client = Client::connect(many.resp);
     for nth in [0, 1, MANY / 2, MANY - 1] {
         let answer = client.line(&format!("EARRRL.CHECK r {}", user(nth)));

@@ -294,7 +294,8 @@ fn a_log_goes_on_once_its_disk_has_room_again() {
         let lost = server.lost();
         (0..3).for_each(|_| server.reload());
         until("lines are lost", || server.lost() >= lost + 3);
-        let (lost, whole) = (server.lost(), written().lines().filter(is_json).count());
+        let lost = server.lost();
+        let whole = written().lines().filter(is_json).count();
         give_room(&server, None);
         server.reload();
         until("a line is written", || {
@@ -362,7 +363,8 @@ fn hammer(address: SocketAddr, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinH
         let stop = Arc::clone(stop);
         let request = encode(&[b"EARRRL.CHECK", b"default", format!("c{number}").as_bytes()]);
         move || {
-            let (mut stream, mut answered) = (connect(address), 0);
+            let mut stream = connect(address);
+            let mut answered = 0;
             let mut answer = [0; 512];
             while !stop.load(Relaxed) {
                 if stream.write_all(&request).is_err() {

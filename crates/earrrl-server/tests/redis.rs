@@ -243,12 +243,16 @@ fn throttle_answers_as_it_does_in_memory() {
     ];
     let mut clients = servers.each_ref().map(TestServer::resp);
     let mut random = Random::new(7);
-    let (mut limited, mut sent) = (0, 0);
+    let mut limited = 0;
+    let mut sent = 0;
     for _ in 0..100 {
         clock.advance(Duration::from_micros(random.below(1_000_000)));
         let call = |_| {
-            let (key, burst, count) = (random.below(5), random.below(6), 1 + random.below(7));
-            let (period, quantity) = (1 + random.below(9), random.below(5));
+            let key = random.below(5);
+            let burst = random.below(6);
+            let count = 1 + random.below(7);
+            let period = 1 + random.below(9);
+            let quantity = random.below(5);
             format!("CL.THROTTLE k{key} {burst} {count} {period} {quantity}\r\n")
         };
         let pipeline: Vec<String> = (0..50).map(call).collect();

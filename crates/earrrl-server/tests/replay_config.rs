@@ -103,7 +103,8 @@ fn decision_by_decision() {
     fs::write(path("limits.toml"), CONFIG).unwrap();
     let (server, clock) = TestServer::manual(CONFIG);
     let mut http = server.http();
-    let (mut log, mut answers) = (String::new(), Vec::new());
+    let mut log = String::new();
+    let mut answers = Vec::new();
     for (time, request) in requests() {
         let mut line = request.clone();
         line["time"] = json!(format!("{}.{:03}", time / 1_000, time % 1_000));
@@ -199,7 +200,8 @@ fn what_a_log_does_not_have_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("limits.toml");
     fs::write(&path, CONFIG).unwrap();
-    let (path, log) = (path.to_str().unwrap(), command::logs().join("access.log"));
+    let path = path.to_str().unwrap();
+    let log = command::logs().join("access.log");
     let log = log.to_str().unwrap();
     let outcome = earrrl(&["replay", "--config", path, log]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -235,10 +237,8 @@ fn what_a_log_does_not_have_is_told() {
 #[test]
 fn secrets_of_the_server_need_not_be_here() {
     let directory = tempfile::tempdir().unwrap();
-    let (config, log) = (
-        directory.path().join("limits.toml"),
-        directory.path().join("log"),
-    );
+    let config = directory.path().join("limits.toml");
+    let log = directory.path().join("log");
     let elsewhere = r#"
 [server]
 check_token_file = "/nowhere/token"
@@ -256,7 +256,8 @@ limit = "gcra 1/m burst=1"
     fs::write(&config, elsewhere).unwrap();
     let line = r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
     fs::write(&log, format!("{line}\n{line}\n")).unwrap();
-    let (config, log) = (config.to_str().unwrap(), log.to_str().unwrap());
+    let config = config.to_str().unwrap();
+    let log = log.to_str().unwrap();
     let tried = earrrl(&["replay", log, "--config", config]);
     assert!(tried.out.contains("1 of 2 not allowed"), "{tried:?}");
     assert_eq!(earrrl(&["config", "check", config]).code, Some(2));

@@ -445,7 +445,8 @@ fn a_configuration_that_concurrent_cannot_keep_names_the_field() {
 fn a_hundred_concurrent_streams_stay_within_the_limit() {
     let (server, _) = TestServer::manual(&RULES.replace("max_reservations = 3", ""));
     let spend = |stream: u64| {
-        let (mut client, mut spent) = (server.http(), 0);
+        let mut client = server.http();
+        let mut spent = 0;
         let mut post = |path: &str, body: Value| client.post(path, &body.to_string());
         for round in 0..5 {
             let estimate = 50 + (stream * 7 + round) % 50;
@@ -591,9 +592,11 @@ fn kuadrants_service_reserves_and_commits() {
             entries,
             ..RateLimitDescriptor::default()
         };
-        let (domain, descriptors) = ("shop".to_owned(), vec![descriptor]);
+        let domain = "shop".to_owned();
+        let descriptors = vec![descriptor];
         let reserve = async |amount| {
-            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let domain = domain.clone();
+            let descriptors = descriptors.clone();
             let request = ReserveRequest {
                 domain,
                 descriptors,
@@ -605,7 +608,8 @@ fn kuadrants_service_reserves_and_commits() {
                 .unwrap()
         };
         let commit = async |reservation_id: &str, actual_amount| {
-            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let domain = domain.clone();
+            let descriptors = descriptors.clone();
             let reservation_id = reservation_id.to_owned();
             let request = CommitRequest {
                 domain,
@@ -657,7 +661,8 @@ fn a_forgotten_commit_is_not_charged_again_over_grpc() {
         }];
         let domain = "shop".to_owned();
         let reserve = async |amount| {
-            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let domain = domain.clone();
+            let descriptors = descriptors.clone();
             let request = ReserveRequest {
                 domain,
                 descriptors,
@@ -669,7 +674,8 @@ fn a_forgotten_commit_is_not_charged_again_over_grpc() {
                 .unwrap()
         };
         let commit = async |id: &str, actual_amount| {
-            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let domain = domain.clone();
+            let descriptors = descriptors.clone();
             let reservation_id = id.to_owned();
             let request = CommitRequest {
                 domain,

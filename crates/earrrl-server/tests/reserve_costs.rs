@@ -118,7 +118,8 @@ fn a_commit_that_redis_has_forgotten_is_not_charged_over_grpc() {
         }];
         let domain = "shop".to_owned();
         let reserve = async |server: &TestServer, amount| {
-            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let domain = domain.clone();
+            let descriptors = descriptors.clone();
             let channel = grpc::connect(server.grpc).await;
             let request = ReserveRequest {
                 domain,
@@ -131,7 +132,8 @@ fn a_commit_that_redis_has_forgotten_is_not_charged_over_grpc() {
                 .unwrap()
         };
         let commit = async |server: &TestServer, reservation_id: String, actual_amount| {
-            let (domain, descriptors) = (domain.clone(), descriptors.clone());
+            let domain = domain.clone();
+            let descriptors = descriptors.clone();
             let channel = grpc::connect(server.grpc).await;
             let request = CommitRequest {
                 domain,

@@ -21,7 +21,8 @@ fn shed(server: &TestServer) -> u64 {
 
 /// Reads until the server closes the connection; a reset counts as a close.
 fn until_closed(mut stream: &TcpStream) -> Vec<u8> {
-    let (mut all, mut piece) = (Vec::new(), [0; 4096]);
+    let mut all = Vec::new();
+    let mut piece = [0; 4096];
     loop {
         match stream.read(&mut piece) {
             Ok(0) => return all,
@@ -58,7 +59,8 @@ fn absurd_throttle_parameters_stop_nothing() {
 #[test]
 fn a_cost_that_is_not_given_is_one() {
     let (server, _clock) = TestServer::manual(RULE);
-    let (mut http, mut resp) = (server.http(), server.resp());
+    let mut http = server.http();
+    let mut resp = server.resp();
     for _ in 0..3 {
         assert_eq!(
             http.post("/v1/check", r#"{"rule":"api","key":"k"}"#).status,
@@ -308,7 +310,8 @@ fn trickling_does_not_prolong() {
 #[test]
 fn silent_connections_are_closed() {
     let server = TestServer::start(QUICK);
-    let (mut resp, mut http) = (server.resp(), server.http());
+    let mut resp = server.resp();
+    let mut http = server.http();
     resp.line("PING");
     http.get("/healthz");
     assert_eq!((resp.rest(), http.rest()), (vec![], vec![]));
@@ -422,7 +425,8 @@ fn memory_does_not_grow_with_keys() {
 #[test]
 fn stopping_answers_what_has_arrived() {
     let server = TestServer::start(RULE);
-    let (mut resp, mut http) = (server.resp(), server.http());
+    let mut resp = server.resp();
+    let mut http = server.http();
     resp.line("PING");
     http.get("/healthz");
     server.server.announce_stop();
@@ -1476,7 +1480,8 @@ fn half_messages(server: &TestServer, path: &str, message: &[u8]) -> TcpStream {
     stream.write_all(http2::PREFACE).unwrap();
     stream.write_all(&http2::frame(4, 0, 0, &[])).unwrap();
     // The server grants the number of bytes that may be sent in a frame of type 8 (WINDOW_UPDATE).
-    let (mut said, window) = (Vec::<u8>::new(), http2::frame(8, 0, 0, &[0; 4]));
+    let mut said = Vec::<u8>::new();
+    let window = http2::frame(8, 0, 0, &[0; 4]);
     while !said.windows(9).any(|bytes| bytes == &window[..9]) {
         let mut some = [0; 512];
         let read = stream.read(&mut some).unwrap();

@@ -36,8 +36,9 @@ fn config(burst: u32) -> String {
 /// Sends pipelines of 64 commands until `stop` is set. The thread returns the number of replies.
 fn pipelines(address: SocketAddr, seed: u64, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
     thread::spawn(move || {
-        let (mut client, mut random, mut replies) =
-            (Client::connect(address), Random::new(seed), 0);
+        let mut client = Client::connect(address);
+        let mut random = Random::new(seed);
+        let mut replies = 0;
         while !stop.load(Relaxed) {
             let mut requests = Vec::new();
             for nth in 0..64 {
@@ -61,8 +62,9 @@ fn pipelines(address: SocketAddr, seed: u64, stop: Arc<AtomicBool>) -> JoinHandl
 
 fn checks(address: SocketAddr, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
     thread::spawn(move || {
-        let (mut client, mut random, mut replies) =
-            (http::Client::connect(address), Random::new(9), 0);
+        let mut client = http::Client::connect(address);
+        let mut random = Random::new(9);
+        let mut replies = 0;
         while !stop.load(Relaxed) {
             let key = random.below(CLIENTS);
             let body = format!("{{\"rule\":\"average\",\"key\":\"client-{key}\"}}");
@@ -134,9 +136,11 @@ const STEP: (u64, Duration) = (100, Duration::from_millis(10));
 /// Sends requests of 100,000 clients, some of which are far more active than others, at a steady pace.
 fn paced(address: SocketAddr, stop: Arc<AtomicBool>) -> JoinHandle<u64> {
     thread::spawn(move || {
-        let (mut client, mut random) = (Client::connect(address), Random::new(3));
+        let mut client = Client::connect(address);
+        let mut random = Random::new(3);
         client.line("AUTH check-token-0123456789");
-        let (began, mut steps) = (Instant::now(), 0_u32);
+        let began = Instant::now();
+        let mut steps = 0_u32;
         while !stop.load(Relaxed) {
             let mut requests = Vec::new();
             for _ in 0..STEP.0 {
@@ -172,7 +176,8 @@ impl Watcher {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (questions, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let questions = child.stdin.take().unwrap();
+        let answers = child.stdout.take().unwrap();
         Self {
             child,
             questions,
@@ -199,7 +204,8 @@ impl Drop for Watcher {
 
 /// Asserts that a figure in KiB does not grow after the first third of its readings.
 fn assert_flat(what: &str, readings: &[u64], slack: u64) {
-    let (settled, last) = (readings[readings.len() / 3], readings[readings.len() - 1]);
+    let settled = readings[readings.len() / 3];
+    let last = readings[readings.len() - 1];
     println!("{what}: {settled} KiB after a third, {last} KiB at the end");
     assert!(last <= settled + slack, "{what} grew: {readings:?}");
 }
@@ -235,7 +241,9 @@ fn memory_stays_while_a_page_and_a_terminal_watch() {
         .args(["memory", BINARY]);
     let mut terminal = Watcher::start(python.args(["--server", &admin, "--token", ADMIN]));
 
-    let (mut server_kib, mut page_kib, mut terminal_kib) = (Vec::new(), Vec::new(), Vec::new());
+    let mut server_kib = Vec::new();
+    let mut page_kib = Vec::new();
+    let mut terminal_kib = Vec::new();
     let mut shown = Vec::new();
     for _ in 0..readings {
         thread::sleep(pause);
@@ -247,7 +255,8 @@ fn memory_stays_while_a_page_and_a_terminal_watch() {
     }
     stop.store(true, Relaxed);
     let sent = load.join().unwrap();
-    let (first, last) = (shown[0], shown[shown.len() - 1]);
+    let first = shown[0];
+    let last = shown[shown.len() - 1];
     println!("{sent} requests, of which the page showed {first} first and {last} last");
     assert!(first < last && last <= sent, "{shown:?}");
     assert_flat("the server", &server_kib, SLACK_KIB);

@@ -123,7 +123,8 @@ fn both_versions_are_spoken_and_protocols_are_agreed_upon() {
 
 #[test]
 fn clients_without_the_right_certificate_are_refused() {
-    let (authority, other) = (authority(), Authority::new("another"));
+    let authority = authority();
+    let other = Authority::new("another");
     for (name, names) in [
         ("stranger", "other.example"),
         ("workload", "spiffe://mesh/edge"),
@@ -202,7 +203,8 @@ fn files_that_change_are_read_and_broken_ones_are_not_taken() {
         fs::write(folder.join("server.key"), key).unwrap();
     }
     let turn = |to: &std::path::Path| {
-        let (link, current) = (authority.path("next"), authority.path("current"));
+        let link = authority.path("next");
+        let current = authority.path("current");
         symlink(to, &link).unwrap();
         fs::rename(link, current).unwrap();
     };
@@ -281,7 +283,8 @@ fn certificates_outside_their_time_are_warned_about() {
         let fine = check();
         assert!(fine.status.success() && fine.stderr.is_empty(), "{fine:?}");
         authority.issue_for("server", &["localhost"], years);
-        let (warned, text) = (check(), authority.path("server.pem"));
+        let warned = check();
+        let text = authority.path("server.pem");
         assert!(warned.status.success());
         let wanted = format!(
             "warning: [server.tls] {}: the certificate {what}; clients will refuse it\n",
@@ -295,14 +298,14 @@ fn certificates_outside_their_time_are_warned_about() {
 fn a_hundred_certificates_under_load_drop_nothing() {
     let authority = authority();
     let server = serve(&authority, "");
-    let (over, served) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
+    let over = Arc::new(AtomicBool::new(false));
+    let served = Arc::new(AtomicU64::new(0));
     let start = |keeps: bool, version| {
         let client = authority.client(None, &[version], &[]);
-        let (over, served) = (Arc::clone(&over), Arc::clone(&served));
-        let (http, resp) = (server.http, server.resp);
+        let over = Arc::clone(&over);
+        let served = Arc::clone(&served);
+        let http = server.http;
+        let resp = server.resp;
         thread::spawn(move || {
             let new = || {
                 let http = Client::over(connect(&client, http));

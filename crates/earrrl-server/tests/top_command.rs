@@ -100,7 +100,8 @@ fn once_prints_a_table_or_json() {
 fn counts_that_are_served_elsewhere_are_unknown() {
     let server = TestServer::start(&format!("[server]\nadmin = \"127.0.0.1:0\"\n{RULE}"));
     server.resp().line("EARRRL.CHECK api alice");
-    let (http, admin) = (server.http.to_string(), server.admin.unwrap().to_string());
+    let http = server.http.to_string();
+    let admin = server.admin.unwrap().to_string();
     let once = |address: &str| earrrl(&["top", "--once", "--server", address]).out;
     assert!(
         once(&admin).contains("1 allowed, 0 denied"),
@@ -283,10 +284,8 @@ fn in_a_terminal(part: &str, arguments: &[&str]) {
         .args(arguments)
         .output()
         .unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(out.trim(), "good", "{err}");
 }
 

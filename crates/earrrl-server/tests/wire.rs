@@ -141,7 +141,8 @@ fn play(path: &Path) -> String {
         clock: &clock,
         http,
     };
-    let (mut played, mut sending) = (String::new(), Vec::new());
+    let mut played = String::new();
+    let mut sending = Vec::new();
     let text = std::fs::read_to_string(path).unwrap();
     for line in text.lines().chain(["# end"]) {
         if !line.starts_with('>') && !sending.is_empty() {

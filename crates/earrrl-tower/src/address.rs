@@ -205,7 +205,9 @@ static DOTTED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut octet = 0;
     while octet < 256 {
-        let (hundreds, tens, ones) = (digit(octet / 100), digit(octet / 10), digit(octet));
+        let hundreds = digit(octet / 100);
+        let tens = digit(octet / 10);
+        let ones = digit(octet);
         all[octet] = match octet {
             0..10 => [ones, b'.', 0, 0],
             10..100 => [tens, ones, b'.', 0],

@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn it_holds_what_a_vector_would() {
         for step in 1..9 {
-            let (mut buffer, mut expected) = (Buffer::<16>::default(), Vec::new());
+            let mut buffer = Buffer::<16>::default();
+            let mut expected = Vec::new();
             for nth in 0..12u8 {
                 let bytes = [nth; 8];
                 match nth % 3 {

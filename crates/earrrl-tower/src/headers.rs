@@ -408,7 +408,8 @@ mod tests {
             ("sliding-window 60/1m", &[20], (40, Some(40))),
             ("recent-average 1/s period=60s", &[1], (60, Some(60))),
         ] {
-            let (rule, now) = (rule(text), Nanos::from_secs(70));
+            let rule = rule(text);
+            let now = Nanos::from_secs(70);
             let (state, decision) = after(&rule, costs, now);
             let available = Available::from_decision(&rule, &decision, 0).unwrap_or_else(|| {
                 let peek = rule.limit().decide(state, now, Cost::ONE, Mode::Peek).1;

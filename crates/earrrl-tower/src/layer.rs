@@ -157,7 +157,9 @@ impl<E: Engine> RateLimitLayer<E> {
         E: Send + Sync + 'static,
     {
         let (sender, changed) = oneshot::channel();
-        let (layer, name, rule) = (self.clone(), name.to_owned(), rule.clone());
+        let layer = self.clone();
+        let name = name.to_owned();
+        let rule = rule.clone();
         let thread = std::thread::Builder::new().name("earrrl-change".to_owned());
         // Sending the result fails if the caller has dropped the future, which is no error.
         let thread = thread.spawn(move || drop(sender.send(layer.change(&name, &rule))));
@@ -338,7 +340,8 @@ impl<E: Engine> Builder<E> {
             // All names are checked before the engine is changed at all.
             match self.engine.prepared(name) {
                 Some(other) if other != *rule => {
-                    let (name, rule) = (name.to_owned(), other.to_string());
+                    let name = name.to_owned();
+                    let rule = other.to_string();
                     return Err(LayerError::NameTaken { name, rule });
                 }
                 _ => {}

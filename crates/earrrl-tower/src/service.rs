@@ -100,13 +100,15 @@ where
             }
             Progress::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
             Progress::Concluded(Conclusion::Hold(pass, delay, held)) => {
-                let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
+                let service = self.take_ready();
+                let request = Request::from_parts(parts, body);
                 ResponseFuture::waiting(WaitingRequest::for_turn(
                     service, request, pass, delay, held,
                 ))
             }
             Progress::Pending(decision) => {
-                let (service, request) = (self.take_ready(), Request::from_parts(parts, body));
+                let service = self.take_ready();
+                let request = Request::from_parts(parts, body);
                 let shared = Arc::clone(&self.shared);
                 let waiting =
                     WaitingRequest::for_decision(service, request, shared, charges, decision);
@@ -162,7 +164,9 @@ where
             .filter(|(_, charge)| charge.rule(&self.rules).reserved);
         let rule = |(place, charge): (usize, &RuleCharge)| {
             let LayerRule { name, id, rule, .. } = charge.prepared(prepared);
-            let (name, max_cost, granted) = (name.clone(), rule.max_cost(), Cost::ZERO);
+            let name = name.clone();
+            let max_cost = rule.max_cost();
+            let granted = Cost::ZERO;
             (
                 place,
                 ReservedRule {

@@ -98,7 +98,8 @@ impl<E: Engine> SharedLimits<E> {
         let charges_later = reserves || rules.iter().any(|(rule, _)| later(rule));
         let verdict_only = !settings.report_allowed() && !charges_later;
         let prepared = ArcSwap::from_pointee(prepared);
-        let (failing, held) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let failing = AtomicBool::new(false);
+        let held = AtomicUsize::new(0);
         Ok(Self {
             engine,
             rules,

@@ -262,7 +262,8 @@ fn a_handler_settles_what_it_used() {
     let mut service = layer(&engine, rules).layer(inner);
     let mut body = || {
         let response = ask(&mut service, request("192.0.2.1", &[]));
-        let (status, body) = (response.status().as_u16(), response.into_body());
+        let status = response.status().as_u16();
+        let body = response.into_body();
         (
             status,
             body.collect().now_or_never().unwrap().unwrap().to_bytes(),
@@ -921,7 +922,8 @@ fn without_headers_on_allowed_answers_are_the_same() {
                     *request.uri_mut() = path.parse().unwrap();
                     ask(service, request)
                 };
-                let (told, untold) = (asked(&mut telling), asked(&mut silent));
+                let told = asked(&mut telling);
+                let untold = asked(&mut silent);
                 assert_eq!(told.status(), untold.status(), "{text} {action:?} {step}");
                 if untold.status() == StatusCode::OK {
                     assert!(untold.headers().is_empty(), "{text} {action:?} {step}");

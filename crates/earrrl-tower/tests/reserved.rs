@@ -168,7 +168,8 @@ impl earrrl::Engine for Gated {
         terms: HoldTerms,
         now: Option<Nanos>,
     ) -> Reserving<Holding> {
-        let (placed, gate) = (self.0.place_hold(charges, terms, now), self.1.clone());
+        let placed = self.0.place_hold(charges, terms, now);
+        let gate = self.1.clone();
         Box::pin(async move {
             gate.notified().await;
             placed.await
@@ -187,7 +188,8 @@ impl earrrl::Engine for Gated {
 
 #[tokio::test]
 async fn a_client_that_leaves_before_its_reservation_arrives_pays_nothing() {
-    let ((engine, _), gate) = (engine(), Arc::new(Notify::new()));
+    let (engine, _) = engine();
+    let gate = Arc::new(Notify::new());
     let gated = Gated(engine.clone(), gate.clone());
     let layer = RateLimitLayer::builder(gated)
         .rule(tokens(400))
@@ -346,10 +348,13 @@ fn a_concurrent_rule_is_reserved_until_the_body_ends() {
 fn concurrent_streams_never_exceed_the_limit() {
     let (engine, _) = engine();
     let layer = layer(&engine, [tokens(30)]);
-    let (barrier, used) = (Barrier::new(100), Mutex::new(0));
+    let barrier = Barrier::new(100);
+    let used = Mutex::new(0);
     std::thread::scope(|scope| {
         for stream in 0..100_u64 {
-            let (layer, barrier, used) = (layer.clone(), &barrier, &used);
+            let layer = layer.clone();
+            let barrier = &barrier;
+            let used = &used;
             scope.spawn(move || {
                 let actual = stream % 31;
                 let mut service = layer.layer(service_fn(move |request| {

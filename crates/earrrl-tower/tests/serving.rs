@@ -75,10 +75,8 @@ fn status(answer: &str) -> u16 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn axum_by_address_and_key_with_costs() {
     let address = serve(axum_example::app().unwrap()).await;
-    let (home, export) = (
-        format!("http://{address}/"),
-        format!("http://{address}/export/7"),
-    );
+    let home = format!("http://{address}/");
+    let export = format!("http://{address}/export/7");
     let anonymous = curl(&[&home]).await;
     assert!(
         anonymous.contains("ratelimit: \"address\";r="),

@@ -144,7 +144,8 @@ fn measure(
         offenders_pause,
     } = flood;
     let offenders = if offenders_pause { "pause" } else { "busy" };
-    let (bytes, kept) = (limiter.bytes() / capacity, 100.0 * tally.kept());
+    let bytes = limiter.bytes() / capacity;
+    let kept = 100.0 * tally.kept();
     let innocent = tally.innocent_denied;
     println!(
         "| `{rule}` | {requests} × {cost} | {offenders} | {bytes} | {grown} | {kept:.3} % | {innocent} |"
@@ -154,7 +155,8 @@ fn measure(
 
 fn run<C: Clock>(limiter: &Limiter<u64, C>, keys: u64, flood: Flood) -> Result<Tally, RuleError> {
     let mut reference: Reference = HashMap::new();
-    let (mut tally, mut now) = (Tally::default(), START);
+    let mut tally = Tally::default();
+    let mut now = START;
     let gap = match flood.offenders_pause {
         true => PAUSE / u32::try_from(keys.max(1)).unwrap_or(u32::MAX),
         false => GAP,
@@ -210,9 +212,7 @@ fn resident_pages() -> Result<u64, Box<dyn std::error::Error>> {
         return Ok(0);
     };
     let mut fields = text.split_whitespace().skip(1).map(str::parse::<u64>);
-    let (resident, of_files) = (
-        fields.next().unwrap_or(Ok(0))?,
-        fields.next().unwrap_or(Ok(0))?,
-    );
+    let resident = fields.next().unwrap_or(Ok(0))?;
+    let of_files = fields.next().unwrap_or(Ok(0))?;
     Ok(resident.saturating_sub(of_files))
 }

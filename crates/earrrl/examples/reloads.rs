@@ -142,7 +142,8 @@ fn measure(
     let mut taken = [(); 3].map(|()| vec![1; 15_000_000]);
     taken.iter_mut().for_each(Vec::clear);
     let [changing, beside, nothing] = &mut taken;
-    let (before, mut usual) = (befallen(), 0_u32);
+    let before = befallen();
+    let mut usual = 0_u32;
     while !over.load(Relaxed) {
         let key = random.below(clients);
         let took = nanos(|_| decide(engine, rules[0], key));

@@ -153,7 +153,8 @@ impl TryFrom<f64> for Cost {
 impl fmt::Display for Cost {
     /// Writes the shortest exact decimal, without an exponent.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, fraction) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
+        let whole = self.0 / 1_000_000_000;
+        let fraction = self.0 % 1_000_000_000;
         if fraction == 0 {
             return write!(f, "{whole}");
         }

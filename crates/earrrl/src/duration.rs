@@ -64,7 +64,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, RuleError> {
 /// Parses numbers with units, the largest unit first and each unit at most once. Returns
 /// nanoseconds; the sum must be a whole number of them.
 pub(crate) fn parse(text: &str) -> Option<u64> {
-    let (mut rest, mut total, mut units) = (text, 0u64, &UNITS[..]);
+    let mut rest = text;
+    let mut total = 0u64;
+    let mut units = &UNITS[..];
     while !rest.is_empty() {
         let number_end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
         let (number, tail) = rest.split_at(number_end);

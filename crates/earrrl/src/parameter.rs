@@ -51,7 +51,8 @@ impl Rate {
             )));
         }
         // Billionths per nanosecond equal units per second, so the bounds need no division.
-        let (n, d) = (amount.billionths(), u128::from(nanos));
+        let n = amount.billionths();
+        let d = u128::from(nanos);
         if n > d * 1_000_000_000 || n * u128::from(LONGEST.as_secs()) < d {
             let problem =
                 format!("{amount} per {per:?} is not from 1 in ten years to 1e9 a second");
@@ -117,10 +118,8 @@ impl Rate {
 
     /// Returns the rate as a fraction in lowest terms: N units in every D nanoseconds.
     pub(crate) fn lowest_terms(self) -> (u128, u128) {
-        let (n, d) = (
-            self.amount.billionths(),
-            u128::from(self.per) * 1_000_000_000,
-        );
+        let n = self.amount.billionths();
+        let d = u128::from(self.per) * 1_000_000_000;
         let common = greatest_common_divisor(n, d);
         (n / common, d / common)
     }

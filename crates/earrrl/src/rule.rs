@@ -251,7 +251,9 @@ impl<L: Into<Limit>> From<L> for Rule {
     /// Returns a rule that denies requests over the limit and accepts any cost.
     fn from(limit: L) -> Self {
         let limit = limit.into();
-        let (action, max_cost, text) = (Action::Deny, Cost::MAX, Arc::from(limit.text()));
+        let action = Action::Deny;
+        let max_cost = Cost::MAX;
+        let text = Arc::from(limit.text());
         let on_expiry = OnExpiry::Keep;
         Self {
             limit,

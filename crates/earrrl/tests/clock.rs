@@ -22,9 +22,11 @@ fn boot_time() -> f64 {
 fn decide_without_counter() {
     set_time_stamp_counter_readability(TimeStampCounterReadability::RaiseSIGSEGV).unwrap();
     let clock = SystemClock::new();
-    let (from, start) = (boot_time(), clock.now());
+    let from = boot_time();
+    let start = clock.now();
     while boot_time() - from < 0.2 {}
-    let (to, end) = (boot_time(), clock.now());
+    let to = boot_time();
+    let end = clock.now();
     let passed = end.since(start).as_secs_f64();
     // Boot time is read in hundredths of a second, before the one instant and before the other.
     assert!(

@@ -42,8 +42,10 @@ fn decide_in_turns(rule: &Rule, busy: usize) -> Decisions {
         .capacity(1_000)
         .build()
         .unwrap();
-    let (limiter, done) = (&limiter, &AtomicBool::new(false));
-    let ((to_one, one), (to_two, two)) = (channel(), channel());
+    let limiter = &limiter;
+    let done = &AtomicBool::new(false);
+    let (to_one, one) = channel();
+    let (to_two, two) = channel();
     to_one.send(Vec::with_capacity(TURNS)).unwrap();
     thread::scope(|scope| {
         for _ in 0..busy {

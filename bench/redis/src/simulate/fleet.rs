@@ -37,7 +37,8 @@ impl<'a> Fleet<'a> {
         let proxy = Proxy::start(redis.port).await;
         let rule = scene.rule.parse().expect("a rule");
         let clients: usize = scene.loads.iter().map(|load| load.clients).sum();
-        let (mut engines, mut id) = (Vec::new(), RuleId(0));
+        let mut engines = Vec::new();
+        let mut id = RuleId(0);
         for number in 0..scene.servers {
             let is_first = number == 0 && scene.partitioned.is_some();
             let mut options = Options::new(&if is_first { proxy.url() } else { redis.url() });
@@ -134,7 +135,8 @@ impl<'a> Fleet<'a> {
                 .parse::<f64>()
                 .ok()
         };
-        let (mut commands, mut micros) = (0.0, 0.0);
+        let mut commands = 0.0;
+        let mut micros = 0.0;
         for line in stats
             .lines()
             .filter_map(|line| line.strip_prefix("cmdstat_"))

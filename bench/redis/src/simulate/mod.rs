@@ -134,7 +134,8 @@ async fn run<'a>(server: &'a Server, scene: Scene<'a>, seed: u64) -> Outcome {
     };
     let clients: Vec<Simulated> = loads.map(client).collect();
     let rule = scene.rule.parse().expect("a rule");
-    let (events, outcome) = (BinaryHeap::new(), Outcome::default());
+    let events = BinaryHeap::new();
+    let outcome = Outcome::default();
     let mut simulation = Simulation {
         scene,
         rule,
@@ -175,7 +176,8 @@ impl Simulation<'_> {
     }
 
     async fn run(&mut self) {
-        let (begun, end) = (tokio::time::Instant::now(), START + self.scene.lasts);
+        let begun = tokio::time::Instant::now();
+        let end = START + self.scene.lasts;
         let before = self.fleet.used();
         while let Some(Reverse((now, event))) = self.events.pop() {
             if now > end {

@@ -34,8 +34,11 @@ fn mixed(limit: f64, home: Option<f64>) -> [Load; 3] {
 }
 
 fn scene<'a>(rule: &'a str, servers: usize, loads: &'a [Load]) -> Scene<'a> {
-    let (consistency, time) = (Consistency::Near, Time::Simulated);
-    let (sync, lasts, partitioned) = (Duration::from_millis(100), Duration::from_secs(300), None);
+    let consistency = Consistency::Near;
+    let time = Time::Simulated;
+    let sync = Duration::from_millis(100);
+    let lasts = Duration::from_secs(300);
+    let partitioned = None;
     Scene {
         rule,
         consistency,
@@ -88,7 +91,8 @@ pub async fn print() {
 /// Prints what a sample of clients has made, and what 1, 10 and 100 million of them would make: calls a second, shards
 /// and bytes.
 fn print_row(name: &str, limit: f64, outcome: &Outcome, exact_micros: f64) {
-    let (calls, share) = (outcome.each(outcome.calls), 100.0 * outcome.share());
+    let calls = outcome.each(outcome.calls);
+    let share = 100.0 * outcome.share();
     let bytes = RECORD + outcome.claims;
     print!(
         "| {name} | {calls:.2} | {:.1} | {share:.1} % | {bytes:.0} |",
@@ -127,7 +131,8 @@ async fn staleness(server: &Server, servers: usize, home: Option<f64>) -> String
     )
     .await;
     let stale = &outcome.stale;
-    let (median, most) = (stale.get(stale.len() / 2), stale.last());
+    let median = stale.get(stale.len() / 2);
+    let most = stale.last();
     let share = 100.0 * outcome.share();
     format!(
         "{:.1} s, {:.1} s, {share:.0} %",

@@ -41,8 +41,11 @@ const SYNC: Duration = Duration::from_millis(100);
 const LASTS: Duration = Duration::from_secs(240);
 
 fn scene<'a>(rule: &'a str, servers: usize, loads: &'a [Load]) -> Scene<'a> {
-    let (consistency, time) = (Consistency::Near, Time::Simulated);
-    let (sync, lasts, partitioned) = (SYNC, LASTS, None);
+    let consistency = Consistency::Near;
+    let time = Time::Simulated;
+    let sync = SYNC;
+    let lasts = LASTS;
+    let partitioned = None;
     Scene {
         rule,
         consistency,
@@ -56,7 +59,8 @@ fn scene<'a>(rule: &'a str, servers: usize, loads: &'a [Load]) -> Scene<'a> {
 }
 
 fn cell(outcome: &Outcome) -> String {
-    let (admitted, calls) = (100.0 * outcome.share(), outcome.each(outcome.calls));
+    let admitted = 100.0 * outcome.share();
+    let calls = outcome.each(outcome.calls);
     format!(
         " {admitted:5.1} % {calls:5.3} {:4.1} |",
         outcome.each(outcome.commands)

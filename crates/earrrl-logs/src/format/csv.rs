@@ -71,7 +71,8 @@ impl Parser {
                 .position(|n| n.eq_ignore_ascii_case(name.as_bytes()))
         };
         let time = place(&self.time_name)?;
-        let (key, cost) = (place(&self.key_name), place("cost"));
+        let key = place(&self.key_name);
+        let cost = place("cost");
         Some(CsvHeader {
             line: line.to_vec(),
             time,

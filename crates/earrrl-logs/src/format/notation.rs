@@ -134,10 +134,8 @@ fn expression(pieces: &[Piece]) -> String {
             }
             Piece::Field(name, content) => (name.as_str(), content.as_ref()),
         };
-        let (before, after) = (
-            place.checked_sub(1).map(|p| &pieces[p]),
-            pieces.get(place + 1),
-        );
+        let before = place.checked_sub(1).map(|p| &pieces[p]);
+        let after = pieces.get(place + 1);
         let content = match (before, after) {
             // Servers escape quotes inside a quoted value, so a client cannot end its field early.
             (Some(Piece::Literal(text)), Some(Piece::Literal(next)))

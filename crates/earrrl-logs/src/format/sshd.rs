@@ -222,7 +222,8 @@ mod tests {
         let mut parser = Parser::default();
         let mut found = Vec::new();
         for (program, text) in lines {
-            let (program, text) = (program.as_bytes(), text.as_bytes());
+            let program = program.as_bytes();
+            let text = text.as_bytes();
             if let Ok(record) = parser.parse(Message {
                 time: Some(SECOND),
                 program,

@@ -21,7 +21,8 @@ pub(crate) fn is_dotted(text: &[u8]) -> bool {
     let Some(bytes) = padded(text) else {
         return false;
     };
-    let (not_dot, not_digit) = (above(bytes ^ splat(b'.'), 0), above(bytes ^ splat(b'0'), 9));
+    let not_dot = above(bytes ^ splat(b'.'), 0);
+    let not_digit = above(bytes ^ splat(b'0'), 9);
     let mut dots = !not_dot & HIGH;
     // Each step removes one dot; then exactly one must be left.
     dots &= dots.wrapping_sub(1);
@@ -52,8 +53,10 @@ fn padded(text: &[u8]) -> Option<u128> {
     let overlap = 16usize
         .checked_sub(text.len())
         .filter(|overlap| *overlap > 0)? as u32;
-    let (first, last) = (text.first_chunk::<8>()?, text.last_chunk::<8>()?);
-    let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+    let first = text.first_chunk::<8>()?;
+    let last = text.last_chunk::<8>()?;
+    let first = u64::from_le_bytes(*first);
+    let last = u64::from_le_bytes(*last);
     // The bytes of `last` that are in `first` too are its lowest ones, which the shift drops.
     let last = last.checked_shr(8 * overlap).unwrap_or(0);
     Some(u128::from(first) | u128::from(last) << 64)

@@ -329,7 +329,9 @@ fn clock(text: &[u8]) -> Option<u32> {
     let [h1, h2, b':', m1, m2, b':', s1, s2] = *text else {
         return None;
     };
-    let (hour, minute, second) = (digits(&[h1, h2])?, digits(&[m1, m2])?, digits(&[s1, s2])?);
+    let hour = digits(&[h1, h2])?;
+    let minute = digits(&[m1, m2])?;
+    let second = digits(&[s1, s2])?;
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3600 + minute * 60 + second)
 }
 
@@ -341,7 +343,8 @@ fn offset(text: &[u8]) -> Option<i32> {
         [sign, h1, h2] => (sign, [h1, h2], *b"00"),
         _ => return None,
     };
-    let (hours, minutes) = (digits(&h)?, digits(&m)?);
+    let hours = digits(&h)?;
+    let minutes = digits(&m)?;
     let seconds = (hours * 3600 + minutes * 60) as i32;
     match sign {
         _ if hours > 23 || minutes > 59 => None,

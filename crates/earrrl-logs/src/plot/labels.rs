@@ -82,7 +82,8 @@ fn within((from, to): (i32, i32), (low, high): (i32, i32)) -> (f64, f64) {
         };
     }
     let share = |at: i32| f64::from(at - from) / f64::from(to - from);
-    let (one, other) = (share(low), share(high));
+    let one = share(low);
+    let other = share(high);
     (one.min(other).max(0.0), one.max(other).min(1.0))
 }
 
@@ -115,7 +116,8 @@ impl Labels {
 
     /// Returns the place of a label beside the point that it is about.
     pub(super) fn beside_point(&mut self, text: &str, (x, y): Pixel) -> Spot {
-        let (gap, row) = (GAP * GRAIN as i32, ROW * GRAIN as i32);
+        let gap = GAP * GRAIN as i32;
+        let row = ROW * GRAIN as i32;
         let spots = (0..ROWS).flat_map(|rows| {
             let away = rows * row + row / 2;
             let level = if rows == 0 { y } else { y - away };
@@ -153,7 +155,8 @@ impl Labels {
 
     /// Returns the highest free place for a label beside the vertical line at `x`.
     pub(super) fn beside_line(&mut self, text: &str, x: i32) -> Spot {
-        let (gap, row) = (GAP * GRAIN as i32, ROW * GRAIN as i32);
+        let gap = GAP * GRAIN as i32;
+        let row = ROW * GRAIN as i32;
         let Rectangle { top, bottom, .. } = self.bounds;
         let heights = (top + row / 2..bottom).step_by(row as usize / 2);
         let spots = heights.flat_map(|y| {

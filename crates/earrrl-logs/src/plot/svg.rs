@@ -89,7 +89,8 @@ fn described(figure: &Figure) -> String {
     let notes = figure.panels.iter().flat_map(|panel| &panel.notes);
     facts.extend(notes.map(|note| note.text.clone()));
     facts.dedup();
-    let (title, facts) = (Html(titles.join("; ")), Html(facts.join("; ")));
+    let title = Html(titles.join("; "));
+    let facts = Html(facts.join("; "));
     format!("<title>{title}</title>\n<desc>{facts}</desc>\n")
 }
 

@@ -86,7 +86,8 @@ impl ValueFormatter<f64> for Ticked {
 
 /// Returns ticks at powers of ten, and at their multiples by 2 and 5 if there is room for these.
 fn powers(from: f64, to: f64, most: usize) -> Vec<(f64, String)> {
-    let (low, high) = (from.floor() as i32, to.ceil() as i32);
+    let low = from.floor() as i32;
+    let high = to.ceil() as i32;
     let step = ((high - low) as usize).div_ceil(most.max(1)).max(1);
     let fine = (high - low) as usize * 3 <= most;
     let factors: &[f64] = if fine { &[1.0, 2.0, 5.0] } else { &[1.0] };

@@ -242,7 +242,8 @@ impl ClientNumbers {
             let bytes: [u8; 8] = std::array::from_fn(|place| text[at + place]);
             usize::from_le_bytes(bytes)
         };
-        let (end, len) = (number(1), number(9));
+        let end = number(1);
+        let len = number(9);
         &self.long[end - len..end]
     }
 

@@ -157,7 +157,9 @@ impl KeyMaker {
         record: &Record<'_>,
         take: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, Skip> {
-        let (prefixes, strict, address) = (self.prefixes, self.strict, &mut self.address);
+        let prefixes = self.prefixes;
+        let strict = self.strict;
+        let address = &mut self.address;
         if let [field] = &self.key.fields[..] {
             let part = record.get(field).ok_or(Skip::Key)?;
             if is_address(field, record) {

@@ -174,7 +174,8 @@ impl LogReader {
         take: &mut impl FnMut(&ClientNumbers, &[LoggedRequest]) -> io::Result<()>,
     ) -> Result<(), ReadError> {
         let logs = input::logs(path).map_err(|error| unreadable(&name_of(path), &error))?;
-        let (mut formats, mut problems) = (Vec::new(), Vec::new());
+        let mut formats = Vec::new();
+        let mut problems = Vec::new();
         for log in &logs {
             let input = input::open(log, &mut watch).map_err(|e| unreadable(&log.name(), &e));
             match input.and_then(|input| self.read_input(input, take)) {
@@ -260,7 +261,8 @@ impl LogReader {
         {
             parser = parser.following(last);
         }
-        let (malformed, used) = (self.skips.malformed(), self.used());
+        let malformed = self.skips.malformed();
+        let used = self.used();
         let mut others = MalformedLines::default();
         let result = self.read_lines(
             (&name, number),

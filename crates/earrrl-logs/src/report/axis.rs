@@ -17,7 +17,8 @@ pub(crate) fn across((from, to): (u64, u64)) -> Across {
 /// Returns one column of the timeline's counts as a step curve: times in seconds, and requests a
 /// second.
 fn rates(timeline: &Timeline, column: usize) -> Vec<(f64, f64)> {
-    let (start, width) = (timeline.start as f64, timeline.width as f64);
+    let start = timeline.start as f64;
+    let width = timeline.width as f64;
     let at = |place: usize| (start + place as f64 * width) / SECOND as f64;
     let rows = timeline.counts.iter().enumerate();
     rows.flat_map(|(place, row)| {

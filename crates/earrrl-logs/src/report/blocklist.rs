@@ -224,8 +224,10 @@ pub fn write_limited_csv(
                 .names
                 .exact(&summary.reader.clients, offender.client);
             let requests = summary.replay.requests(offender.client);
-            let (denied, expires) = (offender.denied, until / time::SECOND);
-            let (client, rule) = (quoted(&client), quoted(&trial.rule.to_string()));
+            let denied = offender.denied;
+            let expires = until / time::SECOND;
+            let client = quoted(&client);
+            let rule = quoted(&trial.rule.to_string());
             writeln!(out, "{client},{denied},{requests},{expires},{rule}")?;
         }
     }

@@ -88,7 +88,8 @@ fn each(
         let Some(place) = clients.iter().position(|&client| client == request.client) else {
             continue;
         };
-        let (before, now) = (states[place].take(), Nanos::new(request.time));
+        let before = states[place].take();
+        let now = Nanos::new(request.time);
         let (after, decision) = limit.decide(before.clone(), now, request.cost, mode);
         take(place, request, before.as_ref(), decision);
         states[place] = after;
@@ -101,7 +102,8 @@ impl Incident {
     /// order, and `peak` is the client's greatest rate and the time of it.
     fn new(denials: &[u64], peak: (f64, u64)) -> Self {
         let (from, to) = densest(denials);
-        let (from, to) = (from.min(peak.1), to.max(peak.1));
+        let from = from.min(peak.1);
+        let to = to.max(peak.1);
         let around = ((to - from) / 8).max(AROUND);
         let shown = (from.saturating_sub(around), to.saturating_add(around));
         let step = ((shown.1 - shown.0) / POINTS).max(SECOND / 100);
@@ -205,7 +207,8 @@ mod tests {
             .collect();
         let measured = MeasuredRule::of(&rule, requests.iter().copied());
         let found = incidents(&rule, &measured, &[7], || requests.iter().copied());
-        let (start, incident) = (1_700_000_000 * SECOND, &found[0]);
+        let start = 1_700_000_000 * SECOND;
+        let incident = &found[0];
         assert_eq!(
             incident.denied,
             (start + 2 * SECOND, start + 172_819 * SECOND)

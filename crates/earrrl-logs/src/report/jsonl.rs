@@ -70,7 +70,8 @@ pub struct Seconds(pub u128);
 
 impl std::fmt::Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (whole, mut fraction) = (self.0 / u128::from(SECOND), self.0 % u128::from(SECOND));
+        let whole = self.0 / u128::from(SECOND);
+        let mut fraction = self.0 % u128::from(SECOND);
         write!(f, "{whole}")?;
         if fraction == 0 {
             return Ok(());
@@ -107,7 +108,8 @@ mod tests {
     fn line(rule: &str, cost: &str) -> String {
         let rule: Rule = rule.parse().unwrap();
         let limit: &Limit = rule.limit();
-        let (time, cost) = (1_500_000_000, cost.parse().unwrap());
+        let time = 1_500_000_000;
+        let cost = cost.parse().unwrap();
         let (_, decision) = limit.decide(None, Nanos::new(time), cost, Mode::Check);
         let mut out = Vec::new();
         write(&mut out, time, "\"a\"", (3, cost), &decision).unwrap();

@@ -60,7 +60,8 @@ impl SimulatedOutcome {
             scenario.seed(),
             scenario.duration(),
             |attempt| {
-                let (time, allowed) = (attempt.time.get() as f64 / 1e9, attempt.decision.allowed);
+                let time = attempt.time.get() as f64 / 1e9;
+                let allowed = attempt.decision.allowed;
                 let tally = &mut tallies[attempt.client];
                 tally.asked += 1;
                 tally.permitted += u64::from(allowed);

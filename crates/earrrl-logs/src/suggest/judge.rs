@@ -79,7 +79,8 @@ pub fn judge(
     sweep: &Sweep,
     requests: impl Iterator<Item = LoggedRequest>,
 ) -> Result<JudgedAdvice, RuleError> {
-    let (peaks, gap) = (sweep.peaks(), sweep.gap());
+    let peaks = sweep.peaks();
+    let gap = sweep.gap();
     let descending = peaks.descending();
     let limits = rounds(peaks, &descending)?;
     let suggested = best(peaks, gap, &descending)?;

@@ -170,7 +170,8 @@ fn judge_path(
         return Ok(None);
     }
     // The clients of the path are numbered anew, so that their peaks take little memory.
-    let (mut numbers, mut clients) = (HashMap::<u32, u32, RandomState>::default(), Vec::new());
+    let mut numbers = HashMap::<u32, u32, RandomState>::default();
+    let mut clients = Vec::new();
     let mut number = |client: u32| {
         *numbers.entry(client).or_insert_with(|| {
             clients.push(client);

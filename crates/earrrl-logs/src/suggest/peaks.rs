@@ -41,7 +41,8 @@ impl RateMeter {
         if place >= self.states.len() {
             self.states.resize(place + 1, UNSEEN);
         }
-        let (state, now) = (&mut self.states[place], Nanos::new(request.time));
+        let state = &mut self.states[place];
+        let now = Nanos::new(request.time);
         let before = (*state != UNSEEN).then_some(Moment(*state));
         if !request.cost.is_zero() {
             *state = self.estimator.charge(before, now, request.cost).0;
@@ -106,7 +107,8 @@ impl Peaks {
             peaks: Vec::new(),
         };
         for request in requests {
-            let (place, rate) = (request.client as usize, meter.add(request));
+            let place = request.client as usize;
+            let rate = meter.add(request);
             if place >= peaks.peaks.len() {
                 peaks.peaks.resize(place + 1, 0.0);
             }

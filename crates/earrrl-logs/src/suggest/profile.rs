@@ -260,7 +260,8 @@ impl Profiles {
                 .for_each(|(path, &count)| paths.add(path, count));
         }
         let (path, count) = paths.top()?;
-        let (share, name) = (percent(count, paths.all), Escaped(path));
+        let share = percent(count, paths.all);
+        let name = Escaped(path);
         let condition = shell_word(&[b"path=", path].concat());
         (count as f64 >= MAIN * paths.all as f64).then(|| {
             format!(

@@ -199,7 +199,8 @@ fn write_suggested(
 fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     for rule in &advice.parts.paths {
         let limit = &rule.judged.suggested;
-        let (path, count) = (Escaped(&rule.path), counted(limit.clients as u64, "client"));
+        let path = Escaped(&rule.path);
+        let count = counted(limit.clients as u64, "client");
         let condition = shell_word(&[b"path=", &rule.path[..]].concat());
         writeln!(
             out,
@@ -212,10 +213,8 @@ fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let Some(judged) = &advice.parts.user else {
         return Ok(());
     };
-    let (count, rule) = (
-        counted(judged.suggested.clients as u64, "user"),
-        &judged.suggested.rule,
-    );
+    let count = counted(judged.suggested.clients as u64, "user");
+    let rule = &judged.suggested.rule;
     writeln!(
         out,
         "\nA rule for each user touches {count}:\n\n    --key user --rule '{rule}'\n"

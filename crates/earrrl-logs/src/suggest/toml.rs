@@ -48,10 +48,8 @@ pub fn write_toml(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     }
     for (number, rule) in (1..).zip(&advice.parts.paths) {
         let path = String::from_utf8_lossy(&rule.path).into_owned();
-        let (name, path) = (
-            format!("suggested-path-{number}"),
-            [("path".to_owned(), path)],
-        );
+        let name = format!("suggested-path-{number}");
+        let path = [("path".to_owned(), path)];
         write_rule(out, &name, &rule.judged.suggested.rule, &path, key)?;
     }
     match &advice.parts.user {

@@ -28,7 +28,8 @@ impl OnRedis for Exponential {
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
-        let (rate, time) = (record.number()?, record.number()?);
+        let rate = record.number()?;
+        let time = record.number()?;
         Some(State::Exponential(Measured {
             at: nanos(time),
             rate,

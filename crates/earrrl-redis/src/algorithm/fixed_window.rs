@@ -26,7 +26,8 @@ impl OnRedis for FixedWindow {
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
-        let (window, count) = (record.number()? as u64, record.number()? as u128);
+        let window = record.number()? as u64;
+        let count = record.number()? as u128;
         Some(State::FixedWindow(Count { window, count }))
     }
 

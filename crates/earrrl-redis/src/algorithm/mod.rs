@@ -391,7 +391,8 @@ pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
 
 /// Returns the record for a state at `now`, including the tag.
 pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
-    let (algorithm, mut packed) = (of(limit), Packed::default());
+    let algorithm = of(limit);
+    let mut packed = Packed::default();
     packed.whole(tag.into(), algorithm.tag_len());
     algorithm.encode(state, now, &mut packed)?;
     Some(packed.0)

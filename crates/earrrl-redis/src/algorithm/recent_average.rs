@@ -60,7 +60,8 @@ impl OnRedis for RecentAverage {
         let State::RecentAverage(moment) = state else {
             return None;
         };
-        let (wide, micro) = (is_wide(self), now.get() / 1000);
+        let wide = is_wide(self);
+        let micro = now.get() / 1000;
         let count = self.count(Some(moment), Nanos::new(micro * 1000)).min(1e27);
         let power = (count.ln() + POWER_OFFSET).max(0.0);
         packed.whole(micro, time_len(wide));

@@ -27,7 +27,8 @@ impl OnRedis for SlidingCounter {
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
-        let (window, current) = (record.number()? as u64, record.number()? as u128);
+        let window = record.number()? as u64;
+        let current = record.number()? as u128;
         let previous = record.number()? as u128;
         Some(State::SlidingCounter(WindowCounts {
             window,
@@ -94,7 +95,8 @@ impl OnRedis for SlidingCounter {
             _ => 0,
         };
         let sum = |wanted| in_window(a, wanted).saturating_add(in_window(b, wanted));
-        let (current, previous) = (sum(window), sum(window.saturating_sub(1)));
+        let current = sum(window);
+        let previous = sum(window.saturating_sub(1));
         State::SlidingCounter(WindowCounts {
             window,
             current,

@@ -22,14 +22,10 @@ impl TallyOnRedis for SlidingLog {
     }
 
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
-        let (window, quota) = (
-            whole_micros(self.window_nanos()),
-            self.quota().billionths() as f64,
-        );
-        let (exact, grain) = (
-            self.exact_entries() as f64,
-            (self.grain_nanos() / Self::SLOT) as f64,
-        );
+        let window = whole_micros(self.window_nanos());
+        let quota = self.quota().billionths() as f64;
+        let exact = self.exact_entries() as f64;
+        let grain = (self.grain_nanos() / Self::SLOT) as f64;
         let step = (window / 4.0).ceil();
         let lives = (window + step) / 1e3 + terms.linger_ms();
         let cost = terms.billionths();

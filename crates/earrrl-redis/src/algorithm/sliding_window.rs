@@ -33,12 +33,12 @@ impl TallyOnRedis for SlidingWindow {
     }
 
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
-        let (window, quota) = (
-            whole_micros(self.window_nanos()),
-            self.quota().billionths() as f64,
-        );
-        let (parts, common) = (self.sub_windows(), common_divisor(self));
-        let (share, width) = (parts / common, self.window_nanos() / 1000 / common);
+        let window = whole_micros(self.window_nanos());
+        let quota = self.quota().billionths() as f64;
+        let parts = self.sub_windows();
+        let common = common_divisor(self);
+        let share = parts / common;
+        let width = self.window_nanos() / 1000 / common;
         let lifetime = (parts + u64::from(self.edge() == Edge::Harsh)) as f64;
         let lives = window / 1e3 * (lifetime / parts as f64) + terms.linger_ms();
         packed.numbers(&[window, parts as f64, share as f64, width as f64, lifetime]);
@@ -57,25 +57,22 @@ impl TallyOnRedis for SlidingWindow {
     }
 
     fn slot_of(&self, now: Nanos) -> u64 {
-        let (parts, window) = (
-            u128::from(self.sub_windows()),
-            u128::from(self.window_nanos()),
-        );
+        let parts = u128::from(self.sub_windows());
+        let window = u128::from(self.window_nanos());
         u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)
     }
 
     fn begins(&self, slot: u64) -> f64 {
-        let (parts, window) = (
-            u128::from(self.sub_windows()),
-            u128::from(self.window_nanos()),
-        );
+        let parts = u128::from(self.sub_windows());
+        let window = u128::from(self.window_nanos());
         (u128::from(slot) * window).div_ceil(parts * 1000) as f64
     }
 }
 
 /// Returns the greatest common divisor of the window in microseconds and the number of sub-windows.
 fn common_divisor(limit: &SlidingWindow) -> u64 {
-    let (mut a, mut b) = (limit.window_nanos() / 1000, limit.sub_windows());
+    let mut a = limit.window_nanos() / 1000;
+    let mut b = limit.sub_windows();
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -78,7 +78,8 @@ impl<A: TallyOnRedis> OnRedis for A {
         let Some(tally) = A::tally(&state) else {
             return state;
         };
-        let (from, to) = (self.slot_of(from), self.slot_of(to));
+        let from = self.slot_of(from);
+        let to = self.slot_of(to);
         let entry = |(slot, cost)| (moved_slot(slot, from, to), cost);
         A::state(Tally::from_entries(tally.entries().map(entry)))
     }
@@ -100,7 +101,8 @@ impl<A: TallyOnRedis> OnRedis for A {
 
 /// Reads a whole record without its tag. A slot is `unit` times the stored number.
 fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
-    let (oldest, last) = (record.whole(4)? as usize, record.whole(4)? as usize);
+    let oldest = record.whole(4)? as usize;
+    let last = record.whole(4)? as usize;
     let _sum = record.number()?;
     let newest = entry(&mut record, unit)?;
     let mut rest = Fields(if oldest < last {
@@ -129,7 +131,8 @@ fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
 /// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
 /// the same slot that must expire next, and the same newest slot.
 fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
-    let (leaving, newest) = (entry(&mut summary, unit)?, entry(&mut summary, unit)?);
+    let leaving = entry(&mut summary, unit)?;
+    let newest = entry(&mut summary, unit)?;
     Some(Tally::from_entries(
         [leaving, newest].into_iter().filter(|(_, cost)| *cost > 0),
     ))

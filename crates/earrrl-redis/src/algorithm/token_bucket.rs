@@ -29,7 +29,8 @@ impl OnRedis for TokenBucket {
         if nanos.saturating_add(hold) <= FARTHEST.as_nanos() as i128 {
             return Ok(());
         }
-        let (capacity, refill) = (self.capacity(), self.refill());
+        let capacity = self.capacity();
+        let refill = self.refill();
         let problem = format!(
             "{capacity} at {refill} takes over a hundred years to fill, more than Redis's clock can count exactly; \
              expected a smaller capacity, a faster refill or a shorter delay"
@@ -57,7 +58,8 @@ impl OnRedis for TokenBucket {
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
-        let (time, rest) = (record.whole(7)?, record.whole(4)?);
+        let time = record.whole(7)?;
+        let rest = record.whole(4)?;
         let ticks = i128::from(time) * ticks_per_micro(self) + i128::from(rest);
         Some(State::TokenBucket(Moment(ticks)))
     }

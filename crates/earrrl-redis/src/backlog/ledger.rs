@@ -177,8 +177,10 @@ impl Ledger {
 
     fn entry(&self, charge: &KeyedCharge) -> Entry {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (rule, group) = (charge.rule.clone(), charge.group);
-        let (pending, take_backs) = (Pending::default(), Vec::new());
+        let rule = charge.rule.clone();
+        let group = charge.group;
+        let pending = Pending::default();
+        let take_backs = Vec::new();
         Entry {
             id,
             rule,
@@ -302,14 +304,12 @@ impl Ledger {
         let mut drained = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let (
-                from,
-                Shard {
-                    entries,
-                    retries,
-                    in_flight,
-                },
-            ) = (drained.len(), &mut *shard);
+            let from = drained.len();
+            let Shard {
+                entries,
+                retries,
+                in_flight,
+            } = &mut *shard;
             let ready = entries.extract_if(|client, entry| {
                 let waits = retries.contains_key(client) || in_flight.contains_key(client);
                 entry.group == group && !waits
@@ -393,7 +393,8 @@ impl Delivery {
 /// change, like the records in Redis, or as of the last charge if that is later.
 fn convert(pending: &mut Pending, old: &PreparedRule, new: &PreparedRule, latest: Nanos) {
     if old.tag != new.tag {
-        let (from, at) = (old.rule.limit(), new.since.max(latest));
+        let from = old.rule.limit();
+        let at = new.since.max(latest);
         pending.map(|state| new.rule.limit().convert(from, state, at));
     }
 }
@@ -421,14 +422,17 @@ mod tests {
 
     fn asked(rule: &str, client: &str) -> KeyedCharge {
         let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
-        let (rule, local) = (rule.parse().unwrap(), || Ok(vec![RuleId(0)]));
+        let rule = rule.parse().unwrap();
+        let local = || Ok(vec![RuleId(0)]);
         let wanted = RuleSpec {
             name: "rule",
             rule: &rule,
             near: None,
         };
         let id = rules.prepare(&[wanted], Nanos::ZERO, local).unwrap()[0];
-        let (rule, client, key) = (rules.get(id).unwrap(), client.into(), Vec::new());
+        let rule = rules.get(id).unwrap();
+        let client = client.into();
+        let key = Vec::new();
         KeyedCharge {
             rule,
             client,
@@ -442,9 +446,12 @@ mod tests {
 
     #[test]
     fn charges_that_redis_has_are_taken_out_while_they_are_here() {
-        let (charge, ledger) = (asked("sliding-log 9/1h", "a"), Ledger::new(4));
+        let charge = asked("sliding-log 9/1h", "a");
+        let ledger = Ledger::new(4);
         let add = |at| ledger.add(&charge, Nanos::new(at), Nanos::ZERO).unwrap();
-        let (_, other, last) = (add(2_000_000), add(1_000_000), add(3_000_000));
+        let _ = add(2_000_000);
+        let other = add(1_000_000);
+        let last = add(3_000_000);
         assert!(ledger.take_out(&charge, other), "noted after a later one");
         let (_, entry) = ledger.drain(0, || 7).pop().unwrap();
         let limit = charge.rule.rule.limit();

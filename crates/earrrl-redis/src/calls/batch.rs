@@ -85,7 +85,8 @@ async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) 
     let Some(first) = calls.first().and_then(|calls| calls.first()) else {
         return;
     };
-    let (mut link, slot) = (first.link.clone(), first.call.slot);
+    let mut link = first.link.clone();
+    let slot = first.call.slot;
     let sent = shared.clocks.local();
     let latest = shared.clocks.redis(group, sent) + shared.options.deadline + GRACE;
     let ScriptCall { script, keys, args } = script_call(shared, &calls, receipt.as_deref(), latest);
@@ -141,7 +142,8 @@ fn with_receipt(
     if receipt.is_none() {
         (0..storing).for_each(|_| count(&shared.connection.counters.without_receipt));
     }
-    let (receipt, mut bit) = (receipt.map(Arc::new), 0);
+    let receipt = receipt.map(Arc::new);
+    let mut bit = 0;
     for group in &mut calls {
         group.retain(|call| {
             let place = receipt.clone().map(|receipt| ReceiptPlace { receipt, bit });
@@ -193,8 +195,10 @@ fn script_call<'a>(
         .chain(receipts)
         .collect();
     let now = calls.iter().flatten().next().and_then(|call| call.call.now);
-    let (time, latest) = (time_argument(now), micros(latest).to_le_bytes());
-    let (prolongs, receipt) = (Receipt::flags(receipt), Receipt::argument(receipt));
+    let time = time_argument(now);
+    let latest = micros(latest).to_le_bytes();
+    let prolongs = Receipt::flags(receipt);
+    let receipt = Receipt::argument(receipt);
     let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
     let after_head = |rest: Vec<Vec<u8>>| [head(0)].into_iter().chain(rest).collect();
     let kind_and_flags = |charge: &PackedCharge| [charge.kind as u8, charge.flags];

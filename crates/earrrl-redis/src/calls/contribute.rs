@@ -39,7 +39,11 @@ pub(crate) struct Claim {
 impl Claim {
     /// Returns a claim of nothing.
     pub(crate) fn none(node: [u8; 8]) -> Self {
-        let (need, take, wanted, expected, least) = (0.0, 0.0, 0.0, 0.0, f64::MAX);
+        let need = 0.0;
+        let take = 0.0;
+        let wanted = 0.0;
+        let expected = 0.0;
+        let least = f64::MAX;
         Self {
             node,
             need,

@@ -93,7 +93,8 @@ async fn convert_in_background(
     charge: &KeyedCharge,
     now: Nanos,
 ) -> Result<(), Fault> {
-    let (shared, charge) = (shared.clone(), charge.clone());
+    let shared = shared.clone();
+    let charge = charge.clone();
     let task = async move {
         let converted = convert(&shared, &mut link, &charge, now);
         timeout(TIMEOUT, converted)
@@ -133,7 +134,9 @@ pub(crate) async fn convert(
         };
         tracing::warn!(rule = charge.rule.name, why, "a record is dropped");
     }
-    let (mut keys, mut version, mut new) = (vec![charge.key.clone()], Vec::new(), None);
+    let mut keys = vec![charge.key.clone()];
+    let mut version = Vec::new();
+    let mut new = None;
     if let Some(limit) = limit
         .as_ref()
         .filter(|_| algorithm::of(own).keeps_versions())

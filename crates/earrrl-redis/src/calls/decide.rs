@@ -70,7 +70,8 @@ async fn ask_slot(
 ) -> Result<Vec<Observation>, Failure> {
     let (group, _) = request.group_and_slot(&places);
     let link = shared.connection.link(group).map_err(Failure::all)?;
-    let (deadline, ticket) = (shared.options.deadline, Arc::new(Ticket::default()));
+    let deadline = shared.options.deadline;
+    let ticket = Arc::new(Ticket::default());
     let ends = Instant::now() + 3 * deadline + GRACE + SLACK;
     let call = exchange(shared, link, request, &places, &ticket);
     let answer = shared.connection.within(deadline, group, call).await;
@@ -109,12 +110,15 @@ async fn ask_slots(
     slots: Vec<Vec<usize>>,
 ) -> Result<Vec<Observation>, Failure> {
     let calls = slots.iter().map(|places| {
-        let (shared, request, places) = (shared.clone(), request.clone(), places.clone());
+        let shared = shared.clone();
+        let request = request.clone();
+        let places = places.clone();
         tokio::spawn(async move { ask_slot(&shared, &request, places).await })
     });
     let calls: Vec<_> = calls.collect();
     let mut observed: Vec<Option<Observation>> = vec![None; request.charges.len()];
-    let (mut fault, mut unanswered) = (None, Vec::new());
+    let mut fault = None;
+    let mut unanswered = Vec::new();
     for (places, call) in slots.iter().zip(calls) {
         match call.await {
             Ok(Ok(parts)) => {
@@ -172,7 +176,9 @@ async fn undo(
             let Some(observed) = &observed[place] else {
                 continue;
             };
-            let (shared, request, at) = (shared.clone(), request.clone(), observed.at);
+            let shared = shared.clone();
+            let request = request.clone();
+            let at = observed.at;
             let back = async move {
                 take_back(&shared, &request.charges[place], Some(at), request.now).await
             };

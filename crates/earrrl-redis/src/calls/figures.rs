@@ -31,7 +31,8 @@ pub(crate) fn decide(
 pub(crate) fn standing<'a>(
     states: impl Iterator<Item = (&'a Rule, &'a (Vec<u8>, Nanos))>,
 ) -> Decision {
-    let (mut at, mut judged) = (Nanos::ZERO, Vec::new());
+    let mut at = Nanos::ZERO;
+    let mut judged = Vec::new();
     for (rule, (state, now)) in states {
         let (limit, state) = (rule.limit(), read(rule.limit(), state, *now));
         let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
@@ -70,7 +71,8 @@ struct ObservedCharge<'a> {
 
 impl<'a> ObservedCharge<'a> {
     fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
-        let (limit, now) = (rule.limit(), observed.at);
+        let limit = rule.limit();
+        let now = observed.at;
         let after = algorithm::of(limit).answers() == Answers::After;
         let state = match read(limit, &observed.state, now) {
             Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),

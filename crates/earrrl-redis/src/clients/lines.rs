@@ -68,7 +68,8 @@ impl LeaseLines {
     pub(super) fn read(&self, At(at): At) -> LeaseLine {
         let words = self.words[at].0.each_ref().map(|word| word.load(Relaxed));
         let [hash, place, lease @ ..] = words;
-        let (entry, group) = (place as u32, (place >> 32) as u32);
+        let entry = place as u32;
+        let group = (place >> 32) as u32;
         LeaseLine {
             hash,
             entry,
@@ -101,7 +102,8 @@ impl LeaseLines {
 
     /// Frees a line. Moves up later lines whose searches pass it, so that they are still found.
     pub(super) fn remove(&self, shard: usize, at: At) {
-        let (mut free, mut next) = (at, self.next(shard, at));
+        let mut free = at;
+        let mut next = self.next(shard, at);
         while self.hash(next) != 0 {
             let home = self.home(shard, self.hash(next));
             if self.distance(home, next) >= self.distance(free, next) {

@@ -66,8 +66,11 @@ struct Entry {
 
 impl Shard {
     pub(super) fn new(number: usize) -> Self {
-        let (entries, urgent, normal) = (Vec::new(), Vec::new(), BinaryHeap::new());
-        let (rule, lines) = (None, None);
+        let entries = Vec::new();
+        let urgent = Vec::new();
+        let normal = BinaryHeap::new();
+        let rule = None;
+        let lines = None;
         Self {
             number,
             rule,
@@ -125,7 +128,8 @@ impl Shard {
         let is_earlier = client.queued == Urgency::Normal && client.due < due;
         if client.urgency > client.queued || is_earlier {
             client.queued = client.urgency;
-            let (urgency, due) = (client.urgency, client.due);
+            let urgency = client.urgency;
+            let due = client.due;
             match urgency {
                 Urgency::Urgent => self.urgent.push(entry),
                 _ => self.normal.push(Reverse((due, entry))),
@@ -152,7 +156,8 @@ impl Shard {
         let Some((entry, client)) = self.reclaim(place.hash) else {
             return;
         };
-        let (hash, group) = (place.hash, client.group as u32);
+        let hash = place.hash;
+        let group = client.group as u32;
         let line = LeaseLine {
             hash,
             entry,

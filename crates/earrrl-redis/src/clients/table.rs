@@ -195,8 +195,12 @@ mod tests {
 
     /// Gives a client a share of ten requests, which must be claimed again after 10 s.
     fn learn(table: &ClientTable, rule: &Rule, key: &str) {
-        let (share, others, missing, part) = (10.0 * 100_000.0, 0, 0.0, 1.0);
-        let (renew, until) = (Nanos::from_secs(10), Nanos::from_secs(20));
+        let share = 10.0 * 100_000.0;
+        let others = 0;
+        let missing = 0.0;
+        let part = 1.0;
+        let renew = Nanos::from_secs(10);
+        let until = Nanos::from_secs(20);
         let fresh = until;
         let snapshot = Snapshot {
             state: None,

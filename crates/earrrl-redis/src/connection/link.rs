@@ -149,7 +149,8 @@ impl Link {
     pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
         match self {
             Self::Single(connection) => {
-                let (count, mut pipeline) = (commands.len(), redis::Pipeline::new());
+                let count = commands.len();
+                let mut pipeline = redis::Pipeline::new();
                 commands.into_iter().for_each(|command| {
                     pipeline.add_command(command);
                 });

@@ -188,7 +188,8 @@ impl RedisConnection {
         if std::mem::replace(&mut *logged, mode) == mode {
             return;
         }
-        let (mode, policy) = (mode.name(), self.policy);
+        let mode = mode.name();
+        let policy = self.policy;
         match fault {
             Some(fault) => {
                 let (fault, why) = (fault.name(), fault.detail());
@@ -292,7 +293,8 @@ mod tests {
     #[test]
     fn all_are_closed_once_the_last_group_is_let_in() {
         let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();
-        let (fault, begin) = (Fault::Lost("broken".to_owned()), Barrier::new(2));
+        let fault = Fault::Lost("broken".to_owned());
+        let begin = Barrier::new(2);
         let all_closed = |_: &u32| {
             [0, 1]
                 .into_iter()

@@ -211,7 +211,8 @@ mod tests {
 
     #[test]
     fn a_number_at_a_place_tells_of_one_call() {
-        let (receipts, mut string) = (receipts(), Vec::new());
+        let receipts = receipts();
+        let mut string = Vec::new();
         let [one, two, three] = [(); 3].map(|()| receipts.take(7).unwrap());
         executed(&three, &mut string);
         executed(&one, &mut string);

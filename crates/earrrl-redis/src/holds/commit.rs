@@ -37,7 +37,8 @@ pub(crate) async fn commit(
 ) -> Result<Committed, EngineError> {
     let slots = find(shared, id, given).await?;
     accepts(&slots, &actual)?;
-    let (mut repeated, mut standing) = (false, Vec::new());
+    let mut repeated = false;
+    let mut standing = Vec::new();
     let mut costs = costs_of(&slots, &actual);
     for (nth, slot) in slots.iter().enumerate() {
         let reply = commit_slot(shared, id, slot, (&costs, slots.len() > 1), given).await?;
@@ -133,7 +134,8 @@ async fn commit_slot(
         let part = commit_part(shared, &mut link, held, costs, (made_at, now)).await?;
         args.push(correction(shared, held, part));
     }
-    let (keys, args) = (&keys, &args);
+    let keys = &keys;
+    let args = &args;
     let call = converting(shared, link, |mut link: Link| async move {
         let answer = link.call(script, keys, args).await?;
         let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
@@ -174,7 +176,8 @@ async fn commit_part(
     costs: &ActualCosts,
     (made_at, now): (Option<Nanos>, Nanos),
 ) -> Result<CommitPart, Fault> {
-    let (rule, estimate) = (&held.charge.rule, held.charge.cost);
+    let rule = &held.charge.rule;
+    let estimate = held.charge.cost;
     let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
     let actual = cost
         .map_or(estimate, |(_, cost)| *cost)

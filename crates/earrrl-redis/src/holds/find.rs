@@ -64,7 +64,8 @@ fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldSlot>> {
     let held = |place: &usize| {
         let charge = &request.charges[*place];
         let rule = shared.rules.get(charge.rule.id)?;
-        let (kind, tag) = (charge.rule.kind as u8, charge.rule.tag);
+        let kind = charge.rule.kind as u8;
+        let tag = charge.rule.tag;
         let charge = match rule.kind == charge.rule.kind {
             true => KeyedCharge {
                 rule,

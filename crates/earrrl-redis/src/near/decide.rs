@@ -44,7 +44,8 @@ pub(crate) fn decide_here(
         )
     };
     let by_client = |NearRule { rule, lag }: &NearRule, client: &mut Client| {
-        let (cost, local) = (rule.accept(charge.cost).ok()?, local(*lag));
+        let cost = rule.accept(charge.cost).ok()?;
+        let local = local(*lag);
         if given.is_some() && client.is_due(local, shared.options.sync) {
             return None;
         }

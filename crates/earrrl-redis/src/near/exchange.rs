@@ -32,7 +32,9 @@ pub(crate) async fn send_first(shared: &Arc<Shared>, request: &Request) {
     let mut tasks = JoinSet::new();
     for charge in &request.charges {
         if shared.with_near(charge, request.now, |client, _| client.has_pending()) == Some(true) {
-            let (shared, charge, now) = (shared.clone(), charge.clone(), request.now);
+            let shared = shared.clone();
+            let charge = charge.clone();
+            let now = request.now;
             tasks.spawn(async move { ask(&shared, &charge, Cost::ZERO, now).await });
         }
     }
@@ -111,7 +113,8 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let (limit, cost) = (self.charge.rule.rule.limit(), self.cost);
+        let limit = self.charge.rule.rule.limit();
+        let cost = self.cost;
         self.table.with(&self.charge.client, |client| {
             client.set_waiting(limit, cost, false)
         });
@@ -264,10 +267,8 @@ fn snapshot(rule: &PreparedRule, answer: &[u8], at: Nanos, sent: Nanos) -> Optio
     };
     let share = f64::from_le_bytes(*share);
     let share = if share.is_finite() { share } else { 0.0 };
-    let (others, missing) = (
-        f64::from_le_bytes(*others) as u32,
-        f64::from_le_bytes(*missing),
-    );
+    let others = f64::from_le_bytes(*others) as u32;
+    let missing = f64::from_le_bytes(*missing);
     let part = f64::from_le_bytes(*part);
     Some(Snapshot {
         state,

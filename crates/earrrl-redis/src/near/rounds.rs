@@ -162,7 +162,8 @@ async fn exchange_group(
     clients: Vec<DueClient>,
     given: Option<Nanos>,
 ) -> bool {
-    let (mut tasks, mut whole) = (JoinSet::new(), true);
+    let mut tasks = JoinSet::new();
+    let mut whole = true;
     for some in clients.chunks(BATCH) {
         if tasks.len() >= MAX_IN_FLIGHT {
             whole &= matches!(tasks.join_next().await, Some(Ok(true)));
@@ -197,7 +198,8 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>, given: Optio
             .for_each(|charge| retry_later(&shared, &charge.rule, &charge.client));
         return false;
     };
-    let (mut calls, mut commands) = (Vec::new(), Vec::new());
+    let mut calls = Vec::new();
+    let mut commands = Vec::new();
     for charge in all {
         let Some((call, Arguments { keys, args })) = begin(&shared, &charge, Cost::ZERO, given)
         else {
@@ -211,7 +213,8 @@ async fn exchange_batch(shared: Arc<Shared>, all: Vec<KeyedCharge>, given: Optio
     let answers = timeout(TIMEOUT, link.send_all(commands))
         .await
         .unwrap_or_default();
-    let (mut answers, mut whole) = (answers.into_iter(), true);
+    let mut answers = answers.into_iter();
+    let mut whole = true;
     for (charge, call) in calls {
         let done = answers
             .next()

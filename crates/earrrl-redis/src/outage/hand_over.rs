@@ -24,7 +24,8 @@ pub(crate) async fn hand_over(
     if shared.backlog.ledger.len() == 0 && shared.backlog.unsettled.is_empty(group) {
         return Ok(());
     }
-    let (shared, link) = (shared.clone(), link.clone());
+    let shared = shared.clone();
+    let link = link.clone();
     let stopped = |_| Fault::Lost("a task was stopped".to_owned());
     tokio::spawn(async move { hand_over_all(&shared, &link, group).await })
         .await
@@ -34,7 +35,9 @@ pub(crate) async fn hand_over(
 async fn hand_over_all(shared: &Arc<Shared>, link: &Link, group: usize) -> Result<(), Fault> {
     settle(shared, link, group).await?;
     let entries = shared.backlog.ledger.drain(group, || shared.node.number());
-    let (clients, mut tasks, mut failures) = (entries.len(), JoinSet::new(), Failures::default());
+    let clients = entries.len();
+    let mut tasks = JoinSet::new();
+    let mut failures = Failures::default();
     for (client, entry) in entries {
         if tasks.len() >= MAX_IN_FLIGHT {
             failures.note(tasks.join_next().await);

@@ -35,7 +35,8 @@ pub(crate) async fn decide(
     };
     let denied = !passed(&decision);
     for call in failure.unanswered {
-        let (request, noted) = (request.clone(), noted.clone());
+        let request = request.clone();
+        let noted = noted.clone();
         shared.backlog.unsettled.add(Unsettled {
             call,
             request,

@@ -79,7 +79,8 @@ impl Unsettled {
             }
             let stored = receipt.filter(|stored| bit < 16 && stored.charges >> bit & 1 == 1);
             if let Some(stored) = stored.filter(|_| self.unwanted(shared, place)) {
-                let (charge, given) = (&self.request.charges[place], self.request.now);
+                let charge = &self.request.charges[place];
+                let given = self.request.now;
                 let at = Some(stored.at);
                 if shared
                     .backlog

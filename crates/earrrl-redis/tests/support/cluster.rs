@@ -151,8 +151,11 @@ impl Cluster {
     /// Moves a slot from one master to another, key by key.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_to_move_slot(slot, from, to);
-        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
-        let (to_id, port) = (to.id_in_cluster(), to.port.to_string());
+        let slot = slot.to_string();
+        let from = &self.nodes[from];
+        let to = &self.nodes[to];
+        let to_id = to.id_in_cluster();
+        let port = to.port.to_string();
         loop {
             let keys: Vec<String> = from
                 .command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"])
@@ -169,7 +172,9 @@ impl Cluster {
 
     /// Marks a slot as moving from one master to another, without moving any key.
     pub fn begin_to_move_slot(&self, slot: u16, from: usize, to: usize) {
-        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        let slot = slot.to_string();
+        let from = &self.nodes[from];
+        let to = &self.nodes[to];
         for (node, how, other) in [(to, "IMPORTING", from), (from, "MIGRATING", to)] {
             let words = ["CLUSTER", "SETSLOT", &slot, how, &other.id_in_cluster()];
             node.command::<String>(&words).unwrap();

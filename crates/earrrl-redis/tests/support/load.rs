@@ -23,9 +23,12 @@ impl Load {
     /// Starts the load. Every decision must succeed and be allowed, so the rule must have a large
     /// quota.
     pub fn start(engine: &Arc<RedisEngine>, rule: RuleId) -> Self {
-        let (stop, decided) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let stop = Arc::<AtomicBool>::default();
+        let decided = Arc::<AtomicU64>::default();
         let tasks = (0..TASKS).map(|task| {
-            let (engine, stop, decided) = (engine.clone(), stop.clone(), decided.clone());
+            let engine = engine.clone();
+            let stop = stop.clone();
+            let decided = decided.clone();
             tokio::spawn(async move {
                 let mut sent = vec![0; CLIENTS as usize];
                 for turn in 0.. {

@@ -71,7 +71,8 @@ impl Proxy {
     pub async fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (accepted, fate) = (Arc::<AtomicUsize>::default(), Arc::<Fate>::default());
+        let accepted = Arc::<AtomicUsize>::default();
+        let fate = Arc::<Fate>::default();
         let weather = Arc::<Weather>::default();
         let proxy = Self {
             port,
@@ -162,7 +163,8 @@ struct Way {
 
 impl Way {
     async fn until_cut(self, from: impl AsyncReadExt + Unpin, to: impl AsyncWriteExt + Unpin) {
-        let (mut cut, number) = (self.fate.cut.subscribe(), self.number);
+        let mut cut = self.fate.cut.subscribe();
+        let number = self.number;
         let mut closed = self.closed.subscribe();
         tokio::select! {
             biased;

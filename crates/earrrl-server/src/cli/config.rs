@@ -178,7 +178,8 @@ fn state_cautions(config: &Config) -> Vec<String> {
         let file = files.iter().rfind(|file| file.name == rule.name)?;
         let stored = file.limit.parse::<Rule>().ok()?;
         let is_another = !rule.rule.limit().is_of_the_algorithm_of(stored.limit());
-        let (name, before) = (&rule.name, &file.limit);
+        let name = &rule.name;
+        let before = &file.limit;
         is_another.then(|| {
             format!("{name}: another algorithm than that of its state file, `{before}`: its clients begin afresh")
         })

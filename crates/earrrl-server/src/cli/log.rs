@@ -289,7 +289,8 @@ pub(crate) fn warn_of_doubts(
     args: &LogArgs,
     counts: impl FnOnce() -> Vec<u64>,
 ) {
-    let (requests, clients) = (reader.used(), reader.clients.len() as u64);
+    let requests = reader.used();
+    let clients = reader.clients.len() as u64;
     let key = args.key_name();
     if requests < DOUBTFUL {
         return;
@@ -332,7 +333,8 @@ fn warn_of_proxies(reader: &LogReader, args: &LogArgs, counts: impl FnOnce() -> 
     if args.key_name() != "client" {
         return;
     }
-    let (clients, all) = (reader.clients.len() as u32, reader.used());
+    let clients = reader.clients.len() as u32;
+    let all = reader.used();
     let private = (0..clients).filter(|&number| is_private(reader.clients.key(number)));
     let private: Vec<u32> = private.collect();
     if private.is_empty() {
@@ -359,7 +361,8 @@ fn warn_of_proxies(reader: &LogReader, args: &LogArgs, counts: impl FnOnce() -> 
 
 /// Reports the number of skipped lines and the reasons, if any lines were skipped.
 pub(crate) fn warn_of_skipped_lines(reader: &LogReader, args: &LogArgs) {
-    let (skipped_lines, lines) = (reader.skips.lines(), reader.lines);
+    let skipped_lines = reader.skips.lines();
+    let lines = reader.lines;
     if skipped_lines > 0 {
         let used = reader.used();
         warn(&format!(

@@ -69,10 +69,8 @@ mod tests {
 
     #[test]
     fn servers_as_people_write_them() {
-        let (plain, tls) = (
-            |a: &str| Some(ServerAddress::Plain(a.into())),
-            |a: &str| Some(ServerAddress::Tls(a.into())),
-        );
+        let plain = |a: &str| Some(ServerAddress::Plain(a.into()));
+        let tls = |a: &str| Some(ServerAddress::Tls(a.into()));
         for (text, expected) in [
             ("8080", plain("127.0.0.1:8080")),
             (":8080", plain("127.0.0.1:8080")),

@@ -130,7 +130,8 @@ impl LogArgs {
         if let Some(field) = cost_field {
             return Some(toml_text(&format!("attribute:{field}")));
         }
-        let (mut paths, mut fixed) = (Vec::new(), None);
+        let mut paths = Vec::new();
+        let mut fixed = None;
         for cost in &self.costs {
             match cost {
                 CostRule::Path { path, prefix, cost } => {

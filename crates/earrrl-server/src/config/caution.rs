@@ -222,7 +222,8 @@ fn short_window(rule: &Rule, sync: Duration) -> Option<String> {
 
 /// Returns a warning if Redis stores a limit's larger counts rounded.
 fn rounded(limit: &Limit) -> Option<String> {
-    let (exact, units) = (max_exact_units(limit)?, Quota::of(limit).units);
+    let exact = max_exact_units(limit)?;
+    let units = Quota::of(limit).units;
     (units > exact)
         .then(|| format!("Redis stores counts above {exact} units rounded; this limit has {units}"))
 }

@@ -33,7 +33,8 @@ fn convert(text: &str, name: &str) -> Result<String, ConfigError> {
         }
         None => &[],
     };
-    let (mut rules, mut problems) = (Vec::new(), Vec::new());
+    let mut rules = Vec::new();
+    let mut problems = Vec::new();
     for limit in limits {
         match LimitadorRule::read(limit) {
             Ok(rule) => rules.push(rule.with_new_name(&rules)),
@@ -263,7 +264,8 @@ fn entry(expression: &str) -> Option<(&str, u32, &str)> {
         return (!name.is_empty() && !name.ends_with(".startsWith")).then_some((name, 0, rest));
     };
     let (index, rest) = rest.split_once(']')?;
-    let (index, rest) = (index.trim().parse().ok()?, rest.trim());
+    let index = index.trim().parse().ok()?;
+    let rest = rest.trim();
     if let Some(rest) = rest.strip_prefix('[') {
         let (name, rest) = literal(rest.trim())?;
         return Some((name, index, rest.strip_prefix(']')?));

@@ -55,7 +55,8 @@ impl NamesConfig {
 }
 
 fn hmac_key(file: &file::NamesTable, problems: &mut Problems) -> Option<HmacKey> {
-    let (inline, from_file) = (file.hmac_key.as_ref(), file.hmac_key_file.as_ref());
+    let inline = file.hmac_key.as_ref();
+    let from_file = file.hmac_key_file.as_ref();
     let (span, key) = secret("hmac_key", inline, from_file, problems)?;
     let key = key.trim().to_owned();
     if key.len() < MIN_KEY_LEN {

@@ -130,7 +130,8 @@ fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Prob
 
 /// Sets the user and the password at the Sentinels.
 fn sentinel_login(file: &file::EngineTable, options: &mut Options, problems: &mut Problems) {
-    let (inline, from_file) = (&file.sentinel_password, &file.sentinel_password_file);
+    let inline = &file.sentinel_password;
+    let from_file = &file.sentinel_password_file;
     if file.sentinel.is_none() {
         let fields = [
             ("sentinel_user", &file.sentinel_user),
@@ -191,7 +192,8 @@ fn policy(field: &Spanned<String>, problems: &mut Problems) -> WhenGone {
     }
     let names = POLICIES.map(WhenGone::name);
     let suggestion = nearest(name, names).map(|name| format!("; did you mean `{name}`?"));
-    let (shown, suggestion) = (name.escape_debug(), suggestion.unwrap_or_default());
+    let shown = name.escape_debug();
+    let suggestion = suggestion.unwrap_or_default();
     let problem = format!(
         "policy: `{shown}` is none of {}{suggestion}",
         names.join(", ")

@@ -167,7 +167,8 @@ fn the_defaults_in_the_reference_are_those_of_the_code() {
                     }
                 )
             };
-            let (without, with) = (parsed(None), parsed(Some(default)));
+            let without = parsed(None);
+            let with = parsed(Some(default));
             assert!(without == with, "{heading} {}: {default}", field.name);
             checked.push(field.name);
         }

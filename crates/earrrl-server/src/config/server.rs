@@ -133,7 +133,8 @@ impl Default for ServerConfig {
 
 impl ServerConfig {
     pub(super) fn validate(whole: &file::File, problems: &mut Problems) -> Self {
-        let (file, default) = (&whole.server, Self::default());
+        let file = &whole.server;
+        let default = Self::default();
         collisions(file, problems);
         let mut address =
             |name, field: &file::Placed<String>, default| address(name, field, default, problems);

@@ -256,7 +256,8 @@ mod redis {
             path.display().to_string()
         };
         let new = || rcgen::generate_simple_self_signed(vec!["h".into()]).unwrap();
-        let (one, other) = (new(), new());
+        let one = new();
+        let other = new();
         let certificate = written("one.crt", &one.cert.pem());
         let key = written("one.key", &one.signing_key.serialize_pem());
         let wrong_key = written("other.key", &other.signing_key.serialize_pem());
@@ -614,7 +615,8 @@ fn tokens_are_never_printed() {
 fn where_certificates_are_named_is_no_part_of_what_is_served() {
     let text = "[server.tls]\ncert = \"a.pem\"\nkey = \"b.pem\"\n";
     let parse = |text: &str| Config::parse(text, "f").unwrap();
-    let (one, other) = (parse(text), parse(&format!("# Moved down.\n{text}")));
+    let one = parse(text);
+    let other = parse(&format!("# Moved down.\n{text}"));
     assert_eq!(one.server, other.server);
     assert_ne!(one.tls_places, other.tls_places);
     assert_eq!(one.tls_places.len(), 2);

@@ -39,7 +39,8 @@ pub(crate) fn write_table(
         ]);
     }
     write_rows(out, "", &rows)?;
-    let (denied, events) = (configured.denied, configured.events);
+    let denied = configured.denied;
+    let events = configured.events;
     writeln!(
         out,
         "\nall together: {denied} of {events} not allowed ({})",

@@ -96,7 +96,8 @@ impl Redis {
         if self.engine.ready(patience).await {
             tracing::info!(redis, "Redis decides; limits are shared");
         } else {
-            let (policy, why) = (options.when_gone.name(), self.engine.status().last_failure);
+            let policy = options.when_gone.name();
+            let why = self.engine.status().last_failure;
             let why = why.unwrap_or_else(|| "no answer yet".to_owned());
             tracing::warn!(
                 redis,
@@ -150,7 +151,8 @@ impl Redis {
 
     /// Returns the metrics of the engine.
     pub(crate) fn metrics(&self) -> Vec<Family> {
-        let (status, state) = (self.engine.status(), self.state());
+        let status = self.engine.status();
+        let state = self.state();
         let policy = self.engine.options().when_gone.name();
         let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
         let age = status.base_age.map_or(0.0, |age| age.as_secs_f64());

@@ -368,7 +368,8 @@ mod tests {
     fn what_is_kept_elsewhere_goes_on_here() {
         let (throttle, clock) = throttle();
         let there = Word::from(clock.now().get() + 3_600_000_000_000) << UNITS_SHIFT;
-        let (call, key) = (Call::new(4, 1, 3600, 1).unwrap(), throttle.hash(b"k"));
+        let call = Call::new(4, 1, 3600, 1).unwrap();
+        let key = throttle.hash(b"k");
         let (by, _) = call.shift();
         assert!(
             !throttle

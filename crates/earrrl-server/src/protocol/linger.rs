@@ -22,7 +22,8 @@ pub(super) async fn linger(stream: &mut Stream, connection: &Connection) {
     if stream.shutdown().await.is_err() {
         return;
     }
-    let (mut unread, mut last_words) = ([0; 512], StopGrace::new(LAST_WORDS));
+    let mut unread = [0; 512];
+    let mut last_words = StopGrace::new(LAST_WORDS);
     poll_fn(|context| {
         if last_words.poll(connection, false, context).is_ready() {
             return Poll::Ready(());

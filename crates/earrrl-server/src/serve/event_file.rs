@@ -127,7 +127,8 @@ impl EventFile {
 
     /// Logs the first error of several in a row, and the first success after it.
     fn note(&mut self, error: Option<io::Error>) {
-        let (path, has_failed) = (self.path.display(), error.is_some());
+        let path = self.path.display();
+        let has_failed = error.is_some();
         match error {
             Some(error) if !self.has_failed => {
                 tracing::warn!(%error, %path, "events cannot be written; they wait");

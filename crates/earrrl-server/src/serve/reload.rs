@@ -39,7 +39,8 @@ pub(super) async fn reload_forever(
     let Some(mut source) = source else {
         return warn_forever(hangup).await;
     };
-    let (mut seconds, mut again) = (each_second(), Again::default());
+    let mut seconds = each_second();
+    let mut again = Again::default();
     let mut stamps = Stamps::new(&all_files(&source.paths));
     loop {
         let asked = tokio::select! {
@@ -117,7 +118,8 @@ fn reload(server: &Server, config: Result<Config, ConfigError>, asked: bool) -> 
     }
     match &reloaded {
         Reloaded::Anew => {
-            let (rules, service) = (server.service.rules().len(), &server.service);
+            let rules = server.service.rules().len();
+            let service = &server.service;
             tracing::info!(rules, descriptors = service.descriptor_limits(), "reloaded");
             if limits_nothing {
                 tracing::warn!("{}", Config::LIMITS_NOTHING);
@@ -150,12 +152,15 @@ pub(super) async fn reload_certificates_forever(server: Arc<Server>) {
         return pending().await;
     };
     let files = tls.files();
-    let (mut stamps, mut again) = (Stamps::new(&files), Again::default());
-    let (mut seconds, mut logged) = (each_second(), None);
+    let mut stamps = Stamps::new(&files);
+    let mut again = Again::default();
+    let mut seconds = each_second();
+    let mut logged = None;
     loop {
         seconds.tick().await;
         let due = again.is_due();
-        let (reading, paths) = (Arc::clone(&server), files.clone());
+        let reading = Arc::clone(&server);
+        let paths = files.clone();
         // Reading may block for long, for example on a network mount that hangs, so another thread
         // reads while the server continues to accept.
         let read = tokio::task::spawn_blocking(move || {

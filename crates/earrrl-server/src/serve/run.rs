@@ -471,7 +471,8 @@ const TIDY_EVERY: u32 = 60;
 
 /// Checks the deadlines of connections once a second, until the server ends.
 async fn tick_forever(server: Arc<Server>) {
-    let (mut seconds, mut seconds_to_tidy) = (each_second(), TIDY_EVERY);
+    let mut seconds = each_second();
+    let mut seconds_to_tidy = TIDY_EVERY;
     loop {
         seconds.tick().await;
         server.connections.tick();

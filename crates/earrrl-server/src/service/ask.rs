@@ -139,7 +139,8 @@ impl Service {
         }
         // The future is boxed, so that it takes no space in `check` when the engine answers at
         // once.
-        let (charged, charges) = ([(ask.rule, limit)], [charge]);
+        let charged = [(ask.rule, limit)];
+        let charges = [charge];
         let decided = Box::pin(self.decide(&charged, &charges, ask.hash, Mode::Check)).await?;
         Ok(Some(Brief::from(&decided)))
     }
@@ -441,7 +442,8 @@ mod tests {
             "fixed-window 5/1h",
         ] {
             let rule: earrrl::Rule = text.parse().unwrap();
-            let (mut state, now) = (None, Nanos::from_secs(1_800_000_000));
+            let mut state = None;
+            let now = Nanos::from_secs(1_800_000_000);
             let denied = loop {
                 let (after, decision) = rule.limit().decide(state, now, Cost::ONE, Mode::Check);
                 state = after;

@@ -189,8 +189,10 @@ impl Estimates {
         if by_rule.is_empty() {
             return Vec::new();
         }
-        let (mut latest, mut labels) = (Vec::new(), Vec::new());
-        let (mut commits, mut ratios) = (Vec::new(), Vec::new());
+        let mut latest = Vec::new();
+        let mut labels = Vec::new();
+        let mut commits = Vec::new();
+        let mut ratios = Vec::new();
         for (rule, learned) in by_rule.iter() {
             let costs = lock(&learned.costs);
             latest.push((rule, costs.latest));
@@ -366,7 +368,9 @@ mod tests {
 
     /// Returns the share of 20,000 requests above their estimate, after 1000 commits.
     fn share_above(quantile: f64, seed: u64) -> f64 {
-        let (estimator, mut state, mut above) = (estimator(quantile), seed, 0);
+        let estimator = estimator(quantile);
+        let mut state = seed;
+        let mut above = 0;
         for nth in 0..21_000 {
             let now = Nanos::from_secs(nth);
             let (model, actual) = request(&mut state);
@@ -392,7 +396,8 @@ mod tests {
 
     #[test]
     fn labels_are_bounded_and_the_least_recently_used_goes() {
-        let (estimator, now) = (estimator(0.95), Nanos::ZERO);
+        let estimator = estimator(0.95);
+        let now = Nanos::ZERO;
         let learn = |label: &[u8]| {
             let (estimate, cost) = estimator.estimate(label, None, None, now);
             estimator.learn(estimate.label, estimate.learned, 10.0, now);

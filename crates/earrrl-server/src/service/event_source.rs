@@ -41,7 +41,8 @@ impl EventSource {
 
     /// Returns the events since the step before under the rules that `permitted` names.
     pub fn step(&mut self, service: &Service, permitted: impl Fn(&str) -> bool) -> Vec<RuleEvent> {
-        let (rules, now) = (service.rules(), service.now());
+        let rules = service.rules();
+        let now = service.now();
         let mut events = self.reset_clients(&permitted);
         self.limited
             .retain(|rule, _| rules.get(rule.as_bytes()).is_some() || rule == ENVOY);

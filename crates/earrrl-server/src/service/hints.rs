@@ -29,7 +29,8 @@ pub struct Hints {
 impl Hints {
     /// Logs that a proxy's question got an error in place of a verdict.
     pub fn refused(&self, now: Nanos, why: &str) {
-        let (now, before) = (now.get() / 1_000_000_000, self.refused.load(Relaxed));
+        let now = now.get() / 1_000_000_000;
+        let before = self.refused.load(Relaxed);
         let is_due = before == 0 || now.saturating_sub(before) >= PERIOD;
         if is_due
             && self

@@ -81,7 +81,8 @@ impl Service {
         let Some(applied) = rule.applied_to(request) else {
             return Application::None;
         };
-        let (limit, key) = (applied.limit, rule.key(request));
+        let limit = applied.limit;
+        let key = rule.key(request);
         let stored = |key| applied.stored_key(bounded_owned(key));
         let Some(attribute) = rule.lacks(request, &key) else {
             return Application::Charge(limit, stored(key));

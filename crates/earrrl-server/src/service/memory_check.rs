@@ -41,7 +41,9 @@ fn over_memory_of(config: &Config, memory: u64) -> Option<OverMemory> {
         ),
         None => ("of [engine]".to_owned(), None),
     };
-    let (needs, all, memory) = (gib(most.bytes), gib(all), gib(memory));
+    let needs = gib(most.bytes);
+    let all = gib(all);
+    let memory = gib(memory);
     let message = format!(
         "capacity: the {} clients {rule} need {needs} GiB, all tables {all} GiB; \
          this machine has {memory} GiB: want fewer",

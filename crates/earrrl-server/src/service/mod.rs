@@ -104,7 +104,8 @@ impl Service {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         engine.set_max_reservations(config.max_reservations);
         let metrics = Metrics::default();
-        let (descriptor_counts, overrides) = (Arc::default(), Arc::default());
+        let descriptor_counts = Arc::default();
+        let overrides = Arc::default();
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
         let descriptor_clients = Arc::new(directories.of_descriptors());
@@ -118,7 +119,8 @@ impl Service {
             trials: &trials,
             estimates: &estimates,
         };
-        let (counts, directory) = (&descriptor_counts, &descriptor_clients);
+        let counts = &descriptor_counts;
+        let directory = &descriptor_clients;
         let lasting = LastingParts {
             counts,
             overrides: &overrides,
@@ -242,7 +244,8 @@ impl Service {
         let (config, capacity) = &self.envoy;
         tree.check(config.algorithm)
             .map_err(|error| error.to_string())?;
-        let (tree, shares) = (Arc::new(tree), self.engine.shares_stores());
+        let tree = Arc::new(tree);
+        let shares = self.engine.shares_stores();
         let before = self.descriptors.load_full();
         let before = before.as_deref();
         let plan =
@@ -257,7 +260,8 @@ impl Service {
     }
 
     fn lasting_parts(&self) -> LastingParts<'_> {
-        let (counts, overrides) = (&self.descriptor_counts, &self.overrides);
+        let counts = &self.descriptor_counts;
+        let overrides = &self.overrides;
         LastingParts {
             counts,
             overrides,
@@ -373,7 +377,8 @@ impl Service {
         request: &RateLimitRequest,
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
-        let (descriptors, rules) = (self.descriptors.load_full(), self.rules.load_full());
+        let descriptors = self.descriptors.load_full();
+        let rules = self.rules.load_full();
         let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
         let clock = self.clock.0.as_ref();
         descriptors

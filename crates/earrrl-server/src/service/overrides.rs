@@ -164,7 +164,8 @@ impl<'a> OverridesPlan<'a> {
                 } else {
                     clients_of(&rule.key, entry)
                 };
-                let (rule, capacity) = (Arc::new(entry.rule.clone()), capacity.min(clients));
+                let rule = Arc::new(entry.rule.clone());
+                let capacity = capacity.min(clients);
                 limits.push(WantedLimit {
                     name,
                     rule,
@@ -210,7 +211,8 @@ impl<'a> OverridesPlan<'a> {
             PreparedLimit::new(id, &limit.rule, named_below(&limit.rule))
         };
         let limits = self.limits.iter().zip(ids).map(prepare).collect();
-        let (mut index, mut rest) = (ConditionIndex::default(), HashMap::new());
+        let mut index = ConditionIndex::default();
+        let mut rest = HashMap::new();
         for (place, entry) in self.rule.overrides.iter().enumerate() {
             let checked = index.add(place, &entry.conditions);
             let conditions = unchecked(&entry.conditions, checked);

@@ -125,7 +125,8 @@ impl ClientPeaks {
     /// before the first survey, and if no client has sent requests.
     pub fn suggest(&self, share: f64) -> Option<SuggestedLimit> {
         let half_days = lock(&self.half_days);
-        let (present, previous) = (&half_days.present, &half_days.previous);
+        let present = &half_days.present;
+        let previous = &half_days.previous;
         let since = previous.since.or(present.since)?;
         let newer = present.peaks.iter().map(|(fingerprint, rate)| {
             previous

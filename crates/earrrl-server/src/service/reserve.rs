@@ -109,7 +109,8 @@ impl Service {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
         }
-        let (mut charged, mut estimates) = (Charged::new(), ChargeEstimates::new());
+        let mut charged = Charged::new();
+        let mut estimates = ChargeEstimates::new();
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for ReserveAsk { ask, estimate } in asks {
             if let Some((limit, charge)) = ask.charge() {
@@ -250,7 +251,8 @@ impl Service {
         // Only the deciding rule is named; none if it was removed from the configuration meanwhile.
         let charged = deciding.into_iter().collect();
         decision.rule = 0;
-        let (decision, available) = (Some(decision), SmallVec::new());
+        let decision = Some(decision);
+        let available = SmallVec::new();
         Ok((
             Answer {
                 decision,

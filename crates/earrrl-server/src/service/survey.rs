@@ -24,11 +24,13 @@ impl Service {
             return Ok(Arc::clone(&known.report));
         }
         let started = Instant::now();
-        let (service, name) = (Arc::clone(self), rule.to_owned());
+        let service = Arc::clone(self);
+        let name = rule.to_owned();
         let walked = tokio::task::spawn_blocking(move || service.survey(&name)).await;
         let report = Arc::new(walked.map_err(|error| unavailable(error.to_string()))??);
         latest.retain(|_, known| known.is_fresh());
-        let (ended, took) = (Instant::now(), started.elapsed());
+        let ended = Instant::now();
+        let took = started.elapsed();
         latest.insert(
             rule.to_owned(),
             LatestReport {

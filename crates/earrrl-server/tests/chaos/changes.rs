@@ -109,7 +109,9 @@ impl<'a> Changes<'a> {
     /// rule added or removed.
     fn config(&self, nth: u32) -> String {
         let tokens = self.tokens();
-        let (half_life, window, capacity) = (1 + nth % 7, 1 + nth % 3, 10_000 * (1 + nth % 2));
+        let half_life = 1 + nth % 7;
+        let window = 1 + nth % 3;
+        let capacity = 10_000 * (1 + nth % 2);
         let mut text = format!(
             "[server]\nmax_held_memory = {HELD}\ncheck_token_file = \"{}\"\nrequest_timeout = \"5s\"\n\
              [engine]\ncapacity = 20_000\n\

@@ -106,7 +106,8 @@ fn is_told(reply: &str) -> bool {
 
 /// Sends pipelines of RESP commands.
 pub(super) fn pipelines(chaos: &Chaos, seed: u64) {
-    let (mut random, mut connection) = (Random::new(seed), None);
+    let mut random = Random::new(seed);
+    let mut connection = None;
     while chaos.goes_on() {
         let mut requests = Vec::new();
         let depth = 1 + random.below(16);
@@ -169,7 +170,8 @@ fn pipeline(
 
 /// Sends checks over HTTP and TLS one after the other, some of them on new connections.
 pub(super) fn checks(chaos: &Chaos) {
-    let (mut random, mut connection) = (Random::new(9), None);
+    let mut random = Random::new(9);
+    let mut connection = None;
     while chaos.goes_on() {
         if random.below(20) == 0 {
             connection = None;
@@ -209,7 +211,8 @@ fn exchange(
     );
     open.send(&[head.as_bytes(), body.as_bytes()].concat())?;
     let status = open.line()?.split(' ').nth(1).unwrap().parse().unwrap();
-    let (mut length, mut closes) = (0, false);
+    let mut length = 0;
+    let mut closes = false;
     loop {
         let line = open
             .line()

@@ -71,14 +71,16 @@ impl Generation {
             .arg(config);
         command.stdin(OwnedFd::from(http.try_clone().unwrap()));
         command.stdout(OwnedFd::from(resp.try_clone().unwrap()));
-        let (reads, lines) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        let reads = Arc::new(AtomicBool::new(true));
+        let lines = Arc::default();
         if sink == Sink::Full {
             command.stderr(OpenOptions::new().write(true).open("/dev/full").unwrap());
         } else {
             let (reader, writer) = pipe().unwrap();
             command.stderr(Stdio::from(writer));
             if sink != Sink::Closed {
-                let (reads, lines) = (Arc::clone(&reads), Arc::clone(&lines));
+                let reads = Arc::clone(&reads);
+                let lines = Arc::clone(&lines);
                 thread::spawn(move || read(reader, &reads, &lines));
             }
         }

@@ -131,7 +131,8 @@ fn nothing_fails_and_everything_is_counted() {
         socket2::SockRef::from(&listener).listen(4096).unwrap();
         listener
     };
-    let (http, resp) = (listen(), listen());
+    let http = listen();
+    let resp = listen();
     let authority = Authority::new("ours");
     let chaos = Chaos {
         http: http.local_addr().unwrap(),
@@ -196,7 +197,8 @@ fn nothing_fails_and_everything_is_counted() {
             .chain(others)
             .for_each(|thread| thread.join().unwrap());
     });
-    let (answered, told) = (chaos.answered.load(Relaxed), chaos.told.load(Relaxed));
+    let answered = chaos.answered.load(Relaxed);
+    let told = chaos.told.load(Relaxed);
     let (good, bad) = changes.counts();
     println!("{answered} answered, {told} told overloaded, {good} reloads, {bad} refused");
     assert_eq!(counted, answered);

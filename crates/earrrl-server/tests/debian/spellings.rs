@@ -97,7 +97,8 @@ fn gunicorn(module: &str) -> Application {
 }
 
 fn tomcat() -> Application {
-    let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
+    let address = free_address();
+    let folder = tempfile::tempdir().unwrap();
     let mut command = program("/usr/bin/java");
     command.args(["-cp", "/usr/share/java/tomcat10-embed-core.jar"]);
     command
@@ -109,7 +110,9 @@ fn tomcat() -> Application {
 
 /// Starts nginx as the application, or as a proxy that passes decoded paths to the server `behind`.
 fn nginx(behind: SocketAddr, serves_files: bool) -> Application {
-    let (files, before, folder) = (free_address(), free_address(), tempfile::tempdir().unwrap());
+    let files = free_address();
+    let before = free_address();
+    let folder = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(source("nginx.conf")).unwrap();
     let port = |address: SocketAddr| address.port().to_string();
     let text = text.replace(":FILES", &format!(":{}", port(files)));

@@ -72,8 +72,10 @@ impl Drop for Running {
 impl Crowd {
     /// Starts clients that make this many reservations together.
     pub(super) fn start(servers: &[SocketAddr], rules: usize, reservations: u64) -> Self {
-        let (folder, servers) = (tempfile::tempdir().unwrap(), servers.to_vec());
-        let (running, ended) = (Vec::new(), Vec::new());
+        let folder = tempfile::tempdir().unwrap();
+        let servers = servers.to_vec();
+        let running = Vec::new();
+        let ended = Vec::new();
         let mut crowd = Self {
             folder,
             servers,
@@ -90,7 +92,9 @@ impl Crowd {
         self.started += 1;
         let journal = self.folder.path().join(self.started.to_string());
         let servers: Vec<_> = self.servers.iter().map(SocketAddr::to_string).collect();
-        let (seed, rules, servers) = (self.started, self.rules, servers.join(","));
+        let seed = self.started;
+        let rules = self.rules;
+        let servers = servers.join(",");
         let role = format!(
             "{}\n{servers}\n{rules}\n{seed}\n{wanted}",
             journal.display()
@@ -178,7 +182,8 @@ fn works_alone() {
         .map(|address| Server::new(address.parse().unwrap()))
         .collect();
     let random = Random::new(seed.parse().unwrap());
-    let (rules, pending) = (rules.parse().unwrap(), VecDeque::new());
+    let rules = rules.parse().unwrap();
+    let pending = VecDeque::new();
     let mut client = Client {
         file,
         servers,
@@ -231,7 +236,8 @@ impl Server {
 
 fn response(connection: &mut BufReader<TcpStream>) -> io::Result<(u16, Value)> {
     let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    let (mut status, mut length) = (None, 0);
+    let mut status = None;
+    let mut length = 0;
     loop {
         let mut line = String::new();
         connection.read_line(&mut line)?;
@@ -314,7 +320,8 @@ impl Client {
     fn reserve(&mut self) -> bool {
         let nth = self.asked;
         self.asked += 1;
-        let (key, estimates) = (self.random.below(KEYS), self.costs(1));
+        let key = self.random.below(KEYS);
+        let estimates = self.costs(1);
         // An eighth expires before its commit, unless it is renewed.
         let is_short = self.random.below(8) == 0;
         let ttl = if is_short { 0.2 } else { 3600.0 };
@@ -359,7 +366,8 @@ impl Client {
             1 => vec![0; self.rules],
             _ => self.costs(0),
         };
-        let (repeats, renewals) = (self.random.below(3), u32::from(self.random.below(2) == 0));
+        let repeats = self.random.below(3);
+        let renewals = u32::from(self.random.below(2) == 0);
         let wait = if is_short {
             100 + self.random.below(250)
         } else {

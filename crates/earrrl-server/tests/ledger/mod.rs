@@ -75,7 +75,9 @@ impl Servers {
         let config = format!("[engine]\ncapacity = 10_000\n{engine}\n{rules}");
         std::fs::write(folder.path().join("limits.toml"), config).unwrap();
         let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
-        let (running, kills, settled) = (Vec::new(), Vec::new(), Vec::new());
+        let running = Vec::new();
+        let kills = Vec::new();
+        let settled = Vec::new();
         let mut servers = Self {
             folder,
             addresses,

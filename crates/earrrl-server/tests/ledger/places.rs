@@ -123,7 +123,8 @@ fn of_two_servers_over_redis_are_never_more_than_the_bound() {
     let engine = format!("redis = \"{}\"\ndeadline = \"2s\"", redis.url());
     let mut servers = Servers::start(2, &engine, &streams(TIMEOUT));
     servers.settle();
-    let (holders, addresses) = (&Holders::default(), servers.addresses.clone());
+    let holders = &Holders::default();
+    let addresses = servers.addresses.clone();
     thread::scope(|scope| {
         let _ends = Ends(holders);
         for seed in 0..8 {

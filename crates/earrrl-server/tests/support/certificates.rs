@@ -87,7 +87,8 @@ impl Authority {
     /// Returns a `[server.tls]` table with the certificate `server`.
     pub fn table(&self, more: &str) -> String {
         let [cert, key] = ["server.pem", "server.key"].map(|name| self.path(name));
-        let (cert, key) = (cert.display(), key.display());
+        let cert = cert.display();
+        let key = key.display();
         format!("[server.tls]\ncert = \"{cert}\"\nkey = \"{key}\"\n{more}\n")
     }
 

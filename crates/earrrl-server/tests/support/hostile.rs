@@ -94,7 +94,9 @@ fn send(proxy: &Proxy, mut random: Random) -> BTreeMap<u16, u64> {
 
 /// Reads an answer; returns its status, and whether the connection can be used again.
 fn answer(connection: &mut BufReader<TcpStream>) -> std::io::Result<(u16, bool)> {
-    let (mut line, mut length, mut closes) = (String::new(), None, false);
+    let mut line = String::new();
+    let mut length = None;
+    let mut closes = false;
     connection.read_line(&mut line)?;
     let invalid = || std::io::Error::from(ErrorKind::InvalidData);
     let status = line

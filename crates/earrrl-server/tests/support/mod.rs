@@ -90,7 +90,9 @@ impl TestServer {
             });
         });
         let (server, [http, resp, admin, grpc]) = wait.recv().unwrap();
-        let (http, resp, grpc) = (http.unwrap(), resp.unwrap(), grpc.unwrap());
+        let http = http.unwrap();
+        let resp = resp.unwrap();
+        let grpc = grpc.unwrap();
         Self {
             server,
             http,

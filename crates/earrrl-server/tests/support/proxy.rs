@@ -150,7 +150,9 @@ const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocke
 fn serve(stream: TcpStream, crashes: &AtomicU32) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
-        let (mut first, mut length, mut action) = (String::new(), 0, "none".to_owned());
+        let mut first = String::new();
+        let mut length = 0;
+        let mut action = "none".to_owned();
         let mut upgrades = false;
         if reader.read_line(&mut first)? == 0 {
             return Ok(());
@@ -637,13 +639,15 @@ impl Crowd {
         };
         for number in 10..14 {
             let address = proxy.address;
-            let (over, served) = (Arc::clone(&crowd.over), Arc::clone(&crowd.served));
+            let over = Arc::clone(&crowd.over);
+            let served = Arc::clone(&crowd.served);
             crowd.threads.push(thread::spawn(move || {
                 let mut kept = None;
                 while !over.load(Relaxed) {
                     let mut client = kept.take().unwrap_or_else(|| client(address, number));
                     let answer = client.request("POST", "/other", "", b"a body");
-                    let (head, body) = ("POST /other ", " a body");
+                    let head = "POST /other ";
+                    let body = " a body";
                     let whole = answer.body.starts_with(head) && answer.body.ends_with(body);
                     assert!(answer.status == 200 && whole, "{answer:?}");
                     served.fetch_add(1, Relaxed);

@@ -159,7 +159,8 @@ fn recent_average(steps: u64, gap: u64) -> u64 {
         return 0;
     };
     let limit = black_box(limit);
-    let (mut state, mut allowed) = (None, 0);
+    let mut state = None;
+    let mut allowed = 0;
     for step in 0..steps {
         let now = Nanos::new(START + step * gap);
         allowed += u64::from(limit.allows(state.as_ref(), now, Cost::ONE));
@@ -174,7 +175,8 @@ fn recent_average_clients(steps: u64) -> u64 {
         return 0;
     };
     let limit = black_box(limit);
-    let (mut states, mut allowed) = (vec![None; 1024], 0);
+    let mut states = vec![None; 1024];
+    let mut allowed = 0;
     for step in 0..steps {
         let now = Nanos::new(START + step * 100_000);
         let state = &mut states[step as usize % 1024];
@@ -206,7 +208,8 @@ fn token_bucket(steps: u64) -> u64 {
         return 0;
     };
     let limit: TokenBucket = black_box(limit);
-    let (mut state, mut allowed) = (None, 0);
+    let mut state = None;
+    let mut allowed = 0;
     for step in 0..steps {
         let now = Nanos::new(START + step * GAP);
         if limit.allows(state.as_ref(), now, Cost::ONE) {
@@ -221,7 +224,8 @@ fn token_bucket(steps: u64) -> u64 {
 fn decide(rule: &str, steps: u64) -> u64 {
     let Some(limit) = limit(rule) else { return 0 };
     let limit = black_box(limit);
-    let (mut state, mut remaining) = (None, 0u64);
+    let mut state = None;
+    let mut remaining = 0u64;
     for step in 0..steps {
         let now = Nanos::new(START + step * GAP);
         let (after, decision) = limit.decide(state.take(), now, Cost::ONE, Mode::Check);

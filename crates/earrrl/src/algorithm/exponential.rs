@@ -358,7 +358,9 @@ impl Exponential {
             let periods = (since + wait) as f64 / self.period as f64;
             average(periods, cost, state.rate) <= self.most
         };
-        let (mut low, mut high, mut step) = (wait, wait, 1);
+        let mut low = wait;
+        let mut high = wait;
+        let mut step = 1;
         while !allows(high) && step < 1 << 60 {
             (low, high, step) = (high, high + step, step * 2);
         }

@@ -304,7 +304,8 @@ impl Algorithm for RecentAverage {
 
     fn read(_name: &str, words: &mut RuleWords<'_>) -> Result<Self, RuleError> {
         let rate = words.next("expected a rate such as 1/s")?.rate()?;
-        let (half_life, period) = (words.option("half-life")?, words.option("period")?);
+        let half_life = words.option("half-life")?;
+        let period = words.option("period")?;
         let limit = match (half_life, period) {
             (Some(word), None) => Self::with_half_life(rate, word.duration()?)
                 .map_err(|error| error.at(word.column))?,
@@ -327,7 +328,8 @@ impl Algorithm for RecentAverage {
             Averaging::HalfLife(time) => ("half-life", time),
             Averaging::Period(time) => ("period", time),
         };
-        let (name, time) = (Self::NAMES[0], duration::Text(time.as_nanos() as u64));
+        let name = Self::NAMES[0];
+        let time = duration::Text(time.as_nanos() as u64);
         format!(
             "{name} {} {option}={time} {}",
             self.rate,

@@ -91,10 +91,8 @@ impl SlidingCounter {
 
     /// Returns `prev·(w-e)/w + cur`, with the first term rounded up.
     fn sum(&self, counts: &WindowCounts, now: Nanos) -> u128 {
-        let (left, window) = (
-            u128::from(self.left(Some(counts), now)),
-            u128::from(self.terms.window),
-        );
+        let left = u128::from(self.left(Some(counts), now));
+        let window = u128::from(self.terms.window);
         let faded = crate::arithmetic::mul_div_ceil(counts.previous, left, window);
         faded.unwrap_or(u128::MAX).saturating_add(counts.current)
     }
@@ -160,7 +158,8 @@ impl Algorithm for SlidingCounter {
             u128::from(old.left(Some(&state), now)),
             u128::from(self.terms.left(now)),
         );
-        let (past, past_after) = (from - left, to - left_after);
+        let past = from - left;
+        let past_after = to - left_after;
         let faded = share(sum - state.current, left.min(left_after), left);
         let older = share(state.current, past.saturating_sub(past_after), past.max(1));
         let fades = faded + share(older, left_after.min(from), from);
@@ -182,7 +181,8 @@ impl Algorithm for SlidingCounter {
     }
 
     fn advance(&self, state: Option<WindowCounts>, now: Nanos) -> Option<WindowCounts> {
-        let (state, window) = (state?, self.terms.index(now));
+        let state = state?;
+        let window = self.terms.index(now);
         match window.saturating_sub(state.window) {
             0 => Some(state),
             1 if state.current > 0 => Some(WindowCounts {
@@ -226,7 +226,8 @@ impl Algorithm for SlidingCounter {
         charged_at: Nanos,
         cost: Cost,
     ) -> Option<WindowCounts> {
-        let (mut counts, cost) = (counts, cost.billionths());
+        let mut counts = counts;
+        let cost = cost.billionths();
         match counts.window.checked_sub(self.terms.index(charged_at)) {
             Some(0) => counts.current = counts.current.saturating_sub(cost),
             Some(1) => counts.previous = counts.previous.saturating_sub(cost),
@@ -253,7 +254,8 @@ impl Algorithm for SlidingCounter {
             current: 0,
             previous: 0,
         };
-        let (mut counts, cost) = (before.unwrap_or(none), cost.billionths());
+        let mut counts = before.unwrap_or(none);
+        let cost = cost.billionths();
         match counts.window.saturating_sub(self.terms.index(charged_at)) {
             0 => counts.current = counts.current.saturating_add(cost),
             1 => counts.previous = counts.previous.saturating_add(cost),
@@ -263,7 +265,8 @@ impl Algorithm for SlidingCounter {
     }
 
     fn counted(&self, after: Option<&WindowCounts>, now: Nanos) -> Option<f64> {
-        let (w, left) = (self.terms.window as f64, self.left(after, now) as f64);
+        let w = self.terms.window as f64;
+        let left = self.left(after, now) as f64;
         Some(after.map_or(0.0, |c| {
             (c.previous as f64 * (left / w) + c.current as f64) / w
         }))
@@ -379,7 +382,8 @@ mod tests {
             };
             let limits = [limit(60, 10), limit(quota, other)];
             for (pause, least, most) in [(370, 985, 1000), (17, 0, 250)] {
-                let (mut state, mut allowed) = (None, 0);
+                let mut state = None;
+                let mut allowed = 0;
                 for turn in 0..1000 {
                     let now = Nanos::from_secs(1_800_000_000) + Duration::from_millis(pause * turn);
                     let [from, to] = [(turn + 1) % 2, turn % 2].map(|place| limits[place as usize]);
@@ -403,7 +407,8 @@ mod tests {
         let day = Duration::from_secs(86_400);
         let limits = [3650, 3000]
             .map(|days| SlidingCounter::new(Cost::from_units(1_000_000), day * days).unwrap());
-        let (now, mut state) = (Nanos::ZERO + day * 20_784, None);
+        let now = Nanos::ZERO + day * 20_784;
+        let mut state = None;
         for turn in 0..1000 {
             let [from, to] = [(turn + 1) % 2, turn % 2].map(|place| &limits[place as usize]);
             let converted = state.and_then(|state| to.convert(from, state, now));
@@ -419,7 +424,8 @@ mod tests {
     #[test]
     fn a_request_of_before_the_edge_is_judged_as_at_the_edge() {
         let limit = SlidingCounter::new(Cost::from_units(10), Duration::from_secs(1)).unwrap();
-        let (limit, nine) = (Limit::from(limit), Cost::from_units(9));
+        let limit = Limit::from(limit);
+        let nine = Cost::from_units(9);
         let (state, _) = limit.decide(None, Nanos::new(500_000_000), nine, Mode::Check);
         let edge = Nanos::from_secs(1);
         let (state, first) = limit.decide(state, edge, Cost::ONE, Mode::Check);

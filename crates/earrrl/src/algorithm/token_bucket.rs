@@ -95,7 +95,9 @@ impl TokenBucket {
                 ))
                 .of(field)
             })?;
-        let (ticks_per_nano, unit, full) = (ticks_per_nano as u64, unit as i128, full as i128);
+        let ticks_per_nano = ticks_per_nano as u64;
+        let unit = unit as i128;
+        let full = full as i128;
         Ok(Self {
             capacity,
             refill,
@@ -229,7 +231,8 @@ fn ticks(n: u128, d: u128) -> (u128, u128) {
     } else {
         (n, d)
     };
-    let (m, divisor) = (FINEST / n, BILLION / greatest_common_divisor(d, BILLION));
+    let m = FINEST / n;
+    let divisor = BILLION / greatest_common_divisor(d, BILLION);
     let m = if divisor <= m { m - m % divisor } else { m };
     (n * m, d * m)
 }
@@ -237,10 +240,12 @@ fn ticks(n: u128, d: u128) -> (u128, u128) {
 /// Returns the least fraction at or above `d/n` whose denominator is at most [`FINEST`], as
 /// (denominator, numerator). Descends the Stern-Brocot tree several steps at a time.
 fn nearest_above(d: u128, n: u128) -> (u128, u128) {
-    let (mut below, mut above) = ((1, d / n), (1, d / n + 1));
+    let mut below = (1, d / n);
+    let mut above = (1, d / n + 1);
     loop {
         // The distances of both fractions from d/n, each multiplied by n and by its denominator.
-        let (low, high) = (d * below.0 - below.1 * n, above.1 * n - d * above.0);
+        let low = d * below.0 - below.1 * n;
+        let high = above.1 * n - d * above.0;
         if low == 0 {
             return below;
         }
@@ -475,7 +480,8 @@ mod tests {
             let rate = Rate::new(Cost::from_units(amount), Duration::from_secs(secs)).unwrap();
             for burst in [1, 5, 1000] {
                 let bucket = TokenBucket::new(Cost::from_units(burst), rate).unwrap();
-                let (mut state, now) = (None, Nanos::from_secs(1));
+                let mut state = None;
+                let now = Nanos::from_secs(1);
                 for nth in 0..burst {
                     assert!(
                         bucket.allows(state.as_ref(), now, Cost::ONE),

@@ -50,7 +50,8 @@ impl TwoCounts {
     /// Returns the place of two counts of billionths; `None` if they have too many digits.
     #[inline]
     pub(super) fn exactly(self, current: u128, previous: u128) -> Option<u128> {
-        let (current, previous) = (u64::try_from(current).ok()?, u64::try_from(previous).ok()?);
+        let current = u64::try_from(current).ok()?;
+        let previous = u64::try_from(previous).ok()?;
         let is_whole = |step: &u64| current % step == 0 && previous % step == 0;
         let decimals = STEPS.iter().position(is_whole)?;
         let [current, previous] = [current, previous].map(|count| count / STEPS[decimals]);

@@ -82,7 +82,10 @@ const fn taylor(x: f64) -> Cell {
 
 /// Returns `e^-x` for 0 ≤ x ≤ 32: inverts the series of `e^(x/256)` and squares it eight times.
 const fn const_exp_minus(x: f64) -> f64 {
-    let (z, mut term, mut sum, mut n) = (x / 256.0, 1.0, 1.0, 1.0);
+    let z = x / 256.0;
+    let mut term = 1.0;
+    let mut sum = 1.0;
+    let mut n = 1.0;
     while n < 12.0 {
         term *= z / n;
         sum += term;
@@ -101,7 +104,9 @@ const fn const_exp_minus(x: f64) -> f64 {
 /// 1/3.
 const fn const_ln_1p(u: f64) -> f64 {
     let t = u / (2.0 + u);
-    let (mut power, mut sum, mut n) = (t, 0.0, 1.0);
+    let mut power = t;
+    let mut sum = 0.0;
+    let mut n = 1.0;
     while n < 40.0 {
         sum += power / n;
         power *= t * t;

@@ -4,7 +4,10 @@
 /// Returns `a · b` as its (high, low) 128-bit halves.
 const fn product(a: u128, b: u128) -> (u128, u128) {
     const MASK: u128 = u64::MAX as u128;
-    let (a1, a0, b1, b0) = (a >> 64, a & MASK, b >> 64, b & MASK);
+    let a1 = a >> 64;
+    let a0 = a & MASK;
+    let b1 = b >> 64;
+    let b0 = b & MASK;
     let low = a0 * b0;
     let mid = a1 * b0 + (low >> 64);
     let (mid, carry) = mid.overflowing_add(a0 * b1);
@@ -14,7 +17,8 @@ const fn product(a: u128, b: u128) -> (u128, u128) {
 
 /// Returns true if `a·b ≤ c·d`.
 pub(crate) const fn product_at_most((a, b): (u128, u128), (c, d): (u128, u128)) -> bool {
-    let (left, right) = (product(a, b), product(c, d));
+    let left = product(a, b);
+    let right = product(c, d);
     left.0 < right.0 || (left.0 == right.0 && left.1 <= right.1)
 }
 

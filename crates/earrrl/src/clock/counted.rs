@@ -222,10 +222,8 @@ impl<S: Source> Counted<S> {
     /// present instant.
     fn go_on(&self, comparison: &mut Comparison, stretch: &Stretch, before: u64) -> u64 {
         let reading = self.read();
-        let (time, boot) = (
-            stretch.time_at(reading.counter),
-            self.instant_at(reading.boot),
-        );
+        let time = stretch.time_at(reading.counter);
+        let boot = self.instant_at(reading.boot);
         let set_back = reading.counter < stretch.counter
             || stretch.nanos(before.saturating_sub(reading.counter)) > SKEW;
         let passed = boot.saturating_sub(stretch.time);

@@ -65,7 +65,9 @@ fn truth(clock: &Counted<Hand>) -> u64 {
 /// Advances time in steps of 10 microseconds. Returns by how many nanoseconds the clock was ahead
 /// of and behind the truth at most. Fails if the clock goes back.
 fn run(clock: &Counted<Hand>, micros: u64, pace: u64) -> (u64, u64) {
-    let (mut last, mut ahead, mut behind) = (clock.now(), 0, 0);
+    let mut last = clock.now();
+    let mut ahead = 0;
+    let mut behind = 0;
     for _ in 0..micros / 10 {
         clock.source.pass(10, pace);
         let now = clock.now();
@@ -255,13 +257,13 @@ fn a_counter_set_back_during_a_comparison() {
 #[test]
 fn time_never_goes_back_between_threads() {
     let clock = Arc::new(measured());
-    let (latest, over) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let latest = Arc::new(AtomicU64::new(0));
+    let over = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..8)
         .map(|_| {
-            let (clock, latest, over) = (clock.clone(), latest.clone(), over.clone());
+            let clock = clock.clone();
+            let latest = latest.clone();
+            let over = over.clone();
             thread::spawn(move || {
                 while !over.load(SeqCst) {
                     let before = latest.load(SeqCst);
@@ -301,7 +303,8 @@ fn time_never_goes_back_between_threads() {
 #[test]
 fn an_earlier_counter_tells_no_later_instant() {
     let clock = measured();
-    let (mut known, mut counter) = (0, clock.source.counter().unwrap());
+    let mut known = 0;
+    let mut counter = clock.source.counter().unwrap();
     for nth in 0..100_000 {
         let before = clock.now();
         if let Some(then) = clock.at(counter) {

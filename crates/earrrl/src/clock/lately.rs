@@ -128,7 +128,8 @@ mod tests {
     /// Makes `times` decisions, one every `every` counts. Returns the number of readings they took,
     /// and the age of the oldest reading that they used, in counts.
     fn ask(now: &mut u64, times: usize, every: u64) -> (usize, u64) {
-        let (mut readings, mut oldest) = (0, 0);
+        let mut readings = 0;
+        let mut oldest = 0;
         for _ in 0..times {
             *now += every;
             let used = counter(*now).unwrap_or_else(|| {

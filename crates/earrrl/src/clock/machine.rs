@@ -33,7 +33,9 @@ impl Machine {
         };
         // One attempt may fail, since `early` may be read before `before`.
         (0..16).any(|_| {
-            let (before, early, after) = (counter.raw(), early::counter(), counter.raw());
+            let before = counter.raw();
+            let early = early::counter();
+            let after = counter.raw();
             (before..=after).contains(&early)
         })
     }

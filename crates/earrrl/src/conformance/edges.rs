@@ -108,7 +108,8 @@ async fn same_rule_and_key_twice_add_up<E: Engine>(
 ) -> Result<usize, Mismatch> {
     let rules = rules(&["gcra 1/s burst=5", "fixed-window 5/1m"])?;
     let mut lockstep = Lockstep::new("the same rule and key twice", engine, &rules, profile)?;
-    let (one, two) = (Cost::ONE, Cost::from_units(2));
+    let one = Cost::ONE;
+    let two = Cost::from_units(2);
     for _ in 0..4 {
         let twice: [(usize, &[u8], Cost); 4] = [
             (1, b"k", one),
@@ -266,7 +267,8 @@ async fn what_is_wrong_is_refused<E: Engine>(
     let rule = rules(&["gcra 1/s burst=5"])?.remove(0);
     let rule = rule.with_max_cost(Cost::from_units(3)).map_err(invalid)?;
     let lockstep = Lockstep::new(scene, engine, std::slice::from_ref(&rule), profile)?;
-    let (engine, id) = (&lockstep.engine, lockstep.id(0));
+    let engine = &lockstep.engine;
+    let id = lockstep.id(0);
     let charge = |rule, cost| Charge {
         rule,
         key: b"k",

@@ -133,7 +133,8 @@ impl<'a, E: Engine> Lockstep<'a, E> {
             })
             .collect()
         };
-        let (mine, theirs) = (charge(|rule| rule.engine), charge(|rule| rule.reference));
+        let mine = charge(|rule| rule.engine);
+        let theirs = charge(|rule| rule.reference);
         let got = apply(&self.engine, operation, &mine, now).await;
         let expected = apply(&self.reference, operation, &theirs, self.clock.now()).await;
         self.compared += 1;

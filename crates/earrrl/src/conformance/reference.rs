@@ -114,7 +114,8 @@ impl Engine for ReferenceEngine {
         check_name(name)?;
         let mut inner = self.lock();
         if let Some(place) = inner.rules.iter().position(|(known, _)| known == name) {
-            let (id, now) = (RuleId(place as u32), inner.advance(self.clock.now()));
+            let id = RuleId(place as u32);
+            let now = inner.advance(self.clock.now());
             inner.replace(id, rule, now);
             return Ok(id);
         }

@@ -94,10 +94,8 @@ async fn stream<E: Engine>(
 ) -> Result<usize, Mismatch> {
     let mut random = Random::new(seed);
     let mut lockstep = Lockstep::new(scene, engine, rules, profile)?;
-    let (mut now, mut last) = (
-        Nanos::from_secs(1_800_000_000),
-        Nanos::from_secs(1_800_000_000),
-    );
+    let mut now = Nanos::from_secs(1_800_000_000);
+    let mut last = Nanos::from_secs(1_800_000_000);
     let pace = pace(rules[0].limit());
     for _ in 0..LENGTH {
         now = lockstep.rounded(now + gap(&mut random, pace));

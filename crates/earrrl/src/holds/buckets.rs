@@ -239,7 +239,9 @@ mod tests {
 
     #[test]
     fn clients_without_reservations_take_no_memory() {
-        let (holds, rule, key) = (BucketHolds::default(), RuleId(1), KeyHash::from_bits(7));
+        let holds = BucketHolds::default();
+        let rule = RuleId(1);
+        let key = KeyHash::from_bits(7);
         let two = [(); 2].map(|()| holds.reserve(rule, key));
         let clients = || {
             holds

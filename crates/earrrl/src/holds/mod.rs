@@ -154,7 +154,8 @@ impl Holds {
 
     /// Returns true if the id is that of a reservation of this engine, live or not.
     pub(crate) fn has_issued(&self, id: HoldId) -> bool {
-        let (place, low) = (id.bits() as u32, (id.bits() >> 32) as u32);
+        let place = id.bits() as u32;
+        let low = (id.bits() >> 32) as u32;
         let Some(latest) = self.count.load(Relaxed).checked_sub(1) else {
             return false;
         };

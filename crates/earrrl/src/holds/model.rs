@@ -40,7 +40,8 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
     /// all at the same instant.
     fn new(others: u64) -> Arc<Self> {
         let rule: Rule = "concurrent 3 timeout=60s".parse().unwrap();
-        let (limit, all) = (*rule.limit(), Cost::from_units(others + 1));
+        let limit = *rule.limit();
+        let all = Cost::from_units(others + 1);
         let state = limit.step(None, START, all, Mode::Charge).0;
         let part = HeldPart {
             rule: RuleId(0),
@@ -163,7 +164,8 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 /// Runs each step in a thread of its own.
 fn race<M: Send + Sync + 'static>(model: &Arc<M>, steps: &[fn(&M)]) {
     let run = |step: &fn(&M)| {
-        let (model, step) = (Arc::clone(model), *step);
+        let model = Arc::clone(model);
+        let step = *step;
         thread::spawn(move || step(&model))
     };
     let threads: Vec<_> = steps.iter().map(run).collect();

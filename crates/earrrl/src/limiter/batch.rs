@@ -43,7 +43,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         I: IntoIterator<Item = &'a Q, IntoIter: 'a>,
     {
         let mut keys = keys.into_iter().fuse();
-        let (mut fetched, mut next) = ([const { None }; BATCH], 0..0);
+        let mut fetched = [const { None }; BATCH];
+        let mut next = 0..0;
         core::iter::from_fn(move || {
             if next.is_empty() {
                 let fetch = |(fetched, key): (&mut _, _)| *fetched = Some(self.fetch(key));

@@ -258,10 +258,12 @@ impl StatePath {
         has_hasher: bool,
     ) -> Result<FileSpec<'a>, StateError> {
         if has_hasher {
-            let (found, expected) = ("set", "none, since the file has a key of its own");
+            let found = "set";
+            let expected = "none, since the file has a key of its own";
             return Err(StateError::refused(&self.path, "hasher", found, expected));
         }
-        let (path, known) = (&*self.path, self.known);
+        let path = &*self.path;
+        let known = self.known;
         Ok(FileSpec {
             path,
             limit,

@@ -394,7 +394,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        let (key, now) = (self.hasher.hash(key), self.clock.now());
+        let key = self.hasher.hash(key);
+        let now = self.clock.now();
         let keep = |state: Option<crate::State>| (state.clone(), state);
         let inspect = |part: &Part<'_>| part.clients.inspect(key, part.rule.limit(), now, keep);
         self.part(key, Cost::ZERO).settled(now, inspect)
@@ -695,7 +696,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
             (decision.allowed, decision.outcome) = (false, Outcome::Deny);
             decision.retry_after = Wait::Never;
         }
-        let (allowed, details) = (decision.allowed, Details::Whole(decision));
+        let allowed = decision.allowed;
+        let details = Details::Whole(decision);
         Verdict {
             rule: &self.rule,
             now,

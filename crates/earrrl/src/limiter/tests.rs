@@ -206,7 +206,8 @@ fn a_refund_gives_back_what_was_charged() {
 #[test]
 fn a_batch_decides_as_one_by_one() {
     for text in RULES {
-        let (one, many) = (manual_for::<u64>(text).0, manual_for::<u64>(text).0);
+        let one = manual_for::<u64>(text).0;
+        let many = manual_for::<u64>(text).0;
         let keys: Vec<u64> = (0..1000).map(|nth| nth * nth % 37).collect();
         let batch: Vec<Decision> = many.check_batch(&keys).map(|v| v.decision()).collect();
         let single: Vec<Decision> = keys.iter().map(|key| one.check(key).decision()).collect();
@@ -324,7 +325,8 @@ fn threads_together_are_allowed_what_one_is() {
         let alone = allowed_of(&manual(text).0, "k", 400);
         for threads in [2, 8] {
             let (limiter, _) = manual(text);
-            let (allowed, start) = (AtomicUsize::new(0), Barrier::new(threads));
+            let allowed = AtomicUsize::new(0);
+            let start = Barrier::new(threads);
             thread::scope(|scope| {
                 for _ in 0..threads {
                     scope.spawn(|| {
@@ -498,7 +500,8 @@ fn a_request_is_not_judged_earlier_than_one_that_has_returned() {
     let limiter: Limiter<u64> = Limiter::builder(rule("gcra 1000/s burst=1000000"))
         .build()
         .unwrap();
-    let (turn, last) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let turn = AtomicUsize::new(0);
+    let last = AtomicU64::new(0);
     // A thread that sleeps would come too late to find a reading that may be used again.
     let wait = |until| {
         while turn.load(SeqCst) != until {
@@ -686,7 +689,8 @@ fn a_hold_of_at_most_the_estimate_grants_what_is_left() {
     for text in ["token-bucket 100 refill=1/d", "sliding-log 100/1d"] {
         let limiter = Limiter::<str>::builder(rule(text)).build().unwrap();
         let ask = || limiter.hold_at_most("alice", Cost::from_units(70));
-        let (all, rest) = (ask().unwrap(), ask().unwrap());
+        let all = ask().unwrap();
+        let rest = ask().unwrap();
         let granted = [&all, &rest].map(|hold| hold.granted());
         assert_eq!(granted, [70, 30].map(Cost::from_units), "{text}");
         assert!(matches!(ask(), Err(HoldError::Denied(_))), "{text}");

@@ -231,7 +231,8 @@ impl Verdict<'_> {
         let state = |word: Option<Word>| {
             limit.advance(word.and_then(|word| limit.state_of(word)), self.now)
         };
-        let (before, after) = (state(before), state(after));
+        let before = state(before);
+        let after = state(after);
         let estimate = limit.estimate(before.as_ref(), self.now, self.cost);
         figures(limit, estimate, after.as_ref(), self.now, self.cost)
     }

@@ -173,7 +173,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
-        let (part, now) = (self.part(self.hasher.hash(key), cost), self.clock.now());
+        let part = self.part(self.hasher.hash(key), cost);
+        let now = self.clock.now();
         let reserved = part.settled(now, |part| {
             let Limit::TokenBucket(limit) = part.rule.limit() else {
                 let problem =

@@ -323,7 +323,10 @@ fn no_instant_sees_more_holders_than_the_bound() {
     let start = Barrier::new(8);
     thread::scope(|scope| {
         for worker in 0..8u64 {
-            let (engine, live, granted, start) = (&engine, &live, &granted, &start);
+            let engine = &engine;
+            let live = &live;
+            let granted = &granted;
+            let start = &start;
             scope.spawn(move || {
                 start.wait();
                 for round in 0..rounds {
@@ -380,14 +383,16 @@ fn no_instant_sees_more_holders_than_the_bound_while_they_time_out() {
     } else {
         3_000
     };
-    let (engine, timeout) = (engine(), secs(60));
+    let engine = engine();
+    let timeout = secs(60);
     let rule = prepare(
         &engine,
         "streams",
         &std::format!("concurrent {BOUND} timeout=60s"),
         10,
     );
-    let (live, start) = (Mutex::new(HashMap::new()), Barrier::new(8));
+    let live = Mutex::new(HashMap::new());
+    let start = Barrier::new(8);
     let granted = AtomicU64::new(0);
     let work = |worker: usize| {
         start.wait();
@@ -452,7 +457,8 @@ fn millions_of_reservations_leave_memory_unchanged() {
     let rule = prepare(&engine, "streams", STREAMS, 100);
     engine.set_max_reservations(1000);
     let mut live = std::collections::VecDeque::new();
-    let (mut early, mut before) = (0, 0);
+    let mut early = 0;
+    let mut before = 0;
     for round in 0..rounds {
         if round % 4 == 0 {
             wait(&engine, Duration::from_millis(1));

@@ -139,7 +139,8 @@ impl<C: Clock> MemoryEngine<C> {
         now: Nanos,
     ) -> Result<Holding, EngineError> {
         let permit = self.holds.permit()?;
-        let (mut parts, mut versions) = (Each::new(), Each::new());
+        let mut parts = Each::new();
+        let mut versions = Each::new();
         for charge in charges {
             let (known, mut part) = self.known_part(rules, charge)?;
             known.settle(part.key, now);
@@ -262,7 +263,8 @@ impl<C: Clock> MemoryEngine<C> {
     /// Returns one rule's part of a reservation that is about to be decided. Buckets count it before
     /// the decision, so that no concurrent commit is missed.
     fn held_part(&self, rule: RuleId, version: u32, part: &Part<'_>, now: Nanos) -> HeldPart {
-        let (key, is_bucket) = (part.key, part.rule.limit().is_bucket());
+        let key = part.key;
+        let is_bucket = part.rule.limit().is_bucket();
         let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(rule, key));
         let held = Held {
             at: now,
@@ -306,7 +308,8 @@ impl<C: Clock> MemoryEngine<C> {
             .buckets
             .correct((rule, key), in_bucket, held, given_back);
         known.settle(key, now);
-        let (rule, clients) = (&known.rule, &*known.clients);
+        let rule = &known.rule;
+        let clients = &*known.clients;
         Part {
             rule,
             clients,
@@ -360,7 +363,9 @@ fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
         return true;
     };
     known.settle(part.key, now);
-    let (rule, clients, key) = (&known.rule, &*known.clients, part.key);
+    let rule = &known.rule;
+    let clients = &*known.clients;
+    let key = part.key;
     let is_renewed = part.version >= known.algorithm_since
         && Part {
             rule,

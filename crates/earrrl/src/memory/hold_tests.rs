@@ -373,12 +373,14 @@ fn concurrent_streams_stay_within_the_limit() {
     ] {
         let engine = engine();
         let rule = prepare(&engine, "tokens", rule);
-        let (start, engine) = (&Barrier::new(4), &engine);
+        let start = &Barrier::new(4);
+        let engine = &engine;
         let spend = |seed: u64| {
             start.wait();
             let mut spent = 0;
             for nth in 0..200 {
-                let (estimate, actual) = (7 + nth % 5, (seed + nth) % 7);
+                let estimate = 7 + nth % 5;
+                let actual = (seed + nth) % 7;
                 let holding = engine.hold(&[charge(rule, estimate)], HoldTerms::default(), None);
                 let Some(id) = holding.unwrap().id else {
                     continue;
@@ -409,7 +411,8 @@ fn the_debt_of_concurrent_streams_is_paid_first() {
     for rule in ["token-bucket 1000 refill=1/s", "gcra 1/s burst=1000"] {
         let engine = engine();
         let rule = prepare(&engine, "tokens", rule);
-        let (start, engine) = (&Barrier::new(4), &engine);
+        let start = &Barrier::new(4);
+        let engine = &engine;
         let spend = || {
             let ids = (0..50).filter_map(|_| {
                 engine
@@ -448,10 +451,8 @@ fn the_debt_of_concurrent_streams_is_paid_first() {
 fn a_change_of_the_algorithm_drops_the_estimates() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "fixed-window 100/1d");
-    let (below, above) = (
-        hold(&engine, &[charge(rule, 30)]),
-        hold(&engine, &[charge(rule, 30)]),
-    );
+    let below = hold(&engine, &[charge(rule, 30)]);
+    let above = hold(&engine, &[charge(rule, 30)]);
     prepare(&engine, "tokens", "sliding-log 100/1d");
     engine.commit(below, Actual::All(units(5)), None).unwrap();
     assert_eq!(remaining(&engine, rule), 100);
@@ -464,10 +465,8 @@ fn a_change_of_the_algorithm_drops_the_estimates() {
 fn a_denied_reservation_leaves_nothing_in_a_bucket() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
-    let (first, second) = (
-        hold(&engine, &[charge(rule, 34)]),
-        hold(&engine, &[charge(rule, 24)]),
-    );
+    let first = hold(&engine, &[charge(rule, 34)]);
+    let second = hold(&engine, &[charge(rule, 24)]);
     let denied = engine
         .hold(&[charge(rule, 43)], HoldTerms::default(), None)
         .unwrap();
@@ -709,7 +708,8 @@ fn a_commit_after_a_change_of_the_half_life_gives_back_its_part_of_the_rate() {
                 .rate
                 .unwrap()
         };
-        let (with, without) = (rate(true), rate(false));
+        let with = rate(true);
+        let without = rate(false);
         assert!(
             (with - without).abs() <= tolerance * without + 1e-12,
             "{old}: {with} {without}"

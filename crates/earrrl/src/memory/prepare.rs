@@ -193,7 +193,8 @@ impl<C: Clock> MemoryEngine<C> {
             directory: self.directory.as_deref(),
             now: self.clock.now(),
         };
-        let (next, added) = (RuleBlocks::clone(&self.rules.load_full()), HashMap::new());
+        let next = RuleBlocks::clone(&self.rules.load_full());
+        let added = HashMap::new();
         let mut change = RuleUpdate {
             next,
             ids: Vec::new(),

@@ -117,7 +117,8 @@ impl Prepared {
         now: Nanos,
         clients: impl FnOnce() -> Result<Arc<Clients>, EngineError>,
     ) -> Result<Self, EngineError> {
-        let (old, new) = (self.rule.limit(), rule.limit());
+        let old = self.rule.limit();
+        let new = rule.limit();
         let is_in_file = self.clients.file().is_some();
         if is_in_file && new.keeps_states_of(old) {
             let unfit = |error| EngineError::Unavailable(format!("rule {}: {error}", self.name));
@@ -152,7 +153,8 @@ impl Prepared {
             return Ok(changed); // the file knows its earlier generations
         }
         changed.older = new.is_of_the_algorithm_of(old).then(|| {
-            let (clients, older) = (Arc::clone(&self.clients), self.older.clone());
+            let clients = Arc::clone(&self.clients);
+            let older = self.older.clone();
             Arc::new(Older {
                 limit: *old,
                 clients,
@@ -166,7 +168,8 @@ impl Prepared {
     /// move there.
     pub(super) fn give_way_to(&self, next: &Self) {
         if next.older.is_some() || next.clients.file().is_some() && self.clients.file().is_some() {
-            let (rule, clients) = (next.rule.clone(), Arc::clone(&next.clients));
+            let rule = next.rule.clone();
+            let clients = Arc::clone(&next.clients);
             self.clients.seal(Next { rule, clients });
         }
     }
@@ -180,8 +183,11 @@ impl Prepared {
     /// state file.
     pub(super) fn followed(&self, now: Nanos) -> Option<Self> {
         let Next { rule, clients } = self.clients.follow(&self.rule)?;
-        let (version, earlier) = (self.version + 1, self.until(now));
-        let (rule, clients, displaced) = (rule.clone(), Arc::clone(clients), self.displaced());
+        let version = self.version + 1;
+        let earlier = self.until(now);
+        let rule = rule.clone();
+        let clients = Arc::clone(clients);
+        let displaced = self.displaced();
         let is_another = !rule.limit().is_of_the_algorithm_of(self.rule.limit());
         let algorithm_since = if is_another {
             version

@@ -68,7 +68,8 @@ fn ask(engine: &Manual, rule: RuleId, key: &str, mode: Mode) -> Decision {
 fn a_state_is_converted_to_the_limit_of_the_request() {
     for limits in LIMITS {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
-        let (shared, changed) = (engine_at(&clock), engine_at(&clock));
+        let shared = engine_at(&clock);
+        let changed = engine_at(&clock);
         let ids = share(&shared, &limits, 100);
         let [before, after] = limits.map(|limit| limit.parse::<Rule>().unwrap());
         let own = changed.prepare("own", &before).unwrap();

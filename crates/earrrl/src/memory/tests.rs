@@ -65,8 +65,10 @@ fn a_denied_request_leaves_no_charge_behind() {
                 .prepare_with(name, &text.parse().unwrap(), capacity)
                 .unwrap()
         };
-        let (own_id, shared_id) = (prepare("own", own, 100), prepare("shared", shared, 1));
-        let (engine, start) = (&engine, &Barrier::new(4));
+        let own_id = prepare("own", own, 100);
+        let shared_id = prepare("shared", shared, 1);
+        let engine = &engine;
+        let start = &Barrier::new(4);
         let ask = |client: u8, mode| {
             let client = [client];
             let charges = [(own_id, &client[..]), (shared_id, b"all")].map(|(rule, key)| Charge {
@@ -132,7 +134,9 @@ fn a_request_under_both_kinds_of_rules_does_not_wait_for_a_sweep() {
         "sliding-window 5/1h".parse().unwrap(),
     );
     let clients = |rule: &Rule| Arc::new(Clients::new(rule.limit(), 10, None).unwrap());
-    let (older, newer, states) = (clients(&word), clients(&word), clients(&larger));
+    let older = clients(&word);
+    let newer = clients(&word);
+    let states = clients(&larger);
     older.seal(Next {
         rule: word.clone(),
         clients: newer,
@@ -222,7 +226,8 @@ fn a_rules_clients_take_what_it_says() {
 /// Consecutive versions of the list of rules share their unchanged blocks.
 #[test]
 fn a_rule_more_copies_one_block() {
-    let (engine, rule) = (engine(), "exponential 10/1m".parse().unwrap());
+    let engine = engine();
+    let rule = "exponential 10/1m".parse().unwrap();
     for nth in 0..3 * BLOCK {
         let id = engine.prepare(&format!("rule-{nth}"), &rule).unwrap();
         assert_eq!(id, RuleId(nth as u32));
@@ -453,7 +458,8 @@ fn requests_during_changes_are_counted_once() {
         let counted: Vec<_> = thread::scope(|scope| {
             let start = |nth| {
                 scope.spawn({
-                    let (engine, ids) = (&engine, &ids);
+                    let engine = &engine;
+                    let ids = &ids;
                     move || request(engine, ids, episode * THREADS + nth)
                 })
             };
@@ -529,7 +535,9 @@ fn requests_under_both_kinds_of_rules_end_during_sweeps() {
     let ids = change_all(&engine, 0);
     let (send, received) = mpsc::channel();
     let requests = |nth: u64| {
-        let (engine, ids, send) = (Arc::clone(&engine), ids.clone(), send.clone());
+        let engine = Arc::clone(&engine);
+        let ids = ids.clone();
+        let send = send.clone();
         move || {
             for client in 0..REQUESTS {
                 let client = (client + nth) % 8;
@@ -568,7 +576,8 @@ fn requests_under_both_kinds_of_rules_end_during_sweeps() {
 #[test]
 fn another_capacity_takes_effect() {
     for rule in ["gcra 1/h burst=5", "sliding-log 5/1h"] {
-        let (engine, rule) = (manual(), rule.parse().unwrap());
+        let engine = manual();
+        let rule = rule.parse().unwrap();
         let id = engine.prepare_with("rule", &rule, 100).unwrap();
         for client in 0..100 {
             ask(&engine, &[(id, client)], Mode::Check);
@@ -590,10 +599,8 @@ fn another_capacity_takes_effect() {
 /// request or until it is idle.
 #[test]
 fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
-    let (clock, rule) = (
-        Arc::new(ManualClock::new(START)),
-        "gcra 1/m burst=5".parse().unwrap(),
-    );
+    let clock = Arc::new(ManualClock::new(START));
+    let rule = "gcra 1/m burst=5".parse().unwrap();
     let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
     let id = engine.prepare_with("rule", &rule, 100).unwrap();
     for client in 0..3 {
@@ -614,10 +621,8 @@ fn a_table_that_was_replaced_is_given_back_after_its_last_client() {
 /// both are freed after the last client.
 #[test]
 fn changes_do_not_wait_for_the_clients_of_the_oldest_table() {
-    let (clock, rule) = (
-        Arc::new(ManualClock::new(START)),
-        "gcra 1/m burst=5".parse().unwrap(),
-    );
+    let clock = Arc::new(ManualClock::new(START));
+    let rule = "gcra 1/m burst=5".parse().unwrap();
     let engine = MemoryEngine::with_clock(1, Arc::clone(&clock)).unwrap();
     let id = engine.prepare_with("rule", &rule, 100).unwrap();
     ask(&engine, &[(id, 0)], Mode::Check);
@@ -636,7 +641,8 @@ fn changes_do_not_wait_for_the_clients_of_the_oldest_table() {
 /// A rule that is prepared again without a capacity keeps its capacity.
 #[test]
 fn preparing_again_without_a_capacity_keeps_it() {
-    let (engine, rule) = (manual(), "gcra 1/h burst=5".parse().unwrap());
+    let engine = manual();
+    let rule = "gcra 1/h burst=5".parse().unwrap();
     let id = engine.prepare_with("rule", &rule, 1000).unwrap();
     assert_eq!(engine.prepare("rule", &rule), Ok(id));
     assert_eq!(engine.rules.load().get(0).unwrap().capacity, 1000);
@@ -660,7 +666,8 @@ fn what_is_admitted_at_once_is_what_a_check_allows() {
             let rule: Rule = text.parse().unwrap();
             let rule = rule.with_action(action).unwrap();
             let rule = rule.with_max_cost(Cost::from_units(4)).unwrap();
-            let (one, other) = (engine(), engine());
+            let one = engine();
+            let other = engine();
             let id = one.prepare("rule", &rule).unwrap();
             other.prepare("rule", &rule).unwrap();
             let ask = |engine: &MemoryEngine<ManualClock>, charge: &Charge<'_>, mode| {
@@ -688,10 +695,8 @@ fn what_is_admitted_at_once_is_what_a_check_allows() {
                     cost: Cost::ONE,
                     ..charge
                 };
-                let (left, right) = (
-                    ask(&one, &one_more, Mode::Peek),
-                    ask(&other, &one_more, Mode::Peek),
-                );
+                let left = ask(&one, &one_more, Mode::Peek);
+                let right = ask(&other, &one_more, Mode::Peek);
                 assert_eq!(left, right, "{text} {action:?} {step}");
                 for engine in [&one, &other] {
                     engine
@@ -735,16 +740,15 @@ fn a_brief_answer_is_the_decision_s() {
                 continue;
             };
             let rule = rule.with_max_cost(Cost::from_units(4)).unwrap();
-            let (one, other) = (manual(), manual());
+            let one = manual();
+            let other = manual();
             let id = one.prepare("rule", &rule).unwrap();
             other.prepare("rule", &rule).unwrap();
             for step in 0..60_u64 {
                 let cost =
                     Cost::from_units([1, 1, 0, 1, 2, 1, 5, 1, 4, 3, 0, 1][step as usize % 12]);
-                let (brief, whole) = (
-                    one.check_hashed(id, one.hash(b"key"), cost),
-                    other.decide_hashed(id, other.hash(b"key"), cost, Mode::Check, None),
-                );
+                let brief = one.check_hashed(id, one.hash(b"key"), cost);
+                let whole = other.decide_hashed(id, other.hash(b"key"), cost, Mode::Check, None);
                 let whole = whole.as_ref().map(Brief::from).map_err(EngineError::clone);
                 assert_eq!(brief, whole, "{text} {action:?} {step}");
                 for engine in [&one, &other] {

@@ -157,7 +157,8 @@ impl<'a> Part<'a> {
     /// Judges the request and stores it if the rule requires that, in one atomic step.
     pub(super) fn charge(&self, mode: Mode, now: Nanos) -> Judged {
         self.settled(now, |part| {
-            let (key, limit) = (part.key, part.rule.limit());
+            let key = part.key;
+            let limit = part.rule.limit();
             part.clients
                 .update(key, limit, now, |state| part.charged(state, mode, now))
         })

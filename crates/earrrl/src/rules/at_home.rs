@@ -133,7 +133,8 @@ impl AtHome<'_> {
     /// under this rule alone.
     #[inline]
     fn brief(&self) -> Brief {
-        let (rule, judgement) = (self.part.rule, self.judgement());
+        let rule = self.part.rule;
+        let judgement = self.judgement();
         let outcome = outcome_of(rule, judgement, judgement.passes());
         let wait = match outcome {
             Outcome::Deny => wait_of(rule, &self.request),

@@ -224,7 +224,8 @@ impl<'r> AtomicRequest<'r, '_> {
     }
 
     fn judge_all(&mut self) -> Each<RuleVerdict<'r>> {
-        let (mut answers, now) = (Each::new(), self.now);
+        let mut answers = Each::new();
+        let now = self.now;
         for (part, place) in self.parts.iter().zip(self.places) {
             let at_home = place.as_ref().and_then(|place| part.at_home(place, now));
             answers.push(match at_home {
@@ -326,7 +327,8 @@ impl<'r> AtomicRequest<'r, '_> {
     fn store_states(&mut self, answers: &mut [RuleVerdict<'_>]) {
         let pass = all_pass(answers);
         for (part, answer) in self.parts.iter().zip(answers) {
-            let (now, mode) = (self.now, answer.judgement().settle(Mode::Check, pass));
+            let now = self.now;
+            let mode = answer.judgement().settle(Mode::Check, pass);
             if mode == Mode::Charge
                 && let RuleVerdict::Elsewhere(_, figures) = answer
                 && let Some(shard) = self.shards.of(part)

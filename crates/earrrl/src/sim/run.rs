@@ -89,7 +89,8 @@ pub fn run(
             )));
         }
         let now = Nanos::new(time);
-        let (cost, place) = (clients[client].cost, whose[client]);
+        let cost = clients[client].cost;
+        let place = whose[client];
         let (state, decision) = rule
             .limit()
             .decide(states[place].take(), now, cost, Mode::Check);
@@ -222,10 +223,8 @@ mod tests {
 
     #[test]
     fn endless_simulations_are_refused() {
-        let (rule, client) = (
-            "gcra 1/s burst=1".parse().unwrap(),
-            "a steady 1e9/s".parse().unwrap(),
-        );
+        let rule = "gcra 1/s burst=1".parse().unwrap();
+        let client = "a steady 1e9/s".parse().unwrap();
         assert!(run(&rule, &[client], 1, Duration::MAX, |_| ()).is_err());
     }
 }

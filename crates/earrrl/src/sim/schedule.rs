@@ -53,7 +53,8 @@ impl<'a> Schedule<'a> {
                 self.last as u128
             }
             Pattern::Bursty { size, every, gap } => {
-                let (burst, place) = (number / u128::from(size), number % u128::from(size));
+                let burst = number / u128::from(size);
+                let place = number % u128::from(size);
                 burst * every.as_nanos() + place * gap.as_nanos()
             }
         };

@@ -104,7 +104,8 @@ proptest! {
 fn no_charge_is_lost_between_the_table_and_the_map() {
     let rule: Rule = "sliding-counter 1000/1h".parse().unwrap();
     let clients = clients(&rule);
-    let (whole, fraction) = (cost("1000000"), cost("0.000000001"));
+    let whole = cost("1000000");
+    let fraction = cost("0.000000001");
     let work = |nth: u64| {
         for _ in 0..2000 {
             charge(
@@ -138,8 +139,10 @@ fn no_charge_is_lost_between_the_table_and_the_map() {
 fn a_state_in_the_map_moves_to_the_next_store() {
     let text = |window: &str| format!("fixed-window 5/{window}").parse::<Rule>().unwrap();
     for is_swept in [true, false] {
-        let (rule, changed) = (text("1h"), text("2h"));
-        let (older, newer) = (clients(&rule), clients(&changed));
+        let rule = text("1h");
+        let changed = text("2h");
+        let older = clients(&rule);
+        let newer = clients(&changed);
         charge(&older, &rule, NOW, cost("1e15"));
         let before = state(&older, &rule).unwrap();
         assert!(is_in_overflow(&older));
@@ -215,7 +218,8 @@ fn an_old_state_in_the_map_is_not_converted() {
 #[test]
 fn an_old_state_in_the_map_does_not_move() {
     let rule: Rule = "fixed-window 5/1s".parse().unwrap();
-    let (older, newer) = (client_with_an_old_state(&rule), clients(&rule));
+    let older = client_with_an_old_state(&rule);
+    let newer = clients(&rule);
     older.seal(Next {
         rule: rule.clone(),
         clients: Arc::clone(&newer),
@@ -230,7 +234,8 @@ fn an_old_state_in_the_map_does_not_move() {
 #[test]
 fn every_client_of_a_table_may_have_a_state_in_the_map() {
     let rule: Rule = "fixed-window 5/1s".parse().unwrap();
-    let (clients, limit) = (clients(&rule), rule.limit());
+    let clients = clients(&rule);
+    let limit = rule.limit();
     for nth in 1..=50_u64 {
         let key = KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let decide = |state| (limit.decide(state, NOW, cost("1e15"), Mode::Charge).0, ());
@@ -245,10 +250,8 @@ fn every_client_of_a_table_may_have_a_state_in_the_map() {
 #[test]
 fn new_clients_do_not_displace_those_over_their_limit() {
     let rule: Rule = "sliding-counter 5/1m".parse().unwrap();
-    let (clients, limit) = (
-        Clients::new(rule.limit(), 1000, None).unwrap(),
-        rule.limit(),
-    );
+    let clients = Clients::new(rule.limit(), 1000, None).unwrap();
+    let limit = rule.limit();
     let mix = |nth: u64| KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let admit = |nth, now| {
         let decide = |mut state| {

@@ -112,7 +112,8 @@ impl Older {
             }
             return older;
         }
-        let (limit, clients) = (self.limit, Arc::clone(&self.clients));
+        let limit = self.limit;
+        let clients = Arc::clone(&self.clients);
         Some(Arc::new(Self {
             limit,
             clients,

@@ -99,7 +99,8 @@ impl Clients {
 fn walk_states(states: &States, limit: &Limit, now: Nanos, mut visit: impl FnMut(Passed)) {
     for mut shard in states.each() {
         shard.walk(limit, now, |key, limit, usage| {
-            let (fingerprint, per_second) = (key.fingerprint(), limit.per_second());
+            let fingerprint = key.fingerprint();
+            let per_second = limit.per_second();
             visit(Passed {
                 fingerprint,
                 usage,

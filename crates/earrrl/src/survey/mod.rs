@@ -113,7 +113,8 @@ impl Survey {
         now: Nanos,
         count: usize,
     ) -> Self {
-        let (mut highest, mut rates) = (Highest::new(count), Rates::default());
+        let mut highest = Highest::new(count);
+        let mut rates = Rates::default();
         for (nth, source) in sources.iter().enumerate() {
             source.clients.walk(source.limit, now, |passed| {
                 // An idle client is stored until its place is needed.

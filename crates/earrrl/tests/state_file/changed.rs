@@ -251,7 +251,8 @@ fn an_engine_names_the_rules_of_another_algorithm() {
     let engine = || MemoryEngine::with_state_for(100, &scratch.0).unwrap();
     let [bucket, window]: [Rule; 2] =
         [BUCKET, "fixed-window 5/1d"].map(|rule| rule.parse().unwrap());
-    let (first, second) = (engine(), engine());
+    let first = engine();
+    let second = engine();
     let login = first.prepare("login", &bucket).unwrap();
     second.prepare("login", &bucket).unwrap();
     let charge = Charge {
@@ -341,7 +342,8 @@ fn at_most_half(limiter: &Timed, rule: &str) {
 #[test]
 fn a_state_that_fits_no_word_after_a_change_is_rounded_up() {
     for [old, cost, new] in UNFIT {
-        let (scratch, clock) = (Scratch::alone(), clock());
+        let scratch = Scratch::alone();
+        let clock = clock();
         let mut in_memory = limiter(old, &clock, None);
         let in_file = limiter(old, &clock, Some(scratch.path()));
         for limiter in [&in_memory, &in_file] {
@@ -455,7 +457,8 @@ fn a_hold_from_before_a_change_gives_back_what_is_left() {
         ("fixed-window 100/1m", "fixed-window 100/1h", 100, 0),
         ("fixed-window 100/1d", "fixed-window 100/2d", 40, 60),
     ] {
-        let (scratch, clock) = (Scratch::new(), clock());
+        let scratch = Scratch::new();
+        let clock = clock();
         let one = limiter(old, &clock, Some(scratch.path()));
         let held = Cost::from_units(if expected == 0 { 100 } else { expected });
         let hold = one.hold(&7, held).unwrap();

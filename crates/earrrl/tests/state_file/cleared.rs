@@ -70,7 +70,8 @@ fn a_process_decides_while_another_clears() {
     for rule in FIVE {
         let scratch = Scratch::new();
         let limiter = open(rule, &scratch.path(), CAPACITY).unwrap();
-        let (capacity, requests) = (CAPACITY, 1 << 40);
+        let capacity = CAPACITY;
+        let requests = 1 << 40;
         let work = Work {
             rule,
             capacity,

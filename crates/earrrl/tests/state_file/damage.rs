@@ -172,7 +172,8 @@ fn damage_while_a_file_is_used_stops_no_process() {
     let path = scratch.path();
     let (done, waiting) = mpsc::channel();
     let whole = fs::read(scratch.file()).unwrap();
-    let (counters, sets) = (PAGE as usize + 512, 2 * PAGE as usize);
+    let counters = PAGE as usize + 512;
+    let sets = 2 * PAGE as usize;
     let flipped: Vec<u8> = whole[counters..sets].iter().map(|byte| !byte).collect();
     // Slots with the fingerprint of an empty one, and yet not empty.
     let odd: Vec<u8> = [[7; 8], [0; 8]].concat().repeat((whole.len() - sets) / 16);

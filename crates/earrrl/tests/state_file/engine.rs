@@ -76,7 +76,8 @@ fn rules_with_larger_states_are_refused_unless_they_may_start_empty() {
 
 #[test]
 fn a_file_of_another_directory_is_refused() {
-    let (one, two) = (Scratch::alone(), Scratch::new());
+    let one = Scratch::alone();
+    let two = Scratch::new();
     for scratch in [&one, &two] {
         let engine = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
         assert_eq!(admitted(&engine, "login", BUCKET, b"alice"), 5);
@@ -109,7 +110,8 @@ fn a_clock_of_the_anchor_continues_the_time_of_the_directory() {
 
 #[test]
 fn files_are_listed_copied_and_pruned() {
-    let (scratch, target) = (Scratch::alone(), Scratch::new());
+    let scratch = Scratch::alone();
+    let target = Scratch::new();
     let engine = MemoryEngine::with_state_for(100, &scratch.0).unwrap();
     for key in 0..7_u8 {
         assert_eq!(admitted(&engine, "login", BUCKET, &[key]), 5);

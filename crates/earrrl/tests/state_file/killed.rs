@@ -47,7 +47,8 @@ fn five_of_each_client(rule: &str, kills: usize) {
     const CLIENTS: u64 = 10_000;
     let scratch = Scratch::new();
     let start = |seed: usize| {
-        let (capacity, seed) = (CAPACITY, seed as u64);
+        let capacity = CAPACITY;
+        let seed = seed as u64;
         let work = Work {
             rule,
             capacity,
@@ -117,8 +118,10 @@ struct Counted<'a> {
 impl Counted<'_> {
     /// Starts a process under the rule of a round.
     fn start(&self, round: usize, build: &Path, scratch: &Scratch) -> Process {
-        let (rule, capacity) = (self.rules[round % 2], self.capacities[round % 2]);
-        let (requests, seed) = (1 << 40, round as u64);
+        let rule = self.rules[round % 2];
+        let capacity = self.capacities[round % 2];
+        let requests = 1 << 40;
+        let seed = round as u64;
         let work = Work {
             rule,
             capacity,
@@ -248,10 +251,8 @@ fn no_process_waits_for_one_that_changes_the_rule() {
             .map(|round| counted.start(2 * round, &this_build(), &scratch))
             .collect();
         for round in 0..times(20, 200) {
-            let (rule, capacity) = (
-                counted.rules[1 - round % 2],
-                counted.capacities[1 - round % 2],
-            );
+            let rule = counted.rules[1 - round % 2];
+            let capacity = counted.capacities[1 - round % 2];
             let mut changing = decider(&scratch, rule, capacity);
             let mut changing = start(changing.stdin(Stdio::piped()).stdout(Stdio::null()));
             std::thread::sleep(Duration::from_micros(round as u64 * 7919 % 20_000));

@@ -43,7 +43,8 @@ fn a_file_that_others_could_change_is_refused() {
     let scratch = Scratch::alone();
     let again = || field(open(BUCKET, &scratch.path(), CAPACITY)).0;
     drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
-    let (file, mode) = (scratch.file(), |mode| Permissions::from_mode(mode));
+    let file = scratch.file();
+    let mode = |mode| Permissions::from_mode(mode);
     for wrong in [0o660, 0o606, 0o604, 0o640] {
         fs::set_permissions(&file, mode(wrong)).unwrap();
         assert_eq!(again(), "mode");
@@ -131,7 +132,8 @@ fn a_file_of_another_owner_is_refused() {
 /// Root and the owner of a file without write permission may list and copy it.
 #[test]
 fn files_that_cannot_be_written_are_read() {
-    let (scratch, target) = (Scratch::alone(), Scratch::new());
+    let scratch = Scratch::alone();
+    let target = Scratch::new();
     let limiter = open(BUCKET, &scratch.path(), 100).unwrap();
     assert!(limiter.check(&7).is_allowed());
     drop(limiter);
@@ -162,7 +164,8 @@ fn a_sparse_file_gets_its_blocks_when_it_is_opened() {
     let scratch = Scratch::alone();
     drop(open(BUCKET, &scratch.path(), CAPACITY).unwrap());
     let blocks = || fs::metadata(scratch.file()).unwrap().blocks();
-    let (whole, length) = (blocks(), fs::metadata(scratch.file()).unwrap().len());
+    let whole = blocks();
+    let length = fs::metadata(scratch.file()).unwrap().len();
     let file = fs::OpenOptions::new()
         .write(true)
         .open(scratch.file())
@@ -269,9 +272,8 @@ fn a_changed_quota_of_a_window_keeps_its_file() {
 #[test]
 fn a_file_rounds_counts_of_too_many_digits_up() {
     let scratch = Scratch::alone();
-    let (rule, cost) = ("sliding-counter 100000000/3650d", |text: &str| {
-        text.parse().unwrap()
-    });
+    let rule = "sliding-counter 100000000/3650d";
+    let cost = |text: &str| text.parse().unwrap();
     let limiter = open(rule, &scratch.path(), 100).unwrap();
     assert!(
         limiter

@@ -34,10 +34,8 @@ fn command(build: &Path, scratch: &Scratch, work: Work<'_>, ledger: &Path) -> Co
         requests,
         seed,
     } = work;
-    let (path, ledger) = (
-        scratch.path().display().to_string(),
-        ledger.display().to_string(),
-    );
+    let path = scratch.path().display().to_string();
+    let ledger = ledger.display().to_string();
     let numbers = [capacity as u64, clients, requests, seed].map(|number| number.to_string());
     let role = [
         [path, ledger, rule.to_owned()].join("\n"),
@@ -170,7 +168,8 @@ fn decides_alone() {
 
 fn a_process_admits_the_limit() {
     let scratch = Scratch::new();
-    let (rule, capacity) = (super::BUCKET, CAPACITY);
+    let rule = super::BUCKET;
+    let capacity = CAPACITY;
     let work = Work {
         rule,
         capacity,

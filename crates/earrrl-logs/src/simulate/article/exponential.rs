@@ -27,7 +27,8 @@ const CLIENTS: [(&str, &str); 3] = [
 
 /// Returns the number of a client's first denied request, and its time in seconds.
 fn first_denied(rule: &Rule, client: &str) -> Result<Option<(u64, f64)>, RuleError> {
-    let (mut sent, mut first) = (0, None);
+    let mut sent = 0;
+    let mut first = None;
     run(
         rule,
         &[client.parse()?],

@@ -140,7 +140,8 @@ mod tests {
     fn windows_forgive_and_recent_average_waits() {
         let scenario = greedy().unwrap();
         let outcomes = SimulatedOutcome::of(&scenario).unwrap();
-        let (first_denied, last_denied) = (Some(27.0), Some(255.0));
+        let first_denied = Some(27.0);
+        let last_denied = Some(255.0);
         let expected = ClientRun {
             asked: 400,
             permitted: 89,

@@ -156,7 +156,10 @@ mod tests {
         let call = client.call(limit, Cost::ZERO, time, ttl, || time.local.get());
         let [renew, until] = [10, 20].map(|secs| time.local + Duration::from_secs(secs));
         let state = client.state.clone();
-        let (fresh, others, missing, part) = (renew, 1, 0.0, 0.5);
+        let fresh = renew;
+        let others = 1;
+        let missing = 0.0;
+        let part = 0.5;
         let snapshot = Snapshot {
             state,
             share,
@@ -183,9 +186,13 @@ mod tests {
             ("fixed-window 20/1m", false),
         ] {
             let rule: Rule = text.parse().unwrap();
-            let (limit, mut random, mut quick) = (rule.limit(), Random::new(7), 0);
-            let (mut plain, mut lessor) = (Client::default(), Client::default());
-            let (mut lease, mut now) = (Lease::default(), Nanos::from_secs(1_700_000_000));
+            let limit = rule.limit();
+            let mut random = Random::new(7);
+            let mut quick = 0;
+            let mut plain = Client::default();
+            let mut lessor = Client::default();
+            let mut lease = Lease::default();
+            let mut now = Nanos::from_secs(1_700_000_000);
             for step in 0..40_000 {
                 now = now + Duration::from_millis(random.below(1500));
                 let time = LocalTime {

@@ -107,7 +107,8 @@ impl Client {
     /// Moves the charges that Redis lacks into a contribution, if there are any.
     fn send_pending(&mut self, number: impl FnOnce() -> u64) {
         if !self.unsent.is_empty() {
-            let (number, pending) = (number(), std::mem::take(&mut self.unsent));
+            let number = number();
+            let pending = std::mem::take(&mut self.unsent);
             let take_backs = Vec::new();
             self.in_flight = Some(Box::new(Contribution {
                 number,

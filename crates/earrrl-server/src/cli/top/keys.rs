@@ -281,7 +281,8 @@ mod tests {
             |snapshot| snapshot.clients[0].key = None,
         ];
         for (spoil, reason) in spoil.into_iter().zip(["beginning", "HMAC", "fingerprint"]) {
-            let (mut screen, mut spoilt) = (Screen::default(), snapshot(0.0, 0.0));
+            let mut screen = Screen::default();
+            let mut spoilt = snapshot(0.0, 0.0);
             spoil(&mut spoilt);
             screen.update(state(spoilt), Instant::now());
             press(&mut screen, KeyCode::Char('r'));

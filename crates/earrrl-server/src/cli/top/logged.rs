@@ -41,7 +41,9 @@ impl LogSource {
         if args.once {
             read_whole(&args.log, selection, &progress)?;
         } else {
-            let (files, follow, shared) = (args.log.files, args.follow, Arc::clone(&progress));
+            let files = args.log.files;
+            let follow = args.follow;
+            let shared = Arc::clone(&progress);
             let [file] = <[_; 1]>::try_from(files)
                 .map_err(|files| CliFailure::new(format!("{} files; expected one", files.len())))?;
             thread::spawn(move || {

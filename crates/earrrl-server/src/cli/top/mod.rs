@@ -45,10 +45,8 @@ pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
             "standard output is no terminal; --once prints one table",
         ));
     }
-    let (limit, interval) = (
-        usize::from(args.limit),
-        Duration::from_secs(args.interval.into()),
-    );
+    let limit = usize::from(args.limit);
+    let interval = Duration::from_secs(args.interval.into());
     let rule = args.name();
     let source = source(args)?;
     let (request, requests) = channel();
@@ -73,7 +71,9 @@ fn source(args: TopArgs) -> Result<Box<dyn ClientSource>, CliFailure> {
 }
 
 fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {
-    let (limit, output, rule) = (usize::from(args.limit), args.output, args.name());
+    let limit = usize::from(args.limit);
+    let output = args.output;
+    let rule = args.name();
     let mut source = source(args)?;
     let snapshot = source
         .snapshot(rule.as_deref(), limit)

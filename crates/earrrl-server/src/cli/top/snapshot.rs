@@ -137,12 +137,10 @@ impl TopSnapshot {
     pub(super) fn table(&self) -> String {
         let mut out = String::new();
         for rule in &self.rules {
-            let (
-                name,
-                RuleCounts {
-                    limit, requests, ..
-                },
-            ) = (rule.shown_name(), rule);
+            let name = rule.shown_name();
+            let RuleCounts {
+                limit, requests, ..
+            } = rule;
             let (allowed, denied) = requests.map_or(("?".to_owned(), "?".to_owned()), |requests| {
                 (requests.0.to_string(), requests.1.to_string())
             });

@@ -27,7 +27,8 @@ struct StoredRule {
 impl StoredSource {
     /// Opens all files of a directory that an engine has made.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let (mut files, mut faults) = (BTreeMap::new(), Vec::new());
+        let mut files = BTreeMap::new();
+        let mut faults = Vec::new();
         // The latest generation of a file comes last.
         for file in StateDirectory::list(path).map_err(|error| error.to_string())? {
             match file {
@@ -96,7 +97,8 @@ impl ClientSource for StoredSource {
             .top(shown.id, limit)
             .map_err(|error| error.to_string())?;
         let counts = |rule: &StoredRule| {
-            let (name, limit) = (rule.name.clone(), rule.limit.clone());
+            let name = rule.name.clone();
+            let limit = rule.limit.clone();
             RuleCounts {
                 name,
                 limit,

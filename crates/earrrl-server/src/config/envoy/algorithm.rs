@@ -52,7 +52,8 @@ impl EnvoyAlgorithm {
         if requests == 0 {
             return Ok(None);
         }
-        let (name, secs) = (self.name(), unit.duration().as_secs());
+        let name = self.name();
+        let secs = unit.duration().as_secs();
         let options = match self {
             Self::FixedWindow => String::new(),
             Self::SlidingWindow => " sub-windows=50".to_owned(),

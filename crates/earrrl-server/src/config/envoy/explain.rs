@@ -61,7 +61,8 @@ fn describe(text: &mut String, limit: &TreeLimit, algorithm: EnvoyAlgorithm) {
         .iter()
         .map(|part| level_name(&part.key, &part.value));
     let path = levels.collect::<Vec<_>>().join(" > ");
-    let (source, place) = (&limit.source, limit.place);
+    let source = &limit.source;
+    let place = limit.place;
     let _ = writeln!(text, "{path}, {source}:{}:{}", place.line, place.column);
     let _ = writeln!(text, "  {}", amount(&limit.config, algorithm));
     let config = &limit.config;

@@ -302,7 +302,9 @@ impl Reader {
         if node.is_null() {
             return;
         }
-        let (mut requests, mut unit, mut unlimited) = (None, (node.place, String::new()), false);
+        let mut requests = None;
+        let mut unit = (node.place, String::new());
+        let mut unlimited = false;
         for (key, value) in entries(node) {
             match key {
                 "requests_per_unit" => requests = Some(self.count(key, value)),
@@ -313,7 +315,8 @@ impl Reader {
                 _ => self.misplaced(key, value, "a rate_limit"),
             }
         }
-        let (place, unit) = (unit.0, (Unit::parse(&unit.1), unit.1));
+        let place = unit.0;
+        let unit = (Unit::parse(&unit.1), unit.1);
         limit.amount = match unit {
             (Some(_), _) if unlimited => {
                 self.problem(place, "should not specify rate limit unit when unlimited");

@@ -95,7 +95,8 @@ fn no_text(name: &str, error: &FromUtf8Error) -> ConfigError {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let good = String::from_utf8_lossy(good);
     let last = good.rsplit('\n').next().unwrap_or_default();
-    let (line, column) = (good.matches('\n').count() + 1, last.chars().count() + 1);
+    let line = good.matches('\n').count() + 1;
+    let column = last.chars().count() + 1;
     let problem = Position { line, column }.problem("expected UTF-8".to_owned());
     ConfigError {
         name: name.to_owned(),

@@ -202,7 +202,9 @@ impl EnvoyConfig {
 
 fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Option<ControlPlane> {
     let Some(field) = &file.xds else {
-        let (ca, cert, key) = (&file.xds_ca, &file.xds_cert, &file.xds_key);
+        let ca = &file.xds_ca;
+        let cert = &file.xds_cert;
+        let key = &file.xds_key;
         let all = [
             ("xds_ca", ca),
             ("xds_cert", cert),

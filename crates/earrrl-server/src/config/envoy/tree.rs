@@ -287,7 +287,8 @@ impl Tree {
             steps: SmallVec::new(),
             limit: None,
         };
-        let (mut level, count) = (first, entries.len());
+        let mut level = first;
+        let count = entries.len();
         for (place, (key, value)) in entries.enumerate() {
             let Some((node, matched)) = level.and_then(|level| level.find(key, value.as_ref()))
             else {

@@ -114,7 +114,8 @@ pub(super) fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Co
         other => {
             let suggestion = nearest(other, ["exact", "near"]);
             let suggestion = suggestion.map(|name| format!("; did you mean `{name}`?"));
-            let (shown, suggestion) = (other.escape_debug(), suggestion.unwrap_or_default());
+            let shown = other.escape_debug();
+            let suggestion = suggestion.unwrap_or_default();
             let problem = format!("consistency: `{shown}` is none of exact, near{suggestion}");
             problems.add(field.span(), problem);
             Consistency::Exact

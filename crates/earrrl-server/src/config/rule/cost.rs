@@ -99,7 +99,8 @@ pub(super) fn check_costs(
     file: &file::RuleTable,
     problems: &mut Problems,
 ) {
-    let (most, is_fixed) = (rule.max_cost(), matches!(cost, CostSource::Fixed(_)));
+    let most = rule.max_cost();
+    let is_fixed = matches!(cost, CostSource::Fixed(_));
     if let Some(field) = &file.max_cost
         && most < Cost::ONE
         && !(file.cost.is_some() && is_fixed)

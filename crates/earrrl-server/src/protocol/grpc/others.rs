@@ -27,7 +27,8 @@ pub(super) fn answer(
     request: Request<RecvStream>,
     respond: SendResponse<Bytes>,
 ) {
-    let (mut share, share_of_body) = (HeldShare::new(held), HeldShare::new(held));
+    let mut share = HeldShare::new(held);
+    let share_of_body = HeldShare::new(held);
     if !share.set(held::head(request.headers())) {
         server.service.metrics.shed.increment();
         return refuse(server, Status::unavailable(OVERLOADED), respond);
@@ -40,7 +41,8 @@ pub(super) fn answer(
             return refuse(server, Status::resource_exhausted(why), respond);
         }
     };
-    let (server, services) = (Arc::clone(server), services.others());
+    let server = Arc::clone(server);
+    let services = services.others();
     let of_body = Arc::clone(held);
     tokio::spawn(async move {
         let _watch = watch;

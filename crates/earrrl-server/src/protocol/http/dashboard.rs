@@ -105,7 +105,8 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let known = rules.named(rule.as_bytes())?;
     let allowed = known.outcomes.get(Outcome::Allow);
     let engine = server.service.engine();
-    let (state, usage) = (engine.state(), engine.usage(known.own.id));
+    let state = engine.state();
+    let usage = engine.usage(known.own.id);
     let limit = known.own.rule.limit().per_second();
     let over = report
         .clients

@@ -16,7 +16,8 @@ use crate::server::Server;
 /// Checks that the request names exactly one host, and that this server accepts it.
 pub(super) fn check<B>(server: &Server, request: &Request<B>) -> Result<(), Problem> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
-    let (host, more) = (hosts.next(), hosts.next());
+    let host = hosts.next();
+    let more = hosts.next();
     let host = host.map(HeaderValue::as_bytes);
     // The host may also be in the request target: in HTTP/2's `:authority`, or in HTTP/1.1's
     // absolute form.

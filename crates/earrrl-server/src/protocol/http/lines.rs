@@ -200,7 +200,8 @@ impl HeadLines {
 
     fn next_head(&mut self, body: u64) {
         let part = std::mem::take(&mut self.part);
-        let (asked, has_many_fields) = (self.asked, self.has_many_fields);
+        let asked = self.asked;
+        let has_many_fields = self.has_many_fields;
         *self = Self {
             skip: body,
             asked,

@@ -149,7 +149,8 @@ async fn decide(
     access: &Access,
     (wanted, terms, label): Wanted<'_>,
 ) -> Result<Response, Problem> {
-    let (rules, service) = (server.service.rules(), &server.service);
+    let rules = server.service.rules();
+    let service = &server.service;
     let respond = |reserved: &Reserved<'_>, several| {
         response::respond_reserved(reserved, several, server.config.x_ratelimit_headers)
     };

@@ -47,7 +47,8 @@ pub(in crate::protocol) fn receive(
     let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
     let held = Arc::clone(held);
     request.map(|body| {
-        let (body, left) = (Some(body), announced);
+        let body = Some(body);
+        let left = announced;
         Body::new(Received {
             body,
             held,

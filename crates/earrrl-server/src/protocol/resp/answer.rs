@@ -60,7 +60,9 @@ impl Client {
     async fn answer_apart(&mut self, buffers: Buffers) -> io::Result<(Buffers, Option<usize>)> {
         let input: Box<[u8]> = buffers.input[..].into();
         buffers.give_back();
-        let (mut output, mut questions, mut consumed) = (Vec::new(), Questions::new(), 0);
+        let mut output = Vec::new();
+        let mut questions = Questions::new();
+        let mut consumed = 0;
         let going_on = loop {
             match self
                 .answer_batch(&input, &mut consumed, &mut questions, &mut output)

@@ -27,7 +27,8 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(stream: Stream, connection: Connection, session: Session) -> Self {
-        let (decoder, unfinished) = (Decoder::default(), Box::default());
+        let decoder = Decoder::default();
+        let unfinished = Box::default();
         Self {
             stream,
             connection,

@@ -78,7 +78,8 @@ pub(super) fn hello(
     let mut words = request.words().skip(2);
     while let Some(option) = words.next() {
         if option.eq_ignore_ascii_case(b"AUTH") {
-            let (_user, token) = (words.next(), words.next());
+            let _user = words.next();
+            let token = words.next();
             authenticate(session, token.ok_or(Refusal::WordCount)?)?;
         } else if option.eq_ignore_ascii_case(b"SETNAME") {
             words.next().ok_or(Refusal::WordCount)?;

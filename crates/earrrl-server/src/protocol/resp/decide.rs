@@ -24,7 +24,8 @@ pub(super) async fn answer(
     question: &Question<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
-    let (service, version) = (&session.server.service, session.version);
+    let service = &session.server.service;
+    let version = session.version;
     match question {
         Question::Throttle {
             key,

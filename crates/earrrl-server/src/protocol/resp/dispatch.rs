@@ -207,7 +207,8 @@ impl Session {
         let server = Arc::clone(&self.server);
         let rules = server.service.rules();
         Writer::new(out, self.version).array(transaction.len());
-        let (mut start, mut decoder) = (0, Decoder::default());
+        let mut start = 0;
+        let mut decoder = Decoder::default();
         while let Some((request, next)) = transaction.next(start, &mut decoder) {
             match self.question(request, &rules) {
                 Some(question) => self.answer(&question, out).await,

@@ -284,8 +284,10 @@ fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Ques
         Some(text) => integer(text).ok_or_else(|| wrong(name, text, "a whole number")),
         None => Ok(1),
     };
-    let (max_burst, count) = (number(2, "max_burst")?, number(3, "count")?);
-    let (period, quantity) = (number(4, "period")?, number(5, "quantity")?);
+    let max_burst = number(2, "max_burst")?;
+    let count = number(3, "count")?;
+    let period = number(4, "period")?;
+    let quantity = number(5, "quantity")?;
     let call = match dialect {
         Dialect::RedisCell => Call::new(max_burst, count, period, quantity),
         Dialect::Throttlecrab => Call::of_burst(max_burst, count, period, quantity),

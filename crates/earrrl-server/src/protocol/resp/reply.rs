@@ -159,7 +159,8 @@ impl<'a> Writer<'a> {
         match value {
             0..=9 => self.raw(&[kind, b'0' + value as u8, b'\r', b'\n']),
             10..=99 => {
-                let (tens, ones) = (value as u8 / 10, value as u8 % 10);
+                let tens = value as u8 / 10;
+                let ones = value as u8 % 10;
                 self.raw(&[kind, b'0' + tens, b'0' + ones, b'\r', b'\n']);
             }
             _ => {

@@ -67,14 +67,17 @@ fn parse<'a>(
         mut terms,
         mut label,
     } = Parsed::default();
-    let (mut has_ttl, mut is_at_most, mut has_label) = (false, false, false);
+    let mut has_ttl = false;
+    let mut is_at_most = false;
+    let mut has_label = false;
     loop {
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
         };
         let rule = rules.named(name)?;
         access.permit_rule(&rule.name)?;
-        let (mut estimate, mut goes_on) = (None, false);
+        let mut estimate = None;
+        let mut goes_on = false;
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(Refusal::WordCount);
             if word.eq_ignore_ascii_case(b"COST") && estimate.is_none() {
@@ -166,7 +169,8 @@ fn parse_id(word: Option<&[u8]>) -> Result<HoldId, Refusal> {
 /// Parses `[COST c | RULE rule COST c …]`.
 fn actual_costs<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> Result<ActualCosts<'a>, Refusal> {
     let expected = || Refusal::Error("expected COST, RULE or nothing more".to_owned());
-    let (mut all, mut by_rule) = (None, Vec::new());
+    let mut all = None;
+    let mut by_rule = Vec::new();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(Refusal::WordCount);
         if word.eq_ignore_ascii_case(b"COST") && all.is_none() && by_rule.is_empty() {

@@ -178,7 +178,8 @@ pub(super) fn asked<'a>(
             "{count} descriptors; at most {MAX_DESCRIPTORS}"
         )));
     }
-    let (mut limits, mut failed) = (SmallVec::new(), None);
+    let mut limits = SmallVec::new();
+    let mut failed = None;
     for (place, descriptor) in request.descriptors.iter().enumerate() {
         let hits = hits(descriptor, request.hits_addend);
         let mut add = |limit, key: Key| {
@@ -332,8 +333,10 @@ fn rules_of<'a>(
             _ => LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone())),
         };
         let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
-        let (named_below, quota_mode) = (prepared.named_below, false);
-        let (path, counts) = (None, None);
+        let named_below = prepared.named_below;
+        let quota_mode = false;
+        let path = None;
+        let counts = None;
         let limit = DescriptorLimit {
             kind,
             named_below,

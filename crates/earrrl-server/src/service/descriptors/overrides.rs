@@ -90,8 +90,11 @@ fn new_limit(
         requests,
         unit: unit.number(),
     };
-    let (named_below, shadow_mode, quota_mode) = (0, false, false);
-    let (path, counts) = (None, None);
+    let named_below = 0;
+    let shadow_mode = false;
+    let quota_mode = false;
+    let path = None;
+    let counts = None;
     Ok(DescriptorLimit {
         kind,
         named_below,

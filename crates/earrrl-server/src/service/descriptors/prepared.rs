@@ -96,7 +96,8 @@ struct LimitSpecs {
 impl LimitSpecs {
     /// Adds a limit with a store of its own, which is named by its path.
     fn add_own(&mut self, path: PathHash, rule: Rule, capacity: usize) -> Counting {
-        let (name, rule) = (engine_name(path), Arc::new(rule));
+        let name = engine_name(path);
+        let rule = Arc::new(rule);
         self.specs.push(LimitSpec {
             name,
             rule,
@@ -120,7 +121,8 @@ impl LimitSpecs {
         let specs = &mut self.specs;
         let limit = *self.shared.entry(text).or_insert_with_key(|text| {
             let hash = SipHasher13::new().hash(text.as_bytes()).as_u128();
-            let (name, rule) = (format!("envoy-limit-{hash:032x}"), Arc::new(rule));
+            let name = format!("envoy-limit-{hash:032x}");
+            let rule = Arc::new(rule);
             specs.push(LimitSpec {
                 name,
                 rule,
@@ -191,7 +193,8 @@ impl DescriptorsPlan {
             let Some(rule) = rule_of(limit, config.algorithm)? else {
                 return Ok(None);
             };
-            let (path, own) = (path_hash(limit), own(&rule));
+            let path = path_hash(limit);
+            let own = own(&rule);
             let is_crowded = shared.get(&path).copied().unwrap_or(is_crowded);
             Ok(Some(match is_open(limit) {
                 true if is_crowded => limits.add_shared(path, rule, (OPEN, capacity)),
@@ -201,7 +204,8 @@ impl DescriptorsPlan {
             }))
         });
         let counted = counted.collect::<Result<_, RuleError>>()?;
-        let (config, limits) = (config.clone(), limits.specs);
+        let config = config.clone();
+        let limits = limits.specs;
         Ok(Self {
             tree,
             config,

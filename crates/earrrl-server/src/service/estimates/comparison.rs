@@ -70,7 +70,9 @@ impl<'a> Stream<'a> {
 /// Returns the tokens of the admitted requests, and the number of denials of requests whose actual
 /// cost would have been within the limit. Streams that outlast the window end with it.
 fn window(method: Method, estimator: &Estimator, start: u64, state: &mut u64) -> (f64, u64) {
-    let (mut admitted, mut charged, mut false_denials) = (0.0, 0.0, 0);
+    let mut admitted = 0.0;
+    let mut charged = 0.0;
+    let mut false_denials = 0;
     let mut streams: Vec<Stream<'_>> = Vec::new();
     for at in (start..start + WINDOW_MILLIS).step_by(BETWEEN as usize) {
         for ended in streams.extract_if(.., |stream| stream.end <= at) {
@@ -101,8 +103,11 @@ struct Row {
 }
 
 fn row(name: &'static str, method: Method, quantile: f64) -> Row {
-    let (estimator, mut state) = (estimator(quantile), 1);
-    let (mut over, mut used, mut denials) = (0.0, 0.0, 0);
+    let estimator = estimator(quantile);
+    let mut state = 1;
+    let mut over = 0.0;
+    let mut used = 0.0;
+    let mut denials = 0;
     for nth in 0..WINDOWS {
         let (admitted, denied) = window(method, &estimator, nth * WINDOW_MILLIS, &mut state);
         over += f64::max(admitted - LIMIT, 0.0);
@@ -137,7 +142,8 @@ fn figure(rows: &[Row]) -> String {
         svg += &format!("<text x=\"{}\" y=\"24\">{name}</text>\n", x + 22);
     }
     for (nth, row) in rows.iter().enumerate() {
-        let (top, name) = (44 + 52 * nth, row.name.replace('`', ""));
+        let top = 44 + 52 * nth;
+        let name = row.name.replace('`', "");
         svg += &format!(
             "<text x=\"240\" y=\"{}\" text-anchor=\"end\">{name}</text>\n",
             top + 25

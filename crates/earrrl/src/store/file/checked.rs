@@ -62,10 +62,8 @@ impl CheckedFile {
         wanted: &FileSpec<'_>,
         access: Access,
     ) -> Result<Self, StateError> {
-        let (file, path) = (
-            folder.open_file(stem, generation)?,
-            folder.path_of(stem, generation),
-        );
+        let file = folder.open_file(stem, generation)?;
+        let path = folder.path_of(stem, generation);
         let is_alone = lock(&file, &path, access)?;
         // The file may have been removed before it was locked.
         folder.check(&file, &path)?;
@@ -233,7 +231,8 @@ pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> 
     if own == shared {
         return Ok(());
     }
-    let (found, expected) = (format!("{own:?}"), format!("{shared:?}"));
+    let found = format!("{own:?}");
+    let expected = format!("{shared:?}");
     Err(HeaderFault {
         field: "clock",
         found,
@@ -276,7 +275,8 @@ pub(super) fn read_header(
     let bytes = file.metadata().map_err(io)?.len();
     let mut page = [0; FIXED];
     if bytes < SETS_AT as u64 {
-        let (found, expected) = (format!("{bytes} bytes"), format!("at least {SETS_AT}"));
+        let found = format!("{bytes} bytes");
+        let expected = format!("at least {SETS_AT}");
         return Ok(Err(HeaderFault {
             field: "length",
             found,
@@ -288,7 +288,8 @@ pub(super) fn read_header(
     let header = FileHeader::decode(&page, bytes, SETS_AT);
     Ok(header.and_then(|header| {
         if header.generation != generation {
-            let (found, expected) = (format!("{}", header.generation), format!("{generation}"));
+            let found = format!("{}", header.generation);
+            let expected = format!("{generation}");
             return Err(HeaderFault {
                 field: "generation",
                 found,

@@ -24,13 +24,15 @@ pub(super) fn convert(
     wanted: &FileSpec<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<u64, StateError> {
-    let (limit, generation) = (wanted.limit, old.header.generation + 1);
+    let limit = wanted.limit;
+    let generation = old.header.generation + 1;
     let header = FileHeader {
         generation,
         rule: limit.text(),
         ..old.header.clone()
     };
-    let (sets, stored) = (header.sets as usize, old.limit);
+    let sets = header.sets as usize;
+    let stored = old.limit;
     let source = old
         .file
         .try_clone()

@@ -18,7 +18,8 @@ pub(super) fn create(
     stem: &Stem,
     wanted: &FileSpec<'_>,
 ) -> Result<u64, StateError> {
-    let (sets, generation) = (sets_for(wanted.capacity), 1);
+    let sets = sets_for(wanted.capacity);
+    let generation = 1;
     folder.create_file(stem, generation, |file, path| {
         let mut key = wanted.key.copied().unwrap_or_default();
         if wanted.key.is_none() {
@@ -49,7 +50,8 @@ pub(super) fn succeed(
     old: &CheckedFile,
     wanted: &FileSpec<'_>,
 ) -> Result<u64, StateError> {
-    let (sets, generation) = (sets_for(wanted.capacity), old.header.generation + 1);
+    let sets = sets_for(wanted.capacity);
+    let generation = old.header.generation + 1;
     let header = FileHeader {
         sets: sets as u64,
         capacity: wanted.capacity as u64,

@@ -107,7 +107,8 @@ impl StateDirectory {
         open: impl FnOnce(&FileSpec<'_>) -> T,
     ) -> T {
         let shared: &KeyAndClock = &self.root.file.shared;
-        let (key, shared) = (Some(&shared.key), Some(shared));
+        let key = Some(&shared.key);
+        let shared = Some(shared);
         open(&FileSpec {
             path: &self.path.join(name),
             limit,

@@ -58,7 +58,8 @@ impl StateError {
         found: impl fmt::Display,
         expected: impl fmt::Display,
     ) -> Self {
-        let (found, expected) = (found.to_string(), expected.to_string());
+        let found = found.to_string();
+        let expected = expected.to_string();
         Self::Refused {
             path: path.into(),
             field,

@@ -322,7 +322,8 @@ impl Folder {
         generation: u64,
         fill: impl FnOnce(&File, &Path) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let (name, path) = (stem.name(generation), self.path_of(stem, generation));
+        let name = stem.name(generation);
+        let path = self.path_of(stem, generation);
         let temporary = format!(".{}{TEMPORARY}", stem.0);
         let remove = || unlinkat(&self.file, &*temporary, AtFlags::empty());
         let _ = remove();
@@ -344,10 +345,8 @@ impl Folder {
 }
 
 fn owner(path: &Path, stat: &Stat) -> StateError {
-    let (found, expected) = (
-        format!("user {}", stat.st_uid),
-        format!("user {}", geteuid().as_raw()),
-    );
+    let found = format!("user {}", stat.st_uid);
+    let expected = format!("user {}", geteuid().as_raw());
     StateError::refused(path, "owner", found, expected)
 }
 

@@ -64,7 +64,8 @@ impl StateFile {
     fn remove_earlier(&self, needed: &[Arc<Predecessor>]) -> Result<bool, StateError> {
         let (folder, stem, own) = self.place()?;
         let _locked = folder.lock()?;
-        let (mut is_any_left, mut is_any_kept) = (false, false);
+        let mut is_any_left = false;
+        let mut is_any_kept = false;
         for generation in folder
             .generations(&stem)?
             .into_iter()
@@ -112,7 +113,8 @@ impl StateFile {
         })?;
         self.continued(limit, 1, |wanted| {
             let file = CheckedFile::open(&folder, &stem, latest, wanted, Access::Shared)?;
-            let (limit, capacity) = (file.limit, file.header.capacity as usize);
+            let limit = file.limit;
+            let capacity = file.header.capacity as usize;
             let found = FileSpec {
                 limit: &limit,
                 capacity,

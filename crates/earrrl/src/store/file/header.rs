@@ -191,7 +191,11 @@ mod tests {
 
     fn header() -> FileHeader {
         let rule = "token-bucket 5 refill=1/s".into();
-        let (hash, key, known, sets, capacity) = (1, [7; 16], 3, 4, 40);
+        let hash = 1;
+        let key = [7; 16];
+        let known = 3;
+        let sets = 4;
+        let capacity = 40;
         FileHeader {
             hash,
             key,

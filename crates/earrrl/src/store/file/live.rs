@@ -149,7 +149,8 @@ impl Live {
             );
         }
         if offset as i64 != present.offset {
-            let (found, expected) = (offset as i64, present.offset);
+            let found = offset as i64;
+            let expected = present.offset;
             return fault(
                 "time namespace",
                 format!("{found} ns"),
@@ -186,7 +187,8 @@ fn words(wall: u64, boot: u64, boot_id: u128, offset: i64) -> [u64; ANCHOR] {
 }
 
 fn anchor(wall: u64, boot: u64, boot_id: u128) -> Anchor {
-    let (wall, boot) = (Nanos::new(wall), Duration::from_nanos(boot));
+    let wall = Nanos::new(wall);
+    let boot = Duration::from_nanos(boot);
     Anchor {
         wall,
         boot,

@@ -26,7 +26,8 @@ pub(crate) fn open(
     wanted: &FileSpec<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
-    let (path, limit) = (wanted.path, wanted.limit);
+    let path = wanted.path;
+    let limit = wanted.limit;
     StateError::accept(limit)?;
     let stem = Stem::of(path)?;
     let folder = Folder::of(path, &stem)?;
@@ -105,8 +106,10 @@ pub(super) fn with_predecessors(
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
     let generations = folder.generations(stem)?;
-    let (mut later, mut from) = (file.header.generation, file.header.moves_from);
-    let (is_alone, mut instant) = (file.is_alone, Nanos::ZERO);
+    let mut later = file.header.generation;
+    let mut from = file.header.moves_from;
+    let is_alone = file.is_alone;
+    let mut instant = Nanos::ZERO;
     let mut opened = file.map(wanted, |anchor| {
         instant = now(anchor);
         instant

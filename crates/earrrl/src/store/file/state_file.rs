@@ -78,8 +78,10 @@ impl StateFile {
         known: fn(&KeyHasher) -> u64,
         swept: Swept,
     ) -> Self {
-        let (predecessors, has_earlier) = (ArcSwapOption::empty(), AtomicBool::new(false));
-        let (superseded, fault) = (Mutex::default(), OnceLock::new());
+        let predecessors = ArcSwapOption::empty();
+        let has_earlier = AtomicBool::new(false);
+        let superseded = Mutex::default();
+        let fault = OnceLock::new();
         Self {
             path,
             shared,
@@ -104,7 +106,8 @@ impl StateFile {
         // `login` of `login.1.earrrl`.
         let path = self.path.with_extension("").with_extension("");
         let shared = self.is_shared.then_some(&self.shared);
-        let (known, key) = (self.known, Some(&self.shared.key));
+        let known = self.known;
+        let key = Some(&self.shared.key);
         open(&FileSpec {
             path: &path,
             limit,

@@ -72,10 +72,8 @@ impl StateDirectory {
     /// Returns an error if a file cannot be read or written, or if the other directory belongs to an
     /// engine with another hash key, which could not use the files.
     pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<PathBuf>, StateError> {
-        let (from, to) = (
-            Folder::open_to_read(from.as_ref())?,
-            Folder::create(to.as_ref())?,
-        );
+        let from = Folder::open_to_read(from.as_ref())?;
+        let to = Folder::create(to.as_ref())?;
         let _locked = to.lock()?;
         let root = root(&to)?;
         let wanted = while_files_stay(&from, |files| {
@@ -231,10 +229,8 @@ pub(super) fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result
 
 /// Opens a file and reads its header.
 fn open(folder: &Folder, stem: &Stem, generation: u64) -> Result<(File, FileHeader), StateError> {
-    let (file, path) = (
-        folder.open_file(stem, generation)?,
-        folder.path_of(stem, generation),
-    );
+    let file = folder.open_file(stem, generation)?;
+    let path = folder.path_of(stem, generation);
     let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
     let header = read_header(&file, &path, generation)?.map_err(refuse)?;
     Ok((file, header))
@@ -296,7 +292,9 @@ fn summary(
     let time = Live::copy_of(&file).map_err(|error| StateError::io(&path, "read", error))?;
     fault(&header, (&stem.0, &time, !holders.is_empty()), root)
         .map_err(|fault| fault.of(&path).held_by(holders.clone()))?;
-    let (mut bytes, mut clients, mut claims) = (SETS_AT as u64, 0, 0);
+    let mut bytes = SETS_AT as u64;
+    let mut clients = 0;
+    let mut claims = 0;
     read_sets(&file, &path, |_, chunk| {
         let found = census(chunk);
         bytes += chunk.len() as u64;
@@ -304,7 +302,9 @@ fn summary(
         claims += found.1;
         Ok(())
     })?;
-    let (name, limit, capacity) = (stem.0.clone(), header.rule, header.capacity);
+    let name = stem.0.clone();
+    let limit = header.rule;
+    let capacity = header.capacity;
     Ok(StateSummary {
         path,
         name,
@@ -324,7 +324,8 @@ fn read_sets(
     path: &Path,
     mut each: impl FnMut(u64, &[u8]) -> Result<(), StateError>,
 ) -> Result<(), StateError> {
-    let (mut chunk, mut at) = (vec![0; CHUNK], SETS_AT as u64);
+    let mut chunk = vec![0; CHUNK];
+    let mut at = SETS_AT as u64;
     loop {
         let read = file.read_at(&mut chunk, at);
         let read = read.map_err(|error| StateError::io(path, "read", error))?;
@@ -337,7 +338,8 @@ fn read_sets(
 }
 
 fn copy(from: (&File, &Path), to: (&File, &Path), sets: usize) -> Result<(), StateError> {
-    let ((source, source_path), (target, path)) = (from, to);
+    let (source, source_path) = from;
+    let (target, path) = to;
     let io = |error| StateError::io(path, "write", error);
     allocate(target, path, sets)?;
     let mut pages = [0; SETS_AT];

@@ -166,7 +166,8 @@ fn the_root_of_a_directory_is_not_pruned() {
 
 #[test]
 fn files_are_copied_only_to_a_directory_with_their_hash_key() {
-    let (scratch, other) = (Scratch::new("copy"), Scratch::new("copied"));
+    let scratch = Scratch::new("copy");
+    let other = Scratch::new("copied");
     fs::remove_file(other.0.join("login.1.earrrl")).unwrap();
     let error = StateDirectory::copy(&scratch.0, &other.0).unwrap_err();
     assert!(

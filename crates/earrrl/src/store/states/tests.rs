@@ -57,10 +57,8 @@ fn total(states: &States, of: impl Fn(&Shard) -> usize) -> usize {
 #[test]
 fn no_lock_is_held_over_more_clients_than_move_in_a_millisecond() {
     for capacity in [1, 1_000, 1_000_000, 5_000_000, 1_000_000_000] {
-        let (most, all) = (
-            max_clients_per_shard(capacity, shards(capacity)),
-            shards(capacity),
-        );
+        let most = max_clients_per_shard(capacity, shards(capacity));
+        let all = shards(capacity);
         assert!(
             most <= CLIENTS_PER_SHARD + CLIENTS_PER_SHARD / 8,
             "{most} of {capacity}"
@@ -114,7 +112,8 @@ fn what_is_forgotten_is_not_counted() {
 #[test]
 fn a_busy_offender_outlives_a_flood_of_others() {
     for rule in RULES {
-        let (states, limit) = (States::new(1_000, usize::MAX), limit(rule));
+        let states = States::new(1_000, usize::MAX);
+        let limit = limit(rule);
         while request(&states, &limit, 0) {}
         for nth in 1..50_000 {
             assert!(request(&states, &limit, nth));
@@ -128,7 +127,8 @@ fn a_busy_offender_outlives_a_flood_of_others() {
 fn offenders_that_pause_outlive_a_flood_of_others() {
     const OFFENDERS: u64 = 1_000;
     for rule in RULES {
-        let (states, limit) = (States::new(4_000, usize::MAX), limit(rule));
+        let states = States::new(4_000, usize::MAX);
+        let limit = limit(rule);
         for offender in 0..OFFENDERS {
             while request(&states, &limit, offender) {}
         }
@@ -143,18 +143,14 @@ fn offenders_that_pause_outlive_a_flood_of_others() {
 /// Otherwise every newcomer of a flood whose keys are all over their limit would scan the shard.
 #[test]
 fn an_eviction_among_offenders_alone_looks_at_few_of_them() {
-    let (states, limit) = (
-        States::new(100_000, usize::MAX),
-        limit("fixed-window 1/15m"),
-    );
+    let states = States::new(100_000, usize::MAX);
+    let limit = limit("fixed-window 1/15m");
     for nth in 0..200_000 {
         assert!(request(&states, &limit, nth));
         assert!(!request(&states, &limit, nth));
     }
-    let (scanned, evicted) = (
-        total(&states, |shard| shard.scan_budget.scanned),
-        displaced(&states),
-    );
+    let scanned = total(&states, |shard| shard.scan_budget.scanned);
+    let evicted = displaced(&states);
     assert!(
         scanned <= evicted * SCANNED_PER_EVICTION + MIN_SHARDS * MAX_SCANNED,
         "{scanned}"
@@ -163,7 +159,8 @@ fn an_eviction_among_offenders_alone_looks_at_few_of_them() {
 
 #[test]
 fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
-    let (states, limit) = (States::new(1, usize::MAX), limit("fixed-window 5/15m"));
+    let states = States::new(1, usize::MAX);
+    let limit = limit("fixed-window 5/15m");
     let in_one_shard = |nth: u64| nth * u64::from(states.shard_of(key(nth)) == 0);
     let names: Vec<_> = (1..)
         .map(in_one_shard)
@@ -220,10 +217,8 @@ fn a_client_in_use_is_not_evicted() {
 
 #[test]
 fn a_shard_of_offenders_keeps_a_newcomer() {
-    let (states, limit) = (
-        States::new(1, usize::MAX),
-        limit("sliding-log 5/15m strict"),
-    );
+    let states = States::new(1, usize::MAX);
+    let limit = limit("sliding-log 5/15m strict");
     for nth in 0..13 {
         for _ in 0..9 {
             request(&states, &limit, nth);

@@ -51,7 +51,8 @@ fn available() -> Option<u64> {
         read(Path::new("/proc/meminfo")).and_then(|text| kilobytes(&text, "MemAvailable:"));
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let left = |Group { folder, most, used }| {
-        let (most, used) = (read(&folder.join(most))?, read(&folder.join(used))?);
+        let most = read(&folder.join(most))?;
+        let used = read(&folder.join(used))?;
         let cached = read(&folder.join("memory.stat")).and_then(|text| reclaimable(&text));
         group_left(&most, &used, cached.unwrap_or(0))
     };
@@ -118,10 +119,8 @@ fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
 /// as used, since the kernel drops them on demand.
 #[cfg(any(target_os = "linux", test))]
 fn group_left(most: &str, used: &str, cached: u64) -> Option<u64> {
-    let (most, used) = (
-        most.trim().parse::<u64>().ok()?,
-        used.trim().parse::<u64>().ok()?,
-    );
+    let most = most.trim().parse::<u64>().ok()?;
+    let used = used.trim().parse::<u64>().ok()?;
     Some(most.saturating_sub(used.saturating_sub(cached)))
 }
 

@@ -348,7 +348,8 @@ mod tests {
                 assert_eq!(pieces.finish(), whole.finish(), "{length} bytes by {piece}");
             }
         }
-        let (mut numbers, mut written) = (cmac.hasher(), cmac.hasher());
+        let mut numbers = cmac.hasher();
+        let mut written = cmac.hasher();
         numbers.write_u8(1);
         numbers.write_u32(2);
         numbers.write_u64(3);

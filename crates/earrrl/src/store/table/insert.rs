@@ -163,7 +163,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// have no other state here, and no other thread may be storing one.
     pub(super) fn put_near(&self, place: usize, state: Entry, order: &impl Order) {
         let home = place / LINE;
-        let (newcomer, idle) = (rank_in(order, state), rank_of(order.idle()));
+        let newcomer = rank_in(order, state);
+        let idle = rank_of(order.idle());
         loop {
             let mut slots = [UNSEEN; MAX_CANDIDATES];
             let lines = (0..LINES).map(|nth| home ^ nth);

@@ -72,7 +72,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> Lines<S, LINE, LINES> {
     #[inline(always)]
     pub(super) fn homes(&self, key: KeyHash) -> [usize; 2] {
         let count = self.lines.len();
-        let (first, second) = (key.first_line(count), key.second_line(count));
+        let first = key.first_line(count);
+        let second = key.second_line(count);
         // `LINES` is a power of two, and each set begins at a multiple of it.
         if first ^ second >= LINES {
             return [first, second];

@@ -81,7 +81,8 @@ impl Mapping {
             .align_offset(HUGE_PAGE);
         // SAFETY: at most the size of a huge page is skipped, and so much more than `len` is reserved.
         let start = unsafe { addresses.start.byte_add(skipped.min(HUGE_PAGE)) };
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED;
         // SAFETY: this replaces a part of the addresses that were just reserved, which nobody uses.
         unsafe {
             mmap(
@@ -118,7 +119,8 @@ impl Mapping {
 impl Addresses {
     /// Reserves addresses for `len` bytes, which cannot be read or written yet and take no memory.
     fn reserve(len: usize) -> io::Result<Self> {
-        let (protection, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let protection = ProtFlags::empty();
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, so no memory that is in use is replaced.
         let start = unsafe { mmap_anonymous(core::ptr::null_mut(), len, protection, flags) }?;
         let start = NonNull::new(start).ok_or(io::ErrorKind::AddrNotAvailable)?;

@@ -121,7 +121,8 @@ fn counting<const R: bool>(key: KeyHash) -> Operation<R, Word> {
 /// different victims.
 fn a_slot_is_freed_while_two_threads_claim<const R: bool>() {
     let table = full_table::<R>(10, 20);
-    let (other, newcomer) = (key(102, 0), key(7, 0));
+    let other = key(102, 0);
+    let newcomer = key(7, 0);
     let freeing: Operation<R, Word> =
         Box::new(move |table| table.update(other, || IDLE, |_| (Change::Remove, 0)));
     race(
@@ -284,7 +285,8 @@ fn a_cleared_table_has_nothing_that_was_counted_before() {
 #[test]
 fn a_reader_sees_no_half_changed_word() {
     explore(3, || {
-        let (before, after) = (1, (1 << 64) + 2);
+        let before = 1;
+        let after = (1 << 64) + 2;
         let table = Arc::new(Model::<true>::new(2).unwrap());
         let key = key(7, 0);
         let store = move |word| {
@@ -372,7 +374,8 @@ struct GivingWay<S> {
 impl<S: Slot> GivingWay<S> {
     /// Returns two tables, in the older of which the key was counted `counted` times.
     fn new(counted: Word, key: KeyHash, moving: Option<Mutex<()>>) -> Arc<Self> {
-        let (old, new) = (RawTable::new(2).unwrap(), RawTable::new(2).unwrap());
+        let old = RawTable::new(2).unwrap();
+        let new = RawTable::new(2).unwrap();
         assert!((0..counted).all(|_| count_in(&old, key).is_some()));
         Arc::new(Self { old, new, moving })
     }

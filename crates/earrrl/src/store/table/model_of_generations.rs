@@ -29,7 +29,8 @@ enum Killed {
 impl<S: Slot> Generations<S> {
     /// Returns two generations, in the earlier of which the key was counted `counted` times.
     fn new(counted: Word, key: KeyHash) -> Arc<Self> {
-        let (earlier, later) = (RawTable::new(2).unwrap(), RawTable::new(2).unwrap());
+        let earlier = RawTable::new(2).unwrap();
+        let later = RawTable::new(2).unwrap();
         assert!((0..counted).all(|_| count_in(&earlier, key).is_some()));
         Arc::new(Self { earlier, later })
     }

@@ -54,7 +54,8 @@ impl<T> Region<T> {
     /// Returns a region with the items of a vector.
     pub(crate) fn allocated(items: Vec<T>) -> Self {
         let mut items = core::mem::ManuallyDrop::new(items);
-        let (start, len) = (NonNull::from(&mut **items).cast(), items.len());
+        let start = NonNull::from(&mut **items).cast();
+        let len = items.len();
         Self {
             start,
             len,

@@ -182,7 +182,8 @@ fn claims_of_one_key_differ() {
 /// other's claim again and again.
 #[test]
 fn of_two_claims_the_one_at_the_lower_place_stays() {
-    let (table, key) = (Table::new(1).unwrap(), key(7));
+    let table = Table::new(1).unwrap();
+    let key = key(7);
     let slot = |place| table.raw.lines.slot(place);
     let claim = |place, number| {
         let entry = Entry::claim(key.fingerprint(), number);
@@ -195,8 +196,10 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
     };
     let mut places: Vec<_> = table.raw.lines.candidates(key).collect();
     places.sort_unstable();
-    let (low, high) = (places[3], places[20]);
-    let (lower, higher) = (claim(low, 1), claim(high, 2));
+    let low = places[3];
+    let high = places[20];
+    let lower = claim(low, 1);
+    let higher = claim(high, 2);
     assert!(!table.raw.finish(key, 5, &higher));
     assert_eq!(
         (slot(low).load(), slot(high).load()),
@@ -210,7 +213,8 @@ fn of_two_claims_the_one_at_the_lower_place_stays() {
 /// A thread was stopped for good between its claim and its commit, away from the key's home lines.
 #[test]
 fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
-    let (table, key) = (Table::new(1).unwrap(), key(7));
+    let table = Table::new(1).unwrap();
+    let key = key(7);
     let place = table.raw.lines.candidates(key).max().unwrap();
     let abandoned = Entry::claim(key.fingerprint(), 1 << 40);
     table
@@ -231,7 +235,8 @@ fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
 #[test]
 fn a_key_that_is_there_twice_is_taken_whole() {
     for words in [[5, 7], [7, 5]] {
-        let (table, key) = (Table::new(1).unwrap(), key(7));
+        let table = Table::new(1).unwrap();
+        let key = key(7);
         for (place, word) in table.raw.lines.candidates(key).step_by(20).zip(words) {
             let entry = Entry::new(key.fingerprint(), word);
             table
@@ -248,7 +253,8 @@ fn a_key_that_is_there_twice_is_taken_whole() {
 
 #[test]
 fn nothing_is_poured_into_a_sealed_table() {
-    let (from, into) = (Table::new(1).unwrap(), Table::new(1).unwrap());
+    let from = Table::new(1).unwrap();
+    let into = Table::new(1).unwrap();
     store(&from, 1, 5);
     from.seal();
     into.seal();
@@ -325,7 +331,8 @@ fn one_client_at_most_moves_under_a_lock() {
     }
     // Few enough for Miri, which is slow.
     let mut clients = 0..40;
-    let (from, into) = (Table::new(40).unwrap(), Table::new(40).unwrap());
+    let from = Table::new(40).unwrap();
+    let into = Table::new(40).unwrap();
     clients
         .clone()
         .for_each(|name| store(&from, name, name.into()));
@@ -407,7 +414,8 @@ fn admits_exactly(threads: u64, names: u64, table: &Table) {
     let start = Barrier::new(threads as usize);
     thread::scope(|scope| {
         for thread in 0..threads {
-            let (admitted, start) = (&admitted, &start);
+            let admitted = &admitted;
+            let start = &start;
             scope.spawn(move || {
                 start.wait();
                 for nth in 0..names * QUOTA * 2 {
@@ -483,7 +491,8 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (name, word) = (0..32_u64, -1000..1000_i128);
+    let name = 0..32_u64;
+    let word = -1000..1000_i128;
     prop_oneof![
         (name.clone(), word.clone()).prop_map(|(name, word)| Step::Store(name, word)),
         (name.clone(), word).prop_map(|(name, word)| Step::Add(name, word)),

@@ -156,7 +156,8 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Removes the states of idle clients, and returns the number of states left.
     pub(super) fn clear_idle(&self, order: &impl Order) -> usize {
-        let (mut left, idle) = (0, order.idle());
+        let mut left = 0;
+        let idle = order.idle();
         for place in 0..self.lines.slots() {
             let entry = self.lines.slot(place).load();
             if entry == Entry::EMPTY || entry.is_claim() {

@@ -142,7 +142,8 @@ mod tests {
     }
 
     fn place(first: (i128, &[(usize, i128)]), second: (i128, &[(usize, i128)])) -> usize {
-        let (first, second) = (set(0, first.0, first.1), set(8, second.0, second.1));
+        let first = set(0, first.0, first.1);
+        let second = set(8, second.0, second.1);
         let rank = |word| rank(Entry::new(7, word));
         victim([&first, &second], 2, rank(NEWCOMER), rank(IDLE))
             .unwrap()
@@ -178,7 +179,8 @@ mod tests {
             15,
             "even in a set of offenders"
         );
-        let (three, one) = ([(0, EMPTY), (4, EMPTY), (5, EMPTY)], [(0, EMPTY)]);
+        let three = [(0, EMPTY), (4, EMPTY), (5, EMPTY)];
+        let one = [(0, EMPTY)];
         assert_eq!(
             place((9, &three), (EMPTY, &[])),
             0,

@@ -25,7 +25,8 @@ struct Exact {
 impl Exact {
     fn new(capacity: Cost, rate: Rate) -> Self {
         let (amount, per) = rate.parts();
-        let (amount, per) = (amount.billionths() as i128, per.as_nanos() as i128);
+        let amount = amount.billionths() as i128;
+        let per = per.as_nanos() as i128;
         let capacity = capacity.billionths() as i128 * per;
         Self {
             capacity,
@@ -63,9 +64,11 @@ impl Exact {
 /// Plays random requests on both; the exact balance is charged what the bucket allowed.
 fn play(capacity: Cost, rate: Rate, cost: impl Fn(&mut Random) -> Cost, whole: bool) {
     let limit = Limit::from(TokenBucket::new(capacity, rate).unwrap());
-    let (mut client, mut exact) = (Client::new(limit), Exact::new(capacity, rate));
+    let mut client = Client::new(limit);
+    let mut exact = Exact::new(capacity, rate);
     let mut random = Random::new(rate.parts().1.as_nanos() as u64);
-    let (mut now, unit) = (0u64, (1e9 / rate.per_second_f64()) as u64 + 1);
+    let mut now = 0u64;
+    let unit = (1e9 / rate.per_second_f64()) as u64 + 1;
     for step in 0..20_000 {
         if now > Nanos::MAX.get() / 2 {
             break;
@@ -83,10 +86,8 @@ fn play(capacity: Cost, rate: Rate, cost: impl Fn(&mut Random) -> Cost, whole: b
                 0
             };
         exact.advance(Nanos::new(now));
-        let (fits, missing) = (
-            exact.price(cost) <= exact.balance,
-            exact.price(cost) - exact.balance,
-        );
+        let fits = exact.price(cost) <= exact.balance;
+        let missing = exact.price(cost) - exact.balance;
         let decision = client.ask(Nanos::new(now), cost);
         let what = format!("{rate}, step {step}: {decision:?}, {missing} missing");
         assert!(fits || !decision.allowed, "{what}");

@@ -53,7 +53,9 @@ impl DoubleDouble {
         }
         let halvings = (self.high * 64.0).log2().ceil().max(0.0) as i32;
         let x = -self * Self::of(0.5f64.powi(halvings));
-        let (mut term, mut sum, mut n) = (Self::ONE, Self::ONE, 1.0);
+        let mut term = Self::ONE;
+        let mut sum = Self::ONE;
+        let mut n = 1.0;
         while term.high.abs() > 1e-34 && n < 40.0 {
             term = term * x / Self::of(n);
             sum = sum + term;
@@ -84,7 +86,8 @@ fn split(a: f64) -> (f64, f64) {
 /// Returns `a · b` exactly, as a product and its error.
 fn two_product(a: f64, b: f64) -> DoubleDouble {
     let high = a * b;
-    let ((a1, a0), (b1, b0)) = (split(a), split(b));
+    let (a1, a0) = split(a);
+    let (b1, b0) = split(b);
     DoubleDouble {
         high,
         low: ((a1 * b1 - high) + a1 * b0 + a0 * b1) + a0 * b0,

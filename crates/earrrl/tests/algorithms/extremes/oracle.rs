@@ -49,7 +49,8 @@ impl History {
                 self.fits(|t| slot(limit, t) >= first, cost, limit.quota())
             }
             Limit::SlidingCounter(limit) => {
-                let (w, window) = (limit.window_nanos(), now.get() / limit.window_nanos());
+                let w = limit.window_nanos();
+                let window = now.get() / limit.window_nanos();
                 let current = self.sum(|t| t / w == window) + cost.billionths();
                 let previous = self.sum(|t| window > 0 && t / w == window - 1);
                 let left = w - now.get() % w;
@@ -108,7 +109,8 @@ impl History {
         let last = self.stored.iter().fold(None, |last, (t, cost)| {
             Some((*t, measure(last, *t, cost.as_f64())))
         });
-        let (r, most) = (measure(last, now, cost.as_f64()), limit.quota().as_f64());
+        let r = measure(last, now, cost.as_f64());
+        let most = limit.quota().as_f64();
         match r / most {
             over if over > 1.0 + 1e-9 => Exact::Deny,
             over if over <= 1.0 => Exact::Allow,
@@ -124,7 +126,8 @@ impl History {
         let price = |cost: Cost| BigUint::from(cost.billionths()) * per;
         let full = price(limit.capacity());
         let refilled = |balance: BigUint, since: u64| full.clone().min(balance + &amount * since);
-        let (mut balance, mut last) = (full.clone(), 0);
+        let mut balance = full.clone();
+        let mut last = 0;
         for (t, cost) in &self.stored {
             balance = refilled(balance, t.get() - last) - price(*cost);
             last = t.get();

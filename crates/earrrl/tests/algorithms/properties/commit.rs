@@ -300,7 +300,8 @@ fn missing(limit: &TokenBucket, client: &Client, now: Nanos) -> i128 {
 #[test]
 fn a_release_after_the_bucket_was_full_gives_nothing_back() {
     let mut client = Client::of("token-bucket 100 refill=1/s");
-    let (start, all) = (Nanos::from_secs(1_000), cost("100"));
+    let start = Nanos::from_secs(1_000);
+    let all = cost("100");
     let held = hold(&mut client, start, all);
     let full = Nanos::from_secs(1_100);
     assert!(client.ask(full, all).allowed);

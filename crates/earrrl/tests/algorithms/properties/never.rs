@@ -51,7 +51,8 @@ fn which_costs_are_never_allowed() {
             );
             continue;
         };
-        let (just, over) = (Cost::from_units(most), Cost::from_units(most + 1));
+        let just = Cost::from_units(most);
+        let over = Cost::from_units(most + 1);
         assert!(client.peek(Nanos::ZERO, just).allowed, "{rule}");
         client.ask(Nanos::ZERO, Cost::ONE);
         assert!(

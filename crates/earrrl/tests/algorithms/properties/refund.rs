@@ -125,7 +125,8 @@ fn what_is_gone_is_not_refunded() {
         "sliding-counter 5/1m",
     ] {
         let mut client = Client::of(rule);
-        let (long_ago, now) = (Nanos::from_secs(60), Nanos::from_secs(600));
+        let long_ago = Nanos::from_secs(60);
+        let now = Nanos::from_secs(600);
         client.ask(long_ago, Cost::ONE);
         client.ask(now, Cost::ONE);
         client.refund(now, long_ago, Cost::ONE);

@@ -31,7 +31,8 @@ pub(crate) fn check_wait(
         }
         return Ok(());
     };
-    let (wait, haze) = (nanos(wait), haze(&client.limit));
+    let wait = nanos(wait);
+    let haze = haze(&client.limit);
     let before = shares.iter().map(|share| (share * wait as f64) as u64);
     for after in before
         .chain([0, wait.saturating_sub(1)])

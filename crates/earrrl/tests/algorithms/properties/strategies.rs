@@ -221,7 +221,8 @@ pub(crate) fn starts() -> impl Strategy<Value = Nanos> {
 /// A client after some requests, and the time of the last.
 pub(crate) fn histories() -> impl Strategy<Value = (Client, Nanos)> {
     (limits(), starts(), requests(30)).prop_map(|(limit, start, requests)| {
-        let (mut client, mut now) = (Client::new(limit), start);
+        let mut client = Client::new(limit);
+        let mut now = start;
         for request in requests {
             now = request.after(now, &limit);
             client.ask(now, request.cost);

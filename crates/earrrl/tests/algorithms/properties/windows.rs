@@ -14,7 +14,9 @@ use crate::algorithms::client::Client;
 
 /// The cost allowed to one client, by time.
 fn admitted(limit: Limit, start: Nanos, requests: &[Request]) -> Vec<(u64, u128)> {
-    let (mut client, mut now, mut admitted) = (Client::new(limit), start, vec![]);
+    let mut client = Client::new(limit);
+    let mut now = start;
+    let mut admitted = vec![];
     for request in requests {
         now = request.after(now, &limit);
         if client.ask(now, request.cost).allowed {
@@ -168,9 +170,11 @@ fn a_tenth_and_a_tenth_and_a_tenth_are_three_tenths() {
 #[test]
 fn a_quota_beyond_the_entries_denies_hardly_more_than_an_exact_log() {
     let mut client = Client::of("sliding-log 20000/1m");
-    let (mut random, mut now) = (Random::new(1), Nanos::from_secs(1_700_000_000));
+    let mut random = Random::new(1);
+    let mut now = Nanos::from_secs(1_700_000_000);
     let mut exact = std::collections::VecDeque::new();
-    let (mut denied, mut denied_by_exact) = (0, 0);
+    let mut denied = 0;
+    let mut denied_by_exact = 0;
     for _ in 0..60_000 {
         now = Nanos::new(now.get() + (-random.unit().max(1e-9).ln() / 400.0 * 1e9) as u64);
         denied += u64::from(!client.ask(now, Cost::ONE).allowed);

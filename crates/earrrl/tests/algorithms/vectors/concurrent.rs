@@ -13,10 +13,13 @@ fn places_are_taken_renewed_and_given_back() {
     let mut vectors = Vectors::read("concurrent");
     for case in vectors.rows("cases") {
         let rule = text(&case["rule"]);
-        let (mut client, mut held) = (Client::of(rule), HashMap::new());
+        let mut client = Client::of(rule);
+        let mut held = HashMap::new();
         for step in &list(&case["steps"]) {
-            let (now, id) = (Nanos::new(whole(&step[0]) * 1_000_000), text(&step[2]));
-            let (limit, cost) = (client.limit, cost(text(&step[3])));
+            let now = Nanos::new(whole(&step[0]) * 1_000_000);
+            let id = text(&step[2]);
+            let limit = client.limit;
+            let cost = cost(text(&step[3]));
             let done = match (text(&step[1]), held.get_mut(id)) {
                 ("hold", _) => {
                     let decision = client.ask(now, cost);

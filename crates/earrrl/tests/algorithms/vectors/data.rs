@@ -68,7 +68,8 @@ impl Drop for Vectors {
             .iter()
             .map(|(why, n)| format!("{n} {why}"))
             .collect();
-        let (name, reached) = (self.name, self.reached);
+        let name = self.name;
+        let reached = self.reached;
         let line = format!(
             "vectors/{name}: {reached} rows tested, {not} not: {}",
             why.join(", ")

@@ -22,7 +22,8 @@ fn tolerance(row: &Value) -> f64 {
 fn bursts_from_idle_and_the_wait_after_one_too_many() {
     let mut vectors = Vectors::read("derived");
     for row in vectors.rows("rows") {
-        let (rule, burst) = (rule(&row), whole(&row["burst"]));
+        let rule = rule(&row);
+        let burst = whole(&row["burst"]);
         let mut client = Client::of(&rule);
         assert_eq!(
             client.peek(Nanos::ZERO, Cost::ZERO).remaining,
@@ -52,7 +53,8 @@ fn bursts_from_idle_and_the_wait_after_one_too_many() {
 fn the_fastest_steady_client_that_is_never_limited() {
     let mut vectors = Vectors::read("derived");
     for row in vectors.rows("rows") {
-        let (rule, steady) = (rule(&row), number(&row["steady"]));
+        let rule = rule(&row);
+        let steady = number(&row["steady"]);
         for (rate, limited) in [
             (steady * (1.0 - 1e-6), false),
             (steady * (1.0 + 1e-6), true),
@@ -71,7 +73,8 @@ fn the_fastest_steady_client_that_is_never_limited() {
 fn two_million_requests_by_accident() {
     let mut vectors = Vectors::read("derived");
     for row in vectors.rows("accidents") {
-        let (rule, requests) = (rule(&row), whole(&row["requests"]));
+        let rule = rule(&row);
+        let requests = whole(&row["requests"]);
         let wait = number(&row["wait_s"]) - tolerance(&row);
         let mut one_by_one = Client::of(&rule);
         for _ in 0..requests {

@@ -18,7 +18,8 @@ fn rates_and_verdicts_request_by_request() {
     let mut vectors = Vectors::read("exponential");
     for case in vectors.rows("cases") {
         let rule = text(&case["rule"]);
-        let (mut client, cost) = (Client::of(rule), units(whole(&case["cost"])));
+        let mut client = Client::of(rule);
+        let cost = units(whole(&case["cost"]));
         let gap = number(&case["gap_s"]);
         let mut rows = list(&case["rows"]).into_iter().peekable();
         let mut allowed = 0;
@@ -41,11 +42,13 @@ fn rates_and_verdicts_request_by_request() {
 fn the_first_denial_and_its_wait() {
     let mut vectors = Vectors::read("exponential");
     for case in vectors.rows("cases") {
-        let (rule, denial) = (text(&case["rule"]), &case["first_denial"]);
+        let rule = text(&case["rule"]);
+        let denial = &case["first_denial"];
         if denial.is_null() {
             continue;
         }
-        let (mut client, cost) = (Client::of(rule), units(whole(&case["cost"])));
+        let mut client = Client::of(rule);
+        let cost = units(whole(&case["cost"]));
         let gap = number(&case["gap_s"]);
         for k in 0..whole(&denial["request"]) {
             assert!(
@@ -83,7 +86,8 @@ fn a_steady_client_measures_its_rate() {
         let Some(steady) = case["steady"].as_f64() else {
             continue;
         };
-        let (mut client, cost) = (Client::of(rule), units(whole(&case["cost"])));
+        let mut client = Client::of(rule);
+        let cost = units(whole(&case["cost"]));
         let gap = number(&case["gap_s"]);
         let requests = (30.0 * period(&client) / gap) as u64;
         (0..requests).for_each(|k| client.charge(at(k as f64 * gap), cost));

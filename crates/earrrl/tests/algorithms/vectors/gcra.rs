@@ -53,7 +53,8 @@ fn the_first_call_of_a_burst_of_nothing_more() {
         .filter_map(|n| n.as_i64())
         .collect();
     let decision = Client::of("gcra 1/2s burst=1").ask(Nanos::ZERO, units(1));
-    let (limited, burst) = (i64::from(!decision.allowed), 1);
+    let limited = i64::from(!decision.allowed);
+    let burst = 1;
     let reset = i64::try_from(decision.reset_after.as_secs()).unwrap();
     assert_eq!(
         reply,

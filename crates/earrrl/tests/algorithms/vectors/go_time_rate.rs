@@ -58,9 +58,11 @@ fn a_clock_that_jumps_back_refills_nothing() {
     let rule = engine
         .prepare("jump", &Rule::from(Limit::from(bucket(case))))
         .unwrap();
-    let (mut latest, mut client) = (Nanos::ZERO, Client::new(bucket(case).into()));
+    let mut latest = Nanos::ZERO;
+    let mut client = Client::new(bucket(case).into());
     for step in list(&case["steps"]).iter().map(list) {
-        let (now, cost) = (Nanos::new(whole(&step[0])), units(whole(&step[1])));
+        let now = Nanos::new(whole(&step[0]));
+        let cost = units(whole(&step[1]));
         latest = latest.max(now);
         let decide = engine.decide(
             &[Charge {
@@ -88,7 +90,8 @@ fn reserve(case: &Value, vectors: &mut Vectors) {
     let mut state = None;
     for (k, step) in list(&case["steps"]).iter().map(list).enumerate() {
         let what = format!("{}, step {k}", text(&case["name"]));
-        let (ticks, cost) = (whole(&step[0]), units(whole(&step[1])));
+        let ticks = whole(&step[0]);
+        let cost = units(whole(&step[1]));
         let rule = Rule::from(limit)
             .with_action(Action::Delay { max: most_wait })
             .unwrap();

@@ -57,11 +57,13 @@ fn a_request_every_second() {
 #[test]
 fn the_printed_run_with_the_gaps_it_had() {
     let mut vectors = Vectors::read("redis_run");
-    let (rule, printed) = (vectors.get("rule"), vectors.get("printed"));
+    let rule = vectors.get("rule");
+    let printed = vectors.get("printed");
     let mut client = Client::of(text(&rule));
     client.ask(Nanos::ZERO, Cost::ONE);
     let mut now = Nanos::ZERO;
-    let (gaps, expected) = (vectors.rows("gaps_s"), vectors.rows("with_gaps"));
+    let gaps = vectors.rows("gaps_s");
+    let expected = vectors.rows("with_gaps");
     for (k, (gap, rate)) in (1..).zip(gaps.iter().zip(&expected)) {
         now = Nanos::new(now.get() + at(number(gap)).get());
         let decision = client.ask(now, Cost::ONE);
@@ -83,7 +85,8 @@ fn the_printed_run_with_the_gaps_it_had() {
 #[test]
 fn the_printed_run_with_its_mean_gaps() {
     let mut vectors = Vectors::read("redis_run");
-    let (rule, printed) = (vectors.get("rule"), vectors.get("printed"));
+    let rule = vectors.get("rule");
+    let printed = vectors.get("printed");
     let expected = list(&vectors.get("with_mean_gap"));
     let (rates, _) = steady(
         text(&rule),

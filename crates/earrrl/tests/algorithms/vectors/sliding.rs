@@ -21,8 +21,10 @@ fn sub_windows_logs_and_fixed_windows() {
     let mut vectors = Vectors::read("sliding");
     for case in vectors.rows("cases") {
         let name = text(&case["name"]);
-        let (quota, window) = (whole(&case["quota"]), whole(&case["window_s"]));
-        let (limit, parts) = (format!("{quota}/{window}s"), &case["sub_windows"]);
+        let quota = whole(&case["quota"]);
+        let window = whole(&case["window_s"]);
+        let limit = format!("{quota}/{window}s");
+        let parts = &case["sub_windows"];
         for (variant, rule) in [
             (
                 "hybrid60",
@@ -44,7 +46,8 @@ fn sub_windows_logs_and_fixed_windows() {
             ),
         ] {
             let mut client = Client::of(&rule);
-            let (mut decisions, mut allowed) = (String::new(), vec![]);
+            let mut decisions = String::new();
+            let mut allowed = vec![];
             for time in list(&case["times_ms"]).iter().map(whole) {
                 let verdict = client.ask(Nanos::new(time * 1_000_000), Cost::ONE).allowed;
                 decisions.push(if verdict { '1' } else { '0' });

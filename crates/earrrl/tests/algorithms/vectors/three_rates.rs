@@ -15,9 +15,11 @@ fn estimates_of_three_rates() {
             "recent-average 1/s half-life={}s strict",
             row["half_life_s"]
         );
-        let (mut client, mut sent) = (Client::of(&rule), 0);
+        let mut client = Client::of(&rule);
+        let mut sent = 0;
         for (secs, expected) in by_number(&row["at"]) {
-            let (now, expected) = (Nanos::from_secs(secs), list(&expected));
+            let now = Nanos::from_secs(secs);
+            let expected = list(&expected);
             while sent < whole(&row["requests"]) && request(sent) < now {
                 client.ask(request(sent), Cost::ONE);
                 sent += 1;

@@ -17,7 +17,8 @@ fn balances_verdicts_and_waits() {
         let mut state = None;
         for (k, event) in list(&case["events"]).iter().map(list).enumerate() {
             let what = format!("{name}, event {k}");
-            let (now, cost) = (at(number(&event[0])), units(whole(&event[1])));
+            let now = at(number(&event[0]));
+            let cost = units(whole(&event[1]));
             assert_close(pool.balance(state.as_ref(), now), number(&event[2]), &what);
             let allowed = pool.allows(state.as_ref(), now, cost);
             assert_eq!(allowed, flag(&event[3]), "{what}");

@@ -10,7 +10,8 @@ fn decode_pieces<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Words>, Result<bool, Malformed>) {
     let mut decoder = Decoder::default();
-    let (mut buffer, mut requests) = (Vec::new(), Vec::new());
+    let mut buffer = Vec::new();
+    let mut requests = Vec::new();
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
