@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use earrrl::{Clock, EngineError};
-use prometheus::proto::MetricFamily;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::access::Tokens;
@@ -17,7 +16,7 @@ use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
 use crate::log;
-use crate::metrics::{Family, Metrics};
+use crate::metrics::Family;
 use crate::service::Service;
 use crate::service::names::ENVOY;
 use crate::tls::Tls;
@@ -214,11 +213,6 @@ impl Server {
 
     /// Returns the metrics in the Prometheus text format.
     pub fn metrics(&self) -> Vec<u8> {
-        Metrics::render(&self.metric_families())
-    }
-
-    /// Returns the metrics.
-    pub fn metric_families(&self) -> Vec<MetricFamily> {
         let failed = f64::from(self.reload_error().is_some());
         let gauge = |name, help, value| Family::gauge(name, help).value(value);
         let mut families = vec![
@@ -251,7 +245,7 @@ impl Server {
         families.extend(self.suggested_limits());
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
-        self.service.metrics.families(families)
+        self.service.metrics.render(families)
     }
 
     /// Returns the suggested limits of the rules that have one.

@@ -29,7 +29,6 @@ mod near;
 mod on_error;
 mod openapi;
 mod order;
-mod otlp;
 mod overrides;
 mod process;
 mod protobuf;

@@ -91,7 +91,6 @@ pub(super) struct ServerTable {
     pub(super) tls: Option<TlsTable>,
     pub(super) names: NamesTable,
     pub(super) events_file: Placed<String>,
-    pub(super) otlp: Option<OtlpTable>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -102,16 +101,6 @@ pub(super) struct NamesTable {
     pub(super) max_bytes: Placed<u64>,
     pub(super) hmac_key: Placed<String>,
     pub(super) hmac_key_file: Placed<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct OtlpTable {
-    pub(super) endpoint: Spanned<String>,
-    #[serde(default)]
-    pub(super) interval: Placed<String>,
-    #[serde(default)]
-    pub(super) events: bool,
 }
 
 #[derive(Debug, Deserialize)]

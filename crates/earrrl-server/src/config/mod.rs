@@ -15,7 +15,6 @@ mod file;
 pub mod limitador;
 pub mod listen;
 pub mod names;
-pub mod otlp;
 mod problem;
 pub mod redis;
 pub mod rule;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::suggest::did_you_mean;
+use super::suggest::{did_you_mean, removed};
 
 /// The largest number of characters of a wrong value that an error shows.
 const LONGEST_SHOWN: usize = 80;
@@ -71,9 +71,10 @@ impl ConfigError {
     pub(super) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or_default();
         let message = error.message().trim().replace('\n', "; ");
-        let message = match did_you_mean(&message) {
-            Some(suggestion) => format!("{message}; did you mean `{suggestion}`?"),
-            None => misspelt_rule(text, &span)
+        let message = match (removed(&message), did_you_mean(&message)) {
+            (Some(hint), _) => hint,
+            (None, Some(suggestion)) => format!("{message}; did you mean `{suggestion}`?"),
+            (None, None) => misspelt_rule(text, &span)
                 .or_else(|| wrong_type(text, &span, &message))
                 .unwrap_or(message),
         };

@@ -11,7 +11,7 @@ const STARTER: &str = include_str!("../../../../contrib/limits.toml");
 
 /// The headings of `docs/configuration.md`, each with a configuration that has an unknown field in
 /// the section that the heading is about.
-const SECTIONS: [(&str, &str); 14] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("Top level", "unknown = 1"),
     ("`[server]`", "[server]\nunknown = 1"),
     (
@@ -20,7 +20,6 @@ const SECTIONS: [(&str, &str); 14] = [
     ),
     ("`[server.tls]`", "[server.tls]\nunknown = 1"),
     ("`[server.names]`", "[server.names]\nunknown = 1"),
-    ("`[server.otlp]`", "[server.otlp]\nunknown = 1"),
     ("`[engine]`", "[engine]\nunknown = 1"),
     ("`[client_address]`", "[client_address]\nunknown = 1"),
     ("`[attributes]`", "[attributes]\nunknown = 1"),
@@ -97,7 +96,6 @@ fn with_field(heading: &str, field: &str, value: Option<&str>) -> String {
             format!("[server]\n{heading}\nname = \"a\"\nscopes = [\"check\"]\n{own}")
         }
         "`[server.tls]`" => format!("{heading}\ncert = \"c\"\nkey = \"k\"\n{own}"),
-        "`[server.otlp]`" => format!("{heading}\nendpoint = \"localhost:1\"\n{own}"),
         "`[engine]`" => {
             let base = match field {
                 "capacity" | "max_reservations" => "",
@@ -123,11 +121,6 @@ fn with_field(heading: &str, field: &str, value: Option<&str>) -> String {
     section.replace('`', "")
 }
 
-/// Returns true if the fields of a section can be used in this build.
-fn is_usable(heading: &str) -> bool {
-    cfg!(feature = "otlp") || heading != "`[server.otlp]`"
-}
-
 /// Returns the value at the beginning of a cell, in backticks, without the comment after it.
 fn literal(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?
@@ -138,10 +131,7 @@ fn literal(cell: &str) -> Option<&str> {
 #[test]
 fn the_defaults_in_the_reference_are_those_of_the_code() {
     let mut checked = Vec::new();
-    for (heading, _) in SECTIONS
-        .into_iter()
-        .filter(|(heading, _)| is_usable(heading))
-    {
+    for (heading, _) in SECTIONS {
         for field in documented(heading) {
             let Some(default) = literal(field.default) else {
                 continue;
@@ -207,10 +197,7 @@ fn bounds(cell: &str) -> Option<[(i128, &str); 2]> {
 #[test]
 fn the_bounds_in_the_reference_are_those_of_the_code() {
     let mut checked = Vec::new();
-    for (heading, _) in SECTIONS
-        .into_iter()
-        .filter(|(heading, _)| is_usable(heading))
-    {
+    for (heading, _) in SECTIONS {
         for field in documented(heading) {
             let Some([least, most]) = bounds(field.bounds) else {
                 continue;
@@ -268,9 +255,6 @@ fn the_references_examples_are_valid() {
         .collect();
     assert!(examples.len() >= SECTIONS.len() - 2);
     for example in examples {
-        if cfg!(not(feature = "otlp")) && example.contains("[server.otlp]") {
-            continue;
-        }
         Config::parse(example, "example").unwrap();
     }
 }

@@ -10,7 +10,6 @@ use toml::Spanned;
 use super::access::Tokens;
 use super::listen::{ListenAddress, Protocol};
 use super::names::NamesConfig;
-use super::otlp::OtlpConfig;
 use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{listeners, number, seconds};
@@ -61,8 +60,6 @@ pub struct ServerConfig {
     pub names: NamesConfig,
     /// The file to which events of clients are appended; `None` if they are not.
     pub events_file: Option<PathBuf>,
-    /// The `[server.otlp]` table.
-    pub otlp: Option<OtlpConfig>,
 }
 
 /// The limits on connections. Times are whole seconds.
@@ -126,7 +123,6 @@ impl Default for ServerConfig {
             x_ratelimit_headers: false,
             names: NamesConfig::default(),
             events_file: None,
-            otlp: None,
         }
     }
 }
@@ -184,10 +180,6 @@ impl ServerConfig {
             x_ratelimit_headers: file.x_ratelimit_headers,
             names: NamesConfig::validate(&file.names, problems),
             events_file: events_file(file, problems),
-            otlp: file
-                .otlp
-                .as_ref()
-                .and_then(|otlp| OtlpConfig::validate(otlp, problems)),
         }
     }
 

@@ -6,7 +6,6 @@ mod outcomes;
 mod passed;
 mod process;
 
-use prometheus::proto::MetricFamily;
 use prometheus::{Encoder as _, TextEncoder};
 
 pub use counter::{Counter, Histogram, SmallCounter};
@@ -100,8 +99,8 @@ impl Metrics {
         self.proxy_heads.count(&PROXY_HEADS, &result);
     }
 
-    /// Returns the counters and the given families, as far as they have values.
-    pub fn families(&self, families: Vec<Family>) -> Vec<MetricFamily> {
+    /// Returns the counters and the given families, as far as they have values, in the Prometheus text format.
+    pub fn render(&self, families: Vec<Family>) -> Vec<u8> {
         let counters = self.counters().into_iter();
         let counters = counters
             .map(|(name, help, counter)| Family::counter(name, help).value(counter.get() as f64));
@@ -110,15 +109,13 @@ impl Metrics {
             .chain(self.times())
             .chain(families);
         let all = own.chain(process::families()).map(|family| family.0);
-        all.filter(|family| !family.get_metric().is_empty())
-            .collect()
-    }
-
-    /// Writes families in the Prometheus text format. The encoder fails on a family without values.
-    pub fn render(families: &[MetricFamily]) -> Vec<u8> {
+        // The encoder fails on a family without values.
+        let families: Vec<_> = all
+            .filter(|family| !family.get_metric().is_empty())
+            .collect();
         let mut text = Vec::with_capacity(8192);
         // Writing to memory cannot fail.
-        let _ = TextEncoder::new().encode(families, &mut text);
+        let _ = TextEncoder::new().encode(&families, &mut text);
         text
     }
 
@@ -274,10 +271,10 @@ mod tests {
         metrics.count_status(429);
         metrics.count_status(599);
         metrics.count_error("NOAUTH");
-        let text = metrics.families(vec![
+        let text = metrics.render(vec![
             Family::gauge("earrrl_connections", "Connections.").value(3.0),
         ]);
-        let text = String::from_utf8(Metrics::render(&text)).unwrap();
+        let text = String::from_utf8(text).unwrap();
         for line in [
             "earrrl_decisions_total{rule=\"login\",outcome=\"deny\"} 2",
             "earrrl_decisions_total{rule=\"login\",outcome=\"allow\"} 0",

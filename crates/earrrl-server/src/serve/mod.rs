@@ -8,8 +8,6 @@ pub mod descriptors;
 pub mod dial;
 mod event_file;
 pub mod handover;
-#[cfg(feature = "otlp")]
-mod otlp;
 pub mod reload;
 pub mod run;
 pub mod socket;

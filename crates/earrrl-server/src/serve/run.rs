@@ -255,10 +255,6 @@ impl Running {
         if let Some(path) = server.config.events_file.clone() {
             tasks.spawn(append_forever(Arc::clone(&server), path));
         }
-        #[cfg(feature = "otlp")]
-        if let Some(collector) = server.config.otlp.clone() {
-            tasks.spawn(super::otlp::export_forever(Arc::clone(&server), collector));
-        }
         tasks.spawn(announce_readiness(Arc::clone(&server), services.clone()));
         server.service.engine().ready(ENGINE_PATIENCE).await;
         let mut ticking = JoinSet::new();
