@@ -357,33 +357,6 @@ fn the_middleware_for_express_limits_a_client() {
     );
 }
 
-#[test]
-fn the_limits_file_of_limitador_becomes_the_rule_beside_it() {
-    let page = fs::read_to_string(root().join("docs/moving.md")).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let limits = blocks(&page, "yaml")[0];
-    let file = folder.path().join("limits.yaml");
-    fs::write(&file, limits).unwrap();
-    let convert = |file: &Path| {
-        Command::new(EARRRL)
-            .args(["config", "from-limitador"])
-            .arg(file)
-            .output()
-            .unwrap()
-    };
-    let printed = String::from_utf8(convert(&file).stdout).unwrap();
-    assert!(
-        blocks(&page, "toml").contains(&printed.trim_end()),
-        "{printed}"
-    );
-    fs::write(&file, limits.replace("==", "!=")).unwrap();
-    let refused = convert(&file);
-    assert_eq!(
-        (refused.status.code(), refused.stdout),
-        (Some(2), Vec::new())
-    );
-}
-
 /// Simulates a guesser that tries once a second for a day, against the rules for logins.
 #[test]
 fn the_rules_for_logins_stop_a_guesser() {

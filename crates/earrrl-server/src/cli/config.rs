@@ -11,9 +11,7 @@ use clap::Subcommand;
 use earrrl::{Rule, StateDirectory, StateError};
 use earrrl_logs::text::counted;
 use earrrl_server::config::listen::{ListenAddress, Protocol};
-use earrrl_server::config::{
-    Config, ConfigError, EngineConfig, EnvoyConfig, RuleConfig, limitador,
-};
+use earrrl_server::config::{Config, ConfigError, EngineConfig, EnvoyConfig, RuleConfig};
 use earrrl_server::service::memory_check::{self, OverMemory};
 use earrrl_server::tls::{Tls, outdated};
 
@@ -48,27 +46,13 @@ enum ConfigCommand {
         #[arg(value_name = "[DOMAIN] NAME=VALUE", required = true)]
         words: Vec<String>,
     },
-    /// Print the limits file of Limitador as a configuration.
-    #[command(after_help = "Example:\n  earrrl config from-limitador limits.yaml > limits.toml")]
-    FromLimitador {
-        /// The limits file: a YAML list.
-        file: PathBuf,
-    },
 }
 
 pub(super) fn run(args: ConfigArgs) -> Result<ExitCode, CliFailure> {
     match args.command {
         ConfigCommand::Check { file } => check(&file),
         ConfigCommand::Explain { file, words } => explain::run(&file, &load(&file)?, &words),
-        ConfigCommand::FromLimitador { file } => from_limitador(&file),
     }
-}
-
-fn from_limitador(file: &Path) -> Result<ExitCode, CliFailure> {
-    let failed = |error: ConfigError| failure::lines(&error.to_string());
-    let config = limitador::convert_file(file).map_err(failed)?;
-    io::stdout().write_all(config.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the first path of the configuration at which a server could not create or use its file on this

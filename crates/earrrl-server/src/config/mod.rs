@@ -12,7 +12,6 @@ pub mod condition_index;
 pub mod engine;
 pub mod envoy;
 mod file;
-pub mod limitador;
 pub mod listen;
 pub mod names;
 mod problem;
