@@ -1,21 +1,15 @@
 //! Tests of the stream of events.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
-use earrrl_server::config::Config;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 use crate::support::http::Client;
-use crate::support::process::Process;
 use crate::support::resp::encode;
 use crate::support::tools::tool;
-use crate::support::{TestServer, until};
+use crate::support::TestServer;
 
 const CONFIG: &str = r#"
 [server]
@@ -202,119 +196,6 @@ fn a_token_shows_the_events_of_its_rules_only() {
             "{query}"
         );
     }
-}
-
-/// A configuration that appends events to `events.jsonl` in a folder.
-fn with_file(folder: &Path) -> (String, PathBuf) {
-    let path = folder.join("events.jsonl");
-    let field = format!("[server]\nevents_file = \"{}\"\n", path.display());
-    (CONFIG.replacen("[server]\n", &field, 1), path)
-}
-
-/// Returns the events of a file, each as its name, its rule and its key. Every line must be a JSON object in visible ASCII.
-fn written(path: &Path) -> Vec<(String, String, String)> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    assert!(
-        whole
-            .bytes()
-            .all(|byte| matches!(byte, b'\n' | b' '..=b'~')),
-        "{whole}"
-    );
-    whole.lines().map(read).collect()
-}
-
-fn until_written(path: &Path, expected: (String, String, String)) {
-    until("the event is written", || written(path).contains(&expected));
-}
-
-#[test]
-fn events_are_appended_to_a_file_that_is_rotated() {
-    let folder = tempfile::tempdir().unwrap();
-    let (config, path) = with_file(folder.path());
-    let server = TestServer::start(&config);
-    until("the file is there", || path.exists());
-    assert_eq!(
-        path.metadata().unwrap().permissions().mode() & 0o7,
-        0,
-        "others may not read it"
-    );
-    limit(&server, "login", HOSTILE);
-    until_written(&path, event("limited", "login", HOSTILE));
-    // By rename, with a new file of the rotating program and without one.
-    for nth in 0..2 {
-        let old = folder.path().join(format!("events.jsonl.{nth}"));
-        fs::rename(&path, &old).unwrap();
-        if nth == 0 {
-            fs::write(&path, "").unwrap();
-        }
-        let name = format!("renamed-{nth}");
-        limit(&server, "login", &name);
-        until_written(&path, event("limited", "login", &name));
-        assert!(!written(&old).contains(&event("limited", "login", &name)));
-    }
-    fs::write(&path, "").unwrap();
-    send(&server, "EARRRL.RESET", "login", "renamed-0");
-    until_written(&path, event("reset", "login", "renamed-0"));
-    assert_eq!(written(&path), [event("reset", "login", "renamed-0")]);
-}
-
-#[test]
-fn without_names_there_is_no_file_of_events() {
-    let folder = tempfile::tempdir().unwrap();
-    let (config, _) = with_file(folder.path());
-    let config = config.replacen("[server]\n", "[server]\nnames = { capacity = 0 }\n", 1);
-    let error = Config::parse(&config, "test").unwrap_err().to_string();
-    assert!(
-        error.contains("events_file: events are about named clients"),
-        "{error}"
-    );
-}
-
-/// A limit on the size of files simulates a full disk.
-#[test]
-fn a_full_disk_delays_events_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let (config, path) = with_file(folder.path());
-    let file = folder.path().join("limits.toml");
-    fs::write(&file, config).unwrap();
-    let mut server = Process::start(&["--config", file.to_str().unwrap()]);
-    let http = server.http;
-    let send = |key: &str| {
-        let mut client = Client::connect(http);
-        client.token = Some(ADMIN.to_owned());
-        let request = format!(r#"{{"rule":"login","key":"{key}"}}"#);
-        [(), ()].map(|()| client.post("/v1/check", &request).status)
-    };
-    let pid = Pid::from_child(&server.child);
-    let give_room = |current| {
-        let limit = Rlimit {
-            current,
-            ..getrlimit(Resource::Fsize)
-        };
-        prlimit(Some(pid), Resource::Fsize, limit).unwrap();
-    };
-    assert_eq!(send("first"), [200, 429]);
-    until_written(&path, event("limited", "login", "first"));
-    // There is room for the first part of a line.
-    let length = path.metadata().unwrap().len();
-    give_room(Some(length + 30));
-    assert_eq!(send("second"), [200, 429]);
-    let error = server.until_logged("events cannot be written");
-    assert!(
-        error["fields"]["path"]
-            .as_str()
-            .unwrap()
-            .ends_with("events.jsonl"),
-        "{error}"
-    );
-    assert_eq!(path.metadata().unwrap().len(), length + 30);
-    assert_eq!(send("third"), [200, 429]);
-    give_room(None);
-    server.until_logged("events are written again");
-    until_written(&path, event("limited", "login", "third"));
-    let expected = ["first", "second", "third"].map(|key| event("limited", "login", key));
-    assert_eq!(written(&path), expected);
 }
 
 #[test]

@@ -870,14 +870,6 @@ fn config_check_tells_every_mistake() {
             "resp: /etc/hostname is something else",
         ),
         (
-            "[server]\nevents_file = \"/nonexist/x\"",
-            "events_file: the folder of /nonexist/x: No such",
-        ),
-        (
-            "[server]\nevents_file = \"/tmp\"",
-            "events_file: /tmp is something else already",
-        ),
-        (
             "[server]\nhttp = \":9166\"",
             "http: 0.0.0.0:9166 can be reached",
         ),

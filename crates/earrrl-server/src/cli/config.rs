@@ -62,8 +62,6 @@ fn unusable_path(config: &Config) -> Option<String> {
         EngineConfig::State(state) => unusable("state", &state.directory, FileType::is_dir),
         _ => None,
     };
-    let events = config.server.events_file.as_deref();
-    let events = || unusable("events_file", events?, |found| !found.is_dir());
     let sockets = || {
         Protocol::ALL
             .into_iter()
@@ -72,7 +70,7 @@ fn unusable_path(config: &Config) -> Option<String> {
                 ListenAddress::Tcp(_) => None,
             })
     };
-    state.or_else(events).or_else(sockets)
+    state.or_else(sockets)
 }
 
 /// Returns an error if there is something else at a path, or no folder for it.

@@ -90,7 +90,6 @@ pub(super) struct ServerTable {
     pub(super) proxy_protocol: Vec<Spanned<String>>,
     pub(super) tls: Option<TlsTable>,
     pub(super) names: NamesTable,
-    pub(super) events_file: Placed<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,7 +1,6 @@
 //! The `[server]` and `[client_address]` tables of the configuration.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 
 use axum::http::HeaderName;
 use ipnet::IpNet;
@@ -58,8 +57,6 @@ pub struct ServerConfig {
     pub x_ratelimit_headers: bool,
     /// The `[server.names]` table.
     pub names: NamesConfig,
-    /// The file to which events of clients are appended; `None` if they are not.
-    pub events_file: Option<PathBuf>,
 }
 
 /// The limits on connections. Times are whole seconds.
@@ -122,7 +119,6 @@ impl Default for ServerConfig {
             allow_inline_rules: false,
             x_ratelimit_headers: false,
             names: NamesConfig::default(),
-            events_file: None,
         }
     }
 }
@@ -179,7 +175,6 @@ impl ServerConfig {
             allow_inline_rules: file.allow_inline_rules,
             x_ratelimit_headers: file.x_ratelimit_headers,
             names: NamesConfig::validate(&file.names, problems),
-            events_file: events_file(file, problems),
         }
     }
 
@@ -299,21 +294,6 @@ fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) ->
 
 fn threads(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
     field.map(|_| number("threads", field, 1, 1..=1024, problems) as usize)
-}
-
-/// Validates the file for events, which are about named clients.
-fn events_file(file: &file::ServerTable, problems: &mut Problems) -> Option<PathBuf> {
-    let field = file.events_file.as_ref()?;
-    if file
-        .names
-        .capacity
-        .as_ref()
-        .is_some_and(|capacity| *capacity.get_ref() == 0)
-    {
-        let text = "events_file: events are about named clients, and the capacity of names is 0";
-        problems.add(field.span(), text);
-    }
-    Some(field.get_ref().into())
 }
 
 fn max_body(field: Option<&Spanned<u64>>, default: usize, problems: &mut Problems) -> usize {

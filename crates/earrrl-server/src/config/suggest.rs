@@ -3,7 +3,13 @@
 pub use earrrl::internal::nearest;
 
 /// The fields of earlier versions, and what to use instead of each.
-const REMOVED: [(&str, &str); 1] = [("otlp", "a collector reads /metrics, see docs/visibility.md")];
+const REMOVED: [(&str, &str); 2] = [
+    (
+        "events_file",
+        "curl writes /v1/events to a file, see docs/visibility.md",
+    ),
+    ("otlp", "a collector reads /metrics, see docs/visibility.md"),
+];
 
 /// Returns the error about a field that was removed, from serde's error about an unknown field.
 pub(super) fn removed(message: &str) -> Option<String> {

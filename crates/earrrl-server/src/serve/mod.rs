@@ -6,7 +6,6 @@ pub mod allocator;
 mod balanced;
 pub mod descriptors;
 pub mod dial;
-mod event_file;
 pub mod handover;
 pub mod reload;
 pub mod run;

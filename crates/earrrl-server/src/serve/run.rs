@@ -17,7 +17,6 @@ use tokio::time::{sleep, timeout};
 use super::accept::{accept, refusal};
 use super::allocator::give_back_free_memory;
 use super::balanced;
-use super::event_file::append_forever;
 use super::handover::HandedOver;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
@@ -251,9 +250,6 @@ impl Running {
         } = self;
         if let Some(plane) = control_plane {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
-        }
-        if let Some(path) = server.config.events_file.clone() {
-            tasks.spawn(append_forever(Arc::clone(&server), path));
         }
         tasks.spawn(announce_readiness(Arc::clone(&server), services.clone()));
         server.service.engine().ready(ENGINE_PATIENCE).await;

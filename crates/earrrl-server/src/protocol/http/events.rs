@@ -112,13 +112,8 @@ impl Subscriber {
     }
 }
 
-/// Returns events as lines of JSON in visible ASCII.
-pub fn json_lines(events: Vec<RuleEvent>, now: Nanos) -> String {
-    EventFormat::JsonLines.text(events, now)
-}
-
 /// Returns an event as JSON.
-pub fn described(event: RuleEvent, now: Nanos) -> Value {
+fn described(event: RuleEvent, now: Nanos) -> Value {
     match event {
         RuleEvent::Changed(rule, event) => changed(&rule, event, now),
         RuleEvent::Reset(client) => reset_event(&client, now),
