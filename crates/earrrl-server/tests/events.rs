@@ -6,10 +6,10 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::Value;
 
+use crate::support::TestServer;
 use crate::support::http::Client;
 use crate::support::resp::encode;
 use crate::support::tools::tool;
-use crate::support::TestServer;
 
 const CONFIG: &str = r#"
 [server]

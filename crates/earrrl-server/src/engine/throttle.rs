@@ -92,17 +92,6 @@ impl Call {
         }
     }
 
-    /// Validates the parameters of a call whose `burst` is the number of requests that may pass at
-    /// once.
-    ///
-    /// # Errors
-    /// Returns [`CallError`] if a parameter is out of bounds, or the rate is zero.
-    #[inline]
-    pub fn of_burst(burst: i64, count: i64, period: i64, quantity: i64) -> Result<Self, CallError> {
-        within("max_burst", burst, 1, i64::MAX)?;
-        Self::new(burst - 1, count, period, quantity)
-    }
-
     /// Returns true if the call has a quantity of zero, so that it changes no state.
     pub fn only_asks(self) -> bool {
         self.quantity == 0

@@ -27,19 +27,14 @@ pub(super) async fn answer(
     let service = &session.server.service;
     let version = session.version;
     match question {
-        Question::Throttle {
-            key,
-            call,
-            dialect,
-            hash,
-        } => {
+        Question::Throttle { key, call, hash } => {
             let throttle = &service.engine().throttle;
             let throttled = match service.engine().waits() {
                 true => service.throttle(key, *call).await?,
                 false => throttle.throttle(hash.unwrap_or_else(|| throttle.hash(key)), *call),
             };
             count(session, *call, throttled);
-            write_throttled(throttled, *dialect, &mut Writer::new(out, version));
+            write_throttled(throttled, &mut Writer::new(out, version));
         }
         Question::Ask { ask, mode } => {
             let answer = service.ask(ask, *mode).await?;

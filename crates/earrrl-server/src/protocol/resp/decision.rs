@@ -4,37 +4,21 @@ use std::time::Duration;
 
 use earrrl::{Brief, Decision, Outcome, Places, Wait};
 
-use super::question::Dialect;
 use super::reply::Writer;
 use crate::engine::throttle::Throttled;
 use crate::protocol::seconds::SecondsText;
 use crate::service::answer::Answer;
 use crate::service::reserve::Reserved;
 
-/// Writes the reply to `CL.THROTTLE` or `THROTTLE`: the five integers that redis-cell or throttlecrab
-/// defines. Only redis-cell reports the wait of an allowed request as -1.
+/// Writes the reply to `CL.THROTTLE`, the five integers that redis-cell defines.
 #[inline]
-pub(super) fn write_throttled(throttled: Throttled, dialect: Dialect, reply: &mut Writer<'_>) {
-    let Throttled {
-        limited,
-        limit,
-        remaining,
-        retry_after,
-        reset_after,
-    } = throttled;
-    let (verdict, waits) = match dialect {
-        Dialect::RedisCell => (limited, [retry_after, reset_after]),
-        Dialect::Throttlecrab => (
-            !limited,
-            [reset_after, if limited { retry_after } else { 0 }],
-        ),
-    };
+pub(super) fn write_throttled(throttled: Throttled, reply: &mut Writer<'_>) {
     reply.array(5);
-    reply.integer(verdict.into());
-    reply.integer(limit);
-    reply.integer(remaining);
-    reply.integer(waits[0]);
-    reply.integer(waits[1]);
+    reply.integer(throttled.limited.into());
+    reply.integer(throttled.limit);
+    reply.integer(throttled.remaining);
+    reply.integer(throttled.retry_after);
+    reply.integer(throttled.reset_after);
 }
 
 /// Writes the reply to `EARRRL.ALLOW`, three integers: 1 if the request is allowed or else 0, the

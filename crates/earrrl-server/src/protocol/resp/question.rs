@@ -22,11 +22,10 @@ use crate::service::rules::ActiveRules;
 /// names.
 #[derive(Debug)]
 pub(super) enum Question<'a> {
-    /// `CL.THROTTLE` or `THROTTLE`, which state the limit in the command itself.
+    /// `CL.THROTTLE`, which states the limit in the command itself.
     Throttle {
         key: &'a [u8],
         call: Call,
-        dialect: Dialect,
         /// The hash of the key, if the state of this key was prefetched.
         hash: Option<KeyHash>,
     },
@@ -40,15 +39,6 @@ pub(super) enum Question<'a> {
     Inline(InlineAsk<'a>),
     /// A command that is invalid or not permitted, and is answered with this error.
     Refused(Refusal),
-}
-
-/// The program whose form of the command `Throttle` is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
-    /// `CL.THROTTLE` of redis-cell, whose `max_burst` does not count the first request.
-    RedisCell,
-    /// `THROTTLE` of throttlecrab, whose `max_burst` counts it.
-    Throttlecrab,
 }
 
 /// A request for a decision under an inline rule, whose text is in the command.
@@ -69,7 +59,7 @@ impl InlineAsk<'_> {
 /// The form of the words that follow a command's name.
 #[derive(Clone, Copy)]
 enum Form {
-    Throttle(Dialect),
+    Throttle,
     Ask(Mode),
     Allow,
 }
@@ -82,8 +72,7 @@ impl Form {
         upper.copy_from_slice(name);
         upper.make_ascii_uppercase();
         match &*upper {
-            b"CL.THROTTLE" => Some(Self::Throttle(Dialect::RedisCell)),
-            b"THROTTLE" => Some(Self::Throttle(Dialect::Throttlecrab)),
+            b"CL.THROTTLE" => Some(Self::Throttle),
             b"EARRRL.CHECK" => Some(Self::Ask(Mode::Check)),
             b"EARRRL.ALLOW" => Some(Self::Allow),
             b"EARRRL.PEEK" => Some(Self::Ask(Mode::Peek)),
@@ -96,7 +85,7 @@ impl Form {
     #[inline]
     fn scope(&self) -> Scope {
         match self {
-            Self::Throttle(_) | Self::Allow => Scope::Check,
+            Self::Throttle | Self::Allow => Scope::Check,
             Self::Ask(mode) => (*mode).into(),
         }
     }
@@ -131,9 +120,9 @@ impl Session {
         }
         let form = Form::of(request.word(0)?)?;
         let parsed = self.may(form.scope()).and_then(|()| match form {
-            Form::Throttle(dialect) => {
+            Form::Throttle => {
                 self.access.permit_all_rules()?;
-                parse_throttle(request, dialect)
+                parse_throttle(request)
             }
             Form::Ask(mode) => self.parse_ask(request, rules, mode),
             Form::Allow => self.parse_allow(request, rules),
@@ -274,9 +263,9 @@ fn parse_several<'a>(
     Ok(Question::Several { asks, mode })
 }
 
-/// Parses `CL.THROTTLE key max_burst count period [quantity]`; `THROTTLE` has the same words.
+/// Parses `CL.THROTTLE key max_burst count period [quantity]`.
 #[inline]
-fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Question<'a>, Refusal> {
+fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
     let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
         return Err(Refusal::WordCount);
     };
@@ -288,15 +277,11 @@ fn parse_throttle<'a>(request: Request<'a, '_>, dialect: Dialect) -> Result<Ques
     let count = number(3, "count")?;
     let period = number(4, "period")?;
     let quantity = number(5, "quantity")?;
-    let call = match dialect {
-        Dialect::RedisCell => Call::new(max_burst, count, period, quantity),
-        Dialect::Throttlecrab => Call::of_burst(max_burst, count, period, quantity),
-    };
-    let call = call.map_err(|error| Refusal::Error(error.to_string()))?;
+    let call = Call::new(max_burst, count, period, quantity)
+        .map_err(|error| Refusal::Error(error.to_string()))?;
     Ok(Question::Throttle {
         key,
         call,
-        dialect,
         hash: None,
     })
 }
