@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use earrrl_server::path::{OtherReadings, Paths};
+use earrrl_tower::path::{OtherReadings, Paths};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|target: &[u8]| {

@@ -1,14 +1,13 @@
 //! The parts of the `earrrl` program that its tests and fuzz targets use.
 //!
-//! Each module depends only on modules before it in this list: `path`, `config`, `log`, `metrics`,
-//! `engine`, `service`, `connections`, `proxy_protocol`, `stream`, `tls`, `server`, `protocol`, `serve`.
+//! Each module depends only on modules before it in this list: `config`, `log`, `metrics`, `engine`, `service`,
+//! `connections`, `proxy_protocol`, `stream`, `tls`, `server`, `protocol`, `serve`.
 
 pub mod config;
 pub mod connections;
 pub mod engine;
 pub mod log;
 pub mod metrics;
-pub mod path;
 pub mod protobuf;
 pub mod protocol;
 pub mod proxy_protocol;

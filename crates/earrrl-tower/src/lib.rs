@@ -63,7 +63,7 @@
 //! # For other frameworks, and authors of servers
 //!
 //! [`RateLimitLayer::judge`] judges a request without tower.
-//! [`headers`], [`problem`], [`address`] and [`bounded_key`] are the parts that the layer itself is made of.
+//! [`headers`], [`problem`], [`address`], [`path`] and [`bounded_key`] are the parts that the layer itself is made of.
 
 pub mod address;
 mod bounded_key;
@@ -82,6 +82,7 @@ mod judge;
 pub mod key;
 mod layer;
 mod layer_hold;
+pub mod path;
 mod pending;
 mod pending_charge;
 mod prepared;

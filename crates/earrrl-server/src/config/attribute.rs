@@ -11,9 +11,9 @@ use toml::Spanned;
 use super::file;
 use super::problem::Problems;
 use super::server::network;
-use crate::path::Paths;
 use earrrl_tower::Prefixes;
 use earrrl_tower::address::parse;
+use earrrl_tower::path::Paths;
 
 pub use self::name::{PLAIN, attribute_name, normal_host};
 

@@ -35,8 +35,8 @@ pub use server::ServerConfig;
 pub use tls::TlsConfig;
 pub use value::{check_passes, read_bytes};
 
-use crate::path::Paths;
 use earrrl_tower::ClientAddress;
+use earrrl_tower::path::Paths;
 use problem::Problems;
 
 /// A validated configuration.

@@ -22,8 +22,8 @@ use super::attribute::{Condition, KeyPart, client_key, conditions};
 use super::bounds::MAX_RULES;
 use super::problem::Problems;
 use super::{file, value};
-use crate::path::Paths;
 use earrrl_tower::Prefixes;
+use earrrl_tower::path::Paths;
 
 pub use self::action::{OnError, OnMissing, action_name};
 pub use self::cost::CostSource;

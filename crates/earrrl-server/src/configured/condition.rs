@@ -8,9 +8,9 @@ use earrrl_logs::format::{Field, Record};
 use earrrl_logs::line::last_of_list;
 use earrrl_logs::reading::RecordCondition;
 use earrrl_server::config::attribute::{Condition, attribute_name};
-use earrrl_server::path::Paths;
 use earrrl_server::service::attributes::{Attributes, ReadOptions};
 use earrrl_tower::Prefixes;
+use earrrl_tower::path::Paths;
 
 use super::attributes::fields;
 

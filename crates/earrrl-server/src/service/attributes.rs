@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::error::AskError;
 use crate::config::attribute::{Condition, KeyPart, attribute_name, normal_host};
-use crate::path::{OtherReadings, Paths};
+use earrrl_tower::path::{OtherReadings, Paths};
 use earrrl_tower::{ClientAddress, address};
 
 /// The largest number of attributes that a caller may name in one request.
@@ -130,16 +130,7 @@ impl<'a> Attributes<'a> {
     /// Returns the possible readings of the request's path; `None` if the path is too long and
     /// unusual to list them.
     pub fn paths(&self) -> Option<impl Iterator<Item = &[u8]>> {
-        let others = match &self.other_paths {
-            OtherReadings::None => &[][..],
-            OtherReadings::Some(others) => others,
-            OtherReadings::Any => return None,
-        };
-        Some(
-            self.get("path")
-                .into_iter()
-                .chain(others.iter().map(Vec::as_slice)),
-        )
+        self.other_paths.with(self.get("path").unwrap_or_default())
     }
 
     /// Returns true if the request meets a condition under every reading of its path. Exemptions
@@ -167,21 +158,12 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Returns the path as a part of a key under a rule with these conditions: the shortest of the
-    /// readings that meet them, so that a client gets no other key by another spelling. Paths that are
-    /// too long to list their readings have one key.
+    /// Returns the path as a part of a key under a rule with these conditions.
     pub fn path_key(&self, conditions: &[Condition]) -> &[u8] {
-        let Some(paths) = self.paths() else {
-            return b"";
-        };
-        if matches!(self.other_paths, OtherReadings::None) {
-            return self.get("path").unwrap_or_default();
-        }
         let on_path = |condition: &&Condition| condition.attribute == "path";
         let meets = |path: &[u8]| conditions.iter().filter(on_path).all(|one| one.holds(path));
-        paths
-            .min_by_key(|path| (!meets(path), path.len(), *path))
-            .unwrap_or_default()
+        let path = self.get("path").unwrap_or_default();
+        self.other_paths.key(path, meets)
     }
 
     fn resolve_client(&mut self, settings: &ClientAddress) {

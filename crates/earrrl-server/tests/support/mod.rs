@@ -21,6 +21,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod resp;
+#[path = "../../../earrrl-tower/tests/support/spellings.rs"]
 pub mod spellings;
 #[path = "../../../earrrl-redis/tests/support/tools.rs"]
 pub mod tools;

@@ -7,7 +7,7 @@ use super::overrides::Override;
 use crate::config::attribute::{Condition, attribute_name};
 use crate::config::problem::Problems;
 use crate::config::{file, value};
-use crate::path::Paths;
+use earrrl_tower::path::Paths;
 
 /// The source of a request's cost if the request itself states none.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use crate::config::attribute::{Condition, conditions};
 use crate::config::condition_index::ConditionIndex;
 use crate::config::file;
 use crate::config::problem::Problems;
-use crate::path::Paths;
+use earrrl_tower::path::Paths;
 
 /// The largest number of overrides that a rule may have.
 const MAX_OVERRIDES: usize = 100_000;

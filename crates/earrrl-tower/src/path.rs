@@ -15,6 +15,11 @@ use std::borrow::Cow;
 use readings::{Dots, MAX_LEN, PathReading, is_ambiguous};
 
 /// The settings for comparing paths, in addition to the rules that always apply.
+///
+/// ```
+/// use earrrl_tower::path::Paths;
+/// assert_eq!(*Paths::TOLERANT.normalize(b"/x/..//%4cogin/?next=a"), *b"/login");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     /// True if letters in upper and lower case are equal: `/Login` is `/login`.
@@ -38,6 +43,32 @@ pub enum OtherReadings {
     Some(Vec<Vec<u8>>),
     /// The path is too long to find its interpretations, so it must be treated as any path.
     Any,
+}
+
+impl OtherReadings {
+    /// Returns all interpretations of a path, of which `normal` is the normal form; `None` if the path is too long
+    /// to list them.
+    pub fn with<'a>(&'a self, normal: &'a [u8]) -> Option<impl Iterator<Item = &'a [u8]>> {
+        let others = match self {
+            Self::None => &[][..],
+            Self::Some(others) => others,
+            Self::Any => return None,
+        };
+        let others = others.iter().map(Vec::as_slice);
+        Some(std::iter::once(normal).chain(others))
+    }
+
+    /// Returns the path as a part of a key: the shortest interpretation that `meets` a rule's conditions, so that a
+    /// client gets no other key by another spelling. Paths that are too long to list their interpretations have one
+    /// key.
+    pub fn key<'a>(&'a self, normal: &'a [u8], meets: impl Fn(&[u8]) -> bool) -> &'a [u8] {
+        if *self == Self::None {
+            return normal;
+        }
+        let paths = self.with(normal).into_iter().flatten();
+        let shortest = paths.min_by_key(|path| (!meets(path), path.len(), *path));
+        shortest.unwrap_or_default()
+    }
 }
 
 impl Paths {
