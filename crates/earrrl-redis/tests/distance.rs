@@ -19,7 +19,13 @@ use crate::support::{PATIENCE, Server};
 #[allow(unsafe_code)]
 fn each_file(mut see: impl FnMut(BorrowedFd<'_>)) {
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
-        let number = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        let number = entry
+            .unwrap()
+            .file_name()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
         // SAFETY: a file that was closed meanwhile, or replaced by another one, only answers with an error
         // or about itself; it is not closed here.
         see(unsafe { BorrowedFd::borrow_raw(number) });
@@ -50,12 +56,18 @@ async fn no_connection_waits_for_acknowledgements() {
     for (options, ports) in [
         (Options::new(&server.url()), vec![server.port]),
         (Options::cluster(urls.iter().map(String::as_str)), ports),
-        (Options::sentinel("main", [sentinel.url().as_str()]), vec![server.port]),
+        (
+            Options::sentinel("main", [sentinel.url().as_str()]),
+            vec![server.port],
+        ),
     ] {
         let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
         assert!(engine.ready(PATIENCE).await);
         let sockets = without_nagle(&ports);
-        assert!(!sockets.is_empty() && sockets.iter().all(|off| *off), "{ports:?}: {sockets:?}");
+        assert!(
+            !sockets.is_empty() && sockets.iter().all(|off| *off),
+            "{ports:?}: {sockets:?}"
+        );
     }
 }
 
@@ -71,14 +83,26 @@ async fn decisions_are_redis_s_within_a_round_trip_and_a_half() {
         options.failures = 1000;
         let engine = Arc::new(RedisEngine::connect(options, PATIENCE).await.unwrap());
         assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
-        let rule = engine.prepare("far", &"gcra 1000/s burst=1000".parse().unwrap()).unwrap();
+        let rule = engine
+            .prepare("far", &"gcra 1000/s burst=1000".parse().unwrap())
+            .unwrap();
         let tasks: Vec<_> = (0..16u8)
             .map(|task| {
                 let engine = engine.clone();
                 tokio::spawn(async move {
                     for _ in 0..20 {
-                        let charge = Charge { rule, key: &[task], cost: Cost::ONE };
-                        assert!(engine.decide(&[charge], Mode::Check, None).await.unwrap().allowed);
+                        let charge = Charge {
+                            rule,
+                            key: &[task],
+                            cost: Cost::ONE,
+                        };
+                        assert!(
+                            engine
+                                .decide(&[charge], Mode::Check, None)
+                                .await
+                                .unwrap()
+                                .allowed
+                        );
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                 })
@@ -88,7 +112,10 @@ async fn decisions_are_redis_s_within_a_round_trip_and_a_half() {
             task.await.unwrap();
         }
         let counts = engine.status().counts;
-        println!("{one_way:?} each way: {} by Redis, {} alone", counts.shared, counts.alone);
+        println!(
+            "{one_way:?} each way: {} by Redis, {} alone",
+            counts.shared, counts.alone
+        );
         assert_eq!(counts.shared + counts.alone, 320);
         assert!(counts.shared > 4 * counts.alone, "{one_way:?}: {counts:?}");
     }

@@ -195,9 +195,7 @@ pub(crate) fn tcp_settings() -> TcpSettings {
 }
 
 fn open(url: &str, options: &Options) -> RedisResult<Client> {
-    let info = url
-        .into_connection_info()?
-        .set_tcp_settings(tcp_settings());
+    let info = url.into_connection_info()?.set_tcp_settings(tcp_settings());
     #[cfg(feature = "tls")]
     if let Some(certificates) = &options.certificates {
         return Client::build_with_tls(info, certificates.to_redis());
