@@ -421,7 +421,14 @@ mod tests {
 
     #[test]
     fn a_unit_is_whole_at_common_rates() {
-        for (units, per) in [(3, 1), (7, 60), (9, 3600), (13, 1), (1000, 1), (1_000_000, 1)] {
+        for (units, per) in [
+            (3, 1),
+            (7, 60),
+            (9, 3600),
+            (13, 1),
+            (1000, 1),
+            (1_000_000, 1),
+        ] {
             let rate = Rate::new(Cost::from_units(units), Duration::from_secs(per)).unwrap();
             let bucket = TokenBucket::new(Cost::from_units(5), rate).unwrap();
             let exact = u128::from(per) * BILLION * u128::from(TICKS_PER_NANO);
