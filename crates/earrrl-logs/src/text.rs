@@ -33,6 +33,17 @@ pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
+/// Returns the shortest unit of time in which the greatest of the rates is at least 0.05: its
+/// length in seconds, and its name.
+pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
+    let greatest = rates.fold(0.0, f64::max);
+    let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
+    let unit = units
+        .into_iter()
+        .find(|(seconds, _)| greatest * seconds >= 0.05);
+    unit.unwrap_or((86_400.0, "a day"))
+}
+
 /// Returns the text of a system error without the error number.
 ///
 /// ```

@@ -544,19 +544,31 @@ fn only_requests_that_are_asked_for() {
 
 #[test]
 fn limited_clients_are_listed_for_nginx() {
-    let arguments = [
-        "replay",
-        &log("access.log"),
-        RULES[0],
-        RULES[1],
-        "--output",
-        "nginx-deny",
-    ];
-    let list = earrrl(&arguments).out;
+    let arguments = ["replay", &log("access.log"), RULES[0], RULES[1]];
+    let list =
+        |more: &[&str]| earrrl(&[&arguments[..], &["--output", "nginx-deny"], more].concat());
+    let Outcome { out, .. } = list(&[]);
+    let rule = "by recent-average 1/s half-life=10s strict\n";
+    let worst = format!("\ndeny 203.0.113.99; # 154 of 169 requests denied (91.1 %) {rule}");
+    let other = format!("\ndeny 198.51.100.23; # 41 of 60 requests denied (68.3 %) {rule}");
     assert!(
-        list.starts_with("# ") && list.ends_with("deny 198.51.100.23;\ndeny 203.0.113.99;\n"),
-        "{list}"
+        out.starts_with("# ") && out.contains(&worst) && out.contains(&other),
+        "{out}"
     );
+    let few = list(&["--min-denied", "42"]);
+    assert!(
+        !few.out.contains(&other) && few.out.contains(&worst),
+        "{few:?}"
+    );
+    assert!(few.err.contains("1 lost fewer than 42 requests"), "{few:?}");
+    let trusted = list(&["--trusted-proxies", "203.0.113.0/24,2001:db8::1"]);
+    assert!(!trusted.out.contains("203.0.113.99"), "{trusted:?}");
+    assert!(
+        trusted
+            .err
+            .contains("1 have addresses of private networks or of proxies")
+    );
+    assert_eq!(list(&["--trusted-proxies", "proxy"]).code, Some(2));
 }
 
 #[test]
@@ -572,16 +584,11 @@ fn limited_clients_are_listed_for_firewalls_and_tables() {
         ];
         earrrl(&[&arguments[..], &["--output", output]].concat()).out
     };
-    let ipset = list("ipset");
-    assert!(
-        ipset.contains("create earrrl4 hash:net family inet timeout 7200 maxelem 65536 -exist\n")
-    );
-    assert!(
-        ipset.contains("add earrrl4 203.0.113.99 timeout 7200 -exist\n"),
-        "{ipset}"
-    );
     let nft = list("nft");
-    assert!(nft.contains("203.0.113.99 timeout 7200s") && nft.contains("ip saddr @limited4 drop"));
+    assert!(
+        nft.contains("203.0.113.99 timeout 7200s, # 154 of 169 ")
+            && nft.contains("ip saddr @limited4 drop")
+    );
     let csv = list("csv");
     assert!(
         csv.starts_with("client,denied,requests,expires,rule\n203.0.113.99,154,169,"),
@@ -590,8 +597,164 @@ fn limited_clients_are_listed_for_firewalls_and_tables() {
     let hidden = replay(&[&log("access.log"), "--output", "nft", "--anonymize"]);
     assert_eq!((hidden.code, hidden.out.as_str()), (Some(2), ""));
     let users = replay(&[&log("access.log"), "--output", "nft", "--key", "path"]);
+    assert!(users.err.contains("are no addresses"), "{users:?}");
+}
+
+/// A line of the combined log format at a second of a day.
+fn line(client: &str, second: u64, agent: &str) -> String {
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    let second = second % 60;
+    format!(
+        "{client} - - [17/May/2015:{hour:02}:{minute:02}:{second:02} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"{agent}\"\n"
+    )
+}
+
+/// The lines of 200 visitors, who each send a few requests, with one user agent each.
+fn visitors() -> String {
+    let of = |n: u64| {
+        (0..5).map(move |m| line(&format!("198.51.100.{n}"), n * 60 + m * 9, "Mozilla/5.0"))
+    };
+    (0..200).flat_map(of).collect()
+}
+
+/// The list that `replay` writes for a log under `fixed-window 60/1m`.
+fn deny_list(text: &str, more: &[&str]) -> Outcome {
+    let (_folder, path) = file("access.log", text.as_bytes());
+    let arguments = [
+        "replay",
+        &path,
+        "--rule",
+        "fixed-window 60/1m",
+        "--output",
+        "nginx-deny",
+    ];
+    earrrl(&[&arguments[..], more].concat())
+}
+
+#[test]
+fn a_list_blocks_neither_offices_nor_private_networks_nor_edges_of_a_cdn() {
+    let burst = |client: &str, count: u64| line(client, 40_000, "curl/8").repeat(count as usize);
+    let office: String = (0..131)
+        .map(|n| line("203.0.113.1", n * 30, "Mozilla/5.0"))
+        .collect();
+    let mut log = visitors() + &office + &burst("203.0.113.1", 61);
+    for client in [
+        "10.0.0.1",
+        "127.0.0.1",
+        "fd00::1",
+        "100.64.0.9",
+        "162.158.1.1",
+        "2606:4700::1",
+    ] {
+        log += &burst(client, 150);
+    }
+    log += &burst("203.0.113.9", 150);
+    let listed = deny_list(&log, &["--direct"]);
+    let lines: Vec<&str> = listed
+        .out
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    assert_eq!(
+        lines,
+        ["deny 203.0.113.9; # 90 of 150 requests denied (60.0 %) by fixed-window 60/1m"]
+    );
     assert!(
-        users.err.contains("left out, since they are no addresses"),
-        "{users:?}"
+        listed
+            .err
+            .contains("7 limited clients left out of the list: 1 lost fewer than 10"),
+        "{listed:?}"
+    );
+}
+
+#[test]
+fn no_list_is_written_where_the_addresses_are_those_of_proxies() {
+    let agents = [
+        "Firefox", "Chrome", "Safari", "Edge", "Opera", "Vivaldi", "curl", "okhttp",
+    ];
+    let edges = |client: &dyn Fn(u64) -> String, agents: &[&str]| -> String {
+        (0..2400u64)
+            .map(|n| {
+                line(
+                    &client(n % 24),
+                    n / 10,
+                    agents[n as usize / 24 % agents.len()],
+                )
+            })
+            .collect()
+    };
+    let public = |n: u64| format!("203.0.113.{n}");
+    for (log, sign) in [
+        (
+            edges(&|n| format!("162.158.1.{n}"), &agents[..1]),
+            "24 clients of a content delivery network",
+        ),
+        (
+            edges(&|n| format!("10.0.0.{n}"), &agents[..1]),
+            "all clients have private addresses",
+        ),
+        (
+            edges(&public, &agents),
+            "clients with the user agents or X-Forwarded-For of many",
+        ),
+        (
+            edges(&public, &agents[..1]).replace("\"\n", "\" \"9.9.9.9, 198.51.100.7\"\n"),
+            "--key forwarded_for",
+        ),
+    ] {
+        let refused = deny_list(&log, &["--rule", "gcra 1/m burst=1"]);
+        assert_eq!(
+            (refused.code, &refused.out[..]),
+            (Some(2), ""),
+            "{sign}: {refused:?}"
+        );
+        assert!(
+            refused.err.contains(sign) && refused.err.contains("--direct"),
+            "{refused:?}"
+        );
+        assert!(refused.err.contains("--key "), "{refused:?}");
+    }
+    let direct = deny_list(
+        &edges(&public, &agents),
+        &["--direct", "--rule", "gcra 1/m burst=1"],
+    );
+    assert!(
+        direct.out.contains("8 user agents: one address for many"),
+        "{direct:?}"
+    );
+    // Visitors whose addresses the last list of X-Forwarded-For has.
+    let listed = edges(&public, &agents[..1]).replace("\"\n", "\" \"198.51.100.7\"\n");
+    let listed = deny_list(&listed, &["--key", "forwarded_for"]);
+    assert!(listed.out.contains("deny 198.51.100.7; # "), "{listed:?}");
+    assert!(!deny_list(&visitors(), &[]).out.contains("deny"));
+}
+
+#[test]
+fn crawlers_of_a_list_are_marked() {
+    let crawler = line(
+        "203.0.113.9",
+        40_000,
+        "Mozilla/5.0 (compatible; Googlebot/2.1)",
+    )
+    .repeat(150);
+    let listed = deny_list(&(visitors() + &crawler), &[]);
+    assert!(
+        listed.out.contains(
+            "\ndeny 203.0.113.9; # 90 of 150 requests denied (60.0 %) by fixed-window 60/1m; \
+            `Mozilla/5.0 (compatible; Googlebot/2.1)`: a crawler, unverified"
+        ),
+        "{listed:?}"
+    );
+    let named = r#"{"ts":1431857103,"client_ip":"203.0.113.9","user_agent":"Googlebot/2.1","remote_host":"crawl.googlebot.com"}"#;
+    let listed = deny_list(&format!("{named}\n").repeat(150), &["--direct"]);
+    assert!(
+        listed.out.contains("\n# deny 203.0.113.9; # 90 of 150 "),
+        "{listed:?}"
+    );
+    assert!(
+        listed
+            .out
+            .contains("a crawler, which its host name confirms"),
+        "{listed:?}"
     );
 }

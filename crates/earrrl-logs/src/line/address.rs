@@ -1,6 +1,9 @@
-//! Checks whether clients in a log are addresses or host names.
+//! Checks whether clients in a log are addresses or host names, and whose addresses these are.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
+
+use ipnet::IpNet;
 
 /// Returns true if the text is an address, with or without a port, or a host name.
 ///
@@ -105,8 +108,54 @@ pub(crate) fn is_address(text: &[u8]) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
 }
 
-/// Returns true if the text is an address, or a prefix of addresses, that no client on the
-/// Internet has: private, loopback or link-local.
+/// The networks of addresses that no client on the Internet has: private, shared by the customers of
+/// a provider, loopback, link-local, multicast and reserved.
+static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    parsed(&[
+        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.168.0.0/16 224.0.0.0/3",
+        "::/127 fc00::/7 fe80::/10 ff00::/8",
+    ])
+});
+
+/// The networks of the servers by which Cloudflare and Fastly pass on requests, as both publish them.
+static EDGES: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
+    parsed(&[
+        "103.21.244.0/22 103.22.200.0/22 103.31.4.0/22 104.16.0.0/13 104.24.0.0/14 108.162.192.0/18",
+        "131.0.72.0/22 141.101.64.0/18 162.158.0.0/15 172.64.0.0/13 173.245.48.0/20 188.114.96.0/20",
+        "190.93.240.0/20 197.234.240.0/22 198.41.128.0/17 2400:cb00::/32 2405:8100::/32 2405:b500::/32",
+        "2606:4700::/32 2803:f800::/32 2a06:98c0::/29 2c0f:f248::/32",
+        "23.235.32.0/20 43.249.72.0/22 103.244.50.0/24 103.245.222.0/23 103.245.224.0/24 104.156.80.0/20",
+        "140.248.64.0/18 140.248.128.0/17 146.75.0.0/17 151.101.0.0/16 157.52.64.0/18 167.82.0.0/17",
+        "172.111.64.0/18 185.31.16.0/22 199.27.72.0/21 199.232.0.0/16 2a04:4e40::/32 2a04:4e42::/32",
+    ])
+});
+
+fn parsed(lines: &[&str]) -> Vec<IpNet> {
+    let words = lines.iter().flat_map(|line| line.split_ascii_whitespace());
+    words.filter_map(network).collect()
+}
+
+/// Returns the network that a key stands for, or the network of a single address; `None` if the key
+/// is neither. An IPv4 address in IPv6 form counts as IPv4.
+///
+/// ```
+/// # use earrrl_logs::line::network;
+/// assert_eq!(network("192.0.2.7"), network("::ffff:192.0.2.7"));
+/// assert_eq!(network("192.0.2.0/33"), None);
+/// ```
+pub fn network(key: &str) -> Option<IpNet> {
+    let address = || Some(key.parse::<IpAddr>().ok()?.to_canonical().into());
+    key.parse().ok().or_else(address)
+}
+
+/// Returns true if some address is in the network and in one of the others.
+pub(crate) fn overlaps(network: &IpNet, others: &[IpNet]) -> bool {
+    let meets = |other: &IpNet| network.contains(other) || other.contains(network);
+    others.iter().any(meets)
+}
+
+/// Returns true if the text is an address, or a network with an address, that no client on the
+/// Internet has.
 ///
 /// ```
 /// # use earrrl_logs::line::is_private;
@@ -114,14 +163,23 @@ pub(crate) fn is_address(text: &[u8]) -> bool {
 /// assert!(!is_private(b"203.0.113.9"));
 /// ```
 pub fn is_private(text: &[u8]) -> bool {
+    is_in(text, &PRIVATE)
+}
+
+/// Returns true if the text is an address, or a network with an address, by which a well-known
+/// content delivery network passes on the requests of others.
+///
+/// ```
+/// # use earrrl_logs::line::is_edge;
+/// assert!(is_edge(b"162.158.1.1") && !is_edge(b"203.0.113.9"));
+/// ```
+pub fn is_edge(text: &[u8]) -> bool {
+    is_in(text, &EDGES)
+}
+
+fn is_in(text: &[u8], networks: &[IpNet]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or("");
-    match text.split('/').next().unwrap_or("").parse() {
-        Ok(IpAddr::V4(v4)) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
-        Ok(IpAddr::V6(v6)) => {
-            v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()
-        }
-        Err(_) => false,
-    }
+    network(text).is_some_and(|network| overlaps(&network, networks))
 }
 
 #[cfg(test)]
@@ -186,6 +244,24 @@ mod tests {
             "caf\u{e9}",
         ] {
             assert!(!is_client(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_network_of_the_lists_is_read() {
+        assert_eq!((PRIVATE.len(), EDGES.len()), (12, 40));
+        for (text, private, edge) in [
+            ("100.64.0.1", true, false),
+            ("fe80::1", true, false),
+            ("::1", true, false),
+            ("0.0.0.0/0", true, true),
+            ("172.64.0.0/24", false, true),
+            ("2606:4700:10::/64", false, true),
+            ("2001:db8::/64", false, false),
+            ("ann", false, false),
+        ] {
+            assert_eq!(is_private(text.as_bytes()), private, "{text}");
+            assert_eq!(is_edge(text.as_bytes()), edge, "{text}");
         }
     }
 

@@ -8,8 +8,8 @@ mod skips;
 pub mod time;
 mod years;
 
-pub(crate) use address::{is_address, is_dotted};
-pub use address::{is_client, is_private, last_of_list};
+pub(crate) use address::{is_address, is_dotted, overlaps};
+pub use address::{is_client, is_edge, is_private, last_of_list, network};
 pub use escape::Escaped;
 pub use shell::shell_word;
 pub use skips::{Example, Skip, Skips};

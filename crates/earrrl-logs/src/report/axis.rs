@@ -3,6 +3,7 @@
 use crate::line::time::SECOND;
 use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};
 use crate::replay::Timeline;
+use crate::text::per;
 
 /// Returns the horizontal axis from one time to another, in nanoseconds since the epoch.
 pub(crate) fn across((from, to): (u64, u64)) -> Across {
@@ -90,17 +91,6 @@ pub fn over_time(
         panels,
         size: (size.0, height),
     }
-}
-
-/// Returns the shortest unit of time in which the greatest of the rates is at least 0.05: its
-/// length in seconds, and its name.
-pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
-    let greatest = rates.fold(0.0, f64::max);
-    let units = [(1.0, "a second"), (60.0, "a minute"), (3600.0, "an hour")];
-    let unit = units
-        .into_iter()
-        .find(|(seconds, _)| greatest * seconds >= 0.05);
-    unit.unwrap_or((86_400.0, "a day"))
 }
 
 /// Writes a rate, given in requests a second, with three digits in a suitable unit.

@@ -1,17 +1,46 @@
 //! Writes the clients that rules have limited as lists for programs that block addresses.
+//!
+//! A list that blocks an office, a proxy or a search engine takes a site down. So a client is listed
+//! only if it lost at least half of its requests and at least a given number of them, and never if
+//! its address is that of a private network, of a content delivery network or of a trusted proxy.
+//! Each line has its figures beside it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Summary;
-use crate::line::time;
+use ipnet::IpNet;
 
-/// The number of addresses that an ipset is created for, unless there are more.
-const IPSET_SIZE: usize = 65_536;
+use super::Summary;
+use crate::line::{is_edge, is_private, network, overlaps, time};
+use crate::suggest::Profiles;
+use crate::text::{counted, percent};
 
 /// A program that blocks addresses, and so determines the form of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocker {
+    /// nginx, for which the list consists of `deny` directives. These do not expire, so a comment
+    /// states when they should be removed.
+    Nginx,
+    /// nftables, for which the list is a table of sets and a chain. It replaces the table of an
+    /// earlier list.
+    Nft,
+}
+
+/// The conditions under which a client is listed, and for how long.
+#[derive(Debug, Clone)]
+pub struct BlockTerms {
+    /// The least number of requests that a listed client has lost.
+    pub min_denied: u64,
+    /// The networks of proxies, none of whose addresses is listed.
+    pub trusted: Vec<IpNet>,
+    /// The time of the list, in nanoseconds since the epoch.
+    pub now: u64,
+    /// The time after which the list expires.
+    pub expiry: Duration,
+}
+
+/// The clients that a list blocks, and the number of limited clients that it leaves out.
 ///
 /// ```
 /// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
@@ -27,116 +56,251 @@ const IPSET_SIZE: usize = 65_536;
 /// # let mut held = HeldBack::default();
 /// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
 /// # held.sort();
-/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
+/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::Summary};
 /// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
 /// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
 /// # let names = ClientNames::new(false);
 /// let summary = Summary { reader: &reader, replay: &replay, names: &names };
-/// use earrrl_logs::report::{Blocker, write_blocklist};
+/// use earrrl_logs::report::{BlockTerms, Blocker, Blocklist};
+/// use earrrl_logs::suggest::Profiles;
 /// use std::time::Duration;
-/// let (mut list, now) = (Vec::new(), 1_700_000_000_000_000_000);
-/// write_blocklist(&mut list, Blocker::Nginx, &summary, (now, Duration::from_secs(86_400)))?;
-/// assert!(String::from_utf8(list)?.contains("deny 203.0.113.99;"));
+/// let (now, expiry) = (1_700_000_000_000_000_000, Duration::from_secs(86_400));
+/// let list = Blocklist::new(&summary, BlockTerms { min_denied: 10, trusted: Vec::new(), now, expiry });
+/// let mut text = Vec::new();
+/// list.write(&mut text, Blocker::Nginx, &summary, &Profiles::default())?;
+/// assert!(String::from_utf8(text)?.contains("deny 203.0.113.99; # 2913 of 3333 requests denied"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocker {
-    /// nginx, for which the list consists of `deny` directives. These do not expire, so a comment
-    /// states when they should be removed.
-    Nginx,
-    /// ipset, for which the list consists of commands of `ipset restore`.
-    Ipset,
-    /// nftables, for which the list is a table of sets and a chain. It replaces the table of an
-    /// earlier list.
-    Nft,
+pub struct Blocklist {
+    terms: BlockTerms,
+    /// The listed clients, each once for each rule under which it is listed.
+    blocked: Vec<Blocked>,
+    left_out: LeftOut,
 }
 
-/// An address or network and its prefix length; the bits after the prefix are zero.
-type Network = (IpAddr, u8);
-
-/// Writes all clients that any rule has limited, to be blocked from `now` on until `expiry` has
-/// passed. Returns the number of clients that were left out since they are not addresses.
-///
-/// # Errors
-/// Returns the writer's error if writing fails.
-pub fn write_blocklist(
-    out: &mut impl Write,
-    blocker: Blocker,
-    summary: &Summary<'_>,
-    (now, expiry): (u64, Duration),
-) -> io::Result<usize> {
-    let (blocklist, left_out) = Blocklist::of(summary);
-    let expires = time::written(end_of_block(now, expiry));
-    writeln!(
-        out,
-        "# Clients that `earrrl replay` would have limited; expires {expires} UTC"
-    )?;
-    let seconds = expiry.as_secs().max(1);
-    match blocker {
-        Blocker::Nginx => write_nginx(out, &blocklist)?,
-        Blocker::Ipset => {
-            write_ipset(out, ("earrrl4", "inet"), &blocklist.v4, seconds)?;
-            write_ipset(out, ("earrrl6", "inet6"), &blocklist.v6, seconds)?;
-        }
-        Blocker::Nft => write_nft(out, &blocklist, seconds)?,
-    }
-    Ok(left_out)
+/// A client that lost enough requests under one rule to be listed.
+struct Blocked {
+    client: u32,
+    /// The address or the network that the client's key stands for.
+    network: Option<IpNet>,
+    /// The index of the rule.
+    rule: usize,
+    denied: u64,
+    requests: u64,
 }
 
-/// The addresses and networks of a list, each once and in order.
-struct Blocklist {
-    v4: Vec<Network>,
-    v6: Vec<Network>,
+/// The limited clients that are not listed, by reason.
+#[derive(Default)]
+struct LeftOut {
+    /// The number of clients that lost fewer requests.
+    few: u64,
+    /// The number of clients with the addresses of proxies or private networks.
+    protected: u64,
 }
 
 impl Blocklist {
-    /// Returns the addresses of all clients that any rule has limited, and the number of limited
-    /// clients that are not addresses.
-    fn of(summary: &Summary<'_>) -> (Self, usize) {
-        let offenders = summary
-            .replay
-            .trials
+    /// Selects the clients that are listed.
+    pub fn new(summary: &Summary<'_>, terms: BlockTerms) -> Self {
+        let mut limited = BTreeMap::<u32, Vec<Blocked>>::new();
+        for (rule, trial) in summary.replay.trials.iter().enumerate() {
+            for offender in trial.offenders(usize::MAX) {
+                let client = offender.client;
+                let requests = summary.replay.requests(client);
+                let found = limited.entry(client).or_default();
+                if offender.denied >= terms.min_denied && offender.denied * 2 >= requests {
+                    let key = std::str::from_utf8(summary.reader.clients.key(client));
+                    let network = key.ok().and_then(network).filter(|n| n.prefix_len() > 0);
+                    let denied = offender.denied;
+                    found.push(Blocked {
+                        client,
+                        network,
+                        rule,
+                        denied,
+                        requests,
+                    });
+                }
+            }
+        }
+        let mut list = Self {
+            terms,
+            blocked: Vec::new(),
+            left_out: LeftOut::default(),
+        };
+        for (client, found) in limited {
+            if list.is_protected(summary.reader.clients.key(client)) {
+                list.left_out.protected += 1;
+            } else if found.is_empty() {
+                list.left_out.few += 1;
+            } else {
+                list.blocked.extend(found);
+            }
+        }
+        list
+    }
+
+    /// Returns true if the key is an address of proxies or of private networks, or a network with one.
+    fn is_protected(&self, key: &[u8]) -> bool {
+        let trusts = |key: &str| network(key).is_some_and(|n| overlaps(&n, &self.terms.trusted));
+        is_private(key) || is_edge(key) || std::str::from_utf8(key).is_ok_and(trusts)
+    }
+
+    /// Returns the numbers of the listed clients.
+    pub fn clients(&self) -> impl Iterator<Item = u32> {
+        self.blocked.iter().map(|blocked| blocked.client)
+    }
+
+    /// Returns a sentence about the limited clients that a list for a firewall leaves out; `None` if it
+    /// leaves out none.
+    pub fn left_out(&self, firewall: bool) -> Option<String> {
+        let LeftOut { few, protected } = self.left_out;
+        let names = self
+            .blocked
             .iter()
-            .flat_map(|trial| trial.offenders(usize::MAX));
-        let clients: BTreeSet<u32> = offenders.map(|offender| offender.client).collect();
-        let address = |client: &u32| network(summary.reader.clients.key(*client));
-        let left_out = clients
-            .iter()
-            .filter(|client| address(client).is_none())
-            .count();
-        let networks: BTreeSet<Network> = clients.iter().filter_map(address).collect();
-        let (v4, v6) = networks
-            .into_iter()
-            .partition(|(address, _)| address.is_ipv4());
-        (Self { v4, v6 }, left_out)
+            .filter(|blocked| firewall && blocked.network.is_none());
+        let mut names: Vec<u32> = names.map(|blocked| blocked.client).collect();
+        names.dedup();
+        let names = names.len() as u64;
+        let least = self.terms.min_denied;
+        let reasons = [
+            (
+                few,
+                format!("lost fewer than {least} requests or less than half of theirs"),
+            ),
+            (
+                protected,
+                "have addresses of private networks or of proxies".into(),
+            ),
+            (names, "are no addresses".into()),
+        ];
+        let reasons = reasons.iter().filter(|(count, _)| *count > 0);
+        let reasons: Vec<_> = reasons
+            .map(|(count, why)| format!("{count} {why}"))
+            .collect();
+        (!reasons.is_empty()).then(|| {
+            let all = counted(few + protected + names, "limited client");
+            format!("{all} left out of the list: {}", reasons.join(", "))
+        })
+    }
+
+    /// Writes the list in the form of a program. A verified crawler stands in it as a comment only.
+    ///
+    /// # Errors
+    /// Returns the writer's error if writing fails.
+    pub fn write(
+        &self,
+        out: &mut impl Write,
+        blocker: Blocker,
+        summary: &Summary<'_>,
+        profiles: &Profiles,
+    ) -> io::Result<()> {
+        let expires = time::written(self.end());
+        let least = self.terms.min_denied;
+        writeln!(
+            out,
+            "# Clients that `earrrl replay` would have limited, and that lost at least half of their requests"
+        )?;
+        writeln!(out, "# and at least {least} of them; expires {expires} UTC")?;
+        let mut worst = BTreeMap::<IpNet, &Blocked>::new();
+        for blocked in &self.blocked {
+            let Some(network) = blocked.network else {
+                continue;
+            };
+            let known = worst.entry(network).or_insert(blocked);
+            if blocked.denied > known.denied {
+                *known = blocked;
+            }
+        }
+        let line = |(network, blocked): (&IpNet, &&Blocked)| BlockedLine {
+            address: written(network),
+            comment: comment(blocked, summary, profiles),
+            is_verified: profiles.is_verified_crawler(blocked.client),
+            is_ipv4: network.addr().is_ipv4(),
+        };
+        let lines: Vec<BlockedLine> = worst.iter().map(line).collect();
+        match blocker {
+            Blocker::Nginx => write_nginx(out, &lines),
+            Blocker::Nft => write_nft(out, &lines, self.terms.expiry.as_secs().max(1)),
+        }
+    }
+
+    /// Writes a CSV row for each rule and each client that is listed under it, whether or not the
+    /// client is an address.
+    ///
+    /// # Errors
+    /// Returns the writer's error if writing fails.
+    pub fn write_csv(&self, out: &mut impl Write, summary: &Summary<'_>) -> io::Result<()> {
+        let expires = self.end() / time::SECOND;
+        writeln!(out, "client,denied,requests,expires,rule")?;
+        for (number, trial) in summary.replay.trials.iter().enumerate() {
+            let rule = quoted(&trial.rule.to_string());
+            let mut rows: Vec<_> = self
+                .blocked
+                .iter()
+                .filter(|row| row.rule == number)
+                .collect();
+            rows.sort_by_key(|row| std::cmp::Reverse(row.denied));
+            for Blocked {
+                client,
+                denied,
+                requests,
+                ..
+            } in rows
+            {
+                let client = quoted(&summary.names.exact(&summary.reader.clients, *client));
+                writeln!(out, "{client},{denied},{requests},{expires},{rule}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time at which a block ends, in nanoseconds since the epoch.
+    fn end(&self) -> u64 {
+        let expiry = u64::try_from(self.terms.expiry.as_nanos()).unwrap_or(u64::MAX);
+        self.terms.now.saturating_add(expiry)
     }
 }
 
-/// Returns the time at which a block ends, in nanoseconds since the epoch.
-fn end_of_block(now: u64, expiry: Duration) -> u64 {
-    now.saturating_add(u64::try_from(expiry.as_nanos()).unwrap_or(u64::MAX))
+/// A line of a list.
+struct BlockedLine {
+    address: String,
+    /// The figures of the client, and a remark on it if there is one.
+    comment: String,
+    is_verified: bool,
+    is_ipv4: bool,
 }
 
-fn write_nginx(out: &mut impl Write, blocklist: &Blocklist) -> io::Result<()> {
-    for network in blocklist.v4.iter().chain(&blocklist.v6) {
-        writeln!(out, "deny {};", text(network))?;
-    }
-    Ok(())
+/// Returns a client's figures under the rule that denied the most of its requests, and the remark that
+/// its profile calls for.
+fn comment(blocked: &Blocked, summary: &Summary<'_>, profiles: &Profiles) -> String {
+    let Blocked {
+        client,
+        rule,
+        denied,
+        requests,
+        ..
+    } = *blocked;
+    let share = percent(denied, requests);
+    let rule = &summary.replay.trials[rule].rule;
+    let tried = summary
+        .reader
+        .formats
+        .iter()
+        .all(|format| format.has_tried_names());
+    let remark = profiles.remark(client, tried, summary.names.are_hidden());
+    let remark = remark.map_or(String::new(), |remark| format!("; {remark}"));
+    format!("{denied} of {requests} requests denied ({share}) by {rule}{remark}")
 }
 
-fn write_ipset(
-    out: &mut impl Write,
-    (name, family): (&str, &str),
-    networks: &[Network],
-    seconds: u64,
-) -> io::Result<()> {
-    let most = networks.len().max(IPSET_SIZE);
-    writeln!(
-        out,
-        "create {name} hash:net family {family} timeout {seconds} maxelem {most} -exist"
-    )?;
-    for network in networks {
-        writeln!(out, "add {name} {} timeout {seconds} -exist", text(network))?;
+fn write_nginx(out: &mut impl Write, lines: &[BlockedLine]) -> io::Result<()> {
+    for BlockedLine {
+        address,
+        comment,
+        is_verified,
+        ..
+    } in lines
+    {
+        let mark = if *is_verified { "# " } else { "" };
+        writeln!(out, "{mark}deny {address}; # {comment}")?;
     }
     Ok(())
 }
@@ -150,88 +314,38 @@ const NFT_CHAIN: &str = "    chain input {
 }
 ";
 
-fn write_nft(out: &mut impl Write, blocklist: &Blocklist, seconds: u64) -> io::Result<()> {
+fn write_nft(out: &mut impl Write, lines: &[BlockedLine], seconds: u64) -> io::Result<()> {
     writeln!(
         out,
         "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{"
     )?;
-    write_nft_set(out, ("limited4", "ipv4_addr"), &blocklist.v4, seconds)?;
-    write_nft_set(out, ("limited6", "ipv6_addr"), &blocklist.v6, seconds)?;
-    out.write_all(NFT_CHAIN.as_bytes())
-}
-
-fn write_nft_set(
-    out: &mut impl Write,
-    (name, kind): (&str, &str),
-    networks: &[Network],
-    seconds: u64,
-) -> io::Result<()> {
-    writeln!(
-        out,
-        "    set {name} {{\n        type {kind}; flags interval, timeout; auto-merge;"
-    )?;
-    if !networks.is_empty() {
-        let element = |network| format!("            {} timeout {seconds}s", text(network));
-        let elements: Vec<String> = networks.iter().map(element).collect();
+    for (name, kind, ipv4) in [
+        ("limited4", "ipv4_addr", true),
+        ("limited6", "ipv6_addr", false),
+    ] {
         writeln!(
             out,
-            "        elements = {{\n{}\n        }}",
-            elements.join(",\n")
+            "    set {name} {{\n        type {kind}; flags interval, timeout; auto-merge;"
         )?;
-    }
-    writeln!(out, "    }}")
-}
-
-/// Writes a CSV row for each rule and each client that the rule has limited.
-///
-/// ```
-/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
-/// # let selection = Selection {
-/// #     format: None,
-/// #     hints: Default::default(),
-/// #     key: "client".parse()?,
-/// #     prefixes: Default::default(),
-/// #     costs: Default::default(),
-/// #     filter: Default::default(),
-/// # };
-/// # let mut reader = LogReader::new(selection);
-/// # let mut held = HeldBack::default();
-/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
-/// # held.sort();
-/// # use earrrl_logs::{reading::ClientNames, replay::Replay, report::{self, Summary}};
-/// # let mut replay = Replay::new(["fixed-window 60/1m".parse()?]).with_timeline();
-/// # held.each(|requests| { replay.judge_all(requests); Ok::<(), std::io::Error>(()) })?;
-/// # let names = ClientNames::new(false);
-/// let summary = Summary { reader: &reader, replay: &replay, names: &names };
-/// let (mut csv, now) = (Vec::new(), 1_700_000_000_000_000_000);
-/// report::write_limited_csv(&mut csv, &summary, (now, std::time::Duration::from_secs(60)))?;
-/// assert!(String::from_utf8(csv)?.contains("\n203.0.113.99,2913,3333,"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-/// Returns the writer's error if writing fails.
-pub fn write_limited_csv(
-    out: &mut impl Write,
-    summary: &Summary<'_>,
-    (now, expiry): (u64, Duration),
-) -> io::Result<()> {
-    let until = end_of_block(now, expiry);
-    writeln!(out, "client,denied,requests,expires,rule")?;
-    for trial in &summary.replay.trials {
-        for offender in trial.offenders(usize::MAX) {
-            let client = summary
-                .names
-                .exact(&summary.reader.clients, offender.client);
-            let requests = summary.replay.requests(offender.client);
-            let denied = offender.denied;
-            let expires = until / time::SECOND;
-            let client = quoted(&client);
-            let rule = quoted(&trial.rule.to_string());
-            writeln!(out, "{client},{denied},{requests},{expires},{rule}")?;
+        let of_kind = || lines.iter().filter(|line| line.is_ipv4 == ipv4);
+        for line in of_kind().filter(|line| line.is_verified) {
+            writeln!(out, "        # {} # {}", line.address, line.comment)?;
         }
+        let blocked: Vec<_> = of_kind().filter(|line| !line.is_verified).collect();
+        // A set without elements must not have an empty list of them.
+        if !blocked.is_empty() {
+            writeln!(out, "        elements = {{")?;
+            for BlockedLine {
+                address, comment, ..
+            } in blocked
+            {
+                writeln!(out, "            {address} timeout {seconds}s, # {comment}")?;
+            }
+            writeln!(out, "        }}")?;
+        }
+        writeln!(out, "    }}")?;
     }
-    Ok(())
+    out.write_all(NFT_CHAIN.as_bytes())
 }
 
 /// Returns a value as a CSV field. A value that begins like a formula is changed, since a
@@ -248,23 +362,11 @@ fn quoted(value: &str) -> String {
     format!("\"{guard}{}\"", value.replace('"', "\"\""))
 }
 
-/// Returns the address or network that a key stands for; `None` if it is not an address, or the
-/// network of all addresses.
-fn network(key: &[u8]) -> Option<Network> {
-    let key = std::str::from_utf8(key).ok()?;
-    let (address, prefix) = key
-        .split_once('/')
-        .map_or((key, None), |(a, p)| (a, Some(p)));
-    let address: IpAddr = address.parse().ok()?;
-    let whole = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix.map_or(Some(whole), |prefix| prefix.parse().ok())?;
-    (1..=whole).contains(&prefix).then_some((address, prefix))
-}
-
-fn text(&(address, prefix): &Network) -> String {
-    match prefix {
-        32 if address.is_ipv4() => address.to_string(),
-        _ => format!("{address}/{prefix}"),
+/// Returns a network as text; a single address of IPv4 without its length.
+fn written(network: &IpNet) -> String {
+    match network {
+        IpNet::V4(network) if network.prefix_len() == 32 => network.addr().to_string(),
+        network => network.to_string(),
     }
 }
 
@@ -273,22 +375,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_are_listed() {
+    fn only_addresses_are_networks() {
         for (key, expected) in [
             ("192.0.2.7", Some("192.0.2.7")),
             ("192.0.2.0/24", Some("192.0.2.0/24")),
             ("2001:db8::/64", Some("2001:db8::/64")),
             ("2001:db8::1", Some("2001:db8::1/128")),
-            ("0.0.0.0/0", None),
             ("192.0.2.0/33", None),
             ("192.0.2.7; deny all", None),
             ("ann", None),
             ("", None),
         ] {
-            let found = network(key.as_bytes()).map(|network| text(&network));
+            let found = network(key).map(|network| written(&network));
             assert_eq!(found.as_deref(), expected, "{key}");
         }
-        assert_eq!(network(b"\xff"), None);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule, State};
 
-use super::axis::{across, per};
+use super::axis::across;
 use super::measured::MeasuredRule;
 use crate::line::time::SECOND;
 use crate::plot::{Figure, GREY, Panel, Series, Stroke};
 use crate::reading::LoggedRequest;
+use crate::text::per;
 
 /// The approximate number of points of a client's curve.
 const POINTS: u64 = 240;

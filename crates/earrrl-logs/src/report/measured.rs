@@ -6,8 +6,7 @@ use earrrl::{Limit, Mode, Nanos, Policy, RecentAverage, Rule, State};
 use crate::plot::{Across, Figure, Mark, Panel, Series, Ticks};
 use crate::reading::LoggedRequest;
 use crate::replay::Replay;
-
-use super::axis::per;
+use crate::text::per;
 
 /// The least rate on the axis, as a share of the least limit. Clients with lower rates are far
 /// below every limit.

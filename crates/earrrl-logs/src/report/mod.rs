@@ -8,6 +8,7 @@ mod json;
 pub mod jsonl;
 mod measured;
 pub mod page;
+mod proxies;
 mod table;
 
 use crate::reading::ClientNames;
@@ -53,9 +54,9 @@ pub struct Summary<'a> {
 }
 
 pub use axis::over_time;
-pub(crate) use axis::per;
-pub use blocklist::{Blocker, write_blocklist, write_limited_csv};
+pub use blocklist::{BlockTerms, Blocker, Blocklist};
 pub use html::write as write_html;
 pub use json::write as write_json;
 pub use jsonl::write as write_jsonl;
+pub use proxies::{busiest, proxies};
 pub use table::write as write_table;

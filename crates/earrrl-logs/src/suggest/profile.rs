@@ -29,6 +29,31 @@ const CROWD: usize = 6;
 /// The share of requests for one path from which on a limit for that path alone is suggested.
 const MAIN: f64 = 0.6;
 
+/// The crawlers whose operators publish the domains of their hosts: a substring of the user agent, and
+/// the ends of the host names.
+const NAMED_CRAWLERS: [(&str, &[&str]); 6] = [
+    (
+        "google",
+        &[".googlebot.com", ".google.com", ".googleusercontent.com"],
+    ),
+    ("bingbot", &[".search.msn.com"]),
+    ("yandex", &[".yandex.ru", ".yandex.net", ".yandex.com"]),
+    ("baidu", &[".baidu.com", ".baidu.jp"]),
+    ("applebot", &[".applebot.apple.com"]),
+    ("slurp", &[".crawl.yahoo.net"]),
+];
+
+/// The fields in which logs have the host name of a client's address.
+const HOSTS: [&str; 7] = [
+    "c-dns",
+    "remote_host",
+    "hostname",
+    "client.domain",
+    "source.domain",
+    "reverse_dns",
+    "rdns",
+];
+
 /// Substrings that identify the user agents of crawlers.
 const CRAWLERS: [&str; 7] = [
     "bot",
@@ -62,12 +87,16 @@ struct ValueTally {
     all: u64,
 }
 
-/// The user agents, paths and users in the requests of one client.
+/// The user agents, paths, users and host names in the requests of one client.
 #[derive(Debug, Clone, Default)]
 struct KeyProfile {
     agents: ValueTally,
     paths: ValueTally,
     users: ValueTally,
+    hosts: ValueTally,
+    requests: u64,
+    /// The number of requests that were forwarded for another address.
+    forwarded: u64,
 }
 
 /// The findings of a second reading of the logs: the profile of each client that the advice names,
@@ -95,6 +124,9 @@ pub struct SecondReading<'a> {
 struct Profiler {
     agents: Vec<Field>,
     parts: bool,
+    /// True if the key has the client's address, so that an address for which it forwarded a request is
+    /// another one.
+    by_address: bool,
     state: Mutex<(KeyMaker, ClientNumbers, Profiles)>,
 }
 
@@ -116,6 +148,12 @@ impl ValueTally {
             .iter()
             .map(|(value, &count)| (&value[..], count));
         counts.max_by(|(a, one), (b, other)| one.cmp(other).then_with(|| b.cmp(a)))
+    }
+}
+
+impl KeyProfile {
+    fn is_forwarder(&self) -> bool {
+        self.forwarded > 0 && self.forwarded * 2 >= self.requests
     }
 }
 
@@ -149,6 +187,13 @@ impl RecordSink for Profiler {
         );
         add(&mut profile.paths, record.get(&Field::Path));
         add(&mut profile.users, record.get(&Field::User));
+        let host = |name: &&str| record.get(&Field::Named((*name).into()));
+        add(&mut profile.hosts, HOSTS.iter().find_map(host));
+        profile.requests += 1;
+        let client = record.get(&Field::Client);
+        let forwarded = record.get(&Field::Forwarded);
+        profile.forwarded +=
+            u64::from(self.by_address && forwarded.is_some() && forwarded != client);
     }
 }
 
@@ -177,11 +222,13 @@ impl Profiles {
             parts: PartRequests::default(),
         };
         let strict = selection.format.is_none();
+        let by_address = selection.key.fields().contains(&Field::Client);
         let maker = KeyMaker::new(selection.key.clone(), selection.prefixes, strict);
         let state = Mutex::new((maker, std::mem::take(clients), profiles));
         let profiler = Arc::new(Profiler {
             agents,
             parts,
+            by_address,
             state,
         });
         selection.filter.sink = Some(profiler.clone());
@@ -216,7 +263,7 @@ impl Profiles {
     /// Returns a remark on a client that may need an exemption, or that tries many user names if
     /// the users in the log are `tried` names. If `hidden` is true, the remark does not quote the
     /// client's user agent.
-    pub(super) fn remark(&self, client: u32, tried: bool, hidden: bool) -> Option<String> {
+    pub(crate) fn remark(&self, client: u32, tried: bool, hidden: bool) -> Option<String> {
         let KeyProfile { agents, users, .. } = self.clients.get(&client)?;
         if users.counts.len() >= CROWD {
             let users = at_least(users);
@@ -236,9 +283,12 @@ impl Profiles {
             return Some(format!("{quoted}: your monitor?"));
         }
         if CRAWLERS.iter().any(has) {
-            return Some(format!(
-                "{quoted}: a crawler, if its reverse DNS name confirms it"
-            ));
+            return Some(match self.is_verified_crawler(client) {
+                true => format!("{quoted}: a crawler, which its host name confirms"),
+                false => {
+                    format!("{quoted}: a crawler, unverified, if its reverse DNS name confirms it")
+                }
+            });
         }
         (agents.counts.len() >= CROWD).then(|| {
             format!(
@@ -246,6 +296,39 @@ impl Profiles {
                 at_least(agents)
             )
         })
+    }
+
+    /// Returns true if a client's user agent names a crawler, and the log has a host name of the domain
+    /// that the crawler's operator publishes.
+    pub(crate) fn is_verified_crawler(&self, client: u32) -> bool {
+        let Some(KeyProfile { agents, hosts, .. }) = self.clients.get(&client) else {
+            return false;
+        };
+        let lower = |tally: &ValueTally| {
+            let (value, _) = tally.top()?;
+            Some(String::from_utf8_lossy(value).to_ascii_lowercase())
+        };
+        let (Some(agent), Some(host)) = (lower(agents), lower(hosts)) else {
+            return false;
+        };
+        let host = host.trim_end_matches('.');
+        let names = |(part, ends): &(&str, &[&str])| {
+            agent.contains(part) && ends.iter().any(|end| host.ends_with(end))
+        };
+        NAMED_CRAWLERS.iter().any(names)
+    }
+
+    /// Returns true if a client looks like a proxy: it has as many user agents as an address of many
+    /// people, or at least half of its requests were forwarded.
+    pub(crate) fn is_proxy(&self, client: u32) -> bool {
+        let is_proxy =
+            |profile: &KeyProfile| profile.agents.counts.len() >= CROWD || profile.is_forwarder();
+        self.clients.get(&client).is_some_and(is_proxy)
+    }
+
+    /// Returns true if at least half of the requests of some client were forwarded.
+    pub fn has_forwarder(&self) -> bool {
+        self.clients.values().any(KeyProfile::is_forwarder)
     }
 
     /// Returns a sentence about the path that most requests of these clients are for, if there is
@@ -308,7 +391,7 @@ mod tests {
                 .remark(7, false, false)
                 .unwrap_or_default()
         };
-        assert!(remark(&["Mozilla/5.0 (compatible; Googlebot/2.1)"], &[]).contains("crawler"));
+        assert!(remark(&["Mozilla/5.0 (compatible; Googlebot/2.1)"], &[]).contains("unverified"));
         assert!(remark(&["UptimeRobot/2.0"], &[]).contains("monitor"));
         let agents = ["a", "b", "c", "d", "e", "f"];
         assert!(remark(&agents, &[]).starts_with("6 user agents"));
@@ -320,6 +403,24 @@ mod tests {
         let hidden = profile(&["Googlebot"], &[]).remark(7, false, true).unwrap();
         assert!(!hidden.contains("Google"));
         assert_eq!(profile(&[], &[]).remark(8, false, false), None);
+    }
+
+    #[test]
+    fn a_crawler_is_verified_by_a_host_of_its_operator() {
+        for (agent, host, verified) in [
+            ("Googlebot/2.1", "crawl-192-0-2-7.googlebot.com", true),
+            ("Googlebot/2.1", "Crawl.Googlebot.com.", true),
+            ("Googlebot/2.1", "googlebot.com.example.org", false),
+            ("Googlebot/2.1", "evilgooglebot.com", false),
+            ("Googlebot/2.1", "msnbot.search.msn.com", false),
+            ("curl/8", "crawl.googlebot.com", false),
+        ] {
+            let mut profiles = profile(&[agent], &[]);
+            let known = profiles.clients.get_mut(&7).unwrap();
+            known.hosts.add(host.as_bytes(), 1);
+            assert_eq!(profiles.is_verified_crawler(7), verified, "{agent}, {host}");
+        }
+        assert!(!profile(&["Googlebot"], &[]).is_verified_crawler(7));
     }
 
     #[test]

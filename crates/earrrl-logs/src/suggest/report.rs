@@ -11,7 +11,7 @@ use super::{
 use crate::line::time::written;
 use crate::line::{Escaped, shell_word};
 use crate::reading::{ClientNames, LogReader};
-use crate::text::{counted, percent, printable_json, write_rows};
+use crate::text::{counted, per, percent, printable_json, write_rows};
 
 /// The quantiles of the clients' peak rates that are reported, and their names.
 const QUANTILES: [(f64, &str); 7] = [
@@ -489,7 +489,7 @@ pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::p
 
     let descending = peaks.descending();
     let last = descending.len().saturating_sub(1);
-    let (per, unit) = crate::report::per(descending.iter().copied());
+    let (per, unit) = per(descending.iter().copied());
     let at = |point: usize| {
         let share = point as f64 / POINTS as f64;
         let peak = descending.get(last - (share * last as f64) as usize);

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use earrrl_logs::format::{Format, Hints, LinePattern, notation};
-use earrrl_logs::line::{Escaped, Skip, is_private};
+use earrrl_logs::line::{Escaped, Skip};
 use earrrl_logs::reading::{
     ClientNumbers, CostRule, Filter, LogKey, LogReader, LoggedRequest, ReadError, Selection,
     fields_hint, parse_bound,
 };
-use earrrl_logs::text::counted;
+use earrrl_logs::report;
+use earrrl_logs::suggest::Profiles;
 use earrrl_tower::Prefixes;
 
 use super::CliFailure;
@@ -323,40 +324,29 @@ pub(crate) fn exit_code(reader: &LogReader, whole: bool) -> ExitCode {
     }
 }
 
-/// Warns if all clients have private addresses, or if a few that have send at least half of the
-/// requests: these are probably load balancers or other proxies. Many internal clients beside public
-/// ones are normal, and each sends a small share.
+/// Warns if the clients have addresses of load balancers or other proxies.
 fn warn_of_proxies(reader: &LogReader, args: &LogArgs, counts: impl FnOnce() -> Vec<u64>) {
-    /// A load balancer passes on at least this share of all requests, in percent.
-    const LEAST: u64 = 1;
-
     if args.key_name() != "client" {
         return;
     }
-    let clients = reader.clients.len() as u32;
-    let all = reader.used();
-    let private = (0..clients).filter(|&number| is_private(reader.clients.key(number)));
-    let private: Vec<u32> = private.collect();
-    if private.is_empty() {
-        return;
+    if let Some(found) = report::proxies(&reader.clients, &counts(), &Profiles::default()) {
+        warn(&format!(
+            "{found}: are they load balancers? {}",
+            key_of_visitors(true)
+        ));
     }
-    let found = if private.len() == clients as usize {
-        "all clients have private addresses".to_owned()
-    } else {
-        let counts = counts();
-        let large = private.iter().map(|&number| counts[number as usize]);
-        let large: Vec<u64> = large.filter(|count| count * 100 >= all * LEAST).collect();
-        let sent: u64 = large.iter().sum();
-        if sent * 2 < all {
-            return;
+}
+
+/// Returns a sentence about the options that read the visitor's address where the clients are proxies.
+/// `is_listed` is true if the log may have lists of X-Forwarded-For.
+pub(super) fn key_of_visitors(is_listed: bool) -> &'static str {
+    match is_listed {
+        true => {
+            "--key forwarded_for counts the last address of X-Forwarded-For where the log has it, \
+             --key FIELD any other field"
         }
-        let few = counted(large.len() as u64, "private client");
-        format!("{sent} of {all} requests come from {few}")
-    };
-    warn(&format!(
-        "{found}: are they load balancers? --key forwarded_for counts the last address of \
-         X-Forwarded-For where the log has it, --key FIELD any other field"
-    ));
+        false => "--key FIELD counts the field with the visitor's address, if the log has one",
+    }
 }
 
 /// Reports the number of skipped lines and the reasons, if any lines were skipped.

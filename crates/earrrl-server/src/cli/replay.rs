@@ -6,16 +6,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use earrrl::{Mode, Rule};
+use ipnet::IpNet;
 
 use super::failure::warn;
 use super::progress::ReadProgress;
 use super::stop::Stop;
 use super::{CliFailure, log};
+use crate::configured::fields;
 use earrrl_logs::format::Format;
 use earrrl_logs::line::Escaped;
 use earrrl_logs::reading::{ClientNames, ClientNumbers, HeldBack, LogReader, LoggedRequest};
 use earrrl_logs::replay::Replay;
-use earrrl_logs::report::{self, Blocker, Summary};
+use earrrl_logs::report::{self, BlockTerms, Blocker, Blocklist, Summary};
+use earrrl_logs::suggest::{Profiles, SecondReading};
 use earrrl_logs::text::printable_json;
 
 /// Show who would have been limited, under every rule side by side
@@ -54,9 +57,44 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     follow: bool,
 
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+/// The flags of the lists of clients to be blocked.
+#[derive(Debug, clap::Args)]
+struct ListArgs {
     /// The time for which a list of limited clients is valid
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl_logs::simulate::parse_time)]
     expire: Duration,
+
+    /// The least number of requests that a client of a list has lost, beside at least half of its own
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    min_denied: u64,
+
+    /// The addresses or networks of your proxies, which no list has; private addresses are in none either
+    #[arg(long, value_name = "NETWORK,…", value_delimiter = ',', value_parser = trusted)]
+    trusted_proxies: Vec<IpNet>,
+
+    /// Write the list although the log's addresses look like those of proxies
+    #[arg(long)]
+    direct: bool,
+}
+
+impl ListArgs {
+    fn terms(&self) -> BlockTerms {
+        BlockTerms {
+            min_denied: self.min_denied,
+            trusted: self.trusted_proxies.clone(),
+            now: now(),
+            expiry: self.expire,
+        }
+    }
+}
+
+fn trusted(text: &str) -> Result<IpNet, String> {
+    let network = earrrl_logs::line::network(text);
+    network.ok_or_else(|| "expected an address or a network, such as 192.0.2.0/24".into())
 }
 
 /// The size of a panel of a figure in a file.
@@ -87,22 +125,25 @@ pub(super) enum ReplayOutput {
     Jsonl,
     /// A page with figures, to be opened in a browser
     Html,
-    /// The limited clients as `deny` directives, to be included in nginx's configuration
+    /// The clients that lost half of their requests as `deny` directives, to be included in nginx's
+    /// configuration
     NginxDeny,
-    /// The limited clients as commands for `ipset restore`
-    Ipset,
-    /// The limited clients as a table for `nft -f`, which drops what they send
+    /// These clients as a table for `nft -f`, which drops what they send
     Nft,
-    /// A row for each rule and each client that it has limited
+    /// A row for each rule and each client that lost half of its requests under it
     Csv,
 }
 
 impl ReplayOutput {
+    /// Returns true if this form of output is a list of clients to be blocked.
+    pub(super) fn is_list(self) -> bool {
+        self == Self::Csv || self.blocker().is_some()
+    }
+
     /// Returns the program for which this form of output is a list of blocked addresses.
     pub(super) fn blocker(self) -> Option<Blocker> {
         match self {
             Self::NginxDeny => Some(Blocker::Nginx),
-            Self::Ipset => Some(Blocker::Ipset),
             Self::Nft => Some(Blocker::Nft),
             Self::Table | Self::Json | Self::Jsonl | Self::Html | Self::Csv => None,
         }
@@ -132,12 +173,13 @@ pub(crate) fn run(mut args: ReplayArgs) -> Result<ExitCode, CliFailure> {
         (run, whole)
     };
     progress.clear();
-    run.finish(&reader, &held)?;
+    match args.output.is_list() {
+        true => run.write_list(&args, &mut reader)?,
+        false => run.finish(&reader, &held)?,
+    }
     args.draw(&run.replay)?;
     log::warn_of_disorder(run.replay.back, run.replay.events);
-    let clients = 0..reader.clients.len() as u32;
-    let counts = || clients.map(|client| run.replay.requests(client)).collect();
-    log::warn_of_doubts(&reader, &args.log, counts);
+    log::warn_of_doubts(&reader, &args.log, || run.counts(&reader));
     log::warn_of_skipped_lines(&reader, &args.log);
     Ok(log::exit_code(&reader, whole))
 }
@@ -209,6 +251,17 @@ impl ReplayArgs {
         }
     }
 
+    /// Reads the logs again, to profile these clients.
+    fn profiles(&self, reader: &mut LogReader, clients: impl Iterator<Item = u32>) -> Profiles {
+        let reading = SecondReading {
+            files: &self.log.files,
+            selection: self.log.selection(),
+            agents: fields("header:user-agent"),
+            parts: false,
+        };
+        Profiles::read(reading, &mut reader.clients, clients)
+    }
+
     fn draw(&self, replay: &Replay) -> Result<(), CliFailure> {
         let (Some(path), Some(timeline)) = (&self.plot, &replay.timeline) else {
             return Ok(());
@@ -227,7 +280,6 @@ struct Run<W> {
     replay: Replay,
     names: ClientNames,
     output: ReplayOutput,
-    expire: Duration,
     out: W,
 }
 
@@ -237,7 +289,6 @@ impl Run<BufWriter<io::StdoutLock<'static>>> {
             replay: args.replay(),
             names: ClientNames::new(args.log.anonymize),
             output: args.output,
-            expire: args.expire,
             out: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
         }
     }
@@ -280,30 +331,68 @@ impl<W: Write> Run<W> {
         match self.output {
             ReplayOutput::Table => report::write_table(&mut self.out, &summary)?,
             ReplayOutput::Json => report::write_json(&mut self.out, &summary)?,
-            ReplayOutput::Jsonl => {}
-            ReplayOutput::Csv => {
-                let mut csv = Vec::new();
-                report::write_limited_csv(&mut csv, &summary, (now(), self.expire))?;
-                write_safely(&mut self.out, &csv, io::stdout().is_terminal())?;
-            }
-            ReplayOutput::NginxDeny | ReplayOutput::Ipset | ReplayOutput::Nft => {
-                if let Some(blocker) = self.output.blocker() {
-                    let when = (now(), self.expire);
-                    let left_out = report::write_blocklist(&mut self.out, blocker, &summary, when)?;
-                    if left_out > 0 {
-                        warn(&format!(
-                            "{left_out} limited clients are left out, since they are no addresses"
-                        ));
-                    }
-                }
-            }
             ReplayOutput::Html => {
                 if let Some(timeline) = &self.replay.timeline {
                     report::write_html(&mut self.out, &summary, timeline, held)?;
                 }
             }
+            ReplayOutput::Jsonl
+            | ReplayOutput::Csv
+            | ReplayOutput::NginxDeny
+            | ReplayOutput::Nft => {}
         }
         self.out.flush()
+    }
+
+    /// Returns the number of requests of each client.
+    fn counts(&self, reader: &LogReader) -> Vec<u64> {
+        let clients = 0..reader.clients.len() as u32;
+        clients.map(|client| self.replay.requests(client)).collect()
+    }
+
+    /// Writes the list of clients to be blocked.
+    ///
+    /// # Errors
+    /// Returns an error if the addresses of the log look like those of proxies.
+    fn write_list(&mut self, args: &ReplayArgs, reader: &mut LogReader) -> Result<(), CliFailure> {
+        let replay = &self.replay;
+        let names = &self.names;
+        let list = Blocklist::new(
+            &Summary {
+                reader,
+                replay,
+                names,
+            },
+            args.list.terms(),
+        );
+        let counts = self.counts(reader);
+        let profiles = args.profiles(reader, list.clients().chain(report::busiest(&counts)));
+        let proxies = report::proxies(&reader.clients, &counts, &profiles);
+        if let (Some(found), false) = (proxies, args.list.direct) {
+            return Err(CliFailure::new(format!(
+                "no list is written: {found}, which would block everybody behind proxies. {} \
+                 --direct lists them nevertheless",
+                log::key_of_visitors(profiles.has_forwarder())
+            )));
+        }
+        let summary = Summary {
+            reader,
+            replay,
+            names,
+        };
+        match self.output.blocker() {
+            Some(blocker) => list.write(&mut self.out, blocker, &summary, &profiles)?,
+            None => {
+                let mut csv = Vec::new();
+                list.write_csv(&mut csv, &summary)?;
+                write_safely(&mut self.out, &csv, io::stdout().is_terminal())?;
+            }
+        }
+        self.out.flush()?;
+        if let Some(left_out) = list.left_out(self.output.blocker().is_some()) {
+            warn(&left_out);
+        }
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use earrrl_logs::reading::{
 
 /// Runs `earrrl replay --config`.
 pub(super) fn run(args: &ReplayArgs, path: &Path) -> Result<ExitCode, CliFailure> {
-    if args.output.blocker().is_some() || args.output == ReplayOutput::Csv {
+    if args.output.is_list() {
         return Err(CliFailure::new(
             "lists of clients need a --rule: the rules of --config have several actions",
         ));
