@@ -146,6 +146,83 @@ fn local_time_that_goes_back_is_reported() {
 }
 
 #[test]
+fn time_that_goes_back_is_no_doubt_if_every_stamp_has_its_zone() {
+    let back = ["02:30:00", "02:59:00", "02:00:00", "02:30:00", "03:10:00"];
+    let shapes = [
+        "192.0.2.7 - - [27/Oct/2024:TIME +0000] \"GET / HTTP/1.1\" 200 5",
+        "{\"time\":\"2024-10-27TTIMEZ\",\"client_ip\":\"192.0.2.7\"}",
+        "2024-10-27TTIME+02:00 host sshd[7]: Failed password for root from 192.0.2.7 port 1 ssh2",
+        "2024-10-27 TIME +0200 H=(helo) [192.0.2.7] F=<a@b.example> rejected RCPT <c@d.example>: no",
+        "time:2024-10-27TTIMEZ\thost:192.0.2.7\tstatus:200",
+        "time=2024-10-27TTIMEZ client_ip=192.0.2.7 status=200",
+        "Started GET \"/a\" for 192.0.2.7 at 2024-10-27 TIME +0000",
+    ];
+    for shape in shapes {
+        let log = |line: &str| back.map(|time| line.replace("TIME", time) + "\n").concat();
+        let found = read(&log(shape));
+        assert_eq!(
+            (found.requests.len(), &found.doubts[..]),
+            (5, &[][..]),
+            "{shape}"
+        );
+        // The same without zones, where the format allows that.
+        let local = shape
+            .replace("Z", "")
+            .replace(" +0000]", "]")
+            .replace("+02:00", "")
+            .replace(" +0200", "");
+        let is_local = local != shape && !shape.starts_with("Started");
+        assert_eq!(
+            read(&log(&local)).doubts.len(),
+            usize::from(is_local),
+            "{local}"
+        );
+    }
+    let csv = |zone: &str| {
+        let rows = back.map(|time| format!("2024-10-27T{time}{zone},ann\n"));
+        read(&format!("time,key\n{}", rows.concat())).doubts.len()
+    };
+    assert_eq!((csv("Z"), csv("")), (0, 1));
+}
+
+#[test]
+fn one_line_stands_for_all_attempts_that_it_counts() {
+    let dovecot = |attempts: u32| {
+        format!(
+            "Jan  1 12:00:00 mx dovecot: imap-login: Disconnected (auth failed, {attempts} attempts in 9 secs): user=<a>, method=PLAIN, rip=192.0.2.7, lip=10.0.0.1\n"
+        )
+    };
+    let log = dovecot(1) + &dovecot(40) + "Jan  1 12:00:01 mx last message repeated 2 times\n";
+    assert_eq!(read(&log).costs, ["1", "40", "80"]);
+}
+
+#[test]
+fn an_empty_user_in_csv_is_nobody() {
+    let log = "time,key,user\n1704110400,a,ann\n1704110400,,\n1704110400,-,-\n1704110400, ,x\n";
+    let found = read(log);
+    assert_eq!(found.requests.len(), 1, "{found:?}");
+    assert_eq!(found.skipped, [Skip::Key]);
+}
+
+#[test]
+fn lines_that_do_not_fit_their_header_are_reported_as_such() {
+    let w3c = "#Fields: date time c-ip cs(User-Agent)\n2024-01-01 12:00:00 192.0.2.7 curl\n";
+    let found = read(&format!(
+        "{w3c}2024-01-01 12:00:00 192.0.2.7 a b\n2024-01-01 12:00:00 192.0.2.7  \"a b\"\n"
+    ));
+    assert_eq!(
+        (found.requests.len(), &found.skipped[..]),
+        (2, &[Skip::Columns][..]),
+        "{found:?}"
+    );
+    let csv = read("time,key\n1704110400,a\n1704110400,a,b\n");
+    assert_eq!(
+        (csv.requests.len(), &csv.skipped[..]),
+        (1, &[Skip::Columns][..])
+    );
+}
+
+#[test]
 fn a_file_given_twice_is_reported() {
     let log = r#"{"ts":1704110400,"client_ip":"192.0.2.7"}"#;
     let twice = read_files(&[log, log], |paths| {
@@ -215,6 +292,14 @@ fn errors_name_the_fields_that_a_log_has() {
         "{error}"
     );
     assert!(error.contains("(peer.addr has an address)"), "{error}");
+    let csv = "when,peer,status\n2015-05-17T10:05:03Z,192.0.2.7,200\n";
+    let error = read(csv).error.unwrap();
+    assert!(
+        error.contains("its fields are when, peer, status; --time-field")
+            && error.contains("--key-field"),
+        "{error}"
+    );
+    assert!(error.contains("(peer has an address)"), "{error}");
 }
 
 #[test]

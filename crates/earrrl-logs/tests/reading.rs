@@ -14,6 +14,8 @@ use earrrl_tower::Prefixes;
 pub(crate) struct Read {
     /// The client and the time of each request.
     pub(crate) requests: Vec<(String, String)>,
+    /// The cost of each request.
+    pub(crate) costs: Vec<String>,
     pub(crate) skipped: Vec<Skip>,
     pub(crate) doubts: Vec<String>,
     pub(crate) error: Option<String>,
@@ -51,6 +53,8 @@ pub(crate) fn read_paths(paths: &[PathBuf]) -> Read {
     let mut read = Read::default();
     for path in paths {
         let result = reader.read(path, |source| source, &mut |clients, requests| {
+            read.costs
+                .extend(requests.iter().map(|request| request.cost.to_string()));
             read.requests.extend(requests.iter().map(|request| {
                 let client = String::from_utf8_lossy(clients.key(request.client)).into_owned();
                 (client, time::written(request.time))

@@ -71,6 +71,7 @@ const LINES: &[&str] = &[
     "[Mon Jan 01 12:00:00.123456 2024] [core:error] [pid 7:tid 9] [client ADDR:4711] AH00126: FREE",
     "[Mon Jan 01 12:00:00.123456 2024] [authz_core:error] [pid 7] [remote ADDR:4711] AH01630: client denied: /srv/FREE",
     "[Mon Jan 01 12:00:00 2024] [error] [client ADDR] File does not exist: /srv/FREE",
+    "[Mon Jan 01 12:00:00.123456 2024] [core:error] [pid 7:tid 9] [client ADDR] AH00126: FREE",
     // Mail servers.
     "2024-01-01 12:00:00 1rK2aB-0001Xy-2Z <= ann@example.org H=mx.example.org [ADDR] P=esmtps S=1234",
     "2024-01-01 12:00:00 H=(mx) [ADDR] F=<a@b.example> rejected RCPT <c@d.example>: FREE",
@@ -84,7 +85,10 @@ const LINES: &[&str] = &[
     "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: milter-reject: RCPT from unknown[ADDR]: 4.7.1 FREE",
     "Jan  1 12:00:00 mx dovecot: pop3-login: Aborted login (auth failed, 1 attempts): user=<FREE>, method=PLAIN, rip=ADDR, lip=10.0.0.1",
     "Jan  1 12:00:00 mx dovecot: imap-login: Disconnected (auth failed, 1 attempts in 2 secs): user=<FREE>, method=PLAIN, rip=ADDR, lip=10.0.0.1",
+    "2024-01-01T12:00:00Z mx dovecot: imap-login: Login aborted: Connection closed (auth failed, 40 attempts in 9 secs): user=<FREE>, method=PLAIN, rip=ADDR, lip=10.0.0.1",
     // Logins, and applications.
+    r#"{"ts":1704110400.5,"uid":"C1","id.orig_h":"ADDR","id.resp_h":"10.0.0.1","auth_success":false,"client":"SSH-2.0-Go","server":"SSH-2.0-x"}"#,
+    "Jan  1 12:00:00 host sshd[7]: error: PAM: Authentication error for FREE from ADDR",
     "Jan  1 12:00:00 host sshd[7]: Failed password for root from ADDR port 4711 ssh2",
     "2024-01-01T12:00:00.500000+00:00 host sshd[7]: Failed password for invalid user FREE from ADDR port 4711 ssh2",
     "1704110400.500000 host sshd[7]: Invalid user FREE from ADDR port 4711",
@@ -150,6 +154,47 @@ fn every_shape_has_its_client_and_its_time() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Splits a line of syslog after its time and host, and after the program behind these.
+fn host_and_program(line: &str) -> Option<(&str, &str, &str)> {
+    let is_syslog = line.starts_with("Jan ") || line.contains(" host ") || line.contains(" mx ");
+    let (program, text) = line.split_once(": ")?;
+    let (head, program) = program.rsplit_once(' ')?;
+    (is_syslog && !line.starts_with('{')).then_some((head, program, text))
+}
+
+#[test]
+fn lines_that_syslog_has_merged_count_as_often_as_they_were_written() {
+    let mut tried = 0;
+    for line in LINES {
+        let line = line.replace("ADDR", "192.0.2.7").replace("FREE", "x");
+        let Some((head, program, text)) = host_and_program(&line) else {
+            continue;
+        };
+        let merged = format!("{head} {program}: message repeated 3 times: [ {text}]");
+        let last = format!("{head} last message repeated 4 times");
+        let other = format!(
+            "{} last message repeated 5 times",
+            head.replace("host", "b").replace("mx", "b")
+        );
+        // A daemon may end a line about a user that is not valid with the failure itself.
+        let found = read(&format!("{line}\n{merged}\n{last}\n"));
+        assert_eq!(found.costs, ["1", "3", "4"], "{line}: {found:?}");
+        assert!(
+            found
+                .requests
+                .iter()
+                .all(|(client, _)| client == "192.0.2.7"),
+            "{found:?}"
+        );
+        if head.ends_with(" host") || head.ends_with(" mx") {
+            let found = read(&format!("{line}\n{other}\n"));
+            assert_eq!(found.costs, ["1"], "the line of another host: {other}");
+        }
+        tried += 1;
+    }
+    assert!(tried >= 12, "{tried}");
 }
 
 #[test]

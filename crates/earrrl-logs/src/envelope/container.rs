@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::message::Message;
 use crate::line::Skip;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
 
 /// The length in bytes of the pieces into which Docker splits long lines.
 const DOCKER_PIECE: usize = 16 * 1024;
@@ -33,10 +33,10 @@ impl Pieces {
         let tags = memchr::memchr(b' ', rest).unwrap_or(rest.len());
         let partial = rest[..tags].first() == Some(&b'P');
         self.whole(stream, partial)?;
+        let text = rest.get(tags + 1..).unwrap_or(b"");
         Ok(Message {
             time,
-            program: b"",
-            text: rest.get(tags + 1..).unwrap_or(b""),
+            ..Message::plain(text)
         })
     }
 
@@ -53,11 +53,10 @@ impl Pieces {
         let text = text.unwrap_or(&entry.log);
         unescaped.clear();
         unescaped.extend_from_slice(text.strip_suffix('\r').unwrap_or(text).as_bytes());
-        let time = entry.time.and_then(|time| time::parse_iso(time.as_bytes()));
+        let time = entry.time.map(str::as_bytes);
         Ok(Message {
-            time,
-            program: b"",
-            text: unescaped,
+            time: time.and_then(|time| Stamp::of(time::parse_iso, time)),
+            ..Message::plain(unescaped)
         })
     }
 
@@ -84,7 +83,7 @@ struct DockerLine<'a> {
 
 /// Splits a Kubernetes line into its time, its stream (0 for standard output, 1 for standard error)
 /// and the remaining text.
-fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
+fn cri_head(line: &[u8]) -> Option<(Option<Stamp>, usize, &[u8])> {
     let Message { time, text, .. } = stamped(line)?;
     let (stream, rest) = match text.split_at_checked(7)? {
         (b"stdout ", rest) => (0, rest),
@@ -98,11 +97,10 @@ fn cri_head(line: &[u8]) -> Option<(Option<u64>, usize, &[u8])> {
 /// Returns the message of a line that begins with an ISO 8601 time and a blank.
 pub(super) fn stamped(line: &[u8]) -> Option<Message<'_>> {
     let end = memchr::memchr(b' ', line)?;
-    let time = time::parse_iso(&line[..end])?;
+    let time = Stamp::of(time::parse_iso, &line[..end])?;
     Some(Message {
         time: Some(time),
-        program: b"",
-        text: &line[end + 1..],
+        ..Message::plain(&line[end + 1..])
     })
 }
 

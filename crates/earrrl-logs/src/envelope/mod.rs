@@ -11,6 +11,7 @@ mod wrapped;
 use crate::line::Skip;
 use crate::line::Years;
 pub(crate) use message::Message;
+use syslog::SyslogLine;
 
 /// The kind of envelope around every line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +53,16 @@ pub(crate) struct Opener {
     envelope: Envelope,
     unescaped: Vec<u8>,
     pieces: container::Pieces,
+    last: LastLine,
+}
+
+/// The last line of a syslog, which the daemon may report as repeated: its host, program and text one after
+/// the other, and the ends of the first two.
+#[derive(Default)]
+struct LastLine {
+    bytes: Vec<u8>,
+    host: usize,
+    program: usize,
 }
 
 impl Opener {
@@ -61,14 +72,15 @@ impl Opener {
             envelope,
             unescaped: Vec::new(),
             pieces: container::Pieces::default(),
+            last: LastLine::default(),
         }
     }
 
     /// Removes a line's envelope and returns its message.
     ///
     /// # Errors
-    /// Returns [`Skip::Malformed`] if the line has no such envelope, and [`Skip::Continuation`] if
-    /// it continues a longer line.
+    /// Returns [`Skip::Malformed`] if the line has no such envelope, [`Skip::Continuation`] if
+    /// it continues a longer line, and [`Skip::NoRequest`] if it repeats a line of another host.
     #[inline]
     pub(crate) fn open<'a>(
         &'a mut self,
@@ -77,12 +89,39 @@ impl Opener {
     ) -> Result<Message<'a>, Skip> {
         match self.envelope {
             Envelope::None => Ok(Message::plain(line)),
-            Envelope::Syslog => syslog::open(line, years).ok_or(Skip::Malformed),
+            Envelope::Syslog => {
+                let line = syslog::open(line, years).ok_or(Skip::Malformed)?;
+                self.last.repeat(line).ok_or(Skip::NoRequest)
+            }
             Envelope::Cri => self.pieces.cri(line),
             Envelope::Docker => self.pieces.docker(line, &mut self.unescaped),
             Envelope::Wrapped => wrapped::open(line, &mut self.unescaped),
             Envelope::Compose => container::compose(line).ok_or(Skip::Malformed),
             Envelope::Stamp => container::stamped(line).ok_or(Skip::Malformed),
         }
+    }
+}
+
+impl LastLine {
+    /// Remembers a line, and returns its message. For a line that says how often the last one was
+    /// repeated, returns the last message with that count; `None` if another host wrote it.
+    fn repeat<'a>(&'a mut self, line: SyslogLine<'a>) -> Option<Message<'a>> {
+        let SyslogLine { host, message } = line;
+        if !message.text.is_empty() || !message.program.is_empty() {
+            self.bytes.clear();
+            self.bytes.extend_from_slice(host);
+            self.host = self.bytes.len();
+            self.bytes.extend_from_slice(message.program);
+            self.program = self.bytes.len();
+            self.bytes.extend_from_slice(message.text);
+            return Some(message);
+        }
+        let program = &self.bytes[self.host..self.program];
+        let text = &self.bytes[self.program..];
+        (self.bytes[..self.host] == *host).then_some(Message {
+            program,
+            text,
+            ..message
+        })
     }
 }

@@ -9,10 +9,19 @@
 
 use super::message::Message;
 use crate::line::Years;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
 
-/// Returns the message in a line with any of syslog's envelopes, or `None` if it has none of them.
-pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>> {
+/// A line of syslog: the host that wrote it, which may be missing, and the message.
+pub(super) struct SyslogLine<'a> {
+    pub(super) host: &'a [u8],
+    pub(super) message: Message<'a>,
+}
+
+/// Returns the content of a line with any of syslog's envelopes, or `None` if it has none of them.
+///
+/// If the daemon has merged equal lines into `message repeated 2 times: [ … ]`, the message is the one
+/// in the brackets. For `last message repeated 2 times`, which names no program, the text is empty.
+pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<SyslogLine<'a>> {
     let (framed, line) = without_priority(line);
     if framed && let Some(line) = line.strip_prefix(b"1 ") {
         return rfc5424(line);
@@ -20,27 +29,65 @@ pub(super) fn open<'a>(line: &'a [u8], years: &mut Years) -> Option<Message<'a>>
     let (time, rest) = match line.split_first_chunk::<15>() {
         Some((stamp, rest)) if stamp[3] == b' ' => {
             let (stamp, rest) = padded(*stamp, line, rest);
-            (
-                years.place(time::parse_syslog(&stamp)?),
-                rest.strip_prefix(b" ")?,
-            )
+            let nanos = years.place(time::parse_syslog(&stamp)?);
+            let stamp = nanos.map(|nanos| Stamp {
+                nanos,
+                has_zone: false,
+            });
+            (stamp, rest.strip_prefix(b" ")?)
         }
         _ => {
             let (stamp, rest) = word(line)?;
-            (Some(time::parse_recent(stamp)?), rest)
+            (Some(Stamp::of(time::parse_recent, stamp)?), rest)
         }
     };
-    let (first, rest) = word(rest)?;
-    let (program, text) = if first.ends_with(b":") {
-        (first, rest)
-    } else {
-        word(rest)?
+    let (first, behind) = word(rest)?;
+    let (host, rest) = match first.ends_with(b":") || last_repeated(rest).is_some() {
+        true => (&b""[..], rest),
+        false => (first, behind),
     };
-    Some(Message {
+    if let Some(count) = last_repeated(rest) {
+        let message = Message {
+            time,
+            count,
+            ..Message::plain(b"")
+        };
+        return Some(SyslogLine { host, message });
+    }
+    let (program, text) = word(rest)?;
+    let program = program.strip_suffix(b":")?;
+    let (text, count) = repeated(text).unwrap_or((text, 1));
+    let message = Message {
         time,
-        program: program.strip_suffix(b":")?,
+        program,
         text,
-    })
+        count,
+    };
+    Some(SyslogLine { host, message })
+}
+
+/// Returns the number of times that the last line was repeated: of `last message repeated 2 times`, with or
+/// without dashes around it or the name of the daemon before it.
+fn last_repeated(text: &[u8]) -> Option<u64> {
+    let text = text.strip_prefix(b"syslogd: ").unwrap_or(text);
+    let text = text.strip_prefix(b"--- ").unwrap_or(text);
+    let (count, rest) = number(text.strip_prefix(b"last message repeated ")?)?;
+    rest.starts_with(b" time").then_some(count)
+}
+
+/// Unwraps `message repeated 2 times: [ … ]`, and returns the message and the number of times.
+fn repeated(text: &[u8]) -> Option<(&[u8], u64)> {
+    let (count, rest) = number(text.strip_prefix(b"message repeated ")?)?;
+    let inner = rest.strip_prefix(b" times: [")?.strip_suffix(b"]")?;
+    Some((inner.trim_ascii_start(), count))
+}
+
+/// Splits a text after the whole number, of at most nine digits, at its start.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
+    let length = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    let (digits, rest) = text.split_at(length);
+    let digits = std::str::from_utf8(digits).ok()?;
+    (length <= 9).then_some((digits.parse().ok()?, rest))
 }
 
 /// Returns a time stamp whose day has two characters, and the text after it: some programs write
@@ -74,19 +121,23 @@ fn without_priority(line: &[u8]) -> (bool, &[u8]) {
 
 /// Parses an RFC 5424 line after its version: time, host, program, process, kind of message and
 /// structured data.
-fn rfc5424(line: &[u8]) -> Option<Message<'_>> {
+fn rfc5424(line: &[u8]) -> Option<SyslogLine<'_>> {
     let (stamp, rest) = word(line)?;
-    let (_host, rest) = word(rest)?;
+    let (host, rest) = word(rest)?;
     let (program, rest) = word(rest)?;
     let (_process, rest) = word(rest)?;
     let (_kind, rest) = word(rest)?;
     let text = without_data(rest)?;
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    Some(Message {
-        time: time::parse_iso(stamp),
+    let (text, count) = repeated(text).unwrap_or((text, 1));
+    let time = Stamp::of(time::parse_iso, stamp);
+    let message = Message {
+        time,
         program,
         text,
-    })
+        count,
+    };
+    Some(SyslogLine { host, message })
 }
 
 /// Removes the structured data of RFC 5424. It may be missing altogether: Heroku does not even
@@ -131,10 +182,11 @@ mod tests {
     use crate::line::time::SECOND;
 
     fn opened(line: &str) -> Option<(Option<u64>, String, String)> {
-        let message = open(line.as_bytes(), &mut Years::new(Some(2003), UNIX_EPOCH))?;
+        let years = &mut Years::new(Some(2003), UNIX_EPOCH);
+        let message = open(line.as_bytes(), years)?.message;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Some((
-            message.time.map(|t| t / SECOND),
+            message.time.map(|t| t.nanos / SECOND),
             text(message.program),
             text(message.text),
         ))
@@ -190,6 +242,73 @@ mod tests {
             assert_eq!(
                 opened(line),
                 Some((time, program.into(), "hi there".into())),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn merged_lines() {
+        let counted = |line: &str| {
+            let years = &mut Years::new(Some(2003), UNIX_EPOCH);
+            let SyslogLine { host, message } = open(line.as_bytes(), years)?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            Some((text(host), text(message.text), message.count))
+        };
+        for (line, host, text, count) in [
+            (
+                "Oct 11 22:14:15 h su[7]: message repeated 3 times: [ hi ]",
+                "h",
+                "hi ",
+                3,
+            ),
+            (
+                "2003-10-11T22:14:15Z h su: message repeated 3 times: [hi]",
+                "h",
+                "hi",
+                3,
+            ),
+            (
+                "<34>1 2003-10-11T22:14:15Z h su 7 - - message repeated 3 times: [ hi]",
+                "h",
+                "hi",
+                3,
+            ),
+            (
+                "Oct 11 22:14:15 h last message repeated 12 times",
+                "h",
+                "",
+                12,
+            ),
+            ("Oct 11 22:14:15 last message repeated 12 times", "", "", 12),
+            (
+                "Oct 11 22:14:15 h --- last message repeated 1 time ---",
+                "h",
+                "",
+                1,
+            ),
+            (
+                "Oct 11 22:14:15 h syslogd: last message repeated 2 times",
+                "h",
+                "",
+                2,
+            ),
+            (
+                "Oct 11 22:14:15 h su: last message repeated 2 times",
+                "h",
+                "last message repeated 2 times",
+                1,
+            ),
+            (
+                "Oct 11 22:14:15 h su: message repeated 9999999999 times: [ hi]",
+                "h",
+                "message repeated 9999999999 times: [ hi]",
+                1,
+            ),
+        ] {
+            assert_eq!(
+                counted(line),
+                Some((host.into(), text.into(), count)),
                 "{line}"
             );
         }

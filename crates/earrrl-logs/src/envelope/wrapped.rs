@@ -12,7 +12,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::message::Message;
-use crate::line::{Skip, time};
+use crate::line::Skip;
+use crate::line::time::{self, Stamp};
 
 /// The fields of a wrapping JSON object that are used, under the names that each writer gives them.
 #[derive(Deserialize)]
@@ -46,12 +47,12 @@ pub(super) fn open<'a>(line: &[u8], buffer: &'a mut Vec<u8>) -> Result<Message<'
     }
     let time = wrapped
         .timestamp
-        .and_then(|text| time::parse_recent(text.as_bytes()));
+        .and_then(|text| Stamp::of(time::parse_recent, text.as_bytes()));
     let (program, text) = buffer.split_at(program.len());
     Ok(Message {
         time,
         program,
-        text: text.trim_ascii_end(),
+        ..Message::plain(text.trim_ascii_end())
     })
 }
 
@@ -81,7 +82,11 @@ mod tests {
         for (line, program, text) in cases {
             let mut buffer = Vec::new();
             let message = open(line.as_bytes(), &mut buffer).unwrap();
-            assert_eq!(message.time, Some(1_431_857_103_500_000_000), "{line}");
+            assert_eq!(
+                message.time,
+                Some(Stamp::utc(1_431_857_103_500_000_000)),
+                "{line}"
+            );
             assert_eq!(message.program, program.as_bytes());
             assert_eq!(String::from_utf8_lossy(message.text), text);
         }

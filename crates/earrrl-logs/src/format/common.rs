@@ -5,10 +5,13 @@
 //! The list of X-Forwarded-For may stand in place of the host, or behind the agent, as in the
 //! format that nginx's example configuration calls `main`.
 
-use super::{Field, path_of, target};
+use std::borrow::Cow;
+
+use super::{Field, LineFields, LineParser, Record, path_of, target};
+use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time;
-use crate::line::time::CommonTime;
+use crate::line::time::{CommonTime, Stamp};
 
 /// The names of the fields in the common and the combined log format.
 pub(super) const FIELDS: [&str; 17] = [
@@ -39,9 +42,7 @@ pub(super) struct Parser {
 }
 
 /// A line that is parsed up to its time.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     host: &'a [u8],
     client: &'a [u8],
     /// The identity and the user: the text between the client and the `[`.
@@ -61,7 +62,7 @@ impl Parser {
 
     /// Parses a line up to its time.
     #[inline]
-    pub(super) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Record<'a>, Skip> {
+    fn split<'a>(&mut self, line: &'a [u8]) -> Result<(Stamp, Line<'a>), Skip> {
         let mut line = line;
         if line.first() == Some(&b'"') {
             line = unquoted(line);
@@ -79,13 +80,13 @@ impl Parser {
             && stamp.get(26..29) == Some(b"] \"")
             && let Some(time) = self.time.parse(stamp)
         {
-            return Ok(Record {
-                time,
+            let fields = Line {
                 host,
                 client,
                 who: &line[..3],
                 rest: &stamp[27..],
-            });
+            };
+            return Ok((Stamp::utc(time), fields));
         }
         let (start, end) = time_before_request(line).map_or_else(|| only_time(line), Ok)?;
         let who = &line[..start - 1];
@@ -93,23 +94,41 @@ impl Parser {
             return Err(Skip::Malformed);
         }
         let time = match self.time.parse(&line[start + 1..]) {
-            Some(time) => time,
-            None => time::parse_recent(&line[start + 1..end]).ok_or(Skip::Time)?,
+            Some(time) => Stamp::utc(time),
+            None => Stamp::of(time::parse_recent, &line[start + 1..end]).ok_or(Skip::Time)?,
         };
-        Ok(Record {
-            time,
+        let fields = Line {
             host,
             client,
             who,
             rest: &line[end + 1..],
-        })
+        };
+        Ok((time, fields))
     }
 }
 
-impl<'a> Record<'a> {
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        let (time, line) = self.split(message.text)?;
+        Ok(Some(Record::new(time, super::Line::Common(line))))
+    }
+
+    fn fields(&self) -> Option<Vec<&str>> {
+        Some(FIELDS.to_vec())
+    }
+}
+
+impl<'a> LineFields<'a> for Line<'a> {
+    #[inline]
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        self.value(field).map(Cow::Borrowed)
+    }
+}
+
+impl<'a> Line<'a> {
     /// Returns the value of a field; `None` if it is missing, empty or `-`.
     #[inline]
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+    fn value(&self, field: &Field) -> Option<&'a [u8]> {
         let value = match field {
             Field::Client => self.client,
             Field::User => self.user(),
@@ -290,8 +309,8 @@ mod tests {
     const LINE: &[u8] = br#"192.0.2.7 - ann lee [17/May/2015:10:05:03 +0000] "GET /a\"b?q=1 HTTP/1.1" 200 - "-" "curl 8""#;
 
     fn get(line: &[u8], vhost: bool, name: &str) -> Option<String> {
-        let record = Parser::new(vhost).parse(line).ok()?;
-        Some(String::from_utf8(record.get(&Field::new(name))?.to_vec()).unwrap())
+        let (_, record) = Parser::new(vhost).split(line).ok()?;
+        Some(String::from_utf8(record.value(&Field::new(name))?.to_vec()).unwrap())
     }
 
     #[test]
@@ -353,8 +372,8 @@ mod tests {
             "2015-05-17T12:05:03.5+02:00",
         ] {
             let line = format!("192.0.2.7 - - [{stamp}] \"GET /a HTTP/1.1\" 200 5");
-            let record = Parser::new(false).parse(line.as_bytes()).ok().unwrap();
-            assert_eq!(record.time, 1_431_857_103_500_000_000, "{stamp}");
+            let (time, _) = Parser::new(false).split(line.as_bytes()).ok().unwrap();
+            assert_eq!(time.nanos, 1_431_857_103_500_000_000, "{stamp}");
         }
     }
 
@@ -376,12 +395,12 @@ mod tests {
                 let line = format!(
                     r#"{host}2001:db8::1 - {user} [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#
                 );
-                let record = Parser::new(!host.is_empty()).parse(line.as_bytes()).ok();
-                let record = record.unwrap_or_else(|| panic!("{line}"));
-                assert_eq!(record.time, 1_431_857_103_000_000_000, "{line}");
+                let record = Parser::new(!host.is_empty()).split(line.as_bytes()).ok();
+                let (time, record) = record.unwrap_or_else(|| panic!("{line}"));
+                assert_eq!(time.nanos, 1_431_857_103_000_000_000, "{line}");
                 assert_eq!(record.client, b"2001:db8::1", "{line}");
                 assert_eq!(record.user(), user.as_bytes(), "{line}");
-                assert_eq!(record.get(&Field::Path), Some(&b"/a"[..]), "{line}");
+                assert_eq!(record.value(&Field::Path), Some(&b"/a"[..]), "{line}");
             }
         }
     }
@@ -393,8 +412,8 @@ mod tests {
                 r#"192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] {text}"GET /[7] HTTP/1.1" 200"#
             );
             Parser::new(false)
-                .parse(line.as_bytes())
-                .map(|record| record.time)
+                .split(line.as_bytes())
+                .map(|(time, _)| time.nanos)
         };
         assert_eq!(line("ann", "example.org "), Ok(1_431_857_103_000_000_000));
         assert_eq!(line("a [b", "example.org "), Ok(1_431_857_103_000_000_000));
@@ -439,7 +458,7 @@ mod tests {
             (b"\"", Skip::Malformed),
         ];
         for (line, skip) in cases {
-            assert_eq!(Parser::new(false).parse(line).err(), Some(skip));
+            assert_eq!(Parser::new(false).split(line).err(), Some(skip));
         }
         let cut = b"192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /a";
         assert_eq!(get(cut, false, "client").as_deref(), Some("192.0.2.7"));

@@ -6,9 +6,10 @@
 
 use std::borrow::Cow;
 
-use super::{Field, Hints};
+use super::{Field, Hints, LineFields, LineParser, Record};
+use crate::envelope::Message;
 use crate::line::Skip;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
 
 /// Reads lines of CSV. The first line names the columns.
 pub(super) struct Parser {
@@ -27,9 +28,7 @@ struct CsvHeader {
 }
 
 /// A row of CSV, with the names of its columns.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     line: &'a [u8],
     header: &'a CsvHeader,
 }
@@ -42,24 +41,6 @@ impl Parser {
             key_name: hints.key_field.clone().unwrap_or_else(|| "key".into()),
             header: None,
         }
-    }
-
-    /// Parses a row; returns `None` if it is the header, which also recurs where files were
-    /// joined.
-    pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
-        if self.header.is_none() {
-            self.header = Some(self.columns(line).ok_or(Skip::Malformed)?);
-            return Ok(None);
-        }
-        let Some(header) = self.header.as_ref().filter(|header| header.line != line) else {
-            return Ok(None);
-        };
-        if fields(line).count() != header.names.len() {
-            return Err(Skip::Malformed);
-        }
-        let text = fields(line).nth(header.time).ok_or(Skip::Malformed)?;
-        let time = parse_time(text.trim_ascii()).ok_or(Skip::Time)?;
-        Ok(Some(Record { time, line, header }))
     }
 
     /// Finds the columns that a header names; returns `None` if there is no column for the time.
@@ -83,9 +64,36 @@ impl Parser {
     }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a column; `None` if the log has no such column.
-    pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+impl LineParser for Parser {
+    /// Parses a row; returns `None` if it is the header, which also recurs where files were
+    /// joined.
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        let line = message.text;
+        if self.header.is_none() {
+            self.header = Some(self.columns(line).ok_or(Skip::Malformed)?);
+            return Ok(None);
+        }
+        let Some(header) = self.header.as_ref().filter(|header| header.line != line) else {
+            return Ok(None);
+        };
+        if fields(line).count() != header.names.len() {
+            return Err(Skip::Columns);
+        }
+        let text = fields(line).nth(header.time).ok_or(Skip::Malformed)?;
+        let time = Stamp::of(parse_time, text.trim_ascii()).ok_or(Skip::Time)?;
+        Ok(Some(Record::new(
+            time,
+            super::Line::Csv(Line { line, header }),
+        )))
+    }
+
+    fn takes_names(&self) -> bool {
+        true
+    }
+}
+
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         let place = match field {
             Field::Client => self.header.key,
             Field::User => self.place("user"),
@@ -93,14 +101,21 @@ impl<'a> Record<'a> {
             Field::Forwarded => self.place("forwarded_for"),
             Field::Named(name) => self.place(name),
         };
-        fields(self.line).nth(place?)
+        // Without this, everybody without a user would be one user.
+        let filled = |value: &Cow<'_, [u8]>| !matches!(value.trim_ascii(), b"" | b"-");
+        fields(self.line).nth(place?).filter(filled)
     }
 
-    /// Returns the cost of the request; `None` if the log has no column for the cost.
-    pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
+    fn has_addresses(&self) -> bool {
+        false
+    }
+
+    fn cost(&self) -> Option<Cow<'a, [u8]>> {
         fields(self.line).nth(self.header.cost?)
     }
+}
 
+impl Line<'_> {
     fn place(&self, name: &str) -> Option<usize> {
         self.header
             .names
@@ -119,6 +134,26 @@ pub(super) fn is_header(line: &[u8], hints: &Hints) -> bool {
     Parser::new(hints)
         .columns(line)
         .is_some_and(|header| header.names.len() > 1)
+}
+
+/// Returns the names of the columns in a header and the values of the row under it; `None` if the line does
+/// not look like a header, which names each of at least two columns by a word that begins with a letter.
+pub(super) fn columns(header: &[u8], row: &[u8]) -> Option<Vec<(String, String)>> {
+    let is_word = |name: &str| {
+        let inner = |c: char| c.is_alphanumeric() || " _-.@".contains(c);
+        name.starts_with(char::is_alphabetic) && name.chars().all(inner)
+    };
+    let text = |field: Cow<'_, [u8]>| String::from_utf8_lossy(&field).trim().to_owned();
+    let names: Vec<String> = fields(header).map(text).collect();
+    // A comma and a blank are those of a sentence.
+    let is_prose = memchr::memmem::find(header, b", ").is_some();
+    if names.len() < 2 || is_prose || !names.iter().all(|name| is_word(name)) {
+        return None;
+    }
+    let values = fields(row)
+        .map(text)
+        .chain(std::iter::repeat_with(String::new));
+    Some(names.into_iter().zip(values).collect())
 }
 
 /// Returns the fields of a line, without the quotes around them.
@@ -161,8 +196,8 @@ mod tests {
         let text =
             |value: Option<Cow<'_, [u8]>>| value.map(|v| String::from_utf8_lossy(&v).into_owned());
         let mut row = |line: &&str| {
-            let record = parser.parse(line.as_bytes())?;
-            Ok(record.map(|r| (r.time, text(r.get(&Field::Client)), text(r.cost()))))
+            let record = parser.parse(Message::plain(line.as_bytes()))?;
+            Ok(record.map(|r| (r.time(), text(r.get(&Field::Client)), text(r.cost()))))
         };
         lines.iter().map(&mut row).collect()
     }
@@ -182,6 +217,7 @@ mod tests {
             "2015-05-17 12:05:03+02,a",
             "5, x ",
             "5,",
+            "5,-",
             "time,key",
         ];
         let expected = [
@@ -192,7 +228,8 @@ mod tests {
             some(1_431_857_103_250_000_000, "a", None),
             some(1_431_857_103_000_000_000, "a", None),
             some(5_000_000_000, " x ", None),
-            some(5_000_000_000, "", None),
+            Ok(Some((5_000_000_000, None, None))),
+            Ok(Some((5_000_000_000, None, None))),
             Ok(None),
         ];
         assert_eq!(rows(&lines), expected);
@@ -209,7 +246,7 @@ mod tests {
         let expected = [
             Ok(None),
             some(7_000_000_000, r#"a,"b""#, Some("2.5")),
-            Err(Skip::Malformed),
+            Err(Skip::Columns),
             some(9_000_000_000, "xy", Some("")),
         ];
         assert_eq!(rows(&lines), expected);
@@ -222,10 +259,32 @@ mod tests {
         let skips = [
             Skip::Time,
             Skip::Time,
-            Skip::Malformed,
-            Skip::Malformed,
+            Skip::Columns,
+            Skip::Columns,
             Skip::Time,
         ];
         assert_eq!(rows(&lines)[1..], skips.map(Err));
+    }
+
+    #[test]
+    fn a_header_names_its_columns() {
+        let columns = |header: &str, row: &str| columns(header.as_bytes(), row.as_bytes());
+        let found = columns("when,\"who is\",x_1", "5,192.0.2.7").unwrap();
+        let expected = [("when", "5"), ("who is", "192.0.2.7"), ("x_1", "")];
+        assert_eq!(
+            found,
+            expected.map(|(name, value)| (name.into(), value.into()))
+        );
+        for line in [
+            "when",
+            "1,2",
+            "a,",
+            "a=1,b",
+            "192.0.2.7,a",
+            "{\"a\":1,\"b\":2}",
+            "Starting up, nothing to see",
+        ] {
+            assert_eq!(columns(line, ""), None, "{line}");
+        }
     }
 }

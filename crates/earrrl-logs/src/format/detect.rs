@@ -56,8 +56,7 @@ fn with_agent(start: &[u8], envelope: Envelope, hints: &Hints) -> bool {
 
 /// Returns the envelope with which the most of the first lines fit this format.
 pub(crate) fn envelope_of(start: &[u8], format: Format, hints: &Hints) -> Envelope {
-    let headed =
-        matches!(format.entry().detection, Detection::Header(_)) || format == Format::SshdLines;
+    let headed = matches!(format.entry().detection, Detection::Header(_));
     let all = Envelope::ALL
         .into_iter()
         .filter(|&envelope| !headed || envelope == Envelope::None);

@@ -6,7 +6,7 @@
 //! - nginx, for all errors: `… *7 open() "/a" failed (2: No such file or directory), client:
 //!   192.0.2.7, server: …`
 //! - Apache: `[Mon Jan 01 12:00:00.500000 2024] [core:error] [pid 1:tid 2] [client 192.0.2.7:4711]
-//!   AH00124: …`; before version 2.4 without process and port.
+//!   AH00124: …`; before version 2.4 without process and port. Some formats leave the port out, too.
 //!
 //! The times have no zone, and are read as UTC.
 //!
@@ -39,7 +39,7 @@ pub(super) const NGINX: &str = nginx!(
 /// The lines of Apache about a client.
 pub(super) const APACHE: &str = concat!(
     r"^\[(?<time>\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? \d{4})\] \[(?<level>[\w:-]+)\] ",
-    r"(?:\[pid \d+(?::tid \d+)?\] (?:[\w.]+\(\d+\): )?(?:\(\d+\)[^\[]*: )?\[(?:client|remote) (?<client>[0-9A-Fa-f.:]+):(?<client_port>\d+)\]",
+    r"(?:\[pid \d+(?::tid \d+)?\] (?:[\w.]+\(\d+\): )?(?:\(\d+\)[^\[]*: )?\[(?:client|remote) (?<client>[0-9A-Fa-f.:]+?)(?::(?<client_port>\d+))?\]",
     r"|\[client (?<key>[0-9A-Fa-f.:]+)\]) (?<message>.*)",
 );
 
@@ -100,6 +100,14 @@ mod tests {
             (
                 "[php:notice] [pid 7] mod.c(80): [client 192.0.2.7:1]".into(),
                 "192.0.2.7",
+            ),
+            (
+                format!("[core:error] {process} [client 192.0.2.7]"),
+                "192.0.2.7",
+            ),
+            (
+                format!("[core:error] {process} [client 2001:db8::1:4711]"),
+                "2001:db8::1",
             ),
             ("[error] [client 192.0.2.7]".into(), "192.0.2.7"),
             ("[error] [client 2001:db8::1]".into(), "2001:db8::1"),

@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Field, Hints, names, path_of, target};
+use super::{Field, Hints, LineFields, LineParser, Record, names, path_of, target};
 use crate::envelope::Message;
 use crate::line::Skip;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
 
 /// Reads lines of JSON.
 pub(super) struct Parser {
@@ -21,9 +21,7 @@ pub(super) struct Parser {
 }
 
 /// The JSON object on one line.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     object: JsonMembers<'a>,
     key_field: Option<&'a str>,
 }
@@ -38,9 +36,10 @@ impl Parser {
             mended: String::new(),
         }
     }
+}
 
-    /// Parses a line.
-    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
         let Message {
             text: line,
             time: outer,
@@ -58,18 +57,20 @@ impl Parser {
         };
         let value = |name: &str| find(&object, name);
         let time = match &self.time_field {
-            Some(name) => value(name).and_then(|text| time::parse_any(text.as_bytes())),
+            Some(name) => value(name).and_then(|text| Stamp::of(time::parse_any, text.as_bytes())),
             None => {
-                let recent = |name| time::parse_recent(value(name)?.as_bytes());
+                let recent = |name| Stamp::of(time::parse_recent, value(name)?.as_bytes());
                 names::TIMES.into_iter().find_map(recent).or(outer)
             }
         };
         let time = time.ok_or(Skip::Time)?;
-        Ok(Record {
-            time,
-            object,
-            key_field: self.key_field.as_deref(),
-        })
+        let key_field = self.key_field.as_deref();
+        let line = super::Line::Json(Line { object, key_field });
+        Ok(Some(Record::new(time, line)))
+    }
+
+    fn takes_names(&self) -> bool {
+        true
     }
 }
 
@@ -85,7 +86,8 @@ fn console(message: Message<'_>) -> Message<'_> {
     let Some(at) = memchr::memmem::find(text, b"\t{") else {
         return message;
     };
-    let stamp = text.split(|&b| b == b'\t').next().and_then(time::parse_any);
+    let stamp = text.split(|&b| b == b'\t').next();
+    let stamp = stamp.and_then(|stamp| Stamp::of(time::parse_any, stamp));
     Message {
         time: stamp.or(message.time),
         text: &text[at + 1..],
@@ -93,24 +95,27 @@ fn console(message: Message<'_>) -> Message<'_> {
     }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a field.
-    pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         // A field that is empty or `-` is ignored, so that another field for the same purpose is
         // used.
-        let filled = |name: &str| find(&self.object, name).filter(|v| !matches!(&**v, "" | "-"));
-        let value = match (field, self.key_field) {
-            (Field::Client, Some(name)) => filled(name),
-            (Field::Path, _) => return self.path(names::first(field, filled)),
-            _ => names::first(field, filled),
+        let filled = |name: &str| {
+            let value = find(&self.object, name)?;
+            (!matches!(&*value, "" | "-")).then(|| bytes(value))
         };
-        value.map(bytes)
+        match (field, self.key_field) {
+            (Field::Client, Some(name)) => filled(name),
+            (Field::Path, _) => self.path(names::first(field, filled)),
+            _ => names::first(field, filled),
+        }
     }
+}
 
+impl<'a> Line<'a> {
     /// Returns the path, from the field of the target or from the request line.
-    fn path(&self, target_field: Option<Cow<'a, str>>) -> Option<Cow<'a, [u8]>> {
+    fn path(&self, target_field: Option<Cow<'a, [u8]>>) -> Option<Cow<'a, [u8]>> {
         if let Some(found) = target_field {
-            return Some(Cow::Owned(path_of(found.as_bytes()).to_vec()));
+            return Some(Cow::Owned(path_of(&found).to_vec()));
         }
         let request = find(&self.object, "request")?;
         Some(Cow::Owned(path_of(target(request.as_bytes())?).to_vec()))
@@ -233,11 +238,11 @@ mod tests {
 
     fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
         let mut parser = Parser::new(hints);
-        let record = parser.parse(Message::plain(line.as_bytes()))?;
+        let record = parser.parse(Message::plain(line.as_bytes()))?.unwrap();
         let value = record
             .get(&Field::new(name))
             .map(|v| String::from_utf8(v.to_vec()).unwrap());
-        Ok((record.time, value))
+        Ok((record.time(), value))
     }
 
     #[test]
@@ -290,6 +295,36 @@ mod tests {
                 found,
                 Ok((1_431_857_103_000_000_000, Some("192.0.2.7".into())))
             );
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_address_wins_over_none_that_is() {
+        for (line, client) in [
+            // Zeek's log of SSH, in which the client chooses its banner.
+            (
+                r#"{"ts":1431857103,"client":"SSH-2.0-Go","server":"SSH-2.0-x","id.orig_h":"192.0.2.7"}"#,
+                "192.0.2.7",
+            ),
+            (
+                r#"{"ts":1431857103,"client":"10.9.9.9","id.orig_h":"192.0.2.7"}"#,
+                "192.0.2.7",
+            ),
+            (
+                r#"{"ts":1431857103,"remote":"worker","req":{"remoteAddress":"2001:db8::1"}}"#,
+                "2001:db8::1",
+            ),
+            (
+                r#"{"ts":1431857103,"client_ip":"unknown","remote_addr":"192.0.2.7:4711"}"#,
+                "192.0.2.7:4711",
+            ),
+            (
+                r#"{"ts":1431857103,"client":"host.example","xff":"9.9.9.9"}"#,
+                "host.example",
+            ),
+        ] {
+            let (_, found) = get(line, &Hints::default(), "client").unwrap();
+            assert_eq!(found.as_deref(), Some(client), "{line}");
         }
     }
 
@@ -373,7 +408,7 @@ mod tests {
     fn a_client_cannot_spoil_its_line() {
         let line = b"{\"ts\":1431857103,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
         let mut parser = Parser::new(&Hints::default());
-        let record = parser.parse(Message::plain(line)).ok().unwrap();
+        let record = parser.parse(Message::plain(line)).ok().unwrap().unwrap();
         assert_eq!(
             record.get(&Field::Client).as_deref(),
             Some(&b"192.0.2.7"[..])

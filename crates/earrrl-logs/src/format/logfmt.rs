@@ -5,50 +5,58 @@
 //!
 //! The time is in one of the pairs, or at the start of the line.
 
+use std::borrow::Cow;
+
 use super::hints::ChosenFields;
-use super::{Field, names, path_of};
+use super::{Field, LineFields, LineParser, Record, names, path_of};
 use crate::envelope::Message;
 use crate::line::Skip;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
+
+/// Parses lines of `name=value` pairs.
+pub(super) struct Parser(pub(super) ChosenFields);
 
 /// A line of `name=value` pairs.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     line: &'a [u8],
     /// The name of the field with the client, if the user has chosen one.
     client: Option<&'a str>,
 }
 
-/// Parses a line.
-pub(super) fn parse<'a>(
-    message: Message<'a>,
-    chosen: &'a ChosenFields,
-) -> Result<Record<'a>, Skip> {
-    let line = message.text;
-    pairs(line).next().ok_or(Skip::Malformed)?;
-    let time = match &chosen.time {
-        Some(name) => find(line, name).and_then(time::parse_any),
-        None => {
-            let recent = |name| time::parse_recent(find(line, name)?);
-            names::TIMES.into_iter().find_map(recent).or(message.time)
-        }
-    };
-    Ok(Record {
-        time: time.ok_or(Skip::Time)?,
-        line,
-        client: chosen.client.as_deref(),
-    })
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        let Self(chosen) = self;
+        let line = message.text;
+        pairs(line).next().ok_or(Skip::Malformed)?;
+        let time = match &chosen.time {
+            Some(name) => find(line, name).and_then(|text| Stamp::of(time::parse_any, text)),
+            None => {
+                let recent = |name| Stamp::of(time::parse_recent, find(line, name)?);
+                names::TIMES.into_iter().find_map(recent).or(message.time)
+            }
+        };
+        let time = time.ok_or(Skip::Time)?;
+        let client = chosen.client.as_deref();
+        Ok(Some(Record::new(
+            time,
+            super::Line::Logfmt(Line { line, client }),
+        )))
+    }
+
+    fn takes_names(&self) -> bool {
+        true
+    }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a field.
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
-        match (field, self.client) {
-            (Field::Client, Some(name)) => find(self.line, name),
-            (Field::Path, _) => names::first(field, |name| find(self.line, name)).map(path_of),
-            _ => names::first(field, |name| find(self.line, name)),
-        }
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        let find = |name: &str| find(self.line, name);
+        let value = match (field, self.client) {
+            (Field::Client, Some(name)) => find(name),
+            (Field::Path, _) => names::first(field, find).map(path_of),
+            _ => names::first(field, find),
+        };
+        value.map(Cow::Borrowed)
     }
 }
 

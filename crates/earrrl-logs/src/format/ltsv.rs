@@ -4,64 +4,77 @@
 //! Servers escape tabs in values, so that a client cannot add a pair. The labels are those of
 //! ltsv.org, where `host` is the client.
 
+use std::borrow::Cow;
+
 use super::hints::ChosenFields;
-use super::{Field, names, path_of, target};
-use crate::line::{Skip, time};
+use super::{Field, LineFields, LineParser, Record, names, path_of, target};
+use crate::envelope::Message;
+use crate::line::time::{self, Stamp};
+use crate::line::{Skip, is_address, last_of_list};
+
+/// Parses lines of labelled values.
+pub(super) struct Parser(pub(super) ChosenFields);
 
 /// A line of labelled values.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     line: &'a [u8],
     /// The name of the field with the client, if the user has chosen one.
     client: Option<&'a str>,
 }
 
-/// Parses a line.
-///
-/// # Errors
-/// Returns the reason for skipping the line if it is not a request.
-pub(super) fn parse<'a>(line: &'a [u8], chosen: &'a ChosenFields) -> Result<Record<'a>, Skip> {
-    if !line.contains(&b'\t') {
-        return Err(Skip::Malformed);
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        let Self(chosen) = self;
+        let line = message.text;
+        if !line.contains(&b'\t') {
+            return Err(Skip::Malformed);
+        }
+        let bare = |text: &'a [u8]| {
+            let inner = text
+                .strip_prefix(b"[")
+                .and_then(|text| text.strip_suffix(b"]"));
+            inner.unwrap_or(text)
+        };
+        let time = match &chosen.time {
+            Some(name) => Stamp::of(time::parse_any, bare(find(line, name).unwrap_or_default())),
+            None => names::TIMES
+                .into_iter()
+                .find_map(|name| Stamp::of(time::parse_recent, bare(find(line, name)?))),
+        };
+        let time = time.ok_or(Skip::Time)?;
+        let client = chosen.client.as_deref();
+        Ok(Some(Record::new(
+            time,
+            super::Line::Ltsv(Line { line, client }),
+        )))
     }
-    let bare = |text: &'a [u8]| {
-        text.strip_prefix(b"[")
-            .and_then(|text| text.strip_suffix(b"]"))
-            .unwrap_or(text)
-    };
-    let time = match &chosen.time {
-        Some(name) => find(line, name).map(bare).and_then(time::parse_any),
-        None => names::TIMES
-            .into_iter()
-            .find_map(|name| time::parse_recent(bare(find(line, name)?))),
-    };
-    Ok(Record {
-        time: time.ok_or(Skip::Time)?,
-        line,
-        client: chosen.client.as_deref(),
-    })
+
+    fn takes_names(&self) -> bool {
+        true
+    }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a field.
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         let find = |name: &str| find(self.line, name);
-        match (field, self.client) {
+        let usual = || names::first(field, find);
+        let value = match (field, self.client) {
             (Field::Client, Some(name)) => find(name),
-            (Field::Client, None) => find("host").or_else(|| names::first(field, find)),
-            (Field::Path, _) => {
-                let request = || target(find("req")?);
-                names::first(field, find).or_else(request).map(path_of)
-            }
-            (Field::Forwarded, _) => find("forwardedfor").or_else(|| names::first(field, find)),
+            // A label `host` that is no address is that of the site, if another field has an address.
+            (Field::Client, None) => find("host")
+                .filter(|host| is_address(last_of_list(host)))
+                .or_else(usual)
+                .or_else(|| find("host")),
+            (Field::Path, _) => usual().or_else(|| target(find("req")?)).map(path_of),
+            (Field::Forwarded, _) => find("forwardedfor").or_else(usual),
             (Field::Named(name), _) => match name.as_str() {
                 "agent" | "user_agent" => find("ua").or_else(|| find(name)),
                 "bytes" => find("size").or_else(|| find(name)),
                 _ => find(name),
             },
-            (Field::User, _) => names::first(field, find),
-        }
+            (Field::User, _) => usual(),
+        };
+        value.map(Cow::Borrowed)
     }
 }
 

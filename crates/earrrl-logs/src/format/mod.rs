@@ -32,34 +32,40 @@ pub(crate) use detect::mostly;
 pub(crate) use detect::{LINES, detect, envelope_of};
 pub use field::Field;
 use field::{path_of, target};
-use hints::ChosenFields;
 pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;
 pub use pattern::LinePattern;
 
-use crate::envelope::{Envelope, Opener};
-use crate::line::Skip;
-use crate::line::Years;
+use crate::envelope::{Envelope, Message, Opener};
+use crate::line::time::Stamp;
+use crate::line::{Skip, Years};
 
 /// Parses the lines of one log.
 pub(crate) struct Parser {
     opener: Opener,
     years: Years,
-    body: Body,
+    format: Box<dyn LineParser>,
 }
 
-/// The parser of the log's format, which applies to the part of a line inside the envelope.
-enum Body {
-    Common(common::Parser),
-    Json(json::Parser),
-    Csv(csv::Parser),
-    W3c(w3c::Parser),
-    Logfmt(ChosenFields),
-    Ltsv(ChosenFields),
-    Pattern(pattern::Parser),
-    Sshd(sshd::Parser),
-    SshdLines,
+/// The parser of one format, which applies to the part of a line inside the envelope.
+trait LineParser: Send {
+    /// Returns the request on a line; `None` if the line is a header.
+    ///
+    /// # Errors
+    /// Returns the reason for skipping the line if it is not a request.
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip>;
+
+    /// Returns the names of the format's fields; `None` if each log or each line has its own
+    /// names.
+    fn fields(&self) -> Option<Vec<&str>> {
+        None
+    }
+
+    /// Returns true if `--time-field` and `--key-field` apply to the format.
+    fn takes_names(&self) -> bool {
+        false
+    }
 }
 
 impl Parser {
@@ -70,11 +76,10 @@ impl Parser {
         hints: &Hints,
         modified: SystemTime,
     ) -> Self {
-        let years = Years::new(hints.year, modified);
         Self {
             opener: Opener::new(envelope),
-            years,
-            body: Body::new(format, hints),
+            years: Years::new(hints.year, modified),
+            format: line_parser(format, hints),
         }
     }
 
@@ -89,28 +94,25 @@ impl Parser {
     /// Returns the names of the format's fields; `None` if each log or each line has its own
     /// names.
     pub(crate) fn fields(&self) -> Option<Vec<&str>> {
-        match &self.body {
-            Body::Common(_) => Some(common::FIELDS.to_vec()),
-            Body::Pattern(parser) => Some(parser.fields()),
-            Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
-            Body::Json(_) | Body::Csv(_) | Body::W3c(_) | Body::Logfmt(_) | Body::Ltsv(_) => None,
-        }
+        self.format.fields()
     }
 
-    /// Returns the names and values of a line's fields, in formats whose lines name them.
-    pub(crate) fn named_fields(&mut self, line: &[u8]) -> Vec<(String, String)> {
-        let message = self.opener.open(line, &mut self.years);
-        message.map_or_else(|_| Vec::new(), |message| named_fields(message.text))
+    /// Returns the names of a log's fields with examples of their values, in formats whose lines name
+    /// them. `start` is the log's first two lines.
+    pub(crate) fn named_fields(&mut self, start: &[u8]) -> Vec<(String, String)> {
+        let mut opened = Vec::new();
+        for line in start.split(|&b| b == b'\n') {
+            if let Ok(message) = self.opener.open(line, &mut self.years) {
+                opened.extend_from_slice(message.text);
+                opened.push(b'\n');
+            }
+        }
+        named_fields(&opened)
     }
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub(crate) fn takes_names(&self) -> bool {
-        match self.body {
-            Body::Json(_) | Body::Csv(_) | Body::Logfmt(_) | Body::Ltsv(_) => true,
-            Body::Common(_) | Body::W3c(_) | Body::Pattern(_) | Body::Sshd(_) | Body::SshdLines => {
-                false
-            }
-        }
+        self.format.takes_names()
     }
 
     /// Returns the request on a line; `None` if the line is a header.
@@ -120,131 +122,148 @@ impl Parser {
     #[inline]
     pub(crate) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         let message = self.opener.open(line, &mut self.years)?;
-        match &mut self.body {
-            Body::Common(parser) => parser.parse(message.text).map(|r| Some(Record::Common(r))),
-            Body::Json(parser) => parser.parse(message).map(|r| Some(Record::Json(r))),
-            Body::Csv(parser) => Ok(parser.parse(message.text)?.map(Record::Csv)),
-            Body::W3c(parser) => Ok(parser.parse(message.text)?.map(Record::W3c)),
-            Body::Logfmt(chosen) => logfmt::parse(message, chosen).map(|r| Some(Record::Logfmt(r))),
-            Body::Ltsv(chosen) => ltsv::parse(message.text, chosen).map(|r| Some(Record::Ltsv(r))),
-            Body::Pattern(parser) => parser.parse(message).map(|r| Some(Record::Pattern(r))),
-            Body::Sshd(parser) => parser.parse(message).map(|r| Some(Record::Sshd(r))),
-            Body::SshdLines => {
-                sshd_lines::parse(message.text, &mut self.years).map(|r| Some(Record::SshdLines(r)))
-            }
+        let count = message.count;
+        let mut record = self.format.parse(message)?;
+        if let Some(record) = &mut record {
+            record.count = record.count.saturating_mul(count);
         }
+        Ok(record)
     }
 }
 
-impl Body {
-    fn new(format: Format, hints: &Hints) -> Self {
-        let expression = |pattern: Arc<LinePattern>| Self::Pattern(pattern::Parser::new(pattern));
-        match format.entry().syntax {
-            Syntax::Common { vhost } => Self::Common(common::Parser::new(vhost)),
-            Syntax::Json => Self::Json(json::Parser::new(hints)),
-            Syntax::Csv => Self::Csv(csv::Parser::new(hints)),
-            Syntax::W3c => Self::W3c(w3c::Parser::default()),
-            Syntax::Logfmt => Self::Logfmt(hints.into()),
-            Syntax::Ltsv => Self::Ltsv(hints.into()),
-            Syntax::Sshd => Self::Sshd(sshd::Parser::default()),
-            Syntax::SshdLines => Self::SshdLines,
-            Syntax::Expression(text, program) => {
-                expression(Arc::new(LinePattern::preset(text, program)))
-            }
-            Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
+fn line_parser(format: Format, hints: &Hints) -> Box<dyn LineParser> {
+    let expression = |pattern: Arc<LinePattern>| Box::new(pattern::Parser::new(pattern));
+    match format.entry().syntax {
+        Syntax::Common { vhost } => Box::new(common::Parser::new(vhost)),
+        Syntax::Json => Box::new(json::Parser::new(hints)),
+        Syntax::Csv => Box::new(csv::Parser::new(hints)),
+        Syntax::W3c => Box::new(w3c::Parser::default()),
+        Syntax::Logfmt => Box::new(logfmt::Parser(hints.into())),
+        Syntax::Ltsv => Box::new(ltsv::Parser(hints.into())),
+        Syntax::Sshd => Box::new(sshd::Parser::default()),
+        Syntax::SshdLines => Box::new(sshd_lines::Parser),
+        Syntax::Expression(text, program) => {
+            expression(Arc::new(LinePattern::preset(text, program)))
         }
+        Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
     }
 }
 
 /// One request in a log.
-pub enum Record<'a> {
-    /// A line in the common or the combined log format.
-    Common(common::Record<'a>),
-    /// A line with a JSON object.
-    Json(json::Record<'a>),
-    /// A row of CSV.
-    Csv(csv::Record<'a>),
-    /// A line in the W3C extended log format.
-    W3c(w3c::Record<'a>),
-    /// A line of `name=value` pairs.
-    Logfmt(logfmt::Record<'a>),
-    /// A line of labelled tab-separated values.
-    Ltsv(ltsv::Record<'a>),
-    /// A line that matches a pattern.
-    Pattern(pattern::Record<'a>),
-    /// A failed attempt to log in by SSH.
-    Sshd(sshd::Record<'a>),
-    /// A line of the SSH daemon that contains an address.
-    SshdLines(sshd_lines::Record<'a>),
+pub struct Record<'a> {
+    time: Stamp,
+    /// The number of equal requests that the line stands for.
+    count: u64,
+    line: Line<'a>,
+}
+
+/// A parsed line of one of the formats.
+enum Line<'a> {
+    Common(common::Line<'a>),
+    Json(json::Line<'a>),
+    Csv(csv::Line<'a>),
+    W3c(w3c::Line<'a>),
+    Logfmt(logfmt::Line<'a>),
+    Ltsv(ltsv::Line<'a>),
+    Pattern(pattern::Line<'a>),
+    Sshd(sshd::Line<'a>),
+    SshdLines(sshd_lines::Line<'a>),
+}
+
+/// The fields of a parsed line.
+trait LineFields<'a> {
+    /// Returns the value of a field; `None` if it is missing, empty or `-`.
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>>;
+
+    /// Returns the cost of the request; `None` if the format has no field for the cost.
+    fn cost(&self) -> Option<Cow<'a, [u8]>> {
+        None
+    }
+
+    /// Returns true if the format's clients are addresses, which are then cut to prefixes.
+    fn has_addresses(&self) -> bool {
+        true
+    }
 }
 
 impl<'a> Record<'a> {
+    /// Creates the record of a line that stands for one request.
+    #[inline]
+    fn new(time: Stamp, line: Line<'a>) -> Self {
+        let count = 1;
+        Self { time, count, line }
+    }
+
     /// Returns the time of the request, in nanoseconds since the epoch.
     #[inline]
     pub fn time(&self) -> u64 {
-        match self {
-            Self::Common(record) => record.time,
-            Self::Json(record) => record.time,
-            Self::Csv(record) => record.time,
-            Self::W3c(record) => record.time,
-            Self::Logfmt(record) => record.time,
-            Self::Ltsv(record) => record.time,
-            Self::Pattern(record) => record.time,
-            Self::Sshd(record) => record.time,
-            Self::SshdLines(record) => record.time,
-        }
+        self.time.nanos
+    }
+
+    /// Returns true if the line names the zone of its time.
+    #[inline]
+    pub(crate) fn has_zone(&self) -> bool {
+        self.time.has_zone
+    }
+
+    /// Returns the number of equal requests that the line stands for: of `auth failed, 40 attempts` and of
+    /// lines that syslog has merged.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.count
     }
 
     /// Returns the value of a field; `None` if the line does not have it.
     #[inline]
     pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        match self {
-            Self::Common(record) => record.get(field).map(Cow::Borrowed),
-            Self::Json(record) => record.get(field),
-            Self::Csv(record) => record.get(field),
-            Self::W3c(record) => record.get(field).map(Cow::Borrowed),
-            Self::Logfmt(record) => record.get(field).map(Cow::Borrowed),
-            Self::Ltsv(record) => record.get(field).map(Cow::Borrowed),
-            Self::Pattern(record) => record.get(field).map(Cow::Borrowed),
-            Self::Sshd(record) => record.get(field).map(Cow::Borrowed),
-            Self::SshdLines(record) => record.get(field).map(Cow::Borrowed),
+        match &self.line {
+            // The usual format of large logs is asked without a call through a table.
+            Line::Common(line) => line.get(field),
+            _ => self.fields().get(field),
         }
     }
 
     /// Returns the cost of the request; `None` if the format has no field for the cost.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
-        match self {
-            Self::Csv(record) => record.cost(),
-            Self::Pattern(record) => record.cost().map(Cow::Borrowed),
-            Self::Sshd(record) => record.cost().map(Cow::Borrowed),
-            Self::Common(_)
-            | Self::Json(_)
-            | Self::W3c(_)
-            | Self::Logfmt(_)
-            | Self::Ltsv(_)
-            | Self::SshdLines(_) => None,
-        }
+        self.fields().cost()
     }
 
     /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
     pub(crate) fn has_addresses(&self) -> bool {
-        match self {
-            Self::Csv(_) => false,
-            Self::Common(_)
-            | Self::Json(_)
-            | Self::W3c(_)
-            | Self::Logfmt(_)
-            | Self::Ltsv(_)
-            | Self::Pattern(_)
-            | Self::Sshd(_)
-            | Self::SshdLines(_) => true,
+        self.fields().has_addresses()
+    }
+
+    #[inline]
+    fn fields(&self) -> &dyn LineFields<'a> {
+        match &self.line {
+            Line::Common(line) => line,
+            Line::Json(line) => line,
+            Line::Csv(line) => line,
+            Line::W3c(line) => line,
+            Line::Logfmt(line) => line,
+            Line::Ltsv(line) => line,
+            Line::Pattern(line) => line,
+            Line::Sshd(line) => line,
+            Line::SshdLines(line) => line,
         }
     }
 }
 
-/// Returns the names and values of the fields of a line in JSON or logfmt.
-pub(crate) fn named_fields(line: &[u8]) -> Vec<(String, String)> {
+/// Returns true if a line looks like a header of CSV, whatever its names.
+pub(crate) fn is_csv_header(line: &[u8]) -> bool {
+    csv::columns(line, b"").is_some()
+}
+
+/// Returns the names of the fields of a log that begins with these lines, with examples of their values: of
+/// a JSON object, of the columns under a CSV header, or of logfmt's pairs.
+pub(crate) fn named_fields(start: &[u8]) -> Vec<(String, String)> {
+    let mut lines = start.split(|&b| b == b'\n');
+    let line = lines.next().unwrap_or_default();
+    let next = lines.next().unwrap_or_default();
+    if let Some(columns) = csv::columns(line, next) {
+        return columns;
+    }
     let pairs = || {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         logfmt::pairs(line)

@@ -1,6 +1,7 @@
 //! The usual names of fields, for formats whose lines or headers name the fields.
 
 use super::Field;
+use crate::line::{is_address, is_dotted, last_of_list};
 
 /// The usual names of the field with the time.
 pub(super) const TIMES: [&str; 19] = [
@@ -45,6 +46,9 @@ const CLIENTS: [&str; 30] = [
     "clientip",
     "clientIp",
     "ip",
+    // Zeek's field, which precedes `client`: in its log of SSH that is the banner, which a client
+    // chooses.
+    "id.orig_h",
     "client",
     // Fields in the logs of Envoy and Istio.
     "downstream_remote_address",
@@ -67,9 +71,8 @@ const CLIENTS: [&str; 30] = [
     // Fields in the logs of various other programs.
     "remoteAddress",
     "req.remoteAddress",
-    // Fields in the logs of Suricata and Zeek.
+    // Fields in the logs of Suricata.
     "src_ip",
-    "id.orig_h",
     "source_ip",
 ];
 
@@ -120,19 +123,34 @@ const FORWARDED: [&str; 9] = [
     "request.headers.x-forwarded-for",
 ];
 
-/// Returns the first value that `find` finds under one of the usual names of a field.
-pub(super) fn first<T>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+/// Returns the first value that `find` finds under one of the usual names of a field. For the client, the
+/// first address is preferred to a value before it that is none.
+pub(super) fn first<T: AsRef<[u8]>>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let names: &[&str] = match field {
-        Field::Client => &CLIENTS,
+        // If there is no field for the client, the list of forwarded addresses contains the client.
+        Field::Client => {
+            return address(&CLIENTS, &find).or_else(|| address(&FORWARDED, &find));
+        }
         Field::User => &USERS,
         Field::Path => &PATHS,
         Field::Forwarded => &FORWARDED,
         Field::Named(name) => return find(name),
     };
-    let found = names.iter().find_map(|name| find(name));
-    // If there is no field for the client, the list of forwarded addresses contains the client.
-    match field {
-        Field::Client => found.or_else(|| FORWARDED.iter().find_map(|name| find(name))),
-        _ => found,
+    names.iter().find_map(|name| find(name))
+}
+
+/// Returns the first address that `find` finds under one of the names, or else the first value.
+pub(super) fn address<T: AsRef<[u8]>>(
+    names: &[&str],
+    find: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
+    let mut other = None;
+    for value in names.iter().filter_map(|name| find(name)) {
+        let text = last_of_list(value.as_ref());
+        if is_dotted(text) || is_address(text) {
+            return Some(value);
+        }
+        other = other.or(Some(value));
     }
+    other
 }

@@ -2,19 +2,23 @@
 //! of the formats of most products.
 //!
 //! The groups of the expression are the fields: `time` is the time, `key` or `client` the client,
-//! and `cost` the cost. The path is the group `path`, or part of the group `request`.
+//! and `cost` the cost. A line with the group `attempts` stands for that many requests. The path is the group `path`, or part of the group `request`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
-use super::{Field, path_of, target};
+use super::{Field, LineFields, LineParser, Record, path_of, target};
 use crate::envelope::Message;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
 use crate::line::{Skip, is_address};
 
 /// The greatest size of an expression's compiled automaton, in bytes.
 const MAX_SIZE: usize = 4 << 20;
+
+/// The group of the number of requests that a line stands for.
+const ATTEMPTS: &str = "attempts";
 
 /// The group of a second text on the line that could be the client's field.
 const TWIN: &str = "twin";
@@ -164,13 +168,11 @@ pub(super) struct Parser {
     pattern: Arc<LinePattern>,
     spans: CaptureLocations,
     /// The text and the value of the last time, since busy logs repeat it.
-    last: (Vec<u8>, u64),
+    last: (Vec<u8>, Option<Stamp>),
 }
 
 /// A line that matches a pattern.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     line: &'a [u8],
     pattern: &'a LinePattern,
     spans: &'a CaptureLocations,
@@ -183,69 +185,83 @@ impl Parser {
         Self {
             pattern,
             spans,
-            last: (Vec::new(), 0),
+            last: (Vec::new(), None),
         }
     }
 
-    /// Returns the names of the fields that the pattern finds on a line.
-    pub(super) fn fields(&self) -> Vec<&str> {
-        self.pattern.fields()
-    }
-
-    /// Parses a line.
-    ///
-    /// # Errors
-    /// Returns the reason for skipping the line if it is not a request.
-    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
-        if !message.program.starts_with(self.pattern.program.as_bytes()) {
-            return Err(Skip::Malformed);
-        }
-        let line = message.text;
-        if self
-            .pattern
-            .regex
-            .captures_read(&mut self.spans, line)
-            .is_none()
-        {
-            return Err(Skip::Malformed);
-        }
-        let group = self
-            .pattern
-            .place("time")
-            .and_then(|place| self.spans.get(place));
-        let time = match group {
-            Some((start, end)) => self.time(&line[start..end]),
-            None => message.time,
-        };
-        let time = time.ok_or(Skip::Time)?;
-        let record = Record {
-            time,
-            line,
-            pattern: &self.pattern,
-            spans: &self.spans,
-        };
-        if record.is_ambiguous() {
-            return Err(Skip::Ambiguous);
-        }
-        Ok(record)
-    }
-
-    fn time(&mut self, text: &[u8]) -> Option<u64> {
-        if self.last.0 != text || text.is_empty() {
+    fn time(&mut self, text: &[u8]) -> Option<Stamp> {
+        if self.last.0 != text || self.last.1.is_none() {
             self.last.1 = match &self.pattern.time_format {
-                Some(format) => time::parse_as(format, text)?,
-                None => time::parse_any(text)?,
+                Some(format) => Some(Stamp {
+                    nanos: time::parse_as(format, text)?,
+                    has_zone: ["%z", "%:z", "%Z", "%Q", "%s"]
+                        .iter()
+                        .any(|zone| format.contains(zone)),
+                }),
+                None => Some(Stamp::of(time::parse_any, text)?),
             };
             self.last.0.clear();
             self.last.0.extend_from_slice(text);
         }
-        Some(self.last.1)
+        self.last.1
     }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a field; `None` if it is missing, empty or `-`.
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        if !message.program.starts_with(self.pattern.program.as_bytes()) {
+            return Err(Skip::Malformed);
+        }
+        let text = message.text;
+        let regex = &self.pattern.regex;
+        if regex.captures_read(&mut self.spans, text).is_none() {
+            return Err(Skip::Malformed);
+        }
+        let place = self.pattern.place("time");
+        let time = match place.and_then(|place| self.spans.get(place)) {
+            Some((start, end)) => self.time(&text[start..end]),
+            None => message.time,
+        };
+        let time = time.ok_or(Skip::Time)?;
+        let line = Line {
+            line: text,
+            pattern: &self.pattern,
+            spans: &self.spans,
+        };
+        if line.is_ambiguous() {
+            return Err(Skip::Ambiguous);
+        }
+        let count = line.group(ATTEMPTS).map_or(Some(1), whole_number);
+        let mut record = Record::new(time, super::Line::Pattern(line));
+        record.count = count.ok_or(Skip::Cost)?;
+        Ok(Some(record))
+    }
+
+    fn fields(&self) -> Option<Vec<&str>> {
+        Some(self.pattern.fields())
+    }
+}
+
+/// Returns a whole number of at most nine digits.
+fn whole_number(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.len() <= 9);
+    text?.parse().ok()
+}
+
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        self.value(field).map(Cow::Borrowed)
+    }
+
+    fn cost(&self) -> Option<Cow<'a, [u8]>> {
+        self.group("cost").map(Cow::Borrowed)
+    }
+}
+
+impl<'a> Line<'a> {
+    fn value(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => ["key", "client", "forwarded_for"]
                 .into_iter()
@@ -260,11 +276,6 @@ impl<'a> Record<'a> {
                 (name == "method").then(method)?
             }),
         }
-    }
-
-    /// Returns the cost of the request; `None` if the pattern has no group for the cost.
-    pub fn cost(&self) -> Option<&'a [u8]> {
-        self.group("cost")
     }
 
     /// Returns true if text that a client has sent allows two readings of the line: it looks like
@@ -332,11 +343,11 @@ mod tests {
         let mut parser = Parser::new(Arc::new(pattern));
         let text = |value: Option<&[u8]>| value.map(|v| String::from_utf8_lossy(v).into_owned());
         let mut one = |line: &&str| {
-            let record = parser.parse(Message::plain(line.as_bytes()))?;
+            let record = parser.parse(Message::plain(line.as_bytes()))?.unwrap();
             Ok((
-                record.time,
-                text(record.get(&Field::Client)),
-                text(record.cost()),
+                record.time(),
+                text(record.get(&Field::Client).as_deref()),
+                text(record.cost().as_deref()),
             ))
         };
         lines.iter().map(&mut one).collect()

@@ -2,7 +2,9 @@
 //!
 //! One attempt causes up to four lines: `Invalid user`, PAM's message, `Failed password`, and the
 //! end of the connection. A line `Failed … for` counts, unless it is about an invalid user that
-//! has been counted already. The end of a connection counts only if no failure of that connection
+//! has been counted already. A dialogue (keyboard-interactive) with PAM that fails is logged as
+//! `error: PAM: … for`, and perhaps as `Failed keyboard-interactive/pam for` after that, which is the
+//! same attempt. The end of a connection counts only if no failure of that connection
 //! was logged before, since daemons that accept only keys log nothing else. An accepted login is
 //! not a failure.
 //!
@@ -10,10 +12,11 @@
 //! the user's name, which the client chooses and which may look like an address: `Invalid user
 //! from 9.9.9.9 from 192.0.2.7 port 22`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::Field;
+use super::{Field, LineFields, LineParser, Record};
 use crate::envelope::Message;
 use crate::line::Skip;
 
@@ -44,48 +47,44 @@ pub(super) struct Parser {
 enum CountedConnection {
     /// The user was invalid. The first failure after this event belongs to the same attempt.
     InvalidUser,
+    /// PAM reported a failed dialogue. A failure of the dialogue after this event is the same attempt.
+    Dialogue,
     /// A failed attempt was counted, or a login was accepted.
     Attempt,
 }
 
 /// A failed attempt to log in by SSH.
-pub struct Record<'a> {
-    /// The time of the attempt, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     client: &'a [u8],
     user: &'a [u8],
-    /// The number of attempts, if syslog has merged equal lines.
-    repeated: Option<&'a [u8]>,
 }
 
 /// The event that a line reports.
 enum SshdEvent {
     InvalidUser,
-    Failed { invalid_user: bool },
+    Failed {
+        invalid_user: bool,
+        by_dialogue: bool,
+    },
+    /// PAM's own line about a failed dialogue.
+    FailedByPam,
     Ended,
     Accepted,
 }
 
 impl Parser {
-    /// Parses a line.
-    pub(super) fn parse<'a>(&mut self, message: Message<'a>) -> Result<Record<'a>, Skip> {
+    /// Returns the attempt on a line.
+    fn attempt<'a>(&mut self, message: Message<'a>) -> Result<Line<'a>, Skip> {
         if !message.program.starts_with(b"sshd") {
             return Err(Skip::Malformed);
         }
-        let (text, repeated) = repeated(message.text);
-        let (event, rest) = event(text).ok_or(Skip::NoRequest)?;
+        let (event, rest) = event(message.text).ok_or(Skip::NoRequest)?;
         let rest = without_key(rest).ok_or(Skip::Ambiguous)?;
         let (user, client) = user_and_client(&event, rest).ok_or(Skip::NoClient)?;
         if !self.counts(&event, &[message.program, b" ", client].concat()) {
             return Err(Skip::NoRequest);
         }
-        let time = message.time.ok_or(Skip::Time)?;
-        Ok(Record {
-            time,
-            client,
-            user,
-            repeated,
-        })
+        Ok(Line { client, user })
     }
 
     /// Returns true if the event is a failed attempt that has not been counted yet, and records
@@ -99,48 +98,50 @@ impl Parser {
             SshdEvent::InvalidUser => self
                 .connections
                 .insert(connection.to_owned(), CountedConnection::InvalidUser),
+            SshdEvent::FailedByPam => self
+                .connections
+                .insert(connection.to_owned(), CountedConnection::Dialogue),
             SshdEvent::Failed { .. } | SshdEvent::Accepted => self
                 .connections
                 .insert(connection.to_owned(), CountedConnection::Attempt),
         };
         match event {
             SshdEvent::InvalidUser => true,
-            SshdEvent::Failed { invalid_user } => {
-                !invalid_user || before != Some(CountedConnection::InvalidUser)
-            }
+            SshdEvent::FailedByPam => before != Some(CountedConnection::InvalidUser),
+            SshdEvent::Failed {
+                invalid_user,
+                by_dialogue,
+            } => match before {
+                Some(CountedConnection::InvalidUser) => !invalid_user,
+                Some(CountedConnection::Dialogue) => !by_dialogue,
+                _ => true,
+            },
             SshdEvent::Ended => before.is_none(),
             SshdEvent::Accepted => false,
         }
     }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a field.
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
-        match field {
-            Field::Client => Some(self.client),
-            Field::User => (!self.user.is_empty()).then_some(self.user),
-            Field::Path | Field::Forwarded | Field::Named(_) => None,
-        }
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        let line = self.attempt(message)?;
+        let time = message.time.ok_or(Skip::Time)?;
+        Ok(Some(Record::new(time, super::Line::Sshd(line))))
     }
 
-    /// Returns the number of attempts; `None` unless syslog has merged several lines.
-    pub fn cost(&self) -> Option<&'a [u8]> {
-        self.repeated
+    fn fields(&self) -> Option<Vec<&str>> {
+        Some(FIELDS.to_vec())
     }
 }
 
-/// Unwraps `message repeated 2 times: [ … ]`, and returns the message and the number of times.
-fn repeated(text: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let parts = || {
-        let rest = text.strip_prefix(b"message repeated ")?;
-        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        let inner = rest[digits..]
-            .strip_prefix(b" times: [ ")?
-            .strip_suffix(b"]")?;
-        Some((inner, Some(&rest[..digits])))
-    };
-    parts().unwrap_or((text, None))
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        match field {
+            Field::Client => Some(Cow::Borrowed(self.client)),
+            Field::User => (!self.user.is_empty()).then_some(Cow::Borrowed(self.user)),
+            Field::Path | Field::Forwarded | Field::Named(_) => None,
+        }
+    }
 }
 
 /// Returns the event that a line reports, and the text behind the event's description.
@@ -152,9 +153,17 @@ fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
         // A client uses the method `none` to ask which methods it may use, so its failure does not
         // count.
         let invalid_user = rest.starts_with(b"invalid user ");
+        let by_dialogue = method.starts_with(b"keyboard-interactive");
         let asks = method == b"none" && !invalid_user;
-        let failed = !asks && !method.contains(&b' ');
-        return failed.then_some((SshdEvent::Failed { invalid_user }, rest));
+        let failed = SshdEvent::Failed {
+            invalid_user,
+            by_dialogue,
+        };
+        return (!asks && !method.contains(&b' ')).then_some((failed, rest));
+    }
+    if let Some(rest) = text.strip_prefix(b"error: PAM: ") {
+        let rest = &rest[memchr::memmem::find(rest, b" for ")? + 5..];
+        return Some((SshdEvent::FailedByPam, rest));
     }
     for start in [&b"Invalid user "[..], b"Illegal user "] {
         if let Some(rest) = text.strip_prefix(start) {
@@ -188,7 +197,9 @@ fn without_key(rest: &[u8]) -> Option<&[u8]> {
 /// Returns the user's name, and the client's address behind it, which is the last address on the
 /// line.
 fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let rest = rest.strip_prefix(b"invalid user ").unwrap_or(rest);
+    let invalid = [&b"invalid user "[..], b"illegal user "];
+    let name = invalid.iter().find_map(|start| rest.strip_prefix(*start));
+    let rest = name.unwrap_or(rest);
     let rest = rest.strip_suffix(b" [preauth]").unwrap_or(rest);
     let mark: &[u8] = if matches!(event, SshdEvent::Ended) {
         b" "
@@ -216,24 +227,16 @@ fn address(text: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::time::SECOND;
 
     fn attempts(lines: &[(&str, &str)]) -> Vec<String> {
         let mut parser = Parser::default();
         let mut found = Vec::new();
         for (program, text) in lines {
             let program = program.as_bytes();
-            let text = text.as_bytes();
-            if let Ok(record) = parser.parse(Message {
-                time: Some(SECOND),
-                program,
-                text,
-            }) {
+            let message = Message::plain(text.as_bytes());
+            if let Ok(line) = parser.attempt(Message { program, ..message }) {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                let times = record.cost().map(|times| format!(" x{}", text(times)));
-                found.push(
-                    text(record.client) + " " + &text(record.user) + &times.unwrap_or_default(),
-                );
+                found.push(text(line.client) + " " + &text(line.user));
             }
         }
         found
@@ -241,7 +244,32 @@ mod tests {
 
     #[test]
     fn each_failed_attempt_once() {
-        let sessions: [(&[&str], &[&str]); 10] = [
+        let sessions: [(&[&str], &[&str]); 13] = [
+            (
+                &[
+                    "error: PAM: Authentication error for root from 192.0.2.7",
+                    "error: PAM: Authentication failure for root from 192.0.2.7",
+                    "Failed keyboard-interactive/pam for root from 192.0.2.7 port 4711 ssh2",
+                    "Failed password for root from 192.0.2.7 port 4711 ssh2",
+                    "Postponed keyboard-interactive for root from 192.0.2.7 port 4711 ssh2 [preauth]",
+                    "Connection closed by authenticating user root 192.0.2.7 port 4711 [preauth]",
+                ],
+                &["192.0.2.7 root"; 3],
+            ),
+            (
+                &[
+                    "Invalid user bob from 192.0.2.7 port 4711",
+                    "error: PAM: User not known to the underlying authentication module for illegal user bob from 192.0.2.7",
+                    "Failed keyboard-interactive/pam for invalid user bob from 192.0.2.7 port 4711 ssh2",
+                    "error: PAM: Authentication failure for illegal user x from 9.9.9.9 from 192.0.2.7",
+                    "Failed keyboard-interactive/pam for invalid user bob from 192.0.2.7 port 4711 ssh2",
+                ],
+                &["192.0.2.7 bob", "192.0.2.7 x from 9.9.9.9"],
+            ),
+            (
+                &["Failed keyboard-interactive/pam for root from 192.0.2.7 port 4711 ssh2"],
+                &["192.0.2.7 root"],
+            ),
             (
                 &[
                     "Invalid user bob from 192.0.2.7 port 4711",
@@ -257,12 +285,11 @@ mod tests {
                 &[
                     "pam_unix(sshd:auth): authentication failure; rhost=192.0.2.7  user=root",
                     "Failed password for root from 192.0.2.7 port 4711 ssh2",
-                    "message repeated 2 times: [ Failed password for root from 192.0.2.7 port 4711 ssh2]",
                     "error: maximum authentication attempts exceeded for root from 192.0.2.7 port 4711 ssh2 [preauth]",
                     "Disconnecting authenticating user root 192.0.2.7 port 4711: Too many [preauth]",
                     "Connection closed by authenticating user root 192.0.2.7 port 4711 [preauth]",
                 ],
-                &["192.0.2.7 root", "192.0.2.7 root x2"],
+                &["192.0.2.7 root"],
             ),
             (
                 &["Connection closed by authenticating user root 192.0.2.7 port 1 [preauth]"],

@@ -1,14 +1,14 @@
-//! All lines of the SSH daemon in a syslog, such as `Dec 10 06:55:46 host sshd[24200]: message`,
-//! with times in UTC.
+//! All lines of the SSH daemon in a syslog, such as `Dec 10 06:55:46 host sshd[24200]: message`.
 //!
 //! A line is a request if its message contains an IPv4 address. One attempt to log in causes
 //! several lines, and a client that chooses a user's name can forge the address. The module
 //! [`super::sshd`] counts attempts instead of lines.
 
-use super::Field;
+use std::borrow::Cow;
+
+use super::{Field, LineFields, LineParser, Record, sshd};
+use crate::envelope::Message;
 use crate::line::Skip;
-use crate::line::Years;
-use crate::line::time;
 
 /// The texts that directly precede an address.
 const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
@@ -16,55 +16,48 @@ const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
 /// The texts that directly precede a user's name, the most specific first.
 const USER_MARKS: [&[u8]; 4] = [b"nvalid user ", b"llegal user ", b" for ", b" user="];
 
+/// Parses every line of the SSH daemon.
+pub(super) struct Parser;
+
 /// A line of the SSH daemon that contains an address.
-pub struct Record<'a> {
-    /// The time of the line, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     client: &'a [u8],
     message: &'a [u8],
 }
 
-/// Parses a line.
-pub(super) fn parse<'a>(line: &'a [u8], years: &mut Years) -> Result<Record<'a>, Skip> {
-    let (stamp, rest) = line.split_first_chunk::<15>().ok_or(Skip::Malformed)?;
-    let message = message(rest).ok_or(Skip::Malformed)?;
-    let date = time::parse_syslog(stamp).ok_or(Skip::Time)?;
-    let time = years.place(date).ok_or(Skip::Time)?;
-    let client = client(message).ok_or(Skip::NoClient)?;
-    Ok(Record {
-        time,
-        client,
-        message,
-    })
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        if !message.program.starts_with(b"sshd") {
+            return Err(Skip::Malformed);
+        }
+        let time = message.time.ok_or(Skip::Time)?;
+        let message = message.text;
+        let client = client(message).ok_or(Skip::NoClient)?;
+        let line = super::Line::SshdLines(Line { client, message });
+        Ok(Some(Record::new(time, line)))
+    }
+
+    fn fields(&self) -> Option<Vec<&str>> {
+        Some(sshd::FIELDS.to_vec())
+    }
 }
 
-impl<'a> Record<'a> {
-    /// Returns the value of a field.
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         match field {
-            Field::Client => Some(self.client),
+            Field::Client => Some(Cow::Borrowed(self.client)),
             Field::User => USER_MARKS.iter().find_map(|mark| {
                 let at = memchr::memmem::find(self.message, mark)? + mark.len();
-                let user = self.message[at..]
-                    .split(|b| b.is_ascii_whitespace())
-                    .next()?;
+                let words = &mut self.message[at..].split(|b| b.is_ascii_whitespace());
                 // The text `for invalid user NAME` is handled by an earlier entry of `USER_MARKS`.
-                (!user.is_empty()).then_some(user)
+                words
+                    .next()
+                    .filter(|user| !user.is_empty())
+                    .map(Cow::Borrowed)
             }),
             Field::Path | Field::Forwarded | Field::Named(_) => None,
         }
     }
-}
-
-/// Returns the message behind ` HOST sshd…: `.
-fn message(rest: &[u8]) -> Option<&[u8]> {
-    let rest = rest.strip_prefix(b" ")?;
-    let rest = &rest[memchr::memchr(b' ', rest)? + 1..];
-    if !rest.starts_with(b"sshd") {
-        return None;
-    }
-    let tag = memchr::memchr(b' ', rest)?;
-    rest[..tag].ends_with(b":").then(|| &rest[tag + 1..])
 }
 
 /// Returns the first address that follows one of the texts in `MARKS`.
@@ -95,21 +88,19 @@ fn ipv4_prefix(text: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::UNIX_EPOCH;
-
     use super::*;
-    use crate::line::time::SECOND;
 
-    fn record(line: &str) -> Result<Record<'_>, Skip> {
-        super::parse(line.as_bytes(), &mut Years::new(Some(2016), UNIX_EPOCH))
-    }
-
-    fn parse(line: &str) -> Result<(u64, String), Skip> {
-        let record = record(line)?;
-        Ok((
-            record.time / SECOND,
-            String::from_utf8_lossy(record.client).into_owned(),
-        ))
+    fn parse(program: &str, message: &str, field: &Field) -> Result<Option<String>, Skip> {
+        let text = Message::plain(message.as_bytes());
+        let mut parser = Parser;
+        let record = parser.parse(Message {
+            program: program.as_bytes(),
+            time: Some(crate::line::time::Stamp::utc(1)),
+            ..text
+        });
+        let record = record?.unwrap();
+        let text = |value: Cow<'_, [u8]>| String::from_utf8_lossy(&value).into_owned();
+        Ok(record.get(field).map(text))
     }
 
     #[test]
@@ -143,32 +134,17 @@ mod tests {
             ("from 192..2.1", None),
         ];
         for (message, address) in cases {
-            let line = format!("Dec 10 06:55:46 host sshd[24200]: {message}");
-            let expected = address
-                .map(|a| (1_481_352_946, a.to_owned()))
-                .ok_or(Skip::NoClient);
-            assert_eq!(parse(&line), expected, "{message}");
+            let expected = address.ok_or(Skip::NoClient);
+            let expected = expected.map(|address| Some(address.to_owned()));
+            let found = parse("sshd[24200]", message, &Field::Client);
+            assert_eq!(found, expected, "{message}");
         }
     }
 
     #[test]
-    fn other_lines_are_none() {
-        let cases = [
-            (
-                "Dec 10 06:55:46 host cron[1]: from 192.0.2.7",
-                Skip::Malformed,
-            ),
-            (
-                "Dec 10 06:55:46 host sshd[1] from 192.0.2.7",
-                Skip::Malformed,
-            ),
-            ("Dec 10 06:55:46", Skip::Malformed),
-            ("Dez 10 06:55:46 host sshd[1]: from 192.0.2.7", Skip::Time),
-            ("Feb 30 06:55:46 host sshd[1]: from 192.0.2.7", Skip::Time),
-        ];
-        for (line, skip) in cases {
-            assert_eq!(parse(line), Err(skip), "{line}");
-        }
+    fn other_programs_are_skipped() {
+        let found = parse("cron[1]", "from 192.0.2.7", &Field::Client);
+        assert_eq!(found, Err(Skip::Malformed));
     }
 
     #[test]
@@ -188,13 +164,8 @@ mod tests {
             ),
             ("Connection reset from 192.0.2.7", None),
         ] {
-            let line = format!("Dec 10 06:55:46 host sshd[1]: {message}");
-            let record = record(&line).ok().unwrap();
-            assert_eq!(
-                record.get(&Field::User),
-                user.map(str::as_bytes),
-                "{message}"
-            );
+            let found = parse("sshd[1]", message, &Field::User);
+            assert_eq!(found, Ok(user.map(str::to_owned)), "{message}");
         }
     }
 }

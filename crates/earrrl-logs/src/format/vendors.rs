@@ -33,7 +33,7 @@ pub(super) const VPC: &str = concat!(
 /// Dovecot's lines about failed logins. A user's name may contain anything except a line break, so
 /// the last address on the line is the client's.
 pub(super) const DOVECOT: &str = concat!(
-    r"^(?:imap|pop3|submission|managesieve)-login: [^<]*\(auth failed, \d+ attempts[^<]*user=<(?<user>.*)>,",
+    r"^(?:imap|pop3|submission|managesieve)-login: [^<]*\(auth failed, (?<attempts>\d+) attempts[^<]*user=<(?<user>.*)>,",
     r" (?:method=(?<mechanism>[^,\s]+), )?rip=(?<client>[0-9A-Fa-f.:]+), lip=",
 );
 

@@ -8,11 +8,15 @@
 //!
 //! Zeek writes `#fields`, and has the time since the epoch in the column `ts`.
 //!
-//! Times are in UTC. CloudFront separates columns by tabs, IIS by blanks.
+//! Times are in UTC. CloudFront separates columns by tabs, IIS by blanks, other programs by several of
+//! them, with quotes around values that contain blanks.
 
-use super::{Field, Hints};
+use std::borrow::Cow;
+
+use super::{Field, Hints, LineFields, LineParser, Record, names};
+use crate::envelope::Message;
 use crate::line::Skip;
-use crate::line::time;
+use crate::line::time::{self, Stamp};
 
 /// The names of columns for each field, in order of preference.
 const CLIENTS: [&str; 3] = ["c-ip", "c-dns", "id.orig_h"];
@@ -27,64 +31,69 @@ pub(super) struct Parser {
 }
 
 /// A line and the names of its columns.
-pub struct Record<'a> {
-    /// The time of the request, in nanoseconds since the Unix epoch.
-    pub time: u64,
+pub(super) struct Line<'a> {
     line: &'a [u8],
+    /// True if quotes enclose values with blanks.
+    is_quoted: bool,
     names: &'a [Vec<u8>],
 }
 
-impl Parser {
-    /// Parses a line; returns `None` if the line is a directive.
-    pub(super) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
+impl LineParser for Parser {
+    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+        let line = message.text;
         if line.first() == Some(&b'#') {
-            if let Some(names) = names(line) {
+            if let Some(names) = column_names(line) {
                 self.names = names;
             }
             return Ok(None);
         }
-        if columns(line).count() != self.names.len() {
-            return Err(Skip::Malformed);
-        }
-        let mut record = Record {
-            time: 0,
+        // A value of a client may begin with a quote, so quotes count only where the columns do not fit
+        // without them.
+        let fits = |is_quoted: &bool| columns(line, *is_quoted).count() == self.names.len();
+        let is_quoted = [false, true].into_iter().find(fits).ok_or(Skip::Columns)?;
+        let names = &self.names;
+        let line = Line {
             line,
-            names: &self.names,
+            is_quoted,
+            names,
         };
-        record.time = record.when().ok_or(Skip::Time)?;
-        Ok(Some(record))
+        let time = line.when().ok_or(Skip::Time)?;
+        Ok(Some(Record::new(time, super::Line::W3c(line))))
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> LineFields<'a> for Line<'a> {
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
+        let column = |name: &str| self.column(name);
+        let first = |names: &[&str]| names.iter().find_map(|name| self.column(name));
+        let value = match field {
+            Field::Client => names::address(&CLIENTS, column),
+            Field::User => first(&USERS),
+            Field::Path => first(&PATHS).map(super::path_of),
+            Field::Forwarded => first(&FORWARDED),
+            Field::Named(name) => column(name),
+        };
+        value.map(Cow::Borrowed)
+    }
+}
+
+impl<'a> Line<'a> {
     /// Returns the value of a column; `None` if it is missing, empty or `-`.
-    pub fn get(&self, field: &Field) -> Option<&'a [u8]> {
-        match field {
-            Field::Client => self.first(&CLIENTS),
-            Field::User => self.first(&USERS),
-            Field::Path => self.first(&PATHS).map(super::path_of),
-            Field::Forwarded => self.first(&FORWARDED),
-            Field::Named(name) => self.column(name),
-        }
-    }
-
-    fn first(&self, names: &[&str]) -> Option<&'a [u8]> {
-        names.iter().find_map(|name| self.column(name))
-    }
-
     fn column(&self, name: &str) -> Option<&'a [u8]> {
         let named = |known: &Vec<u8>| known.eq_ignore_ascii_case(name.as_bytes());
         // If several columns have the same name, the last one counts, as in the other formats.
-        let value = columns(self.line).nth(self.names.iter().rposition(named)?)?;
+        let place = self.names.iter().rposition(named)?;
+        let value = columns(self.line, self.is_quoted).nth(place)?;
         (value != b"-" && !value.is_empty()).then_some(value)
     }
 
     /// Returns the time of the request, from the columns `date` and `time`, or from `ts`.
-    fn when(&self) -> Option<u64> {
-        match self.column("date") {
+    fn when(&self) -> Option<Stamp> {
+        let nanos = match self.column("date") {
             Some(date) => time::parse_iso(&[date, b" ", self.column("time")?].concat()),
             None => time::parse_recent(self.column("ts")?),
-        }
+        };
+        nanos.map(Stamp::utc)
     }
 }
 
@@ -103,7 +112,7 @@ pub(super) fn is_header(line: &[u8], _: &Hints) -> bool {
         .any(|directive| line.starts_with(directive))
 }
 
-fn names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+fn column_names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let names = line
         .strip_prefix(b"#Fields:")
         .or_else(|| line.strip_prefix(b"#fields\t"))?;
@@ -116,9 +125,37 @@ fn names(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     )
 }
 
-fn columns(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let separator = if line.contains(&b'\t') { b'\t' } else { b' ' };
-    line.split(move |&b| b == separator)
+/// Returns the columns of a line: those between tabs, if it has any, or else those between runs of blanks. If
+/// `is_quoted` is true, a column that begins with a quote goes on to the next quote before a blank.
+fn columns(line: &[u8], is_quoted: bool) -> impl Iterator<Item = &[u8]> {
+    let has_tabs = line.contains(&b'\t');
+    let mut rest = Some(if has_tabs { line } else { line.trim_ascii() });
+    std::iter::from_fn(move || {
+        let text = rest?;
+        if has_tabs {
+            let (column, behind) = split(text, memchr::memchr(b'\t', text));
+            rest = behind;
+            return Some(column);
+        }
+        let end = match text.strip_prefix(b"\"") {
+            Some(inner) if is_quoted => memchr::memmem::find(inner, b"\" ").map(|at| at + 2),
+            _ => memchr::memchr(b' ', text),
+        };
+        let (column, behind) = split(text, end);
+        rest = behind.map(<[u8]>::trim_ascii_start);
+        let inner = column
+            .strip_prefix(b"\"")
+            .and_then(|inner| inner.strip_suffix(b"\""));
+        Some(inner.unwrap_or(column))
+    })
+}
+
+/// Splits a text at a separator of one byte; `None` means that it has none.
+fn split(text: &[u8], at: Option<usize>) -> (&[u8], Option<&[u8]>) {
+    match at {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    }
 }
 
 #[cfg(test)]
@@ -167,5 +204,29 @@ mod tests {
             found,
             (Format::W3c, "1704110400 192.0.2.7 /a%20b 2390 -".into())
         );
+    }
+
+    #[test]
+    fn blanks_and_quotes() {
+        let log = "#Fields: date time c-ip cs-username cs(User-Agent) sc-status\n";
+        for (line, agent) in [
+            ("2024-01-01  12:00:00   192.0.2.7 ann curl/8 200 ", "curl/8"),
+            (
+                r#"2024-01-01 12:00:00 192.0.2.7 "ann" "curl 8, 9.9.9.9  x" 200"#,
+                "curl 8, 9.9.9.9  x",
+            ),
+            (
+                r#"2024-01-01 12:00:00 192.0.2.7 ann "curl"8 200"#,
+                r#""curl"8"#,
+            ),
+            (r#"2024-01-01 12:00:00 192.0.2.7 ann "curl 200"#, r#""curl"#),
+        ] {
+            let found = last_request(
+                &format!("{log}{line}"),
+                &["client", "user", "cs(User-Agent)", "sc-status"],
+            );
+            let expected = format!("1704110400 192.0.2.7 ann {agent} 200");
+            assert_eq!(found, (Format::W3c, expected), "{line}");
+        }
     }
 }

@@ -17,6 +17,8 @@ pub enum Skip {
     TooLong,
     /// The line does not fit the log's format.
     Malformed,
+    /// The line has more or fewer columns than the log's header names.
+    Columns,
     /// The line has no time where the format requires it, or a time before 1970 or after 2499.
     Time,
     /// The line lacks a field of `--key`.
@@ -42,10 +44,11 @@ pub enum Skip {
 }
 
 impl Skip {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Blank,
         Self::TooLong,
         Self::Malformed,
+        Self::Columns,
         Self::Time,
         Self::Key,
         Self::Cost,
@@ -69,6 +72,7 @@ impl Skip {
             Self::Blank => "blank",
             Self::TooLong => "longer than 64 KiB",
             Self::Malformed => "not a line of this format",
+            Self::Columns => "with more or fewer columns than the header",
             Self::Time => "without a usable time",
             Self::Key => "without the key",
             Self::Cost => "without a usable cost",
@@ -81,6 +85,14 @@ impl Skip {
             Self::NoClient => "without a client address",
             Self::TooManyClients => "of clients above the limit on their number",
         }
+    }
+}
+
+impl Skip {
+    /// Returns true if a line does not look like a line of the format: it does not fit, or has something
+    /// else in the place of the time.
+    pub(crate) fn is_malformed(self) -> bool {
+        matches!(self, Self::Malformed | Self::Columns | Self::Time)
     }
 }
 
@@ -143,10 +155,10 @@ impl Skips {
         self.groups[skip as usize].lines
     }
 
-    /// Returns the number of lines that do not look like lines of the format: that do not fit it, or
-    /// have something else in the place of the time.
+    /// Returns the number of lines that do not look like lines of the format.
     pub(crate) fn malformed(&self) -> u64 {
-        self.lines_of(Skip::Malformed) + self.lines_of(Skip::Time)
+        let of_others = Skip::ALL.into_iter().filter(|skip| skip.is_malformed());
+        of_others.map(|skip| self.lines_of(skip)).sum()
     }
 
     /// Returns the number of skipped lines.

@@ -24,6 +24,47 @@ const YEAR_2000: u64 = 946_684_800 * SECOND;
 /// The length of a time in the common log format, `17/May/2015:10:05:03 +0000`, in bytes.
 const COMMON_LEN: usize = 26;
 
+/// A time in a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Nanoseconds since the Unix epoch.
+    pub nanos: u64,
+    /// True if the text names its zone, or counts from the epoch. A time without a zone is read as UTC, and
+    /// may be local.
+    pub has_zone: bool,
+}
+
+impl Stamp {
+    /// Returns the time that `parse` finds in a text.
+    ///
+    /// ```
+    /// use earrrl_logs::line::time::{Stamp, parse_iso};
+    ///
+    /// let zoned = Stamp::of(parse_iso, b"2023-11-14T23:13:20+01:00").ok_or("no time")?;
+    /// assert_eq!((zoned.nanos, zoned.has_zone), (1_700_000_000_000_000_000, true));
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn of(parse: impl FnOnce(&[u8]) -> Option<u64>, text: &[u8]) -> Option<Self> {
+        let has_zone = has_zone(text);
+        parse(text).map(|nanos| Self { nanos, has_zone })
+    }
+
+    /// Returns a time that is known to be in UTC.
+    pub fn utc(nanos: u64) -> Self {
+        Self {
+            nanos,
+            has_zone: true,
+        }
+    }
+}
+
+/// Returns true if a time counts from the epoch, or has a zone behind its 19 or 20 bytes of date and
+/// time of day.
+fn has_zone(text: &[u8]) -> bool {
+    let zone = |byte: &u8| matches!(byte, b'+' | b'-' | b'Z' | b'z');
+    !text.contains(&b':') || text.get(19..).is_some_and(|tail| tail.iter().any(zone))
+}
+
 /// Checks a time format in the notation of strptime.
 ///
 /// ```
@@ -417,6 +458,29 @@ mod tests {
         assert_eq!(time.parse(b"01/Jan/1970:00:00:08 +0000]"), Some(8 * SECOND));
         assert_eq!(time.parse(b"01/Jan/1970:00:00:08 +0000 "), None);
         assert_eq!(time.parse(b"31/Feb/1970:00:00:08 +0000]"), None);
+    }
+
+    #[test]
+    fn zones() {
+        for text in [
+            "2015-05-17T10:05:03Z",
+            "2015-05-17 10:05:03.25+00",
+            "2015-05-17 10:05:03,123 -0700",
+            "17/May/2015:10:05:03 +0000",
+            "1431857103.25",
+            "1431857103250",
+        ] {
+            assert!(has_zone(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "2015-05-17T10:05:03",
+            "2015/05/17 10:05:03.25",
+            "17/May/2015:10:05:03",
+            "Sun May 17 10:05:03.25 2015",
+            "May 17 10:05:03",
+        ] {
+            assert!(!has_zone(text.as_bytes()), "{text}");
+        }
     }
 
     #[test]

@@ -114,13 +114,23 @@ impl FromIterator<CostRule> for Costs {
 }
 
 impl Costs {
-    /// Returns the cost of a request. If no `--cost` applies, this is the cost field of the log's
-    /// format, or 1 if the format has none.
+    /// Returns the cost of all requests that a line stands for.
     ///
     /// # Errors
     /// Returns [`Skip::Cost`] if the field is missing or its value is not a valid cost.
     #[inline]
     pub fn of(&self, record: &Record<'_>) -> Result<Cost, Skip> {
+        let cost = self.of_one(record)?;
+        Ok(match u128::from(record.count()) {
+            1 => cost,
+            count => Cost::from_billionths(cost.billionths().saturating_mul(count)),
+        })
+    }
+
+    /// Returns the cost of a request. If no `--cost` applies, this is the cost field of the log's
+    /// format, or 1 if the format has none.
+    #[inline]
+    fn of_one(&self, record: &Record<'_>) -> Result<Cost, Skip> {
         if !self.paths.is_empty()
             && let Some(path) = record.get(&Field::Path)
             && let Some(cost) = self.by_path(&path)

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use super::lines::{LogLine, LogLines, MAX_LINE};
 use super::read_error::ReadError;
 use crate::envelope::Envelope;
-use crate::format::{self, Format, Hints, detect, named_fields};
+use crate::format::{self, Format, Hints, detect, is_csv_header, named_fields};
 use crate::line::{Escaped, Skip, Skips, is_address};
 use crate::text::plain;
 
@@ -103,10 +103,11 @@ fn is_binary(ahead: &[u8]) -> bool {
     first <= MAX_LINE && ahead.contains(&0)
 }
 
-/// Returns the first line of `ahead` that is not blank.
-pub(super) fn first_line(ahead: &[u8]) -> &[u8] {
-    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
-    lines.find(|line| !line.is_empty()).unwrap_or_default()
+/// Returns the first two lines of `ahead` that are not blank.
+pub(super) fn first_lines(ahead: &[u8]) -> Vec<u8> {
+    let lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
+    let lines: Vec<_> = lines.filter(|line| !line.is_empty()).take(2).collect();
+    lines.join(&b'\n')
 }
 
 /// Returns a hint about the flags that select fields by name, which lists the names in the log.
@@ -143,7 +144,8 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     if ahead.contains(&0) {
         return "is a binary file, not a log".into();
     }
-    let line = first_line(ahead);
+    let lines = first_lines(ahead);
+    let line = lines.split(|&b| b == b'\n').next().unwrap_or_default();
     if line.is_empty() {
         return "is blank".into();
     }
@@ -155,7 +157,9 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
     };
     let hint = match &hints.time_field {
         Some(field) => format!("--time-field names the field `{field}` for the time"),
-        None if line.first() == Some(&b'{') => fields_hint(&named_fields(line)),
+        None if line.first() == Some(&b'{') || is_csv_header(line) => {
+            fields_hint(&named_fields(&lines))
+        }
         None => {
             format!(
                 "known are {}; --pattern or --log-format describes any other",

@@ -122,7 +122,9 @@ impl Parsing<'_> {
             None => Ok(false),
             Some(record) => {
                 let time = record.time();
-                self.hours.see(time, self.number);
+                if !record.has_zone() {
+                    self.hours.see(time, self.number);
+                }
                 self.filter.map_or(Ok(()), |filter| filter.check(&record))?;
                 let cost = self.costs.of(&record)?;
                 let hasher = &self.hasher;
@@ -138,7 +140,7 @@ impl Parsing<'_> {
                 *self.count += 1;
                 let blank = text.trim_ascii().is_empty();
                 let skip = if blank { Skip::Blank } else { skip };
-                if matches!(skip, Skip::Malformed | Skip::Time) {
+                if skip.is_malformed() {
                     self.malformed.add(text);
                 }
                 self.skips.add(skip, self.name, self.number, text);

@@ -8,7 +8,7 @@ use super::clients::ClientNumbers;
 use super::cost::Costs;
 use super::doubt::{self, HourWatch, MalformedLines};
 use super::filter::Filter;
-use super::find_format::{FormatSearch, first_line};
+use super::find_format::{FormatSearch, first_lines};
 use super::input;
 use super::input::Input;
 use super::key::{KeyMaker, LogKey};
@@ -251,7 +251,7 @@ impl LogReader {
             },
         };
         let number = self.lines - before;
-        let first = first_line(lines.peek()).to_vec();
+        let first = first_lines(lines.peek());
         let mut parser = Parser::new((envelope, format), &self.hints, modified);
         self.check(&parser, format)
             .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
