@@ -1,9 +1,8 @@
-//! The forms in which logs are stored: directories, zip archives, UTF-16, JSON arrays.
+//! The forms in which logs are stored: files and directories.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use crate::reading::read_paths;
 
@@ -20,17 +19,6 @@ fn clients(path: &Path) -> Vec<String> {
         .into_iter()
         .map(|(client, _)| client)
         .collect()
-}
-
-/// Makes an archive, as any Python does.
-fn zip(archive: &Path, files: &[&Path]) {
-    let mut command = Command::new("python3");
-    let status = command
-        .args(["-m", "zipfile", "-c"])
-        .arg(archive)
-        .args(files)
-        .status();
-    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -71,72 +59,31 @@ fn the_files_of_a_directory_are_read_oldest_first() {
 }
 
 #[test]
-fn the_files_of_an_archive_are_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    fs::write(path("a.log"), line("192.0.2.1").repeat(5_000)).unwrap();
-    fs::create_dir(path("b")).unwrap();
-    fs::write(path("b/b.log"), line("192.0.2.2")).unwrap();
-    zip(&path("logs.zip"), &[&path("a.log"), &path("b")]);
-    let read = clients(&path("logs.zip"));
-    assert_eq!(
-        (read.len(), &read[0][..], &read[5_000][..]),
-        (5_001, "192.0.2.1", "192.0.2.2")
-    );
-    let twice = read_paths(&[path("logs.zip"), path("logs.zip")]);
-    assert!(twice.doubts[0].ends_with("logs.zip/a.log is given twice: its requests count twice"));
-    let archive = fs::read(path("logs.zip")).unwrap();
-    fs::write(path("cut.zip"), &archive[..archive.len() / 2]).unwrap();
-    let cut = read_paths(&[path("cut.zip")]);
-    assert!(
-        cut.error
-            .unwrap()
-            .ends_with("cut.zip: the zip archive is damaged or incomplete")
-    );
-    let name = archive
-        .windows(5)
-        .position(|name| name == b"a.log")
-        .unwrap();
-    let damaged = [&archive[..name + 20], &[0xff; 4], &archive[name + 24..]].concat();
-    fs::write(path("damaged.zip"), damaged).unwrap();
-    let damaged = read_paths(&[path("damaged.zip")]);
-    assert_eq!(damaged.requests.last().unwrap().0, "192.0.2.2");
-    assert!(damaged.error.unwrap().contains("damaged.zip/a.log: "));
-}
-
-#[test]
-fn utf16_and_arrays_are_the_same_log() {
+fn a_form_that_is_not_read_is_an_error_with_the_command_that_makes_lines_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
-    let little = |text: &str| {
-        let text = text.trim_start_matches('\u{feff}');
-        let units = ["\u{feff}", text]
-            .concat()
+    let utf16 = |order: fn(u16) -> [u8; 2]| -> Vec<u8> {
+        ("\u{feff}".to_owned() + LINE)
             .encode_utf16()
-            .collect::<Vec<_>>();
-        units
-            .into_iter()
-            .flat_map(u16::to_le_bytes)
-            .collect::<Vec<_>>()
+            .flat_map(order)
+            .collect()
     };
-    let iis = "#Fields: date time c-ip cs-uri-stem\r\n2024-01-01 12:00:00 192.0.2.7 /a\r\n";
-    fs::write(&path, little(iis)).unwrap();
-    assert_eq!(clients(&path), ["192.0.2.7"]);
-    let array = r#"[
-  {"ts": 1704110400, "client_ip": "192.0.2.7", "uri": "/a]},{\"client_ip\":\"9.9.9.9\"}"},
-  {
-    "ts": 1704110401,
-    "client_ip": "192.0.2.8"
-  }
-]"#;
-    for text in [
-        array.to_owned(),
-        array.replace("\n  {", "{"),
-        format!("\u{feff}{array}"),
+    for (content, command) in [
+        (b"PK\x03\x04rest".to_vec(), "unzip -p FILE"),
+        (utf16(u16::to_le_bytes), "iconv -f UTF-16 -t UTF-8 FILE"),
+        (utf16(u16::to_be_bytes), "iconv -f UTF-16 -t UTF-8 FILE"),
+        (
+            br#"[{"ts":1704110400,"client_ip":"192.0.2.7"}]"#.to_vec(),
+            "jq -c '.[]' FILE",
+        ),
+        (
+            b"[\n  {\n    \"ts\": 1704110400\n  }\n]\n".to_vec(),
+            "jq -c '.[]' FILE",
+        ),
     ] {
-        for bytes in [text.as_bytes().to_vec(), little(&text)] {
-            fs::write(&path, bytes).unwrap();
-            assert_eq!(clients(&path), ["192.0.2.7", "192.0.2.8"], "{text}");
-        }
+        fs::write(&path, content).unwrap();
+        let read = read_paths(&[path.clone()]);
+        assert!(read.error.unwrap().contains(command), "{command}");
+        assert!(read.requests.is_empty());
     }
 }

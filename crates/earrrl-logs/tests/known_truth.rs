@@ -325,16 +325,11 @@ fn further_products_in_json() {
 
 #[test]
 fn forged_fields_blame_nobody() {
-    let squid = "1704110400.500    120 192.0.2.7 TCP_MISS/200 5120 GET http://example.org/PATH ann HIER_DIRECT/198.51.100.1 text/html";
-    let nlb = "tls 2.0 2024-01-01T12:00:00 net/lb/c6e7 g3d4 192.0.2.7:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - PATH - - -";
-    let real_time =
-        "1704110400.500\t192.0.2.7\t0.002\t200\t5\tGET\thttps\texample.org\tPATH\tagent";
-    let vpc = "2 123456789010 eni-1235b8ca 192.0.2.7 10.0.0.21 20641 22 6 20 4249 1704110400 1704110460 REJECT OK";
     let nginx = r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: 192.0.2.7, server: example.org, request: "GET PATH HTTP/1.1""#;
     let apache =
         "[Mon Jan 01 12:00:00 2024] [core:error] [pid 7:tid 9] [client 192.0.2.7:4711] AH1: PATH";
-    for line in [squid, nlb, real_time, vpc, nginx, apache] {
-        for line_of_another in [squid, nlb, real_time, vpc, nginx, apache] {
+    for line in [nginx, apache] {
+        for line_of_another in [nginx, apache] {
             for separator in [" ", "\t", "\"", "\" ", ", "] {
                 let forged = line_of_another.replace("192.0.2.7", "9.9.9.9");
                 let path = format!("/{separator}{forged}{separator}");

@@ -37,7 +37,7 @@ pub(crate) fn read_files(logs: &[&str], order: impl Fn(Vec<PathBuf>) -> Vec<Path
     read_paths(&order(paths))
 }
 
-/// Reads files, directories and archives.
+/// Reads files and directories.
 pub(crate) fn read_paths(paths: &[PathBuf]) -> Read {
     let mut reader = LogReader::new(Selection {
         format: None,

@@ -53,15 +53,11 @@ const LINES: &[&str] = &[
     r#"https 2024-01-01T12:00:00.186641Z app/my-lb/50dc ADDR:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/FREE HTTP/1.1" "curl/8" TLS arn"#,
     r#"h2 2024-01-01T12:00:00.186641Z app/my-lb/50dc ADDR:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/a HTTP/2.0" "FREE" TLS arn"#,
     r#"2024-01-01T12:00:00.945958Z my-lb ADDR:2817 10.0.0.1:80 0.000073 0.001048 0.000057 200 200 0 29 "GET http://example.org:80/FREE HTTP/1.1" "curl/8" - -"#,
-    "tls 2.0 2024-01-01T12:00:00 net/lb/c6e7 g3d4 ADDR:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - FREE - - -",
-    "2 123456789010 eni-1235b8ca ADDR 10.0.0.21 20641 22 6 20 4249 1704110400 1704110460 REJECT OK",
     r#"79a59df9 bucket [01/Jan/2024:12:00:00 +0000] ADDR arn:ann 3E57427F REST.GET.OBJECT a.jpg "GET /bucket/FREE HTTP/1.1" 200 - 113 - 7 - "-" "-" -"#,
-    "1704110400.500\tADDR\t0.002\t200\t5\tGET\thttps\texample.org\tFREE\tagent",
     "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 ADDR /a",
     "#Fields: date time s-ip cs-method cs-uri-stem c-ip cs(User-Agent) sc-status\n2024-01-01 12:00:00 10.0.0.1 GET /a ADDR curl/8 200",
     "#Version: 1.0\n#Fields: date\ttime\tx-edge-location\tsc-bytes\tc-ip\tcs-method\n2024-01-01\t12:00:00\tLHR1\t5\tADDR\tGET",
     "#separator \\x09\n#fields\tts\tuid\tid.orig_h\tid.orig_p\tid.resp_h\n1704110400.500000\tC1\tADDR\t51341\t10.0.0.1",
-    "1704110400.500    120 ADDR TCP_MISS/200 5120 GET http://example.org/FREE ann HIER_DIRECT/198.51.100.1 text/html",
     r#"2024-01-01T12:00:00+00:00 heroku[router]: at=info method=GET path="/a" host=e.org fwd="ADDR" dyno=web.1 status=200"#,
     "time:[01/Jan/2024:12:00:00 +0000]\thost:ADDR\treq:GET /a HTTP/1.1\tstatus:200",
     "time=2024-01-01T12:00:00Z level=info client_ip=ADDR path=/a status=200",
@@ -108,7 +104,6 @@ const FORGED: &[&str] = &[
     "[9.9.9.9]: 554 5.7.1 ",
     " [client 9.9.9.9:1] ",
     "\" for 9.9.9.9 at 2024-01-01 12:00:00 +0000",
-    "\t9.9.9.9\t0.002",
     "9.9.9.9 - - [01/Jan/2024:12:00:00 +0000] \"GET / HTTP/1.1\" 200 5",
     "\",\"remote_addr\":\"9.9.9.9\",\"client_ip\":\"9.9.9.9",
     "9.9.9.9): unknown user; rhost=9.9.9.9",
@@ -174,23 +169,29 @@ fn lines_that_syslog_has_merged_count_as_often_as_they_were_written() {
         };
         let merged = format!("{head} {program}: message repeated 3 times: [ {text}]");
         let last = format!("{head} last message repeated 4 times");
-        let other = format!(
-            "{} last message repeated 5 times",
-            head.replace("host", "b").replace("mx", "b")
-        );
-        // A daemon may end a line about a user that is not valid with the failure itself.
+        let other = last.replace(" host ", " b ").replace(" mx ", " b ");
+        let once = if text.contains("40 attempts") { 40 } else { 1 };
+        let counts = |times: &[u64]| -> Vec<String> {
+            times
+                .iter()
+                .map(|times| (times * once).to_string())
+                .collect()
+        };
         let found = read(&format!("{line}\n{merged}\n{last}\n"));
-        assert_eq!(found.costs, ["1", "3", "4"], "{line}: {found:?}");
+        assert_eq!(found.costs, counts(&[1, 3, 4]), "{line}: {found:?}");
         assert!(
             found
                 .requests
                 .iter()
-                .all(|(client, _)| client == "192.0.2.7"),
-            "{found:?}"
+                .all(|(client, _)| client == "192.0.2.7")
         );
-        if head.ends_with(" host") || head.ends_with(" mx") {
+        if other != last {
             let found = read(&format!("{line}\n{other}\n"));
-            assert_eq!(found.costs, ["1"], "the line of another host: {other}");
+            assert_eq!(
+                found.costs,
+                counts(&[1]),
+                "the line of another host: {other}"
+            );
         }
         tried += 1;
     }

@@ -468,7 +468,7 @@ fn a_scenario_from_a_file_or_from_flags() {
     let mistakes = [
         &["simulate"][..],
         &["simulate", "/nowhere"],
-        &["simulate", "--figure", "x"],
+        &["simulate", "--plot", "x.png"],
     ];
     for arguments in mistakes.into_iter().chain([&["simulate", "/dev/zero"][..]]) {
         let outcome = command::within_memory(100_000, arguments);

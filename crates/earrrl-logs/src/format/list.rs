@@ -173,22 +173,6 @@ formats! {
     Ltsv = "ltsv" [], Syntax::Ltsv, Lines,
         "labelled tab-separated values",
         "time:2015-05-17T10:05:03Z\thost:192.0.2.7\treq:GET /a HTTP/1.1\tstatus:200";
-    /// Squid's native format.
-    Squid = "squid" [], Expression(vendors::SQUID, ""), Lines,
-        "Squid's native format",
-        "1431857103.500    120 192.0.2.7 TCP_MISS/200 5120 GET http://example.org/a ann HIER_DIRECT/198.51.100.1 text/html";
-    /// The logs of AWS's network load balancers.
-    Nlb = "nlb" [], Expression(vendors::NLB, ""), Lines,
-        "AWS's network load balancers",
-        "tls 2.0 2015-05-17T10:05:03 net/lb/c6e7 g3d4 192.0.2.7:51341 10.0.0.1:443 5 2 98 246 - arn:x - - - - - - - -";
-    /// CloudFront's real-time logs.
-    CloudfrontRealTime = "cloudfront-real-time" [], Expression(vendors::REAL_TIME, ""), Lines,
-        "CloudFront's real-time logs, all fields",
-        "1431857103.500\t192.0.2.7\t0.002\t200\t5\tGET\thttps\texample.org\t/a";
-    /// AWS's VPC flow logs.
-    Vpc = "vpc" [], Expression(vendors::VPC, ""), Lines,
-        "AWS's VPC flow logs, version 2",
-        "2 123456789010 eni-1235b8ca 192.0.2.7 10.0.0.21 20641 22 6 20 4249 1431857103 1431857163 REJECT OK";
     /// Failed logins in Dovecot's log.
     Dovecot = "dovecot" [], Expression(vendors::DOVECOT, "dovecot"), Lines,
         "Dovecot's failed logins",

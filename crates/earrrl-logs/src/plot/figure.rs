@@ -16,7 +16,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 /// The index of grey in the palette; grey is for requests before any rule is applied.
-pub(crate) const GREY: usize = 6;
+pub const GREY: usize = 6;
 
 /// The factor by which figures are drawn larger than they are shown. The drawing library rounds
 /// points to whole pixels, which would be visible at the shown size.
@@ -35,18 +35,18 @@ const FONT_UNIT: f64 = 1.24;
 /// A picture: panels with a common horizontal axis.
 pub struct Figure {
     /// The title above all panels; may be empty.
-    pub(crate) title: String,
+    pub title: String,
     /// The horizontal axis.
-    pub(crate) x: Across,
+    pub x: Across,
     /// The panels, from top to bottom.
-    pub(crate) panels: Vec<Panel>,
+    pub panels: Vec<Panel>,
     /// The width and height of the picture, in pixels.
-    pub(crate) size: (u32, u32),
+    pub size: (u32, u32),
 }
 
 /// The horizontal axis that all panels of a figure share.
 #[derive(Debug, Clone)]
-pub(crate) struct Across {
+pub struct Across {
     /// The label of the axis, drawn under the lowest panel.
     pub label: String,
     /// The values at the left and right end of the axis.
@@ -57,7 +57,7 @@ pub(crate) struct Across {
 
 impl Across {
     /// Creates an axis of seconds from 0 to `end`.
-    pub(crate) fn seconds(end: f64) -> Self {
+    pub fn seconds(end: f64) -> Self {
         Self {
             label: "seconds".into(),
             span: (0.0, end),
@@ -68,7 +68,7 @@ impl Across {
 
 /// A chart with one pair of axes.
 #[derive(Default)]
-pub(crate) struct Panel {
+pub struct Panel {
     /// The label of the vertical axis, with the unit.
     pub y_label: String,
     /// The lines of the chart; later ones are drawn over earlier ones.
@@ -82,7 +82,7 @@ pub(crate) struct Panel {
 }
 
 /// A vertical dotted or dashed line, and the text beside it.
-pub(crate) struct Mark {
+pub struct Mark {
     /// The position of the line on the horizontal axis.
     pub at: f64,
     /// The index in the palette of a dashed line; `None` for a dotted line in the colour of the
@@ -94,7 +94,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// Creates a mark with a dotted line in the colour of the axes.
-    pub(crate) fn new(at: f64, text: impl Into<String>) -> Self {
+    pub fn new(at: f64, text: impl Into<String>) -> Self {
         Self {
             at,
             colour: None,
@@ -104,7 +104,7 @@ impl Mark {
 }
 
 /// A text beside a point of a chart.
-pub(crate) struct Note {
+pub struct Note {
     /// The point that the text is about.
     pub at: (f64, f64),
     /// The text beside the point.
@@ -112,7 +112,7 @@ pub(crate) struct Note {
 }
 
 /// A line of a chart.
-pub(crate) struct Series {
+pub struct Series {
     /// The name in the legend; a series with an empty name is not listed.
     pub name: String,
     /// The index of the line's colour in the palette.
@@ -125,7 +125,7 @@ pub(crate) struct Series {
 
 /// The style of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stroke {
+pub enum Stroke {
     /// A solid line.
     Solid,
     /// A dashed line, for a reference such as a limit.
@@ -136,7 +136,7 @@ pub(crate) enum Stroke {
 
 impl Series {
     /// Creates a series that is drawn as a solid line.
-    pub(crate) fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
+    pub fn new(name: impl Into<String>, colour: usize, points: Vec<(f64, f64)>) -> Self {
         Self {
             name: name.into(),
             colour,
@@ -146,7 +146,7 @@ impl Series {
     }
 
     /// Returns the series with another style of drawing.
-    pub(crate) fn with_stroke(self, stroke: Stroke) -> Self {
+    pub fn with_stroke(self, stroke: Stroke) -> Self {
         Self { stroke, ..self }
     }
 }

@@ -9,7 +9,6 @@ mod svg;
 mod ticks;
 
 pub(crate) use calendar::days;
-pub use figure::Figure;
-pub(crate) use figure::{Across, GREY, Mark, Note, Panel, Series, Stroke};
+pub use figure::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
 pub use svg::{EXPECTED, is_svg, save, svg};
-pub(crate) use ticks::Ticks;
+pub use ticks::Ticks;

@@ -11,7 +11,7 @@ use super::calendar;
 
 /// The kind of values that the ticks of an axis show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ticks {
+pub enum Ticks {
     /// The positions on the axis are the values.
     Numbers,
     /// The positions on the axis are decimal logarithms of the values.

@@ -143,7 +143,7 @@ pub(super) fn mixed(
     ))
 }
 
-/// Returns a warning if the files of a directory or archive are in several formats, since the same
+/// Returns a warning if the files of a directory are in several formats, since the same
 /// request may be in several of them.
 pub(super) fn several_formats(formats: &[Format]) -> Option<String> {
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();

@@ -156,6 +156,9 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
         format!(" (`{first}`)")
     };
     let hint = match &hints.time_field {
+        _ if line.strip_prefix(b"[").is_some_and(is_array) => {
+            "of a JSON array `jq -c '.[]' FILE` makes lines".into()
+        }
         Some(field) => format!("--time-field names the field `{field}` for the time"),
         None if line.first() == Some(&b'{') || is_csv_header(line) => {
             fields_hint(&named_fields(&lines))
@@ -168,4 +171,9 @@ fn unknown_format(ahead: &[u8], hints: &Hints) -> String {
         }
     };
     format!("no log format fits its first lines{example}; {hint}")
+}
+
+/// Returns true if a line that goes on like this behind its `[` begins an array of objects.
+fn is_array(rest: &[u8]) -> bool {
+    matches!(rest.trim_ascii_start(), [] | [b'{', ..])
 }

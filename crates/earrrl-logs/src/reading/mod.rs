@@ -24,8 +24,6 @@ mod read_error;
 mod reader;
 mod request;
 mod resolve;
-mod transcode;
-mod zip;
 mod zstd;
 
 pub use clients::ClientNumbers;

@@ -9,8 +9,7 @@ use super::cost::Costs;
 use super::doubt::{self, HourWatch, MalformedLines};
 use super::filter::Filter;
 use super::find_format::{FormatSearch, first_lines};
-use super::input;
-use super::input::Input;
+use super::input::{self, Input, name_of};
 use super::key::{KeyMaker, LogKey};
 use super::lines::{LogLines, MAX_LINE};
 use super::parsing::Parsing;
@@ -19,7 +18,7 @@ use super::request::LoggedRequest;
 use super::resolve::resolve;
 use crate::envelope::Envelope;
 use crate::format::{Format, Hints, Parser, envelope_of};
-use crate::line::{Escaped, Skip, Skips};
+use crate::line::{Skip, Skips};
 use crate::text::plain;
 use earrrl_tower::Prefixes;
 
@@ -161,7 +160,7 @@ impl LogReader {
         self.lines - self.skips.lines()
     }
 
-    /// Reads a file, or the files of a directory or zip archive, and passes its requests to `take` in
+    /// Reads a file, or the files of a directory, and passes its requests to `take` in
     /// the order of their lines. `take` gets an empty slice whenever standard input has nothing to
     /// read.
     ///
@@ -177,7 +176,7 @@ impl LogReader {
         let mut formats = Vec::new();
         let mut problems = Vec::new();
         for log in &logs {
-            let input = input::open(log, &mut watch).map_err(|e| unreadable(&log.name(), &e));
+            let input = input::open(log, &mut watch).map_err(|e| unreadable(&name_of(log), &e));
             match input.and_then(|input| self.read_input(input, take)) {
                 Ok(format) => formats.extend(format.filter(|format| !formats.contains(format))),
                 Err(ReadError::Input(problem)) => problems.push(problem),
@@ -397,9 +396,4 @@ impl LogReader {
 /// Returns the error of a log that cannot be opened.
 fn unreadable(name: &str, error: &io::Error) -> ReadError {
     ReadError::Input(format!("{name}: {}", plain(error)))
-}
-
-/// Returns a path as text, with control characters escaped.
-fn name_of(path: &Path) -> String {
-    Escaped(path.as_os_str().as_encoded_bytes()).to_string()
 }

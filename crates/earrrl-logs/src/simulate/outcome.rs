@@ -12,11 +12,15 @@ use crate::text::{percent, write_rows};
 /// The counts of one client, or of all clients, under one rule, and the times of the first and the
 /// last denial in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct ClientRun {
-    pub(super) asked: u64,
-    pub(super) permitted: u64,
-    pub(super) first_denied: Option<f64>,
-    pub(super) last_denied: Option<f64>,
+pub struct ClientRun {
+    /// The number of requests.
+    pub asked: u64,
+    /// The number of permitted requests.
+    pub permitted: u64,
+    /// The time of the first denial.
+    pub first_denied: Option<f64>,
+    /// The time of the last denial.
+    pub last_denied: Option<f64>,
 }
 
 /// The results of all clients under one rule.
@@ -80,7 +84,7 @@ impl SimulatedOutcome {
     }
 
     /// Returns the totals of all clients.
-    pub(super) fn totals(&self) -> ClientRun {
+    pub fn totals(&self) -> ClientRun {
         let denied = || {
             self.tallies
                 .iter()

@@ -50,19 +50,13 @@ pub(crate) struct SimulateArgs {
     /// Draw the requested and the allowed rate into an SVG file
     #[arg(long, value_name = "FILE", value_parser = super::figure::file)]
     plot: Option<PathBuf>,
-
-    /// Draw a figure of the article that describes recent-average instead: tracking, tracking-short,
-    /// windowed-vs-recent, doubled-window, credit-pool or exponential; needs --plot
-    #[arg(long, value_name = "NAME", requires = "plot", conflicts_with_all = ["scenario", "rules", "clients"])]
-    figure: Option<earrrl_logs::simulate::FigureName>,
 }
 
 const EXAMPLE: &str = concat!(
     "\
 Example:
   earrrl simulate --rule 'recent-average 1/s half-life=20s strict' --rule 'fixed-window 60/1m' \\
-                  --client 'greedy steady 5/3s until=150s' --client 'greedy steady 1/s from=150s'
-  earrrl simulate --figure windowed-vs-recent --plot figure.svg",
+                  --client 'greedy steady 5/3s until=150s' --client 'greedy steady 1/s from=150s'",
     include_str!("rules.txt")
 );
 
@@ -78,11 +72,6 @@ enum SimulateOutput {
 /// Runs `earrrl simulate`.
 pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
     let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
-    if let (Some(name), Some(path)) = (args.figure, &args.plot) {
-        let figure = earrrl_logs::simulate::draw(name).map_err(wrong)?;
-        earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let scenario = args.scenario()?;
     let outcomes = SimulatedOutcome::of(&scenario).map_err(wrong)?;
     let mut out = BufWriter::new(io::stdout().lock());

@@ -3,7 +3,7 @@
 
 use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError, State};
 
-use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
+use earrrl_logs::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
 
 /// The end of the figure, in minutes.
 const END: u64 = 70;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use earrrl::sim::{Client, run};
 use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
 
-use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
+use earrrl_logs::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
 /// The times from which and until which the three clients send, in seconds.
 const SENDS: (f64, f64) = (50.0, 200.0);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
-use crate::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
-use crate::simulate::outcome::ClientRun;
-use crate::simulate::{Scenario, SimulatedOutcome};
+use earrrl_logs::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
+use earrrl_logs::simulate::ClientRun;
+use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
 
 /// Returns a scenario with a client that sends 5/3 requests a second for 150 s, and then exactly
 /// the permitted one a second.
@@ -35,7 +35,7 @@ pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
         last_denied: last,
         ..
     } = outcomes[0].totals();
-    let mut figure = crate::simulate::figure(&scenario, &outcomes);
+    let mut figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
     figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
     let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
     figure.panels[0].marks = [

@@ -6,7 +6,7 @@ use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use super::tracking::estimates;
-use crate::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
+use earrrl_logs::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 
 /// The end of the figure, in seconds.
 const END: f64 = 420.0;
