@@ -44,7 +44,7 @@ pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     unit.unwrap_or((86_400.0, "a day"))
 }
 
-/// Returns the text of a system error without the error number.
+/// Returns the text of a system error without the error number, and with a small first letter.
 ///
 /// ```
 /// # use earrrl_logs::text::plain;
@@ -54,7 +54,8 @@ pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let end = text.find(" (os error").unwrap_or(text.len());
-    text[..end].to_lowercase()
+    let (first, rest) = text[..end].split_at_checked(1).unwrap_or_default();
+    first.to_lowercase() + rest
 }
 
 /// Writes JSON with the characters from U+0080 to U+009F as escapes, since some terminals obey them.

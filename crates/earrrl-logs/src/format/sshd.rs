@@ -207,11 +207,14 @@ fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &
         b"from "
     };
     let port = memchr::memmem::rfind(rest, b" port ");
-    // The text behind the port is the protocol and the description of a key.
-    let end = match port {
-        Some(at) if rest[at + 6..].first().is_some_and(u8::is_ascii_digit) => at,
-        _ => rest.len(),
+    // The text behind the port is the protocol and the description of a key. A port that an address follows
+    // is part of the user's name: PAM and old daemons write none.
+    let is_last = |at: &usize| {
+        let behind = &rest[at + 6..];
+        let is_of_user = mark != b" " && memchr::memmem::find(behind, mark).is_some();
+        behind.first().is_some_and(u8::is_ascii_digit) && !is_of_user
     };
+    let end = port.filter(is_last).unwrap_or(rest.len());
     let at = memchr::memmem::rfind(&rest[..end], mark)?;
     let client = rest[at + mark.len()..end].trim_ascii_end();
     address(client)?;
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn each_failed_attempt_once() {
-        let sessions: [(&[&str], &[&str]); 13] = [
+        let sessions: [(&[&str], &[&str]); 14] = [
             (
                 &[
                     "error: PAM: Authentication error for root from 192.0.2.7",
@@ -315,6 +318,10 @@ mod tests {
                     "Accepted password for ann from 192.0.2.7 port 1 ssh2",
                 ],
                 &["192.0.2.7 ann"],
+            ),
+            (
+                &["Invalid user x from 9.9.9.9 port 22 from 192.0.2.7"],
+                &["192.0.2.7 x from 9.9.9.9 port 22"],
             ),
             (
                 &["Invalid user from 10.9.9.9 from 5.6.7.8 port 22"],

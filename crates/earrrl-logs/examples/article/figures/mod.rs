@@ -12,7 +12,7 @@ use earrrl_logs::plot::Figure;
 ///
 /// # Errors
 /// Returns an error if a rule or client of a figure is invalid, which would be a bug in this module.
-pub fn all() -> Result<[(&'static str, Figure); 6], RuleError> {
+pub(crate) fn all() -> Result<[(&'static str, Figure); 6], RuleError> {
     Ok([
         // The estimated rates of three clients that start, keep their rate and stop.
         ("tracking", tracking::figure(10)?),
