@@ -441,3 +441,58 @@ fn the_clients_in_ruby_are_allowed() {
 fn the_clients_in_php_are_allowed() {
     run_clients("php", "client.php", &["/usr/bin/php"]);
 }
+
+/// Runs the lines of contrib/redis that call the script in a language; they must print true.
+fn run_script(language: &str, file: &str, run: &[&str], wrap: fn(&str) -> String) {
+    let redis = support::redis::Redis::start();
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/redis");
+    let page = fs::read_to_string(contrib.join("README.md")).unwrap();
+    let (_, rest) = page.split_once(&format!("```{language}\n")).unwrap();
+    let (lines, _) = rest.split_once("```").unwrap();
+    let source = wrap(lines).replace("6379", &redis.address.port().to_string());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(file);
+    fs::write(&path, &source).unwrap();
+    fs::copy(
+        contrib.join("recent-average.lua"),
+        folder.path().join("recent-average.lua"),
+    )
+    .unwrap();
+    let mut command = program(run[0]);
+    // Debian's packages of Go libraries are a GOPATH.
+    command
+        .args(&run[1..])
+        .arg(&path)
+        .current_dir(folder.path())
+        .env("GO111MODULE", "off")
+        .env("GOPATH", "/usr/share/gocode")
+        .env("GOCACHE", folder.path().join("go"));
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let problem = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        printed == "true\n" || printed == "bool(true)\n",
+        "{printed}{problem}{source}"
+    );
+}
+
+#[test]
+fn the_script_for_redis_is_called_from_php() {
+    run_script("php", "script.php", &["/usr/bin/php"], str::to_owned);
+}
+
+#[test]
+fn the_script_for_redis_is_called_from_ruby() {
+    run_script("ruby", "script.rb", &["/usr/bin/ruby"], str::to_owned);
+}
+
+#[test]
+fn the_script_for_redis_is_called_from_go() {
+    let wrap = |lines: &str| {
+        format!(
+            "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n\n\t\"github.com/gomodule/redigo/redis\"\n)\n\n\
+             func main() {{\n\tc, _ := redis.Dial(\"tcp\", \"127.0.0.1:6379\")\n{lines}}}\n"
+        )
+    };
+    run_script("go", "script.go", &["/usr/bin/go", "run"], wrap);
+}

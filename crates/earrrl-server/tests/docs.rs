@@ -237,6 +237,7 @@ fn every_block_of_the_documentation_is_checked() {
                 "rust" => {
                     let tested = [
                         "README.md",
+                        "how-it-works.md",
                         "middleware.md",
                         "state-files.md",
                         "distributed.md",
@@ -322,6 +323,47 @@ fn the_clients_in_python_are_allowed() {
 #[test]
 fn the_clients_in_node_are_allowed() {
     run_client_examples("js", "node", "client.cjs");
+}
+
+/// Runs the lines of contrib/redis that call the script, each beside it.
+#[test]
+fn the_script_for_redis_is_called_as_its_page_says() {
+    let redis = crate::support::redis::Redis::start();
+    let contrib = root().join("contrib/redis");
+    let page = fs::read_to_string(contrib.join("README.md")).unwrap();
+    let page = page.replace("6379", &redis.address.port().to_string());
+    let page = page.replace(
+        "redis-cli --eval",
+        &format!("redis-cli -p {} --eval", redis.address.port()),
+    );
+    let tools = tools::folder();
+    let path = format!(
+        "{}:{}",
+        tools.join("bin").display(),
+        std::env::var("PATH").unwrap()
+    );
+    for (language, run, expected) in [
+        ("sh", ["sh", "-c"], "allowed 1 rate 0 retry_after 0.000000"),
+        ("python", ["python3", "-c"], "true"),
+        ("js", ["node", "-e"], "true"),
+    ] {
+        let block = blocks(&page, language)[0];
+        let mut command = if language == "sh" {
+            Command::new("sh")
+        } else {
+            tool(run[0])
+        };
+        command
+            .args([run[1], block])
+            .current_dir(&contrib)
+            .env("PATH", &path)
+            .env("PYTHONPATH", tools.join("python"))
+            .env("NODE_PATH", tools.join("node_modules"));
+        let output = command.output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).to_lowercase();
+        let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(printed, expected, "{}\n{block}", stderr(&output));
+    }
 }
 
 #[test]
