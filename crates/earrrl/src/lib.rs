@@ -104,3 +104,8 @@ pub mod internal {
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Runs the formulas of the page "How it works" as doctests.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../../docs/how-it-works.md")]
+struct HowItWorks;
