@@ -146,15 +146,21 @@ impl GroupSupervisor {
         }
         let mut good = 0;
         let mut bad = 0;
+        let mut nearest = Duration::MAX;
         while good < SUCCESSES {
+            let sent = Instant::now();
             let probed = match self.probe_once().await {
                 Ok(()) if good + 1 == SUCCESSES => self.history.write_group(self.group).await,
                 probed => probed,
             };
             match probed {
-                Ok(()) => (good, bad) = (good + 1, 0),
+                Ok(()) => {
+                    nearest = nearest.min(sent.elapsed());
+                    (good, bad) = (good + 1, 0);
+                }
                 Err(fault) => {
                     (good, bad) = (0, bad + 1);
+                    self.warn_if_late(&fault);
                     self.shared.connection.note(&fault);
                     if bad > FAILURES || matches!(fault, Fault::Lost(_)) {
                         bad = 0;
@@ -165,9 +171,39 @@ impl GroupSupervisor {
             }
         }
         self.backoff.reset();
+        self.warn_if_far(nearest);
         self.let_in = Some(Instant::now());
         self.shared.connection.let_in(self.group);
         self.hand_over().await;
+    }
+
+    /// Warns at the start if Redis answers too late for decisions. Otherwise nothing would say why this node
+    /// never uses it.
+    fn warn_if_late(&self, fault: &Fault) {
+        let deadline = self.shared.options.deadline;
+        let is_late = self.let_in.is_none() && matches!(fault, Fault::Late);
+        if is_late && self.shared.connection.deserves_warning(fault) {
+            let policy = self.shared.options.when_gone.name();
+            tracing::warn!(
+                ?deadline,
+                policy,
+                "Redis answers later than the deadline; the policy decides. Set a longer deadline"
+            );
+        }
+    }
+
+    /// Warns at the start if the shortest round trip of the probes takes most of the deadline: then many
+    /// decisions are made without Redis, and the shared limit is partly one of each node.
+    fn warn_if_far(&self, round_trip: Duration) {
+        let deadline = self.shared.options.deadline;
+        if self.let_in.is_none() && self.group == 0 && round_trip > deadline / 2 {
+            tracing::warn!(
+                ?round_trip,
+                ?deadline,
+                "a round trip to Redis takes more than half the deadline, so many decisions will be made \
+                 without it; set a deadline of at least twice the round trip"
+            );
+        }
     }
 
     /// Waits for work. Probes Redis regularly, so that an outage is noticed even if there are no

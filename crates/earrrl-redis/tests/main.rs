@@ -7,6 +7,7 @@ mod commits;
 mod concurrent;
 mod conformance;
 mod cuts;
+mod distance;
 mod faults;
 mod handover;
 mod lists;

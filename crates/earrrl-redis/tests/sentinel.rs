@@ -14,7 +14,7 @@ use crate::support::tools::redis_server;
 use crate::support::{PATIENCE, Server, command, until};
 
 /// A single Sentinel, which decides alone.
-struct Sentinel {
+pub(crate) struct Sentinel {
     port: u16,
     process: Child,
     _folder: tempfile::TempDir,
@@ -32,7 +32,7 @@ impl Sentinel {
     }
 
     /// Starts a Sentinel with further lines of its configuration.
-    fn start_with(master: u16, lines: &str) -> Self {
+    pub(crate) fn start_with(master: u16, lines: &str) -> Self {
         let port = free_port();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sentinel.conf");
@@ -50,7 +50,7 @@ impl Sentinel {
         }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 

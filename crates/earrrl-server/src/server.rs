@@ -243,6 +243,12 @@ impl Server {
         families.extend(self.service.engine().reservation_metrics());
         families.extend(self.service.estimate_metrics());
         families.extend(self.suggested_limits());
+        let refused = Family::counter(
+            "earrrl_request_limits_refused_total",
+            "Limits of requests that could not be counted.",
+        );
+        let counts = self.service.descriptor_counts();
+        families.push(refused.value(counts.refused_limits.get() as f64));
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
         self.service.metrics.render(families)

@@ -13,6 +13,7 @@ use crate::support::envoy::Envoy;
 use crate::support::ports::free_address;
 use crate::support::process::Process;
 use crate::support::redis::Redis;
+use crate::support::resp::Reply;
 use crate::support::{TestServer, connect, grpc, http, http2, parse, testdata, until};
 use earrrl::SystemClock;
 use earrrl_server::config::envoy::ControlPlane;
@@ -262,6 +263,41 @@ fn servers_over_one_redis_share_descriptors() {
         ok(40)
     );
     assert_eq!(of(0, "team", "small", hits(0)), ok(40));
+}
+
+/// The count of a descriptor is one record, whatever numbers its requests bring.
+#[test]
+fn limits_of_requests_are_one_record_on_redis() {
+    let redis = Redis::start();
+    let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"", redis.url());
+    let start = || {
+        let mut config = parse(&engine);
+        config.envoy.files = vec![testdata("envoy/shop.yaml")];
+        config.envoy.load().unwrap();
+        let server = TestServer::with_clock(config, Arc::new(SystemClock::new()));
+        let mode = || server.http().get("/readyz").json()["engine"]["mode"].clone();
+        until("Redis decides", || mode() == "redis");
+        server
+    };
+    let servers = [start(), start()];
+    let count = || match redis.client().line("KEYS *envoy-request*") {
+        Reply::Array(keys) => keys.len(),
+        other => panic!("{other:?}"),
+    };
+    let of = |number: usize, limit: usize| {
+        let more = json!({"limit": {"requestsPerUnit": limit, "unit": "YEAR"}});
+        let answer = ask(servers[number % 2].http, ("shop", "plan", "x"), &more);
+        answer["overallCode"].clone()
+    };
+    assert_eq!(of(0, 100), "OK");
+    for number in 1..100 {
+        assert_eq!(of(number, 1000 - number), "OK", "{number}");
+    }
+    for number in 0..100 {
+        assert_eq!(of(number, 100 - number), "OVER_LIMIT", "{number}");
+    }
+    assert_eq!(of(0, 101), "OK");
+    assert_eq!(count(), 1);
 }
 
 /// A control plane that answers each request with the next response of a list. The stream ends

@@ -6,6 +6,9 @@ use std::process::Command;
 use crate::support::envoy::Envoy;
 use crate::support::http::Client;
 use crate::support::{TestServer, installed, testdata, until};
+use earrrl_server::protobuf::value::Kind;
+use earrrl_server::protobuf::{Struct, Value};
+use prost::Message as _;
 
 const TOKEN: &str = "check-token-0123456789";
 
@@ -83,6 +86,70 @@ fn envoy_obeys() {
         .collect();
     assert_ne!(actions[0].as_deref(), Some("quarantine"));
     assert_eq!(actions[1999].as_deref(), Some("quarantine"));
+}
+
+/// Envoy takes the limit of a tenant's plan from dynamic metadata, which another filter has set: here,
+/// from a header.
+#[test]
+fn limits_that_envoy_brings_are_compared_with_one_count() {
+    let server = TestServer::with_descriptors("");
+    let envoy = Envoy::start_with(server.grpc, |text| {
+        let ask = "                  - name: envoy.filters.http.ratelimit\n";
+        let plan = r#"                  - name: envoy.filters.http.header_to_metadata
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config
+                      request_rules:
+                        - header: x-plan
+                          on_header_present: {metadata_namespace: plan, key: limit, type: PROTOBUF_VALUE, encode: BASE64}
+"#;
+        let user = "                              - actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]\n";
+        let tenant = r#"                              - actions: [{request_headers: {header_name: x-tenant, descriptor_key: tenant-id}}]
+                                limit: {dynamic_metadata: {metadata_key: {key: plan, path: [{key: limit}]}}}
+"#;
+        assert!(text.contains(ask) && text.contains(user), "{text}");
+        let text = text.replacen(ask, &format!("{plan}{ask}"), 1);
+        text.replacen(user, &format!("{tenant}{user}"), 1)
+    });
+    let mut client = envoy.client();
+    let mut get = |tenant: &str, requests: u32| {
+        let fields = [
+            (
+                "requests_per_unit".to_owned(),
+                Kind::NumberValue(requests.into()),
+            ),
+            ("unit".to_owned(), Kind::StringValue("YEAR".to_owned())),
+        ];
+        let fields = fields.map(|(name, kind)| (name, Value { kind: Some(kind) }));
+        let limit = Kind::StructValue(Struct {
+            fields: fields.into_iter().collect(),
+        });
+        let plan = base64(&Value { kind: Some(limit) }.encode_to_vec());
+        let headers = format!("x-tenant: {tenant}\r\nx-plan: {plan}\r\n");
+        client.request("GET", "/", &headers, b"").status
+    };
+    assert_eq!([(); 4].map(|()| get("a", 3)), [200, 200, 200, 429]);
+    assert_eq!([(); 2].map(|()| get("a", 4)), [200, 429], "one more");
+    let changing: Vec<_> = (5..25).map(|requests| get("b", requests)).collect();
+    assert_eq!(changing, [200; 20]);
+    let changing: Vec<_> = (1..=20).map(|requests| get("b", requests)).collect();
+    assert_eq!(changing, [429; 20]);
+}
+
+/// Encodes bytes in base64.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let three = [0, 1, 2].map(|place| u32::from(*chunk.get(place).unwrap_or(&0)));
+        let all = three[0] << 16 | three[1] << 8 | three[2];
+        for place in 0..4 {
+            match place <= chunk.len() {
+                true => text.push(char::from(DIGITS[(all >> (18 - 6 * place) & 63) as usize])),
+                false => text.push('='),
+            }
+        }
+    }
+    text
 }
 
 /// Each of these values once made the service return an error, upon which Envoy let the client

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use earrrl::conformance::block_on;
 use earrrl::{ManualClock, Mode, Nanos};
 use earrrl_server::config::Config;
+use earrrl_server::protobuf::ratelimit::{
+    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
 use earrrl_server::protocol::http::envoy_json as json;
 use earrrl_server::service::Service;
 use earrrl_server::service::error::AskError;
@@ -151,20 +154,73 @@ fn what_cannot_be_has_the_peers_error() {
     assert_eq!(refused.to_string(), "no rate limit configuration loaded");
 }
 
-/// A client that chooses its own limits must not make those of others unavailable.
+/// The number that a request brings is no part of its counter.
 #[test]
-fn limits_of_requests_are_evicted_when_there_are_too_many() {
-    let (service, _) = service("");
-    let ask = |limit: usize| ask(&service, &request(&format!("a=b l{limit}/4"))).unwrap();
-    for limit in 1..=1500 {
-        let status = ask(limit);
-        assert_eq!(status["overallCode"], "OK", "{limit}");
+fn a_limit_that_changes_with_each_request_is_a_limit() {
+    for toml in [
+        "",
+        "[envoy]\nalgorithm = \"sliding-window\"",
+        "[envoy]\nalgorithm = \"gcra\"",
+    ] {
+        let (service, _) = service(toml);
+        let code = |limit: usize| {
+            let answer = ask(&service, &request(&format!("a=b l{limit}/4"))).unwrap();
+            answer["overallCode"].clone()
+        };
+        for limit in 1..=1000 {
+            assert_eq!(code(2000 - limit), "OK", "{toml} {limit}");
+        }
+        for limit in 0..=1000 {
+            assert_eq!(code(limit), "OVER_LIMIT", "{toml} {limit}");
+        }
+        assert_eq!(code(1001), "OK", "what is denied is not counted");
+        assert_eq!(code(1001), "OVER_LIMIT");
     }
-    assert_eq!(
-        ask(1500)["statuses"][0]["limitRemaining"],
-        1498,
-        "recent ones go on"
-    );
+}
+
+/// The counters of limits in requests hold as many clients as those of limits in files.
+#[test]
+fn limits_of_requests_count_as_many_clients_as_configured() {
+    let (service, _) = service("[engine]\ncapacity = 100000");
+    for clients in [20_000, 60_000] {
+        let ask = |client: usize| {
+            let entry = Entry {
+                key: "client".into(),
+                value: format!("{clients}-{client}").into(),
+            };
+            let descriptor = RateLimitDescriptor {
+                entries: vec![entry],
+                limit: Some(RateLimitOverride {
+                    requests_per_unit: 1,
+                    unit: 3,
+                }),
+                ..Default::default()
+            };
+            let request = RateLimitRequest {
+                domain: "shop".into(),
+                descriptors: vec![descriptor],
+                hits_addend: 0,
+            };
+            let answer = block_on(service.should_rate_limit(&request, Mode::Check, None));
+            answer.unwrap().overall_code == 1
+        };
+        assert!((0..clients).all(ask), "{clients}: the first requests");
+        let passed_twice = (0..clients).filter(|client| ask(*client)).count();
+        assert_eq!(passed_twice, 0, "of {clients}");
+    }
+}
+
+/// A request must not be able to switch its limit off by bringing one that cannot be counted.
+#[test]
+fn the_configured_limit_applies_where_that_of_a_request_cannot() {
+    let (service, _) = service("");
+    let codes = [(); 6].map(|()| {
+        let answer = ask(&service, &request("path=/login l1000/9")).unwrap();
+        answer["overallCode"].clone()
+    });
+    assert_eq!(codes[..5], vec![json!("OK"); 5]);
+    assert_eq!(codes[5], "OVER_LIMIT");
+    assert_eq!(service.descriptor_counts().refused_limits.get(), 6);
 }
 
 #[test]
@@ -259,8 +315,18 @@ fn headers_are_the_ones_asked_for() {
         [
             "ratelimit-limit: 0",
             "ratelimit-remaining: 0",
-            "ratelimit-reset: 50"
+            "ratelimit-reset: 50",
+            "retry-after: 50"
         ]
+    );
+    let (headers, body) = of("[envoy]\nheaders = \"off\"", "banned=x");
+    assert_eq!((headers, body), (vec!["retry-after: 50".to_owned()], false));
+    let (headers, _) = of("", "path=/login x6");
+    let policy = "ratelimit-policy: \"default\";q=5;w=60";
+    assert_eq!(
+        headers,
+        [policy, "ratelimit: \"default\";r=0;t=50"],
+        "no wait helps a request that costs more than the quota"
     );
     let (headers, body) = of(
         "[envoy]\nheaders = \"off\"\nproblem_body = true",
@@ -268,7 +334,7 @@ fn headers_are_the_ones_asked_for() {
     );
     assert_eq!(
         headers,
-        ["content-type: application/problem+json", "retry-after: 50"]
+        ["retry-after: 50", "content-type: application/problem+json"]
     );
     assert!(body);
     let (service, _) = service("");
@@ -313,9 +379,62 @@ fn shadow_mode_reports_denials_and_denies_nothing() {
         .map(|_| ask(&service, &request("path=/login")).unwrap())
         .collect();
     assert!(answers.iter().all(|answer| answer["overallCode"] == "OK"));
-    assert_eq!(short(&answers[4]["statuses"][0]), "O 0 60");
-    assert_eq!(short(&answers[5]["statuses"][0]), "X 0 60");
+    assert_eq!(short(&answers[4]["statuses"][0]), "O");
+    assert_eq!(short(&answers[5]["statuses"][0]), "X");
     assert_eq!(answers[5].get("rawBody"), None);
+    assert_eq!(answers[5].get("responseHeadersToAdd"), None);
+}
+
+/// A dry run must not change responses, and a client must not learn that it is shadow-banned.
+#[test]
+fn limits_that_deny_nobody_are_not_shown() {
+    let year = "rate_limit: {unit: year, requests_per_unit: 1}";
+    let yaml = format!(
+        "domain: shop\ndescriptors:\n\
+         \x20 - {{key: shadow, shadow_mode: true, {year}}}\n\
+         \x20 - {{key: seen, action: observe, {year}}}\n\
+         \x20 - {{key: banned, action: shadow-ban, {year}}}\n\
+         \x20 - {{key: flagged, action: quarantine, {year}}}\n\
+         \x20 - {{key: real, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("d.yaml"), yaml).unwrap();
+    let rules = ["observe", "shadow-ban", "quarantine"].map(|action| {
+        format!(
+            "[[rule]]\nname = \"{action}\"\nlimit = \"fixed-window 1/1h\"\naction = \"{action}\"\n\
+             key = \"descriptor:{action}\"\nmatch = {{ domain = \"shop\" }}\n"
+        )
+    });
+    for toml in ["", "[envoy]\nheaders = \"envoyproxy-ratelimit\"\n"] {
+        let text = format!("{toml}{}", rules.concat());
+        let mut config = Config::parse(&text, "f").unwrap();
+        config.envoy.files = vec![folder.path().to_owned()];
+        config.envoy.load().unwrap();
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let service = Service::new(&config, clock).unwrap();
+        for key in [
+            "shadow",
+            "seen",
+            "banned",
+            "flagged",
+            "observe",
+            "shadow-ban",
+            "quarantine",
+        ] {
+            for _ in 0..3 {
+                let answer = ask(&service, &request(&format!("{key}=x"))).unwrap();
+                assert_eq!(answer["overallCode"], "OK", "{key}");
+                assert_eq!(answer["statuses"], json!([{"code": "OK"}]), "{key}");
+                assert_eq!(answer.get("responseHeadersToAdd"), None, "{key}");
+            }
+            let both = ask(&service, &request(&format!("{key}=x; real={key}"))).unwrap();
+            let alone = ask(&service, &request(&format!("real={key}2"))).unwrap();
+            assert_eq!(
+                both["responseHeadersToAdd"], alone["responseHeadersToAdd"],
+                "{key}"
+            );
+        }
+    }
 }
 
 #[test]

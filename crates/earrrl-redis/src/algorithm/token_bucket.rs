@@ -14,7 +14,7 @@ impl OnRedis for TokenBucket {
         let (amount, per) = self.refill().parts();
         let rate = amount.billionths() as f64 / per.as_nanos() as f64;
         let capacity = self.capacity().billionths();
-        let ticks = self.ticks_per_nano() as u64;
+        let ticks = Self::TICKS_PER_NANO as u64;
         [
             rate.to_bits(),
             ticks,
@@ -24,7 +24,7 @@ impl OnRedis for TokenBucket {
     }
 
     fn check(&self, hold: Duration) -> Result<(), RuleError> {
-        let nanos = self.full_ticks() / self.ticks_per_nano();
+        let nanos = self.full_ticks() / Self::TICKS_PER_NANO;
         let hold = i128::try_from(hold.as_nanos()).unwrap_or(i128::MAX);
         if nanos.saturating_add(hold) <= FARTHEST.as_nanos() as i128 {
             return Ok(());
@@ -43,9 +43,9 @@ impl OnRedis for TokenBucket {
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
         let [full, held, price] = spans(self, terms);
         let step = ((full.0 / 4.0).ceil() + 1000.0).floor();
-        packed.numbers(&[ticks_per_micro(self) as f64, full.0, full.1, held.0, held.1]);
+        packed.numbers(&[TICKS_PER_MICRO as f64, full.0, full.1, held.0, held.1]);
         let longest = span_micros(terms.hold().unwrap_or_default());
-        let farthest = in_two(self.full_ticks(), self).0 + longest.ceil() + 1.0;
+        let farthest = in_two(self.full_ticks()).0 + longest.ceil() + 1.0;
         packed.numbers(&[price.0, price.1, farthest, step, terms.linger_ms()]);
     }
 
@@ -60,7 +60,7 @@ impl OnRedis for TokenBucket {
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let time = record.whole(7)?;
         let rest = record.whole(4)?;
-        let ticks = i128::from(time) * ticks_per_micro(self) + i128::from(rest);
+        let ticks = i128::from(time) * TICKS_PER_MICRO + i128::from(rest);
         Some(State::TokenBucket(Moment(ticks)))
     }
 
@@ -68,7 +68,7 @@ impl OnRedis for TokenBucket {
         let State::TokenBucket(moment) = state else {
             return None;
         };
-        let (whole, rest) = in_two(moment.0.max(0), self);
+        let (whole, rest) = in_two(moment.0.max(0));
         packed.whole(whole as u64, 7);
         packed.whole(rest as u64, 4);
         if self.balance(Some(moment), now) < 0.0 {
@@ -82,7 +82,7 @@ impl OnRedis for TokenBucket {
         let State::TokenBucket(full_at) = state else {
             return None;
         };
-        let at = (full_at.0 - self.full_ticks()) / self.ticks_per_nano();
+        let at = (full_at.0 - self.full_ticks()) / Self::TICKS_PER_NANO;
         Some(Nanos::new(u64::try_from(at).unwrap_or(0)))
     }
 
@@ -91,7 +91,7 @@ impl OnRedis for TokenBucket {
             return state;
         };
         let by = i128::from(to.get()) - i128::from(from.get());
-        State::TokenBucket(Moment(full_at.0 + by * self.ticks_per_nano()))
+        State::TokenBucket(Moment(full_at.0 + by * Self::TICKS_PER_NANO))
     }
 
     fn max_exact_units(&self) -> Option<u64> {
@@ -109,7 +109,7 @@ impl OnRedis for TokenBucket {
         let State::TokenBucket(full_at) = counted else {
             return Vec::new();
         };
-        let alone = in_two(full_at.0, self);
+        let alone = in_two(full_at.0);
         vec![Adjustment {
             alone,
             ..Adjustment::add(-1.0, sum.billionths())
@@ -128,21 +128,18 @@ impl OnRedis for TokenBucket {
 
     /// Returns the microseconds of refill that pay for a cost.
     fn takes(&self, cost: Cost) -> f64 {
-        self.price(cost) as f64 / ticks_per_micro(self) as f64
+        self.price(cost) as f64 / TICKS_PER_MICRO as f64
     }
 }
 
-/// Returns the number of ticks per microsecond.
-fn ticks_per_micro(limit: &TokenBucket) -> i128 {
-    limit.ticks_per_nano() * 1000
-}
+/// The number of ticks per microsecond.
+const TICKS_PER_MICRO: i128 = TokenBucket::TICKS_PER_NANO * 1000;
 
 /// Splits ticks into whole microseconds and the remaining ticks.
-fn in_two(ticks: i128, limit: &TokenBucket) -> (f64, f64) {
-    let micro = ticks_per_micro(limit);
+fn in_two(ticks: i128) -> (f64, f64) {
     (
-        ticks.div_euclid(micro) as f64,
-        ticks.rem_euclid(micro) as f64,
+        ticks.div_euclid(TICKS_PER_MICRO) as f64,
+        ticks.rem_euclid(TICKS_PER_MICRO) as f64,
     )
 }
 
@@ -161,10 +158,9 @@ fn spans(limit: &TokenBucket, terms: &Terms<'_>) -> [(f64, f64); 3] {
         let ticks = i128::try_from(max.as_nanos()).unwrap_or(i128::MAX);
         in_two(
             ticks
-                .saturating_mul(limit.ticks_per_nano())
+                .saturating_mul(TokenBucket::TICKS_PER_NANO)
                 .saturating_add(full),
-            limit,
         )
     });
-    [in_two(full, limit), held, in_two(price, limit)]
+    [in_two(full), held, in_two(price)]
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
+use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, RedisError, RedisResult,
-    ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
+    RedisResult, ServerErrorKind, Value,
 };
 use tokio::task::coop::unconstrained;
 
@@ -45,6 +46,7 @@ impl Link {
         if options.cluster {
             let builder = ClusterClientBuilder::new(options.urls.iter().map(String::as_str));
             let builder = builder.connection_timeout(TIMEOUT).response_timeout(NEVER);
+            let builder = builder.tcp_settings(tcp_settings());
             // A retry could execute a call twice if the connection broke after the first execution;
             // see `redirect`.
             let builder = builder.retries(0);
@@ -186,15 +188,19 @@ fn no_connection(address: &ConnectionAddr, error: RedisError) -> Fault {
     Fault::from(error).at(&address.to_string())
 }
 
-#[cfg(feature = "tls")]
-fn open(url: &str, options: &Options) -> RedisResult<Client> {
-    match &options.certificates {
-        Some(certificates) => Client::build_with_tls(url, certificates.to_redis()),
-        None => Client::open(url),
-    }
+/// Returns the settings of every connection to Redis. Nagle's algorithm is off: calls are small, and with
+/// it a call would wait for the acknowledgement of the call before it, up to a round trip.
+pub(crate) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
-#[cfg(not(feature = "tls"))]
-fn open(url: &str, _: &Options) -> RedisResult<Client> {
-    Client::open(url)
+fn open(url: &str, options: &Options) -> RedisResult<Client> {
+    let info = url.into_connection_info()?.set_tcp_settings(tcp_settings());
+    #[cfg(feature = "tls")]
+    if let Some(certificates) = &options.certificates {
+        return Client::build_with_tls(info, certificates.to_redis());
+    }
+    #[cfg(not(feature = "tls"))]
+    let _ = options;
+    Client::open(info)
 }

@@ -6,6 +6,7 @@ use redis::{
 };
 
 use crate::connection::fault::Fault;
+use crate::connection::link::tcp_settings;
 use crate::options::{Options, without_credentials};
 
 /// Returns a client of the master with this name, which one of the Sentinels has named.
@@ -63,7 +64,8 @@ fn sentinels(name: &str, options: &Options, urls: &[String]) -> RedisResult<Sent
     let tls = addresses
         .iter()
         .any(|address| matches!(address, ConnectionAddr::TcpTls { .. }));
-    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?;
+    let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
+        .set_client_to_redis_tcp_settings(tcp_settings());
     if let Some(settings) = infos.first().map(|info| info.redis_settings()) {
         builder = builder.set_client_to_redis_db(settings.db());
         if let Some(user) = settings.username() {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 pub struct Proxy {
     pub port: u16,
@@ -31,7 +32,7 @@ struct Fate {
 /// The faults of pieces of data on their way.
 #[derive(Default)]
 struct Weather {
-    /// The delay of each piece, in milliseconds.
+    /// The delay of each piece, in microseconds.
     latency: AtomicU64,
     /// One in this many pieces stalls, and delays all after it; 0 for none.
     stalls: AtomicU64,
@@ -50,8 +51,9 @@ impl Weather {
         cuts
     }
 
-    async fn passes(&self) {
-        let latency = Duration::from_millis(self.latency.load(Ordering::SeqCst));
+    /// Returns the time for which the next piece is under way.
+    fn delay(&self) -> Duration {
+        let latency = Duration::from_micros(self.latency.load(Ordering::SeqCst));
         let piece = self.pieces.fetch_add(1, Ordering::SeqCst);
         let stalls = self.stalls.load(Ordering::SeqCst);
         let stalled = stalls > 0 && piece.is_multiple_of(stalls);
@@ -61,9 +63,7 @@ impl Weather {
         } else {
             Duration::ZERO
         };
-        if !(latency + stall).is_zero() {
-            tokio::time::sleep(latency + stall).await;
-        }
+        latency + stall
     }
 }
 
@@ -86,6 +86,8 @@ impl Proxy {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", to)).await else {
                     continue;
                 };
+                near.set_nodelay(true).ok();
+                far.set_nodelay(true).ok();
                 let (near_in, near_out) = near.into_split();
                 let (far_in, far_out) = far.into_split();
                 let closed = watch::Sender::new(false);
@@ -111,7 +113,7 @@ impl Proxy {
     pub fn set_latency(&self, latency: Duration) {
         self.weather
             .latency
-            .store(latency.as_millis() as u64, Ordering::SeqCst);
+            .store(latency.as_micros() as u64, Ordering::SeqCst);
     }
 
     /// Stalls one in `pieces` pieces as if its packet were lost at first; 0 for none.
@@ -179,22 +181,36 @@ impl Way {
         below(&self.fate.swallowed) || self.is_answer && below(&self.fate.muted)
     }
 
+    /// Passes pieces on in their order, each after its delay. Several may be under way at once.
     async fn forward(
         &self,
         mut from: impl AsyncReadExt + Unpin,
         mut to: impl AsyncWriteExt + Unpin,
     ) {
-        let mut buffer = vec![0; 65_536];
-        while let Ok(read @ 1..) = from.read(&mut buffer).await {
-            self.weather.passes().await;
-            if self.weather.cuts() {
-                self.closed.send_replace(true);
-                return;
+        let (sent, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+        let reads = async move {
+            let mut buffer = vec![0; 65_536];
+            let mut arrives = Instant::now();
+            while let Ok(read @ 1..) = from.read(&mut buffer).await {
+                arrives = arrives.max(Instant::now() + self.weather.delay());
+                if self.weather.cuts() {
+                    self.closed.send_replace(true);
+                    return;
+                }
+                sent.send((arrives, buffer[..read].to_vec())).ok();
             }
-            if !self.is_swallowed() && to.write_all(&buffer[..read]).await.is_err() {
-                return;
+        };
+        let writes = async {
+            while let Some((arrives, piece)) = under_way.recv().await {
+                if arrives > Instant::now() {
+                    tokio::time::sleep_until(arrives).await;
+                }
+                if !self.is_swallowed() && to.write_all(&piece).await.is_err() {
+                    return;
+                }
             }
-        }
+        };
+        tokio::join!(reads, writes);
         // A black-holed connection is never closed, so that its peer does not notice.
         if self.is_swallowed() {
             std::future::pending::<()>().await;

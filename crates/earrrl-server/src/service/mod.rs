@@ -44,8 +44,8 @@ use crate::engine::throttle::{Call, Throttled};
 use crate::engine::{Engine, why_not_prepared};
 use crate::metrics::{Family, Metrics, PassReason};
 use descriptors::counts::CountsOf;
-use descriptors::overrides::RequestOverrides;
 use descriptors::prepared::{Descriptors, LastingParts};
+use descriptors::request_limit::RequestCounters;
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
@@ -71,7 +71,7 @@ pub struct Service {
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
     descriptor_counts: Arc<CountsOf>,
-    overrides: Arc<RequestOverrides>,
+    request_counters: Arc<RequestCounters>,
     clock: TheClock,
     directories: names::Directories,
     descriptor_clients: Arc<Directory>,
@@ -105,7 +105,7 @@ impl Service {
         engine.set_max_reservations(config.max_reservations);
         let metrics = Metrics::default();
         let descriptor_counts = Arc::default();
-        let overrides = Arc::default();
+        let request_counters = Arc::default();
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
         let descriptor_clients = Arc::new(directories.of_descriptors());
@@ -123,7 +123,7 @@ impl Service {
         let directory = &descriptor_clients;
         let lasting = LastingParts {
             counts,
-            overrides: &overrides,
+            request_counters: &request_counters,
             directory,
         };
         let (rules, descriptors) = prepare(config, &engine, (&known, None), kept, lasting)?;
@@ -137,7 +137,7 @@ impl Service {
             rules: ArcSwap::from_pointee(rules),
             descriptors: ArcSwapOption::new(descriptors.map(Arc::new)),
             descriptor_counts,
-            overrides,
+            request_counters,
             clock: TheClock(clock),
             directories,
             descriptor_clients,
@@ -261,10 +261,10 @@ impl Service {
 
     fn lasting_parts(&self) -> LastingParts<'_> {
         let counts = &self.descriptor_counts;
-        let overrides = &self.overrides;
+        let request_counters = &self.request_counters;
         LastingParts {
             counts,
-            overrides,
+            request_counters,
             directory: &self.descriptor_clients,
         }
     }

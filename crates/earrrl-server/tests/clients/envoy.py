@@ -57,7 +57,7 @@ for remaining in (4, 3, 2, 1, 0):
 answer = call(request({"path": "/login"}, {"user": "u"}))
 assert answer.overall_code == OVER, answer
 assert [status.code for status in answer.statuses] == [OVER, OK], answer
-assert {header.key for header in answer.response_headers_to_add} == {"ratelimit", "ratelimit-policy"}
+assert {header.key for header in answer.response_headers_to_add} == {"ratelimit", "ratelimit-policy", "retry-after"}
 
 # Nothing that matches, values of every kind, deadlines that are there already.
 assert call(request({"nobody": "é\0\n"})).statuses[0].code == OK

@@ -15,8 +15,7 @@ use crate::policy::{Mode, Policy, Replenishment};
 
 /// A state that consists of a single instant, in ticks since the Unix epoch.
 ///
-/// The length of a tick depends on the limit: 2^-20 ns for recent-average, about as short for
-/// token-bucket. Every instant of the next 4000 years fits into 88 bits. Under one limit, the
+/// A tick is 2^-20 ns under recent-average, and 1/720,720 ns under token-bucket. Every instant of the next 4000 years fits into 88 bits. Under one limit, the
 /// client with the greater instant has recently sent more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);

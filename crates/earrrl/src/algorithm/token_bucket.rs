@@ -7,10 +7,11 @@
 //! C/ρ`. This is GCRA, the generic cell rate algorithm of ATM, which calls `F` the theoretical
 //! arrival time.
 //!
-//! Times are counted in ticks, chosen so that the refill of one unit takes a whole number of ticks
-//! if the rate's numerator permits it. Decisions are then those of exact rational arithmetic. For
-//! other rates, a unit costs the nearest whole number of ticks above its exact price, and a full
-//! pool still pays its whole capacity, in one request or in many.
+//! Times are counted in ticks of 1/720,720 ns. 720,720 is divisible by all numbers up to 16, so the
+//! refill of one unit takes a whole number of ticks at rates such as 3/s, 7/m and 9/h, and decisions
+//! are those of exact rational arithmetic. At other rates, a unit costs the next whole number of
+//! ticks, and a full pool still pays its whole capacity, in one request or in many. The tick does
+//! not depend on the rate, so that states keep their meaning when the rate changes.
 //!
 //! Source: Matt Nunogawa, "Weighted Credit Pools for API Rate Limiting"; ITU-T I.371.
 
@@ -27,11 +28,11 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
 use crate::held::Held;
-use crate::parameter::{self, Rate, greatest_common_divisor};
+use crate::parameter::{self, Rate};
 
 const BILLION: u128 = 1_000_000_000;
-/// The most ticks per nanosecond.
-const FINEST: u128 = 1 << 20;
+/// The ticks per nanosecond: 2^4 · 3^2 · 5 · 7 · 11 · 13. The tick is the unit of a [`Moment`].
+const TICKS_PER_NANO: u64 = 720_720;
 /// The longest accepted time to fill a pool from empty, in nanoseconds: 2000 years.
 const SLOWEST: u128 = 2000 * 366 * 86_400 * 1_000_000_000;
 /// The greatest state, at which every request is denied: a [`Moment`] must fit 88 bits.
@@ -57,8 +58,7 @@ const LATEST: i128 = (1 << 87) - 1;
 pub struct TokenBucket {
     capacity: Cost,
     refill: Rate,
-    ticks_per_nano: u64,
-    /// The ticks that refill one unit, which is the price of a request of cost 1.
+    /// The ticks that refill one unit, rounded up: the price of a request of cost 1.
     unit: i128,
     /// The ticks that fill the whole pool from empty, rounded down.
     full: i128,
@@ -86,24 +86,20 @@ impl TokenBucket {
         let capacity = parameter::quota(field, capacity)?;
         let refill = parameter::rate("refill", refill)?;
         let (n, d) = refill.lowest_terms();
-        let (ticks_per_nano, unit) = ticks(n, d);
+        let unit = (d * u128::from(TICKS_PER_NANO)).div_ceil(n);
         let full = mul_div_floor(capacity.billionths(), unit, BILLION)
-            .filter(|full| full / ticks_per_nano <= SLOWEST)
+            .filter(|full| full / u128::from(TICKS_PER_NANO) <= SLOWEST)
             .ok_or_else(|| {
                 RuleError::out_of_range(format!(
                     "{capacity} at {refill} takes over 2000 years to fill"
                 ))
                 .of(field)
             })?;
-        let ticks_per_nano = ticks_per_nano as u64;
-        let unit = unit as i128;
-        let full = full as i128;
         Ok(Self {
             capacity,
             refill,
-            ticks_per_nano,
-            unit,
-            full,
+            unit: unit as i128,
+            full: full as i128,
         })
     }
 
@@ -131,11 +127,8 @@ impl TokenBucket {
         self.refill
     }
 
-    /// Returns the ticks per nanosecond. The tick is the unit of a [`Moment`]; see the module's
-    /// documentation.
-    pub fn ticks_per_nano(&self) -> i128 {
-        self.ticks_per_nano.into()
-    }
+    /// The number of ticks in a nanosecond, whatever the rate. The tick is the unit of a [`Moment`].
+    pub const TICKS_PER_NANO: i128 = TICKS_PER_NANO as i128;
 
     /// Returns the ticks that fill the pool from empty.
     pub fn full_ticks(&self) -> i128 {
@@ -174,7 +167,7 @@ impl TokenBucket {
 
     #[inline]
     fn ticks(&self, now: Nanos) -> i128 {
-        i128::from(now.get()) * i128::from(self.ticks_per_nano)
+        i128::from(now.get()) * Self::TICKS_PER_NANO
     }
 
     /// Returns the instant at which the pool will be full, in ticks: `now` if it is full already.
@@ -217,47 +210,7 @@ impl TokenBucket {
 
     /// Converts ticks to nanoseconds, rounded up; returns 0 for negative ticks.
     fn wait(&self, ticks: i128) -> i128 {
-        div_ceil(ticks.max(0), self.ticks_per_nano.into())
-    }
-}
-
-/// Returns the ticks per nanosecond, and the ticks that refill one unit, for a rate of `n` units
-/// every `d` nanoseconds. The ratio is exact if n is at most 2^20; a billionth of a unit is then a
-/// whole number of ticks if a multiple within the bound permits it. Otherwise the ratio is the
-/// nearest fraction above `d/n`: sums of whole costs stay exact, at a slightly higher price.
-fn ticks(n: u128, d: u128) -> (u128, u128) {
-    let (n, d) = if n > FINEST {
-        nearest_above(d, n)
-    } else {
-        (n, d)
-    };
-    let m = FINEST / n;
-    let divisor = BILLION / greatest_common_divisor(d, BILLION);
-    let m = if divisor <= m { m - m % divisor } else { m };
-    (n * m, d * m)
-}
-
-/// Returns the least fraction at or above `d/n` whose denominator is at most [`FINEST`], as
-/// (denominator, numerator). Descends the Stern-Brocot tree several steps at a time.
-fn nearest_above(d: u128, n: u128) -> (u128, u128) {
-    let mut below = (1, d / n);
-    let mut above = (1, d / n + 1);
-    loop {
-        // The distances of both fractions from d/n, each multiplied by n and by its denominator.
-        let low = d * below.0 - below.1 * n;
-        let high = above.1 * n - d * above.0;
-        if low == 0 {
-            return below;
-        }
-        let steps = (high / low).min((FINEST - above.0) / below.0);
-        above = (above.0 + steps * below.0, above.1 + steps * below.1);
-        let high = high - steps * low;
-        let within = |back: u128| back.min((FINEST - below.0) / above.0);
-        let back = low.checked_div(high).map_or(0, within);
-        below = (below.0 + back * above.0, below.1 + back * above.1);
-        if steps == 0 && back == 0 || high == 0 {
-            return above;
-        }
+        div_ceil(ticks.max(0), Self::TICKS_PER_NANO)
     }
 }
 
@@ -452,26 +405,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_is_the_nearest_whole_number_of_ticks_above() {
-        for (n, d) in [
-            (1_234_567, 86_400_000_000_000),
-            (1_234_567, 1_000_000_000),
-            (999_999_999, 1_000_000_000),
-            (600_000_007, 1_000_000_000),
-            ((1 << 20) + 1, 1),
-        ] {
-            let (per_nano, unit) = ticks(n, d);
-            assert!((1..=FINEST).contains(&per_nano), "{n} in {d}");
-            assert!(unit * n >= d * per_nano, "{n} in {d}: cheaper than it is");
+    fn a_unit_is_the_next_whole_number_of_ticks_above() {
+        for (units, per) in [(1_234_567, 86_400), (600_000_007, 1), (17, 1), (23, 60)] {
+            let rate = Rate::new(Cost::from_units(units), Duration::from_secs(per)).unwrap();
+            let bucket = TokenBucket::new(Cost::from_units(5), rate).unwrap();
+            let exact = u128::from(per) * BILLION * u128::from(TICKS_PER_NANO);
+            let price = bucket.unit as u128 * u128::from(units);
+            assert!(price >= exact, "{rate}: cheaper than it is");
             assert!(
-                unit * n - d * per_nano <= n,
-                "{n} in {d}: over a tick dearer"
+                price < exact + u128::from(units),
+                "{rate}: over a tick dearer"
             );
         }
-        assert_eq!(
-            ticks(3, 1_000_000_000),
-            (1_048_575, 349_525 * 1_000_000_000)
-        );
+    }
+
+    #[test]
+    fn a_unit_is_whole_at_common_rates() {
+        for (units, per) in [
+            (3, 1),
+            (7, 60),
+            (9, 3600),
+            (13, 1),
+            (1000, 1),
+            (1_000_000, 1),
+        ] {
+            let rate = Rate::new(Cost::from_units(units), Duration::from_secs(per)).unwrap();
+            let bucket = TokenBucket::new(Cost::from_units(5), rate).unwrap();
+            let exact = u128::from(per) * BILLION * u128::from(TICKS_PER_NANO);
+            assert_eq!(bucket.unit as u128 * u128::from(units), exact, "{rate}");
+        }
     }
 
     #[test]

@@ -237,7 +237,7 @@ async fn the_largest_quota_is_exact<E: Engine>(
         format!("sliding-log {quota}/1h"),
         format!("sliding-window {quota}/1h"),
         format!("sliding-counter {quota}/1h"),
-        format!("gcra 1000/s burst={quota}"),
+        format!("gcra 10/s burst={quota}"),
     ];
     let rules = rules(&texts.each_ref().map(|text| text.as_str()))?;
     let mut lockstep = Lockstep::new(scene, engine, &rules, profile)?;

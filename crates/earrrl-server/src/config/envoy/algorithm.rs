@@ -38,6 +38,15 @@ impl EnvoyAlgorithm {
         }
     }
 
+    /// Returns the algorithm for limits that requests bring. These are compared with a count, so it is
+    /// one that counts: where the configured one does not, it is the one that lets no more pass.
+    pub fn that_counts(self) -> Self {
+        match self {
+            Self::FixedWindow => Self::FixedWindow,
+            Self::SlidingWindow | Self::Gcra | Self::RecentAverage => Self::SlidingWindow,
+        }
+    }
+
     /// Returns the algorithm of this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)

@@ -1,15 +1,13 @@
 //! The response to a request of Envoy: a status for each descriptor, and one verdict for the
 //! request.
 
-use std::time::Duration;
-
 use earrrl::{Charge, Decision, Mode};
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits, LimitRef, RuleLimit};
 use super::counts::Became;
 use super::prepared::{Descriptors, LimitKind};
-use super::verdict::{LimitVerdict, Verdicts};
+use super::verdict::{LimitVerdict, Verdicts, whole_seconds};
 use super::{headers, metadata};
 use crate::engine::Engine;
 use crate::protobuf::Duration as ProtoDuration;
@@ -52,6 +50,13 @@ pub(super) fn response(
     let mut shown = SmallVec::<[bool; 8]>::from_elem(false, request.descriptors.len());
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
         let status = &mut response.statuses[asked.descriptor];
+        // Envoy can make headers of statuses, so limits that clients must not learn of have no figures.
+        if descriptors.config.shadow_mode || !asked.limit.is_shown() {
+            if verdict.enforced {
+                status.code = Code::OverLimit.into();
+            }
+            continue;
+        }
         // A status shows one limit, so if several limits apply to a descriptor, the tightest is
         // shown.
         let tighter = !std::mem::replace(&mut shown[asked.descriptor], true)
@@ -84,18 +89,11 @@ fn status_of(asked: &AskedLimit<'_>, verdict: &LimitVerdict) -> DescriptorStatus
         code: code(verdict.enforced).into(),
         current_limit: (!matches!(asked.limit.kind, LimitKind::Unlimited)).then_some(limit),
         limit_remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: verdict.reset.map(whole_seconds),
-    }
-}
-
-/// Converts a duration to whole seconds, rounded up, since Envoy cuts off fractions of a second.
-fn whole_seconds(duration: Duration) -> ProtoDuration {
-    let seconds = duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0));
-    ProtoDuration {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-        nanos: 0,
+        // Envoy cuts off fractions of a second.
+        duration_until_reset: verdict.reset.map(|reset| ProtoDuration {
+            seconds: i64::try_from(whole_seconds(reset)).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
     }
 }
 

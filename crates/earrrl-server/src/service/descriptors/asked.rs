@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use earrrl::{Action, Charge, Cost, RuleId};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::counts::DescriptorCounts;
 use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
@@ -51,8 +51,8 @@ pub(super) enum Hits {
 pub(super) enum LimitRef<'a> {
     /// A limit of the configured tree of descriptors, in prepared and in configured form.
     Tree(&'a DescriptorLimit, &'a TreeLimit),
-    /// A limit that the request itself brings.
-    Own(Arc<DescriptorLimit>),
+    /// A limit that the request itself brings; see [`request_limit`](super::request_limit).
+    Own(Box<DescriptorLimit>),
     /// The limit of a rule in the server's own configuration.
     Rule(Box<RuleLimit<'a>>),
 }
@@ -99,6 +99,14 @@ impl AskedLimit<'_> {
             LimitKind::Counted(id, _) => Some(*id),
             LimitKind::Unlimited | LimitKind::Zero(_) => None,
         }
+    }
+
+    /// Returns true if the engine decides by the limit. A limit that the request brings is compared
+    /// with the engine's count instead, and a refund is no request.
+    fn is_judged_by_engine(&self) -> bool {
+        self.counted().is_some()
+            && matches!(self.hits, Hits::Charged(_))
+            && !matches!(self.limit, LimitRef::Own(_))
     }
 
     /// Returns true if a request is denied when this limit cannot be judged. Otherwise Envoy gets
@@ -217,11 +225,13 @@ fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
     }
 }
 
-/// Returns the limit that a descriptor brings itself, and the key of its client.
+/// Returns the limit that a descriptor brings itself, and the key of its client. `configured` is the
+/// limit that applies without it: if that counts in the same unit, both have one counter.
 fn own_limit_of<'a>(
     descriptors: &'a Descriptors,
     domain: &str,
     (entries, own): (&[Entry], &RateLimitOverride),
+    configured: Option<&ConfiguredLimit<'_>>,
     engine: &Engine,
 ) -> Result<(LimitRef<'a>, Key), AskError> {
     let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
@@ -232,46 +242,54 @@ fn own_limit_of<'a>(
         );
         return Err(AskError::invalid(text));
     };
-    let limit = descriptors.overriding(own.requests_per_unit, unit, engine)?;
-    // In memory, limits that requests bring reuse the tables of evicted ones, so the key
-    // includes the limit to keep their clients apart.
-    let own = format!("{} {}", own.requests_per_unit, unit.name());
-    let mut parts: SmallVec<[&[u8]; 8]> = smallvec![domain.as_bytes()];
-    parts.extend(
-        entries
+    let shared = configured.and_then(|configured| {
+        let (id, rule) = configured.limit.counter_in(unit)?;
+        let is_of_one = configured.of_tree.path.iter().all(|part| !part.share);
+        is_of_one.then(|| (id, rule, configured.key.clone()))
+    });
+    let (id, rule, key) = if let Some(shared) = shared {
+        shared
+    } else {
+        let (id, rule) = descriptors.request_counter(unit, engine)?;
+        let entries = entries
             .iter()
-            .flat_map(|entry| [entry.key.as_bytes(), &entry.value]),
-    );
-    if !engine.waits() {
-        parts.push(own.as_bytes());
-    }
-    Ok((LimitRef::Own(limit), join(parts.into_iter())))
+            .flat_map(|entry| [entry.key.as_bytes(), &entry.value]);
+        let parts: SmallVec<[&[u8]; 8]> =
+            std::iter::once(domain.as_bytes()).chain(entries).collect();
+        (id, rule, join(parts.into_iter()))
+    };
+    let limit = DescriptorLimit {
+        kind: LimitKind::Counted(id, rule),
+        named_below: 0,
+        path: None,
+        current: Current {
+            name: String::new(),
+            requests: own.requests_per_unit,
+            unit: unit.number(),
+        },
+        shadow_mode: false,
+        quota_mode: false,
+        counts: None,
+    };
+    Ok((LimitRef::Own(Box::new(limit)), key))
 }
 
-/// Returns the limit that applies to a descriptor, and the key of its client.
-fn limit_of<'a>(
-    descriptors: &'a Descriptors,
-    domain: &str,
-    descriptor: &RateLimitDescriptor,
-    engine: &Engine,
-) -> Result<Option<(LimitRef<'a>, Key)>, AskError> {
-    let entries = &descriptor.entries;
-    if let Some(own) = &descriptor.limit {
-        if !descriptors.tree.has_domain(domain) {
-            return Ok(None);
-        }
-        return own_limit_of(descriptors, domain, (entries, own), engine).map(Some);
-    }
-    let pairs = entries
-        .iter()
-        .map(|entry| (entry.key.as_str(), entry.text()));
-    let Some(index) = descriptors.tree.walk(domain, pairs).limit else {
-        return Ok(None);
-    };
-    let known = descriptors
-        .limit(index)
-        .zip(descriptors.tree.limits().get(index));
-    Ok(known.map(|(limit, of_tree)| {
+/// The configured limit of a descriptor, and the key of its client.
+struct ConfiguredLimit<'a> {
+    limit: &'a DescriptorLimit,
+    of_tree: &'a TreeLimit,
+    key: Key,
+}
+
+impl<'a> ConfiguredLimit<'a> {
+    /// Finds the limit in the configured tree of descriptors.
+    fn find(descriptors: &'a Descriptors, domain: &str, entries: &[Entry]) -> Option<Self> {
+        let pairs = entries
+            .iter()
+            .map(|entry| (entry.key.as_str(), entry.text()));
+        let index = descriptors.tree.walk(domain, pairs).limit?;
+        let limit = descriptors.limit(index)?;
+        let of_tree = descriptors.tree.limits().get(index)?;
         let open = of_tree
             .path
             .iter()
@@ -283,8 +301,45 @@ fn limit_of<'a>(
             Some(path) => path.iter().chain(&client).copied().collect(),
             None => client,
         };
-        (LimitRef::Tree(limit, of_tree), key)
-    }))
+        Some(Self {
+            limit,
+            of_tree,
+            key,
+        })
+    }
+}
+
+/// Returns the limit that applies to a descriptor, and the key of its client. If the descriptor brings
+/// a limit that cannot be counted, the configured one applies.
+fn limit_of<'a>(
+    descriptors: &'a Descriptors,
+    domain: &str,
+    descriptor: &RateLimitDescriptor,
+    engine: &Engine,
+) -> Result<Option<(LimitRef<'a>, Key)>, AskError> {
+    let entries = &descriptor.entries;
+    let configured = ConfiguredLimit::find(descriptors, domain, entries);
+    let own = descriptor
+        .limit
+        .as_ref()
+        .filter(|_| descriptors.tree.has_domain(domain));
+    if let Some(own) = own {
+        let found = own_limit_of(
+            descriptors,
+            domain,
+            (entries, own),
+            configured.as_ref(),
+            engine,
+        );
+        match found {
+            Ok(found) => return Ok(Some(found)),
+            Err(error) if configured.is_none() => return Err(error),
+            Err(error) => descriptors.counts.refused_limit(&error),
+        }
+    } else if descriptor.limit.is_some() {
+        return Ok(None);
+    }
+    Ok(configured.map(|found| (LimitRef::Tree(found.limit, found.of_tree), found.key)))
 }
 
 /// Returns the limits of the server's own rules that apply to a descriptor, with the client's key
@@ -381,14 +436,14 @@ fn drop_replaced(limits: &mut SmallVec<[AskedLimit<'_>; 2]>) {
     limits.retain(|_| !dropped.next().unwrap_or(false));
 }
 
-/// Assigns each limit that the engine counts the index of its charge. Descriptors with the same
+/// Assigns each limit that the engine decides by the index of its charge. Descriptors with the same
 /// limit and the same client share one charge.
 pub(super) fn place(limits: &mut [AskedLimit<'_>]) {
     let mut count = 0;
     for index in 0..limits.len() {
         let (before, rest) = limits.split_at_mut(index);
         let Some(asked) = rest.first_mut() else { break };
-        if asked.counted().is_none() || matches!(asked.hits, Hits::Refunded(_)) {
+        if !asked.is_judged_by_engine() {
             continue;
         }
         let same = |other: &&AskedLimit<'_>| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::metrics::{Counter, Family, Histogram, Labels, Metrics, SmallCounter};
+use crate::service::error::AskError;
 
 /// The greatest number of descriptors that have counters of their own.
 const MAX_KEYS: usize = 10_000;
@@ -95,6 +96,9 @@ pub struct CountsOf {
     pub service_errors: Counter,
     /// The number of calls that failed because of an error of the engine.
     pub engine_errors: Counter,
+    /// The number of limits that requests brought and that could not be counted, so that the configured ones
+    /// applied.
+    pub refused_limits: Counter,
     /// The time from receiving a call's headers until its answer is ready.
     pub response_time: Histogram,
 }
@@ -117,6 +121,17 @@ impl CountsOf {
             labels(&[OTHERS.to_owned()])
         };
         Arc::clone(counts.entry(key).or_default())
+    }
+
+    /// Counts a limit that a request brought and that could not be counted, and logs the first one.
+    pub(super) fn refused_limit(&self, why: &AskError) {
+        if self.refused_limits.get() == 0 {
+            tracing::warn!(
+                %why,
+                "a limit that a request brings cannot be counted, so the configured one applies"
+            );
+        }
+        self.refused_limits.increment();
     }
 
     /// Returns the metrics under the names that envoyproxy/ratelimit uses.

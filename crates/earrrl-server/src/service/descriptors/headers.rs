@@ -3,6 +3,7 @@
 
 use earrrl::{Outcome, Quota};
 use earrrl_tower::headers::{Available, current};
+use smallvec::SmallVec;
 
 use super::asked::AskedLimit;
 use super::prepared::Descriptors;
@@ -10,7 +11,7 @@ use super::verdict::Verdicts;
 use crate::config::envoy::Headers;
 use crate::config::envoy::unit::Unit;
 use crate::protobuf::HeaderValue;
-use crate::protobuf::ratelimit::{DescriptorStatus, RateLimitResponse};
+use crate::protobuf::ratelimit::{Code, DescriptorStatus, RateLimitResponse};
 
 /// The usual length of one policy in a header, in bytes.
 const TYPICAL: usize = 48;
@@ -22,18 +23,25 @@ pub(super) fn add(
     verdicts: &Verdicts,
     response: &mut RateLimitResponse,
 ) {
-    let tightest = tightest(&response.statuses);
-    let mut to_client = match (descriptors.config.headers, tightest) {
-        (Headers::Draft11, Some(status)) => draft_11(&response.statuses, status),
+    let is_denied = response.overall_code == i32::from(Code::OverLimit);
+    // A quota that is used up says nothing on a request that passes under another one.
+    let says = |status: &&DescriptorStatus| {
+        status.current_limit.is_some() && (is_denied || status.code == i32::from(Code::Ok))
+    };
+    let shown: SmallVec<[&DescriptorStatus; 2]> = response.statuses.iter().filter(says).collect();
+    let mut to_client = match (descriptors.config.headers, tightest(&shown)) {
+        (Headers::Draft11, Some(status)) => draft_11(&shown, status),
         (Headers::Peer, Some(status)) => peer(status),
         _ => Vec::new(),
     };
-    if verdicts.over() && descriptors.config.problem_body && !descriptors.config.shadow_mode {
-        to_client.push(header("content-type", "application/problem+json".into()));
-        if let Some(status) = tightest {
-            to_client.push(header("retry-after", seconds(status).to_string()));
+    if is_denied {
+        if let Some(wait) = verdicts.retry_after() {
+            to_client.push(header("retry-after", wait.to_string()));
         }
-        response.raw_body = PROBLEM.into();
+        if descriptors.config.problem_body {
+            to_client.push(header("content-type", "application/problem+json".into()));
+            response.raw_body = PROBLEM.into();
+        }
     }
     response.response_headers_to_add = to_client;
     let flagged = limits
@@ -54,15 +62,13 @@ const PROBLEM: &[u8] = br#"{"type":"https://iana.org/assignments/http-problem-ty
 
 /// Returns the status that restricts the client most: one that is over its limit, or else the one
 /// with the least remaining quota.
-fn tightest(statuses: &[DescriptorStatus]) -> Option<&DescriptorStatus> {
-    let limited = statuses
-        .iter()
-        .filter(|status| status.current_limit.is_some());
+fn tightest<'a>(statuses: &[&'a DescriptorStatus]) -> Option<&'a DescriptorStatus> {
+    let limited = statuses.iter().copied();
     limited.min_by_key(|status| (std::cmp::Reverse(status.code), status.limit_remaining))
 }
 
 /// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
-fn draft_11(statuses: &[DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
+fn draft_11(statuses: &[&DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
     let Some(limit) = &tightest.current_limit else {
         return Vec::new();
     };

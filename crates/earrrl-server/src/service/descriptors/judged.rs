@@ -4,7 +4,7 @@
 //! all of them. So more charges are decided in batches, and the charges of a failed batch are
 //! decided one by one: neither case may let a client pass.
 
-use earrrl::{Charge, Decision, EngineError, MAX_CHARGES, Mode};
+use earrrl::{Charge, Decision, EngineError, MAX_CHARGES, Mode, Nanos};
 use smallvec::SmallVec;
 
 use crate::engine::Engine;
@@ -74,7 +74,7 @@ impl JudgedRequest {
 
     /// Returns true if the last decision denies the request in a mode that charges no denied
     /// request.
-    fn ends(&self, mode: Mode) -> bool {
+    pub(super) fn ends(&self, mode: Mode) -> bool {
         let last = self
             .parts
             .last()
@@ -94,11 +94,11 @@ impl JudgedRequest {
             .is_some_and(|(decision, place)| decision.is_over(place))
     }
 
-    /// Returns true if [`Mode::Check`] stored the charge at this index. The result is meaningless
-    /// for a charge that exceeds its own limit.
-    pub(super) fn is_stored(&self, place: usize) -> bool {
-        self.part(place)
-            .is_some_and(|(decision, _)| decision.allowed)
+    /// Returns the instant at which [`Mode::Check`] stored the charge at this index; `None` if it did
+    /// not. The result is meaningless for a charge that exceeds its own limit.
+    pub(super) fn stored_at(&self, place: usize) -> Option<Nanos> {
+        let (decision, _) = self.part(place)?;
+        decision.allowed.then_some(decision.at)
     }
 
     /// Returns the error for the charge at this index, if the engine failed to judge it.

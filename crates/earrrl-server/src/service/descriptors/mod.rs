@@ -10,8 +10,8 @@ mod headers;
 mod judged;
 pub mod limit;
 mod metadata;
-pub mod overrides;
 pub mod prepared;
+pub mod request_limit;
 mod reserve;
 mod verdict;
 
@@ -25,6 +25,7 @@ pub(super) use self::answer::undecided;
 use self::asked::{Asked, AskedLimit, Hits};
 use self::judged::JudgedRequest;
 use self::prepared::{Descriptors, LimitKind};
+use self::request_limit::OwnCounts;
 use self::verdict::Verdicts;
 use super::error::AskError;
 use super::rules::ActiveRules;
@@ -60,14 +61,23 @@ impl Descriptors {
             mode => mode,
         };
         let judged = JudgedRequest::new(engine, &charges, mode).await;
-        let figures = figures(engine, &limits, &judged).await;
+        // Limits that the request brings come last, so that they count no request that others deny.
+        let own_mode = if judged.ends(mode) { Mode::Peek } else { mode };
+        let own = request_limit::count(engine, &limits, own_mode).await;
+        let figures = figures(engine, &limits, &judged, &own).await;
         let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
         if verdicts.over() && mode == Mode::Check {
             give_back(engine, &limits, &verdicts, &judged).await;
+            request_limit::give_back(engine, &limits, &own).await;
         }
         let errors = limits
             .iter()
             .filter_map(|asked| judged.error(asked.place?).cloned());
+        let own_errors = own
+            .iter()
+            .flatten()
+            .filter_map(|count| count.as_ref().err());
+        let errors = errors.chain(own_errors.cloned());
         let failed = failed.or_else(|| errors.map(AskError::from).next());
         if let (Some(error), false) = (failed, verdicts.over()) {
             return Err(error);
@@ -139,9 +149,9 @@ async fn give_back(
     judged: &JudgedRequest,
 ) {
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
-        let stored = asked.place.is_some_and(|place| judged.is_stored(place));
-        if let (Hits::Charged(hits), Some(rule), true, false) =
-            (asked.hits, asked.counted(), stored, verdict.over)
+        let stored_at = asked.place.and_then(|place| judged.stored_at(place));
+        if let (Hits::Charged(hits), Some(rule), Some(at), false) =
+            (asked.hits, asked.counted(), stored_at, verdict.over)
         {
             let charge = Charge {
                 rule,
@@ -149,7 +159,7 @@ async fn give_back(
                 cost: asked.cost(hits),
             };
             // An error of the engine is ignored, since the request is denied in any case.
-            let _ = engine.refund(&charge, None).await;
+            let _ = engine.refund(&charge, Some(at)).await;
         }
     }
 }
@@ -161,6 +171,7 @@ async fn figures(
     engine: &Engine,
     limits: &[AskedLimit<'_>],
     judged: &JudgedRequest,
+    own: &OwnCounts,
 ) -> SmallVec<[Option<Decision>; 2]> {
     let counted = limits
         .iter()
@@ -170,7 +181,10 @@ async fn figures(
         let figures = |asked: &AskedLimit<'_>| asked.counted().map(|_| *decision);
         return limits.iter().map(figures).collect();
     }
-    let peeked = limits.iter().map(|asked| async move {
+    let peeked = limits.iter().zip(own).map(|(asked, own)| async move {
+        if let Some(own) = own {
+            return own.as_ref().ok().map(|count| count.decision);
+        }
         let hits = if let Hits::Charged(hits) = asked.hits {
             hits
         } else {

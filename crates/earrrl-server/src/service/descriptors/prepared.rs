@@ -10,7 +10,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use super::counts::CountsOf;
 use super::limit::PathHash;
 pub use super::limit::{Current, DescriptorLimit, LimitKind};
-use super::overrides::RequestOverrides;
+use super::request_limit::RequestCounters;
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
@@ -38,7 +38,9 @@ pub struct Descriptors {
     /// The names of clients that are limited or close to it.
     pub directory: Arc<Directory>,
     limits: Vec<DescriptorLimit>,
-    overrides: Arc<RequestOverrides>,
+    request_counters: Arc<RequestCounters>,
+    /// The number of clients that each store for limits of requests is sized for.
+    capacity: usize,
 }
 
 /// The parts of descriptors that stay across reloads.
@@ -46,8 +48,8 @@ pub struct Descriptors {
 pub struct LastingParts<'a> {
     /// The metrics' counters of requests by descriptor.
     pub counts: &'a Arc<CountsOf>,
-    /// The limits that requests brought.
-    pub overrides: &'a Arc<RequestOverrides>,
+    /// The counters of limits that requests bring.
+    pub request_counters: &'a Arc<RequestCounters>,
     /// The names of clients.
     pub directory: &'a Arc<Directory>,
 }
@@ -66,6 +68,8 @@ pub struct DescriptorsPlan {
     limits: Vec<LimitSpec>,
     /// The way in which each limit of the tree is counted; `None` for a limit that counts nothing.
     counted: Vec<Option<Counting>>,
+    /// The number of clients that each store for limits of requests is sized for.
+    capacity: usize,
 }
 
 /// A limit to prepare in the engine.
@@ -211,6 +215,7 @@ impl DescriptorsPlan {
             config,
             limits,
             counted,
+            capacity,
         })
     }
 
@@ -241,7 +246,7 @@ impl DescriptorsPlan {
         ids: &mut impl Iterator<Item = RuleId>,
         LastingParts {
             counts,
-            overrides,
+            request_counters,
             directory,
         }: LastingParts<'_>,
     ) -> Descriptors {
@@ -250,6 +255,7 @@ impl DescriptorsPlan {
             config,
             limits,
             counted,
+            capacity,
         } = self;
         let metrics = config.metrics.then_some(&**counts);
         let prepared: Vec<_> = limits
@@ -271,7 +277,8 @@ impl DescriptorsPlan {
             counts: Arc::clone(counts),
             directory: Arc::clone(directory),
             limits,
-            overrides: Arc::clone(overrides),
+            request_counters: Arc::clone(request_counters),
+            capacity,
         }
     }
 }
@@ -311,7 +318,7 @@ impl Descriptors {
             .collect()
     }
 
-    /// Returns how many clients the limits with wildcards have, and how many clients they have displaced that
+    /// Returns how many clients the limits with wildcards and those of requests have, and how many clients they have displaced that
     /// were not idle; `None` if no such limit is in memory. The other limits have one client each, which is
     /// never displaced.
     pub fn usage(&self, engine: &Engine) -> Option<(usize, u64)> {
@@ -319,7 +326,9 @@ impl Descriptors {
         let own = open().filter(|(_, limit, _)| limit.path.is_none());
         // All limits in the shared store report the same clients.
         let shared = open().find(|(_, limit, _)| limit.path.is_some());
-        let usages = own.chain(shared).filter_map(|(.., id)| engine.usage(id));
+        let ids = own.chain(shared).map(|(.., id)| id);
+        let ids = ids.chain(self.request_counters.ids());
+        let usages = ids.filter_map(|id| engine.usage(id));
         usages.reduce(|all, each| (all.0 + each.0, all.1 + each.1))
     }
 
@@ -328,18 +337,17 @@ impl Descriptors {
         self.limits.get(index)
     }
 
-    /// Returns the prepared form of a limit that a request brings.
+    /// Returns the engine's rule that counts requests which bring a limit in this unit.
     ///
     /// # Errors
-    /// Returns an [`EngineError`] if the limit is invalid or the engine is unavailable.
-    pub fn overriding(
+    /// Returns an [`EngineError`] if there is not enough memory.
+    pub fn request_counter(
         &self,
-        requests: u32,
         unit: Unit,
         engine: &Engine,
-    ) -> Result<Arc<DescriptorLimit>, EngineError> {
-        self.overrides
-            .get((self.config.algorithm, requests, unit), engine)
+    ) -> Result<(RuleId, Arc<Rule>), EngineError> {
+        self.request_counters
+            .get(self.config.algorithm, unit, self.capacity, engine)
     }
 }
 

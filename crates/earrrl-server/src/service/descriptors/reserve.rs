@@ -28,6 +28,11 @@ impl Descriptors {
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
         terms.check()?;
+        if request.descriptors.iter().any(|one| one.limit.is_some()) {
+            return Err(AskError::invalid(
+                "descriptors: a reservation under a limit that it brings is not possible; expected none with `limit`",
+            ));
+        }
         let Asked { mut limits, failed } = asked::asked(self, rules, request, engine)?;
         if let Some(error) = failed {
             return Err(error);
@@ -45,7 +50,8 @@ impl Descriptors {
             (JudgedRequest::of(holding.decision), holding.id)
         };
         let allowed = !denied && judged.only().is_none_or(|decision| decision.allowed);
-        let figures = figures(engine, &limits, &judged).await;
+        let own = limits.iter().map(|_| None).collect();
+        let figures = figures(engine, &limits, &judged, &own).await;
         let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
         answer::count(self, engine, request, &limits, &verdicts);
         Ok((allowed, id))

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use earrrl::{Action, Decision, Nanos, Outcome, Wait};
+use earrrl_tower::headers::is_shown;
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Hits};
+use super::asked::{AskedLimit, Hits, LimitRef};
 use super::judged::JudgedRequest;
 use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
 
@@ -32,6 +33,8 @@ pub(super) struct LimitVerdict {
     /// The time until the client may make more requests; for a denied request, the time until it
     /// would be allowed.
     pub(super) reset: Option<Duration>,
+    /// True if the request is denied and no wait helps, since it costs more than the quota.
+    pub(super) is_hopeless: bool,
 }
 
 impl Verdicts {
@@ -63,6 +66,17 @@ impl Verdicts {
         }
     }
 
+    /// Returns the whole seconds after which a denied request would be allowed, rounded up; `None` if no wait
+    /// helps.
+    pub(super) fn retry_after(&self) -> Option<u64> {
+        let denying = || self.each.iter().filter(|verdict| verdict.enforced);
+        if denying().any(|verdict| verdict.is_hopeless) {
+            return None;
+        }
+        let longest = denying().filter_map(|verdict| verdict.reset).max()?;
+        Some(whole_seconds(longest))
+    }
+
     /// Returns true if the limits together deny the request.
     pub(super) fn over(&self) -> bool {
         self.over
@@ -79,7 +93,10 @@ impl LimitVerdict {
         let counts_over = |place| {
             judged.is_over(place) || (judged.error(place).is_some() && asked.denies_on_error())
         };
-        let over = asked.place.is_some_and(counts_over);
+        let over = match asked.limit {
+            LimitRef::Own(_) => figures.is_some_and(|figures| figures.is_over(0)),
+            LimitRef::Tree(..) | LimitRef::Rule(_) => asked.place.is_some_and(counts_over),
+        };
         let (over, remaining, reset) = match (&asked.limit.kind, figures) {
             (LimitKind::Unlimited, _) => (false, u64::MAX, None),
             (LimitKind::Zero(unit), _) => {
@@ -105,11 +122,22 @@ impl LimitVerdict {
             outcome,
             remaining,
             reset,
+            is_hopeless: over && figures.is_some_and(|figures| figures.retry_after == Wait::Never),
         }
     }
 }
 
 impl DescriptorLimit {
+    /// Returns true if clients may learn of the limit: it can deny their requests. A dry run must not
+    /// change responses, and a client must not learn that it is shadow-banned.
+    pub(super) fn is_shown(&self) -> bool {
+        match &self.kind {
+            _ if self.shadow_mode => false,
+            LimitKind::Counted(_, rule) => self.quota_mode || is_shown(rule.action()),
+            LimitKind::Unlimited | LimitKind::Zero(_) => true,
+        }
+    }
+
     /// Returns the outcome of a request that exceeds (`over`) or meets this limit.
     fn outcome(&self, over: bool) -> Outcome {
         let action = match &self.kind {
@@ -125,6 +153,13 @@ impl DescriptorLimit {
             _ => Outcome::Deny,
         }
     }
+}
+
+/// Returns a duration in whole seconds, rounded up.
+pub(super) fn whole_seconds(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
 /// Returns the time until the end of the current window. Windows are `length` nanoseconds long,

@@ -1,7 +1,7 @@
 //! Compares token buckets with rational arithmetic.
 //!
-//! With whole costs and a refill of at most 1e6 in lowest terms every answer is the exact one; else
-//! rounding takes at most `max(1e-9 unit, ρ·2^-16 ns)` a request, on the deny side.
+//! With whole costs and a refill that divides 720,720 in lowest terms every answer is the exact one;
+//! else rounding takes at most `max(1e-9 unit, ρ·2^-16 ns)` a request, on the deny side.
 
 use std::time::Duration;
 
@@ -130,9 +130,10 @@ fn whole_costs_are_exact() {
         rate("3", SECOND),
         rate("7", MINUTE),
         rate("0.7", MINUTE),
-        rate("999983", Duration::from_secs(3600)),
+        rate("9", Duration::from_secs(3600)),
+        rate("13", SECOND),
         rate("1", Duration::from_nanos(999_999_937)),
-        rate("1000000", Duration::from_nanos(1_000_003)),
+        rate("720720", Duration::from_nanos(1_000_003)),
         rate("1", Duration::from_secs(3600 * 24 * 365)),
     ] {
         for capacity in [1, 2, 60, 1000] {
@@ -151,6 +152,9 @@ fn other_rates_and_fractions_round_by_little_and_on_the_deny_side() {
     for rate in [
         rate("600000007", SECOND),
         rate("999999999.999999999", SECOND),
+        rate("999983", Duration::from_secs(3600)),
+        rate("1000000", Duration::from_nanos(1_000_003)),
+        rate("17", SECOND),
         rate("3", SECOND),
         rate("7", MINUTE),
         rate("1234.000000567", SECOND),

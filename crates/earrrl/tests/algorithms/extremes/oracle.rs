@@ -118,7 +118,8 @@ impl History {
         }
     }
 
-    /// Balances in billionths of a unit times the nanoseconds of the refill.
+    /// Balances in billionths of a unit times the nanoseconds of the refill. A charge is rounded up by
+    /// less than one tick of 1/720,720 ns for each unit, and another one for a fraction.
     fn token_bucket(&self, limit: &TokenBucket, now: Nanos, cost: Cost) -> Exact {
         let (amount, per) = limit.refill().parts();
         let per = per.as_nanos() as u64;
@@ -133,7 +134,9 @@ impl History {
             last = t.get();
         }
         balance = refilled(balance, now.get() - last);
-        let error = (self.stored.len() + 1) * BigUint::from(per).max((amount >> 16) + 1u8);
+        let most_ticks = |cost: Cost| cost.billionths() / 1_000_000_000 + 2;
+        let stored: u128 = self.stored.iter().map(|(_, c)| most_ticks(*c)).sum();
+        let error = amount * (stored + most_ticks(cost)) / 720_720u32 + 1u8;
         if balance < price(cost) {
             Exact::Deny
         } else if balance >= price(cost) + error {

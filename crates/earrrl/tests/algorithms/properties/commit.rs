@@ -162,15 +162,15 @@ proptest! {
         let mut client = exact.clone();
         charge(&mut exact, at, actual);
         let held = hold(&mut client, at, estimate);
-        let full_in = missing(&limit, &exact, at).min(missing(&limit, &client, at)) / limit.ticks_per_nano();
+        let full_in = missing(&exact, at).min(missing(&client, at)) / TokenBucket::TICKS_PER_NANO;
         let now = charge_all(&mut client, at, &later);
         charge_all(&mut exact, at, &later);
         let now = after(now, &limit.into(), share);
         commit(&mut client, now, &held, actual);
-        let (found, expected) = (missing(&limit, &client, now), missing(&limit, &exact, now));
+        let (found, expected) = (missing(&client, now), missing(&exact, now));
         prop_assert!(found >= expected, "{found} {expected}");
         let is_early = i128::from(now.get() - at.get()) < full_in;
-        let nanosecond = limit.ticks_per_nano();
+        let nanosecond = TokenBucket::TICKS_PER_NANO;
         if is_early || later.is_empty() && actual <= estimate {
             prop_assert!(found <= expected + nanosecond, "{found} {expected}");
         }
@@ -287,8 +287,8 @@ proptest! {
 }
 
 /// Returns the ticks until the bucket is full.
-fn missing(limit: &TokenBucket, client: &Client, now: Nanos) -> i128 {
-    let now = i128::from(now.get()) * limit.ticks_per_nano();
+fn missing(client: &Client, now: Nanos) -> i128 {
+    let now = i128::from(now.get()) * TokenBucket::TICKS_PER_NANO;
     match &client.state {
         Some(State::TokenBucket(full_at)) => (full_at.0 - now).max(0),
         _ => 0,
