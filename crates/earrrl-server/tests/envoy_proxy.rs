@@ -6,6 +6,8 @@ use std::process::Command;
 use crate::support::envoy::Envoy;
 use crate::support::http::Client;
 use crate::support::{TestServer, installed, testdata, until};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use earrrl_server::protobuf::value::Kind;
 use earrrl_server::protobuf::{Struct, Value};
 use prost::Message as _;
@@ -123,7 +125,7 @@ fn limits_that_envoy_brings_are_compared_with_one_count() {
         let limit = Kind::StructValue(Struct {
             fields: fields.into_iter().collect(),
         });
-        let plan = base64(&Value { kind: Some(limit) }.encode_to_vec());
+        let plan = STANDARD.encode(Value { kind: Some(limit) }.encode_to_vec());
         let headers = format!("x-tenant: {tenant}\r\nx-plan: {plan}\r\n");
         client.request("GET", "/", &headers, b"").status
     };
@@ -133,23 +135,6 @@ fn limits_that_envoy_brings_are_compared_with_one_count() {
     assert_eq!(changing, [200; 20]);
     let changing: Vec<_> = (1..=20).map(|requests| get("b", requests)).collect();
     assert_eq!(changing, [429; 20]);
-}
-
-/// Encodes bytes in base64.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let three = [0, 1, 2].map(|place| u32::from(*chunk.get(place).unwrap_or(&0)));
-        let all = three[0] << 16 | three[1] << 8 | three[2];
-        for place in 0..4 {
-            match place <= chunk.len() {
-                true => text.push(char::from(DIGITS[(all >> (18 - 6 * place) & 63) as usize])),
-                false => text.push('='),
-            }
-        }
-    }
-    text
 }
 
 /// Each of these values once made the service return an error, upon which Envoy let the client

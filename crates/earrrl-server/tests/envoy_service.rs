@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use earrrl::conformance::block_on;
 use earrrl::{ManualClock, Mode, Nanos};
 use earrrl_server::config::Config;
@@ -337,6 +339,14 @@ fn headers_are_the_ones_asked_for() {
         ["retry-after: 50", "content-type: application/problem+json"]
     );
     assert!(body);
+    let (denied, _) = service("[envoy]\nproblem_body = true");
+    let answer = ask(&denied, &request("banned=x")).unwrap();
+    assert_eq!(
+        answer["rawBody"],
+        STANDARD.encode(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"violated-policies":["banned"]}"#
+        )
+    );
     let (service, _) = service("");
     ask(&service, &request("abuser=x x10000")).unwrap();
     let flagged = &ask(&service, &request("abuser=x")).unwrap()["requestHeadersToAdd"];
@@ -480,6 +490,13 @@ fn metrics_have_the_peers_names_and_labels() {
         r#"shadow_mode{domain="d",key1="top_v",key2="sub"} 1"#,
     ] {
         let line = format!("\nratelimit_service_rate_limit_{line}\n");
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    }
+    for line in [
+        r#"{rule="ENVOY",outcome="deny"} 3"#,
+        r#"{rule="ENVOY",outcome="observe"} 1"#,
+    ] {
+        let line = format!("\nearrrl_decisions_total{line}\n");
         assert!(metrics.contains(&line), "{line}{metrics}");
     }
     for name in [

@@ -52,7 +52,7 @@ impl EventSource {
             clients: MAX_CLIENTS.saturating_sub(known),
         };
         let of_rules = rules.iter().map(|rule| (&*rule.name, &rule.directory));
-        let all = of_rules.chain([(ENVOY, &*service.descriptor_clients)]);
+        let all = of_rules.chain([(ENVOY, &service.descriptor_records.directory)]);
         for (rule, directory) in all.filter(|(rule, _)| permitted(rule)) {
             let Some(names) = directory.names() else {
                 continue;

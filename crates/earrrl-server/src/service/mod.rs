@@ -44,12 +44,11 @@ use crate::engine::throttle::{Call, Throttled};
 use crate::engine::{Engine, why_not_prepared};
 use crate::metrics::{Family, Metrics, PassReason};
 use descriptors::counts::CountsOf;
-use descriptors::prepared::{Descriptors, LastingParts};
-use descriptors::request_limit::RequestCounters;
+use descriptors::prepared::{DescriptorRecords, Descriptors};
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
-use names::{Directory, ResetClient};
+use names::ResetClient;
 use rule::{ActiveRule, RuleRecords};
 use rules::ActiveRules;
 use trials::TrialReport;
@@ -70,11 +69,9 @@ pub struct Service {
     rules: ArcSwap<ActiveRules>,
     inline: InlineRules,
     descriptors: ArcSwapOption<Descriptors>,
-    descriptor_counts: Arc<CountsOf>,
-    request_counters: Arc<RequestCounters>,
+    descriptor_records: Arc<DescriptorRecords>,
     clock: TheClock,
     directories: names::Directories,
-    descriptor_clients: Arc<Directory>,
     peaks: peaks::PeaksByRule,
     trials: trials::Trials,
     estimates: estimates::Estimates,
@@ -104,11 +101,9 @@ impl Service {
         let engine = Engine::new(&config.engine, config.capacity, Arc::clone(&clock))?;
         engine.set_max_reservations(config.max_reservations);
         let metrics = Metrics::default();
-        let descriptor_counts = Arc::default();
-        let request_counters = Arc::default();
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
-        let descriptor_clients = Arc::new(directories.of_descriptors());
+        let descriptor_records = Arc::new(DescriptorRecords::new(directories.of_descriptors()));
         let peaks = peaks::PeaksByRule::default();
         let trials = trials::Trials::default();
         let estimates = estimates::Estimates::default();
@@ -119,14 +114,8 @@ impl Service {
             trials: &trials,
             estimates: &estimates,
         };
-        let counts = &descriptor_counts;
-        let directory = &descriptor_clients;
-        let lasting = LastingParts {
-            counts,
-            request_counters: &request_counters,
-            directory,
-        };
-        let (rules, descriptors) = prepare(config, &engine, (&known, None), kept, lasting)?;
+        let (rules, descriptors) =
+            prepare(config, &engine, (&known, None), kept, &descriptor_records)?;
         engine.log_swept();
         Ok(Self {
             metrics,
@@ -136,11 +125,9 @@ impl Service {
             known_from_plane: Known::default(),
             rules: ArcSwap::from_pointee(rules),
             descriptors: ArcSwapOption::new(descriptors.map(Arc::new)),
-            descriptor_counts,
-            request_counters,
+            descriptor_records,
             clock: TheClock(clock),
             directories,
-            descriptor_clients,
             peaks,
             trials,
             estimates,
@@ -194,7 +181,6 @@ impl Service {
             );
         }
         self.engine.may_reload(&config.engine)?;
-        let lasting = self.lasting_parts();
         let Self {
             metrics,
             directories,
@@ -213,7 +199,7 @@ impl Service {
         };
         let descriptors = self.descriptors.load_full();
         let known = (&self.known, descriptors.as_deref());
-        let prepared = prepare(config, &self.engine, known, kept, lasting);
+        let prepared = prepare(config, &self.engine, known, kept, &self.descriptor_records);
         let (rules, descriptors) = prepared.map_err(why_not_prepared)?;
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
@@ -254,19 +240,9 @@ impl Service {
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
         let mut ids = ids.map_err(why_not_prepared)?.into_iter();
-        let descriptors = plan.finish(&mut ids, self.lasting_parts());
+        let descriptors = plan.finish(&mut ids, &self.metrics.outcomes, &self.descriptor_records);
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
-    }
-
-    fn lasting_parts(&self) -> LastingParts<'_> {
-        let counts = &self.descriptor_counts;
-        let request_counters = &self.request_counters;
-        LastingParts {
-            counts,
-            request_counters,
-            directory: &self.descriptor_clients,
-        }
     }
 
     /// Begins the trial of a limit beside the one of this rule, and ends the trial of the rule before.
@@ -401,7 +377,7 @@ impl Service {
 
     /// Returns the metrics' counters of requests by descriptor.
     pub fn descriptor_counts(&self) -> &CountsOf {
-        &self.descriptor_counts
+        &self.descriptor_records.counts
     }
 
     /// Returns the number of limits that descriptors can meet.
@@ -428,7 +404,7 @@ impl Service {
             .as_ref()
             .is_some_and(|d| d.config.metrics);
         if asked {
-            self.descriptor_counts.families(&self.metrics)
+            self.descriptor_records.counts.families(&self.metrics)
         } else {
             Vec::new()
         }
@@ -470,7 +446,7 @@ fn prepare(
     engine: &Engine,
     (known, descriptors): (&Known, Option<&Descriptors>),
     kept: RuleRecords<'_>,
-    lasting: LastingParts<'_>,
+    records: &Arc<DescriptorRecords>,
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
     let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config, descriptors)?;
@@ -484,6 +460,6 @@ fn prepare(
     engine.set_on_error(&rules.verdicts_on_error());
     Ok((
         rules,
-        descriptors.map(|plan| plan.finish(&mut ids, lasting)),
+        descriptors.map(|plan| plan.finish(&mut ids, kept.outcomes, records)),
     ))
 }

@@ -48,7 +48,10 @@ impl Service {
     /// Returns an error if there is no such rule, or the walk failed.
     pub fn survey(&self, name: &str) -> Result<SurveyReport, AskError> {
         if name == ENVOY && self.descriptors.load().is_some() {
-            return Ok(seen_here(&self.descriptor_clients, self.clock.0.now()));
+            return Ok(seen_here(
+                &self.descriptor_records.directory,
+                self.clock.0.now(),
+            ));
         }
         let rules = self.rules.load();
         let rule = rules.named(name.as_bytes())?;

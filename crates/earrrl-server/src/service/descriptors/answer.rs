@@ -1,10 +1,10 @@
 //! The response to a request of Envoy: a status for each descriptor, and one verdict for the
 //! request.
 
-use earrrl::{Charge, Decision, Mode};
+use earrrl::Outcome;
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Hits, LimitRef, RuleLimit};
+use super::asked::{AskedLimit, Hits, Source};
 use super::counts::Became;
 use super::prepared::{Descriptors, LimitKind};
 use super::verdict::{LimitVerdict, Verdicts, whole_seconds};
@@ -12,9 +12,10 @@ use super::{headers, metadata};
 use crate::engine::Engine;
 use crate::protobuf::Duration as ProtoDuration;
 use crate::protobuf::ratelimit::{
-    Code, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+    Code, DescriptorStatus, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use crate::service::limit::places;
+use crate::service::names::ENVOY;
 
 /// Returns the response to a request that could not be decided before its deadline.
 pub(in crate::service) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
@@ -51,7 +52,7 @@ pub(super) fn response(
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
         let status = &mut response.statuses[asked.descriptor];
         // Envoy can make headers of statuses, so limits that clients must not learn of have no figures.
-        if descriptors.config.shadow_mode || !asked.limit.is_shown() {
+        if descriptors.config.shadow_mode || !asked.is_shown() {
             if verdict.enforced {
                 status.code = Code::OverLimit.into();
             }
@@ -79,15 +80,10 @@ fn code(over: bool) -> Code {
 }
 
 fn status_of(asked: &AskedLimit<'_>, verdict: &LimitVerdict) -> DescriptorStatus {
-    let current = &asked.limit.current;
-    let limit = RateLimit {
-        name: current.name.clone(),
-        requests_per_unit: current.requests,
-        unit: current.unit,
-    };
+    let is_limited = !matches!(asked.kind, LimitKind::Unlimited);
     DescriptorStatus {
         code: code(verdict.enforced).into(),
-        current_limit: (!matches!(asked.limit.kind, LimitKind::Unlimited)).then_some(limit),
+        current_limit: is_limited.then(|| asked.reported().into_owned()),
         limit_remaining: u32::try_from(verdict.remaining).unwrap_or(u32::MAX),
         // Envoy cuts off fractions of a second.
         duration_until_reset: verdict.reset.map(|reset| ProtoDuration {
@@ -97,8 +93,8 @@ fn status_of(asked: &AskedLimit<'_>, verdict: &LimitVerdict) -> DescriptorStatus
     }
 }
 
-/// Counts the outcomes of all limits in the metrics, and notes clients of rules that are over or close
-/// to a limit.
+/// Counts the outcomes of all limits in the metrics, and notes clients that are over or close to a
+/// limit.
 pub(super) fn count(
     descriptors: &Descriptors,
     engine: &Engine,
@@ -107,76 +103,40 @@ pub(super) fn count(
     verdicts: &Verdicts,
 ) {
     for ((asked, verdict), figures) in limits.iter().zip(&verdicts.each).zip(&verdicts.figures) {
+        if descriptors.config.metrics {
+            count_descriptor(descriptors, request, asked, verdict);
+        }
         // A request that one limit denies is not charged under those that allow it.
-        let is_charged = verdict.over || !verdicts.over() || descriptors.config.drain_denied;
-        match &asked.limit {
-            LimitRef::Rule(rule) if is_charged => {
-                count_rule(engine, rule, asked, verdict, figures.as_ref());
-            }
-            LimitRef::Rule(_) => {}
-            _ => {
-                count_descriptor(descriptors, request, asked, verdict);
-                if let Some(figures) = figures.filter(|_| is_charged) {
-                    name_client(descriptors, engine, request, asked, (verdict.over, figures));
-                }
-            }
+        if !(verdict.over || !verdicts.over() || descriptors.config.drain_denied) {
+            continue;
+        }
+        let (rule, outcomes, directory) = match &asked.source {
+            Source::Rule(rule) => (&*rule.name, &*rule.outcomes, &rule.directory),
+            Source::Tree(..) | Source::Request(_) => (
+                ENVOY,
+                &*descriptors.outcomes,
+                &descriptors.records.directory,
+            ),
+        };
+        outcomes.count(verdict.outcome);
+        if verdict.outcome == Outcome::Observe {
+            outcomes.log_observed(rule, &asked.key);
+        }
+        let (Some(limit), Hits::Charged(1..), Some(figures)) =
+            (asked.counted(), asked.hits, figures)
+        else {
+            continue;
+        };
+        if verdict.over || figures.remaining < limit.named_below {
+            let mut figures = *figures;
+            figures.over = places(verdict.over);
+            let client = engine.hash(&asked.key);
+            directory.note(client, limit.rule.limit(), &figures, &asked.key);
         }
     }
 }
 
-fn count_rule(
-    engine: &Engine,
-    limit: &RuleLimit<'_>,
-    asked: &AskedLimit<'_>,
-    verdict: &LimitVerdict,
-    figures: Option<&Decision>,
-) {
-    let RuleLimit { rule, prepared, .. } = limit;
-    rule.outcomes.count(verdict.outcome);
-    let (Some(id), Hits::Charged(hits @ 1..)) = (asked.counted(), asked.hits) else {
-        return;
-    };
-    let charge = Charge {
-        rule: id,
-        key: &asked.key,
-        cost: asked.cost(hits),
-    };
-    rule.try_limit(&charge, Mode::Check, verdict.over);
-    let Some(mut figures) = figures.copied() else {
-        return;
-    };
-    if verdict.over || figures.remaining < prepared.named_below {
-        figures.over = places(verdict.over);
-        rule.directory.note(
-            engine.hash(charge.key),
-            prepared.rule.limit(),
-            &figures,
-            charge.key,
-        );
-    }
-}
-
-/// Notes a client that is over or close to a limit in Envoy's format.
-fn name_client(
-    descriptors: &Descriptors,
-    engine: &Engine,
-    request: &RateLimitRequest,
-    asked: &AskedLimit<'_>,
-    (is_over, mut figures): (bool, Decision),
-) {
-    let LimitKind::Counted(_, rule) = &asked.limit.kind else {
-        return;
-    };
-    let is_charge = matches!(asked.hits, Hits::Charged(1..));
-    if is_charge && (is_over || figures.remaining < asked.limit.named_below) {
-        let name = asked.client_name(request);
-        figures.over = places(is_over);
-        descriptors
-            .directory
-            .note(engine.hash(&name), rule.limit(), &figures, &name);
-    }
-}
-
+/// Counts the hits of a descriptor under the metric names of envoyproxy/ratelimit.
 fn count_descriptor(
     descriptors: &Descriptors,
     request: &RateLimitRequest,
@@ -186,15 +146,15 @@ fn count_descriptor(
     let Hits::Charged(hits) = asked.hits else {
         return;
     };
-    if !descriptors.config.metrics || matches!(asked.limit.kind, LimitKind::Unlimited) {
+    if matches!(asked.kind, LimitKind::Unlimited) {
         return;
     }
     if let Some(counts) = asked.counts(descriptors, request) {
         counts.count(Became {
             hits,
             over: verdict.over,
-            shadow: asked.limit.shadow_mode,
-            limit: asked.limit.current.requests.into(),
+            shadow: asked.shadow_mode,
+            limit: asked.reported().requests_per_unit.into(),
             remaining: verdict.remaining,
         });
     }

@@ -1,23 +1,29 @@
-//! Finds the limits that a request's descriptors match, and the hits on each of them.
+//! The limits that a request's descriptors match, and the charges under them.
+//!
+//! A descriptor meets at most one limit of the files in Envoy's format, or the one that it brings
+//! itself, and any number of the server's own rules. All of them are ordinary limits of the engine,
+//! under ordinary keys. Limits in Envoy's format are counted as one rule, [`ENVOY`](super::ENVOY).
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::Deref;
 use std::sync::Arc;
 
-use earrrl::{Action, Charge, Cost, RuleId};
+use earrrl::{Action, Charge, Cost};
 use smallvec::SmallVec;
 
 use super::counts::DescriptorCounts;
-use super::prepared::{Current, DescriptorLimit, Descriptors, LimitKind};
-use crate::config::envoy::file::level_name;
+use super::prepared::{DescriptorLimit, Descriptors, LimitKind, key_of, reported};
+use crate::config::envoy::file::{LimitConfig, level_name};
 use crate::config::envoy::tree::TreeLimit;
 use crate::config::envoy::unit::Unit;
 use crate::config::rule::OnMissing;
 use crate::engine::Engine;
-use crate::protobuf::ratelimit::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
+use crate::protobuf::ratelimit::{
+    Entry, RateLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
 use crate::service::attributes::Attributes;
 use crate::service::error::AskError;
-use crate::service::key::{Key, bounded_owned, join};
+use crate::service::key::{Key, bounded_owned};
 use crate::service::limit::PreparedLimit;
 use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
@@ -30,11 +36,14 @@ const MAX_DESCRIPTORS: usize = 64;
 pub(super) struct AskedLimit<'a> {
     /// The index of the descriptor in the request.
     pub(super) descriptor: usize,
-    pub(super) limit: LimitRef<'a>,
+    pub(super) source: Source<'a>,
+    pub(super) kind: LimitKind<&'a PreparedLimit>,
+    /// True if requests over the limit are counted but never denied.
+    pub(super) shadow_mode: bool,
     pub(super) key: Key,
     pub(super) hits: Hits,
-    /// The index of the limit's charge among the charges of the request; `None` if the limit is
-    /// not charged.
+    /// The index of the limit's charge among the charges of the request; `None` if the engine does
+    /// not decide by the limit.
     pub(super) place: Option<usize>,
 }
 
@@ -47,113 +56,102 @@ pub(super) enum Hits {
     Refunded(u64),
 }
 
+/// The place where a limit comes from.
 #[derive(Debug)]
-pub(super) enum LimitRef<'a> {
-    /// A limit of the configured tree of descriptors, in prepared and in configured form.
+pub(super) enum Source<'a> {
+    /// The configured tree of descriptors.
     Tree(&'a DescriptorLimit, &'a TreeLimit),
-    /// A limit that the request itself brings; see [`request_limit`](super::request_limit).
-    Own(Box<DescriptorLimit>),
-    /// The limit of a rule in the server's own configuration.
-    Rule(Box<RuleLimit<'a>>),
+    /// The request itself; see [`request_limit`](super::request_limit).
+    Request(RateLimit),
+    /// A rule of the server's own configuration.
+    Rule(&'a ActiveRule),
 }
 
-/// A rule of the server's configuration that applies to a descriptor, and the limit of that rule.
-#[derive(Debug)]
-pub(super) struct RuleLimit<'a> {
-    pub(super) rule: &'a ActiveRule,
-    /// The limit that applies to the request: the rule's own or that of an override.
-    pub(super) prepared: &'a PreparedLimit,
-    limit: DescriptorLimit,
-}
-
-impl Deref for LimitRef<'_> {
-    type Target = DescriptorLimit;
-
-    fn deref(&self) -> &DescriptorLimit {
-        match self {
-            Self::Tree(limit, _) => limit,
-            Self::Own(limit) => limit,
-            Self::Rule(rule) => &rule.limit,
-        }
-    }
-}
-
-impl AskedLimit<'_> {
-    /// Returns a number of hits as a cost, at most the limit's `max_cost`. A larger number is no
-    /// error: it may come from a header that the client chooses, and Envoy lets a request pass on
-    /// an error.
-    pub(super) fn cost(&self, hits: u64) -> Cost {
-        self.bounded(Cost::from_units(hits))
-    }
-
-    fn bounded(&self, cost: Cost) -> Cost {
-        match &self.limit.kind {
-            LimitKind::Counted(_, rule) => cost.min(rule.max_cost()),
-            LimitKind::Unlimited | LimitKind::Zero(_) => cost,
-        }
-    }
-
-    /// Returns the engine's id of the limit; `None` if the engine does not count under it.
-    pub(super) fn counted(&self) -> Option<RuleId> {
-        match &self.limit.kind {
-            LimitKind::Counted(id, _) => Some(*id),
+impl<'a> AskedLimit<'a> {
+    /// Returns the limit if the engine counts under it.
+    pub(super) fn counted(&self) -> Option<&'a PreparedLimit> {
+        match self.kind {
+            LimitKind::Counted(limit) => Some(limit),
             LimitKind::Unlimited | LimitKind::Zero(_) => None,
         }
     }
 
-    /// Returns true if the engine decides by the limit. A limit that the request brings is compared
-    /// with the engine's count instead, and a refund is no request.
-    fn is_judged_by_engine(&self) -> bool {
-        self.counted().is_some()
-            && matches!(self.hits, Hits::Charged(_))
-            && !matches!(self.limit, LimitRef::Own(_))
+    /// Returns the charge of a number of hits; `None` if the engine does not count under the limit.
+    /// More hits than the limit's `max_cost` are no error: the number may come from a header that the
+    /// client chooses, and Envoy lets a request pass on an error.
+    pub(super) fn charge(&self, hits: u64) -> Option<Charge<'_>> {
+        let limit = self.counted()?;
+        Some(Charge {
+            rule: limit.id,
+            key: &self.key,
+            cost: Cost::from_units(hits).min(limit.rule.max_cost()),
+        })
+    }
+
+    /// Returns the charge by which the engine decides the request; `None` if it does not decide by the
+    /// limit. A limit that the request brings is compared with the engine's count instead, and a
+    /// refund is no request.
+    fn deciding_charge(&self) -> Option<Charge<'_>> {
+        match (&self.source, self.hits) {
+            (Source::Request(_), _) | (_, Hits::Refunded(_)) => None,
+            (_, Hits::Charged(hits)) => self.charge(hits),
+        }
+    }
+
+    /// Returns the configuration of a limit in Envoy's format.
+    fn config(&self) -> Option<&'a LimitConfig> {
+        match self.source {
+            Source::Tree(_, limit) => Some(&limit.config),
+            Source::Request(_) | Source::Rule(_) => None,
+        }
+    }
+
+    /// Returns true if a request is denied only when all of its limits like this one are exceeded.
+    pub(super) fn quota_mode(&self) -> bool {
+        self.config().is_some_and(|config| config.quota_mode)
     }
 
     /// Returns true if a request is denied when this limit cannot be judged. Otherwise Envoy gets
     /// an error, and Envoy's own setting decides the request.
     pub(super) fn denies_on_error(&self) -> bool {
-        matches!(&self.limit, LimitRef::Rule(rule) if rule.rule.denies_on_error())
+        matches!(self.source, Source::Rule(rule) if rule.denies_on_error())
     }
 
-    /// Returns the name of the client under a limit in Envoy's format: the domain and each level of the descriptor.
-    pub(super) fn client_name(&self, request: &RateLimitRequest) -> Vec<u8> {
-        let mut name = request.domain.clone().into_bytes();
-        for (nth, entry) in request.descriptors[self.descriptor]
-            .entries
-            .iter()
-            .enumerate()
-        {
-            let shared = match &self.limit {
-                LimitRef::Tree(_, limit) => limit.path.get(nth).filter(|part| !part.is_open()),
-                LimitRef::Own(_) | LimitRef::Rule(_) => None,
-            };
-            let value = shared.map_or(&*entry.value, |part| part.value.as_bytes());
-            name.extend([b" ", entry.key.as_bytes(), b"=", value].concat());
+    /// Returns the limit in the form in which responses report it.
+    pub(super) fn reported(&self) -> Cow<'_, RateLimit> {
+        match (&self.source, self.counted()) {
+            (Source::Tree(limit, _), _) => Cow::Borrowed(&limit.reported),
+            (Source::Request(limit), _) => Cow::Borrowed(limit),
+            (Source::Rule(rule), limit) => {
+                let limit = limit.unwrap_or(&rule.own);
+                Cow::Owned(reported(&limit.rule, &rule.name))
+            }
         }
-        name
     }
 
-    /// Returns the counters of the limit for the metrics.
+    /// Returns the counters of the limit for the metrics with the names of envoyproxy/ratelimit.
     pub(super) fn counts(
         &self,
         descriptors: &Descriptors,
         request: &RateLimitRequest,
     ) -> Option<Arc<DescriptorCounts>> {
-        if let Some(counts) = &self.limit.counts {
-            return Some(Arc::clone(counts));
-        }
         let entries = &request.descriptors[self.descriptor].entries;
-        let key = match &self.limit {
-            LimitRef::Tree(_, limit) => limit.metric_key_of(entries.iter().map(Entry::text)),
-            LimitRef::Own(_) => {
+        let key = match &self.source {
+            Source::Tree(limit, of_tree) => {
+                if let Some(counts) = &limit.counts {
+                    return Some(Arc::clone(counts));
+                }
+                of_tree.metric_key_of(entries.iter().map(Entry::text))
+            }
+            Source::Request(_) => {
                 let level = |entry: &Entry| level_name(&entry.key, &entry.text());
                 std::iter::once(request.domain.clone())
                     .chain(entries.iter().map(level))
                     .collect()
             }
-            LimitRef::Rule(_) => return None,
+            Source::Rule(_) => return None,
         };
-        Some(descriptors.counts.of(&key))
+        Some(descriptors.records.counts.of(&key))
     }
 }
 
@@ -186,176 +184,138 @@ pub(super) fn asked<'a>(
             "{count} descriptors; at most {MAX_DESCRIPTORS}"
         )));
     }
-    let mut limits = SmallVec::new();
-    let mut failed = None;
+    let mut asked = Asked {
+        limits: SmallVec::new(),
+        failed: None,
+    };
     for (place, descriptor) in request.descriptors.iter().enumerate() {
-        let hits = hits(descriptor, request.hits_addend);
-        let mut add = |limit, key: Key| {
-            let key = bounded_owned(key);
-            limits.push(AskedLimit {
-                descriptor: place,
-                limit,
-                key,
-                hits,
-                place: None,
-            });
+        let own = descriptor.hits_addend;
+        let hits = own.unwrap_or_else(|| u64::from(request.hits_addend.max(1)));
+        let found = Found {
+            descriptor: place,
+            hits: if descriptor.is_negative_hits {
+                Hits::Refunded(hits)
+            } else {
+                Hits::Charged(hits)
+            },
         };
-        match limit_of(descriptors, &request.domain, descriptor, engine) {
-            Ok(Some((limit, key))) => add(limit, key),
-            Ok(None) => {}
-            Err(error) => failed = failed.or(Some(error)),
+        match limit_of(descriptors, &request.domain, descriptor, found, engine) {
+            Ok(limit) => asked.limits.extend(limit),
+            Err(error) => asked.failed = asked.failed.or(Some(error)),
         }
-        for (limit, key) in rules_of(rules, &request.domain, descriptor) {
-            add(limit, key);
+        if rules.serve_descriptors() {
+            add_rules(rules, &request.domain, descriptor, found, &mut asked.limits);
         }
     }
-    drop_replaced(&mut limits);
-    Ok(Asked { limits, failed })
+    drop_replaced(&mut asked.limits);
+    place_charges(&mut asked.limits);
+    Ok(asked)
 }
 
-/// Returns the hits of a descriptor: its own number if it has one, otherwise the request's number,
-/// which is at least 1.
-fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> Hits {
-    let own = descriptor.hits_addend;
-    let hits = own.unwrap_or_else(|| u64::from(of_request.max(1)));
-    if descriptor.is_negative_hits {
-        Hits::Refunded(hits)
-    } else {
-        Hits::Charged(hits)
+/// A descriptor for which limits are found.
+#[derive(Clone, Copy)]
+struct Found {
+    descriptor: usize,
+    hits: Hits,
+}
+
+impl Found {
+    fn limit<'a>(
+        self,
+        source: Source<'a>,
+        kind: LimitKind<&'a PreparedLimit>,
+        key: Key,
+    ) -> AskedLimit<'a> {
+        AskedLimit {
+            descriptor: self.descriptor,
+            shadow_mode: matches!(&source, Source::Tree(_, limit) if limit.config.shadow_mode),
+            source,
+            kind,
+            key: bounded_owned(key),
+            hits: self.hits,
+            place: None,
+        }
     }
 }
 
-/// Returns the limit that a descriptor brings itself, and the key of its client. `configured` is the
-/// limit that applies without it: if that counts in the same unit, both have one counter.
-fn own_limit_of<'a>(
-    descriptors: &'a Descriptors,
-    domain: &str,
-    (entries, own): (&[Entry], &RateLimitOverride),
-    configured: Option<&ConfiguredLimit<'_>>,
-    engine: &Engine,
-) -> Result<(LimitRef<'a>, Key), AskError> {
-    let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
-    let Some(unit) = unit else {
-        let text = format!(
-            "limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)",
-            own.unit
-        );
-        return Err(AskError::invalid(text));
-    };
-    let shared = configured.and_then(|configured| {
-        let (id, rule) = configured.limit.counter_in(unit)?;
-        let is_of_one = configured.of_tree.path.iter().all(|part| !part.share);
-        is_of_one.then(|| (id, rule, configured.key.clone()))
-    });
-    let (id, rule, key) = if let Some(shared) = shared {
-        shared
-    } else {
-        let (id, rule) = descriptors.request_counter(unit, engine)?;
-        let entries = entries
-            .iter()
-            .flat_map(|entry| [entry.key.as_bytes(), &entry.value]);
-        let parts: SmallVec<[&[u8]; 8]> =
-            std::iter::once(domain.as_bytes()).chain(entries).collect();
-        (id, rule, join(parts.into_iter()))
-    };
-    let limit = DescriptorLimit {
-        kind: LimitKind::Counted(id, rule),
-        named_below: 0,
-        path: None,
-        current: Current {
-            name: String::new(),
-            requests: own.requests_per_unit,
-            unit: unit.number(),
-        },
-        shadow_mode: false,
-        quota_mode: false,
-        counts: None,
-    };
-    Ok((LimitRef::Own(Box::new(limit)), key))
-}
-
-/// The configured limit of a descriptor, and the key of its client.
-struct ConfiguredLimit<'a> {
-    limit: &'a DescriptorLimit,
-    of_tree: &'a TreeLimit,
-    key: Key,
-}
-
-impl<'a> ConfiguredLimit<'a> {
-    /// Finds the limit in the configured tree of descriptors.
-    fn find(descriptors: &'a Descriptors, domain: &str, entries: &[Entry]) -> Option<Self> {
-        let pairs = entries
-            .iter()
-            .map(|entry| (entry.key.as_str(), entry.text()));
-        let index = descriptors.tree.walk(domain, pairs).limit?;
-        let limit = descriptors.limit(index)?;
-        let of_tree = descriptors.tree.limits().get(index)?;
-        let open = of_tree
-            .path
-            .iter()
-            .zip(entries)
-            .filter(|(part, _)| part.is_open());
-        let values: SmallVec<[&[u8]; 4]> = open.map(|(_, entry)| &*entry.value).collect();
-        let client = join(values.into_iter());
-        let key = match limit.path {
-            Some(path) => path.iter().chain(&client).copied().collect(),
-            None => client,
-        };
-        Some(Self {
-            limit,
-            of_tree,
-            key,
-        })
-    }
-}
-
-/// Returns the limit that applies to a descriptor, and the key of its client. If the descriptor brings
-/// a limit that cannot be counted, the configured one applies.
+/// Returns the limit that applies to a descriptor. If the descriptor brings a limit that cannot be
+/// counted, the configured one applies.
 fn limit_of<'a>(
     descriptors: &'a Descriptors,
     domain: &str,
     descriptor: &RateLimitDescriptor,
+    found: Found,
     engine: &Engine,
-) -> Result<Option<(LimitRef<'a>, Key)>, AskError> {
+) -> Result<Option<AskedLimit<'a>>, AskError> {
     let entries = &descriptor.entries;
-    let configured = ConfiguredLimit::find(descriptors, domain, entries);
-    let own = descriptor
-        .limit
-        .as_ref()
-        .filter(|_| descriptors.tree.has_domain(domain));
-    if let Some(own) = own {
-        let found = own_limit_of(
-            descriptors,
-            domain,
-            (entries, own),
-            configured.as_ref(),
-            engine,
-        );
-        match found {
-            Ok(found) => return Ok(Some(found)),
-            Err(error) if configured.is_none() => return Err(error),
-            Err(error) => descriptors.counts.refused_limit(&error),
+    let pairs = entries
+        .iter()
+        .map(|entry| (entry.key.as_str(), entry.text()));
+    let walk = descriptors.tree.walk(domain, pairs);
+    let configured = walk.limit.and_then(|index| descriptors.limit(index));
+    match &descriptor.limit {
+        Some(_) if !walk.domain => return Ok(None),
+        Some(own) => {
+            let key = key_of(domain, entries, &[]);
+            match requested(descriptors, own, configured, engine) {
+                Ok((limit, kind)) => {
+                    return Ok(Some(found.limit(Source::Request(limit), kind, key)));
+                }
+                Err(error) if configured.is_none() => return Err(error),
+                Err(error) => descriptors.records.counts.refused_limit(&error),
+            }
         }
-    } else if descriptor.limit.is_some() {
-        return Ok(None);
+        None => {}
     }
-    Ok(configured.map(|found| (LimitRef::Tree(found.limit, found.of_tree), found.key)))
+    Ok(configured.map(|(limit, of_tree)| {
+        let key = key_of(domain, entries, &of_tree.path);
+        let kind = limit.kind.as_deref();
+        found.limit(Source::Tree(limit, of_tree), kind, key)
+    }))
 }
 
-/// Returns the limits of the server's own rules that apply to a descriptor, with the client's key
-/// under each.
-fn rules_of<'a>(
+/// Returns the limit that a descriptor brings itself, and the engine's limit that counts it.
+/// `configured` is the limit that applies without it: if that counts in the same unit, both have one
+/// counter.
+fn requested<'a>(
+    descriptors: &'a Descriptors,
+    own: &RateLimitOverride,
+    configured: Option<(&'a DescriptorLimit, &'a TreeLimit)>,
+    engine: &Engine,
+) -> Result<(RateLimit, LimitKind<&'a PreparedLimit>), AskError> {
+    let unit = Unit::from_number(own.unit).filter(|unit| *unit != Unit::Week);
+    let unit = unit.ok_or_else(|| {
+        AskError::invalid(format!(
+            "limit.unit: {} is not from 1 (SECOND) to 6 (YEAR)",
+            own.unit
+        ))
+    })?;
+    let counts = |(limit, of_tree): (&'a DescriptorLimit, &TreeLimit)| {
+        let is_of_one = of_tree.path.iter().all(|part| !part.share);
+        limit.counter_in(unit).filter(|_| is_of_one)
+    };
+    let counter = match configured.and_then(counts) {
+        Some(counter) => counter,
+        None => descriptors.request_counter(unit, engine)?,
+    };
+    let limit = RateLimit {
+        name: String::new(),
+        requests_per_unit: own.requests_per_unit,
+        unit: unit.number(),
+    };
+    Ok((limit, LimitKind::Counted(counter)))
+}
+
+/// Adds the limits of the server's own rules that apply to a descriptor.
+fn add_rules<'a>(
     rules: &'a ActiveRules,
     domain: &str,
     descriptor: &RateLimitDescriptor,
-) -> SmallVec<[(LimitRef<'a>, Key); 1]> {
-    let mut limits = SmallVec::new();
-    if !rules.serve_descriptors() {
-        return limits;
-    }
+    found: Found,
+    limits: &mut SmallVec<[AskedLimit<'a>; 2]>,
+) {
     let domain = ("domain".into(), domain.as_bytes().into());
-    let entries = descriptor.entries.iter();
-    let entries = entries.map(|entry| {
+    let entries = descriptor.entries.iter().map(|entry| {
         (
             format!("descriptor:{}", entry.key).into(),
             (&*entry.value).into(),
@@ -372,11 +332,6 @@ fn rules_of<'a>(
         let Some(applied) = rule.applied_to(&request) else {
             continue;
         };
-        let prepared = applied.limit;
-        let current = Current {
-            name: rule.name.clone(),
-            ..Current::of(&prepared.rule)
-        };
         let key = rule.key(&request);
         let lacks = rule.lacks(&request, &key).is_some();
         if lacks {
@@ -385,75 +340,48 @@ fn rules_of<'a>(
         let kind = match rule.missing {
             OnMissing::Skip if lacks => continue,
             OnMissing::Deny if lacks => LimitKind::Zero(Unit::Second),
-            _ => LimitKind::Counted(prepared.id, Arc::new(prepared.rule.clone())),
+            _ => LimitKind::Counted(applied.limit),
         };
-        let shadow_mode = lacks && prepared.rule.action() == Action::Observe;
-        let named_below = prepared.named_below;
-        let quota_mode = false;
-        let path = None;
-        let counts = None;
-        let limit = DescriptorLimit {
-            kind,
-            named_below,
-            path,
-            current,
-            shadow_mode,
-            quota_mode,
-            counts,
-        };
-        let limit = LimitRef::Rule(Box::new(RuleLimit {
-            rule,
-            prepared,
-            limit,
-        }));
-        limits.push((limit, applied.stored_key(key)));
+        let mut limit = found.limit(Source::Rule(rule), kind, applied.stored_key(key));
+        limit.shadow_mode = lacks && applied.limit.rule.action() == Action::Observe;
+        limits.push(limit);
     }
-    limits
 }
 
 /// Drops the limits that are replaced by the limit of another descriptor in the same request.
 fn drop_replaced(limits: &mut SmallVec<[AskedLimit<'_>; 2]>) {
-    let mut replaced: HashSet<&str> = HashSet::new();
-    for asked in &*limits {
-        if let LimitRef::Tree(_, limit) = &asked.limit {
-            replaced.extend(limit.config.replaces.iter().map(String::as_str));
-        }
-    }
+    let configs = limits.iter().filter_map(AskedLimit::config);
+    let replaced: HashSet<&str> = configs
+        .flat_map(|config| config.replaces.iter().map(String::as_str))
+        .collect();
     if replaced.is_empty() {
         return;
     }
-    let dropped: SmallVec<[bool; 4]> = limits
-        .iter()
-        .map(|asked| match &asked.limit {
-            LimitRef::Tree(_, limit) => {
-                !matches!(asked.limit.kind, LimitKind::Unlimited)
-                    && replaced.contains(limit.config.name.as_str())
-            }
-            _ => false,
-        })
-        .collect();
-    let mut dropped = dropped.into_iter();
-    limits.retain(|_| !dropped.next().unwrap_or(false));
+    limits.retain(|asked| {
+        matches!(asked.kind, LimitKind::Unlimited)
+            || asked
+                .config()
+                .is_none_or(|config| !replaced.contains(config.name.as_str()))
+    });
 }
 
 /// Assigns each limit that the engine decides by the index of its charge. Descriptors with the same
 /// limit and the same client share one charge.
-pub(super) fn place(limits: &mut [AskedLimit<'_>]) {
+fn place_charges(limits: &mut [AskedLimit<'_>]) {
     let mut count = 0;
     for index in 0..limits.len() {
         let (before, rest) = limits.split_at_mut(index);
         let Some(asked) = rest.first_mut() else { break };
-        if !asked.is_judged_by_engine() {
+        let Some(charge) = asked.deciding_charge() else {
             continue;
-        }
-        let same = |other: &&AskedLimit<'_>| {
-            other.place.is_some() && other.counted() == asked.counted() && other.key == asked.key
         };
-        asked.place = before
-            .iter()
-            .find(same)
-            .map_or(Some(count), |other| other.place);
-        count += usize::from(asked.place == Some(count));
+        let same = before.iter().find(|other| {
+            let other = other.deciding_charge();
+            other.is_some_and(|other| other.rule == charge.rule && other.key == charge.key)
+        });
+        let place = same.map_or(Some(count), |other| other.place);
+        asked.place = place;
+        count += usize::from(place == Some(count));
     }
 }
 
@@ -461,19 +389,14 @@ pub(super) fn place(limits: &mut [AskedLimit<'_>]) {
 pub(super) fn charges<'s>(limits: &'s [AskedLimit<'_>]) -> SmallVec<[Charge<'s>; 2]> {
     let mut charges: SmallVec<[Charge<'s>; 2]> = SmallVec::new();
     for asked in limits {
-        let (Some(rule), Hits::Charged(hits), Some(place)) =
-            (asked.counted(), asked.hits, asked.place)
+        let (Some(charge), Some(place), Some(limit)) =
+            (asked.deciding_charge(), asked.place, asked.counted())
         else {
             continue;
         };
-        let cost = asked.cost(hits);
         match charges.get_mut(place) {
-            Some(charge) => charge.cost = asked.bounded(charge.cost + cost),
-            None => charges.push(Charge {
-                rule,
-                key: &asked.key,
-                cost,
-            }),
+            Some(known) => known.cost = (known.cost + charge.cost).min(limit.rule.max_cost()),
+            None => charges.push(charge),
         }
     }
     charges

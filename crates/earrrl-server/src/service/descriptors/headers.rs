@@ -1,8 +1,10 @@
 //! The headers that a response adds: to the client's response, and to the request that Envoy
 //! forwards.
 
+use axum::http::{HeaderName, HeaderValue as HttpHeaderValue, StatusCode};
 use earrrl::{Outcome, Quota};
 use earrrl_tower::headers::{Available, current};
+use earrrl_tower::problem::{Kind, write_members};
 use smallvec::SmallVec;
 
 use super::asked::AskedLimit;
@@ -12,9 +14,6 @@ use crate::config::envoy::Headers;
 use crate::config::envoy::unit::Unit;
 use crate::protobuf::HeaderValue;
 use crate::protobuf::ratelimit::{Code, DescriptorStatus, RateLimitResponse};
-
-/// The usual length of one policy in a header, in bytes.
-const TYPICAL: usize = 48;
 
 /// Adds the configured headers, and the body of a denial, to a response.
 pub(super) fn add(
@@ -40,7 +39,7 @@ pub(super) fn add(
         }
         if descriptors.config.problem_body {
             to_client.push(header("content-type", "application/problem+json".into()));
-            response.raw_body = PROBLEM.into();
+            response.raw_body = problem(limits, verdicts);
         }
     }
     response.response_headers_to_add = to_client;
@@ -56,9 +55,22 @@ pub(super) fn add(
     }
 }
 
-/// The response body of a denial, as RFC 9457 defines it, with the problem type that the draft on
-/// `RateLimit` headers registers.
-const PROBLEM: &[u8] = br#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429}"#;
+/// Returns the body of a denial, in the form of the problems that clients of the other ports get.
+fn problem(limits: &[AskedLimit<'_>], verdicts: &Verdicts) -> Vec<u8> {
+    let denying = limits.iter().zip(&verdicts.each);
+    let denying: SmallVec<[&AskedLimit<'_>; 2]> = denying
+        .filter(|(_, verdict)| verdict.enforced)
+        .map(|(asked, _)| asked)
+        .collect();
+    let limit = denying.iter().find_map(|asked| asked.counted());
+    let kind = limit.map_or(Kind::QuotaExceeded, |limit| Kind::of(limit.rule.limit()));
+    let reported: Vec<_> = denying.iter().map(|asked| asked.reported()).collect();
+    let names = reported.iter().map(|limit| shown_name(&limit.name));
+    let mut body = vec![b'{'];
+    write_members(kind, StatusCode::TOO_MANY_REQUESTS, names, &mut body);
+    body.push(b'}');
+    body
+}
 
 /// Returns the status that restricts the client most: one that is over its limit, or else the one
 /// with the least remaining quota.
@@ -69,37 +81,29 @@ fn tightest<'a>(statuses: &[&'a DescriptorStatus]) -> Option<&'a DescriptorStatu
 
 /// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
 fn draft_11(statuses: &[&DescriptorStatus], tightest: &DescriptorStatus) -> Vec<HeaderValue> {
-    let Some(limit) = &tightest.current_limit else {
-        return Vec::new();
-    };
-    let mut policies = String::with_capacity(TYPICAL * statuses.len());
-    for limit in statuses
+    let policies = statuses
         .iter()
-        .filter_map(|status| status.current_limit.as_ref())
-    {
-        if !policies.is_empty() {
-            policies.push_str(", ");
-        }
+        .filter_map(|status| status.current_limit.as_ref());
+    let policies = current::policies(policies.map(|limit| {
         let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
         let quota = Quota {
             units: limit.requests_per_unit.into(),
             window: Some(window),
             is_concurrent: false,
         };
-        // Writing to a string in memory does not fail.
-        let _ = current::write_policy(&mut policies, shown_name(&limit.name), quota);
-    }
-    let mut limits = String::with_capacity(TYPICAL);
-    let units = tightest.limit_remaining.into();
+        (shown_name(&limit.name), quota)
+    }));
     let available = Available {
-        units,
+        units: tightest.limit_remaining.into(),
         seconds: Some(seconds(tightest)),
     };
-    let _ = current::write_limit(&mut limits, shown_name(&limit.name), available);
-    vec![
-        header("ratelimit-policy", policies),
-        header("ratelimit", limits),
-    ]
+    let limit = tightest.current_limit.iter();
+    let limits = current::limits(limit.map(|limit| (shown_name(&limit.name), available)));
+    let headers = [(current::POLICY, policies), (current::LIMIT, limits)];
+    let text = |(name, value): (HeaderName, Option<HttpHeaderValue>)| {
+        Some(header(name.as_str(), value?.to_str().ok()?.to_owned()))
+    };
+    headers.into_iter().filter_map(text).collect()
 }
 
 /// Returns the limit's name, or `default` if a header cannot show it.

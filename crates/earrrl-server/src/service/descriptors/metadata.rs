@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use super::asked::{AskedLimit, LimitRef};
+use super::asked::{AskedLimit, Source};
 use super::verdict::Verdicts;
 use crate::protobuf::ratelimit::{Entry, RateLimitRequest};
 use crate::protobuf::value::Kind;
@@ -38,7 +38,7 @@ pub(super) fn of(
     }
     let mut carried = Object::new();
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
-        if let (LimitRef::Tree(_, limit), false) = (&asked.limit, verdict.enforced) {
+        if let (Source::Tree(_, limit), false) = (&asked.source, verdict.enforced) {
             limit
                 .metadata
                 .iter()

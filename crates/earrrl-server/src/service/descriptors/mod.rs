@@ -8,7 +8,6 @@ mod asked;
 pub mod counts;
 mod headers;
 mod judged;
-pub mod limit;
 mod metadata;
 pub mod prepared;
 pub mod request_limit;
@@ -17,7 +16,7 @@ mod verdict;
 
 use std::time::Instant;
 
-use earrrl::{Charge, Clock, Decision, Mode};
+use earrrl::{Clock, Decision, Mode};
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
@@ -47,11 +46,7 @@ impl Descriptors {
         request: &RateLimitRequest,
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
-        let Asked {
-            mut limits,
-            mut failed,
-        } = asked::asked(self, rules, request, engine)?;
-        asked::place(&mut limits);
+        let Asked { limits, mut failed } = asked::asked(self, rules, request, engine)?;
         if mode != Mode::Peek {
             failed = failed.or(refund(engine, &limits).await);
         }
@@ -107,9 +102,9 @@ impl Descriptors {
             own.is_some_and(|hits| hits > 0)
         };
         let denies = |asked: &AskedLimit<'_>| {
-            matches!(asked.limit.kind, LimitKind::Zero(_))
-                && !asked.limit.shadow_mode
-                && !asked.limit.quota_mode
+            matches!(asked.kind, LimitKind::Zero(_))
+                && !asked.shadow_mode
+                && !asked.quota_mode()
                 && asked.hits != Hits::Charged(0)
         };
         if self.config.drain_denied || limits.iter().any(bills) {
@@ -127,12 +122,10 @@ impl Descriptors {
 async fn refund(engine: &Engine, limits: &[AskedLimit<'_>]) -> Option<AskError> {
     let mut failed = None;
     for asked in limits {
-        if let (Hits::Refunded(hits), Some(rule)) = (asked.hits, asked.counted()) {
-            let charge = Charge {
-                rule,
-                key: &asked.key,
-                cost: asked.cost(hits),
-            };
+        let Hits::Refunded(hits) = asked.hits else {
+            continue;
+        };
+        if let Some(charge) = asked.charge(hits) {
             let refunded = engine.refund(&charge, None).await;
             failed = failed.or(refunded.err());
         }
@@ -150,14 +143,10 @@ async fn give_back(
 ) {
     for (asked, verdict) in limits.iter().zip(&verdicts.each) {
         let stored_at = asked.place.and_then(|place| judged.stored_at(place));
-        if let (Hits::Charged(hits), Some(rule), Some(at), false) =
-            (asked.hits, asked.counted(), stored_at, verdict.over)
-        {
-            let charge = Charge {
-                rule,
-                key: &asked.key,
-                cost: asked.cost(hits),
-            };
+        let (Hits::Charged(hits), Some(at), false) = (asked.hits, stored_at, verdict.over) else {
+            continue;
+        };
+        if let Some(charge) = asked.charge(hits) {
             // An error of the engine is ignored, since the request is denied in any case.
             let _ = engine.refund(&charge, Some(at)).await;
         }
@@ -190,11 +179,7 @@ async fn figures(
         } else {
             0
         };
-        let charge = Charge {
-            rule: asked.counted()?,
-            key: &asked.key,
-            cost: asked.cost(hits),
-        };
+        let charge = asked.charge(hits)?;
         engine.decide(&[charge], Mode::Peek).await.ok()
     });
     futures_util::future::join_all(peeked).await.into()

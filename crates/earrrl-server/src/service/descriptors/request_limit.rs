@@ -4,39 +4,40 @@
 //! The number is no part of a counter's key. A request that brings a number is counted where the
 //! same descriptor is counted without one, so a client whose number changes goes on with its count,
 //! and nothing is stored for a number. A descriptor without a configured limit in the request's unit
-//! is counted under a rule that all such descriptors share, one for each unit.
+//! is counted under a limit that all such descriptors share, one for each unit.
 //!
-//! The engine stores the request whatever its rule says, and reports the count. The number is
+//! The engine stores the request whatever its limit says, and reports the count. The number is
 //! compared with that count, and a request that exceeds it is refunded. Another request may meanwhile
 //! see a count that is too high, but never one that is too low.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use earrrl::{Charge, Decision, EngineError, Mode, Rule, RuleId, Wait};
+use earrrl::{Decision, EngineError, Mode, RuleId, Wait};
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Hits, LimitRef};
-use super::prepared::LimitKind;
+use super::asked::{AskedLimit, Hits, Source};
 use crate::config::envoy::EnvoyAlgorithm;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
+use crate::protobuf::ratelimit::RateLimit;
+use crate::service::limit::{PreparedLimit, places};
 
-/// The quota of the rules for descriptors without a configured limit. It decides nothing: up to it,
+/// The quota of the limits for descriptors without a configured one. It decides nothing: up to it,
 /// the counts of each unit fit into the entries of a table.
 const QUOTA: u32 = 1_000_000;
+/// The number of units, and one more: their numbers in protobuf messages begin at 1.
+const UNITS: usize = 8;
 
-/// A rule of the engine, with its id.
-type PreparedRule = (RuleId, Arc<Rule>);
-
-/// The rules for descriptors without a configured limit, as far as they were needed. There are at
-/// most two for each unit.
+/// The limits for descriptors without a configured one, by their units, as far as they were needed.
 #[derive(Debug, Default)]
-pub struct RequestCounters(Mutex<HashMap<(EnvoyAlgorithm, Unit), PreparedRule>>);
+pub(super) struct RequestCounters {
+    fixed_windows: [OnceLock<PreparedLimit>; UNITS],
+    sliding_windows: [OnceLock<PreparedLimit>; UNITS],
+}
 
 impl RequestCounters {
-    /// Returns the rule that counts in this unit, and prepares it for `capacity` clients on first
+    /// Returns the limit that counts in this unit, and prepares it for `capacity` clients on first
     /// use.
     ///
     /// # Errors
@@ -47,25 +48,28 @@ impl RequestCounters {
         unit: Unit,
         capacity: usize,
         engine: &Engine,
-    ) -> Result<PreparedRule, EngineError> {
+    ) -> Result<&PreparedLimit, EngineError> {
         let algorithm = algorithm.that_counts();
-        let mut rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = rules.get(&(algorithm, unit)) {
-            return Ok(known.clone());
+        let limits = match algorithm {
+            EnvoyAlgorithm::FixedWindow => &self.fixed_windows,
+            _ => &self.sliding_windows,
+        };
+        let limit = &limits[unit.number() as usize % UNITS];
+        if let Some(known) = limit.get() {
+            return Ok(known);
         }
         let rule = algorithm.rule(QUOTA, unit)?;
-        let rule = Arc::new(rule.ok_or_else(|| EngineError::Unavailable("no quota".to_owned()))?);
+        let rule = rule.ok_or_else(|| EngineError::Unavailable("no quota".to_owned()))?;
         // Servers over one Redis have the same names, and so share the counts.
         let name = format!("envoy-request-{}-{}", algorithm.name(), unit.name());
         let id = engine.prepare(&name, &rule, capacity)?;
-        rules.insert((algorithm, unit), (id, Arc::clone(&rule)));
-        Ok((id, rule))
+        Ok(limit.get_or_init(|| PreparedLimit::new(id, &rule, 0)))
     }
 
-    /// Returns the ids of the rules.
+    /// Returns the ids of the limits.
     pub(super) fn ids(&self) -> Vec<RuleId> {
-        let rules = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rules.values().map(|(id, _)| *id).collect()
+        let all = self.fixed_windows.iter().chain(&self.sliding_windows);
+        all.filter_map(|limit| Some(limit.get()?.id)).collect()
     }
 }
 
@@ -79,7 +83,7 @@ pub(super) struct OwnCount {
     /// The decision by the request's number.
     pub(super) decision: Decision,
     /// True if the request was stored.
-    pub(super) stored: bool,
+    is_stored: bool,
 }
 
 /// Counts a request under the limits that it brings, one after the other. The request is stored under
@@ -87,9 +91,9 @@ pub(super) struct OwnCount {
 pub(super) async fn count(engine: &Engine, limits: &[AskedLimit<'_>], mode: Mode) -> OwnCounts {
     let mut counts = OwnCounts::new();
     for asked in limits {
-        counts.push(match (&asked.limit, asked.counted()) {
-            (LimitRef::Own(_), Some(rule)) => Some(count_one(engine, asked, rule, mode).await),
-            _ => None,
+        counts.push(match &asked.source {
+            Source::Request(limit) => count_one(engine, asked, limit, mode).await,
+            Source::Tree(..) | Source::Rule(_) => None,
         });
     }
     counts
@@ -98,98 +102,59 @@ pub(super) async fn count(engine: &Engine, limits: &[AskedLimit<'_>], mode: Mode
 async fn count_one(
     engine: &Engine,
     asked: &AskedLimit<'_>,
-    rule: RuleId,
+    limit: &RateLimit,
     mode: Mode,
-) -> Result<OwnCount, EngineError> {
-    let Hits::Charged(hits) = asked.hits else {
-        return own_count(engine, asked, rule, 0, Mode::Peek).await;
+) -> Option<Result<OwnCount, EngineError>> {
+    let hits = match asked.hits {
+        Hits::Charged(hits) => hits,
+        Hits::Refunded(_) => 0,
     };
-    let mode = if mode == Mode::Peek {
-        Mode::Peek
-    } else {
-        Mode::Charge
+    let charge = asked.charge(hits)?;
+    let is_stored = mode != Mode::Peek && hits > 0;
+    let mode = if is_stored { Mode::Charge } else { Mode::Peek };
+    let decision = match engine.decide(&[charge], mode).await {
+        Ok(decision) => decision,
+        Err(error) => return Some(Err(error)),
     };
-    own_count(engine, asked, rule, hits, mode).await
+    let not_stored = if is_stored { 0.0 } else { charge.cost.as_f64() };
+    Some(Ok(OwnCount {
+        decision: compare(limit, decision, not_stored, asked.hits),
+        is_stored,
+    }))
 }
 
-async fn own_count(
-    engine: &Engine,
-    asked: &AskedLimit<'_>,
-    rule: RuleId,
-    hits: u64,
-    mode: Mode,
-) -> Result<OwnCount, EngineError> {
-    let charge = Charge {
-        rule,
-        key: &asked.key,
-        cost: asked.cost(hits),
-    };
-    let mut decision = engine.decide(&[charge], mode).await?;
-    let stored = mode == Mode::Charge && hits > 0;
-    let number = u64::from(asked.limit.current.requests);
-    let window = asked.limit.window();
+/// Compares a count with the number of a request. `not_stored` is the cost of the request as far as
+/// the count does not include it.
+fn compare(limit: &RateLimit, mut decision: Decision, not_stored: f64, hits: Hits) -> Decision {
+    let unit = Unit::from_number(limit.unit);
+    let window = unit.map_or(Duration::from_secs(1), Unit::duration);
+    let number = f64::from(limit.requests_per_unit);
     // Counts are whole numbers far below 2^53, so rounding the product makes it exact.
-    let counted = (decision.rate.unwrap_or(0.0) * window.as_secs_f64()).round() as u64;
-    let with_hits = if stored {
-        counted
-    } else {
-        counted.saturating_add(charge.cost.as_f64() as u64)
-    };
+    let counted = (decision.rate.unwrap_or(0.0) * window.as_secs_f64()).round();
     // A refund is never over.
-    let is_over = with_hits > number && matches!(asked.hits, Hits::Charged(_));
+    let is_over = counted + not_stored > number && matches!(hits, Hits::Charged(_));
     decision.allowed = !is_over;
-    decision.over = crate::service::limit::places(is_over);
-    decision.limit = number as f64 / window.as_secs_f64();
-    decision.remaining = if is_over {
-        0
+    decision.over = places(is_over);
+    decision.limit = number / window.as_secs_f64();
+    if is_over {
+        decision.remaining = 0;
+        decision.retry_after = Wait::For(decision.reset_after);
     } else {
-        number.saturating_sub(counted)
-    };
-    decision.retry_after = if is_over {
-        Wait::For(decision.reset_after)
-    } else {
-        Wait::NONE
-    };
-    Ok(OwnCount { decision, stored })
+        decision.remaining = (number - counted).max(0.0) as u64;
+        decision.retry_after = Wait::NONE;
+    }
+    decision
 }
 
 /// Refunds what was stored under limits that a request brings, after it was denied.
 pub(super) async fn give_back(engine: &Engine, limits: &[AskedLimit<'_>], counts: &OwnCounts) {
     for (asked, count) in limits.iter().zip(counts) {
-        let (Some(Ok(count)), Hits::Charged(hits), Some(rule)) =
-            (count, asked.hits, asked.counted())
-        else {
+        let (Some(Ok(count)), Hits::Charged(hits)) = (count, asked.hits) else {
             continue;
         };
-        if count.stored {
-            let charge = Charge {
-                rule,
-                key: &asked.key,
-                cost: asked.cost(hits),
-            };
+        if let Some(charge) = asked.charge(hits).filter(|_| count.is_stored) {
             // An error of the engine is ignored, since the request is denied in any case.
             let _ = engine.refund(&charge, Some(count.decision.at)).await;
         }
-    }
-}
-
-impl super::prepared::DescriptorLimit {
-    /// Returns the unit of time in which the limit is reported.
-    fn window(&self) -> Duration {
-        Unit::from_number(self.current.unit).map_or(Duration::from_secs(1), Unit::duration)
-    }
-
-    /// Returns the engine's rule if it counts the requests of each `unit`, so that another number can
-    /// be compared with the count.
-    pub(super) fn counter_in(&self, unit: Unit) -> Option<PreparedRule> {
-        let LimitKind::Counted(id, rule) = &self.kind else {
-            return None;
-        };
-        let window = match rule.limit() {
-            earrrl::Limit::FixedWindow(window) => window.window(),
-            earrrl::Limit::SlidingWindow(window) => window.window(),
-            _ => return None,
-        };
-        (window == unit.duration()).then(|| (*id, Arc::clone(rule)))
     }
 }

@@ -33,14 +33,13 @@ impl Descriptors {
                 "descriptors: a reservation under a limit that it brings is not possible; expected none with `limit`",
             ));
         }
-        let Asked { mut limits, failed } = asked::asked(self, rules, request, engine)?;
+        let Asked { limits, failed } = asked::asked(self, rules, request, engine)?;
         if let Some(error) = failed {
             return Err(error);
         }
-        asked::place(&mut limits);
         let denied = limits.iter().any(|asked| {
-            let is_zero = matches!(asked.limit.kind, LimitKind::Zero(_));
-            is_zero && !asked.limit.shadow_mode && asked.hits != Hits::Charged(0)
+            let is_zero = matches!(asked.kind, LimitKind::Zero(_));
+            is_zero && !asked.shadow_mode && asked.hits != Hits::Charged(0)
         });
         let charges = asked::charges(&limits);
         let (judged, id) = if denied || charges.is_empty() {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use earrrl::{Action, Decision, Nanos, Outcome, Wait};
+use earrrl::{Action, Decision, Limit, Nanos, Outcome, Wait};
 use earrrl_tower::headers::is_shown;
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Hits, LimitRef};
+use super::asked::{AskedLimit, Hits, Source};
 use super::judged::JudgedRequest;
-use super::prepared::{DescriptorLimit, LimitKind, fixed_window};
+use super::prepared::LimitKind;
 
 /// The verdicts of all limits that a request matches, in the order of the limits.
 #[derive(Debug)]
@@ -52,10 +52,10 @@ impl Verdicts {
             limits
                 .iter()
                 .zip(&each)
-                .filter(|(asked, _)| asked.limit.quota_mode)
+                .filter(|(asked, _)| asked.quota_mode())
         };
         let denied = |(asked, verdict): (&AskedLimit<'_>, &LimitVerdict)| {
-            verdict.enforced && !asked.limit.quota_mode
+            verdict.enforced && !asked.quota_mode()
         };
         let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
         let over = all_quotas || limits.iter().zip(&each).any(denied);
@@ -93,29 +93,29 @@ impl LimitVerdict {
         let counts_over = |place| {
             judged.is_over(place) || (judged.error(place).is_some() && asked.denies_on_error())
         };
-        let over = match asked.limit {
-            LimitRef::Own(_) => figures.is_some_and(|figures| figures.is_over(0)),
-            LimitRef::Tree(..) | LimitRef::Rule(_) => asked.place.is_some_and(counts_over),
+        let over = match asked.source {
+            Source::Request(_) => figures.is_some_and(|figures| figures.is_over(0)),
+            Source::Tree(..) | Source::Rule(_) => asked.place.is_some_and(counts_over),
         };
-        let (over, remaining, reset) = match (&asked.limit.kind, figures) {
+        let (over, remaining, reset) = match (asked.kind, figures) {
             (LimitKind::Unlimited, _) => (false, u64::MAX, None),
             (LimitKind::Zero(unit), _) => {
-                let length = unit.duration().as_nanos() as u64;
+                let length = unit.duration();
                 let over = matches!(asked.hits, Hits::Charged(hits) if hits > 0);
                 (over, 0, Some(until_window_ends(now, length)))
             }
-            (LimitKind::Counted(_, rule), Some(figures)) => {
-                let reset = match (over, figures.retry_after, fixed_window(rule)) {
+            (LimitKind::Counted(limit), Some(figures)) => {
+                let reset = match (over, figures.retry_after, limit.rule.limit()) {
                     // A limit that is not enforced reports a wait of zero.
                     (true, Wait::For(wait), _) if !wait.is_zero() => wait,
-                    (_, _, Some(window)) => until_window_ends(now, window.window_nanos()),
+                    (_, _, Limit::FixedWindow(limit)) => until_window_ends(now, limit.window()),
                     _ => figures.reset_after,
                 };
                 (over, if over { 0 } else { figures.remaining }, Some(reset))
             }
-            (LimitKind::Counted(..), None) => (over, 0, None),
+            (LimitKind::Counted(_), None) => (over, 0, None),
         };
-        let outcome = asked.limit.outcome(over);
+        let outcome = asked.outcome(over);
         Self {
             over,
             enforced: outcome == Outcome::Deny,
@@ -127,27 +127,31 @@ impl LimitVerdict {
     }
 }
 
-impl DescriptorLimit {
+impl AskedLimit<'_> {
     /// Returns true if clients may learn of the limit: it can deny their requests. A dry run must not
     /// change responses, and a client must not learn that it is shadow-banned.
     pub(super) fn is_shown(&self) -> bool {
-        match &self.kind {
+        match (self.kind, &self.source) {
             _ if self.shadow_mode => false,
-            LimitKind::Counted(_, rule) => self.quota_mode || is_shown(rule.action()),
-            LimitKind::Unlimited | LimitKind::Zero(_) => true,
+            (_, Source::Request(_)) => true,
+            (LimitKind::Counted(limit), _) => self.quota_mode() || is_shown(limit.rule.action()),
+            (LimitKind::Unlimited | LimitKind::Zero(_), _) => true,
         }
     }
 
     /// Returns the outcome of a request that exceeds (`over`) or meets this limit.
     fn outcome(&self, over: bool) -> Outcome {
-        let action = match &self.kind {
-            LimitKind::Counted(_, rule) => rule.action(),
-            LimitKind::Unlimited | LimitKind::Zero(_) => Action::Deny,
+        let action = match (self.kind, &self.source) {
+            // The number of the request is enforced, whatever the counter's own limit does.
+            (_, Source::Request(_)) | (LimitKind::Unlimited | LimitKind::Zero(_), _) => {
+                Action::Deny
+            }
+            (LimitKind::Counted(limit), _) => limit.rule.action(),
         };
         match action {
             _ if !over => Outcome::Allow,
             _ if self.shadow_mode => Outcome::Observe,
-            Action::Observe if !self.quota_mode => Outcome::Observe,
+            Action::Observe if !self.quota_mode() => Outcome::Observe,
             Action::Quarantine => Outcome::Quarantine,
             Action::ShadowBan => Outcome::ShadowBan,
             _ => Outcome::Deny,
@@ -162,8 +166,8 @@ pub(super) fn whole_seconds(duration: Duration) -> u64 {
         .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// Returns the time until the end of the current window. Windows are `length` nanoseconds long,
-/// and begin at multiples of `length`.
-fn until_window_ends(now: Nanos, length: u64) -> Duration {
-    Duration::from_nanos(length - now.get() % length.max(1))
+/// Returns the time until the end of the current window. Windows are of this length, and begin at multiples of `length`.
+fn until_window_ends(now: Nanos, length: Duration) -> Duration {
+    let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX).max(1);
+    Duration::from_nanos(length - now.get() % length)
 }
