@@ -6,26 +6,21 @@
 mod answer;
 mod asked;
 pub mod counts;
-mod headers;
-mod judged;
-mod metadata;
 pub mod prepared;
 pub mod request_limit;
-mod reserve;
 mod verdict;
 
 use std::time::Instant;
 
-use earrrl::{Clock, Decision, Mode};
+use earrrl::{Clock, Decision, HoldId, HoldTerms, Mode};
 use smallvec::SmallVec;
 use tokio::time::error::Elapsed;
 
 pub(super) use self::answer::undecided;
 use self::asked::{Asked, AskedLimit, Hits};
-use self::judged::JudgedRequest;
 use self::prepared::{Descriptors, LimitKind};
 use self::request_limit::OwnCounts;
-use self::verdict::Verdicts;
+use self::verdict::{JudgedRequest, Verdicts};
 use super::error::AskError;
 use super::rules::ActiveRules;
 use crate::engine::Engine;
@@ -79,6 +74,49 @@ impl Descriptors {
         }
         answer::count(self, engine, request, &limits, &verdicts);
         Ok(answer::response(self, request, &limits, &verdicts))
+    }
+
+    /// Reserves the hits of a request under all limits that its descriptors match. Returns true if
+    /// the request is allowed, and the id of the reservation; `None` if no limit counts the request
+    /// or it is denied.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if the request or the terms are invalid, or the engine fails.
+    pub async fn reserve(
+        &self,
+        engine: &Engine,
+        rules: &ActiveRules,
+        clock: &dyn Clock,
+        request: &RateLimitRequest,
+        terms: HoldTerms,
+    ) -> Result<(bool, Option<HoldId>), AskError> {
+        terms.check()?;
+        if request.descriptors.iter().any(|one| one.limit.is_some()) {
+            return Err(AskError::invalid(
+                "descriptors: a reservation under a limit that it brings is not possible; expected none with `limit`",
+            ));
+        }
+        let Asked { limits, failed } = asked::asked(self, rules, request, engine)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let denied = limits.iter().any(|asked| {
+            let is_zero = matches!(asked.kind, LimitKind::Zero(_));
+            is_zero && !asked.shadow_mode && asked.hits != Hits::Charged(0)
+        });
+        let charges = asked::charges(&limits);
+        let (judged, id) = if denied || charges.is_empty() {
+            (JudgedRequest::default(), None)
+        } else {
+            let holding = engine.hold(&charges, terms).await?;
+            (JudgedRequest::of(holding.decision), holding.id)
+        };
+        let allowed = !denied && judged.only().is_none_or(|decision| decision.allowed);
+        let own = limits.iter().map(|_| None).collect();
+        let figures = figures(engine, &limits, &judged, &own).await;
+        let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
+        answer::count(self, engine, request, &limits, &verdicts);
+        Ok((allowed, id))
     }
 
     /// Returns true if a rule for a descriptor of the request denies what it cannot judge.
