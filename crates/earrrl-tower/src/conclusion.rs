@@ -14,6 +14,7 @@ use crate::charges::RequestCharges;
 use crate::cost_after::CostAfter;
 use crate::event::Event;
 use crate::headers::{self, Available};
+use crate::held::Held;
 use crate::pending::ItemizedDecision;
 use crate::prepared::LayerRule;
 use crate::problem::Kind;
@@ -21,15 +22,15 @@ use crate::request_hold::HoldGuard;
 use crate::response::{Denial, Reason, grpc, is_grpc, problem_of};
 use crate::response_headers::{RateLimitHeaders, first_quota};
 use crate::settlement::Settlement;
-use crate::shared::{HeldPlace, OnFailure, SharedLimits};
+use crate::shared::{OnFailure, SharedLimits};
 use crate::verdict::Verdict;
 
 /// The treatment of a request after its decision.
-pub(crate) enum Conclusion<E> {
+pub(crate) enum Conclusion {
     /// The request is passed on.
     Pass(Pass),
     /// The request is passed on after a delay.
-    Hold(Pass, Duration, HeldPlace<E>),
+    Hold(Pass, Duration),
     /// The request is denied with this response, and the inner service is not called.
     Refuse(Response<Bytes>),
 }
@@ -47,6 +48,7 @@ struct Extras {
     verdict: Option<Verdict>,
     settlement: Option<Settlement>,
     hold: Option<HoldGuard>,
+    held: Option<Held>,
 }
 
 /// The charges of a request that continue when its response has a head.
@@ -73,6 +75,9 @@ impl Pass {
         let Some(extras) = &mut self.extras else {
             return;
         };
+        if let Some(held) = extras.held.take() {
+            held.pass_on();
+        }
         if let Some(cost_after) = &mut extras.cost_after {
             cost_after.note_service_called();
         }
@@ -116,7 +121,7 @@ where
         answer: Result<&mut ItemizedDecision, EngineError>,
         prepared: &[LayerRule],
         request: &HeaderMap,
-    ) -> Conclusion<E> {
+    ) -> Conclusion {
         match answer {
             Ok(judgement) => {
                 if self.failing.load(Ordering::Relaxed)
@@ -124,7 +129,7 @@ where
                 {
                     tracing::info!("the rate limiter's engine answers again");
                 }
-                self.judged(charges, judgement, prepared, request)
+                self.judged(charges, judgement, prepared, request, false)
             }
             // A cost above `max_cost` is denied, and so is a request for which no reservation is
             // free. If these were treated as failures of the engine, the request could pass.
@@ -146,7 +151,8 @@ where
         judgement: &mut ItemizedDecision,
         prepared: &[LayerRule],
         request: &HeaderMap,
-    ) -> Conclusion<E> {
+        is_local: bool,
+    ) -> Conclusion {
         let hold = judgement.reserved.take();
         let decision = &judgement.decision;
         let name = charges
@@ -177,43 +183,50 @@ where
             rule: name.cloned(),
             decision: Some(*decision),
         });
-        let extras = self.extras(charges, verdict, x_rate_limit, hold);
+        let mut held = None;
+        if !decision.delay.is_zero() {
+            // A reservation is released by its guard. The local engine is asked only during an outage.
+            let is_refunded = hold.is_none() && !is_local;
+            held = Held::new(self, is_refunded.then(|| (charges.clone(), decision.at)));
+            if held.is_none() {
+                self.emit(&Event::TooManyHeld);
+                return self.refuse(Reason::TooManyHeld, request);
+            }
+        }
+        let extras = Extras {
+            x_rate_limit,
+            cost_after: None,
+            verdict,
+            settlement: None,
+            hold,
+            held,
+        };
         let pass = Pass {
             headers: rate_limit,
-            extras,
+            extras: self.extras(charges, extras),
         };
         if decision.delay.is_zero() {
-            return Conclusion::Pass(pass);
-        }
-        match self.try_hold() {
-            Some(held) => Conclusion::Hold(pass, decision.delay, held),
-            None => {
-                self.emit(&Event::TooManyHeld);
-                self.refuse(Reason::TooManyHeld, request)
-            }
+            Conclusion::Pass(pass)
+        } else {
+            Conclusion::Hold(pass, decision.delay)
         }
     }
 
-    fn extras(
-        self: &Arc<Self>,
-        charges: &RequestCharges,
-        verdict: Option<Verdict>,
-        x_rate_limit: Option<(Quota, Available)>,
-        hold: Option<HoldGuard>,
-    ) -> Option<Box<Extras>> {
-        if !self.charges_later && verdict.is_none() && x_rate_limit.is_none() {
+    /// Adds the charges that are made later. Returns `None` if the request has no extras.
+    fn extras(self: &Arc<Self>, charges: &RequestCharges, extras: Extras) -> Option<Box<Extras>> {
+        if !self.charges_later
+            && extras.verdict.is_none()
+            && extras.x_rate_limit.is_none()
+            && extras.held.is_none()
+        {
             return None;
         }
         let settled = charges.filtered(|charge| charge.rule(&self.rules).settled);
         let after = charges.filtered(|charge| charge.rule(&self.rules).cost_after.is_some());
-        let settlement = settled.map(|charges| Settlement::new(Arc::clone(self), charges));
-        let cost_after = after.map(|charges| CostAfter::new(Arc::clone(self), charges));
         Some(Box::new(Extras {
-            x_rate_limit,
-            cost_after,
-            verdict,
-            settlement,
-            hold,
+            settlement: settled.map(|charges| Settlement::new(Arc::clone(self), charges)),
+            cost_after: after.map(|charges| CostAfter::new(Arc::clone(self), charges)),
+            ..extras
         }))
     }
 
@@ -270,7 +283,7 @@ where
         self.respond(&denial)
     }
 
-    fn refuse(&self, reason: Reason, request: &HeaderMap) -> Conclusion<E> {
+    fn refuse(&self, reason: Reason, request: &HeaderMap) -> Conclusion {
         let (status, kind) = match reason {
             Reason::EngineFailed => (StatusCode::SERVICE_UNAVAILABLE, Kind::Blank),
             _ => (self.settings.status, Kind::QuotaExceeded),
@@ -312,7 +325,7 @@ where
         charges: &RequestCharges,
         error: &EngineError,
         request: &HeaderMap,
-    ) -> Conclusion<E> {
+    ) -> Conclusion {
         if !self.failing.swap(true, Ordering::Relaxed) {
             let on_failure = self.settings.on_failure;
             tracing::warn!(%error, ?on_failure, "the rate limiter's engine fails");
@@ -327,7 +340,7 @@ where
                 let mut pending = self.start(engine, &prepared, charges, true);
                 match pending.poll(context, engine, &prepared, charges, on_allowed) {
                     Poll::Ready(Ok(judgement)) => {
-                        self.judged(charges, judgement, &prepared, request)
+                        self.judged(charges, judgement, &prepared, request, true)
                     }
                     _ => self.refuse(Reason::OverLimit, request),
                 }

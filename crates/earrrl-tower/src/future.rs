@@ -19,7 +19,7 @@ use crate::cost_after::CostAfter;
 use crate::pending::PendingDecision;
 use crate::pending_charge::PendingCharge;
 use crate::response::ResponseBody;
-use crate::shared::{HeldPlace, SharedLimits};
+use crate::shared::SharedLimits;
 
 pin_project! {
     /// The future of a response of [`RateLimit`](crate::RateLimit).
@@ -165,7 +165,6 @@ enum Cause<E: Engine> {
     Turn {
         timer: Delay,
         pass: Option<Pass>,
-        _held: HeldPlace<E>,
     },
 }
 
@@ -195,17 +194,10 @@ where
     }
 
     /// Returns a future that waits until the request's delay is over.
-    pub(crate) fn for_turn(
-        service: S,
-        request: Request<B>,
-        pass: Pass,
-        delay: Duration,
-        held: HeldPlace<E>,
-    ) -> Self {
+    pub(crate) fn for_turn(service: S, request: Request<B>, pass: Pass, delay: Duration) -> Self {
         let cause = Cause::Turn {
             timer: Delay::new(delay),
             pass: Some(pass),
-            _held: held,
         };
         Self {
             service,
@@ -214,7 +206,7 @@ where
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Conclusion<E>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Conclusion> {
         match &mut self.cause {
             Cause::Decision {
                 shared,
@@ -228,7 +220,7 @@ where
                 let headers = self.request.headers();
                 Poll::Ready(shared.conclude(charges, ready!(answer), &prepared, headers))
             }
-            Cause::Turn { timer, pass, .. } => {
+            Cause::Turn { timer, pass } => {
                 ready!(Pin::new(timer).poll(context));
                 let pass = pass.take().unwrap_or_else(Pass::plain);
                 Poll::Ready(Conclusion::Pass(pass))
@@ -236,17 +228,15 @@ where
         }
     }
 
-    fn follow<R>(self, conclusion: Conclusion<E>) -> ResponseStage<S, B, E, R>
+    fn follow<R>(self, conclusion: Conclusion) -> ResponseStage<S, B, E, R>
     where
         S: Service<Request<B>, Response = Response<R>>,
     {
         let Self {
             mut service,
             mut request,
-            cause,
+            ..
         } = self;
-        // Dropping `cause` frees the place of a request that was held back.
-        drop(cause);
         match conclusion {
             Conclusion::Pass(mut pass) => {
                 pass.enter(request.extensions_mut());
@@ -255,8 +245,8 @@ where
                     pass,
                 }
             }
-            Conclusion::Hold(pass, delay, held) => {
-                let waiting = Self::for_turn(service, request, pass, delay, held);
+            Conclusion::Hold(pass, delay) => {
+                let waiting = Self::for_turn(service, request, pass, delay);
                 ResponseStage::Waiting {
                     waiting: Some(Box::new(waiting)),
                 }

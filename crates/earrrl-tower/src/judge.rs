@@ -28,8 +28,6 @@ pub enum Judged {
 pub struct Passed {
     pass: Pass,
     delay: Duration,
-    /// The place among the requests that are held back; freed when the request is passed on.
-    held: Option<Box<dyn Send + Sync>>,
 }
 
 impl Passed {
@@ -37,7 +35,6 @@ impl Passed {
         Self {
             pass,
             delay: Duration::ZERO,
-            held: None,
         }
     }
 
@@ -50,7 +47,6 @@ impl Passed {
     /// [`RequestHold`](crate::RequestHold), if there are any, to the request's extensions. To be called just before the request is passed on: from
     /// then on, a request without a response is charged, too.
     pub fn enter(&mut self, request: &mut Extensions) {
-        self.held = None;
         self.pass.enter(request);
     }
 
@@ -116,11 +112,7 @@ where
         };
         match conclusion {
             Conclusion::Pass(pass) => Judged::Pass(Passed::at_once(pass)),
-            Conclusion::Hold(pass, delay, held) => Judged::Pass(Passed {
-                pass,
-                delay,
-                held: Some(Box::new(held)),
-            }),
+            Conclusion::Hold(pass, delay) => Judged::Pass(Passed { pass, delay }),
             Conclusion::Refuse(response) => Judged::Refuse(response),
         }
     }

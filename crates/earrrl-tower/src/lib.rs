@@ -77,6 +77,7 @@ mod event;
 mod forwarded;
 mod future;
 pub mod headers;
+mod held;
 mod hints;
 mod judge;
 pub mod key;

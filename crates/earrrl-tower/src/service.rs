@@ -99,12 +99,10 @@ where
                 ResponseFuture::serving(self.inner.call(request), pass)
             }
             Progress::Concluded(Conclusion::Refuse(response)) => ResponseFuture::answered(response),
-            Progress::Concluded(Conclusion::Hold(pass, delay, held)) => {
+            Progress::Concluded(Conclusion::Hold(pass, delay)) => {
                 let service = self.take_ready();
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::waiting(WaitingRequest::for_turn(
-                    service, request, pass, delay, held,
-                ))
+                ResponseFuture::waiting(WaitingRequest::for_turn(service, request, pass, delay))
             }
             Progress::Pending(decision) => {
                 let service = self.take_ready();
@@ -120,7 +118,7 @@ where
 
 /// The state of a decision: made or in flight.
 pub(crate) enum Progress<E: Engine> {
-    Concluded(Conclusion<E>),
+    Concluded(Conclusion),
     Pending(PendingDecision<E::Decide>),
 }
 

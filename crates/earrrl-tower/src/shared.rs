@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use earrrl::{Cost, Engine, EngineError, HoldTerms, MemoryEngine, Mode, Rule, RuleId};
+use earrrl::{
+    Charge, Cost, Engine, EngineError, HoldTerms, MemoryEngine, Mode, Nanos, Rule, RuleId,
+};
 use http::{Response, StatusCode};
 
 use crate::charges::{RequestCharges, RuleCharge, Rules};
 use crate::event::Event;
+use crate::pending_charge::PendingCharge;
 use crate::prepared::LayerRule;
 use crate::request_rule::RequestRule;
 use crate::response::Denial;
@@ -171,15 +174,18 @@ impl<E: Engine> SharedLimits<E> {
         }
     }
 
-    /// Reserves a place among the requests that are held back; returns `None` if all places are
-    /// taken.
-    pub(crate) fn try_hold(self: &Arc<Self>) -> Option<HeldPlace<E>> {
+    /// Takes a place among the requests that are held back; returns false if all places are taken.
+    pub(crate) fn try_hold(&self) -> bool {
         let max = self.settings.max_held;
         let one_more = |held: usize| (held < max).then_some(held + 1);
         self.held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .ok()?;
-        Some(HeldPlace(Arc::clone(self)))
+            .is_ok()
+    }
+
+    /// Frees a place among the requests that are held back.
+    pub(crate) fn free_place(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -187,13 +193,21 @@ impl<E: Engine> SharedLimits<E> {
     }
 }
 
-/// A place among the requests that are held back. The place is freed when this value is dropped,
-/// because the request is passed on or its client has left.
-pub(crate) struct HeldPlace<E>(Arc<SharedLimits<E>>);
-
-impl<E> Drop for HeldPlace<E> {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::Relaxed);
+impl<E: Engine + Send + Sync + 'static> SharedLimits<E> {
+    /// Starts to take back the charges of a request, which were made at the instant `at`.
+    pub(crate) fn refund(self: &Arc<Self>, charges: &RequestCharges, at: Nanos) -> PendingCharge {
+        let prepared = self.prepared.load();
+        let charges = charges.for_engine(&prepared);
+        let refund = |charge: &Charge<'_>| self.engine.refund(charge, Some(at), None);
+        let refunds: Vec<_> = charges.iter().map(refund).collect();
+        let shared = Arc::clone(self);
+        PendingCharge::new(async move {
+            for refund in refunds {
+                if let Err(error) = refund.await {
+                    shared.emit(&Event::EngineFailed(&error));
+                }
+            }
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::support::{Counting, Engine, ask, engine, layer, number, request};
 use bytes::Bytes;
 use earrrl::{Action, Charge, Cost, Decision, Engine as _, EngineError, Mode, Nanos, Rule, RuleId};
-use earrrl_tower::{ClientAddress, RateLimitLayer, RequestRule, Settlement, key};
+use earrrl_tower::{ClientAddress, Judged, RateLimitLayer, RequestRule, Settlement, key};
 use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body, Frame};
@@ -139,9 +139,10 @@ fn a_client_that_leaves_before_its_turn_has_cost_nothing_afterwards() {
     let [serving, held] = calls;
     let before = charge(&engine);
     drop(held);
-    assert_eq!(charge(&engine), before, "the service was never called");
+    let refunded = before - Duration::from_secs(1);
+    assert_eq!(charge(&engine), refunded, "the service was never called");
     drop(serving);
-    assert_eq!(charge(&engine), before + Duration::from_secs(1000));
+    assert_eq!(charge(&engine), refunded + Duration::from_secs(1000));
 }
 
 #[cfg(feature = "tokio")]
@@ -263,7 +264,7 @@ fn holding() -> RequestRule {
 }
 
 #[test]
-fn a_client_that_leaves_while_held_back_is_charged_once_and_its_place_is_free() {
+fn requests_that_are_denied_or_dropped_while_held_back_are_refunded() {
     let (engine, _) = engine();
     let inner = Counting::default();
     let builder = RateLimitLayer::builder(engine.clone()).rule(holding());
@@ -283,6 +284,27 @@ fn a_client_that_leaves_while_held_back_is_charged_once_and_its_place_is_free() 
     assert_eq!(refused.status(), 429, "no more than two are held");
     drop(held);
     assert_eq!((layer.held(), inner.count()), (0, 1));
+    // The next request waits for the first one only.
+    let request = request("192.0.2.7", &[]).into_parts().0;
+    let Judged::Pass(passed) = layer.judge(&request) else {
+        panic!("held back");
+    };
+    assert_eq!(passed.delay(), Duration::from_secs(1));
+    drop(passed);
+    let Judged::Pass(mut passed) = layer.judge(&request) else {
+        panic!("held back");
+    };
+    assert_eq!(passed.delay(), Duration::from_secs(1));
+    passed.enter(&mut http::Extensions::new());
+    assert_eq!(layer.held(), 0);
+    let Judged::Pass(passed) = layer.judge(&request) else {
+        panic!("held back");
+    };
+    assert_eq!(
+        passed.delay(),
+        Duration::from_secs(2),
+        "the other was served"
+    );
 }
 
 #[tokio::test]
