@@ -54,7 +54,7 @@ impl RequestCharges {
     #[inline]
     pub(crate) fn read(&mut self, rules: &Rules, request: &Parts) -> Result<(), StatusCode> {
         for (place, (rule, first)) in rules.iter().enumerate() {
-            if rule.exempt.as_ref().is_some_and(|exempt| exempt(request)) {
+            if rule.passes_over(request) {
                 continue;
             }
             let start = self.keys.len();

@@ -4,8 +4,11 @@ use earrrl::Cost;
 use http::Method;
 use http::request::Parts;
 
+use crate::key::target;
+use crate::path::Paths;
+
 /// Returns a closure for [`cost_by`](crate::RequestRule::cost_by) that looks up the cost by path.
-/// The path is the route that axum matched, or otherwise the whole path. Paths without an entry
+/// The path is the route that axum matched, or otherwise the whole path in any of its spellings. Paths without an entry
 /// cost 1.
 ///
 /// ```
@@ -20,7 +23,24 @@ pub fn by_path(
     costs: impl IntoIterator<Item = (&'static str, Cost)>,
 ) -> impl Fn(&Parts) -> Cost + Send + Sync + 'static {
     let costs: Vec<_> = costs.into_iter().collect();
-    move |request| find(&costs, |known| *known == path(request))
+    let spelled = |(path, cost): &(&str, Cost)| (Paths::TOLERANT.normalize_text(path), *cost);
+    let normal: Vec<_> = costs.iter().map(spelled).collect();
+    move |request| match route(request) {
+        Some(route) => find(&costs, |known| *known == route),
+        None => most(&normal, target(request)),
+    }
+}
+
+/// Returns the highest cost of the interpretations of a target's path, so that no spelling costs less.
+fn most(costs: &[(String, Cost)], target: &[u8]) -> Cost {
+    let others = Paths::TOLERANT.others(target);
+    let normal = Paths::TOLERANT.normalize(target);
+    let cost = |path: &[u8]| find(costs, |known| known.as_bytes() == path);
+    let most = match others.with(&normal) {
+        Some(paths) => paths.map(cost).max(),
+        None => costs.iter().map(|(_, cost)| *cost).max(),
+    };
+    most.unwrap_or(Cost::ONE)
 }
 
 /// Returns a closure for [`cost_by`](crate::RequestRule::cost_by) that looks up the cost by method.
@@ -49,10 +69,12 @@ fn find<T>(costs: &[(T, Cost)], is: impl Fn(&T) -> bool) -> Cost {
         .map_or(Cost::ONE, |(_, cost)| *cost)
 }
 
-fn path(request: &Parts) -> &str {
+/// Returns the route that axum matched.
+fn route(request: &Parts) -> Option<&str> {
     #[cfg(feature = "axum")]
-    if let Some(path) = request.extensions.get::<axum::extract::MatchedPath>() {
-        return path.as_str();
+    if let Some(route) = request.extensions.get::<axum::extract::MatchedPath>() {
+        return Some(route.as_str());
     }
-    request.uri.path()
+    let _ = request;
+    None
 }

@@ -35,10 +35,9 @@ impl Hints {
     pub(crate) fn no_peer(&self, rule: &str, missing: impl fmt::Debug) {
         if !self.no_peer.swap(true, Relaxed) {
             warn(&format_args!(
-                "rule {rule}: requests lack the address of their connection, so the rule cannot tell clients apart \
-                 (missing = {missing:?}); with axum 0.8, enable the feature `axum` of earrrl-tower and serve \
-                 `into_make_service_with_connect_info::<SocketAddr>()`; with tonic 0.14, enable the feature \
-                 `tonic`; elsewhere, insert `earrrl_tower::PeerAddress` into the requests' extensions",
+                "rule {rule}: requests lack the address of their connection, as over a Unix socket, so the rule cannot \
+                 tell clients apart (missing = {missing:?}); the section \"Clients\" of docs/middleware.md, docs/python.md \
+                 or docs/node.md says how the server supplies it",
             ));
         }
     }

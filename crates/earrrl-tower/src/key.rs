@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
 use http::HeaderName;
 use http::header::COOKIE;
 use http::request::Parts;
@@ -13,6 +14,7 @@ use crate::ClientAddress;
 use crate::address::ipv4_text;
 use crate::bounded_key;
 use crate::buffer::Buffer;
+use crate::path::{PathPattern, Paths};
 
 /// A way to read the client's key from a request.
 ///
@@ -44,6 +46,12 @@ pub trait Key: Send + Sync + 'static {
     /// connection (see [`peer_address`]). The layer then logs a warning if the address is missing.
     fn needs_peer_address(&self) -> bool {
         false
+    }
+
+    /// Tells the key the paths of its rule ([`RequestRule::paths`](crate::RequestRule::paths)). Of a path that servers
+    /// interpret in several ways, a key by path takes an interpretation that is one of them.
+    fn restrict(&mut self, paths: &[PathPattern]) {
+        let _ = paths;
     }
 
     /// Returns true if the request seems to come from a proxy that is not trusted, so that the key is the
@@ -125,6 +133,26 @@ impl Write for KeyBuffer {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
+
+/// The target of a request as its client sent it, for frameworks whose requests are no [`http::Request`]: their targets
+/// may be none that an [`http::Uri`] takes. Without it, the path of the request's URI is used.
+///
+/// ```
+/// use earrrl_tower::key::{Key, KeyBuffer, RequestTarget, path};
+/// let mut request = http::Request::new(()).into_parts().0;
+/// request.extensions.insert(RequestTarget("/caf\u{e9} \u{e0} la carte".into()));
+/// let mut key = KeyBuffer::default();
+/// assert!(path().write(&request, &mut key));
+/// assert_eq!(key.as_bytes(), b"/caf%C3%A9%20%C3%A0%20la%20carte");
+/// ```
+#[derive(Clone, Debug)]
+pub struct RequestTarget(pub Bytes);
+
+/// Returns the target of a request, or the path of its URI.
+pub(crate) fn target(request: &Parts) -> &[u8] {
+    let target = request.extensions.get::<RequestTarget>();
+    target.map_or(request.uri.path().as_bytes(), |target| &target.0)
+}
 
 /// Returns the address of the connection of a request. It is taken from the request's extensions: a
 /// [`PeerAddress`], the types of axum and tonic, or a plain [`SocketAddr`].
@@ -287,6 +315,42 @@ impl Key for Method {
     }
 }
 
+/// Returns a key that is the request's path: the same for all spellings that some server takes for the same path, such
+/// as `/login`, `/LOGIN/` and `/%6cogin`, so that no client has a quota for each of them. A key by route, such as
+/// `MatchedPath`, is better where the routes are known: `/users/1` and `/users/2` then count together.
+///
+/// ```
+/// use earrrl_tower::{ClientAddress, RequestRule, key};
+/// let key = (ClientAddress::default(), key::path());
+/// let rule = RequestRule::new("per-path", "gcra 5/s burst=20".parse()?, key);
+/// # let _ = rule;
+/// # Ok::<(), earrrl::RuleError>(())
+/// ```
+pub fn path() -> Path {
+    Path::default()
+}
+
+/// The key that [`path`] returns.
+#[derive(Clone, Debug, Default)]
+pub struct Path {
+    /// The paths of the rule; all if there are none.
+    paths: Vec<PathPattern>,
+}
+
+impl Key for Path {
+    fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
+        let target = target(request);
+        let others = Paths::TOLERANT.others(target);
+        let normal = Paths::TOLERANT.normalize(target);
+        key.push(others.key(&normal, |path| self.paths.iter().any(|one| one.is(path))));
+        true
+    }
+
+    fn restrict(&mut self, paths: &[PathPattern]) {
+        self.paths = paths.to_vec();
+    }
+}
+
 /// A key that is the route which axum matched, such as `/users/{id}`. The layer must be added by
 /// `Router::route_layer` or `Router::layer`.
 ///
@@ -367,6 +431,10 @@ impl<K: Key + ?Sized> Key for Box<K> {
         (**self).needs_peer_address()
     }
 
+    fn restrict(&mut self, paths: &[PathPattern]) {
+        (**self).restrict(paths);
+    }
+
     fn overlooks_proxy(&self, request: &Parts) -> bool {
         (**self).overlooks_proxy(request)
     }
@@ -380,6 +448,10 @@ impl Key for Vec<Box<dyn Key>> {
 
     fn needs_peer_address(&self) -> bool {
         self.iter().any(|part| part.needs_peer_address())
+    }
+
+    fn restrict(&mut self, paths: &[PathPattern]) {
+        self.iter_mut().for_each(|part| part.restrict(paths));
     }
 
     fn overlooks_proxy(&self, request: &Parts) -> bool {
@@ -402,6 +474,11 @@ macro_rules! tuples {
             fn needs_peer_address(&self) -> bool {
                 let ($($key,)*) = self;
                 $($key.needs_peer_address())||*
+            }
+
+            fn restrict(&mut self, paths: &[PathPattern]) {
+                let ($($key,)*) = self;
+                $($key.restrict(paths);)*
             }
 
             fn overlooks_proxy(&self, request: &Parts) -> bool {
@@ -448,6 +525,31 @@ mod tests {
         let mut text = KeyBuffer::default();
         key.write(request, &mut text)
             .then(|| String::from_utf8_lossy(text.as_bytes()).into())
+    }
+
+    #[test]
+    fn every_spelling_of_a_path_is_one_key() {
+        let of = |key: &Path, target: &'static str| {
+            let mut parts = request(&[]);
+            parts.extensions.insert(RequestTarget(target.into()));
+            read(key, &parts).unwrap()
+        };
+        for target in [
+            "/login",
+            "/LOGIN/",
+            "/%6cogin?a=b",
+            "/x/..%2flogin",
+            "http://h/login",
+            "/login\u{1}",
+        ] {
+            assert_eq!(of(&path(), target), "/login", "{target:?}");
+        }
+        assert_eq!(of(&path(), "/login.php/any"), "/any");
+        let mut script = path();
+        script.restrict(&["/login.php".parse().unwrap()]);
+        assert_eq!(of(&script, "/login.php/any"), "/login.php");
+        let uri = Request::get("/%4Cogin").body(()).unwrap().into_parts().0;
+        assert_eq!(read(&path(), &uri), Some("/login".to_owned()));
     }
 
     #[test]

@@ -6,7 +6,8 @@ use http::request::Parts;
 use http::response;
 
 use crate::hints::Hints;
-use crate::key::Key;
+use crate::key::{Key, target};
+use crate::path::PathPattern;
 
 type OfRequest<T> = Box<dyn Fn(&Parts) -> T + Send + Sync>;
 type OfResponse<T> = Box<dyn Fn(&response::Parts) -> T + Send + Sync>;
@@ -28,6 +29,8 @@ pub struct RequestRule {
     pub(crate) name: String,
     pub(crate) rule: Rule,
     pub(crate) key: Box<dyn Key>,
+    /// The paths to which the rule applies; all if there are none.
+    pub(crate) paths: Vec<PathPattern>,
     pub(crate) missing: Missing,
     pub(crate) cost: RequestCost,
     pub(crate) cost_after: Option<OfResponse<Cost>>,
@@ -94,6 +97,7 @@ impl RequestRule {
             name: name.into(),
             rule,
             key: Box::new(key),
+            paths: Vec::new(),
             missing: Missing::default(),
             cost: RequestCost::Fixed(Cost::ONE),
             cost_after: None,
@@ -103,6 +107,33 @@ impl RequestRule {
             plans: Vec::new(),
             hints: Hints::default(),
         }
+    }
+
+    /// Sets the paths to which the rule applies. A request counts if any interpretation of its path that some server
+    /// has matches one of them, so that no spelling evades the rule.
+    ///
+    /// ```
+    /// use earrrl_tower::{ClientAddress, RequestRule};
+    /// let rule = RequestRule::new("login", "gcra 5/m burst=5".parse()?, ClientAddress::default())
+    ///     .paths(["/login".parse()?, "/api/login/*".parse()?]);
+    /// # let _ = rule;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn paths(mut self, paths: impl IntoIterator<Item = PathPattern>) -> Self {
+        self.paths = paths.into_iter().collect();
+        self.key.restrict(&self.paths);
+        self
+    }
+
+    /// Returns true if the rule does not apply to a request, because of its path or an exemption.
+    pub(crate) fn passes_over(&self, request: &Parts) -> bool {
+        let is_elsewhere = || {
+            let target = target(request);
+            !self.paths.iter().any(|path| path.matches(target))
+        };
+        !self.paths.is_empty() && is_elsewhere()
+            || self.exempt.as_ref().is_some_and(|exempt| exempt(request))
     }
 
     /// Sets the treatment of requests that have no key.

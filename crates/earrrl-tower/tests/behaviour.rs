@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Counting, Engine, ask, available, engine, layer, number, request, served};
+use crate::support::{
+    Counting, Engine, ask, available, engine, layer, number, request, served, spellings,
+};
 use bytes::Bytes;
 use earrrl::{
     Action, Charge, Cost, Decision, Engine as _, EngineError, ManualClock, MemoryEngine, Mode,
@@ -187,6 +189,33 @@ fn costs_depend_on_the_request() {
     assert_eq!(left(Method::GET, "/"), 9);
     assert_eq!(left(Method::GET, "/export?x"), 4);
     assert_eq!(left(Method::POST, "/"), 3);
+}
+
+#[test]
+fn no_spelling_of_a_path_evades_its_rule_or_costs_less() {
+    let (engine, _) = engine();
+    let key = (ClientAddress::default(), key::path());
+    let login = RequestRule::new("login", rule("gcra 1/s burst=10"), key)
+        .paths([spellings::PATH.parse().unwrap()])
+        .cost_by(cost::by_path([(spellings::PATH, Cost::from_units(5))]));
+    let mut service = layer(&engine, [login]).layer(Counting::default());
+    let mut left = |client: usize, uri: &http::Uri| {
+        let mut request = request(&format!("10.0.0.{client}"), &[]);
+        *request.uri_mut() = uri.clone();
+        available(ask(&mut service, request).headers()).map(|(units, _)| units)
+    };
+    let login: http::Uri = spellings::PATH.parse().unwrap();
+    let taken = spellings::all().into_iter();
+    let taken = taken.filter(|spelling| !spelling.takers.is_empty());
+    for (client, spelling) in taken.enumerate() {
+        // The layer's server has refused the other targets.
+        if let Ok(uri) = http::Uri::try_from(&spelling.target[..]) {
+            let shown = spelling.shown;
+            assert_eq!(left(client, &uri), Some(5), "{shown}");
+            assert_eq!(left(client, &login), Some(0), "{shown}");
+        }
+    }
+    assert_eq!(left(0, &"/v1/logout".parse().unwrap()), None);
 }
 
 #[test]

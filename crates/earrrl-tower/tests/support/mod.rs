@@ -7,6 +7,8 @@
     reason = "for tests, each of which uses a part"
 )]
 
+pub(crate) mod spellings;
+
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
