@@ -87,7 +87,6 @@ def rows(folder, tcp, unix):
     engine = earrrl.Engine({"a": RULE, "b": RULE})
     plain, limited = middleware()
     yield "a function in Python that does nothing", lambda client: None, 50_000
-    yield "`Limiter.fingerprint`: a call that only hashes the key", limiter.fingerprint, 50_000
     yield "`Limiter.check`", limiter.check, 50_000
     yield "`Limiter.check(…).allowed`", lambda client: limiter.check(client).allowed, 50_000
     yield "`Limiter.check`, in a file", shared.check, 50_000

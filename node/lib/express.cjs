@@ -1,13 +1,13 @@
 // Rate limits for Express, Connect and node:http.
 "use strict";
-const { checkMiddleware, judge } = require("./node.cjs");
+const { afterHost, append, checkMiddleware, judge } = require("./node.cjs");
 
 function rateLimit(limits, { respond } = {}) {
   checkMiddleware(limits, { respond });
   return async (request, response, next) => {
     let judged;
     try {
-      judged = await judge(limits, request, request.originalUrl ?? request.url, request, response);
+      judged = await judge(limits, request, targetOf(request), request, response, routeOf(request));
       if (judged.refusal) return refuse(judged.refusal, request, response, respond);
     } catch (error) {
       return next(error);
@@ -17,8 +17,14 @@ function rateLimit(limits, { respond } = {}) {
   };
 }
 
+// Returns the path by which Express looks for the route; otherwise the target.
+const targetOf = ({ baseUrl, path, originalUrl, url }) => (typeof path === "string" ? afterHost(baseUrl + path) : (originalUrl ?? url));
+
+// Returns the route, which Express knows in the middlewares of the route itself.
+const routeOf = ({ baseUrl = "", route }) => route && baseUrl + String(route.path);
+
 function refuse(refusal, request, response, respond) {
-  for (const [name, value] of refusal.headers) response.appendHeader(name, value);
+  for (const [name, value] of refusal.headers) append(response, name, value);
   const own = respond?.(request, refusal);
   if (own) response.setHeader("content-type", own.type);
   response.statusCode = refusal.status;

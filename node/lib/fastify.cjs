@@ -1,13 +1,13 @@
 // Rate limits for Fastify.
 "use strict";
-const { checkMiddleware, judge } = require("./node.cjs");
+const { afterHost, checkMiddleware, judge } = require("./node.cjs");
 
 function rateLimit(limits, { respond } = {}) {
   checkMiddleware(limits, { respond });
   const plugin = (fastify, options, done) => {
     fastify.decorateRequest("earrrl", null);
     fastify.addHook("onRequest", async (request, reply) => {
-      const { refusal, entered } = await judge(limits, request.raw, request.originalUrl, request, reply.raw);
+      const { refusal, entered } = await judge(limits, request.raw, afterHost(request.originalUrl), request, reply.raw, request.routeOptions?.url ?? "");
       request.earrrl = entered ?? null;
       if (!refusal) return;
       reply.code(refusal.status);

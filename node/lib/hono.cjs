@@ -11,7 +11,9 @@ function rateLimit(limits, { peer = socketOf, respond } = {}) {
   return async (context, next) => {
     const request = context.req.raw;
     const headers = Object.fromEntries(request.headers);
-    const judged = limits.judge(request.method, request.url, headers, peer(context), context);
+    // The last route that matches is that of the handler.
+    const route = context.req.matchedRoutes.at(-1)?.path;
+    const judged = limits.judge(request.method, request.url, headers, peer(context), context, route);
     if (judged.status !== undefined) return refuse(judged, context, respond);
     if (judged.delay > 0) await wait(judged.delay);
     context.set("earrrl", judged.enter());

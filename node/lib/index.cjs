@@ -1,13 +1,20 @@
 // Rate limits in process: exact, bounded in memory, and shared by all processes of a host that open one file.
 "use strict";
+const { isAsyncFunction, isPromise } = require("node:util").types;
 const { NativeEngine, NativeLimiter, NativeLimits, StoreOptions, Windows } = require("./native.cjs");
 
 const OUTCOMES = ["allow", "observe", "quarantine", "delay", "shadow-ban", "deny"];
 const [CHECK, PEEK, CHARGE] = [0, 1, 2];
 
-// The figures of the last decision, in the order of src/figures.rs. Every decision copies them at once. The native
-// module keeps the address of its memory, so nothing else may get this array.
-const figures = new Float64Array(12);
+// The places of the figures of a decision, in the order of src/figures.rs.
+const FIGURES = ["ALLOWED", "OUTCOME", "REMAINING", "RETRY_AFTER", "RESET_AFTER", "RATE", "LIMIT", "DELAY", "AT", "UNITS", "SECONDS", "RETRY_AFTER_SECONDS"];
+const [ALLOWED, OUTCOME, REMAINING, RETRY_AFTER, RESET_AFTER, RATE, LIMIT, DELAY, AT, UNITS, SECONDS, RETRY_AFTER_SECONDS] = FIGURES.keys();
+// The places of the figures of a count in a store, in the order of src/windows.rs.
+const [HITS, RESET_TIME] = [0, 1];
+
+// The figures of the last decision. Every decision copies them at once. The native module keeps the address of its
+// memory, so nothing else may get this array.
+const figures = new Float64Array(FIGURES.length);
 
 class Decision {
   #native;
@@ -15,18 +22,18 @@ class Decision {
   constructor(native, rule) {
     this.#native = native;
     this.rule = rule;
-    this.allowed = figures[0] === 1;
-    this.outcome = OUTCOMES[figures[1]];
-    this.remaining = figures[2];
-    this.retryAfter = figures[3];
-    this.resetAfter = figures[4];
-    this.rate = Number.isNaN(figures[5]) ? null : figures[5];
-    this.limit = figures[6];
-    this.delay = figures[7];
-    this.at = figures[8];
-    this.units = figures[9];
-    this.seconds = figures[10];
-    this.retryAfterSeconds = figures[11];
+    this.allowed = figures[ALLOWED] === 1;
+    this.outcome = OUTCOMES[figures[OUTCOME]];
+    this.remaining = figures[REMAINING];
+    this.retryAfter = figures[RETRY_AFTER];
+    this.resetAfter = figures[RESET_AFTER];
+    this.rate = Number.isNaN(figures[RATE]) ? null : figures[RATE];
+    this.limit = figures[LIMIT];
+    this.delay = figures[DELAY];
+    this.at = figures[AT];
+    this.units = figures[UNITS];
+    this.seconds = figures[SECONDS];
+    this.retryAfterSeconds = figures[RETRY_AFTER_SECONDS];
   }
 
   headers() {
@@ -80,14 +87,6 @@ class Limiter {
     return this.#native.clear();
   }
 
-  top(count) {
-    return this.#native.top(count);
-  }
-
-  fingerprint(key) {
-    return this.#native.fingerprint(key);
-  }
-
   get size() {
     return this.#native.size;
   }
@@ -133,14 +132,6 @@ class Engine {
     this.#native.reset(rule, key);
   }
 
-  top(rule, count) {
-    return this.#native.top(rule, count);
-  }
-
-  fingerprint(key) {
-    return this.#native.fingerprint(key);
-  }
-
   get rules() {
     const { texts } = this.#native;
     return Object.fromEntries(this.#names.map((name, place) => [name, texts[place]]));
@@ -172,6 +163,7 @@ class RateLimits {
   #native;
   #rules;
   #asks;
+  #readsRoute;
 
   constructor(rules, options = {}) {
     if (!Array.isArray(rules) || !rules.every(isObject)) throw new TypeError("rules: expected an array of objects, one for each rule");
@@ -179,17 +171,17 @@ class RateLimits {
     this.#asks = this.#rules.some(({ key, cost, exempt, plans }) => exempt || plans?.length || [...key, cost].some(isFunction));
     this.#native = new NativeLimits(this.#rules.map(nativeRule), options, figures);
     this.headers = this.#native.headers;
-    for (const before of this.#native.superseded) {
-      process.emitWarning(`${before} had another algorithm, so clients begin afresh, also in other services that use this path`);
-    }
+    this.#readsRoute = this.#native.readsRoute;
+    for (const warning of this.#native.warnings) process.emitWarning(warning);
   }
 
-  // Judges a request: `headers` by name, the connection's address, and the argument of the rules' functions.
-  judge(method, target, headers, peer, request) {
+  // Judges a request: `headers` by name, the connection's address, the argument of the rules' functions, and the route
+  // that the framework has found.
+  judge(method, target, headers, peer, request, route) {
     if (!isObject(headers)) throw new TypeError("headers: expected an object with the values of headers by their names");
     const read = this.headers.flatMap((name) => (headers[name] === undefined ? [] : [name, String(headers[name])]));
-    const answers = this.#asks ? this.#rules.map((rule) => ask(rule, request)) : undefined;
-    const judged = this.#native.judge(method, target, read, peer, answers);
+    const answers = this.#asks ? this.#rules.map((rule) => ask(rule, request)) : [];
+    const judged = this.#native.judge(method, target, read, peer, answers, this.#readsRoute ? route : undefined);
     return judged.status === null ? new Passing(this.#native, judged, this.#rules) : new Refusal(judged);
   }
 
@@ -205,13 +197,6 @@ class RateLimits {
     this.#native.refund(name, key, cost);
   }
 
-  top(name, count) {
-    return this.#native.top(name, count);
-  }
-
-  fingerprint(key) {
-    return this.#native.fingerprint(key);
-  }
 }
 
 // A request that is passed on.
@@ -238,7 +223,7 @@ class Passing {
   leave(status, headers) {
     let costs;
     try {
-      costs = this.#rules.map(({ costAfter }) => (costAfter ? answer("costAfter", costAfter, status, headers) : 0));
+      costs = this.#rules.map(({ costAfter }) => (costAfter ? costOf(answer("costAfter", costAfter, status, headers)) : 0));
     } finally {
       if (!costs) this.#judged.leave();
     }
@@ -261,14 +246,18 @@ const isObject = (value) => typeof value === "object" && value !== null;
 function nativeRule({ key, cost, costAfter, exempt, plans, ...rule }) {
   plans ??= [];
   if (!Array.isArray(plans) || !plans.every(isObject)) throw new TypeError("plans: expected an array of objects with name, limit and applies");
-  const functions = { costAfter, exempt, ...Object.fromEntries(plans.map(({ name, applies }) => [`plan ${String(name)}`, applies ?? false])) };
-  for (const [name, value] of Object.entries(functions)) {
+  const functions = [["costAfter", costAfter], ["exempt", exempt], ...plans.map(({ name, applies }) => [`plan ${String(name)}`, applies ?? false])];
+  for (const [name, value] of functions) {
     if ((value ?? undefined) !== undefined && !isFunction(value)) throw new TypeError(`${name}: expected a function`);
+  }
+  for (const [name, value] of [...functions, ["cost", cost], ...key.map((part) => ["key", part])]) {
+    if (isAsyncFunction(value)) throw new TypeError(`${name}: ${nameOf(value)} is asynchronous; expected a function that returns its value at once`);
   }
   if (key.some((part) => typeof part !== "string" && !isFunction(part))) throw new TypeError("key: expected strings and functions");
   return {
     ...rule,
     key: key.map((part) => (isFunction(part) ? null : part)),
+    paths: typeof rule.paths === "string" ? [rule.paths] : rule.paths,
     cost: isFunction(cost) ? undefined : cost,
     costAfter: isFunction(costAfter),
     plans: plans.map(({ name, limit }) => ({ name, limit })),
@@ -279,15 +268,24 @@ function ask({ key, cost, exempt, plans }, request) {
   if (exempt && answer("exempt", exempt, request)) return { exempt: true, keys: [] };
   const keys = key.filter(isFunction).map((part) => answer("key", part, request) ?? null);
   const plan = (plans ?? []).findIndex(({ applies }) => answer("plans", applies, request));
-  return { exempt: false, keys, plan: plan < 0 ? undefined : plan, cost: isFunction(cost) ? answer("cost", cost, request) : undefined };
+  return { exempt: false, keys, plan: plan < 0 ? undefined : plan, cost: isFunction(cost) ? costOf(answer("cost", cost, request)) : undefined };
 }
 
-// A promise is true, so an asynchronous function would exempt every request.
+// A promise is true, so a function that returns one would exempt every request.
 function answer(name, call, ...input) {
   const value = call(...input);
-  if (isFunction(value?.then)) throw new TypeError(`${name}: the function returned a promise; expected a value`);
+  if (isPromise(value) || isFunction(value?.then)) {
+    // What rejects the promise is not reported beside the error.
+    if (isPromise(value)) value.catch(() => {});
+    throw new TypeError(`${name}: ${nameOf(call)} returned a promise; expected a value, since functions of rules are not awaited`);
+  }
   return value;
 }
+
+// A function may say only whether a request or response costs something.
+const costOf = (value) => (typeof value === "boolean" ? Number(value) : value);
+
+const nameOf = ({ name }) => (typeof name === "string" && name) || "the function";
 
 function headersOf(native, rule) {
   return {
@@ -325,7 +323,7 @@ class EarrrlStore {
 
   async get(key) {
     this.#windows.get(this.prefix + key);
-    return figures[0] > 0 ? counted() : undefined;
+    return figures[HITS] > 0 ? counted() : undefined;
   }
 
   async increment(key) {
@@ -360,7 +358,7 @@ class EarrrlStore {
 
 // Returns the count that was written last.
 function counted() {
-  return { totalHits: figures[0], resetTime: new Date(figures[1]) };
+  return { totalHits: figures[HITS], resetTime: new Date(figures[RESET_TIME]) };
 }
 
 module.exports = { Decision, EarrrlStore, Engine, Limiter, RateLimits };

@@ -1,6 +1,7 @@
 /// <reference types="node" />
 
-export type Key = string | Buffer;
+/** A whole number counts as its decimal text; one above 2^53 is a bigint or a string. */
+export type Key = string | number | bigint | Buffer;
 export type Outcome = "allow" | "observe" | "quarantine" | "delay" | "shadow-ban" | "deny";
 
 /** The answer to a request. Waits are in milliseconds. */
@@ -42,22 +43,6 @@ export interface LimiterOptions {
   name?: string;
 }
 
-/** One of the clients with the highest rates. Waits are in milliseconds. */
-export interface Client {
-  /** A part of the hash of the client's key, which `fingerprint(key)` returns too. */
-  fingerprint: number;
-  /** The usage of the limit: 1 at the limit. */
-  usage: number;
-  /** The measured rate in cost units per second, or null if the algorithm measures none. */
-  rate: number | null;
-  /** The number of requests of cost 1 that would be allowed now. */
-  remaining: number;
-  /** The wait until a request of cost 1 is allowed, Infinity for never. */
-  retryAfter: number;
-  /** The wait until the client's past requests no longer affect decisions. */
-  resetAfter: number;
-}
-
 /** Decides requests under one rule. */
 export declare class Limiter {
   constructor(rule: string, options?: LimiterOptions);
@@ -78,10 +63,6 @@ export declare class Limiter {
   reset(key: Key): void;
   /** Forgets all clients, those of other processes that use the file among them. Returns their number. */
   clear(): number;
-  /** Returns the `count` clients with the highest rates, by default 10, the highest first. It walks over the whole table. */
-  top(count?: number): Client[];
-  /** Returns the number by which `top` reports a key. */
-  fingerprint(key: Key): number;
   /** The number of stored clients, including idle ones. Of a large table it is an estimate from a sample, which may miss few clients: 0 does not mean that there are none. */
   readonly size: number;
   readonly rule: string;
@@ -104,10 +85,6 @@ export declare class Engine {
   refund(charges: Charges, at?: number | bigint): void;
   /** Forgets a client of a rule. */
   reset(rule: string, key: Key): void;
-  /** Returns the `count` clients of a rule with the highest rates, by default 10, the highest first. */
-  top(rule: string, count?: number): Client[];
-  /** Returns the number by which `top` reports a key. */
-  fingerprint(key: Key): number;
   /** The texts of the rules by their names. */
   readonly rules: Record<string, string>;
 }
@@ -116,13 +93,15 @@ export declare class Engine {
 export interface Rule<Request = any> {
   name: string;
   limit: string;
-  /** "client" (the default), "everyone", "method", "path", "header:NAME", "cookie:NAME", a function, or a list of these. */
+  /** "client" (the default), "everyone", "method", "path", "route", "header:NAME", "cookie:NAME", a function, or a list of these. */
   key?: KeyPart<Request> | KeyPart<Request>[];
+  /** The paths to which the rule applies, in all their spellings: "/login", or with all below it, "/api/*". By default all. */
+  paths?: string | string[];
   /** Requests without a key: "share" one limit (the default), "skip" the rule, or a status to deny them with. */
   missing?: "share" | "skip" | number;
-  cost?: number | ((request: Request) => number);
+  cost?: number | ((request: Request) => number | boolean);
   /** An additional cost, by the response. A client that leaves before the response counts as status 499. */
-  costAfter?: (status: number, headers: Record<string, unknown>) => number;
+  costAfter?: (status: number, headers: Record<string, unknown>) => number | boolean;
   /** Gives the handler a handle for later costs. */
   settled?: boolean;
   exempt?: (request: Request) => unknown;
@@ -133,7 +112,7 @@ export interface Rule<Request = any> {
   maxCost?: number;
 }
 
-export type KeyPart<Request = any> = string | ((request: Request) => string | null | undefined);
+export type KeyPart<Request = any> = string | ((request: Request) => Key | null | undefined);
 
 export interface RateLimitsOptions {
   /** The directory of the files that processes share. Without it, the rules count for this process. */
@@ -150,7 +129,6 @@ export interface RateLimitsOptions {
   headersOnAllowed?: boolean;
   xRateLimit?: boolean;
   alwaysVerdict?: boolean;
-  maxHeld?: number;
 }
 
 /** The values for a request's handler. */
@@ -180,17 +158,14 @@ export declare class RateLimits<Request = any> {
   constructor(rules: Rule<Request>[], options?: RateLimitsOptions);
   /** The names of the headers that the rules read. */
   readonly headers: string[];
-  judge(method: string, target: string, headers: Record<string, unknown>, peer: string | undefined, request: Request): Passing | Refusal;
+  /** Judges a request with its target as the client sent it, and the route that the framework has found. */
+  judge(method: string, target: string, headers: Record<string, unknown>, peer: string | undefined, request: Request, route?: string): Passing | Refusal;
   /** Changes the limit of a rule or plan in this process while requests go on. */
   change(name: string, limit: string): void;
   /** Forgets a client of a rule or plan. */
   reset(name: string, key: Key): void;
   /** Takes back one request of a client under a rule or plan. */
   refund(name: string, key: Key, cost?: number): void;
-  /** Returns the `count` clients of a rule or plan with the highest rates, by default 10, the highest first. */
-  top(name: string, count?: number): Client[];
-  /** Returns the number by which `top` reports a key. */
-  fingerprint(key: Key): number;
 }
 
 /** A store for express-rate-limit. */

@@ -1,10 +1,10 @@
-// The middlewares over Node's own requests and responses.
+// The middlewares over Node's own requests and responses, of HTTP/1 and HTTP/2.
 "use strict";
 const { setTimeout: wait } = require("node:timers/promises");
 
 // Judges a request. Returns the refusal, or passes the request on: its response gets the headers.
-async function judge(limits, raw, target, request, response) {
-  const judged = limits.judge(raw.method, target, raw.headers, raw.socket.remoteAddress, request);
+async function judge(limits, raw, target, request, response, route) {
+  const judged = limits.judge(raw.method, target, raw.headers, raw.socket.remoteAddress, request, route);
   if (judged.status !== undefined) return { refusal: judged };
   if (judged.delay > 0) await wait(judged.delay);
   const entered = judged.enter();
@@ -18,8 +18,13 @@ function leaveWith(passing, response) {
   response.writeHead = function (status, ...rest) {
     response.writeHead = writeHead;
     left = true;
-    const given = rest.find((value) => value !== null && typeof value === "object" && !Array.isArray(value));
-    for (const [name, value] of passing.leave(status, { ...response.getHeaders(), ...given })) response.appendHeader(name, value);
+    const place = rest.findIndex((value) => value !== null && typeof value === "object");
+    const given = rest[place];
+    const isList = Array.isArray(given);
+    const added = passing.leave(status, { ...response.getHeaders(), ...byName(isList ? given : Object.entries(given ?? {})) });
+    // If a header is set beside a list, Node 20 sets those of the list one by one, and keeps the last of each name.
+    if (isList && response.getHeaderNames().length === 0) rest[place] = given.concat(Array.isArray(given[0]) ? added : added.flat());
+    else for (const [name, value] of added) append(response, name, value);
     return writeHead.call(response, status, ...rest);
   };
   // A client that leaves before the response does not avoid the costs that depend on it.
@@ -33,6 +38,21 @@ function leaveWith(passing, response) {
   });
 }
 
+// Returns a path that is known to have no host in front of it, as `//host/path` would have.
+const afterHost = (path) => path.replace(/^\/+/, "/");
+
+// Adds a header beside those of the same name. `response.appendHeader` is missing over HTTP/2 before Node 20.12.
+function append(response, name, value) {
+  const before = response.getHeader(name);
+  response.setHeader(name, before === undefined ? value : [before, value].flat());
+}
+
+// Returns the headers of a list of pairs, or of names and values in turn, by their names in lower case.
+function byName(list) {
+  const pairs = Array.isArray(list[0]) ? list : list.flatMap((name, place) => (place % 2 ? [] : [[name, list[place + 1]]]));
+  return Object.fromEntries(pairs.map(([name, value]) => [String(name).toLowerCase(), value]));
+}
+
 // Throws an error unless the arguments of a middleware are the rules and functions.
 function checkMiddleware(limits, functions) {
   if (typeof limits?.judge !== "function") throw new TypeError("limits: expected RateLimits");
@@ -41,4 +61,4 @@ function checkMiddleware(limits, functions) {
   }
 }
 
-module.exports = { checkMiddleware, judge };
+module.exports = { afterHost, append, checkMiddleware, judge };

@@ -9,9 +9,9 @@ use napi::Env;
 use napi::bindgen_prelude::{Float64Array, FromNapiValue as _, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
-use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, StoreMemory, bytes, cost, invalid};
-use crate::value::{self, Options, optional, shown_text};
+use crate::figures::{self, Figures};
+use crate::input::{self, Key, StoreMemory, bytes, cost};
+use crate::value::{self, Options, failed, invalid, optional, shown_text};
 
 /// Decides requests under several named rules; `lib/index.cjs` has its interface.
 #[napi(custom_finalize)]
@@ -63,7 +63,7 @@ impl NativeEngine {
         let options = Options::of("options", options, &["path", "capacity"])?;
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
-        let engine = input::engine(path, capacity)?;
+        let engine = earrrl_bindings::engine(path.map(Into::into), capacity).map_err(failed)?;
         let prepare = |(rule, name): (Rule, String)| {
             let id = engine.prepare(&name, &rule).map_err(invalid)?;
             Ok(NamedRule { id, name, rule })
@@ -117,23 +117,6 @@ impl NativeEngine {
             .map_err(invalid)
     }
 
-    /// Returns the clients of a rule with the highest rates, the highest first.
-    #[napi]
-    pub fn top(&self, rule: Unknown<'_>, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
-        let top = self
-            .own
-            .engine
-            .top(self.id(rule)?, input::count(count)?)
-            .map_err(invalid)?;
-        Ok(top.into_iter().map(Client::from).collect())
-    }
-
-    /// Returns the number by which `top` reports a key.
-    #[napi]
-    pub fn fingerprint(&self, key: Key<'_>) -> f64 {
-        self.own.engine.hash(bytes(&key)).fingerprint() as f64
-    }
-
     /// The texts of the rules, in the order of their places.
     #[napi(getter)]
     pub fn texts(&self) -> Vec<String> {
@@ -148,7 +131,7 @@ impl NativeEngine {
     #[napi]
     pub fn policy_header(&self, name: String) -> Option<String> {
         let own = self.own.rules.iter().find(|own| own.name == name)?;
-        figures::policy_header(&name, &own.rule)
+        earrrl_bindings::policy_header(&name, &own.rule)
     }
 
     /// Returns the header `RateLimit` of a rule, for the available units and their seconds.

@@ -3,11 +3,10 @@
 
 use std::cell::RefCell;
 
-use earrrl::{Decision, Mode, Outcome, Quota, Rule, TopClient, Wait};
-use earrrl_tower::headers::{Available, current, retry_after};
-use http::HeaderValue;
+use earrrl::{Decision, Mode, Outcome, Wait};
+use earrrl_bindings::retry_after_seconds;
+use earrrl_tower::headers::Available;
 use napi::bindgen_prelude::Float64Array;
-use napi_derive::napi;
 
 /// The array of `lib/index.cjs` into which decisions are written, which reads them at once.
 pub(crate) struct Figures(RefCell<Float64Array>);
@@ -34,9 +33,7 @@ impl Figures {
     /// never, NaN is none.
     #[inline]
     pub(crate) fn write(&self, decision: &Decision, available: Option<Available>) {
-        let retry_after_seconds = retry_after(decision)
-            .and_then(|value| value.to_str().ok()?.parse().ok())
-            .unwrap_or(f64::NAN);
+        let number = |figure: Option<u64>| figure.map_or(f64::NAN, |figure| figure as f64);
         self.set([
             f64::from(u8::from(decision.allowed)),
             outcome(decision.outcome),
@@ -47,11 +44,9 @@ impl Figures {
             decision.limit,
             decision.delay.as_secs_f64() * 1e3,
             decision.at.get() as f64,
-            available.map_or(f64::NAN, |available| available.units as f64),
-            available
-                .and_then(|own| own.seconds)
-                .map_or(f64::NAN, |wait| wait as f64),
-            retry_after_seconds,
+            number(available.map(|available| available.units)),
+            number(available.and_then(|available| available.seconds)),
+            number(retry_after_seconds(decision)),
         ]);
     }
 }
@@ -66,14 +61,6 @@ pub(crate) fn mode(number: u32) -> Mode {
     }
 }
 
-/// Returns the header `RateLimit-Policy` of a rule.
-pub(crate) fn policy_header(name: &str, rule: &Rule) -> Option<String> {
-    text(current::policies(std::iter::once((
-        name,
-        Quota::of(rule.limit()),
-    ))))
-}
-
 /// Returns the header `RateLimit` of a rule, for the available units and the seconds that they must last.
 pub(crate) fn limit_header(name: &str, units: f64, seconds: f64) -> Option<String> {
     let seconds = (!seconds.is_nan()).then_some(seconds as u64);
@@ -81,42 +68,7 @@ pub(crate) fn limit_header(name: &str, units: f64, seconds: f64) -> Option<Strin
         units: units as u64,
         seconds,
     };
-    text(current::limits(std::iter::once((name, available))))
-}
-
-fn text(header: Option<HeaderValue>) -> Option<String> {
-    header?.to_str().ok().map(str::to_owned)
-}
-
-/// One of the clients with the highest rates. Waits are in milliseconds; infinity is never.
-#[napi(object, use_nullable = true)]
-pub struct Client {
-    /// The part of the hash of the client's key that the store keeps.
-    pub fingerprint: f64,
-    /// The usage of the limit: 1 at the limit.
-    pub usage: f64,
-    /// The measured rate in cost units per second.
-    pub rate: Option<f64>,
-    /// The number of requests of cost 1 that would be allowed now.
-    pub remaining: f64,
-    /// The wait until a request of cost 1 is allowed.
-    pub retry_after: f64,
-    /// The wait until the client's past requests no longer affect decisions.
-    pub reset_after: f64,
-}
-
-impl From<TopClient> for Client {
-    fn from(client: TopClient) -> Self {
-        Self {
-            // A fingerprint has 40 bits.
-            fingerprint: client.fingerprint as f64,
-            usage: client.usage,
-            rate: client.rate,
-            remaining: client.remaining as f64,
-            retry_after: wait(client.retry_after),
-            reset_after: client.reset_after.as_secs_f64() * 1e3,
-        }
-    }
+    earrrl_bindings::limit_header(name, available)
 }
 
 /// Returns an outcome's place in the list of `lib/index.cjs`.

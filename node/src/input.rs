@@ -1,21 +1,25 @@
 //! Arguments from JavaScript: keys, costs and rules.
 
-use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
-use earrrl::{Action, Cost, MemoryEngine, Mode, Nanos, Rule};
+use earrrl::{Cost, Nanos};
+use earrrl_bindings::RuleOptions;
 use napi::bindgen_prelude::{BigInt, BufferSlice, FromNapiValue, TypeName, Unknown};
-use napi::{Env, Error, Status, ValueType, sys};
+use napi::{Env, JsValue as _, ValueType, sys};
 
-use crate::value::{self, Options, optional, shown_number, shown_text, wrong};
+use crate::value::{self, Options, failed, invalid, optional, shown_number, wrong};
 
 /// The size of the buffer for short texts, which need no allocation.
 const SHORT: usize = 64;
 /// The most bytes of a character, and the one that ends a text of JavaScript.
 const CHARACTER: usize = 5;
 
-/// A key: a text or bytes. A text and its UTF-8 are the same key.
+/// The types of keys, as errors name them.
+const KEYS: &str = "a string, a whole number, a BigInt or a Buffer";
+/// The greatest whole number that has no neighbour in the same double.
+const SAFE: f64 = 9_007_199_254_740_991.0;
+
+/// A key: a text or bytes, or a whole number, of which the decimal text counts. A text and its UTF-8 are the same key.
 pub enum Key<'a> {
     Short([u8; SHORT], usize),
     Long(String),
@@ -55,22 +59,37 @@ impl FromNapiValue for Key<'_> {
         if status == sys::Status::napi_ok && length <= SHORT - CHARACTER {
             return Ok(Self::Short(text, length));
         }
-        let is_text = status == sys::Status::napi_ok;
         // SAFETY: as above.
-        let key = unsafe {
-            if is_text {
-                String::from_napi_value(env, value).map(Self::Long)
-            } else {
-                BufferSlice::from_napi_value(env, value).map(Self::Bytes)
+        Self::read(unsafe { Unknown::from_napi_value(env, value)? })
+    }
+}
+
+impl<'a> Key<'a> {
+    /// Reads a key that is not a short text.
+    ///
+    /// # Errors
+    /// Returns an error for a value of another type, and for a number that is not whole or too great to be exact.
+    #[cold]
+    pub(crate) fn read(value: Unknown<'a>) -> napi::Result<Self> {
+        match value.get_type()? {
+            ValueType::String => String::from_unknown(value).map(Self::Long),
+            ValueType::Number => {
+                let number = f64::from_unknown(value)?;
+                if number.fract() != 0.0 || number.abs() > SAFE {
+                    return Err(wrong("key", value, KEYS));
+                }
+                Ok(Self::Long((number as i64).to_string()))
             }
-        };
-        // SAFETY: as above.
-        key.map_err(
-            |error| match unsafe { Unknown::from_napi_value(env, value) } {
-                Ok(value) => wrong("key", value, "a string or a Buffer"),
-                Err(_) => error,
-            },
-        )
+            ValueType::BigInt => {
+                let text = value.coerce_to_string()?.into_utf8()?;
+                Ok(Self::Long(text.as_str()?.to_owned()))
+            }
+            // Node before 20.3 ends the process if other values are read as buffers.
+            ValueType::Object if value.is_buffer()? => {
+                BufferSlice::from_unknown(value).map(Self::Bytes)
+            }
+            _ => Err(wrong("key", value, KEYS)),
+        }
     }
 }
 
@@ -115,74 +134,16 @@ pub(crate) fn cost_or_one(cost: Unknown<'_>) -> napi::Result<Cost> {
     Ok(optional("cost", cost, self::cost)?.unwrap_or(Cost::ONE))
 }
 
-/// The options that every rule has.
-pub(crate) struct RuleOptions {
-    /// The treatment of requests over the limit.
-    action: Action,
-    /// The greatest cost of a request.
-    max_cost: Option<Cost>,
-}
-
-impl RuleOptions {
-    /// Reads the options.
-    ///
-    /// # Errors
-    /// Returns an error with the name of the wrong option.
-    pub(crate) fn read(options: &Options<'_>) -> napi::Result<Self> {
-        let name = options.get("action", value::text)?;
-        let max_delay = options.get("maxDelay", value::number)?;
-        let max_cost = options.get("maxCost", cost)?;
-        let action = action(name.as_deref().unwrap_or("deny"), max_delay)?;
-        Ok(Self { action, max_cost })
-    }
-
-    /// Returns the rule of a text with these options.
-    ///
-    /// # Errors
-    /// Returns an error with the library's message.
-    pub(crate) fn rule(&self, text: &str) -> napi::Result<Rule> {
-        let mut rule: Rule = text.parse().map_err(invalid)?;
-        rule.accept_mode(Mode::Check).map_err(invalid)?;
-        if let Some(max_cost) = self.max_cost {
-            rule = rule.with_max_cost(max_cost).map_err(invalid)?;
-        }
-        rule.with_action(self.action).map_err(invalid)
-    }
-}
-
-fn action(name: &str, max_delay: Option<f64>) -> napi::Result<Action> {
-    let action = match name {
-        "deny" => Action::Deny,
-        "shadow-ban" => Action::ShadowBan,
-        "quarantine" => Action::Quarantine,
-        "observe" => Action::Observe,
-        "delay" => {
-            return Ok(Action::Delay {
-                max: delay(max_delay)?,
-            });
-        }
-        _ => {
-            let expected = "deny, shadow-ban, quarantine, delay or observe";
-            return Err(invalid(format!(
-                "action: {} is not {expected}",
-                shown_text(name)
-            )));
-        }
-    };
-    match max_delay {
-        None => Ok(action),
-        Some(_) => Err(invalid(format!(
-            "maxDelay: the action is {name}; only delay has one"
-        ))),
-    }
-}
-
-fn delay(millis: Option<f64>) -> napi::Result<Duration> {
-    let longest = Duration::from_secs(86_400);
-    let delay = millis.and_then(|millis| Duration::try_from_secs_f64(millis / 1e3).ok());
-    delay.filter(|delay| *delay <= longest).ok_or_else(|| {
-        invalid("maxDelay: the action delay needs the longest delay, 0 to 86400000 milliseconds")
-    })
+/// Reads the options that every rule has.
+///
+/// # Errors
+/// Returns an error with the name of the wrong option.
+pub(crate) fn rule_options(options: &Options<'_>) -> napi::Result<RuleOptions> {
+    let action = options.get("action", value::text)?;
+    let millis = options.get("maxDelay", value::number)?;
+    let max_cost = options.get("maxCost", cost)?;
+    let max_delay = millis.map(|millis| millis / 1e3);
+    RuleOptions::new(action.as_deref(), max_delay, max_cost).map_err(failed)
 }
 
 /// Returns the greatest number of clients, 100,000 if the option is not given.
@@ -192,27 +153,6 @@ fn delay(millis: Option<f64>) -> napi::Result<Duration> {
 pub(crate) fn capacity(options: &Options<'_>) -> napi::Result<usize> {
     let clients = options.get("capacity", whole(1..=u32::MAX))?;
     Ok(clients.unwrap_or(100_000) as usize)
-}
-
-/// Returns an engine for so many clients of each rule, whose rules have files in a directory if there is a path.
-///
-/// # Errors
-/// Returns an error with the library's message.
-pub(crate) fn engine(path: Option<String>, capacity: usize) -> napi::Result<MemoryEngine> {
-    let engine = match path {
-        Some(path) => MemoryEngine::with_state_for(capacity, path),
-        None => MemoryEngine::new(capacity),
-    };
-    engine.map_err(invalid)
-}
-
-/// Returns the number of clients to report, 10 if none is given.
-///
-/// # Errors
-/// Returns an error for a number that is not whole, or negative.
-pub(crate) fn count(clients: Unknown<'_>) -> napi::Result<usize> {
-    let count = optional("count", clients, whole(0..=u32::MAX))?;
-    Ok(count.unwrap_or(10) as usize)
 }
 
 /// Returns a function that returns a whole number of a range.
@@ -251,9 +191,4 @@ pub(crate) fn instant(name: &str, at: Unknown<'_>) -> napi::Result<Nanos> {
     nanos.map(Nanos::new).ok_or_else(|| {
         invalid("at: expected the nanoseconds since the epoch, from 0 to 18446744073709551615")
     })
-}
-
-/// Returns the exception for a wrong argument.
-pub(crate) fn invalid(error: impl Display) -> Error {
-    Error::new(Status::InvalidArg, error.to_string())
 }

@@ -1,7 +1,7 @@
 //! The native module of the Node package `earrrl`: the limiters of the library, as classes.
 //!
-//! Everything that decides is in the crates `earrrl` and `earrrl-tower`. This crate converts
-//! arguments, results and errors, and nothing else.
+//! Everything that decides is in the crates `earrrl` and `earrrl-tower`, and what the packages for Python and Node share
+//! is in `earrrl-bindings`. This crate converts arguments, results and errors, and nothing else.
 
 mod engine;
 mod figures;

@@ -8,9 +8,9 @@ use napi::Env;
 use napi::bindgen_prelude::{Float64Array, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
-use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, RuleOptions, StoreMemory, bytes, cost_or_one, invalid};
-use crate::value::{self, Options, optional};
+use crate::figures::{self, Figures};
+use crate::input::{self, Key, StoreMemory, bytes, cost_or_one};
+use crate::value::{self, Options, failed, invalid, optional};
 
 /// Decides requests under one rule; `lib/index.cjs` has its interface.
 #[napi(custom_finalize)]
@@ -47,7 +47,8 @@ impl NativeLimiter {
         let options = Options::of("options", options, &known)?;
         let path = options.get("path", value::text)?;
         let capacity = input::capacity(&options)?;
-        let rule = RuleOptions::read(&options)?.rule(&text)?;
+        let rule = input::rule_options(&options)?;
+        let rule = rule.rule(&text).map_err(failed)?;
         let name = options
             .get("name", value::text)?
             .unwrap_or_else(|| "default".to_owned());
@@ -118,19 +119,6 @@ impl NativeLimiter {
         self.own.limiter.clear() as f64
     }
 
-    /// Returns the clients with the highest rates, the highest first.
-    #[napi]
-    pub fn top(&self, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
-        let top = self.own.limiter.top(input::count(count)?);
-        Ok(top.into_iter().map(Client::from).collect())
-    }
-
-    /// Returns the number by which `top` reports a key.
-    #[napi]
-    pub fn fingerprint(&self, key: Key<'_>) -> f64 {
-        self.own.limiter.hash(bytes(&key)).fingerprint() as f64
-    }
-
     /// Returns the header `RateLimit` for the available units and the seconds that they must last.
     #[napi]
     pub fn limit_header(&self, units: f64, seconds: f64) -> Option<String> {
@@ -140,7 +128,7 @@ impl NativeLimiter {
     /// Returns the header `RateLimit-Policy`.
     #[napi(getter)]
     pub fn policy_header(&self) -> Option<String> {
-        figures::policy_header(&self.name, self.own.limiter.rule())
+        earrrl_bindings::policy_header(&self.name, self.own.limiter.rule())
     }
 
     /// The number of stored clients, including idle ones; of a large table an estimate from a sample.

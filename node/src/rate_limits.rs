@@ -1,29 +1,23 @@
 //! The rules of a service, and the treatment of its requests: what every middleware asks.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
-use earrrl::{Charge, Engine as _, MemoryEngine, RuleId};
+use earrrl_bindings::{LimitsOptions, RateLimits, RequestHead, Target, enter, leave};
 use earrrl_tower::headers::Available;
-use earrrl_tower::{
-    AddressSource, ClientAddress, Judged, LayerError, Passed, PeerAddress, Prefixes,
-    RateLimitLayer, Settlement, Verdict, bounded_key,
-};
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use earrrl_tower::{Judged, Passed, Settlement};
+use http::{HeaderMap, Response};
 use napi::Env;
 use napi::bindgen_prelude::{Float64Array, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
-use crate::figures::{self, Client, Figures};
-use crate::input::{self, Key, StoreMemory, bytes, cost_or_one, invalid, whole};
-use crate::request_rule::{AllAnswers, CostsAfter, LayerRule};
-use crate::value::{self, Options, optional, shown_text};
+use crate::figures::{self, Figures};
+use crate::input::{self, Key, StoreMemory, bytes, cost_or_one, whole};
+use crate::request_rule::{self, read_answers, read_rule};
+use crate::value::{self, Options, failed, invalid, optional};
 
 /// The rules of a service; `lib/index.cjs` has its interface.
 #[napi(custom_finalize)]
 pub struct NativeLimits {
-    layer: RateLimitLayer<MemoryEngine>,
-    headers: Vec<String>,
+    limits: RateLimits,
     figures: Figures,
     memory: StoreMemory,
 }
@@ -35,7 +29,7 @@ impl ObjectFinalize for NativeLimits {
 }
 
 /// The options of [`NativeLimits`].
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 11] = [
     "source",
     "ipv4Prefix",
     "ipv6Prefix",
@@ -44,7 +38,6 @@ const OPTIONS: [&str; 12] = [
     "path",
     "capacity",
     "status",
-    "maxHeld",
     "headersOnAllowed",
     "xRateLimit",
     "alwaysVerdict",
@@ -60,49 +53,26 @@ impl NativeLimits {
         options: Unknown<'_>,
         figures: Float64Array,
     ) -> napi::Result<Self> {
-        let options = Options::of("options", options, &OPTIONS)?;
-        let address = client_address(&options)?;
-        let path = options.get("path", value::text)?;
-        let capacity = input::capacity(&options)?;
-        let status = options
-            .get("status", status)?
-            .unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        let held = options.get("maxHeld", whole(0..=u32::MAX))?.unwrap_or(1000);
-        let flag =
-            |name, usual| Ok::<_, napi::Error>(options.get(name, value::flag)?.unwrap_or(usual));
-        let allowed = flag("headersOnAllowed", true)?;
-        let older = flag("xRateLimit", false)?;
-        let verdict = flag("alwaysVerdict", false)?;
-        let mut builder = RateLimitLayer::builder(input::engine(path, capacity)?)
-            .status(status)
-            .headers_on_allowed(allowed)
-            .x_rate_limit(older)
-            .always_verdict(verdict)
-            .max_held(held as usize);
-        // Calls over gRPC are recognised by their type.
-        let mut headers = vec!["content-type".to_owned()];
-        for (place, rule) in rules.into_iter().enumerate() {
-            let rule = LayerRule::read(Options::of("rules", rule, &LayerRule::OPTIONS)?)?;
-            builder = builder.rule(rule.for_layer(place, &address, &mut headers)?);
-        }
-        let layer = builder.build().map_err(layer_error)?;
-        let stores = layer.engine().rules().len();
-        let memory = StoreMemory::reserve(&env, capacity, stores)?;
+        let options = read_options(&Options::of("options", options, &OPTIONS)?)?;
+        let capacity = options.capacity;
+        let read = |rule| read_rule(&Options::of("rules", rule, &request_rule::OPTIONS)?);
+        let rules = rules
+            .into_iter()
+            .map(read)
+            .collect::<napi::Result<Vec<_>>>()?;
+        let limits = RateLimits::new(&rules, options).map_err(failed)?;
+        let memory = StoreMemory::reserve(&env, capacity, limits.tables())?;
         Ok(Self {
-            layer,
-            headers,
+            limits,
             figures: Figures::new(figures),
             memory,
         })
     }
 
-    /// The rules that had another algorithm in their files before, each with its limit of then.
+    /// The warnings about rules that had another algorithm in their files before.
     #[napi(getter)]
-    pub fn superseded(&self) -> Vec<String> {
-        let superseded = self.layer.engine().superseded().into_iter();
-        superseded
-            .map(|(name, before)| format!("rule {name}: `{before}`"))
-            .collect()
+    pub fn warnings(&self) -> Vec<String> {
+        self.limits.warnings()
     }
 
     /// Judges a request. `headers` has a name and a value for each header that is read; `answers` has the results
@@ -114,36 +84,40 @@ impl NativeLimits {
         target: Unknown<'_>,
         headers: Vec<String>,
         peer: Unknown<'_>,
-        answers: Option<Vec<Unknown<'_>>>,
+        answers: Vec<Unknown<'_>>,
+        route: Unknown<'_>,
     ) -> napi::Result<NativeJudged> {
-        let mut parts = Request::new(()).into_parts().0;
-        parts.method = value::text("method", method)?.parse().unwrap_or_default();
-        parts.uri = value::text("target", target)?.parse().unwrap_or_default();
+        let method = value::text("method", method)?;
+        let target = value::text("target", target)?;
         let peer = optional("peer", peer, value::text)?;
-        if let Some(address) = peer.and_then(|peer| peer.parse::<IpAddr>().ok()) {
-            parts.extensions.insert(PeerAddress(address));
-        }
-        add_headers(&headers, &mut parts.headers);
-        if let Some(answers) = answers {
-            parts.extensions.insert(AllAnswers::read(answers)?);
-        }
-        match self.layer.judge(&parts) {
-            Judged::Pass(passed) => Ok(NativeJudged {
-                passed: Some(passed),
-                refusal: None,
-            }),
-            Judged::Refuse(response) => Ok(NativeJudged {
-                passed: None,
-                refusal: Some(response),
-            }),
-            _ => Err(invalid("an unknown treatment of the request")),
-        }
+        let answers = answers.into_iter().map(read_answers);
+        let head = RequestHead {
+            method: &method,
+            target: Target::Sent(target.as_bytes()),
+            peer: peer.as_deref(),
+            route: optional("route", route, value::text)?,
+            headers: self.read_headers(&headers),
+            answers: answers.collect::<napi::Result<_>>()?,
+        };
+        let (passed, refusal) = match self.limits.judge(head).map_err(failed)? {
+            Judged::Pass(passed) => (Some(passed), None),
+            Judged::Refuse(response) => (None, Some(response)),
+            _ => return Err(invalid("an unknown treatment of the request")),
+        };
+        Ok(NativeJudged { passed, refusal })
     }
 
     /// The names of the headers that the rules read, in lower case.
     #[napi(getter)]
     pub fn headers(&self) -> Vec<String> {
-        self.headers.clone()
+        let names = self.limits.headers().iter();
+        names.map(ToString::to_string).collect()
+    }
+
+    /// True if a rule reads the route of the framework.
+    #[napi(getter)]
+    pub fn reads_route(&self) -> bool {
+        self.limits.reads_route()
     }
 
     /// Changes the limit of a rule or plan while requests go on.
@@ -151,74 +125,28 @@ impl NativeLimits {
     pub fn change(&self, name: Unknown<'_>, limit: Unknown<'_>) -> napi::Result<()> {
         let name = value::text("name", name)?;
         let limit = value::rule("limit", limit)?;
-        let known = self
-            .layer
-            .engine()
-            .prepared(&name)
-            .ok_or_else(|| unknown(&name))?;
-        let rule: earrrl::Rule = limit.parse().map_err(invalid)?;
-        let rule = rule
-            .with_max_cost(known.max_cost())
-            .and_then(|r| r.with_action(known.action()));
-        self.layer
-            .change(&name, &rule.map_err(invalid)?)
-            .map_err(layer_error)
+        self.limits.change(&name, &limit).map_err(failed)
     }
 
     /// Forgets a client of a rule or plan.
     #[napi]
     pub fn reset(&self, name: Unknown<'_>, key: Key<'_>) -> napi::Result<()> {
-        let key = bounded_key(bytes(&key));
-        self.layer
-            .engine()
-            .reset(self.id(name)?, &key)
-            .into_inner()
-            .map_err(invalid)
+        let name = value::text("name", name)?;
+        self.limits.reset(&name, bytes(&key)).map_err(failed)
     }
 
     /// Takes back one request of a client under a rule or plan.
     #[napi]
     pub fn refund(&self, name: Unknown<'_>, key: Key<'_>, cost: Unknown<'_>) -> napi::Result<()> {
-        let key = bounded_key(bytes(&key));
-        let charge = Charge {
-            rule: self.id(name)?,
-            key: &key,
-            cost: cost_or_one(cost)?,
-        };
-        self.layer
-            .engine()
-            .refund(&charge, None, None)
-            .into_inner()
-            .map_err(invalid)
-    }
-
-    /// Returns the clients of a rule or plan with the highest rates, the highest first.
-    #[napi]
-    pub fn top(&self, name: Unknown<'_>, count: Unknown<'_>) -> napi::Result<Vec<Client>> {
-        let top = self
-            .layer
-            .engine()
-            .top(self.id(name)?, input::count(count)?);
-        Ok(top
-            .map_err(invalid)?
-            .into_iter()
-            .map(Client::from)
-            .collect())
-    }
-
-    /// Returns the number by which `top` reports a key.
-    #[napi]
-    pub fn fingerprint(&self, key: Key<'_>) -> f64 {
-        self.layer
-            .engine()
-            .hash(&bounded_key(bytes(&key)))
-            .fingerprint() as f64
+        let name = value::text("name", name)?;
+        let cost = cost_or_one(cost)?;
+        self.limits.refund(&name, bytes(&key), cost).map_err(failed)
     }
 
     /// Returns the header `RateLimit-Policy` of a rule.
     #[napi]
     pub fn policy_header(&self, name: String) -> Option<String> {
-        figures::policy_header(&name, &self.layer.engine().prepared(&name)?)
+        earrrl_bindings::policy_header(&name, &self.limits.rule(&name)?)
     }
 
     /// Returns the header `RateLimit` of a rule, for the available units and their seconds.
@@ -230,32 +158,57 @@ impl NativeLimits {
     /// Writes the figures of the decision about a request that is passed on, and returns its rule.
     #[napi]
     pub fn enter(&self, judged: &mut NativeJudged) -> Entered {
-        let mut extensions = Extensions::new();
-        if let Some(passed) = judged.passed.as_mut() {
-            passed.enter(&mut extensions);
-        }
-        let settlement = extensions.remove::<Settlement>().map(NativeSettlement);
-        let verdict = extensions.remove::<Verdict>();
-        let rule = verdict.and_then(|verdict| {
-            let (name, decision) = verdict.rule.zip(verdict.decision)?;
-            let rule = self.layer.engine().prepared(&name)?;
-            let available = Available::from_decision(&rule, &decision, decision.rule);
+        let (verdict, settlement) = judged.passed.as_mut().map(enter).unwrap_or_default();
+        let visit = verdict.and_then(|verdict| self.limits.visit(verdict));
+        let rule = visit.map(|visit| {
+            let decision = visit.decision;
+            let available = Available::from_decision(&visit.rule, &decision, decision.rule);
             self.figures.write(&decision, available);
-            Some(name.to_string())
+            visit.name
         });
-        Entered { rule, settlement }
+        Entered {
+            rule,
+            settlement: settlement.map(NativeSettlement),
+        }
     }
 }
 
 impl NativeLimits {
-    fn id(&self, name: Unknown<'_>) -> napi::Result<RuleId> {
-        let name = value::text("name", name)?;
-        let rules = self.layer.engine().rules();
-        let place = rules.iter().position(|(known, _)| *known == name);
-        place
-            .map(|place| RuleId(place as u32))
-            .ok_or_else(|| unknown(&name))
+    /// Returns headers, whose values have a character for each byte, as Node has them.
+    fn read_headers(&self, pairs: &[String]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for pair in pairs.chunks_exact(2) {
+            let value: Option<Vec<u8>> = pair[1].chars().map(|c| u8::try_from(c).ok()).collect();
+            if let Some(value) = value {
+                self.limits
+                    .add_header(&mut headers, pair[0].as_bytes(), &value);
+            }
+        }
+        headers
     }
+}
+
+fn read_options(options: &Options<'_>) -> napi::Result<LimitsOptions> {
+    let usual = LimitsOptions::default();
+    let flag = |name, usual| Ok::<_, napi::Error>(options.get(name, value::flag)?.unwrap_or(usual));
+    let number = |name, range, usual| {
+        let number = options.get(name, whole(range))?;
+        Ok::<_, napi::Error>(number.unwrap_or(usual))
+    };
+    let proxies = |name: &str, proxies| value::list(name, proxies, value::text);
+    Ok(LimitsOptions {
+        path: options.get("path", value::text)?.map(Into::into),
+        capacity: input::capacity(options)?,
+        trusted_proxies: options.get("trustedProxies", proxies)?.unwrap_or_default(),
+        hops: number("hops", 0..=u32::MAX, 0)? as usize,
+        source: options.get("source", value::text)?.unwrap_or(usual.source),
+        ipv4_prefix: number("ipv4Prefix", 0..=32, usual.ipv4_prefix)?,
+        ipv6_prefix: number("ipv6Prefix", 0..=128, usual.ipv6_prefix)?,
+        status: number("status", 400..=999, usual.status.into())? as u16,
+        headers_on_allowed: flag("headersOnAllowed", usual.headers_on_allowed)?,
+        x_rate_limit: flag("xRateLimit", usual.x_rate_limit)?,
+        always_verdict: flag("alwaysVerdict", usual.always_verdict)?,
+    })
 }
 
 /// The treatment of one request.
@@ -293,51 +246,40 @@ impl NativeJudged {
     /// The status of a denial; null if the request is passed on.
     #[napi(getter)]
     pub fn status(&self) -> Option<u32> {
-        self.refusal
-            .as_ref()
-            .map(|response| response.status().as_u16().into())
+        let refusal = self.refusal.as_ref();
+        refusal.map(|response| response.status().as_u16().into())
     }
 
     /// The names and values of the headers of a denial.
     #[napi(getter)]
     pub fn headers(&self) -> Vec<String> {
-        self.refusal
-            .as_ref()
-            .map_or_else(Vec::new, |response| flat(response.headers()))
+        let refusal = self.refusal.as_ref();
+        refusal.map_or_else(Vec::new, |response| flat(response.headers()))
     }
 
     /// The body of a denial.
     #[napi(getter)]
     pub fn body(&self) -> String {
-        let body = self
-            .refusal
-            .as_ref()
-            .map(|response| String::from_utf8_lossy(response.body()));
+        let refusal = self.refusal.as_ref();
+        let body = refusal.map(|response| String::from_utf8_lossy(response.body()));
         body.unwrap_or_default().into_owned()
     }
 
     /// The milliseconds for which the request must be held back.
     #[napi(getter)]
     pub fn delay(&self) -> f64 {
-        self.passed
-            .as_ref()
-            .map_or(0.0, |passed| passed.delay().as_secs_f64() * 1e3)
+        let passed = self.passed.as_ref();
+        passed.map_or(0.0, |passed| passed.delay().as_secs_f64() * 1e3)
     }
 
     /// Charges the costs that depend on the response, and returns the headers to add to it.
     #[napi]
     pub fn leave(&mut self, costs: Option<Vec<Unknown<'_>>>) -> napi::Result<Vec<String>> {
-        let costs = costs
-            .unwrap_or_default()
-            .into_iter()
-            .map(|cost| input::cost("costAfter", cost));
+        let costs = costs.unwrap_or_default().into_iter();
+        let costs = costs.map(|cost| input::cost("costAfter", cost));
         let costs = costs.collect::<napi::Result<Vec<_>>>()?;
-        let mut parts = Response::new(()).into_parts().0;
-        parts.extensions.insert(CostsAfter(costs));
-        if let Some(passed) = self.passed.take() {
-            passed.leave(&mut parts);
-        }
-        Ok(flat(&parts.headers))
+        let added = self.passed.take().map(|passed| leave(passed, costs));
+        Ok(flat(&added.unwrap_or_default()))
     }
 }
 
@@ -356,91 +298,12 @@ impl NativeSettlement {
     }
 }
 
-/// Returns a status of a denial.
-///
-/// # Errors
-/// Returns an error if it is none.
-pub(crate) fn status(name: &str, code: Unknown<'_>) -> napi::Result<StatusCode> {
-    let code = whole(400..=999)(name, code)?;
-    StatusCode::from_u16(code as u16).map_err(|error| invalid(format!("{name}: {error}")))
-}
-
-/// Adds headers, whose values have a character for each byte, as Node has them.
-fn add_headers(pairs: &[String], to: &mut HeaderMap) {
-    for pair in pairs.chunks_exact(2) {
-        let value: Option<Vec<u8>> = pair[1].chars().map(|c| u8::try_from(c).ok()).collect();
-        let value = value.and_then(|value| HeaderValue::from_bytes(&value).ok());
-        if let (Ok(name), Some(value)) = (HeaderName::from_bytes(pair[0].as_bytes()), value) {
-            // More headers than the map takes are of no use to a rule.
-            let _ = to.try_append(name, value);
-        }
-    }
-}
-
+/// Returns the names and values of headers.
 fn flat(headers: &HeaderMap) -> Vec<String> {
-    let texts = |(name, value): (&HeaderName, &HeaderValue)| {
-        [
-            name.to_string(),
-            value.to_str().unwrap_or_default().to_owned(),
-        ]
-    };
-    headers.iter().flat_map(texts).collect()
-}
-
-fn client_address(options: &Options<'_>) -> napi::Result<ClientAddress> {
-    let source = options
-        .get("source", source)?
-        .unwrap_or(AddressSource::XForwardedFor);
-    let ipv4 = options.get("ipv4Prefix", whole(0..=32))?.unwrap_or(32) as u8;
-    let ipv6 = options.get("ipv6Prefix", whole(0..=128))?.unwrap_or(64) as u8;
-    let hops = options.get("hops", whole(0..=u32::MAX))?.unwrap_or(0) as usize;
-    let networks = |name: &str, value| value::list(name, value, network);
-    let proxies = options.get("trustedProxies", networks)?.unwrap_or_default();
-    let address = ClientAddress::default()
-        .hops(hops)
-        .source(source)
-        .prefixes(Prefixes::new(ipv4, ipv6));
-    let address = proxies.into_iter().fold(address, ClientAddress::trust);
-    let spelled = |error: String| invalid(error.replace("trusted_proxies", "trustedProxies"));
-    address.validate().map_err(spelled)?;
-    Ok(address)
-}
-
-fn source(name: &str, value: Unknown<'_>) -> napi::Result<AddressSource> {
-    let text = value::text(name, value)?;
-    if text.eq_ignore_ascii_case("x-forwarded-for") {
-        return Ok(AddressSource::XForwardedFor);
+    let mut texts = Vec::with_capacity(2 * headers.len());
+    for (name, value) in headers {
+        texts.push(name.to_string());
+        texts.push(value.to_str().unwrap_or_default().to_owned());
     }
-    if text.eq_ignore_ascii_case("forwarded") {
-        return Ok(AddressSource::Forwarded);
-    }
-    let wrong = |_| {
-        invalid(format!(
-            "{name}: {} is not the name of a header",
-            shown_text(&text)
-        ))
-    };
-    Ok(AddressSource::Header(text.parse().map_err(wrong)?))
-}
-
-fn network(name: &str, value: Unknown<'_>) -> napi::Result<ipnet::IpNet> {
-    let text = value::text(name, value)?;
-    let address = || text.parse::<IpAddr>().ok().map(ipnet::IpNet::from);
-    text.parse().ok().or_else(address).ok_or_else(|| {
-        invalid(format!(
-            "{name}: {} is not a network such as 10.0.0.0/8",
-            shown_text(&text)
-        ))
-    })
-}
-
-fn unknown(name: &str) -> napi::Error {
-    invalid(format!(
-        "neither a rule nor a plan is called {}",
-        shown_text(name)
-    ))
-}
-
-fn layer_error(error: LayerError) -> napi::Error {
-    invalid(error)
+    texts
 }

@@ -1,10 +1,10 @@
 //! Values of JavaScript. What is wrong about one is said in its language: which argument it is, what it is, and
 //! what would be right.
 
-use napi::bindgen_prelude::{Array, FromNapiValue, JsObjectValue as _, Object, Unknown};
-use napi::{Error, Result, ValueType};
+use std::fmt::Display;
 
-use crate::input::invalid;
+use napi::bindgen_prelude::{Array, FromNapiValue, JsObjectValue as _, Object, Unknown};
+use napi::{Error, Result, Status, ValueType};
 
 /// The most characters of a string that an error shows.
 const SHOWN: usize = 40;
@@ -69,6 +69,30 @@ pub(crate) fn optional<'a, T>(
         _ => read(name, value).map(Some),
     }
 }
+
+/// Returns the exception for a wrong argument.
+pub(crate) fn invalid(error: impl Display) -> Error {
+    Error::new(Status::InvalidArg, error.to_string())
+}
+
+/// Returns the exception for an error of the settings, whose names have JavaScript's form here.
+pub(crate) fn failed(error: earrrl_bindings::Error) -> Error {
+    let mut text = error.to_string();
+    if matches!(error, earrrl_bindings::Error::Invalid(_)) {
+        for (name, own) in SPELLED {
+            text = text.replace(name, own);
+        }
+    }
+    invalid(text)
+}
+
+/// The settings whose names have several words, and their names in JavaScript.
+const SPELLED: [(&str, &str); 4] = [
+    ("max_delay", "maxDelay"),
+    ("trusted_proxies", "trustedProxies"),
+    ("ipv4_prefix", "ipv4Prefix"),
+    ("ipv6_prefix", "ipv6Prefix"),
+];
 
 /// Returns the error for an argument that has the wrong type.
 pub(crate) fn wrong(name: &str, value: Unknown<'_>, expected: &str) -> Error {

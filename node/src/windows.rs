@@ -10,8 +10,8 @@ use napi::bindgen_prelude::{Float64Array, Function, ObjectFinalize, Unknown};
 use napi_derive::napi;
 
 use crate::figures::Figures;
-use crate::input::{self, Key, StoreMemory, bytes, invalid};
-use crate::value::{self, Options, shown_number};
+use crate::input::{self, Key, StoreMemory, bytes};
+use crate::value::{self, Options, invalid, shown_number};
 
 /// The most units a second that a window counts: those that fit a state file.
 const UNITS_PER_SECOND: f64 = 8e6;
@@ -171,10 +171,10 @@ impl Own {
 /// Returns the length of a window from a number of milliseconds.
 fn window(name: &str, value: Unknown<'_>) -> napi::Result<Duration> {
     let millis = value::number(name, value)?;
-    if !(1.0..=LONGEST_WINDOW).contains(&millis) {
+    if !(1.0..=LONGEST_WINDOW).contains(&millis) || millis.fract() != 0.0 {
         let millis = shown_number(millis);
         return Err(invalid(format!(
-            "{name}: {millis} is not from 1 to {LONGEST_WINDOW}"
+            "{name}: {millis} is not a whole number from 1 to {LONGEST_WINDOW}"
         )));
     }
     Ok(Duration::from_millis(millis as u64))

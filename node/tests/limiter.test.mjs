@@ -48,17 +48,16 @@ test("headers", () => {
   assert.deepEqual(limiter.check("a", 3).headers(), { ...policy, RateLimit: '"login";r=0' });
 });
 
-test("the clients with the highest rates", () => {
-  const limiter = new Limiter("gcra 1/h burst=10", { capacity: 10 });
-  for (const [key, cost] of [["ämne", 4], ["bob", 8], ["carol", 1]]) assert.ok(limiter.check(key, cost).allowed);
-  const [first, second] = limiter.top(2);
-  assert.deepEqual([first.fingerprint, second.fingerprint], [limiter.fingerprint("bob"), limiter.fingerprint(Buffer.from("ämne"))]);
-  assert.deepEqual([first.remaining, first.rate, first.retryAfter], [2, null, 0]);
-  assert.ok(first.usage > 0.79 && first.usage <= 0.8 && first.resetAfter > 7 * 3_600_000);
-  assert.equal(limiter.top().length, 3);
-  assert.equal(limiter.size, 3);
-  assert.deepEqual(limiter.top(0), []);
-  for (const count of [-1, 1.5, NaN, 2 ** 32]) assert.throws(() => limiter.top(count), /count: .* is not a whole number from 0/);
+test("a whole number is its decimal text", () => {
+  for (const [key, text] of [[7, "7"], [-0, "0"], [-5n, "-5"], [2n ** 70n, "1180591620717411303424"], [2 ** 53 - 1, "9007199254740991"]]) {
+    const limiter = new Limiter("gcra 1/d burst=1");
+    assert.deepEqual([limiter.check(key).allowed, limiter.check(text).allowed], [true, false]);
+    limiter.refund(key);
+    assert.ok(limiter.check(text).allowed);
+  }
+  for (const key of [1.5, NaN, Infinity, 2 ** 53, true]) {
+    assert.throws(() => new Limiter("gcra 1/d burst=1").check(key), /^Error: key: .* is not a string, a whole number, a BigInt or a Buffer$/);
+  }
 });
 
 test("the size of a large table is an estimate", () => {
@@ -96,7 +95,6 @@ test("several rules count a request under all or none", () => {
   assert.ok(!other.check({ address: "192.0.2.7" }).allowed);
   engine.reset("address", "192.0.2.7");
   assert.equal(engine.peek({ address: "192.0.2.7" }).remaining, 9);
-  assert.equal(engine.top("login")[0].fingerprint, engine.fingerprint("alice"));
   assert.deepEqual(engine.rules, { login: "gcra 2/d burst=2", address: "gcra 9/d burst=9" });
 });
 
@@ -106,8 +104,8 @@ test("refused charges and engines", () => {
   assert.throws(() => engine.check({ login: ["a"] }), { name: "TypeError", message: "login: expected a key, or a key and a cost" });
   assert.throws(() => engine.check({ login: ["a", -1] }), /cost: `-1` is not a number/);
   assert.throws(() => engine.check({ login: "a", __proto__: null, constructor: "a" }), /no rule is called "constructor"/);
-  for (const charges of [{}, { login: 1 }, { login: ["a", "b"] }, null, undefined, 1, "a"]) assert.throws(() => engine.check(charges));
-  for (const work of [() => engine.reset("a", "b"), () => engine.top("a"), () => engine.refund({ a: "b" })]) assert.throws(work, /no rule is called "a"/);
+  for (const charges of [{}, { login: 1.5 }, { login: ["a", "b"] }, null, undefined, 1, "a"]) assert.throws(() => engine.check(charges));
+  for (const work of [() => engine.reset("a", "b"), () => engine.refund({ a: "b" })]) assert.throws(work, /no rule is called "a"/);
   assert.throws(() => new Engine({ login: "gcra 1/x burst=9" }), /login: /);
   assert.throws(() => new Engine({ LOGIN: "gcra 1/s burst=9" }), /name: `LOGIN`/);
   assert.throws(() => new Engine({ login: "gcra 1/s burst=9" }, { capacity: 1.5 }), /capacity/);
@@ -166,7 +164,7 @@ test("refused arguments", () => {
   assert.throws(() => limiter.check("a", -1), /cost: `-1` is not a number from 0 to 1e18/);
   assert.throws(() => limiter.check("a", NaN), /cost: `NaN`/);
   assert.throws(() => limiter.check("a", 11), /cost: 11 is above the rule's max_cost of 10/);
-  for (const key of [undefined, null, 1, {}, [], Symbol("a"), 1n]) assert.throws(() => limiter.check(key));
+  for (const key of [undefined, null, 1.5, {}, [], Symbol("a")]) assert.throws(() => limiter.check(key));
   for (const cost of ["1", {}, 1n]) assert.throws(() => limiter.check("a", cost));
   assert.ok(limiter.check("k".repeat(50_000_000)).allowed);
 });

@@ -94,22 +94,52 @@ for (const [name, serve] of Object.entries(frameworks)) {
   });
 }
 
-test("functions that return promises are refused", () => {
-  const limits = new RateLimits([{ name: "a", limit: GCRA, exempt: async () => false }]);
-  assert.throws(() => limits.judge("GET", "/", {}, undefined, {}), /exempt: the function returned a promise/);
+const asynchronous = async () => false;
+const OPTIONS = [(call) => ({ exempt: call }), (call) => ({ key: call }), (call) => ({ key: ["client", call] }), (call) => ({ cost: call }),
+  (call) => ({ costAfter: call }), (call) => ({ plans: [{ name: "b", limit: GCRA, applies: call }] })];
+
+test("asynchronous functions are refused", () => {
+  for (const call of [asynchronous, async function* generating() {}, async function named() {}]) {
+    for (const option of OPTIONS) {
+      assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, ...option(call) }]), /^TypeError: (exempt|key|cost|costAfter|plan b): \w+ is asynchronous; expected a function/);
+    }
+  }
+});
+
+test("promises that functions return are refused", () => {
+  for (const option of OPTIONS) {
+    const limits = new RateLimits([{ name: "a", limit: GCRA, ...option(function sneaky() { return asynchronous(); }) }]);
+    const serve = () => limits.judge("GET", "/", {}, undefined, {}).leave(200, {});
+    for (let turn = 0; turn < 2; turn++) assert.throws(serve, /^TypeError: (exempt|key|cost|costAfter|plans): sneaky returned a promise; expected a value/);
+  }
+});
+
+test("plain ids are keys, and true and false are costs", () => {
+  for (const key of ["a", 7, 7n, Buffer.from("a")]) {
+    const limits = new RateLimits([{ name: "a", limit: "gcra 1/h burst=1", key: () => key }]);
+    const status = () => limits.judge("GET", "/", {}, undefined, {}).status;
+    assert.deepEqual([status(), status()], [undefined, 429]);
+    limits.reset("a", key);
+    assert.equal(status(), undefined);
+  }
+  const limits = new RateLimits([{ name: "a", limit: "gcra 1/h burst=2", cost: () => false, costAfter: (status) => status === 401 }]);
+  for (const allowed of [true, true, true, false]) {
+    const judged = limits.judge("GET", "/", {}, "10.0.0.1", {});
+    assert.equal(judged.status === undefined, allowed);
+    judged.leave?.(401, {});
+  }
 });
 
 test("clients of a rule", () => {
   const limits = new RateLimits([{ name: "a", limit: GCRA, key: () => "alice", cost: 6 }], { alwaysVerdict: true });
   const enter = () => limits.judge("GET", "/", {}, undefined, {}).enter().verdict;
   assert.equal(enter().remaining, 4);
-  assert.equal(limits.top("a", 5)[0].fingerprint, limits.fingerprint("alice"));
   limits.refund("a", "alice", 6);
   const { rule, remaining } = enter();
   assert.deepEqual([rule, remaining], ["a", 4]);
   limits.reset("a", "alice");
-  assert.deepEqual(limits.top("a"), []);
-  for (const work of [() => limits.top("b"), () => limits.refund("b", "c"), () => limits.reset("b", "c")]) assert.throws(work, /neither a rule nor a plan is called "b"/);
+  assert.equal(enter().remaining, 4);
+  for (const work of [() => limits.refund("b", "c"), () => limits.reset("b", "c")]) assert.throws(work, /neither a rule nor a plan is called "b"/);
 });
 
 test("refused options", () => {
@@ -120,14 +150,14 @@ test("refused options", () => {
     assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], options));
   }
   // A conversion to 32 bits would make others of them.
-  for (const name of ["capacity", "hops", "maxHeld", "ipv4Prefix", "ipv6Prefix"]) {
+  for (const name of ["capacity", "hops", "ipv4Prefix", "ipv6Prefix"]) {
     for (const value of [-1, 1.5, NaN, 2 ** 32 + 1]) {
       assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], { [name]: value }), new RegExp(`${name}: .* is not a whole number from`));
     }
   }
   for (const value of [-1, 429.5, 2 ** 32 + 429]) {
     assert.throws(() => new RateLimits([{ name: "a", limit: GCRA }], { status: value }), /status: .* is not a whole number from 400 to 999/);
-    assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, missing: value }]), /missing: .* is not "share", "skip", or a status from 400 to 999/);
+    assert.throws(() => new RateLimits([{ name: "a", limit: GCRA, missing: value }]), /missing: .* is not a whole number from 400 to 999/);
   }
 });
 

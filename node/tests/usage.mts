@@ -1,5 +1,5 @@
 // Every part of the package's interface, as a service in TypeScript uses it: compiled, not run.
-import { type Client, type Decision, EarrrlStore, Engine, type Entered, Limiter, RateLimits, type Rule } from "earrrl";
+import { type Decision, EarrrlStore, Engine, type Entered, Limiter, RateLimits, type Rule } from "earrrl";
 import expressDefault, { rateLimit as expressLimit } from "earrrl/express";
 import { rateLimit as fastifyLimit } from "earrrl/fastify";
 import { rateLimit as honoLimit } from "earrrl/hono";
@@ -16,25 +16,24 @@ for (const { at, rule, outcome, rate, delay } of decisions) {
   console.log(texts, rate === null ? 0 : rate.toFixed(2), delay.toFixed(0));
 }
 const headers: Record<string, string> = decisions[0]!.headers();
-const top: Client[] = [...limiter.top(), ...limiter.top(3)];
-console.log(headers, top[0]?.fingerprint === limiter.fingerprint("a"), limiter.rule.length + limiter.size + limiter.clear());
+console.log(headers, limiter.check(7), limiter.check(7n), limiter.rule.length + limiter.size + limiter.clear());
 
 const engine = new Engine({ login: "gcra 1/s burst=9", address: "fixed-window 5/1m" }, { path: "/dev/shm/b", capacity: 10 });
 const both = engine.check({ login: "alice", address: ["192.0.2.7", 5] });
 engine.refund({ login: Buffer.from("alice") }, both.at);
 engine.reset(both.rule, "alice");
-console.log(engine.peek({}), engine.charge({ login: "a" }), engine.top("login", 2), engine.fingerprint("a"), engine.rules.login);
+console.log(engine.peek({}), engine.charge({ login: "a" }), engine.rules.login);
 
 const rule: Rule<Request> = {
-  name: "address", limit: "gcra 5/s burst=20", key: ["client", (request) => request.get("x-api-key")], missing: 403, cost: (request) => request.path.length,
-  costAfter: (status) => (status < 300 ? 1 : 0), settled: true, exempt: (request) => request.path === "/healthz",
+  name: "address", limit: "gcra 5/s burst=20", key: ["client", (request) => request.get("x-api-key")], paths: ["/v1/*"], missing: 403, cost: (request) => request.path.length,
+  costAfter: (status) => status < 300, settled: true, exempt: (request) => request.path === "/healthz",
   plans: [{ name: "paid", limit: "gcra 50/s burst=20", applies: (request) => request.ip === "::1" }],
 };
-const limits = new RateLimits<Request>([rule], { trustedProxies: ["10.0.0.0/8"], hops: 1, ipv6Prefix: 64, status: 503, maxHeld: 5, alwaysVerdict: true });
+const limits = new RateLimits<Request>([rule], { trustedProxies: ["10.0.0.0/8"], hops: 1, ipv6Prefix: 64, status: 503, alwaysVerdict: true });
 limits.change("address", "gcra 1/s burst=9");
 limits.reset("address", "192.0.2.7");
 limits.refund("address", "192.0.2.7", 2);
-console.log(limits.top("paid", 3), limits.fingerprint("192.0.2.7"), limits.headers);
+console.log(limits.headers);
 
 const app = express();
 app.use(expressDefault(limits));
@@ -44,8 +43,8 @@ app.use((request: Request & { earrrl?: Entered }) => request.earrrl?.settlement?
 Fastify().register(fastifyLimit(limits));
 new Hono().use(honoLimit(new RateLimits<Context>([]), { peer: (context) => context.req.header("x-peer") }));
 
-// @ts-expect-error A key is no number.
-limiter.check(1);
+// @ts-expect-error A key is no object.
+limiter.check({});
 // @ts-expect-error There is no such action.
 new Limiter("gcra 1/s burst=9", { action: "ban" });
 // @ts-expect-error A charge has one cost.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Quota, Rule, TopClient, Wait};
-use earrrl_tower::headers::{Available, current, retry_after};
+use earrrl::{Rule, Wait};
+use earrrl_bindings::{limit_header, policy_header, retry_after_seconds};
+use earrrl_tower::headers::Available;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -43,11 +44,8 @@ impl Decision {
     }
 
     /// Returns the answer of a rule that is known by its name.
-    pub(crate) fn of_rule(decision: earrrl::Decision, name: &str, rule: Rule) -> Self {
-        let named = Arc::new(NamedRule {
-            name: name.to_owned(),
-            rule,
-        });
+    pub(crate) fn of_rule(decision: earrrl::Decision, name: String, rule: Rule) -> Self {
+        let named = Arc::new(NamedRule { name, rule });
         Self::new(decision, &named, || None)
     }
 }
@@ -117,19 +115,19 @@ impl Decision {
     /// Returns the headers ``RateLimit``, ``RateLimit-Policy`` and, for a denied request, ``Retry-After``.
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let headers = PyDict::new(py);
-        let name = &*self.named.name;
-        let policy = current::policies(std::iter::once((name, Quota::of(self.named.rule.limit()))));
-        let limit = self
-            .available
-            .and_then(|available| current::limits(std::iter::once((name, available))));
-        let wait = retry_after(&self.decision);
-        for (name, value) in [
-            ("RateLimit-Policy", policy),
-            ("RateLimit", limit),
-            ("Retry-After", wait),
+        let NamedRule { name, rule } = &*self.named;
+        let available = self.available;
+        let wait = retry_after_seconds(&self.decision);
+        for (header, value) in [
+            ("RateLimit-Policy", policy_header(name, rule)),
+            (
+                "RateLimit",
+                available.and_then(|quota| limit_header(name, quota)),
+            ),
+            ("Retry-After", wait.map(|seconds| seconds.to_string())),
         ] {
-            if let Some(text) = value.as_ref().and_then(|value| value.to_str().ok()) {
-                headers.set_item(name, text)?;
+            if let Some(value) = value {
+                headers.set_item(header, value)?;
             }
         }
         Ok(headers)
@@ -152,49 +150,6 @@ impl Decision {
             "<Decision allowed={allowed} remaining={} retry_after={wait}>",
             self.decision.remaining
         )
-    }
-}
-
-/// One of the clients with the highest rates.
-#[pyclass(frozen, get_all, module = "earrrl")]
-pub(crate) struct Client {
-    /// A part of the hash of the client's key, which ``fingerprint(key)`` returns too.
-    fingerprint: u64,
-    /// The usage of the limit: 1 at the limit.
-    usage: f64,
-    /// The measured rate in cost units per second, or ``None`` if the algorithm measures none.
-    rate: Option<f64>,
-    /// The number of requests of cost 1 that would be allowed now.
-    remaining: u64,
-    /// The seconds until a request of cost 1 is allowed, ``None`` for never.
-    retry_after: Option<f64>,
-    /// The seconds until the client's past requests no longer affect decisions.
-    reset_after: f64,
-}
-
-#[pymethods]
-impl Client {
-    fn __repr__(&self) -> String {
-        let Self {
-            fingerprint,
-            usage,
-            remaining,
-            ..
-        } = self;
-        format!("<Client fingerprint={fingerprint} usage={usage:.3} remaining={remaining}>")
-    }
-}
-
-impl From<TopClient> for Client {
-    fn from(client: TopClient) -> Self {
-        Self {
-            fingerprint: client.fingerprint,
-            usage: client.usage,
-            rate: client.rate,
-            remaining: client.remaining,
-            retry_after: wait(client.retry_after),
-            reset_after: client.reset_after.as_secs_f64(),
-        }
     }
 }
 

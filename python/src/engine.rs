@@ -9,8 +9,8 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::decision::{Client, Decision, NamedRule};
-use crate::error::{invalid, not_built, refused};
+use crate::decision::{Decision, NamedRule};
+use crate::error::{invalid, raised, refused};
 use crate::input::{self, key_bytes, wrong_type};
 
 /// Decides requests under several named rules: a request is counted under all of them, or under none.
@@ -46,11 +46,7 @@ impl Engine {
         });
         let named = named.collect::<PyResult<Vec<_>>>()?;
         py.detach(|| {
-            let engine = match path {
-                Some(path) => MemoryEngine::with_state_for(capacity, path),
-                None => MemoryEngine::new(capacity),
-            };
-            let engine = engine.map_err(not_built)?;
+            let engine = earrrl_bindings::engine(path, capacity).map_err(raised)?;
             let prepare = |named: Arc<NamedRule>| {
                 Ok((
                     engine.prepare(&named.name, &named.rule).map_err(refused)?,
@@ -96,19 +92,6 @@ impl Engine {
             .reset(*id, &key_bytes(key)?)
             .into_inner()
             .map_err(refused)
-    }
-
-    /// Returns the ``count`` clients of a rule with the highest rates, the highest first.
-    #[pyo3(signature = (rule, count=10))]
-    fn top(&self, py: Python<'_>, rule: &str, count: usize) -> PyResult<Vec<Client>> {
-        let (id, _) = self.named(rule)?;
-        let top = py.detach(|| self.engine.top(*id, count)).map_err(refused)?;
-        Ok(top.into_iter().map(Client::from).collect())
-    }
-
-    /// Returns the number by which ``top`` reports a key.
-    fn fingerprint(&self, key: &Bound<'_, PyAny>) -> PyResult<u64> {
-        Ok(self.engine.hash(&key_bytes(key)?).fingerprint())
     }
 
     /// The rules: their names and texts.

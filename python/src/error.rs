@@ -1,10 +1,21 @@
 //! The library's errors as Python's exceptions, with the library's messages.
 
 use earrrl::{BuildError, EngineError, RuleError, StateError};
+use earrrl_bindings::Error;
 use pyo3::PyErr;
 use pyo3::exceptions::{
     PyKeyError, PyMemoryError, PyNotImplementedError, PyOSError, PyRuntimeError, PyValueError,
 };
+
+/// Returns the exception for an error of the settings or arguments.
+pub(crate) fn raised(error: Error) -> PyErr {
+    match error {
+        Error::Build(error) => not_built(error),
+        Error::Engine(error) => refused(error),
+        Error::UnknownName(_) => PyKeyError::new_err(error.to_string()),
+        Error::Invalid(text) => PyValueError::new_err(text),
+    }
+}
 
 /// Returns the exception for an invalid rule, name or cost.
 pub(crate) fn invalid(error: RuleError) -> PyErr {

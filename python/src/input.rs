@@ -1,16 +1,21 @@
-//! Arguments from Python: keys, costs and rules.
+//! Arguments from Python: keys, costs and mappings.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
-use earrrl::{Action, Cost, Mode, Rule};
+use earrrl::Cost;
+use earrrl_bindings::RuleOptions;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyMapping, PyString, PyType};
 
-use crate::error::invalid;
+use crate::error::{invalid, raised};
 
-/// Calls `then` with the bytes of a key, which is a `str` or `bytes`. A text and its UTF-8 are the same key.
+/// The types of keys, as errors name them.
+pub(crate) const KEYS: &str = "str, bytes, int, UUID or Decimal";
+
+/// Calls `then` with the bytes of a key, which is a `str` or `bytes`, or an `int`, a `UUID` or a `Decimal`, of which the
+/// text counts. A text and its UTF-8 are the same key.
 ///
 /// # Errors
 /// Returns a `TypeError` for a key of another type, and a `UnicodeEncodeError` for a text with lone surrogates.
@@ -21,8 +26,23 @@ pub(crate) fn with_key<T>(key: &Bound<'_, PyAny>, then: impl FnOnce(&[u8]) -> T)
     }
     match key.cast::<PyBytes>() {
         Ok(bytes) => Ok(then(bytes.as_bytes())),
-        Err(_) => Err(wrong_type("key", key, "str or bytes")),
+        Err(_) if is_plain_id(key)? => Ok(then(key.str()?.to_cow()?.as_bytes())),
+        Err(_) => Err(wrong_type("key", key, KEYS)),
     }
+}
+
+/// Returns true for an id of another type than text, such as the primary key of a table. A `float` is none, since equal
+/// ids could have different texts, and neither is a `bool`.
+#[cold]
+fn is_plain_id(key: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static UUID: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = key.py();
+    if key.is_instance_of::<PyInt>() {
+        return Ok(!key.is_instance_of::<PyBool>());
+    }
+    Ok(key.is_instance(UUID.import(py, "uuid", "UUID")?)?
+        || key.is_instance(DECIMAL.import(py, "decimal", "Decimal")?)?)
 }
 
 /// Returns the bytes of a key; see [`with_key`].
@@ -52,7 +72,8 @@ pub(crate) fn dict<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound
     Ok(dict)
 }
 
-/// Returns a cost: an `int` or a `float` from 0 to 1e18, 1 if there is none.
+/// Returns a cost: an `int`, a `float` or a `bool` from 0 to 1e18, 1 if there is none. A function that returns whether a
+/// response costs something returns a `bool`.
 ///
 /// # Errors
 /// Returns a `TypeError` or `ValueError` that shows what would be right.
@@ -61,7 +82,7 @@ pub(crate) fn cost(cost: Option<&Bound<'_, PyAny>>) -> PyResult<Cost> {
     let Some(cost) = cost else {
         return Ok(Cost::ONE);
     };
-    if cost.is_instance_of::<PyInt>() && !cost.is_instance_of::<PyBool>() {
+    if cost.is_instance_of::<PyInt>() {
         return whole_cost(cost);
     }
     match cost.cast::<PyFloat>() {
@@ -80,74 +101,28 @@ fn whole_cost(cost: &Bound<'_, PyAny>) -> PyResult<Cost> {
     }
 }
 
-/// Returns the rule of a text, with its action and the greatest cost of a request.
+/// Returns the options of a rule.
 ///
 /// # Errors
-/// Returns a `ValueError` with the library's message.
-pub(crate) fn rule(
-    text: &str,
+/// Returns a `ValueError` for an option that is wrong.
+pub(crate) fn rule_options(
     action: Option<&str>,
     max_delay: Option<f64>,
     max_cost: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Rule> {
-    let mut rule: Rule = text.parse().map_err(invalid)?;
-    rule.accept_mode(Mode::Check).map_err(invalid)?;
-    if let Some(max_cost) = max_cost {
-        rule = rule.with_max_cost(cost(Some(max_cost))?).map_err(invalid)?;
-    }
-    rule.with_action(self::action(action.unwrap_or("deny"), max_delay)?)
-        .map_err(invalid)
+) -> PyResult<RuleOptions> {
+    let max_cost = max_cost.map(|most| cost(Some(most))).transpose()?;
+    RuleOptions::new(action, max_delay, max_cost).map_err(raised)
 }
-
-fn action(name: &str, max_delay: Option<f64>) -> PyResult<Action> {
-    let action = match name {
-        "deny" => Action::Deny,
-        "shadow-ban" => Action::ShadowBan,
-        "quarantine" => Action::Quarantine,
-        "observe" => Action::Observe,
-        "delay" => {
-            return Ok(Action::Delay {
-                max: delay(max_delay)?,
-            });
-        }
-        _ => {
-            let expected = "deny, shadow-ban, quarantine, delay or observe";
-            return Err(PyValueError::new_err(format!(
-                "action: {name:?} is not {expected}"
-            )));
-        }
-    };
-    match max_delay {
-        None => Ok(action),
-        Some(_) => Err(PyValueError::new_err(format!(
-            "max_delay: the action is {name}; only delay has one"
-        ))),
-    }
-}
-
-fn delay(seconds: Option<f64>) -> PyResult<Duration> {
-    let seconds = seconds.ok_or_else(|| {
-        PyValueError::new_err("max_delay: the action delay needs the longest delay")
-    })?;
-    let delay = Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|delay| *delay <= LONGEST_DELAY);
-    delay.ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "max_delay: {seconds} is not from 0 to 86400 seconds"
-        ))
-    })
-}
-
-/// The longest time for which a request may be held back.
-const LONGEST_DELAY: Duration = Duration::from_secs(86_400);
 
 /// Returns the `TypeError` for an argument.
 #[cold]
 pub(crate) fn wrong_type(name: &str, found: &Bound<'_, PyAny>, expected: &str) -> PyErr {
-    let found = found
-        .get_type()
-        .name()
-        .map_or_else(|_| String::from("object"), |name| name.to_string());
+    let found = type_name(found);
     PyTypeError::new_err(format!("{name}: expected {expected}, not {found}"))
+}
+
+/// Returns the name of a value's type.
+pub(crate) fn type_name(value: &Bound<'_, PyAny>) -> String {
+    let name = value.get_type().name();
+    name.map_or_else(|_| String::from("object"), |name| name.to_string())
 }

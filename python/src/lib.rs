@@ -1,14 +1,14 @@
 //! The native module of the Python package `earrrl`: the limiters of the library, as Python classes.
 //!
-//! Everything that decides is in the crates `earrrl` and `earrrl-tower`. This crate converts arguments, results and
-//! errors, and nothing else.
+//! Everything that decides is in the crates `earrrl` and `earrrl-tower`, and what the packages for Python and Node share
+//! is in `earrrl-bindings`. This crate converts arguments, results and errors, and nothing else.
 
 mod decision;
 mod engine;
 mod error;
+mod function;
 mod input;
 mod limiter;
-mod passing;
 mod rate_limits;
 mod request_rule;
 mod resp;
@@ -19,15 +19,13 @@ mod storage;
 #[pyo3::pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
-    use crate::decision::{Client, Decision};
+    use crate::decision::Decision;
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]
     use crate::limiter::Limiter;
     #[pymodule_export]
-    use crate::passing::{Passing, Refusal, SettlementHandle};
-    #[pymodule_export]
-    use crate::rate_limits::RateLimits;
+    use crate::rate_limits::{Passing, RateLimits, Refusal, SettlementHandle};
     #[pymodule_export]
     use crate::request_rule::Rule;
     #[pymodule_export]

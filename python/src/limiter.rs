@@ -6,8 +6,8 @@ use std::sync::Arc;
 use earrrl::{Nanos, RuleError, Verdict, check_name};
 use pyo3::prelude::*;
 
-use crate::decision::{Client, Decision, NamedRule};
-use crate::error::{invalid, not_built};
+use crate::decision::{Decision, NamedRule};
+use crate::error::{invalid, not_built, raised};
 use crate::input::{self, with_key};
 
 /// Decides requests under one rule, for at most ``capacity`` clients.
@@ -44,7 +44,8 @@ impl Limiter {
         name: &str,
     ) -> PyResult<Self> {
         check_name(name).map_err(invalid)?;
-        let rule = input::rule(rule, action, max_delay, max_cost)?;
+        let options = input::rule_options(action, max_delay, max_cost)?;
+        let rule = options.rule(rule).map_err(raised)?;
         let named = Arc::new(NamedRule {
             name: name.to_owned(),
             rule: rule.clone(),
@@ -130,19 +131,6 @@ impl Limiter {
         py.detach(|| self.limiter.clear())
     }
 
-    /// Returns the ``count`` clients with the highest rates, the highest first.
-    #[pyo3(signature = (count=10))]
-    fn top(&self, py: Python<'_>, count: usize) -> Vec<Client> {
-        // The walk over a large table takes a second.
-        let top = py.detach(|| self.limiter.top(count));
-        top.into_iter().map(Client::from).collect()
-    }
-
-    /// Returns the number by which ``top`` reports a key.
-    fn fingerprint(&self, key: &Bound<'_, PyAny>) -> PyResult<u64> {
-        with_key(key, |key| self.limiter.hash(key).fingerprint())
-    }
-
     /// The rule's text.
     #[getter]
     fn rule(&self) -> String {
@@ -150,7 +138,7 @@ impl Limiter {
     }
 
     /// Returns the number of stored clients, including idle ones: an estimate from a sample of a large
-    /// table, in which few clients may count as 0. ``top`` walks over all of them.
+    /// table, in which few clients may count as 0.
     fn __len__(&self) -> usize {
         self.limiter.len()
     }

@@ -1,26 +1,23 @@
 //! The rules of a service, and the treatment of its requests: what both middlewares ask.
 
 use std::ffi::CString;
-use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use earrrl::{Charge, Cost, Engine as _, MemoryEngine, RuleId};
-use earrrl_tower::{
-    AddressSource, ClientAddress, Judged, LayerError, PeerAddress, Prefixes, RateLimitLayer,
-    Verdict, bounded_key,
-};
-use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, StatusCode};
-use pyo3::exceptions::{PyKeyError, PyRuntimeWarning, PyValueError};
+use bytes::Bytes;
+use earrrl_bindings::{LimitsOptions, RequestHead, Target, enter, leave};
+use earrrl_tower::{Judged, Passed, Settlement};
+use http::{HeaderMap, Response};
+use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use pyo3::{PyTraverseError, PyVisit};
 
-use crate::decision::{Client, Decision};
-use crate::error::{not_built, refused};
+use crate::decision::Decision;
+use crate::error::raised;
 use crate::input::{self, key_bytes};
-use crate::passing::{Passing, Refusal};
-use crate::request_rule::{AllAnswers, Rule};
+use crate::request_rule::Rule;
 
 /// The rules of a service, over one engine. Both middlewares take it.
 ///
@@ -29,10 +26,8 @@ use crate::request_rule::{AllAnswers, Rule};
 /// >>> limits.change("address", "gcra 10/s burst=40")
 #[pyclass(frozen, module = "earrrl")]
 pub(crate) struct RateLimits {
-    layer: RateLimitLayer<MemoryEngine>,
-    pub(crate) rules: Vec<Py<Rule>>,
-    /// The names of the headers that are read, in lower case.
-    headers: Vec<String>,
+    limits: earrrl_bindings::RateLimits,
+    rules: Vec<Py<Rule>>,
     has_functions: bool,
 }
 
@@ -40,8 +35,8 @@ pub(crate) struct RateLimits {
 impl RateLimits {
     #[new]
     #[pyo3(signature = (
-        rules, path=None, capacity=100_000, *, trusted_proxies=None, hops=0, source="x-forwarded-for", ipv4_prefix=32,
-        ipv6_prefix=64, status=429, headers_on_allowed=true, x_rate_limit=false, always_verdict=false, max_held=1000,
+        rules, path=None, capacity=100_000, *, trusted_proxies=None, hops=0, source="x-forwarded-for",
+        ipv4_prefix=32, ipv6_prefix=64, status=429, headers_on_allowed=true, x_rate_limit=false, always_verdict=false,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
@@ -52,125 +47,115 @@ impl RateLimits {
         trusted_proxies: Option<&Bound<'_, PyAny>>,
         hops: usize,
         source: &str,
-        ipv4_prefix: u8,
-        ipv6_prefix: u8,
+        ipv4_prefix: u32,
+        ipv6_prefix: u32,
         status: u16,
         headers_on_allowed: bool,
         x_rate_limit: bool,
         always_verdict: bool,
-        max_held: usize,
     ) -> PyResult<Self> {
         let proxies = trusted_proxies.map_or(Ok(Vec::new()), |networks| {
             let expected = "a list of networks such as [\"10.0.0.0/8\"]";
             let texts = networks.extract::<Vec<String>>();
             texts.map_err(|_| input::wrong_type("trusted_proxies", networks, expected))
         })?;
-        let address = client_address(&proxies, hops, source)?;
-        let address = address.prefixes(read_prefixes(ipv4_prefix, ipv6_prefix)?);
-        let status = read_status(status)?;
-        let engine = py.detach(|| match path {
-            Some(path) => MemoryEngine::with_state_for(capacity, path),
-            None => MemoryEngine::new(capacity),
-        });
-        let mut builder = RateLimitLayer::builder(engine.map_err(not_built)?)
-            .status(status)
-            .headers_on_allowed(headers_on_allowed)
-            .x_rate_limit(x_rate_limit)
-            .always_verdict(always_verdict)
-            .max_held(max_held);
-        // Calls over gRPC are recognised by their type.
-        let mut headers = vec!["content-type".to_owned()];
-        for (place, rule) in rules.iter().enumerate() {
-            builder = builder.rule(rule.get().for_layer(place, &address));
-            rule.get().add_headers(&address, &mut headers);
-        }
-        let layer = py.detach(|| builder.build()).map_err(layer_error)?;
-        for (name, before) in layer.engine().superseded() {
-            let text = format!(
-                "rule {name}: `{before}` had another algorithm, so clients begin afresh, also in other services that use this path"
-            );
-            PyErr::warn(
-                py,
-                &py.get_type::<PyRuntimeWarning>(),
-                &CString::new(text)?,
-                1,
-            )?;
+        let options = LimitsOptions {
+            path,
+            capacity,
+            trusted_proxies: proxies,
+            hops,
+            source: source.to_owned(),
+            ipv4_prefix,
+            ipv6_prefix,
+            status,
+            headers_on_allowed,
+            x_rate_limit,
+            always_verdict,
+        };
+        let own: Vec<_> = rules.iter().map(|rule| &rule.get().rule).collect();
+        // Allocating large tables or files takes a while.
+        let limits = py.detach(|| earrrl_bindings::RateLimits::new(own, options));
+        let limits = limits.map_err(raised)?;
+        let category = py.get_type::<PyRuntimeWarning>();
+        for warning in limits.warnings() {
+            PyErr::warn(py, &category, &CString::new(warning)?, 1)?;
         }
         let has_functions = rules.iter().any(|rule| rule.get().has_functions());
         Ok(Self {
-            layer,
+            limits,
             rules,
-            headers,
             has_functions,
         })
     }
 
-    /// Judges a request: ``headers`` are pairs of bytes, ``peer`` is the connection's address, and
-    /// ``request`` is what the functions of the rules get. Returns a ``Passing`` or a ``Refusal``.
+    /// Judges a request: ``path`` has the bytes of the decoded path, ``headers`` are pairs of bytes, ``peer`` is the
+    /// connection's address, ``request`` is what the functions of the rules get, and ``route`` is what the framework has
+    /// found. Returns a ``Passing`` or a ``Refusal``.
+    #[pyo3(signature = (method, path, headers, peer, request, route=None))]
+    #[expect(clippy::too_many_arguments, reason = "it is called by the middlewares")]
     fn judge<'py>(
         slf: &Bound<'py, Self>,
         method: &str,
-        target: &[u8],
+        path: &[u8],
         headers: &Bound<'py, PyAny>,
         peer: Option<&str>,
         request: &Bound<'py, PyAny>,
+        route: Option<String>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let this = slf.get();
-        let mut parts = Request::new(()).into_parts().0;
-        parts.method = method.parse().unwrap_or_default();
-        parts.uri = target.try_into().unwrap_or_default();
-        if let Some(address) = peer.and_then(|peer| peer.parse::<IpAddr>().ok()) {
-            parts.extensions.insert(PeerAddress(address));
-        }
-        this.add_headers(headers, &mut parts)?;
+        let mut head = RequestHead {
+            method,
+            target: Target::Decoded(path),
+            peer,
+            route,
+            headers: this.read_headers(headers)?,
+            answers: Vec::new(),
+        };
         if this.has_functions {
             let answers = this.rules.iter().map(|rule| rule.get().ask(request));
-            parts
-                .extensions
-                .insert(AllAnswers(answers.collect::<PyResult<_>>()?));
+            head.answers = answers.collect::<PyResult<_>>()?;
         }
-        match this.layer.judge(&parts) {
+        match this.limits.judge(head).map_err(raised)? {
             Judged::Pass(passed) => {
-                let passing = Passing::new(slf.clone().unbind(), passed);
+                let passing = Passing {
+                    limits: slf.clone().unbind(),
+                    delay: passed.delay(),
+                    passed: Mutex::new(Some(passed)),
+                };
                 Ok(Bound::new(py, passing)?.into_any())
             }
-            Judged::Refuse(response) => Ok(Bound::new(py, Refusal::new(response))?.into_any()),
+            Judged::Refuse(response) => Ok(Bound::new(py, Refusal { response })?.into_any()),
             _ => Err(PyValueError::new_err("an unknown treatment of the request")),
         }
     }
 
     /// The names of the headers that the rules read, in lower case.
     #[getter]
-    fn headers(&self) -> Vec<String> {
-        self.headers.clone()
+    fn headers(&self) -> Vec<&str> {
+        self.limits
+            .headers()
+            .iter()
+            .map(|name| name.as_str())
+            .collect()
+    }
+
+    /// True if a rule reads the route of the framework.
+    #[getter]
+    fn reads_route(&self) -> bool {
+        self.limits.reads_route()
     }
 
     /// Changes the limit of a rule or plan while requests go on. Clients keep their history unless
     /// the algorithm changes. Its action and greatest cost stay.
     fn change(&self, py: Python<'_>, name: &str, limit: &str) -> PyResult<()> {
-        let known = self
-            .layer
-            .engine()
-            .prepared(name)
-            .ok_or_else(|| unknown(name))?;
-        let rule: earrrl::Rule = limit.parse().map_err(crate::error::invalid)?;
-        let rule = rule
-            .with_max_cost(known.max_cost())
-            .and_then(|r| r.with_action(known.action()));
-        let rule = rule.map_err(crate::error::invalid)?;
-        py.detach(|| self.layer.change(name, &rule))
-            .map_err(layer_error)
+        py.detach(|| self.limits.change(name, limit))
+            .map_err(raised)
     }
 
     /// Forgets a client of a rule or plan.
     fn reset(&self, name: &str, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let key = key_bytes(key)?;
-        let done = self
-            .layer
-            .engine()
-            .reset(self.id(name)?, &bounded_key(&key));
-        done.into_inner().map_err(refused)
+        self.limits.reset(name, &key_bytes(key)?).map_err(raised)
     }
 
     /// Takes back one request of a client under a rule or plan.
@@ -181,36 +166,9 @@ impl RateLimits {
         key: &Bound<'_, PyAny>,
         cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let (key, cost): (_, Cost) = (key_bytes(key)?, input::cost(cost)?);
-        let charge = Charge {
-            rule: self.id(name)?,
-            key: &bounded_key(&key),
-            cost,
-        };
-        self.layer
-            .engine()
-            .refund(&charge, None, None)
-            .into_inner()
-            .map_err(refused)
-    }
-
-    /// Returns the ``count`` clients of a rule or plan with the highest rates, the highest first.
-    #[pyo3(signature = (name, count=10))]
-    fn top(&self, py: Python<'_>, name: &str, count: usize) -> PyResult<Vec<Client>> {
-        let id = self.id(name)?;
-        let top = py
-            .detach(|| self.layer.engine().top(id, count))
-            .map_err(refused)?;
-        Ok(top.into_iter().map(Client::from).collect())
-    }
-
-    /// Returns the number by which ``top`` reports a key.
-    fn fingerprint(&self, key: &Bound<'_, PyAny>) -> PyResult<u64> {
-        Ok(self
-            .layer
-            .engine()
-            .hash(&bounded_key(&key_bytes(key)?))
-            .fingerprint())
+        let key = key_bytes(key)?;
+        let cost = input::cost(cost)?;
+        self.limits.refund(name, &key, cost).map_err(raised)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -219,40 +177,23 @@ impl RateLimits {
 }
 
 impl RateLimits {
-    fn add_headers(&self, headers: &Bound<'_, PyAny>, parts: &mut Parts) -> PyResult<()> {
-        for pair in headers.cast::<PyList>()?.iter() {
+    /// Returns the headers that the rules read.
+    fn read_headers(&self, pairs: &Bound<'_, PyAny>) -> PyResult<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        for pair in pairs.cast::<PyList>()?.iter() {
             let (name, value) = header(&pair)?;
-            let is_read = |known: &String| known.as_bytes().eq_ignore_ascii_case(name.as_bytes());
-            let Some(known) = self.headers.iter().find(|known| is_read(known)) else {
-                continue;
-            };
-            let name = HeaderName::from_bytes(known.as_bytes());
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
-                // More headers than the map takes are of no use to a rule.
-                let _ = parts.headers.try_append(name, value);
-            }
+            self.limits
+                .add_header(&mut headers, name.as_bytes(), value.as_bytes());
         }
-        Ok(())
-    }
-
-    /// Returns a decision for the handler of its request.
-    pub(crate) fn decision(&self, verdict: Verdict) -> Option<Decision> {
-        let (name, decision) = verdict.rule.zip(verdict.decision)?;
-        let rule = self.layer.engine().prepared(&name)?;
-        Some(Decision::of_rule(decision, &name, rule))
-    }
-
-    fn id(&self, name: &str) -> PyResult<RuleId> {
-        let rules = self.layer.engine().rules();
-        let place = rules.iter().position(|(known, _)| known == name);
-        place
-            .map(|place| RuleId(place as u32))
-            .ok_or_else(|| unknown(name))
+        Ok(headers)
     }
 }
 
+/// A pair of a header's name and value.
+type Header<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+
 /// Returns the name and the value of a header: a tuple, or another sequence of two, such as the lists of some servers.
-fn header<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+fn header<'py>(pair: &Bound<'py, PyAny>) -> PyResult<Header<'py>> {
     if let Ok(tuple) = pair.extract() {
         return Ok(tuple);
     }
@@ -260,62 +201,97 @@ fn header<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyBytes>, Bound
     Ok((name, value))
 }
 
-fn client_address(proxies: &[String], hops: usize, source: &str) -> PyResult<ClientAddress> {
-    let address = ClientAddress::default()
-        .hops(hops)
-        .source(read_source(source)?);
-    let networks = proxies
-        .iter()
-        .map(|text| read_network(text))
-        .collect::<PyResult<Vec<_>>>()?;
-    let address = networks.into_iter().fold(address, ClientAddress::trust);
-    address.validate().map_err(PyValueError::new_err)?;
-    Ok(address)
+/// A request that is passed on.
+#[pyclass(frozen, module = "earrrl")]
+pub(crate) struct Passing {
+    limits: Py<RateLimits>,
+    delay: Duration,
+    /// Taken when the response is there.
+    passed: Mutex<Option<Passed>>,
 }
 
-fn read_status(status: u16) -> PyResult<StatusCode> {
-    let status = StatusCode::from_u16(status)
-        .ok()
-        .filter(|status| status.as_u16() >= 400);
-    status.ok_or_else(|| PyValueError::new_err("status: expected a status from 400 to 999"))
-}
+#[pymethods]
+impl Passing {
+    /// The seconds for which the request must be held back.
+    #[getter]
+    fn delay(&self) -> f64 {
+        self.delay.as_secs_f64()
+    }
 
-fn read_source(source: &str) -> PyResult<AddressSource> {
-    match source.to_ascii_lowercase().as_str() {
-        "x-forwarded-for" => Ok(AddressSource::XForwardedFor),
-        "forwarded" => Ok(AddressSource::Forwarded),
-        name => name.parse().map(AddressSource::Header).map_err(|_| {
-            PyValueError::new_err(format!("source: {source:?} is not the name of a header"))
-        }),
+    /// Returns the decision, if the request is over a limit or every request gets one, and the
+    /// handle of a rule that is ``settled``. To be called just before the request is passed on.
+    fn enter(&self) -> (Option<Decision>, Option<SettlementHandle>) {
+        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(passed) = passed.as_mut() else {
+            return (None, None);
+        };
+        let (verdict, settlement) = enter(passed);
+        let visit = verdict.and_then(|verdict| self.limits.get().limits.visit(verdict));
+        let decision = visit.map(|visit| Decision::of_rule(visit.decision, visit.name, visit.rule));
+        (decision, settlement.map(SettlementHandle))
+    }
+
+    /// Charges the costs that depend on the response, and returns the headers to add to it.
+    fn leave<'py>(
+        &self,
+        py: Python<'py>,
+        status: u16,
+        headers: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Header<'py>>> {
+        let rules = &self.limits.get().rules;
+        let cost = |rule: &Py<Rule>| rule.get().cost_after(status, headers);
+        let costs = rules.iter().map(cost).collect::<PyResult<Vec<_>>>()?;
+        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        let added = passed.take().map(|passed| leave(passed, costs));
+        Ok(pairs(py, &added.unwrap_or_default()))
     }
 }
 
-fn read_network(text: &str) -> PyResult<ipnet::IpNet> {
-    let address = || text.parse::<IpAddr>().ok().map(ipnet::IpNet::from);
-    text.parse().ok().or_else(address).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "trusted_proxies: {text:?} is not a network such as 10.0.0.0/8"
-        ))
-    })
-}
+/// Charges costs that are known only while a request is served, or afterwards.
+#[pyclass(frozen, name = "Settlement", module = "earrrl")]
+pub(crate) struct SettlementHandle(Settlement);
 
-fn read_prefixes(ipv4: u8, ipv6: u8) -> PyResult<Prefixes> {
-    for (name, bits, most) in [("ipv4_prefix", ipv4, 32), ("ipv6_prefix", ipv6, 128)] {
-        if bits > most {
-            let problem = format!("{name}: {bits} is not from 0 to {most}");
-            return Err(PyValueError::new_err(problem));
-        }
+#[pymethods]
+impl SettlementHandle {
+    /// Charges ``cost``, at most the rule's ``max_cost``.
+    fn charge(&self, cost: &Bound<'_, PyAny>) -> PyResult<()> {
+        // An engine in memory has charged the cost when the future is made.
+        drop(self.0.charge(input::cost(Some(cost))?));
+        Ok(())
     }
-    Ok(Prefixes::new(ipv4, ipv6))
 }
 
-fn unknown(name: &str) -> PyErr {
-    PyKeyError::new_err(format!("neither a rule nor a plan is called {name:?}"))
+/// A request that is not passed on, with its response.
+#[pyclass(frozen, module = "earrrl")]
+pub(crate) struct Refusal {
+    response: Response<Bytes>,
 }
 
-fn layer_error(error: LayerError) -> PyErr {
-    match error {
-        LayerError::Engine(error) => refused(error),
-        error => PyValueError::new_err(error.to_string()),
+#[pymethods]
+impl Refusal {
+    /// The status.
+    #[getter]
+    fn status(&self) -> u16 {
+        self.response.status().as_u16()
     }
+
+    /// The headers as pairs of bytes.
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> Vec<Header<'py>> {
+        pairs(py, self.response.headers())
+    }
+
+    /// The body.
+    #[getter]
+    fn body(&self) -> &[u8] {
+        self.response.body()
+    }
+}
+
+fn pairs<'py>(py: Python<'py>, headers: &HeaderMap) -> Vec<Header<'py>> {
+    let pair = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        let name = PyBytes::new(py, name.as_str().as_bytes());
+        (name, PyBytes::new(py, value.as_bytes()))
+    };
+    headers.iter().map(pair).collect()
 }

@@ -5,9 +5,11 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use earrrl::Cost;
 use pyo3::exceptions::{PyConnectionError, PyNotImplementedError, PyRuntimeError};
 use pyo3::prelude::*;
 
+use crate::input;
 use crate::resp::{Address, Answer, Connections};
 use crate::storage::{Kind, from_now, most};
 
@@ -38,7 +40,14 @@ impl ServerWindows {
     }
 
     /// Adds to the count of the present window, and returns the count.
-    fn incr(&self, py: Python<'_>, key: &str, window: u64, amount: u64) -> PyResult<u64> {
+    fn incr(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        window: u64,
+        amount: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let amount = input::cost(Some(amount))?;
         self.known
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -58,7 +67,7 @@ impl ServerWindows {
                 .clone()
         };
         for window in window.map_or_else(known, |window| BTreeSet::from([window])) {
-            let answer = self.ask(py, "EARRRL.PEEK", Kind::Fixed { window }, key, 1)?;
+            let answer = self.ask(py, "EARRRL.PEEK", Kind::Fixed { window }, key, Cost::ONE)?;
             let count = count(&answer, window)?;
             if count > 0 {
                 return Ok((count, from_now(seconds(&answer, "reset_after")?)));
@@ -74,8 +83,9 @@ impl ServerWindows {
         key: &str,
         limit: u64,
         window: u64,
-        amount: u64,
+        amount: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
+        let amount = input::cost(Some(amount))?;
         let answer = self.ask(
             py,
             "EARRRL.CHECK",
@@ -99,7 +109,13 @@ impl ServerWindows {
         let Some(limit) = limit else {
             return Ok((0, 0.0, 0, 0.0));
         };
-        let answer = self.ask(py, "EARRRL.PEEK", Kind::Sliding { limit, window }, key, 1)?;
+        let answer = self.ask(
+            py,
+            "EARRRL.PEEK",
+            Kind::Sliding { limit, window },
+            key,
+            Cost::ONE,
+        )?;
         let rate: f64 = field(&answer, "rate")?.parse().map_err(unreadable)?;
         let name = if field(&answer, "allowed")? == "1" {
             "reset_after"
@@ -142,7 +158,7 @@ impl ServerWindows {
         command: &str,
         kind: Kind,
         key: &str,
-        cost: u64,
+        cost: Cost,
     ) -> PyResult<Answer> {
         let rule = kind.rule()?.to_string();
         let cost = cost.to_string();
@@ -161,7 +177,7 @@ impl ServerWindows {
 /// Returns the count of a fixed window, of whose quota an answer says what is left.
 fn count(answer: &Answer, window: u64) -> PyResult<u64> {
     let remaining: u64 = field(answer, "remaining")?.parse().map_err(unreadable)?;
-    let quota = most(window).billionths() / earrrl::Cost::ONE.billionths();
+    let quota = most(window).billionths() / Cost::ONE.billionths();
     Ok(u64::try_from(quota)
         .unwrap_or(u64::MAX)
         .saturating_sub(remaining))

@@ -13,10 +13,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use earrrl::{Cost, Decision, Nanos, Rule, State};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::{invalid, not_built};
+use crate::input;
 
 type Limiter = earrrl::Limiter<[u8]>;
 
@@ -48,20 +49,27 @@ pub(crate) enum Kind {
 #[pymethods]
 impl Windows {
     #[new]
-    fn new(directory: Option<PathBuf>, capacity: usize) -> Self {
-        Self {
+    fn new(directory: Option<PathBuf>, capacity: usize) -> PyResult<Self> {
+        // The files are made by the first requests. A directory that cannot be had is an error at the start.
+        if let Some(directory) = &directory
+            && let Err(error) = make(directory)
+            && error.kind() != ErrorKind::AlreadyExists
+        {
+            let problem = format!("{}: {error}", directory.display());
+            return Err(PyOSError::new_err(problem));
+        }
+        Ok(Self {
             directory,
             capacity,
             known: RwLock::default(),
-        }
+        })
     }
 
-    /// Adds to the count of the present window, and returns the count.
-    fn incr(&self, key: &str, window: u64, amount: u64) -> PyResult<u64> {
+    /// Adds to the count of the present window, and returns the count, rounded up.
+    fn incr(&self, key: &str, window: u64, amount: &Bound<'_, PyAny>) -> PyResult<u64> {
         let limiter = self.limiter(Kind::Fixed { window })?;
-        let charged = limiter
-            .charge(key.as_bytes(), Cost::from_units(amount))
-            .map_err(invalid)?;
+        let amount = input::cost(Some(amount))?;
+        let charged = limiter.charge(key.as_bytes(), amount).map_err(invalid)?;
         Ok(count(&limiter, &charged.decision()))
     }
 
@@ -92,9 +100,15 @@ impl Windows {
     }
 
     /// Counts a request if the weighted count of two windows, rounded down, stays within the limit.
-    fn acquire(&self, key: &str, limit: u64, window: u64, amount: u64) -> PyResult<bool> {
+    fn acquire(
+        &self,
+        key: &str,
+        limit: u64,
+        window: u64,
+        amount: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
         let limiter = self.limiter(Kind::Sliding { limit, window })?;
-        let checked = limiter.check_cost(key.as_bytes(), Cost::from_units(amount));
+        let checked = limiter.check_cost(key.as_bytes(), input::cost(Some(amount))?);
         Ok(checked.map_err(invalid)?.is_allowed())
     }
 
@@ -256,6 +270,14 @@ impl Kind {
             _ => None,
         }
     }
+}
+
+/// Makes a directory, which is this user's alone.
+fn make(directory: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
 }
 
 /// Returns the kinds of the counters in the files of a directory, which may not exist yet.

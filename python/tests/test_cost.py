@@ -34,7 +34,7 @@ def check_several(turn):
 
 
 def refuse(turn):
-    for wrong in ((1,), ("a", "b"), ("\ud800",), ("a", -1)):
+    for wrong in ((1.5,), ("a", "b"), ("\ud800",), ("a", -1)):
         with pytest.raises((TypeError, ValueError)):
             LIMITER.check(*wrong)
 

@@ -39,7 +39,7 @@ def some_options(chance, names):
 
 def test_arguments_of_limiters_and_engines(chance):
     targets = [Limiter("gcra 5/s burst=9", capacity=100), Limiter("sliding-log 5/1m", capacity=100), Engine({"login": "gcra 1/s burst=9"})]
-    methods = ["check", "check_at", "peek", "charge", "refund", "reset", "top", "fingerprint", "__init__", "__len__", "__repr__"]
+    methods = ["check", "check_at", "peek", "charge", "refund", "reset", "__init__", "__len__", "__repr__"]
     for _ in range(20_000):
         target, method = chance.choice(targets), chance.choice(methods)
         with contextlib.suppress(*REFUSED):
@@ -67,12 +67,12 @@ def test_options_of_limiters(chance, tmp_path, monkeypatch):
 
 
 def odd_rule(chance):
-    options = ["key", "cost", "cost_after", "settled", "missing", "exempt", "plans", "action", "max_delay", "max_cost"]
+    options = ["key", "paths", "cost", "cost_after", "settled", "missing", "exempt", "plans", "action", "max_delay", "max_cost"]
     return Rule("a", "gcra 5/s burst=9", **some_options(chance, options))
 
 
 def odd_limits(chance, rules):
-    options = ["trusted_proxies", "hops", "source", "ipv4_prefix", "ipv6_prefix", "status", "headers_on_allowed", "x_rate_limit", "max_held"]
+    options = ["trusted_proxies", "hops", "source", "ipv4_prefix", "ipv6_prefix", "status", "headers_on_allowed", "x_rate_limit"]
     return RateLimits(rules, **some_options(chance, options))
 
 
@@ -93,7 +93,7 @@ def judge_oddly(chance, limits):
             getattr(judged, "enter", repr)()
             getattr(judged, "leave", repr)(chance.choice(THINGS), chance.choice(THINGS))
         with contextlib.suppress(*REFUSED):
-            getattr(limits, chance.choice(["reset", "refund", "top", "fingerprint", "change"]))(*chance.choices(["a", *THINGS], k=2))
+            getattr(limits, chance.choice(["reset", "refund", "change"]))(*chance.choices(["a", *THINGS], k=2))
 
 
 def bytes_of_a_client(chance):
@@ -158,7 +158,7 @@ def test_uris_and_calls_of_limits(chance, tmp_path):
     for _ in range(2_000):
         try:
             storage = storage_from_string(uri_of(chance, str(tmp_path)))
-        except (ConfigurationError, ValueError):
+        except (ConfigurationError, ValueError, OSError):
             continue
         if not hasattr(storage, "_windows") or storage.STORAGE_SCHEME[0].startswith("async"):
             continue
@@ -169,5 +169,5 @@ def test_uris_and_calls_of_limits(chance, tmp_path):
 
 def test_random_texts_are_no_uris(chance):
     for _ in range(2_000):
-        with contextlib.suppress(ConfigurationError, ValueError):
+        with contextlib.suppress(ConfigurationError, ValueError, OSError):
             storage_from_string("earrrl:" + "".join(chance.choices(string.printable + "é:/@[]%?=", k=12)))

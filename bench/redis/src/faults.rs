@@ -207,8 +207,7 @@ pub async fn run() {
     )
     .await;
 
-    let key = support::key_of(&server, "client-0-0", "wide");
-    let key = key.as_str();
+    let key = "earrrl1:{client-0-0}:wide:f";
     scene(
         "a wrong type",
         made.clone(),

@@ -17,10 +17,9 @@ With ``path=``, all processes that open the file share the limit, and a process 
 (True, False)
 """
 
-from ._native import Client, Decision, Engine, Limiter, Passing, RateLimits, Refusal, Rule, Settlement, __version__
+from ._native import Decision, Engine, Limiter, Passing, RateLimits, Refusal, Rule, Settlement, __version__
 
 __all__ = [
-    "Client",
     "Decision",
     "Engine",
     "Limiter",

@@ -7,9 +7,8 @@
 >>> app = RateLimitMiddleware(app, limits)
 """
 
-from urllib.parse import quote
-
 from ._arguments import check
+from ._routes import route_of_asgi
 
 
 class RateLimitMiddleware:
@@ -32,8 +31,10 @@ class RateLimitMiddleware:
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         peer = scope.get("client")
-        target = scope.get("raw_path") or quote(scope["path"], errors="replace").encode()
-        judged = self.limits.judge(scope.get("method", "GET"), target, list(scope["headers"]), peer and peer[0], scope)
+        # Frameworks find the route by the decoded path, not by the spelling in `raw_path`.
+        path = scope["path"].encode(errors="replace")
+        route = route_of_asgi(self.app, scope) if self.limits.reads_route else None
+        judged = self.limits.judge(scope.get("method", "GET"), path, list(scope["headers"]), peer and peer[0], scope, route)
         if hasattr(judged, "status"):
             return await self._refuse(judged, scope, receive, send)
         if judged.delay:

@@ -38,6 +38,8 @@ class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWind
     def __init__(self, uri="earrrl://", wrap_exceptions=False, **options):
         super().__init__(uri, wrap_exceptions, **options)
         self._windows = _open_windows(uri, options)
+        # What `flask limiter config` shows; without the token.
+        self.storage = uri.rpartition("@")[2]
 
     @property
     def base_exceptions(self):

@@ -6,6 +6,7 @@ from limits.storage import SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
 
 class EarrrlStorage(Storage, SlidingWindowCounterSupport, TimestampedSlidingWindow):
+    storage: str
     def __init__(self, uri: str = "earrrl://", wrap_exceptions: bool = False, **options: Union[float, str, bool]) -> None: ...
     @property
     def base_exceptions(self) -> Type[Exception]: ...

@@ -15,9 +15,9 @@
 
 import time
 from http import HTTPStatus
-from urllib.parse import quote
 
 from ._arguments import check
+from ._routes import route_of_wsgi
 
 
 class RateLimitMiddleware:
@@ -41,10 +41,10 @@ class RateLimitMiddleware:
 
     def __call__(self, environ, start_response):
         headers = [(name, environ[key].encode("latin-1", "replace")) for name, key in self._headers if key in environ]
-        path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-        target = quote(path, encoding="latin-1", errors="replace").encode()
+        path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1", "replace")
         peer = environ.get("REMOTE_ADDR")
-        judged = self.limits.judge(environ["REQUEST_METHOD"], target, headers, peer, environ)
+        route = route_of_wsgi(self.app, environ) if self.limits.reads_route else None
+        judged = self.limits.judge(environ["REQUEST_METHOD"], path, headers, peer, environ, route)
         if hasattr(judged, "status"):
             return self._refuse(judged, environ, start_response)
         if judged.delay:

@@ -2,21 +2,23 @@
 -- times at which they were taken or renewed.
 
 -- parameters
-local timeout, most, cost, lives = unpack('<dddd', args, at)
+local tag, timeout, most, cost, lives = unpack('<I4dddd', args, at)
 
 -- judge
-local tally = read(key, now)
-local born = tally.born
-come_back(key, tally, now, tally.newest - now, timeout, flags)
-drop_until(key, tally, now - timeout, flags)
-verdict = tally.sum + cost <= most and ALLOWED or OVER
+local tally = read(key, tag)
+verdict = FOREIGN
+if tally then
+  come_back(key, tally, now, tally.newest - now, timeout, flags)
+  drop_until(key, tally, now - timeout, flags)
+  verdict = tally.sum + cost <= most and ALLOWED or OVER
+end
 
 -- charge
 add(key, tally, now, cost)
 write(key, tally, lives)
 
 -- answer
-state = summary(key, tally, most - cost)
+state = tally and summary(key, tally, most - cost) or ''
 
 -- details
 -- The time at which the places were taken, to which a renewal moves them.
@@ -34,3 +36,6 @@ if tally.sum > 0 then
 elseif tally.there then
   call('DEL', key)
 end
+
+-- spare
+spare = most - tally.sum

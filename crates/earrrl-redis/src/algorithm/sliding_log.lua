@@ -1,14 +1,16 @@
 -- Sliding window log: every request of the last window. The slots of the tally are instants.
 
 -- parameters
-local window, quota, cost, exact, grain, step, lives = unpack('<ddddddd', args, at)
+local tag, window, quota, cost, exact, grain, step, lives = unpack('<I4ddddddd', args, at)
 
 -- judge
-local tally = read(key, now)
-local born = tally.born
-come_back(key, tally, now, tally.newest - now, window, flags)
-drop_until(key, tally, now - window, flags)
-verdict = tally.sum + cost <= quota and ALLOWED or OVER
+local tally = read(key, tag)
+verdict = FOREIGN
+if tally then
+  come_back(key, tally, now, tally.newest - now, window, flags)
+  drop_until(key, tally, now - window, flags)
+  verdict = tally.sum + cost <= quota and ALLOWED or OVER
+end
 
 -- charge
 -- The expiry is renewed once per `step`, which `lives` takes into account.
@@ -19,7 +21,7 @@ drop_outweighed(key, tally, quota)
 write(key, tally, moves and lives)
 
 -- answer
-state = summary(key, tally, quota - cost)
+state = tally and summary(key, tally, quota - cost) or ''
 
 -- adjust
 -- A request that is taken back without its time is the newest one.
@@ -36,3 +38,6 @@ if tally.sum > 0 then
 elseif tally.there then
   call('DEL', key)
 end
+
+-- spare
+spare = quota - tally.sum

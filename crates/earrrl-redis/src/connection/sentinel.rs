@@ -6,7 +6,8 @@ use redis::{
 };
 
 use crate::connection::fault::Fault;
-use crate::options::{Options, tcp_settings, without_credentials};
+use crate::connection::link::tcp_settings;
+use crate::options::{Options, without_credentials};
 
 /// Returns a client of the master with this name, which one of the Sentinels has named.
 pub(crate) async fn master(name: &str, options: &Options) -> Result<Client, Fault> {

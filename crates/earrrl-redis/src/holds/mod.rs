@@ -51,11 +51,7 @@ async fn hold_once(
     terms: HoldTerms,
     count: usize,
 ) -> Result<Holding, EngineError> {
-    if let Some(charge) = request
-        .charges
-        .iter()
-        .find(|charge| charge.rule.near.is_some())
-    {
+    if let Some(charge) = request.charges.iter().find(|charge| charge.rule.is_near) {
         let problem = format!("{}: a near rule has no reservations", charge.rule.name);
         return Err(RuleError::new(problem).of("consistency").into());
     }

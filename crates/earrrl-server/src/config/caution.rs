@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Limit, Quota};
-use earrrl_redis::max_exact_units;
+use earrrl::{Action, Cost, Limit, Quota, Rule};
+use earrrl_redis::{Consistency, max_exact_units};
 
 use super::attribute::{Condition, KeyPart};
 use super::listen::Protocol;
@@ -18,11 +18,16 @@ const LARGE_BURST: u64 = 50;
 /// The least time for earning a burst that a warning is about. A burst that is earned sooner is
 /// large because the rate is high, which nobody overlooks.
 const LONG_EARNING: Duration = Duration::from_secs(300);
+/// The longest `sync` that needs no warning.
+const LONG_SYNC: Duration = Duration::from_secs(10);
+/// The number of `sync` intervals that a near rule's window should have at least.
+const SYNCS: f64 = 5.0;
 
 impl Config {
     /// Returns warnings about rules that only reservations apply, that let surprisingly many requests
     /// through at once, whose key names what requests lack, whose overrides nearly name a part of the
-    /// key, or whose counts Redis rounds, and about a server without listeners.
+    /// key, or whose counts are exchanged too rarely
+    /// through Redis or rounded by it, and about a server without listeners.
     pub fn cautions(&self) -> Vec<String> {
         let of_rule = |config| {
             let found = [
@@ -43,13 +48,21 @@ impl Config {
         if !self.envoy.has_descriptors() && Protocol::ALL.into_iter().all(is_off) {
             cautions.push(format!("[server] {}", Self::NO_LISTENER));
         }
-        let EngineConfig::Redis(_) = &self.engine else {
+        let EngineConfig::Redis(redis) = &self.engine else {
             return cautions;
         };
+        let sync = redis.options.sync;
+        let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
+        if sync > LONG_SYNC && self.rules.iter().any(is_near) {
+            cautions.push(format!(
+                "[engine] sync = {sync:?} is above {LONG_SYNC:?}: servers learn that late what other servers counted"
+            ));
+        }
         for config in &self.rules {
             let overrides = config.overrides.iter().map(|special| &special.rule);
             for rule in std::iter::once(&config.rule).chain(overrides) {
-                let found = rounded(rule.limit());
+                let near = is_near(config).then(|| short_window(rule, sync)).flatten();
+                let found = near.into_iter().chain(rounded(rule.limit()));
                 cautions.extend(found.map(|caution| format!("{}: {rule}: {caution}", config.name)));
             }
         }
@@ -190,6 +203,19 @@ fn only_reserved(config: &RuleConfig) -> Option<String> {
             "{} applies to reservations alone (/v1/reserve, EARRRL.RESERVE); checks, proxies and Envoy's \
              descriptors pass it by",
             config.rule
+        )
+    })
+}
+
+/// Returns a warning if a near rule's window has too few exchanges.
+fn short_window(rule: &Rule, sync: Duration) -> Option<String> {
+    let limit = rule.limit();
+    let window = Quota::of(limit).units as f64 / limit.per_second();
+    (window < SYNCS * sync.as_secs_f64()).then(|| {
+        format!(
+            "the window of {window:.3} s is shorter than {SYNCS} times sync = {sync:?}: with \
+             consistency = \"near\" servers may admit less than the limit, or a strict rule more; \
+             want a shorter sync or consistency = \"exact\""
         )
     })
 }

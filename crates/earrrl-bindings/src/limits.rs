@@ -1,0 +1,367 @@
+//! The rules of a service, and the treatment of its requests: asked by every middleware of the packages.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use earrrl::{Charge, Cost, Decision, Engine as _, MemoryEngine, Rule, RuleId};
+use earrrl_tower::key::RequestTarget;
+use earrrl_tower::{
+    AddressSource, ClientAddress, Judged, Passed, PeerAddress, Prefixes, RateLimitLayer,
+    Settlement, Verdict, bounded_key,
+};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use ipnet::IpNet;
+
+use crate::answers::{AllAnswers, Answers, CostsAfter};
+use crate::error::Error;
+use crate::key::{KeyPart, Route};
+use crate::request_rule::RequestRule;
+use crate::settings;
+
+/// The settings of [`RateLimits`].
+pub struct LimitsOptions {
+    /// The directory of the files of the rules, which processes share.
+    pub path: Option<PathBuf>,
+    /// The greatest number of clients of each rule.
+    pub capacity: usize,
+    /// The networks of proxies that are believed.
+    pub trusted_proxies: Vec<String>,
+    /// The number of proxies, where their addresses are not known.
+    pub hops: usize,
+    /// The header in which proxies report clients.
+    pub source: String,
+    /// The bits of an IPv4 address that are one client.
+    pub ipv4_prefix: u32,
+    /// The bits of an IPv6 address that are one client.
+    pub ipv6_prefix: u32,
+    /// The status of denials.
+    pub status: u16,
+    /// True if allowed responses have headers.
+    pub headers_on_allowed: bool,
+    /// True if responses have the older headers too.
+    pub x_rate_limit: bool,
+    /// True if every handler gets a decision.
+    pub always_verdict: bool,
+}
+
+impl Default for LimitsOptions {
+    fn default() -> Self {
+        Self {
+            path: None,
+            capacity: 100_000,
+            trusted_proxies: Vec::new(),
+            hops: 0,
+            source: "x-forwarded-for".to_owned(),
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+            status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
+            headers_on_allowed: true,
+            x_rate_limit: false,
+            always_verdict: false,
+        }
+    }
+}
+
+/// The rules of a service, over one engine in memory or in files.
+pub struct RateLimits {
+    layer: RateLimitLayer<MemoryEngine>,
+    headers: Vec<HeaderName>,
+    reads_route: bool,
+}
+
+/// The parts of a request that a middleware passes on.
+#[derive(Default)]
+pub struct RequestHead<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The target as the client has sent it, or the path that was decoded from it.
+    pub target: Target<'a>,
+    /// The address of the connection, as a text.
+    pub peer: Option<&'a str>,
+    /// The route that the framework has found.
+    pub route: Option<String>,
+    /// The headers that the rules read; others are not needed.
+    pub headers: HeaderMap,
+    /// The answers of the functions of each rule; none if no rule has a function.
+    pub answers: Vec<Answers>,
+}
+
+/// The target of a request.
+pub enum Target<'a> {
+    /// A target as a client has sent it: a path with percent-encoded characters, or a URL.
+    Sent(&'a [u8]),
+    /// A path whose characters are decoded already.
+    Decoded(&'a [u8]),
+}
+
+impl Default for Target<'_> {
+    fn default() -> Self {
+        Self::Sent(b"/")
+    }
+}
+
+impl<'a> Target<'a> {
+    /// Returns the target as a client may have sent it. In a decoded path, `%`, `?` and `#` are themselves and begin no
+    /// escape, query or fragment, and no host follows several slashes at its start.
+    fn sent(self) -> Cow<'a, [u8]> {
+        let path = match self {
+            Self::Sent(target) => return Cow::Borrowed(target),
+            Self::Decoded(path) => path,
+        };
+        let slashes = path.iter().take_while(|byte| **byte == b'/').count();
+        let path = &path[slashes.saturating_sub(1)..];
+        if !path.iter().any(|byte| b"%?#".contains(byte)) {
+            return Cow::Borrowed(path);
+        }
+        let mut target = Vec::with_capacity(path.len() + 8);
+        for byte in path {
+            match byte {
+                b'%' => target.extend(b"%25"),
+                b'?' => target.extend(b"%3F"),
+                b'#' => target.extend(b"%23"),
+                byte => target.push(*byte),
+            }
+        }
+        Cow::Owned(target)
+    }
+}
+
+/// A decision for the handler of its request.
+pub struct Visit {
+    /// The name of the rule that determined the figures.
+    pub name: String,
+    /// The rule.
+    pub rule: Rule,
+    /// The decision.
+    pub decision: Decision,
+}
+
+impl RateLimits {
+    /// Builds the rules.
+    ///
+    /// # Errors
+    /// Returns an error for wrong settings, and if the engine cannot be built or refuses a rule.
+    pub fn new<'r>(
+        rules: impl IntoIterator<Item = &'r RequestRule>,
+        options: LimitsOptions,
+    ) -> Result<Self, Error> {
+        let address = client_address(&options)?;
+        let status = settings::status("status", options.status)?;
+        let engine = settings::engine(options.path, options.capacity)?;
+        let mut builder = RateLimitLayer::builder(engine)
+            .status(status)
+            .headers_on_allowed(options.headers_on_allowed)
+            .x_rate_limit(options.x_rate_limit)
+            .always_verdict(options.always_verdict);
+        // Calls over gRPC are recognised by their type.
+        let mut headers = vec![http::header::CONTENT_TYPE];
+        let mut reads_route = false;
+        for (place, rule) in rules.into_iter().enumerate() {
+            builder = builder.rule(rule.for_layer(place, &address));
+            headers.extend(rule.key.iter().filter_map(|part| part.header(&address)));
+            reads_route |= rule.key.contains(&KeyPart::Route);
+        }
+        Ok(Self {
+            layer: builder.build()?,
+            headers,
+            reads_route,
+        })
+    }
+
+    /// Judges a request.
+    ///
+    /// # Errors
+    /// Returns an error if a rule reads the route and the request has none.
+    pub fn judge(&self, head: RequestHead<'_>) -> Result<Judged, Error> {
+        let mut parts = Request::new(()).into_parts().0;
+        parts.method = head.method.parse().unwrap_or_default();
+        parts.headers = head.headers;
+        let extensions = &mut parts.extensions;
+        extensions.insert(RequestTarget(head.target.sent().into_owned().into()));
+        if let Some(Ok(address)) = head.peer.map(str::parse::<IpAddr>) {
+            extensions.insert(PeerAddress(address));
+        }
+        match head.route {
+            Some(route) => drop(extensions.insert(Route(route))),
+            None if self.reads_route => {
+                let place = "apply the middleware where the framework has found the route";
+                return Err(format!("key: the route is not known; {place}, or use path").into());
+            }
+            None => {}
+        }
+        if !head.answers.is_empty() {
+            extensions.insert(AllAnswers(head.answers));
+        }
+        Ok(self.layer.judge(&parts))
+    }
+
+    /// Returns the names of the headers that the rules read.
+    pub fn headers(&self) -> &[HeaderName] {
+        &self.headers
+    }
+
+    /// Adds a header of a request to `headers` if the rules read it.
+    pub fn add_header(&self, headers: &mut HeaderMap, name: &[u8], value: &[u8]) {
+        let is_it = |known: &&HeaderName| known.as_str().as_bytes().eq_ignore_ascii_case(name);
+        let known = self.headers.iter().find(is_it);
+        if let Some((name, value)) = known.zip(HeaderValue::from_bytes(value).ok()) {
+            // More headers than the map takes are of no use to a rule.
+            let _ = headers.try_append(name.clone(), value);
+        }
+    }
+
+    /// Returns true if a rule reads the route that the framework has found.
+    pub fn reads_route(&self) -> bool {
+        self.reads_route
+    }
+
+    /// Returns the number of rules and plans, each of which has a table of clients.
+    pub fn tables(&self) -> usize {
+        self.layer.engine().rules().len()
+    }
+
+    /// Returns a warning for each rule that had another algorithm in its file before.
+    pub fn warnings(&self) -> Vec<String> {
+        let fresh = "so clients begin afresh, also in other services that use this path";
+        let superseded = self.layer.engine().superseded().into_iter();
+        superseded
+            .map(|(name, before)| format!("rule {name}: `{before}` had another algorithm, {fresh}"))
+            .collect()
+    }
+
+    /// Returns the rule or plan of this name as it is at present.
+    pub fn rule(&self, name: &str) -> Option<Rule> {
+        self.layer.engine().prepared(name)
+    }
+
+    /// Changes the limit of a rule or plan while requests go on. Its action and greatest cost stay.
+    ///
+    /// # Errors
+    /// Returns an error for an unknown name, and for a limit that is none.
+    pub fn change(&self, name: &str, limit: &str) -> Result<(), Error> {
+        let known = self.rule(name);
+        let known = known.ok_or_else(|| Error::UnknownName(name.to_owned()))?;
+        let rule: Rule = limit.parse()?;
+        let rule = rule.with_max_cost(known.max_cost())?;
+        Ok(self
+            .layer
+            .change(name, &rule.with_action(known.action())?)?)
+    }
+
+    /// Forgets a client of a rule or plan.
+    ///
+    /// # Errors
+    /// Returns an error for an unknown name.
+    pub fn reset(&self, name: &str, key: &[u8]) -> Result<(), Error> {
+        let reset = self.layer.engine().reset(self.id(name)?, &bounded_key(key));
+        Ok(reset.into_inner()?)
+    }
+
+    /// Takes back one request of a client under a rule or plan.
+    ///
+    /// # Errors
+    /// Returns an error for an unknown name.
+    pub fn refund(&self, name: &str, key: &[u8], cost: Cost) -> Result<(), Error> {
+        let charge = Charge {
+            rule: self.id(name)?,
+            key: &bounded_key(key),
+            cost,
+        };
+        let refund = self.layer.engine().refund(&charge, None, None);
+        Ok(refund.into_inner()?)
+    }
+
+    /// Returns the decision on a request that is passed on, if its handler gets one.
+    pub fn visit(&self, verdict: Verdict) -> Option<Visit> {
+        let (name, decision) = verdict.rule.zip(verdict.decision)?;
+        let rule = self.rule(&name)?;
+        Some(Visit {
+            name: name.to_string(),
+            rule,
+            decision,
+        })
+    }
+
+    fn id(&self, name: &str) -> Result<RuleId, Error> {
+        let rules = self.layer.engine().rules();
+        let place = rules.iter().position(|(known, _)| known == name);
+        place
+            .map(|place| RuleId(place as u32))
+            .ok_or_else(|| Error::UnknownName(name.to_owned()))
+    }
+}
+
+/// Prepares a request to be passed on, just before it is. Returns what its handler gets.
+pub fn enter(passed: &mut Passed) -> (Option<Verdict>, Option<Settlement>) {
+    let mut extensions = Extensions::new();
+    passed.enter(&mut extensions);
+    (extensions.remove(), extensions.remove())
+}
+
+/// Charges the costs that depend on the response, one for each rule, and returns the headers to add to it.
+pub fn leave(passed: Passed, costs: Vec<Cost>) -> HeaderMap {
+    let mut parts = Response::new(()).into_parts().0;
+    parts.extensions.insert(CostsAfter(costs));
+    passed.leave(&mut parts);
+    parts.headers
+}
+
+fn client_address(options: &LimitsOptions) -> Result<ClientAddress, Error> {
+    let prefixes = Prefixes::new(
+        prefix("ipv4_prefix", options.ipv4_prefix, 32)?,
+        prefix("ipv6_prefix", options.ipv6_prefix, 128)?,
+    );
+    let mut address = ClientAddress::default()
+        .hops(options.hops)
+        .source(source(&options.source)?)
+        .prefixes(prefixes);
+    for text in &options.trusted_proxies {
+        address = address.trust(network(text)?);
+    }
+    address.validate()?;
+    Ok(address)
+}
+
+fn prefix(name: &str, bits: u32, most: u8) -> Result<u8, Error> {
+    let bits = u8::try_from(bits).ok().filter(|bits| *bits <= most);
+    bits.ok_or_else(|| format!("{name}: expected a whole number from 0 to {most}").into())
+}
+
+fn source(text: &str) -> Result<AddressSource, Error> {
+    match text.to_ascii_lowercase().as_str() {
+        "x-forwarded-for" => Ok(AddressSource::XForwardedFor),
+        "forwarded" => Ok(AddressSource::Forwarded),
+        name => match name.parse() {
+            Ok(name) => Ok(AddressSource::Header(name)),
+            Err(_) => Err(format!("source: {text:?} is not the name of a header").into()),
+        },
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, Error> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(address).ok_or_else(|| {
+        format!("trusted_proxies: {text:?} is not a network such as 10.0.0.0/8").into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decoded_path_is_a_target_again() {
+        for (path, target) in [
+            ("/login", "/login"),
+            ("//login", "/login"),
+            ("///v1//login", "/v1//login"),
+            ("/100%?#", "/100%25%3F%23"),
+            ("", ""),
+        ] {
+            let sent = Target::Decoded(path.as_bytes()).sent();
+            assert_eq!(*sent, *target.as_bytes());
+        }
+        assert_eq!(*Target::Sent(b"//login?a").sent(), *b"//login?a");
+    }
+}
