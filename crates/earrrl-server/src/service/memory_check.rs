@@ -5,7 +5,7 @@ use std::ops::Range;
 use earrrl::internal::{memory_in_all, table_bytes};
 use earrrl_redis::WhenGone;
 
-use super::descriptors::prepared;
+use super::descriptors::plan;
 use super::rules;
 use crate::config::{Config, EngineConfig};
 use crate::engine::PlannedLimit;
@@ -72,7 +72,7 @@ impl TableSize {
 /// Returns the sizes of all tables that a server with this configuration would allocate.
 fn tables(config: &Config) -> Vec<TableSize> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = prepared::DescriptorsPlan::of_config(config, None)
+    let descriptors = plan::DescriptorsPlan::of_config(config, None)
         .ok()
         .flatten();
     let limits = rules

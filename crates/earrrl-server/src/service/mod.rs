@@ -234,8 +234,7 @@ impl Service {
         let shares = self.engine.shares_stores();
         let before = self.descriptors.load_full();
         let before = before.as_deref();
-        let plan =
-            descriptors::prepared::DescriptorsPlan::new(config, tree, *capacity, shares, before);
+        let plan = descriptors::plan::DescriptorsPlan::new(config, tree, *capacity, shares, before);
         let plan = plan.map_err(|error| error.to_string())?;
         let limits: Vec<_> = plan.limits().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
@@ -449,7 +448,7 @@ fn prepare(
     records: &Arc<DescriptorRecords>,
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = descriptors::prepared::DescriptorsPlan::of_config(config, descriptors)?;
+    let descriptors = descriptors::plan::DescriptorsPlan::of_config(config, descriptors)?;
     let limits = rules
         .limits()
         .chain(descriptors.iter().flat_map(|plan| plan.limits()));

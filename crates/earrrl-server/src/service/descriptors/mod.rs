@@ -6,8 +6,9 @@
 mod answer;
 mod asked;
 pub mod counts;
+pub mod plan;
 pub mod prepared;
-pub mod request_limit;
+mod request_limit;
 mod verdict;
 
 use std::time::Instant;

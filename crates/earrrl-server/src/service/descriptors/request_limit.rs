@@ -10,68 +10,16 @@
 //! compared with that count, and a request that exceeds it is refunded. Another request may meanwhile
 //! see a count that is too high, but never one that is too low.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use earrrl::{Decision, EngineError, Mode, RuleId, Wait};
+use earrrl::{Decision, EngineError, Mode, Wait};
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Hits, Source};
-use crate::config::envoy::EnvoyAlgorithm;
 use crate::config::envoy::unit::Unit;
 use crate::engine::Engine;
 use crate::protobuf::ratelimit::RateLimit;
-use crate::service::limit::{PreparedLimit, places};
-
-/// The quota of the limits for descriptors without a configured one. It decides nothing: up to it,
-/// the counts of each unit fit into the entries of a table.
-const QUOTA: u32 = 1_000_000;
-/// The number of units, and one more: their numbers in protobuf messages begin at 1.
-const UNITS: usize = 8;
-
-/// The limits for descriptors without a configured one, by their units, as far as they were needed.
-#[derive(Debug, Default)]
-pub(super) struct RequestCounters {
-    fixed_windows: [OnceLock<PreparedLimit>; UNITS],
-    sliding_windows: [OnceLock<PreparedLimit>; UNITS],
-}
-
-impl RequestCounters {
-    /// Returns the limit that counts in this unit, and prepares it for `capacity` clients on first
-    /// use.
-    ///
-    /// # Errors
-    /// Returns an [`EngineError`] if there is not enough memory.
-    pub(super) fn get(
-        &self,
-        algorithm: EnvoyAlgorithm,
-        unit: Unit,
-        capacity: usize,
-        engine: &Engine,
-    ) -> Result<&PreparedLimit, EngineError> {
-        let algorithm = algorithm.that_counts();
-        let limits = match algorithm {
-            EnvoyAlgorithm::FixedWindow => &self.fixed_windows,
-            _ => &self.sliding_windows,
-        };
-        let limit = &limits[unit.number() as usize % UNITS];
-        if let Some(known) = limit.get() {
-            return Ok(known);
-        }
-        let rule = algorithm.rule(QUOTA, unit)?;
-        let rule = rule.ok_or_else(|| EngineError::Unavailable("no quota".to_owned()))?;
-        // Servers over one Redis have the same names, and so share the counts.
-        let name = format!("envoy-request-{}-{}", algorithm.name(), unit.name());
-        let id = engine.prepare(&name, &rule, capacity)?;
-        Ok(limit.get_or_init(|| PreparedLimit::new(id, &rule, 0)))
-    }
-
-    /// Returns the ids of the limits.
-    pub(super) fn ids(&self) -> Vec<RuleId> {
-        let all = self.fixed_windows.iter().chain(&self.sliding_windows);
-        all.filter_map(|limit| Some(limit.get()?.id)).collect()
-    }
-}
+use crate::service::limit::places;
 
 /// The counts of a request under the limits that it brings, in the order of all its limits; `None`
 /// for other limits.
