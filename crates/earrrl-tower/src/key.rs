@@ -83,6 +83,15 @@ impl KeyBuffer {
         self.0.push(bytes);
     }
 
+    /// Appends the value that a request gives for a key, and returns true if it gives one: an empty value is as
+    /// good as none, or a client could leave the value out without being treated as one that lacks it.
+    #[inline]
+    fn push_present(&mut self, value: Option<impl AsRef<[u8]>>) -> bool {
+        let value = value.as_ref().map_or(&[][..], AsRef::as_ref);
+        self.push(value);
+        !value.is_empty()
+    }
+
     /// Returns the bytes that were appended.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
@@ -208,7 +217,7 @@ impl Key for ClientAddress {
 }
 
 /// Returns a key that is the value of a header, such as an API key. If there are several headers
-/// with this name, the first one is used.
+/// with this name, the first one that is not empty is used.
 ///
 /// ```
 /// use earrrl_tower::{RequestRule, key};
@@ -227,8 +236,8 @@ pub struct Header(HeaderName);
 
 impl Key for Header {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        let value = request.headers.get(&self.0);
-        value.inspect(|value| key.push(value.as_bytes())).is_some()
+        let mut values = request.headers.get_all(&self.0).into_iter();
+        key.push_present(values.find(|value| !value.is_empty()))
     }
 }
 
@@ -256,7 +265,7 @@ impl Key for Cookie {
             let rest = pair.trim_ascii().strip_prefix(self.0.as_bytes())?;
             rest.strip_prefix(b"=")
         });
-        values.next().inspect(|value| key.push(value)).is_some()
+        key.push_present(values.find(|value| !value.is_empty()))
     }
 }
 
@@ -290,10 +299,7 @@ where
     F: Fn(&T) -> K + Send + Sync + 'static,
 {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        let found = request.extensions.get::<T>();
-        found
-            .inspect(|found| key.push((self.0)(found).as_ref()))
-            .is_some()
+        key.push_present(request.extensions.get::<T>().map(&self.0))
     }
 }
 
@@ -416,9 +422,7 @@ where
     F: Fn(&Parts) -> Option<K> + Send + Sync + 'static,
 {
     fn write(&self, request: &Parts, key: &mut KeyBuffer) -> bool {
-        (self.0)(request)
-            .inspect(|found| key.push(found.as_ref()))
-            .is_some()
+        key.push_present((self.0)(request))
     }
 }
 
@@ -550,6 +554,29 @@ mod tests {
         assert_eq!(of(&script, "/login.php/any"), "/login.php");
         let uri = Request::get("/%4Cogin").body(()).unwrap().into_parts().0;
         assert_eq!(read(&path(), &uri), Some("/login".to_owned()));
+    }
+
+    #[test]
+    fn an_empty_value_is_no_key() {
+        let empty = request(&[("x-api-key", ""), ("cookie", "session=; a=1")]);
+        let api_key = || header(HeaderName::from_static("x-api-key"));
+        for key in [
+            Box::new(api_key()) as Box<dyn Key>,
+            Box::new(cookie("session")),
+            Box::new(by(|_| Some(""))),
+            Box::new(extension(|_: &PeerAddress| "")),
+            Box::new((Method, api_key())),
+        ] {
+            assert_eq!(read(&key, &empty), None);
+        }
+        let later = request(&[
+            ("x-api-key", ""),
+            ("x-api-key", "k2"),
+            ("cookie", "session=; session=s2"),
+        ]);
+        assert_eq!(read(&api_key(), &later), Some("k2".to_owned()));
+        assert_eq!(read(&cookie("session"), &later), Some("s2".to_owned()));
+        assert_eq!(read(&Everyone, &empty), Some(String::new()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The attributes of requests, as rules name and match them.
 
 mod name;
+mod plausible;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -89,19 +90,41 @@ impl Condition {
         self
     }
 
-    /// Returns true if an attribute's value meets the condition.
+    /// Returns true if an attribute's value meets the condition. An empty value stands for an attribute that the
+    /// request lacks: only the pattern `""` matches it.
     pub fn holds(&self, value: &[u8]) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(value))
     }
 
-    /// Returns true if all clients with an IPv4 or an IPv6 address meet the condition.
-    fn is_every_client(&self) -> bool {
-        self.attribute == "client"
-            && self.patterns.iter().any(|pattern| match pattern {
-                ValuePattern::Network(network, _) => network.prefix_len() == 0,
-                ValuePattern::Prefix(prefix) => prefix.is_empty(),
-                _ => false,
-            })
+    /// Returns true if all requests of HTTP meet the condition, or all of clients with an IPv4 or an IPv6
+    /// address. Users and headers are different: many requests have none.
+    pub(super) fn is_everybody(&self) -> bool {
+        let names_all = |pattern: &ValuePattern| match pattern {
+            ValuePattern::Prefix(prefix) => ["", "/"].contains(&&**prefix),
+            ValuePattern::Below(path) => path.is_empty(),
+            ValuePattern::Exact(_) | ValuePattern::Network(..) => false,
+        };
+        let networks = self.patterns.iter().filter_map(|pattern| match pattern {
+            ValuePattern::Network(network, _) => Some(*network),
+            _ => None,
+        });
+        let joined = IpNet::aggregate(&networks.collect());
+        ["client", "method", "path", "host"].contains(&&*self.attribute)
+            && (self.patterns.iter().any(names_all)
+                || joined.iter().any(|all| all.prefix_len() == 0))
+    }
+
+    /// Returns the values that hardly any request has, each with the reason.
+    pub(super) fn doubts(&self) -> impl Iterator<Item = (String, String)> {
+        self.patterns.iter().filter_map(|pattern| {
+            let (text, is_prefix) = match pattern {
+                ValuePattern::Exact(text) => (text, false),
+                ValuePattern::Prefix(text) | ValuePattern::Below(text) => (text, true),
+                ValuePattern::Network(..) => return None,
+            };
+            let why = plausible::doubt(&self.attribute, text, is_prefix)?;
+            Some((pattern.text(), why))
+        })
     }
 
     /// Returns the values and networks that the condition names, or `None` if it also names a text
@@ -161,12 +184,6 @@ impl ValuePattern {
         {
             return Ok(Self::Network(network, network));
         }
-        if attribute == "client" && text.contains('/') {
-            let shown = text.escape_debug();
-            return Err(format!(
-                "`{shown}`: expected a network, as \"10.0.0.0/8\" or \"2001:db8::/32\""
-            ));
-        }
         let (before, is_prefix) = match text.split_once('*') {
             None => (text, false),
             Some((before, "")) => (before, true),
@@ -177,6 +194,11 @@ impl ValuePattern {
                 ));
             }
         };
+        let is_possible = match attribute {
+            "client" if is_prefix && plausible::begins_address(before) => Ok(()),
+            _ => plausible::check(attribute, before),
+        };
+        is_possible.map_err(|why| format!("`{}`: {why}", text.escape_debug()))?;
         if attribute == "host" && !is_prefix {
             let lower = text.to_ascii_lowercase();
             let host = String::from_utf8_lossy(&normal_host(lower.as_bytes().into())).into_owned();
@@ -189,7 +211,10 @@ impl ValuePattern {
             }
         }
         let before = match attribute {
-            "path" if !before.starts_with('/') && text != "*" => return Err(no_path(text)),
+            "path" if !text.is_empty() && !before.starts_with('/') && text != "*" => {
+                return Err(no_path(text));
+            }
+            "path" if text.is_empty() => String::new(),
             "path" if text.contains(['?', '#']) => {
                 let shown = text.escape_debug();
                 return Err(format!(
@@ -248,7 +273,8 @@ impl ValuePattern {
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Network(_, own), Self::Network(_, other)) => own.contains(other),
-            (Self::Prefix(prefix), Self::Exact(text) | Self::Prefix(text) | Self::Below(text)) => {
+            (Self::Prefix(_), Self::Exact(text)) => self.matches(text.as_bytes()),
+            (Self::Prefix(prefix), Self::Prefix(text) | Self::Below(text)) => {
                 text.starts_with(prefix)
             }
             (own, other) => own == other,
@@ -258,6 +284,7 @@ impl ValuePattern {
     fn matches(&self, value: &[u8]) -> bool {
         match self {
             Self::Exact(text) => text.as_bytes() == value,
+            _ if value.is_empty() => false,
             Self::Prefix(prefix) => value.starts_with(prefix.as_bytes()),
             Self::Below(path) => {
                 let rest = value.strip_prefix(path.as_bytes());
@@ -403,8 +430,8 @@ pub(super) fn conditions(
             attribute,
             patterns,
         };
-        if field_name == "exempt" && condition.is_every_client() {
-            let why = "exempt: that is everybody; name networks, or remove the rule";
+        if field_name == "exempt" && condition.is_everybody() {
+            let why = "exempt: that is everybody; name some, or remove the rule";
             problems.add(values.span(), why);
         }
         conditions.push(condition);

@@ -1,6 +1,6 @@
 //! Warnings about valid configurations: limits that checks do not apply, bursts that are larger than
-//! they look, keys that requests lack, and limits that are shared through Redis less well than they
-//! could be.
+//! they look, keys that requests lack or that clients choose, values that requests hardly have, and limits that are
+//! shared through Redis less well than they could be.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use earrrl_redis::{Consistency, max_exact_units};
 
 use super::attribute::{Condition, KeyPart};
 use super::listen::Protocol;
-use super::rule::{CostSource, OnMissing, RuleConfig};
+use super::rule::{CostSource, OnMissing, Override, RuleConfig};
 use super::{Config, EngineConfig};
 
 /// The least number of requests at once that a warning is about.
@@ -20,14 +20,34 @@ const LARGE_BURST: u64 = 50;
 const LONG_EARNING: Duration = Duration::from_secs(300);
 /// The longest `sync` that needs no warning.
 const LONG_SYNC: Duration = Duration::from_secs(10);
+/// The headers that name the address of a client. Without a proxy that sets them, the client does.
+const ADDRESS_HEADERS: [&str; 9] = [
+    "x-forwarded-for",
+    "forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "fastly-client-ip",
+    "x-original-forwarded-for",
+];
+/// The headers of browsers that nothing verifies.
+const FREE_HEADERS: [&str; 7] = [
+    "user-agent",
+    "referer",
+    "origin",
+    "accept-language",
+    "accept",
+    "x-request-id",
+    "x-forwarded-host",
+];
 /// The number of `sync` intervals that a near rule's window should have at least.
 const SYNCS: f64 = 5.0;
 
 impl Config {
-    /// Returns warnings about rules that only reservations apply, that let surprisingly many requests
-    /// through at once, whose key names what requests lack, whose overrides nearly name a part of the
-    /// key, or whose counts are exchanged too rarely
-    /// through Redis or rounded by it, and about a server without listeners.
+    /// Returns warnings about rules that limit less than they seem to, or others than they seem to, and about a
+    /// server without listeners.
     pub fn cautions(&self) -> Vec<String> {
         let of_rule = |config| {
             let found = [
@@ -37,10 +57,14 @@ impl Config {
                 self.lacked_cost(config),
                 self.undelayed(config),
                 mistyped_override(config),
+                override_of_everybody(config),
+                open_to_lockout(config),
+                chosen_key(config),
             ];
             found
                 .into_iter()
                 .flatten()
+                .chain(doubtful_values(config))
                 .map(|caution| format!("{}: {caution}", config.name))
         };
         let mut cautions: Vec<String> = self.rules.iter().flat_map(of_rule).collect();
@@ -142,6 +166,77 @@ impl Config {
             )
         })
     }
+}
+
+/// Returns warnings about the values in a rule's conditions that hardly any request has: for each field and
+/// attribute the first, since a rule may have many overrides.
+fn doubtful_values(config: &RuleConfig) -> Vec<String> {
+    let overrides = config
+        .overrides
+        .iter()
+        .flat_map(|special| &special.conditions);
+    let fields: [(&str, Vec<&Condition>); 3] = [
+        ("match", config.conditions.iter().collect()),
+        ("exempt", config.exempt.iter().collect()),
+        ("override", overrides.collect()),
+    ];
+    let mut cautions = Vec::new();
+    for (field, conditions) in fields {
+        let mut seen = BTreeSet::new();
+        for condition in conditions {
+            let doubts = condition.doubts();
+            for (value, why) in doubts.filter(|_| seen.insert(&condition.attribute)) {
+                let name = &condition.attribute;
+                cautions.push(format!("{field}: {name} = {value:?}: {why}"));
+            }
+        }
+    }
+    cautions
+}
+
+/// Returns a warning if a part of a rule's key is a header that clients write as they like.
+fn chosen_key(config: &RuleConfig) -> Option<String> {
+    let mut headers = config
+        .key
+        .iter()
+        .filter_map(|part| part.attribute()?.strip_prefix("header:"));
+    let is_chosen = |name: &&str| ADDRESS_HEADERS.contains(name) || FREE_HEADERS.contains(name);
+    let header = headers.find(is_chosen)?;
+    let instead = match ADDRESS_HEADERS.contains(&header) {
+        true => "client, with trusted_proxies in [client_address]",
+        false => "client",
+    };
+    Some(format!(
+        "key: a client writes the header {header} itself, and each new value has a new quota; want {instead}"
+    ))
+}
+
+/// Returns a warning if an override is for all clients, so that the rule's own limit is for none.
+fn override_of_everybody(config: &RuleConfig) -> Option<String> {
+    let is_for_all = |special: &Override| special.conditions.iter().all(Condition::is_everybody);
+    let found = config
+        .overrides
+        .iter()
+        .find(|special| is_for_all(special))?;
+    let limit = &found.rule;
+    Some(format!(
+        "override: {limit} is for everybody; the rule's own limit, {}, is for none",
+        config.rule
+    ))
+}
+
+/// Returns a warning if a rule by path counts all requests about a user together, whoever sends them.
+fn open_to_lockout(config: &RuleConfig) -> Option<String> {
+    let has = |name: &str| config.key.iter().any(|part| part.attribute() == Some(name));
+    let by_path = config
+        .conditions
+        .iter()
+        .any(|condition| condition.attribute == "path");
+    (by_path && has("user") && !has("client") && config.rule.action() != Action::Observe).then(|| {
+        "key: anybody can name a user, and so use up that user's quota, unless the caller has checked who it is; \
+         want key = [\"client\", \"user\"]; see docs/choosing-a-limit.md"
+            .to_owned()
+    })
 }
 
 /// Returns true for attributes of requests of Envoy's rate limit service.

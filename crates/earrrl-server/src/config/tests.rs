@@ -828,7 +828,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             rule("exempt = { client = \"10.0.0.0/66\" }"),
             "4:21:",
-            "\"2001:db8::/32\"",
+            "`10.0.0.0/66`: expected an address or a network, as",
         ),
         (
             rule("exempt = { client = [] }"),
@@ -1371,5 +1371,166 @@ fn the_most_specific_path_sets_the_cost() {
             Some(Cost::from_units(units)),
             "{path}"
         );
+    }
+}
+
+/// The values that no request can have, for every attribute about whose values something is known.
+#[test]
+fn impossible_values_are_mistakes() {
+    for (attribute, values) in [
+        (
+            "method",
+            &["GET,POST", "GET|POST", "GET POST", "/login", "GET, *"][..],
+        ),
+        (
+            "client",
+            &[
+                "192.0.2.300",
+                "10.0.0.1-10.0.0.9",
+                "10.0.0.1,10.0.0.2",
+                "192.0.2.7:443",
+                "10.0.0.0/33",
+                "2001:db8::/129",
+                "[2001:db8::1]",
+                "2001:db8:::1",
+                "10.0.0.1-*",
+            ],
+        ),
+        (
+            "path",
+            &[
+                "login",
+                "/a?b=c",
+                "/a#b",
+                "/a*b",
+                "*/login",
+                "http://a/login",
+            ],
+        ),
+        (
+            "attribute:host",
+            &[
+                "shop.example:443",
+                "shop.example.",
+                "http://shop.example",
+                "a.example,b.example",
+                "*.example",
+                "bücher.example",
+            ],
+        ),
+        (
+            "header:x-plan",
+            &[" gold", "gold ", "gold\t", "go\\nld", "*gold"],
+        ),
+    ] {
+        for value in values {
+            for field in ["match", "exempt"] {
+                let found = problems(&rule(&format!(
+                    "{field} = {{ {attribute:?} = \"{value}\" }}"
+                )));
+                assert!(
+                    found.len() == 1 && found[0].starts_with("f:4:"),
+                    "{attribute} {value}: {found:?}"
+                );
+            }
+            let key = format!(
+                "[[rule.override]]\nkey = {{ {attribute:?} = \"{value}\" }}\nlimit = \"gcra 9/s burst=9\""
+            );
+            let found = problems(&rule(&key));
+            assert_eq!(found.len(), 1, "{attribute} {value}: {found:?}");
+        }
+    }
+    for everybody in [
+        "path = \"/*\"",
+        "path = \"*\"",
+        "path = [\"/a\", \"/*\"]",
+        "method = \"*\"",
+        "\"attribute:host\" = \"*\"",
+        "client = \"*\"",
+        "client = \"0.0.0.0/0\"",
+        "client = \"::/0\"",
+        "client = [\"0.0.0.0/1\", \"128.0.0.0/1\"]",
+    ] {
+        let found = problems(&rule(&format!("exempt = {{ {everybody} }}")));
+        let is_told = found.len() == 1 && found[0].contains("exempt: that is everybody");
+        assert!(is_told, "{everybody}: {found:?}");
+        let exact = format!(
+            "[attributes]\npath_matching = \"exact\"\n{}",
+            rule(&format!("exempt = {{ {everybody} }}"))
+        );
+        assert_eq!(problems(&exact).len(), 1, "{everybody}");
+    }
+}
+
+/// Values that hardly any request has, and those that are usual.
+#[test]
+fn doubtful_values_are_warned_about() {
+    let with = |fields: &str| cautions(&rule(fields));
+    for (fields, warning) in [
+        (
+            "match = { method = \"PSOT\" }",
+            "a: match: method = \"PSOT\": that is no usual method",
+        ),
+        (
+            "match = { method = [\"GET\", \"FETCH\"] }",
+            "method = \"FETCH\": that is no usual method",
+        ),
+        (
+            "exempt = { client = \"office.example.com\" }",
+            "a: exempt: client = \"office.example.com\": a client is an address;",
+        ),
+        (
+            "exempt = { client = \"office*\" }",
+            "client = \"office*\": a client is an address",
+        ),
+        (
+            "match = { path = \"/login,/password\" }",
+            "path = \"/login,/password\": several paths are a list",
+        ),
+        (
+            "match = { \"attribute:proto\" = \"HTTPS\" }",
+            "proto = \"HTTPS\": proxies send http, https",
+        ),
+        (
+            "override = [{ key = { client = \"alice\" }, limit = \"gcra 9/s burst=9\" }, \
+             { key = { client = \"bob\" }, limit = \"gcra 9/s burst=9\" }]",
+            "a: override: client = \"alice\": a client is an address;",
+        ),
+        (
+            "override = [{ key = { method = \"*\" }, limit = \"gcra 9/s burst=9\" }]",
+            "a: override: gcra 9/s burst=9 is for everybody; the rule's own limit, gcra 1/s burst=60, is for none",
+        ),
+        (
+            "key = \"user\"\nmatch = { path = \"/login\" }",
+            "a: key: anybody can name a user",
+        ),
+        (
+            "key = \"header:X-Forwarded-For\"",
+            "a: key: a client writes the header x-forwarded-for itself",
+        ),
+        (
+            "key = [\"client\", \"header:user-agent\"]",
+            "a: key: a client writes the header user-agent itself",
+        ),
+    ] {
+        let found = with(fields);
+        assert!(
+            found.len() == 1 && found[0].contains(warning),
+            "{fields}: {found:?}"
+        );
+    }
+    for fields in [
+        "match = { method = [\"get\", \"PROPFIND\", \"\"] }",
+        "match = { method = \"P*\" }",
+        "exempt = { client = [\"10.0.0.0/8\", \"192.0.2.*\", \"2001:db8:*\", \"::1\"] }",
+        "match = { path = [\"/a,b\", \"\", \"/*\"] }",
+        "match = { \"attribute:host\" = [\"shop.example\", \"[::1]\", \"shop.*\"] }",
+        "exempt = { \"header:x-user\" = \"*\" }",
+        "exempt = { user = [\"alice\", \"10.0.0.300\"] }",
+        "key = [\"client\", \"user\"]\nmatch = { path = \"/login\" }",
+        "key = \"user\"",
+        "key = \"header:x-api-key\"",
+    ] {
+        assert_eq!(with(fields), [""; 0], "{fields}");
     }
 }

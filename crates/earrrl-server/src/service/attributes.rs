@@ -101,26 +101,30 @@ impl<'a> Attributes<'a> {
         self.pairs.iter().map(|(name, _)| &**name)
     }
 
-    /// Returns the first value of the attribute `name`.
+    /// Returns the first value of the attribute `name`; `None` if the request lacks it or has empty values alone.
+    /// The two are one: a client may leave a header out, or send it empty, as it likes.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
     }
 
-    /// Returns all values of the attribute `name`.
+    /// Returns all values of the attribute `name` that are not empty.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.pairs
             .iter()
-            .filter(move |(known, _)| known == name)
+            .filter(move |(known, value)| known == name && !value.is_empty())
             .map(|(_, value)| &**value)
     }
 
+    /// Returns the first value of the attribute `name`, which is empty if the request lacks it. Conditions
+    /// are about this value.
+    pub fn value(&self, name: &str) -> &[u8] {
+        self.get(name).unwrap_or_default()
+    }
+
     /// Returns true if the request meets a condition. A condition on the path is met if any
-    /// reading of the path meets it. A condition on a missing attribute is never met.
+    /// reading of the path meets it.
     pub fn meet(&self, condition: &Condition) -> bool {
-        let Some(value) = self.get(&condition.attribute) else {
-            return false;
-        };
-        condition.holds(value)
+        condition.holds(self.value(&condition.attribute))
             || (condition.attribute == "path"
                 && self
                     .paths()
@@ -136,10 +140,7 @@ impl<'a> Attributes<'a> {
     /// Returns true if the request meets a condition under every reading of its path. Exemptions
     /// and overrides use this method, so that a client cannot obtain them with an ambiguous path.
     pub fn surely_meet(&self, condition: &Condition) -> bool {
-        let Some(value) = self.get(&condition.attribute) else {
-            return false;
-        };
-        condition.holds(value)
+        condition.holds(self.value(&condition.attribute))
             && (condition.attribute != "path"
                 || self
                     .paths()
@@ -154,7 +155,7 @@ impl<'a> Attributes<'a> {
             KeyPart::Attribute(name) if name == "client" && self.client_key.is_some() => {
                 self.client_key.as_deref().unwrap_or_default().as_bytes()
             }
-            KeyPart::Attribute(name) => self.get(name).unwrap_or_default(),
+            KeyPart::Attribute(name) => self.value(name),
         }
     }
 
@@ -162,13 +163,12 @@ impl<'a> Attributes<'a> {
     pub fn path_key(&self, conditions: &[Condition]) -> &[u8] {
         let on_path = |condition: &&Condition| condition.attribute == "path";
         let meets = |path: &[u8]| conditions.iter().filter(on_path).all(|one| one.holds(path));
-        let path = self.get("path").unwrap_or_default();
+        let path = self.value("path");
         self.other_paths.key(path, meets)
     }
 
     fn resolve_client(&mut self, settings: &ClientAddress) {
-        let client = self.get("client").unwrap_or_default();
-        let client = str::from_utf8(client).unwrap_or_default();
+        let client = str::from_utf8(self.value("client")).unwrap_or_default();
         let Some(peer) = address::parse(client.trim()) else {
             return;
         };
@@ -406,7 +406,7 @@ mod tests {
             ("", ""),
         ] {
             let found = attributes(&[("host", host)], ClientAddress::default());
-            assert_eq!(found.get("host"), Some(form.as_bytes()), "{host}");
+            assert_eq!(found.value("host"), form.as_bytes(), "{host}");
         }
     }
 
