@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -24,6 +24,36 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 /// Returns the number of lines that could not be written.
 pub fn lines_lost() -> u64 {
     LOST.load(Relaxed)
+}
+
+/// Lets one of many equal warnings through in each period, since requests cause them.
+#[derive(Debug, Default)]
+pub struct Seldom(AtomicU64);
+
+impl Seldom {
+    /// Creates the gate of a kind of warning of which none was logged.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Returns true if no warning was logged in the last `period` seconds, which are counted by the system's clock.
+    pub fn is_due(&self, period: u64) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.is_due_at(now.unwrap_or_default().as_secs(), period)
+    }
+
+    /// Returns true if no warning was logged in the last `period` seconds before `now`. The second 0 stands for
+    /// no warning at all. A clock that was set back delays the next warning.
+    pub fn is_due_at(&self, now: u64, period: u64) -> bool {
+        let before = self.0.load(Relaxed);
+        let is_due = before == 0 || now.saturating_sub(before) >= period;
+        // Of several threads that come at once, one succeeds.
+        is_due
+            && self
+                .0
+                .compare_exchange(before, now.max(1), Relaxed, Relaxed)
+                .is_ok()
+    }
 }
 
 /// The log's input, which passes lines to the thread that writes them.

@@ -435,7 +435,7 @@ fn a_cost_that_is_none_counts_as_the_greatest() {
         "inf",
         "1e400",
         "5",
-        "",
+        "1e3",
         "99999999999999999999",
         "\u{e9}",
     ] {
@@ -443,7 +443,28 @@ fn a_cost_that_is_none_counts_as_the_greatest() {
         let headers = format!("X-Cost: {cost}\r\n");
         let seen = statuses(&server, 3, |_| ask(&server, "GET", "/v1/authz", &headers));
         assert_eq!(seen, [200, 200, 429], "{cost}");
+        let metrics = server.http().get("/metrics").body;
+        let invalid = if ["5", "1e3"].contains(&cost) { 0 } else { 3 };
+        let counted = format!("earrrl_invalid_costs_total{{rule=\"tokens\"}} {invalid}\n");
+        assert!(metrics.contains(&counted), "{cost}: {metrics}");
     }
+    // An empty header is as good as none, and `1e0` is a number.
+    for cost in ["", "1e0", "1"] {
+        let (server, _) = TestServer::manual(rules);
+        let headers = format!("X-Cost: {cost}\r\n");
+        let seen = statuses(&server, 11, |_| ask(&server, "GET", "/v1/authz", &headers));
+        assert_eq!(
+            seen.iter().filter(|status| **status == 200).count(),
+            10,
+            "{cost}"
+        );
+    }
+    // Without max_cost such a request never passes, since the limit's own greatest cost is above its quota.
+    let (server, _) = TestServer::manual(&rules.replace("max_cost = 4\n", ""));
+    assert_eq!(
+        ask(&server, "GET", "/v1/authz", "X-Cost: x\r\n").status,
+        429
+    );
 }
 
 /// A cost that the client names can be zero only if the operator allows that.

@@ -10,6 +10,7 @@ use prometheus::{Encoder as _, TextEncoder};
 
 pub use counter::{Counter, Histogram, SmallCounter};
 pub use family::{Buckets, Family, Labels};
+pub(crate) use outcomes::digest;
 pub use outcomes::{Outcomes, RuleOutcomes};
 pub use passed::{PassReason, PassedUnjudged};
 
@@ -119,12 +120,15 @@ impl Metrics {
         text
     }
 
-    fn by_label(&self) -> [Family; 7] {
+    fn by_label(&self) -> [Family; 8] {
         let errors = self.resp_errors.seen(&CODES);
         let responses = self.http_responses.seen(&STATUSES);
         let calls = self.grpc_responses.seen(&GRPC_CODES);
-        let rules = self.outcomes.each().into_iter();
-        let missing = rules.map(|(rule, outcomes)| (rule, outcomes.missing.get() as f64));
+        let rules = self.outcomes.each();
+        let by_rule = |count: fn(&RuleOutcomes) -> u64| {
+            let counts = rules.iter();
+            counts.map(move |(rule, outcomes)| (rule.clone(), count(outcomes) as f64))
+        };
         let heads = self.proxy_heads.seen(&PROXY_HEADS);
         let version = [(env!("CARGO_PKG_VERSION"), 1.0)];
         [
@@ -134,7 +138,12 @@ impl Metrics {
                 "earrrl_missing_attributes_total",
                 "Requests that lacked an attribute of the rule's key.",
             )
-            .labelled("rule", missing),
+            .labelled("rule", by_rule(|rule| rule.missing.get())),
+            Family::counter(
+                "earrrl_invalid_costs_total",
+                "Requests whose attribute for the cost is no cost, which count as the rule's max_cost.",
+            )
+            .labelled("rule", by_rule(|rule| rule.invalid_costs.get())),
             Family::counter("earrrl_resp_errors_total", "Errors answered over RESP.")
                 .labelled("code", errors),
             Family::counter("earrrl_http_responses_total", "HTTP answers by status.")

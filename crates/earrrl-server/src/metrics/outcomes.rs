@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use earrrl::Outcome;
 
 use super::counter::{CELLS, Counter, cell};
+use crate::log::Seldom;
 
 /// The outcomes that a request can have under a rule, in the order of the variants of `Outcome`.
 pub(super) const OUTCOMES: [Outcome; 6] = [
@@ -25,8 +25,10 @@ pub struct RuleOutcomes {
     cells: [OutcomeCells; CELLS],
     /// The number of requests that lacked an attribute of the rule's key.
     pub missing: Counter,
-    /// The second in which a request over the limit of a dry run was last logged.
-    logged: AtomicU64,
+    /// The number of requests that stated a cost which is none.
+    pub invalid_costs: Counter,
+    pub(crate) invalid_cost_logged: Seldom,
+    observed_logged: Seldom,
 }
 
 #[derive(Debug, Default)]
@@ -67,11 +69,7 @@ impl RuleOutcomes {
     /// Logs a request that would have been denied if its rule were not a dry run. At most one
     /// request a second is logged, while the counters include all of them.
     pub fn log_observed(&self, rule: &str, key: &[u8]) {
-        let second = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
-        if self.logged.swap(second, Relaxed) != second {
+        if self.observed_logged.is_due(1) {
             let observed = self.get(Outcome::Observe);
             // A key may be a credential, such as a header's value: it is logged at debug level
             // only.
@@ -84,7 +82,7 @@ impl RuleOutcomes {
 
 /// Returns a digest of a client's key, which does not reveal the key. The same key has the same
 /// digest as long as the process runs.
-fn digest(key: &[u8]) -> String {
+pub(crate) fn digest(key: &[u8]) -> String {
     static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     format!("{:016x}", SECRET.hash_one(key))
 }

@@ -7,9 +7,13 @@ use std::time::Duration;
 use super::socket::{Listener, Socket};
 use crate::config::listen::Protocol;
 use crate::connections::{Connection, Refused};
+use crate::log::Seldom;
 
 /// The pause before the next `accept` when the process has no file descriptor or memory left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+/// Limits the log to one line a minute for all listeners, since they lack the same descriptors.
+static EXHAUSTION_LOGGED: Seldom = Seldom::new();
 
 /// Accepts connections until the task is dropped, and passes on those that the limits admit.
 pub async fn accept(
@@ -56,7 +60,9 @@ async fn survive(error: &io::Error) {
         error.raw_os_error(),
         Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)
     ) {
-        tracing::warn!(%error, "can't accept now; connections wait");
+        if EXHAUSTION_LOGGED.is_due(60) {
+            tracing::warn!(%error, "can't accept now; connections wait");
+        }
         tokio::time::sleep(EXHAUSTED_PAUSE).await;
     }
 }

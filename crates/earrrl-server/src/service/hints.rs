@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use earrrl::Nanos;
 
 use super::attributes::shown;
 use super::rule::ActiveRule;
+use crate::log::Seldom;
+use crate::metrics::digest;
 
 /// The time between two warnings about refused questions, in seconds.
 const PERIOD: u64 = 60;
@@ -19,8 +21,7 @@ const MAX_DOMAINS: usize = 16;
 /// The warnings that were logged already.
 #[derive(Debug, Default)]
 pub struct Hints {
-    /// The second at which a refused question was last logged.
-    refused: AtomicU64,
+    refused: Seldom,
     proxy: AtomicBool,
     http1: AtomicBool,
     domains: Mutex<BTreeSet<String>>,
@@ -29,15 +30,7 @@ pub struct Hints {
 impl Hints {
     /// Logs that a proxy's question got an error in place of a verdict.
     pub fn refused(&self, now: Nanos, why: &str) {
-        let now = now.get() / 1_000_000_000;
-        let before = self.refused.load(Relaxed);
-        let is_due = before == 0 || now.saturating_sub(before) >= PERIOD;
-        if is_due
-            && self
-                .refused
-                .compare_exchange(before, now.max(1), Relaxed, Relaxed)
-                .is_ok()
-        {
+        if self.refused.is_due_at(now.get() / 1_000_000_000, PERIOD) {
             tracing::warn!(
                 error = why,
                 "a proxy got no verdict on a client's request; until that is mended, it lets all requests pass, or none"
@@ -97,6 +90,20 @@ pub(super) fn lacks(rule: &ActiveRule, attribute: &str) {
     }
 }
 
+/// Counts a request that states a cost which is none, and logs one of them a minute. The value is the client's, so it is
+/// not logged, and neither is its key, which may be a credential.
+pub(super) fn invalid_cost(rule: &ActiveRule, key: &[u8]) {
+    rule.outcomes.invalid_costs.increment();
+    if rule.outcomes.invalid_cost_logged.is_due(PERIOD) {
+        tracing::warn!(
+            rule = %rule.name,
+            client = digest(key),
+            "a request states a cost that is no number from 0 to 1e18: it counts as max_cost, and without max_cost \
+             it never passes"
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,9 +112,9 @@ mod tests {
     fn refused_questions_are_logged_once_a_minute() {
         let hints = Hints::default();
         let seconds = [100, 101, 159, 160, 90, 220].map(|second| {
-            let before = hints.refused.load(Relaxed);
+            let before = format!("{:?}", hints.refused);
             hints.refused(Nanos::from_secs(second), "invalid token");
-            hints.refused.load(Relaxed) != before
+            format!("{:?}", hints.refused) != before
         });
         assert_eq!(seconds, [true, false, false, true, false, true]);
     }

@@ -83,6 +83,9 @@ impl Service {
         };
         let limit = applied.limit;
         let key = rule.key(request);
+        if manner.mode != Mode::Peek && rule.has_invalid_cost(request) {
+            hints::invalid_cost(rule, &key);
+        }
         let stored = |key| applied.stored_key(bounded_owned(key));
         let Some(attribute) = rule.lacks(request, &key) else {
             return Application::Charge(limit, stored(key));

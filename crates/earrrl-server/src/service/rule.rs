@@ -337,14 +337,23 @@ impl ActiveRule {
             }
             CostSource::Attribute(name) => {
                 let max = self.own.rule.max_cost();
-                let cost = |value| str::from_utf8(value).ok()?.parse::<Cost>().ok();
                 let named = request
                     .values(name)
-                    .map(|value| cost(value).unwrap_or(max))
+                    .map(|value| parse_cost(value).unwrap_or(max))
                     .max();
                 named.unwrap_or(Cost::ONE).max(self.min_cost).min(max)
             }
         }
+    }
+
+    /// Returns true if the request states a cost that is none.
+    pub(super) fn has_invalid_cost(&self, request: &Attributes<'_>) -> bool {
+        let CostSource::Attribute(name) = &self.cost else {
+            return false;
+        };
+        request
+            .values(name)
+            .any(|value| parse_cost(value).is_none())
     }
 
     /// Returns the cost that a request's attribute states; `None` if the request states none.
@@ -380,7 +389,7 @@ impl ActiveRule {
             return None;
         }
         let meets = |condition: &Condition| request.surely_meet(condition);
-        let special = self.overrides.find(|name| request.get(name), meets);
+        let special = self.overrides.find(|name| Some(request.value(name)), meets);
         Some(special.unwrap_or(Applied::own(&self.own)))
     }
 
@@ -410,6 +419,11 @@ impl ActiveRule {
         let special = self.overrides.find(value, meets);
         Some(special.map_or(&self.own, |applied| applied.limit))
     }
+}
+
+/// Parses the cost that a request states.
+fn parse_cost(value: &[u8]) -> Option<Cost> {
+    str::from_utf8(value).ok()?.parse().ok()
 }
 
 #[cfg(test)]
