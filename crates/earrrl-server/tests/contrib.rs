@@ -105,6 +105,8 @@ fn the_parts_of_the_kubernetes_manifest_name_each_other() {
         part("Service")["metadata"]["labels"]
     );
 
+    // A rolling update would run two pods, each with the full limit.
+    assert_eq!(deployment["strategy"]["type"], "Recreate");
     let pod = &deployment["template"]["spec"];
     let container = &pod["containers"][0];
     let names = each(&container["ports"], "name");
