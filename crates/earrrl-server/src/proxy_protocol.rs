@@ -4,6 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use earrrl_tower::address::canonical;
 use proxy_header::{ParseConfig, ProxyHeader};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
@@ -48,7 +49,7 @@ pub async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Opti
     match ProxyHeader::parse(&head, config) {
         Ok((parsed, length)) if length == head.len() => Ok(parsed
             .proxied_address()
-            .map(|client| client.source.ip().to_canonical())),
+            .map(|client| canonical(client.source.ip()))),
         _ => Err(invalid(
             "the PROXY head has an invalid address, port or family",
         )),

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 /// The number of leading bits by which addresses of clients are distinguished.
 ///
@@ -95,7 +95,7 @@ impl Prefixes {
     /// # Ok::<(), std::net::AddrParseError>(())
     /// ```
     pub fn network(self, address: IpAddr) -> IpAddr {
-        match address.to_canonical() {
+        match canonical(address) {
             IpAddr::V4(address) => {
                 let kept = u32::MAX.checked_shl(32 - u32::from(self.ipv4)).unwrap_or(0);
                 Ipv4Addr::from(u32::from(address) & kept).into()
@@ -261,7 +261,69 @@ pub fn parse(text: &str) -> Option<IpAddr> {
         None => text.parse().ok(),
     };
     let address = address.or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))?;
-    Some(address.to_canonical())
+    Some(canonical(address))
+}
+
+/// The prefixes of IPv6 addresses in which an IPv4 address follows, each with its length: addresses that are
+/// written as IPv6 (`::ffff:0:0/96`), that a translator of an IPv6-only network assigns (NAT64, RFC 6052), and
+/// that a router with IPv4 alone derives (6to4, RFC 3056).
+const EMBEDDING: [(u128, u8); 3] = [
+    (0xffff << 32, 96),
+    (0x64_ff9b << 96, 96),
+    (0x2002 << 112, 16),
+];
+
+/// Returns the IPv4 address in an IPv6 address, and the number of bits before it.
+fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
+    let bits = u128::from(address);
+    let (_, length) = EMBEDDING
+        .into_iter()
+        .find(|(prefix, length)| (bits ^ prefix) >> (128 - length) == 0)?;
+    Some((Ipv4Addr::from((bits >> (96 - length)) as u32), length))
+}
+
+/// Returns the IPv4 address that an IPv6 address stands for, or the address itself. Without this, all IPv4 clients
+/// of an IPv6-only data centre would be in one /64, and so one client. A private IPv4 address behind NAT64 or
+/// 6to4 is none of this network, and stays IPv6: it must not count as one that is trusted.
+///
+/// ```
+/// use earrrl_tower::address::canonical;
+/// for address in ["::ffff:192.0.2.7", "64:ff9b::192.0.2.7", "2002:c000:207::1"] {
+///     assert_eq!(canonical(address.parse()?).to_string(), "192.0.2.7");
+/// }
+/// assert_eq!(canonical("2002:a00:1::1".parse()?).to_string(), "2002:a00:1::1");
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn canonical(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address else {
+        return address;
+    };
+    match embedded(v6) {
+        Some((v4, _)) if v6.to_ipv4_mapped().is_some() || !is_internal(v4.into()) => v4.into(),
+        _ => address,
+    }
+}
+
+/// Returns the network of [`canonical`] addresses that a network stands for.
+///
+/// ```
+/// use earrrl_tower::address::canonical_network;
+/// assert_eq!(canonical_network("64:ff9b::192.0.2.0/120".parse()?).to_string(), "192.0.2.0/24");
+/// # Ok::<(), ipnet::AddrParseError>(())
+/// ```
+pub fn canonical_network(network: IpNet) -> IpNet {
+    let first = network.network();
+    let IpNet::V6(wide) = network else {
+        return network;
+    };
+    let IpAddr::V4(v4) = canonical(first) else {
+        return network;
+    };
+    let before = embedded(wide.network()).map_or(0, |(_, length)| length);
+    match network.prefix_len().checked_sub(before) {
+        Some(length) => Ipv4Net::new(v4, length.min(32)).map_or(network, IpNet::V4),
+        None => network,
+    }
 }
 
 /// Returns true for the addresses of this machine and of private networks, which are no clients on the Internet.
@@ -296,6 +358,13 @@ mod tests {
             (32, 64, "::1", "::/64"),
             (32, 65, "2001:db8::8000:0:0:1", "2001:db8:0:0:8000::/65"),
             (32, 64, "::ffff:192.0.2.7", "192.0.2.7"),
+            (32, 64, "64:ff9b::192.0.2.7", "192.0.2.7"),
+            (24, 64, "[64:ff9b::c000:207]:443", "192.0.2.0/24"),
+            (32, 64, "2002:c000:207:1::9", "192.0.2.7"),
+            (32, 64, "64:ff9b::10.0.0.1", "64:ff9b::/64"),
+            (32, 64, "2002:7f00:1::1", "2002:7f00:1::/64"),
+            (32, 64, "64:ff9b:1::192.0.2.7", "64:ff9b:1::/64"),
+            (32, 64, "2003:c000:207::1", "2003:c000:207::/64"),
         ] {
             assert_eq!(
                 Prefixes::new(ipv4, ipv6).key(parse(address).unwrap()),
@@ -319,6 +388,25 @@ mod tests {
                 Prefixes::default().key(address.into()),
                 format!("{address}/64")
             );
+        }
+    }
+
+    #[test]
+    fn networks_of_embedded_addresses_are_those_of_ipv4() {
+        for (network, meant) in [
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("64:ff9b::192.0.2.7/128", "192.0.2.7/32"),
+            ("64:ff9b::/96", "0.0.0.0/0"),
+            ("2002:c000:200::/40", "192.0.2.0/24"),
+            ("2002:c000:207:1::/64", "192.0.2.7/32"),
+            ("2002:a00::/24", "2002:a00::/24"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("::/0", "::/0"),
+            ("64:ff9b::/64", "64:ff9b::/64"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+        ] {
+            let found = canonical_network(network.parse().unwrap());
+            assert_eq!(found.to_string(), meant, "{network}");
         }
     }
 

@@ -173,7 +173,7 @@ impl ClientAddress {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trusts(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
+        let address = address::canonical(address);
         self.trusted
             .iter()
             .any(|network| network.contains(&address))
@@ -191,7 +191,7 @@ impl ClientAddress {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn overlooks(&self, peer: IpAddr) -> bool {
-        self.hops == 0 && !self.trusts(peer) && address::is_internal(peer.to_canonical())
+        self.hops == 0 && !self.trusts(peer) && address::is_internal(address::canonical(peer))
     }
 
     /// Returns the client's address. `peer` is the address of the connection, if it has one.
@@ -206,7 +206,7 @@ impl ClientAddress {
     /// assert_eq!(client, "192.0.2.7".parse().ok());
     /// ```
     pub fn resolve(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
-        let peer = peer.map(|peer| peer.to_canonical());
+        let peer = peer.map(address::canonical);
         if self.hops == 0 && !peer.is_some_and(|peer| self.trusts(peer)) {
             return peer;
         }
@@ -258,7 +258,7 @@ impl ClientAddress {
         peer: Option<IpAddr>,
         reported: impl Iterator<Item = Option<IpAddr>>,
     ) -> Option<IpAddr> {
-        let mut client = peer.map(|peer| peer.to_canonical());
+        let mut client = peer.map(address::canonical);
         for (hop, next) in reported.enumerate() {
             let trusted = match self.hops {
                 0 => client.is_some_and(|reporter| self.trusts(reporter)),

@@ -103,7 +103,7 @@ fn is_overlooked<'a>(
         && lines("x-forwarded-for").last().is_some_and(|line| {
             let last = line.rsplit(|byte| *byte == b',').next().unwrap_or_default();
             let last = str::from_utf8(last).ok().and_then(address::parse);
-            last.is_some_and(|last| last != peer.to_canonical())
+            last.is_some_and(|last| last != address::canonical(peer))
         })
 }
 
