@@ -11,7 +11,6 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::config::access::Tokens;
 use crate::config::envoy::tree::Tree;
-use crate::config::listen::ListenAddress;
 use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
@@ -83,7 +82,12 @@ impl Server {
         tls: Option<Tls>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, EngineError> {
-        let http = config.server.http.as_ref().and_then(ListenAddress::tcp);
+        // Browsers cannot connect to Unix sockets.
+        let listeners = [&config.server.http, &config.server.admin];
+        let over_tcp = listeners
+            .into_iter()
+            .flatten()
+            .any(|address| address.tcp().is_some());
         Ok(Arc::new(Self {
             service: Arc::new(Service::new(config, clock)?),
             connections: Connections::new(config.server.limits),
@@ -93,8 +97,7 @@ impl Server {
                 ..config.server.limits
             }),
             config: config.server.clone(),
-            guards_host: !config.server.tokens.any()
-                && http.is_some_and(|address| address.ip().is_loopback()),
+            guards_host: !config.server.tokens.any() && over_tcp,
             tls,
             watchers: Arc::new(Semaphore::new(WATCHERS)),
             tokens: ArcSwap::from_pointee(config.server.tokens.clone()),

@@ -861,6 +861,65 @@ fn a_transaction_is_bounded() {
     assert_eq!(client.line("PING"), Reply::Simple("PONG".into()));
 }
 
+/// A page of another site may change nothing, whichever name leads its visitor's browser to this server.
+#[test]
+fn pages_of_other_sites_change_nothing() {
+    let token = "check_token = \"0123456789abcdef\"\n";
+    let remote = "admin = \"0.0.0.0:0\"\nallow_remote = true\nhosts = [\"limits.example\"]\n";
+    for (settings, open) in [("", true), (remote, true), (token, false)] {
+        let server = TestServer::start(&format!("[server]\n{settings}{RULE}"));
+        let ask = |at: std::net::SocketAddr, line: &str, headers: &str| {
+            let mut client = support::http::Client::connect(at);
+            client
+                .send(format!("{line} HTTP/1.1\r\n{headers}Content-Length: 0\r\n\r\n").as_bytes());
+            client.response().status
+        };
+        let doors = [Some(server.http), server.admin].into_iter().flatten();
+        for at in doors {
+            let delete = "DELETE /v1/clients/api/k";
+            let from = |origin: &str, host: &str| {
+                ask(at, delete, &format!("Host: {host}\r\nOrigin: {origin}\r\n"))
+            };
+            let done = if open { 204 } else { 401 };
+            assert_eq!(ask(at, delete, "Host: localhost:1\r\n"), done, "{settings}");
+            assert_eq!(
+                from("http://localhost:1", "localhost:1"),
+                done,
+                "{settings}"
+            );
+            for origin in ["http://evil.example", "http://localhost:2", "null", ""] {
+                assert_eq!(from(origin, "localhost:1"), 403, "{settings} {origin}");
+            }
+            // A name that leads here is that of the page, so the origin is its own.
+            let rebound = from("http://evil.example:1", "evil.example:1");
+            assert_eq!(rebound, if open { 421 } else { 401 }, "{settings}");
+        }
+        if settings == remote {
+            let get = |host: &str| ask(server.http, "GET /v1/rules", &format!("Host: {host}\r\n"));
+            for host in [
+                "limits.example",
+                "LIMITS.example:8080",
+                "10.0.0.1:8080",
+                "earrrl:8080",
+                "earrrl.svc.cluster.local",
+            ] {
+                assert_eq!(get(host), 200, "{host}");
+            }
+            assert_eq!(get("other.example"), 421);
+            let delete = "DELETE /v1/clients/api/k";
+            let named = "Host: 10.0.0.1\r\nOrigin: https://limits.example\r\n";
+            assert_eq!(ask(server.http, delete, named), 204);
+        }
+        // A proxy passes its client's headers on, and gets a verdict all the same.
+        let passed = "Host: site.example\r\nOrigin: http://other.example\r\n";
+        assert_eq!(
+            ask(server.http, "POST /v1/authz", passed),
+            if open { 200 } else { 401 },
+            "{settings}"
+        );
+    }
+}
+
 #[test]
 fn a_name_that_leads_here_is_not_enough() {
     let server = TestServer::start(RULE);

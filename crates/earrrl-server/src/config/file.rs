@@ -68,6 +68,7 @@ pub(super) struct ServerTable {
     pub(super) admin: Placed<String>,
     pub(super) grpc: Placed<String>,
     pub(super) max_connection_age: Placed<String>,
+    pub(super) hosts: Vec<Spanned<String>>,
     pub(super) allow_remote: bool,
     pub(super) threads: Placed<u64>,
     pub(super) max_connections: Placed<u64>,

@@ -7,12 +7,16 @@ use ipnet::IpNet;
 use toml::Spanned;
 
 use super::access::Tokens;
+use super::attribute::Condition;
 use super::listen::{ListenAddress, Protocol};
 use super::names::NamesConfig;
 use super::problem::Problems;
 use super::tls::TlsConfig;
 use super::value::{listeners, number, seconds};
 use super::{file, listen};
+
+use earrrl_tower::address::canonical_network;
+use earrrl_tower::path::Paths;
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
 /// The validated `[server]` table.
@@ -36,6 +40,9 @@ pub struct ServerConfig {
     pub tls: Option<TlsConfig>,
     /// The age in seconds at which HTTP/2 clients are asked to reconnect; `None` for no such age.
     pub max_connection_age: Option<u32>,
+    /// The names of hosts, beside this machine's own, under which clients reach the server: without tokens, requests
+    /// for other hosts are refused, and pages of other hosts never change anything.
+    pub hosts: Vec<String>,
     /// True if clients on other machines are served although no tokens are configured.
     pub allow_remote: bool,
     /// The number of threads that serve requests; `None` for one per core.
@@ -109,6 +116,7 @@ impl Default for ServerConfig {
             proxy_protocol: Vec::new(),
             tls: None,
             max_connection_age: None,
+            hosts: Vec::new(),
             allow_remote: false,
             threads: None,
             limits: Limits::default(),
@@ -165,6 +173,7 @@ impl ServerConfig {
                 .as_ref()
                 .map(|tls| TlsConfig::validate(tls, problems)),
             max_connection_age,
+            hosts: hosts(&file.hosts, problems),
             allow_remote: file.allow_remote,
             threads: threads(file.threads.as_ref(), problems),
             limits: limits(file, default.limits, problems),
@@ -194,6 +203,12 @@ impl ServerConfig {
         let shares = |other: &Protocol| self.address(*other).is_some_and(|it| it.overlaps(address));
         let mut others = Protocol::ALL.into_iter().filter(|other| *other != protocol);
         others.find(shares).map(Protocol::name)
+    }
+
+    /// Returns true if a listener can be reached by other machines.
+    pub fn is_remote(&self) -> bool {
+        let mut addresses = Protocol::ALL.into_iter().filter_map(|it| self.address(it));
+        addresses.any(ListenAddress::is_remote)
     }
 
     /// Returns an error if clients on other machines could connect without a token or a
@@ -290,6 +305,22 @@ fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) ->
         idle: time("idle_timeout", &file.idle_timeout, default.idle),
         request: time("request_timeout", &file.request_timeout, default.request),
     }
+}
+
+/// Validates the names of the server's hosts.
+fn hosts(names: &[Spanned<String>], problems: &mut Problems) -> Vec<String> {
+    for name in names {
+        let text = name.get_ref();
+        let is_host = !text.is_empty() && Condition::new("host", text, Paths::TOLERANT).is_ok();
+        if !is_host || text.contains('*') {
+            problems.expected(
+                "hosts",
+                name,
+                "a host, as \"limits.example\", without scheme and port",
+            );
+        }
+    }
+    names.iter().map(|name| name.get_ref().clone()).collect()
 }
 
 fn threads(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
@@ -405,12 +436,9 @@ fn source(name: &str) -> Option<AddressSource> {
     })
 }
 
-/// Parses a network or a single address; an IPv4 address in IPv6 form counts as IPv4.
+/// Parses a network or a single address; IPv4 addresses in IPv6 form count as IPv4.
 pub(super) fn network(text: &str) -> Option<IpNet> {
-    let address = || {
-        text.parse::<IpAddr>()
-            .ok()
-            .map(|address| address.to_canonical().into())
-    };
-    text.parse().ok().or_else(address)
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let network = text.parse().ok().or_else(address)?;
+    Some(canonical_network(network))
 }
