@@ -72,6 +72,71 @@ fn out_of_descriptors_is_survived() {
         http::Client::connect(process.http).get("/healthz").status,
         200
     );
+    // The log had one line about it, although every attempt to accept failed for a while.
+    process.signal(Signal::TERM);
+    loop {
+        let line = process.until_logged("");
+        let message = line["fields"]["message"].as_str().unwrap();
+        assert!(!message.starts_with("can't accept now"), "{message}");
+        if message == "stopped" {
+            break;
+        }
+    }
+}
+
+#[test]
+fn the_start_warns_of_what_looks_right_and_does_nothing() {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 300; exec \"$@\"", "sh", BINARY, "serve"]);
+    shell
+        .env("EARRRL_ALOW_REMOTE", "1")
+        .env("EARRRL_SERVICE_HOST", "10.0.0.1")
+        .env("EARRRL_PORT_8080_TCP", "tcp://10.0.0.1:8080");
+    let mut process = Process::begin(shell.args(["--http", "127.0.0.1:0", "--resp", "off"]));
+    for expected in [
+        "the environment variable EARRRL_ALOW_REMOTE sets no option; did you mean EARRRL_ALLOW_REMOTE?",
+        "max_connections = 16384 is more than the limit of 300 open files allows: raise the limit to 16484",
+    ] {
+        let warning = process.until_warned();
+        let message = warning["fields"]["message"].as_str().unwrap();
+        assert!(message.starts_with(expected), "{message}");
+    }
+    process.until_serving();
+}
+
+/// systemd learns that the server accepts, that a reload begins and ends, and that it stops.
+#[test]
+fn systemd_learns_of_the_start_of_reloads_and_of_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = std::os::unix::net::UnixDatagram::bind(folder.path().join("notify")).unwrap();
+    let config = folder.path().join("limits.toml");
+    let rule = "[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=9\"\n";
+    std::fs::write(&config, rule).unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--config"])
+        .arg(&config)
+        .env("NOTIFY_SOCKET", folder.path().join("notify"));
+    let process = Process::spawn(&mut command);
+    let received = || {
+        let mut bytes = [0; 1000];
+        let length = socket.recv(&mut bytes).unwrap();
+        text(&bytes[..length]).to_owned()
+    };
+    assert_eq!(received(), "READY=1\n");
+    // A refused reload has an end, too: the rules before stay in force.
+    for text in [rule, "[[rule]]\n"] {
+        std::fs::write(&config, text).unwrap();
+        process.signal(Signal::HUP);
+        let reloading = received();
+        let at = reloading
+            .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
+            .unwrap();
+        assert!(at.trim_end().parse::<u64>().is_ok(), "{reloading}");
+        assert_eq!(received(), "READY=1\n");
+    }
+    process.signal(Signal::TERM);
+    assert_eq!(received(), "STOPPING=1\n");
 }
 
 /// Returns the value of a metric of the server at `http`.

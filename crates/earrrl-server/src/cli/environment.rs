@@ -4,6 +4,7 @@
 
 use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Command, Error};
+use earrrl_server::config::suggest::nearest;
 
 /// The commands whose options can be set by environment variables.
 const COMMANDS: [&str; 3] = ["replay", "suggest", "simulate"];
@@ -40,6 +41,30 @@ fn with_variable(command: &str, arg: Arg) -> Arg {
         (_, true) => arg.value_parser(truth),
         _ => arg,
     }
+}
+
+/// Returns a warning for each environment variable that begins like those of this program, but is none of them.
+/// Kubernetes sets `EARRRL_SERVICE_…` and `EARRRL_PORT…` for a service of this name.
+pub(super) fn unknown_variables(command: &Command) -> Vec<String> {
+    let args = command.get_subcommands().flat_map(Command::get_arguments);
+    let known: Vec<String> = args
+        .filter_map(|arg| Some(arg.get_env()?.to_string_lossy().into_owned()))
+        .collect();
+    let is_of_kubernetes =
+        |name: &str| name.starts_with("EARRRL_SERVICE_") || name.starts_with("EARRRL_PORT");
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    set.filter(|name| {
+        name.starts_with("EARRRL_") && !known.contains(name) && !is_of_kubernetes(name)
+    })
+    .map(|name| {
+        let suggestion = nearest(&name, known.iter().map(String::as_str));
+        let suggestion = suggestion.map(|known| format!("; did you mean {known}?"));
+        format!(
+            "the environment variable {name} sets no option{}",
+            suggestion.unwrap_or_default()
+        )
+    })
+    .collect()
 }
 
 /// Parses the variable of an option that is on or off. An empty variable is off, as if it were not set.

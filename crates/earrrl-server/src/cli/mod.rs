@@ -65,7 +65,7 @@ pub(crate) fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Replay(args) => run_replay(*args),
-        Command::Serve(args) => serve::run(*args),
+        Command::Serve(args) => serve::run(*args, &environment::unknown_variables(&command)),
         Command::Check(args) => check::run(args),
         Command::Config(args) => config::run(args),
         Command::State(args) => state::run(args),

@@ -40,7 +40,7 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
 /// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Every option can also come from the environment: EARRRL_HTTP=:8080.\n\n\
+    after_help = "Every option can also come from the environment: EARRRL_HTTP=8081.\n\n\
                         Example:\n  earrrl serve --config limits.toml\n  \
                         earrrl serve --rule 'login=recent-average 10/h half-life=1h strict'\n  \
                         redis-cli -p 6380 CL.THROTTLE user123 15 30 60"
@@ -274,10 +274,13 @@ fn named_rule(text: &str) -> Result<RuleConfig, String> {
     Ok(RuleConfig::new(name, rule))
 }
 
-pub(super) fn run(args: ServeArgs) -> Result<ExitCode, CliFailure> {
+pub(super) fn run(args: ServeArgs, warnings: &[String]) -> Result<ExitCode, CliFailure> {
     allocator::give_back_large_blocks();
     let log = start_log(args.log_json)
         .map_err(|error| CliFailure::new(format!("no thread for the log: {error}")))?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     let result = start(args);
     log.finish(LOG_PATIENCE);
     result
@@ -300,7 +303,17 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
         .load()
         .map_err(|error| failure::lines(&error.to_string()))?;
     match descriptors::raise() {
-        Ok(limit) => tracing::debug!(limit, "open files"),
+        Ok(limit) => {
+            tracing::debug!(limit, "open files");
+            let needed = config.server.limits.connections as u64 + descriptors::BESIDE_CONNECTIONS;
+            if let Some(limit) = limit.filter(|limit| *limit < needed) {
+                tracing::warn!(
+                    "max_connections = {} is more than the limit of {limit} open files allows: raise the limit to \
+                     {needed} (LimitNOFILE= in systemd, ulimit -n), or lower max_connections",
+                    config.server.limits.connections
+                );
+            }
+        }
         Err(error) => tracing::warn!(%error, "the limit of open files stays low"),
     }
     let served = runtime.block_on(serve(args, config, hangup));

@@ -198,6 +198,9 @@ const MIN_TOKEN_LEN: usize = 16;
 /// The length of the longest token, in bytes.
 const MAX_TOKEN_LEN: usize = 4096;
 
+/// The beginning of the token in the examples of the documentation, which everybody knows.
+const EXAMPLE: &str = "replace-me";
+
 /// The scopes of `check_token`.
 const CHECKS: [Scope; 3] = [Scope::Check, Scope::Peek, Scope::Charge];
 
@@ -438,6 +441,11 @@ impl Token {
                 "{} bytes; expected {MIN_TOKEN_LEN} to {MAX_TOKEN_LEN}",
                 text.len()
             ));
+        }
+        if text.starts_with(EXAMPLE) {
+            return Err(
+                "that is the example; want a secret, as `openssl rand -hex 16` prints".to_owned(),
+            );
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("expected visible ASCII characters, no spaces".to_owned());

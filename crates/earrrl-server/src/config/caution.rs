@@ -139,8 +139,8 @@ impl Config {
         })
     }
 
-    /// Returns a warning if a rule is meant for requests of Envoy's rate limit service that lack an
-    /// attribute of its key, or for requests of proxies that lack all of them.
+    /// Returns a warning if a rule is meant for requests of Envoy's rate limit service or of proxies that lack an
+    /// attribute of its key.
     fn lacked_key(&self, config: &RuleConfig) -> Option<String> {
         let matched = |had: fn(&str) -> bool| {
             config
@@ -157,14 +157,17 @@ impl Config {
             ));
         }
         let shares = config.missing == OnMissing::Share && self.answers_proxies;
-        let first = names.next().filter(|_| shares && matched(of_proxies))?;
-        let lacks_all = !of_proxies(first) && !names.any(of_proxies);
-        lacks_all.then(|| {
-            format!(
-                "key: requests that a proxy describes have no `{first}`: they all count as one client; \
-                 want header:NAME, or missing = \"skip\" if only other callers should meet the rule"
-            )
-        })
+        let lacked = names.find(|name| !of_proxies(name));
+        let lacked = lacked.filter(|_| shares && matched(of_proxies))?;
+        let mut names = config.key.iter().filter_map(KeyPart::attribute);
+        let shared = match names.any(of_proxies) {
+            true => "they count by the rest of the key, so an office shares one quota",
+            false => "they all count as one client",
+        };
+        Some(format!(
+            "key: requests that a proxy describes have no `{lacked}`: {shared}; \
+             want header:NAME, or missing = \"skip\" if only other callers should meet the rule"
+        ))
     }
 }
 

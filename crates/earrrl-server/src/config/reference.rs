@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use super::file::File;
 use super::{Config, RuleConfig};
 
+/// The secret in the examples.
+const SECRET: &str = "replace-me-by-a-secret";
 const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
 const STARTER: &str = include_str!("../../../../contrib/limits.toml");
 
@@ -255,7 +257,9 @@ fn the_references_examples_are_valid() {
         .collect();
     assert!(examples.len() >= SECTIONS.len() - 2);
     for example in examples {
-        Config::parse(example, "example").unwrap();
+        // The secret of the examples is refused.
+        assert!(!example.contains(SECRET) || Config::parse(example, "example").is_err());
+        Config::parse(&example.replace(SECRET, "0123456789abcdef"), "example").unwrap();
     }
 }
 

@@ -768,6 +768,22 @@ fn every_mistake_says_what_would_be_right() {
         ),
         (server("admin_token = \"\""), "2:15:", "expected one"),
         (
+            server("check_token = \"replace-me-by-a-secret\""),
+            "2:15:",
+            "that is the example",
+        ),
+        (
+            server("hosts = [\"http://a.example\"]"),
+            "2:10:",
+            "without scheme and port",
+        ),
+        (
+            server("hosts = [\"a.example\", \"\"]"),
+            "2:23:",
+            "expected a host",
+        ),
+        (server("hosts = [\"*\"]"), "2:10:", "expected a host"),
+        (
             server("proxy_protocol = [\"http\"]"),
             "2:19:",
             "needs [client_address] trusted_proxies",
@@ -1284,7 +1300,9 @@ fn a_key_that_requests_lack_is_warned_about() {
         (
             proxied,
             "key = [\"client\", \"attribute:plan\"]".to_owned(),
-            None,
+            Some(
+                "have no `plan`: they count by the rest of the key, so an office shares one quota",
+            ),
         ),
         (
             proxied,

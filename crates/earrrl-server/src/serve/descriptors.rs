@@ -4,6 +4,10 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+/// The number of files that a server has open beside its connections: listeners, event queues, state files, and
+/// the connections that are accepted only to be refused.
+pub const BESIDE_CONNECTIONS: u64 = 100;
+
 /// Raises the soft limit on open files to the hard limit, and returns the limit; `None` for no
 /// limit.
 ///

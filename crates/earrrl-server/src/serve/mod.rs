@@ -7,6 +7,7 @@ mod balanced;
 pub mod descriptors;
 pub mod dial;
 pub mod handover;
+mod notify;
 pub mod reload;
 pub mod run;
 pub mod socket;

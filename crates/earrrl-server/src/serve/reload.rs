@@ -11,6 +11,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
 use super::again::Again;
+use super::notify;
 use super::stamps::Stamps;
 use super::ticks::each_second;
 use crate::config::envoy::load::files;
@@ -58,6 +59,7 @@ pub(super) async fn reload_forever(
         };
         // Preparing tables and moving clients to them may take long, so it runs on another thread
         // and does not delay new connections.
+        notify::reloading();
         let server = Arc::clone(&server);
         let reloading = tokio::task::spawn_blocking(move || {
             let succeeded = reload(&server, (source.load)(), asked);
@@ -66,6 +68,7 @@ pub(super) async fn reload_forever(
         let Ok((back, succeeded)) = ended(reloading).await else {
             return;
         };
+        notify::ready();
         source = back;
         again.attempted(succeeded);
     }
@@ -88,7 +91,9 @@ async fn ended<T>(mut reloading: JoinHandle<T>) -> Result<T, JoinError> {
 /// Logs a warning for each SIGHUP to a server without configuration files.
 async fn warn_forever(mut hangup: Signal) {
     while hangup.recv().await.is_some() {
+        notify::reloading();
         tracing::warn!("SIGHUP: there is no configuration file to reload");
+        notify::ready();
     }
     pending().await
 }

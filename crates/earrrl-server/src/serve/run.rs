@@ -18,6 +18,7 @@ use super::accept::{accept, refusal};
 use super::allocator::give_back_free_memory;
 use super::balanced;
 use super::handover::HandedOver;
+use super::notify;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
 use super::ticks::each_second;
@@ -272,6 +273,7 @@ impl Running {
                 Arc::clone(&workers),
             ));
         }
+        notify::ready();
         let result = tokio::select! {
             () = stop => Ok(()),
             Some(_) = tasks.join_next() => Err(Ended),
@@ -295,6 +297,7 @@ impl Running {
 /// Stops accepting, and waits until all connections are closed or the shutdown timeout has passed.
 /// Then sends the counts that the engine has not stored yet.
 async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
+    notify::stopping();
     server.announce_stop();
     services.announce_stop().await;
     sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
