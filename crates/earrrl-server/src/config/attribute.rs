@@ -12,6 +12,7 @@ use toml::Spanned;
 use super::file;
 use super::problem::Problems;
 use super::server::network;
+use super::value::choice;
 use earrrl_tower::Prefixes;
 use earrrl_tower::address::parse;
 use earrrl_tower::path::Paths;
@@ -329,30 +330,22 @@ impl KeyPart {
 /// Validates the `[attributes]` table, in which `path_matching` determines the defaults of the
 /// other settings.
 pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
-    let mut choice =
-        |name: &str, field: &file::Placed<String>, [off, on]: [&str; 2], usual: bool| {
-            let Some(field) = field else { return usual };
-            if field.get_ref() != off && field.get_ref() != on {
-                problems.expected(name, field, format!("\"{off}\" or \"{on}\""));
-            }
-            field.get_ref() == on
+    let mut either =
+        |name: &str, field: &file::Placed<String>, [off, on]: [&'static str; 2], usual: bool| {
+            choice(name, field, &[(off, false), (on, true)], problems).unwrap_or(usual)
         };
-    let tolerant = choice(
+    let tolerant = either(
         "path_matching",
         &file.path_matching,
         ["exact", "tolerant"],
         true,
     );
+    let case = ["sensitive", "insensitive"];
     let slash = ["keep", "ignore"];
     Paths {
-        ignore_case: choice(
-            "path_case",
-            &file.path_case,
-            ["sensitive", "insensitive"],
-            tolerant,
-        ),
-        ignore_trailing_slash: choice("trailing_slash", &file.trailing_slash, slash, tolerant),
-        ignore_parameters: choice("path_parameters", &file.path_parameters, slash, tolerant),
+        ignore_case: either("path_case", &file.path_case, case, tolerant),
+        ignore_trailing_slash: either("trailing_slash", &file.trailing_slash, slash, tolerant),
+        ignore_parameters: either("path_parameters", &file.path_parameters, slash, tolerant),
         all_readings: tolerant,
     }
 }

@@ -9,7 +9,7 @@ use super::file;
 use super::problem::Problems;
 use super::redis::{self, RedisConfig};
 use super::rule::RuleConfig;
-use super::value::{number, text_of};
+use super::value::{choice, number, text_of};
 
 /// The error text of options that Redis does not support.
 const NEEDS_MEMORY: &str = "only with the engine in memory";
@@ -137,18 +137,8 @@ pub(super) fn max_reservations(file: &file::EngineTable, problems: &mut Problems
 
 /// Returns the configured directory of state files.
 fn state(file: &file::EngineTable, problems: &mut Problems) -> Option<StateConfig> {
-    let accepts = file
-        .not_persisted
-        .as_ref()
-        .is_some_and(|field| match &**field.get_ref() {
-            "ok" => true,
-            "refuse" => false,
-            other => {
-                let problem = format!("not_persisted: {other:?}; expected \"ok\" or \"refuse\"");
-                problems.add(field.span(), problem);
-                false
-            }
-        });
+    let choices = [("refuse", false), ("ok", true)];
+    let accepts = choice("not_persisted", &file.not_persisted, &choices, problems);
     let Some(directory) = &file.state else {
         if let Some(field) = &file.not_persisted {
             problems.add(
@@ -163,7 +153,7 @@ fn state(file: &file::EngineTable, problems: &mut Problems) -> Option<StateConfi
     }
     Some(StateConfig {
         directory: directory.get_ref().into(),
-        accepts_other_rules: accepts,
+        accepts_other_rules: accepts.unwrap_or(false),
     })
 }
 

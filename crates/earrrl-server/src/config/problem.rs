@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::suggest::{did_you_mean, removed};
 
 /// The largest number of characters of a wrong value that an error shows.
-const LONGEST_SHOWN: usize = 80;
+pub(super) const LONGEST_SHOWN: usize = 80;
 
 /// One mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,7 @@ use toml::Spanned;
 use super::file;
 use super::problem::Problems;
 use super::rule::RuleConfig;
-use super::suggest::nearest;
-use super::value::{duration, secret, text_of};
+use super::value::{choice, duration, secret, text_of};
 
 /// The configuration of the engine over Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +61,9 @@ pub(super) fn validate(
             problems.add(prefix.span(), error);
         }
     }
-    if let Some(field) = &file.policy {
-        options.when_gone = policy(field, problems);
+    let policies = POLICIES.map(|policy| (policy.name(), policy));
+    if let Some(policy) = choice("policy", &file.policy, &policies, problems) {
+        options.when_gone = policy;
     }
     if let Some(field) = &file.deadline {
         options.deadline = deadline(field, problems).unwrap_or(options.deadline);
@@ -183,23 +183,6 @@ fn nodes(field: &Spanned<u64>, problems: &mut Problems) -> Option<u32> {
         problems.add(field.span(), "nodes: expected 1 or more");
     }
     nodes
-}
-
-fn policy(field: &Spanned<String>, problems: &mut Problems) -> WhenGone {
-    let name = field.get_ref();
-    if let Some(policy) = POLICIES.into_iter().find(|policy| policy.name() == name) {
-        return policy;
-    }
-    let names = POLICIES.map(WhenGone::name);
-    let suggestion = nearest(name, names).map(|name| format!("; did you mean `{name}`?"));
-    let shown = name.escape_debug();
-    let suggestion = suggestion.unwrap_or_default();
-    let problem = format!(
-        "policy: `{shown}` is none of {}{suggestion}",
-        names.join(", ")
-    );
-    problems.add(field.span(), problem);
-    WhenGone::default()
 }
 
 fn deadline(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {

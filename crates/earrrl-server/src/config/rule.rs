@@ -9,11 +9,11 @@ mod overrides;
 use std::collections::HashSet;
 use std::ops::Range;
 
-use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
+use earrrl::{Action, Cost, MAX_CHARGES, OnExpiry, Rule, check_name};
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use self::action::{action, consistency, missing, on_error, on_expiry, suggest};
+use self::action::{CONSISTENCY, ON_EXPIRY, action, suggest};
 use self::cost::{check_costs, cost_source, max_cost, min_cost};
 use self::estimate::estimate;
 use self::limit::{SharedTerms, bounded, limit};
@@ -176,7 +176,8 @@ fn validate(
     };
     let rule = limit(&file.limit, terms, problems);
     let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
-    let on_expiry = on_expiry(file, problems);
+    let on_expiry = value::choice("on_expiry", &file.on_expiry, &ON_EXPIRY, problems);
+    let on_expiry = on_expiry.unwrap_or(OnExpiry::Keep);
     let rule = rule.map(|rule| rule.with_on_expiry(on_expiry));
     let cost = cost_source(&file.cost, paths, problems);
     let exempt = conditions("exempt", &file.exempt, paths, problems);
@@ -188,11 +189,13 @@ fn validate(
         min_cost: min_cost(file, &cost, terms.max_cost, problems),
         cost,
         capacity: value::capacity(file.capacity.as_ref(), problems),
-        on_error: on_error(file, problems),
-        missing: missing(file, problems),
+        on_error: value::choice("on_error", &file.on_error, &OnError::NAMED, problems),
+        missing: value::choice("missing", &file.missing, &OnMissing::NAMED, problems)
+            .unwrap_or_default(),
         suggest: suggest(file, problems),
         estimate: estimate(file, rule.as_ref(), problems),
-        consistency: consistency(file, problems),
+        consistency: value::choice("consistency", &file.consistency, &CONSISTENCY, problems)
+            .unwrap_or(Consistency::Exact),
         capacity_place: file.capacity.as_ref().map(Spanned::span),
         exempt,
         rule: rule?,

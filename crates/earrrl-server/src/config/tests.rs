@@ -818,22 +818,22 @@ fn every_mistake_says_what_would_be_right() {
         (
             attributes("path_matching = \"lax\""),
             "2:17:",
-            "\"exact\" or \"tolerant\"",
+            "path_matching: `lax` is none of exact, tolerant",
         ),
         (
             attributes("path_case = \"no\""),
             "2:13:",
-            "\"sensitive\" or \"insensitive\"",
+            "`no` is none of sensitive, insensitive",
         ),
         (
             attributes("trailing_slash = \"strip\""),
             "2:18:",
-            "\"keep\" or \"ignore\"",
+            "trailing_slash: `strip` is none of keep, ignore",
         ),
         (
             attributes("path_parameters = \"drop\""),
             "2:19:",
-            "\"keep\" or \"ignore\"",
+            "path_parameters: `drop` is none of keep, ignore",
         ),
         ("rules = \"off\"".to_owned(), "1:9:", "expected \"none\""),
         (
@@ -1111,7 +1111,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             attributes("path_matching = \"x\""),
             "2:17:",
-            "path_matching: `x`: expected",
+            "path_matching: `x` is none of exact, tolerant",
         ),
         (
             "[envoy]\nalgorithm = \"x\"".to_owned(),

@@ -11,8 +11,10 @@ use earrrl::{Cost, Limit, Mode, Nanos, Quota, Wait};
 use toml::Spanned;
 
 use super::bounds::MAX_FILE_LEN;
+use super::file::Placed;
 use super::listen::Protocol;
-use super::problem::Problems;
+use super::problem::{LONGEST_SHOWN, Problems};
+use super::suggest::nearest;
 
 /// The prefix of a path to a credential of a systemd unit.
 const CREDENTIALS: &str = "$CREDENTIALS_DIRECTORY/";
@@ -87,6 +89,32 @@ pub(super) fn listeners(
         }
     }
     listeners
+}
+
+/// Returns the choice that a field names, of a few that have names; `None` if the field is not set, or names none of
+/// them.
+pub(super) fn choice<T: Copy>(
+    name: &str,
+    field: &Placed<String>,
+    choices: &[(&'static str, T)],
+    problems: &mut Problems,
+) -> Option<T> {
+    let field = field.as_ref()?;
+    let given = field.get_ref();
+    let names = choices.iter().map(|(name, _)| *name);
+    let found = choices.iter().find(|(name, _)| name == given);
+    if found.is_none() {
+        let known = names.clone().collect::<Vec<_>>().join(", ");
+        let suggestion = nearest(given, names).map(|name| format!("; did you mean `{name}`?"));
+        let shown: String = given.chars().take(LONGEST_SHOWN).collect();
+        let problem = format!(
+            "{name}: `{}` is none of {known}{}",
+            shown.escape_debug(),
+            suggestion.unwrap_or_default()
+        );
+        problems.add(field.span(), problem);
+    }
+    found.map(|(_, choice)| *choice)
 }
 
 /// Validates that a duration is above zero.

@@ -5,10 +5,14 @@ use earrrl::{Action, OnExpiry};
 use earrrl_redis::Consistency;
 
 use crate::config::problem::Problems;
-use crate::config::suggest::nearest;
 use crate::config::{file, value};
 
-const ACTIONS: [&str; 5] = ["deny", "shadow-ban", "quarantine", "delay", "observe"];
+/// The treatments of a rule's reservations that expire.
+pub(super) const ON_EXPIRY: [(&str, OnExpiry); 2] =
+    [("keep", OnExpiry::Keep), ("release", OnExpiry::Release)];
+/// The consistencies of a rule's decisions.
+pub(super) const CONSISTENCY: [(&str, Consistency); 2] =
+    [("exact", Consistency::Exact), ("near", Consistency::Near)];
 
 /// The verdict of a rule when the engine fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +21,11 @@ pub enum OnError {
     Allow,
     /// The rule denies the request.
     Deny,
+}
+
+impl OnError {
+    /// The names of the verdicts.
+    pub(super) const NAMED: [(&str, Self); 2] = [("allow", Self::Allow), ("deny", Self::Deny)];
 }
 
 /// The treatment of a request that lacks an attribute of a rule's key, or whose value of it is
@@ -33,39 +42,13 @@ pub enum OnMissing {
     Deny,
 }
 
-pub(super) fn on_error(file: &file::RuleTable, problems: &mut Problems) -> Option<OnError> {
-    let field = file.on_error.as_ref()?;
-    match field.get_ref().as_str() {
-        "allow" => Some(OnError::Allow),
-        "deny" => Some(OnError::Deny),
-        other => {
-            let shown = other.escape_debug();
-            problems.add(
-                field.span(),
-                format!("on_error: `{shown}` is none of allow, deny"),
-            );
-            None
-        }
-    }
-}
-
-pub(super) fn missing(file: &file::RuleTable, problems: &mut Problems) -> OnMissing {
-    let Some(field) = &file.missing else {
-        return OnMissing::default();
-    };
-    match field.get_ref().as_str() {
-        "share" => OnMissing::Share,
-        "skip" => OnMissing::Skip,
-        "deny" => OnMissing::Deny,
-        other => {
-            let shown = other.escape_debug();
-            problems.add(
-                field.span(),
-                format!("missing: `{shown}` is none of share, skip, deny"),
-            );
-            OnMissing::default()
-        }
-    }
+impl OnMissing {
+    /// The names of the treatments.
+    pub(super) const NAMED: [(&str, Self); 3] = [
+        ("share", Self::Share),
+        ("skip", Self::Skip),
+        ("deny", Self::Deny),
+    ];
 }
 
 /// Returns the share of the clients that a suggested limit may touch.
@@ -86,73 +69,34 @@ pub(super) fn suggest(file: &file::RuleTable, problems: &mut Problems) -> Option
     Some(share)
 }
 
-pub(super) fn on_expiry(file: &file::RuleTable, problems: &mut Problems) -> OnExpiry {
-    let Some(field) = &file.on_expiry else {
-        return OnExpiry::Keep;
-    };
-    match field.get_ref().as_str() {
-        "keep" => OnExpiry::Keep,
-        "release" => OnExpiry::Release,
-        other => {
-            let shown = other.escape_debug();
-            problems.add(
-                field.span(),
-                format!("on_expiry: `{shown}` is none of keep, release"),
-            );
-            OnExpiry::Keep
-        }
-    }
-}
-
-pub(super) fn consistency(file: &file::RuleTable, problems: &mut Problems) -> Consistency {
-    let Some(field) = &file.consistency else {
-        return Consistency::Exact;
-    };
-    match field.get_ref().as_str() {
-        "exact" => Consistency::Exact,
-        "near" => Consistency::Near,
-        other => {
-            let suggestion = nearest(other, ["exact", "near"]);
-            let suggestion = suggestion.map(|name| format!("; did you mean `{name}`?"));
-            let shown = other.escape_debug();
-            let suggestion = suggestion.unwrap_or_default();
-            let problem = format!("consistency: `{shown}` is none of exact, near{suggestion}");
-            problems.add(field.span(), problem);
-            Consistency::Exact
-        }
-    }
-}
-
+/// Validates the fields `action` and `max_delay`.
 pub(super) fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
-    let name = file.action.as_ref().map_or("deny", |field| field.get_ref());
-    if let (Some(max_delay), false) = (&file.max_delay, name == "delay") {
-        problems.add(max_delay.span(), "max_delay: only for action = \"delay\"");
-    }
-    match name {
-        "deny" => Action::Deny,
-        "shadow-ban" => Action::ShadowBan,
-        "quarantine" => Action::Quarantine,
-        "observe" => Action::Observe,
-        "delay" => {
-            let max = file.max_delay.as_ref();
-            let max = max.and_then(|field| value::duration("max_delay", field, problems));
-            if let (None, Some(action)) = (&file.max_delay, &file.action) {
-                problems.add(
-                    action.span(),
-                    "action: delay needs max_delay, the longest delay of a request",
-                );
-            }
-            Action::Delay {
-                max: max.unwrap_or_default(),
-            }
-        }
-        _ => {
-            if let Some(field) = &file.action {
-                problems.add(field.span(), unknown_action(name));
-            }
-            Action::Deny
+    let max = file.max_delay.as_ref();
+    let delay = max.and_then(|field| value::duration("max_delay", field, problems));
+    let max_delay = Action::Delay {
+        max: delay.unwrap_or_default(),
+    };
+    let actions = [
+        Action::Deny,
+        Action::ShadowBan,
+        Action::Quarantine,
+        max_delay,
+        Action::Observe,
+    ];
+    let named = actions.map(|action| (action_name(action), action));
+    let action = value::choice("action", &file.action, &named, problems);
+    let action = action.unwrap_or(Action::Deny);
+    match (action, &file.action, &file.max_delay) {
+        (Action::Delay { .. }, Some(field), None) => problems.add(
+            field.span(),
+            "action: delay needs max_delay, the longest delay of a request",
+        ),
+        (Action::Delay { .. }, ..) | (_, _, None) => {}
+        (.., Some(max_delay)) => {
+            problems.add(max_delay.span(), "max_delay: only for action = \"delay\"");
         }
     }
+    action
 }
 
 /// Returns the name of an action, as the rule grammar has it.
@@ -164,14 +108,4 @@ pub fn action_name(action: Action) -> &'static str {
         Action::Observe => "observe",
         _ => "deny",
     }
-}
-
-fn unknown_action(name: &str) -> String {
-    let suggestion = nearest(name, ACTIONS).map(|name| format!("; did you mean `{name}`?"));
-    format!(
-        "action: `{}` is none of {}{}",
-        name.escape_debug(),
-        ACTIONS.join(", "),
-        suggestion.unwrap_or_default()
-    )
 }
