@@ -10,7 +10,12 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .take(40)
         .map(|c| c.to_ascii_lowercase())
         .collect();
-    let distance = |name: &str| distance(&wrong, &name.chars().collect::<Vec<_>>());
+    let lower = |name: &str| {
+        name.chars()
+            .map(|c| c.to_ascii_lowercase())
+            .collect::<Vec<_>>()
+    };
+    let distance = |name: &str| distance(&wrong, &lower(name));
     let (distance, name) = known.into_iter().map(|name| (distance(name), name)).min()?;
     (distance <= 1 + name.len() / 4).then_some(name)
 }

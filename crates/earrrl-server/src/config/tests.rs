@@ -1487,7 +1487,7 @@ fn doubtful_values_are_warned_about() {
     for (fields, warning) in [
         (
             "match = { method = \"PSOT\" }",
-            "a: match: method = \"PSOT\": that is no usual method",
+            "a: match: method = \"PSOT\": that is no usual method; did you mean `POST`?",
         ),
         (
             "match = { method = [\"GET\", \"FETCH\"] }",
