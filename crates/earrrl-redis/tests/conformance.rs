@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use earrrl::conformance::{Profile, run};
+use earrrl::conformance::{Profile, interleavings, run};
 use earrrl_redis::{Options, RedisEngine, WhenGone};
 
 use crate::support::cluster::Cluster;
@@ -47,4 +47,12 @@ async fn a_cluster_conforms() {
     let cluster = Cluster::start().await;
     let urls = cluster.urls();
     conforms(&Options::cluster(urls.iter().map(String::as_str))).await;
+}
+
+#[tokio::test]
+async fn interleavings_over_redis_agree_with_the_list_of_all_charges() {
+    let server = Server::start(&[]).await;
+    let engine = crate::reservations::node(Options::new(&server.url())).await;
+    let compared = interleavings(&engine, &Profile::REDIS, false).await;
+    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 10_000);
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use earrrl::conformance::{Profile, block_on, run};
-use earrrl::{ManualClock, MemoryEngine, Nanos, ReferenceEngine};
+use earrrl::conformance::{Profile, block_on, interleavings, run};
+use earrrl::{
+    Clock, ManualClock, MemoryEngine, Nanos, ReferenceEngine, StateDirectory, SystemClock,
+};
 
 #[test]
 fn the_reference_engine_conforms() {
@@ -22,4 +24,26 @@ fn the_memory_engine_conforms() {
     for profile in [Profile::EXACT, Profile::REDIS] {
         block_on(run(make, &profile)).unwrap();
     }
+}
+
+#[test]
+fn interleavings_in_memory_agree_with_the_list_of_all_charges() {
+    let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+    let engine = MemoryEngine::with_clock(10_000, clock).unwrap();
+    let compared = block_on(interleavings(&engine, &Profile::EXACT, true));
+    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 10_000);
+}
+
+/// State files hold the rules whose states are words.
+#[test]
+fn interleavings_on_state_files_agree_with_the_list_of_all_charges() {
+    let path = std::env::temp_dir().join(format!("earrrl-interleavings-{}", std::process::id()));
+    let directory = StateDirectory::open(&path).unwrap();
+    let now = SystemClock::with_anchor(directory.anchor()).now();
+    let clock = Arc::new(ManualClock::new(now));
+    let engine = MemoryEngine::in_directory(10_000, directory, clock).unwrap();
+    let compared = block_on(interleavings(&engine, &Profile::EXACT, true));
+    drop(engine);
+    std::fs::remove_dir_all(path).unwrap();
+    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 5_000);
 }

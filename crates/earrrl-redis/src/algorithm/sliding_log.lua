@@ -1,7 +1,7 @@
 -- Sliding window log: every request of the last window. The slots of the tally are instants.
 
 -- parameters
-local tag, window, quota, cost, exact, grain, step, lives = unpack('<I4ddddddd', args, at)
+local tag, window, quota, cost, exact, grain, outweighed, step, lives = unpack('<I4dddddddd', args, at)
 
 -- judge
 local tally = read(key, tag)
@@ -17,7 +17,7 @@ end
 local moves = tally.newest - tally.newest % step ~= now - now % step
 gather(tally, now, exact, grain)
 add(key, tally, now, cost)
-drop_outweighed(key, tally, quota)
+merge_outweighed(key, tally, quota, outweighed)
 write(key, tally, moves and lives)
 
 -- answer
@@ -32,7 +32,7 @@ else
 end
 -- What is added to a time before the window belongs to the past.
 if back or when > now - window then add_past(key, tally, when, cost) end
-drop_outweighed(key, tally, quota)
+merge_outweighed(key, tally, quota, outweighed)
 if tally.sum > 0 then
   write(key, tally, lives)
 elseif tally.there then

@@ -26,10 +26,11 @@ impl TallyOnRedis for SlidingLog {
         let quota = self.quota().billionths() as f64;
         let exact = self.exact_entries() as f64;
         let grain = (self.grain_nanos() / Self::SLOT) as f64;
+        let outweighed = (self.outweighed_grain_nanos() / Self::SLOT) as f64;
         let step = (window / 4.0).ceil();
         let lives = (window + step) / 1e3 + terms.linger_ms();
-        let cost = terms.billionths();
-        packed.numbers(&[window, quota, cost, exact, grain, step, lives.ceil()]);
+        packed.numbers(&[window, quota, terms.billionths(), exact, grain, outweighed]);
+        packed.numbers(&[step, lives.ceil()]);
     }
 
     fn state(tally: Tally) -> State {

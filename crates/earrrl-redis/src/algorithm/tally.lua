@@ -5,7 +5,7 @@
 -- in the header, since most requests touch only that. Dropped entries stay in the record until they
 -- outnumber the live ones.
 
-local HEADER, ENTRY, CHUNK = 36, 16, 16
+local HEADER, ENTRY, CHUNK, OUTWEIGHED = 36, 16, 16, 32
 
 -- Returns entries, each earlier by `tally.shift` than it is stored.
 local function entries(key, tally, place, count)
@@ -94,9 +94,29 @@ local function squeeze(key, tally)
   call('SET', key, header_of(tally) .. table.concat(kept), 'KEEPTTL')
 end
 
--- Drops the oldest entries as long as the entries after them sum to more than `quota`.
-local function drop_outweighed(key, tally, quota)
-  drop(key, tally, function(_, cost) return tally.sum - cost > quota end)
+-- Merges the oldest entries in cells of a grid of `grain` if more than OUTWEIGHED of them are
+-- outweighed: the entries after them sum to more than `quota`. No decision depends on an outweighed
+-- entry, unless newer ones are taken back. So it may be counted at a later time, but must not be
+-- dropped. The merged entries are stored at the end of the places that they had.
+local function merge_outweighed(key, tally, quota, grain)
+  if tally.sum <= quota or tally.last - tally.oldest <= OUTWEIGHED then return end
+  local chunk, newer = entries(key, tally, tally.oldest, OUTWEIGHED + 1), tally.sum
+  for at = ENTRY / 2 + 1, #chunk, ENTRY do
+    newer = newer - unpack('<d', chunk, at)
+    if newer <= quota then return end
+  end
+  local merged, cell, sum = {}, -1, 0
+  for at = 1, #chunk, ENTRY do
+    local slot, cost = unpack('<dd', chunk, at)
+    if slot - slot % grain ~= cell then
+      cell, sum = slot - slot % grain, 0
+      merged[#merged + 1] = ''
+    end
+    sum = sum + cost
+    merged[#merged] = pack('<dd', slot, sum)
+  end
+  tally.oldest = tally.oldest + OUTWEIGHED + 1 - #merged
+  call('SETRANGE', key, HEADER + ENTRY * tally.oldest, table.concat(merged))
 end
 
 -- Adds `cost` to `slot`, or to the newest slot if that is later, since slots must ascend.

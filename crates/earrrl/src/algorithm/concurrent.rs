@@ -221,11 +221,9 @@ impl Algorithm for Concurrent {
         sum(before).saturating_add(taken(cost)) <= self.most()
     }
 
-    /// Adds the places. More than the limit, which only a charge can take, count as the newest.
     fn charge(&self, before: Option<Tally>, now: Nanos, cost: Cost) -> Tally {
         let mut tally = before.unwrap_or_default();
         tally.insert(now.get(), taken(cost), 1);
-        tally.drop_outweighed(self.most());
         tally
     }
 

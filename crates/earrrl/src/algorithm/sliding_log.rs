@@ -1,8 +1,12 @@
 //! Sliding window log: remembers every request of the last window. Exact, with the largest state of
 //! all algorithms.
 //!
-//! The log is bounded: an entry is dropped once the newer entries sum to more than the quota, and
-//! requests at the same time share an entry. When a log has reached half of `max_entries`, requests
+//! The log is bounded. Requests at the same time share an entry. An entry is outweighed once the
+//! newer entries sum to more than the quota: no decision depends on it, unless newer requests are
+//! taken back. If more than 32 entries are outweighed, they are merged on a grid of a sixteenth of
+//! the window. A merged request counts for longer by less than one cell, and cannot be taken back.
+//!
+//! When a log has reached half of `max_entries`, requests
 //! are merged on a grid: the other half of the entries are equal cells that span the window, and
 //! all requests in one cell count as sent at the latest of them. A request then counts for longer
 //! than the window by less than one cell, `2 / max_entries` of the window; by default a 5000th, 12
@@ -23,6 +27,9 @@ use crate::grammar::RuleWords;
 
 /// The default limit on the number of entries per client.
 pub const DEFAULT_MAX_ENTRIES: usize = 10_000;
+
+/// The number of cells in a window in which outweighed entries are merged.
+const OUTWEIGHED_CELLS: u64 = 16;
 
 /// The greatest error, in nanoseconds, of a present-day time that was converted to a double and
 /// back.
@@ -111,6 +118,19 @@ impl SlidingLog {
         }
     }
 
+    /// Returns the length of the cells in which outweighed entries are merged, in whole
+    /// microseconds.
+    #[doc(hidden)]
+    pub fn outweighed_grain_nanos(&self) -> u64 {
+        let cell = self.terms.window.div_ceil(OUTWEIGHED_CELLS);
+        cell.next_multiple_of(1000)
+    }
+
+    fn merge_outweighed(&self, log: &mut Tally) {
+        let quota = self.terms.quota.billionths();
+        log.merge_outweighed(quota, self.outweighed_grain_nanos());
+    }
+
     fn is_crowded(&self, log: &Tally) -> bool {
         log.entries().len() >= self.exact_entries()
     }
@@ -193,7 +213,7 @@ impl Algorithm for SlidingLog {
             log.gather(now.get(), self.grain_nanos());
         }
         log.add(now.get(), cost.billionths());
-        log.drop_outweighed(self.terms.quota.billionths());
+        self.merge_outweighed(&mut log);
         log
     }
 
@@ -223,7 +243,7 @@ impl Algorithm for SlidingLog {
             1
         };
         log.insert(charged_at.get(), cost.billionths(), grain);
-        log.drop_outweighed(self.terms.quota.billionths());
+        self.merge_outweighed(&mut log);
         Some(log)
     }
 

@@ -5,6 +5,9 @@ use alloc::collections::VecDeque;
 
 use super::ClientState;
 
+/// The most outweighed entries that keep their own times; see [`Tally::merge_outweighed`].
+const MOST_OUTWEIGHED: usize = 32;
+
 /// A queue of (slot, cost) pairs with ascending slots. A slot is an instant in nanoseconds (sliding
 /// log) or the index of a sub-window; a cost is in billionths of a unit. The sum is updated with
 /// each change.
@@ -110,16 +113,26 @@ impl Tally {
         (!self.entries.is_empty()).then_some(self)
     }
 
-    /// Drops the oldest entries as long as the entries after them sum to more than `quota`: no
-    /// decision depends on entries before such a sum.
-    pub(super) fn drop_outweighed(&mut self, quota: u128) {
-        while let Some((_, oldest)) = self.entries.front().copied() {
-            let newer = self.sum.saturating_sub(oldest);
-            if newer <= quota {
-                break;
-            }
-            self.entries.pop_front();
-            self.sum = newer;
+    /// Merges the oldest entries in cells of a grid of `grain` if more than [`MOST_OUTWEIGHED`] of
+    /// them are outweighed: the entries after them sum to more than `quota`. No decision depends
+    /// on an outweighed entry, unless newer ones are taken back. So it may be counted at a later
+    /// time, but must not be dropped.
+    pub(super) fn merge_outweighed(&mut self, quota: u128, grain: u64) {
+        // Most requests are within the quota, and need not look at the entries.
+        if self.sum <= quota || self.entries.len() <= MOST_OUTWEIGHED + 1 {
+            return;
+        }
+        let oldest = self.entries.range(..=MOST_OUTWEIGHED);
+        let oldest: u128 = oldest.map(|(_, cost)| cost).sum();
+        if self.sum.saturating_sub(oldest) <= quota {
+            return;
+        }
+        let outweighed = Self {
+            entries: self.entries.drain(..=MOST_OUTWEIGHED).collect(),
+            sum: 0,
+        };
+        for entry in outweighed.gathered(grain).entries.into_iter().rev() {
+            self.entries.push_front(entry);
         }
     }
 

@@ -20,12 +20,14 @@ use std::future::Future;
 use crate::engine::Engine;
 
 mod edges;
+mod interleavings;
 mod lockstep;
 mod profile;
 mod reference;
 mod streams;
 mod tables;
 
+pub use interleavings::interleavings;
 pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
 pub use reference::ReferenceEngine;

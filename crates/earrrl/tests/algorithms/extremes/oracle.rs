@@ -146,7 +146,7 @@ impl History {
         }
     }
 
-    /// What a strict log forgets and merges counts on the deny side.
+    /// What a strict log merges counts on the deny side.
     pub(crate) fn is_bounded(limit: &Limit) -> bool {
         matches!(limit, Limit::SlidingLog(_)) && limit.policy() == Policy::Strict
     }

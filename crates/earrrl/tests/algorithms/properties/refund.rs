@@ -11,9 +11,9 @@ use super::strategies::{
 };
 use crate::algorithms::client::{Client, at, close, units};
 
-/// A strict log forgets what newer requests outweigh, and a log at its `max_entries` merges: that
-/// can't be undone.
-fn forgets(limit: &Limit) -> bool {
+/// A strict log merges what newer requests outweigh, as a log at its `max_entries` does: that can't
+/// be undone.
+fn merges(limit: &Limit) -> bool {
     match limit {
         Limit::SlidingLog(log) => {
             limit.policy() == Policy::Strict || log.with_max_entries(10_000) != *log
@@ -30,7 +30,7 @@ proptest! {
         (gap, delay) in (0u64..2_000_000_000, prop_oneof![Just(0.0), 0.0..2.0]),
         cost in costs(),
     ) {
-        if matches!(client.limit, Limit::Exponential(_)) || forgets(&client.limit) {
+        if matches!(client.limit, Limit::Exponential(_)) || merges(&client.limit) {
             return Ok(());
         }
         let now = Nanos::new(last.get() + gap);
