@@ -208,6 +208,21 @@ impl TokenBucket {
         (unused - lost).max(0)
     }
 
+    /// Takes back a charge that left the state `charged`, except for what was charged since: later
+    /// requests wait until after this one, and keep their turns.
+    #[cfg(feature = "std")]
+    pub(crate) fn give_up(
+        &self,
+        state: Moment,
+        now: Nanos,
+        charged: Moment,
+        cost: Cost,
+    ) -> Option<Moment> {
+        let since = (state.0 - charged.0).max(0);
+        let full_at = state.0 - (self.price(cost) - since).max(0);
+        (full_at > self.ticks(now)).then_some(Moment(full_at))
+    }
+
     /// Converts ticks to nanoseconds, rounded up; returns 0 for negative ticks.
     fn wait(&self, ticks: i128) -> i128 {
         div_ceil(ticks.max(0), Self::TICKS_PER_NANO)

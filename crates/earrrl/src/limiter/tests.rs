@@ -366,6 +366,38 @@ fn turns_come_in_the_order_of_arrival() {
     );
 }
 
+/// Callers that give up leave a gap, and never a turn that another caller has as well.
+#[test]
+fn no_two_callers_have_one_turn_whoever_gives_up() {
+    for seed in 0..200 {
+        let (limiter, clock) = manual("gcra 10/s burst=1");
+        let mut random = crate::random::Random::new(seed);
+        let mut waiting = Vec::new();
+        let mut turns = Vec::new();
+        for _ in 0..40 {
+            clock.advance(Duration::from_millis(random.below(150)));
+            let now = clock.now();
+            while let Some(due) = waiting.iter().position(|(at, _)| *at <= now) {
+                let (at, turn): (Nanos, Reservation<'_, _>) = waiting.remove(due);
+                turns.push(at);
+                turn.keep();
+            }
+            if random.below(3) == 0 && !waiting.is_empty() {
+                drop(waiting.remove(random.below(waiting.len() as u64) as usize));
+            } else {
+                let turn = limiter.reserve("k", Cost::ONE, Patience::default());
+                let turn = turn.unwrap();
+                waiting.push((now + turn.wait(), turn));
+            }
+        }
+        turns.sort();
+        for pair in turns.windows(2) {
+            let apart = pair[1].get() - pair[0].get();
+            assert!(apart >= 99_999_999, "seed {seed}: {apart} ns apart");
+        }
+    }
+}
+
 #[test]
 fn the_queue_is_bounded_and_impossible_turns_are_refused() {
     let (limiter, _) = manual("gcra 1/s burst=2");

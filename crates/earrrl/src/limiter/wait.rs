@@ -2,7 +2,9 @@
 //!
 //! A bucket's balance may go below zero: a request that finds the bucket empty is charged at once,
 //! and gets the wait until the refill has paid for it. So requests are served in the order of
-//! arrival, without polling and without a queue in memory. A caller that gives up gets a refund.
+//! arrival, without polling and without a queue in memory. A caller that gives up gets a refund, except
+//! for what later callers wait for: they keep their turns, so that a refund would give the next
+//! caller the turn of another.
 
 use core::borrow::Borrow;
 use core::future::Future;
@@ -106,7 +108,7 @@ impl std::error::Error for WaitError {
 }
 
 /// A request that was charged before it is due. It is refunded if it is dropped before
-/// [`keep`](Self::keep) is called.
+/// [`keep`](Self::keep) is called, except for what later requests of the client wait for.
 ///
 /// ```
 /// use earrrl::{Cost, Limiter, Patience, Rule};
@@ -123,7 +125,8 @@ impl std::error::Error for WaitError {
 pub struct Reservation<'a, C: Clock> {
     part: Part<'a>,
     clock: &'a Time<C>,
-    charged_at: Nanos,
+    /// The bucket's state after this request was charged.
+    charged: Moment,
     wait: Duration,
     kept: bool,
 }
@@ -138,12 +141,27 @@ impl<C: Clock> Reservation<'_, C> {
     pub fn keep(mut self) {
         self.kept = true;
     }
+
+    /// Takes the charge back, except for what later requests wait for.
+    fn give_up(&self, now: Nanos) {
+        self.part.settled(now, |part| {
+            let limit = part.rule.limit();
+            let give_up = |state| match (limit, state) {
+                (Limit::TokenBucket(limit), Some(State::TokenBucket(state))) => {
+                    let state = limit.give_up(state, now, self.charged, part.cost);
+                    (state.map(State::TokenBucket), ())
+                }
+                (_, state) => (state, ()),
+            };
+            part.clients.update(part.key, limit, now, give_up)
+        });
+    }
 }
 
 impl<C: Clock> Drop for Reservation<'_, C> {
     fn drop(&mut self) {
         if !self.kept {
-            self.part.refund(self.clock.now(), Some(self.charged_at));
+            self.give_up(self.clock.now());
         }
     }
 }
@@ -188,16 +206,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
                         _ => None,
                     };
                     match turn(limit, before, now, cost, patience.max_wait) {
-                        Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok(wait)),
+                        Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok((after, wait))),
                         Err(wait) => (state, Err(WaitError::TooLong(wait))),
                     }
                 })
         });
-        let wait = reserved?.saturating_add(random_up_to(patience.jitter));
+        let (charged, wait) = reserved?;
+        let wait = wait.saturating_add(random_up_to(patience.jitter));
         Ok(Reservation {
             part,
             clock: &self.clock,
-            charged_at: now,
+            charged,
             wait,
             kept: false,
         })
