@@ -379,3 +379,37 @@ impl Exponential {
         high
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// Newton's method is off by some nanoseconds in part of the cases.
+    #[test]
+    fn the_wait_is_right_to_the_last_nanosecond() {
+        let at = Nanos::from_secs(1_800_000_000);
+        let mut random = Random::new(1);
+        let mut corrected = 0;
+        for (quota, secs) in [(3, 60), (10, 3600), (1000, 86_400), (7, 30 * 86_400)] {
+            let period = Duration::from_secs(secs);
+            let limit = Exponential::new(Cost::from_units(quota), period).unwrap();
+            for _ in 0..500 {
+                let rate = quota as f64 * (1.0 + 3.0 * random.unit());
+                let state = Measured { at, rate };
+                let now = at + Duration::from_nanos(random.below(1_000_000));
+                let cost = Cost::from_units(1 + random.below(quota));
+                let wait = limit.retry_after(Some(&state), now, cost);
+                let wait = wait.duration().unwrap();
+                let allows = |wait| limit.allows(Some(&state), now + wait, cost);
+                assert!(allows(wait), "{cost} {rate}: denied after {wait:?}");
+                let before = wait - Duration::from_nanos(1);
+                assert!(!allows(before), "{cost} {rate}: allowed before {wait:?}");
+                let x = least_wait(cost.as_f64(), rate, limit.most);
+                let solved = limit.nanos_until(x, &state, now);
+                corrected += usize::from(solved != wait.as_nanos() as i128);
+            }
+        }
+        assert!(corrected > 0, "no case needs the last step");
+    }
+}
