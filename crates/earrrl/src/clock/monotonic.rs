@@ -31,6 +31,17 @@ impl<C: Clock> Time<C> {
         self.used(self.clock.now())
     }
 
+    /// Returns the instant for what decides nothing, such as a survey: the latest one that a caller has
+    /// given if all were given by callers, and the present one otherwise. The clock does not count
+    /// as used, so that a replay's later instants keep their meaning.
+    pub(crate) fn latest(&self) -> Nanos {
+        let given = Nanos::new(self.given.load(Relaxed));
+        if given > Nanos::ZERO && !self.used.load(Relaxed) {
+            return given;
+        }
+        self.clock.now().max(given)
+    }
+
     /// Returns the latest instant that any thread has read, if that is cheaper than a new reading;
     /// see [`Clock::lately`].
     #[inline]

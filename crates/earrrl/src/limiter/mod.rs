@@ -162,6 +162,57 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Check))
     }
 
+    /// Returns the verdict that [`check_at`](Self::check_at) would return, and stores nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the cost is above the rule's `max_cost`.
+    pub fn peek_at<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        cost: Cost,
+        now: Nanos,
+    ) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
+        let cost = self.rule.accept(cost)?;
+        let now = self.clock.at(now);
+        Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Peek))
+    }
+
+    /// Charges a request as [`charge`](Self::charge) does, as of an instant that counts as in
+    /// [`check_at`](Self::check_at).
+    ///
+    /// # Errors
+    /// Returns an error if the cost is above the rule's `max_cost`.
+    pub fn charge_at<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        cost: Cost,
+        now: Nanos,
+    ) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
+        let cost = self.rule.accept(cost)?;
+        let now = self.clock.at(now);
+        Ok(self.decide(self.fetch(key), cost, Some(now), Mode::Charge))
+    }
+
+    /// Takes back a request as [`refund`](Self::refund) does, as of an instant that counts as in
+    /// [`check_at`](Self::check_at).
+    pub fn refund_at<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        cost: Cost,
+        charged_at: Option<Nanos>,
+        now: Nanos,
+    ) where
+        K: Borrow<Q>,
+    {
+        self.take_back(self.hasher.hash(key), cost, charged_at, self.clock.at(now));
+    }
+
     /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
     ///
     /// ```
@@ -230,10 +281,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     where
         K: Borrow<Q>,
     {
-        if !self.rule.limit().is_concurrent() {
-            self.part(self.hasher.hash(key), cost)
-                .refund(self.clock.now(), charged_at);
-        }
+        self.take_back(self.hasher.hash(key), cost, charged_at, self.clock.now());
     }
 
     /// Removes a client's state.
@@ -252,7 +300,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         self.part(self.hasher.hash(key), Cost::ZERO)
-            .reset(self.clock.now());
+            .reset(self.clock.latest());
     }
 
     /// Removes the states of all clients, and returns their number. With a state file, these are the clients of all
@@ -269,7 +317,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn clear(&self) -> usize {
-        self.clients.clear(&self.rule, self.clock.now())
+        self.clients.clear(&self.rule, self.clock.latest())
     }
 
     /// Replaces the rule and keeps the clients' histories. A changed limit leaves the states as
@@ -356,7 +404,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn survey(&self, count: usize) -> Survey {
-        Survey::of(&self.clients, &self.rule, self.clock.now(), count)
+        Survey::of(&self.clients, &self.rule, self.clock.latest(), count)
     }
 
     /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
@@ -395,7 +443,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         K: Borrow<Q>,
     {
         let key = self.hasher.hash(key);
-        let now = self.clock.now();
+        let now = self.clock.latest();
         let keep = |state: Option<crate::State>| (state.clone(), state);
         let inspect = |part: &Part<'_>| part.clients.inspect(key, part.rule.limit(), now, keep);
         self.part(key, Cost::ZERO).settled(now, inspect)
@@ -675,6 +723,12 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
                 details,
             },
         ))
+    }
+
+    fn take_back(&self, key: KeyHash, cost: Cost, charged_at: Option<Nanos>, now: Nanos) {
+        if !self.rule.limit().is_concurrent() {
+            self.part(key, cost).refund(now, charged_at);
+        }
     }
 
     fn part(&self, key: KeyHash, cost: Cost) -> Part<'_> {

@@ -276,6 +276,27 @@ fn an_earlier_instant_counts_as_the_latest_used() {
     assert_eq!(check(7000), at(9000));
 }
 
+/// A replay's instants are long past: nothing beside `check_at` may move the limiter to today.
+#[test]
+fn whatever_takes_an_instant_or_decides_nothing_keeps_a_replay_in_its_time() {
+    let (limiter, clock) = manual("fixed-window 1/1h");
+    clock.set(Nanos::from_secs(1_800_000_000));
+    let mut allowed = 0;
+    for nth in 0..10 {
+        let now = at(1000 * nth);
+        let first = limiter.peek_at("k", Cost::ONE, now).unwrap();
+        assert_eq!((first.decided_at(), first.is_allowed()), (now, nth == 0));
+        let checked = limiter.check_at("k", Cost::ONE, now).unwrap();
+        allowed += u32::from(checked.is_allowed());
+        let charged = limiter.charge_at("k", Cost::ONE, now).unwrap();
+        limiter.refund_at("k", Cost::ONE, Some(charged.decided_at()), now);
+        limiter.reset("other");
+        assert!(limiter.state("k").is_some());
+        assert_eq!(limiter.survey(1).top.len(), 1);
+    }
+    assert_eq!(allowed, 1);
+}
+
 #[test]
 fn a_changed_limit_keeps_histories_and_another_algorithm_begins_anew() {
     let (mut limiter, _) = manual("gcra 1/s burst=10");

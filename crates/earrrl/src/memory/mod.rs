@@ -307,7 +307,7 @@ impl<C: Clock> MemoryEngine<C> {
     pub fn survey(&self, rule: RuleId, count: usize) -> Result<Survey, EngineError> {
         let known = self.rules.load().get(rule.0 as usize).cloned();
         let known = known.ok_or(EngineError::UnknownRule(rule))?;
-        Ok(known.survey(self.clock.now(), count))
+        Ok(known.survey(self.clock.latest(), count))
     }
 
     /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
@@ -588,7 +588,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
             key,
             cost: Cost::ZERO,
         };
-        let now = self.clock.now();
+        let now = self.clock.latest();
         ready(self.change(&charge, now, |part| part.reset(now)))
     }
 
