@@ -207,7 +207,8 @@ pub async fn run() {
     )
     .await;
 
-    let key = "earrrl1:{client-0-0}:wide:f";
+    let key = support::key_of(&server, "client-0-0", "wide");
+    let key = key.as_str();
     scene(
         "a wrong type",
         made.clone(),

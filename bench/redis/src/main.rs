@@ -2,13 +2,10 @@
 //!
 //! - `cost [clients]` compares the cost of a decision with that of other scripts, `faults` measures decisions while
 //!   Redis breaks, and `all [clients]` does both; `near [clients]` measures near decisions.
-//! - `scenes`, `new` and `scale` simulate fleets of servers with near rules: how much the servers admit, and how often
-//!   they call Redis. `model` compares the simulation with real time.
 
 mod cost;
 mod faults;
 mod near;
-mod simulate;
 #[path = "../../../crates/earrrl-redis/tests/support/mod.rs"]
 mod support;
 
@@ -26,10 +23,6 @@ async fn main() {
         ["faults"] => faults::run().await,
         ["near"] => near::run(100_000).await,
         ["near", clients] => near::run(clients.parse().expect("a number of clients")).await,
-        ["scenes"] => simulate::scenes::print().await,
-        ["new"] => simulate::scenes::print_new_clients().await,
-        ["model"] => simulate::scenes::check_model().await,
-        ["scale"] => simulate::scale::print().await,
         ["all", clients @ ..] => {
             let clients = clients.first().map_or(1_000_000, |clients| {
                 clients.parse().expect("a number of clients")
@@ -39,7 +32,7 @@ async fn main() {
             faults::run().await;
         }
         _ => eprintln!(
-            "expected `cost [clients]`, `faults`, `near [clients]`, `scenes`, `new`, `model`, `scale` or `all [clients]`"
+            "expected `cost [clients]`, `faults`, `near [clients]` or `all [clients]`"
         ),
     }
 }

@@ -12,7 +12,7 @@ use crate::support::Server;
 use crate::support::proxy::Proxy;
 
 const DECISIONS: u64 = 2_000_000;
-/// Of near rules: for as long as the longest time between two exchanges, about.
+/// Of near rules: for several leases.
 const NEAR: u64 = 10_000_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A limit that its clients come close to now and then.
@@ -28,28 +28,22 @@ pub async fn run(clients: usize) {
     let first = decide(&memory, rule, &keys, DECISIONS).await;
     println!("memory            {first:8.0} ns of this process a decision");
     alone(&memory, rule, &keys).await;
-    for (name, sync) in [("1 h", 3_600_000), ("5 s", 5000), ("100 ms", 100)] {
-        // Before and after: clients are exchanged as long as the engine is there.
-        let before = decide(&memory, rule, &keys, DECISIONS).await;
-        let server = Server::start(&[]).await;
-        let (near, near_rule) =
-            engine(&server.url(), Duration::from_millis(sync), keys.len()).await;
-        meet(&near, near_rule, &keys).await;
-        let there = cpu(server.id());
-        let each = decide(&near, near_rule, &keys, NEAR).await;
-        let redis = (cpu(server.id()) - there) / NEAR as f64 * 1e9;
-        let counts = near.status().counts;
-        let exact = (sync == 5000).then(|| near.prepare("exact", &RULE.parse().unwrap()).unwrap());
-        if let Some(exact) = exact {
-            measure_exact(&near, exact, &keys, server.id()).await;
-        }
-        drop(near);
-        let here = (before + decide(&memory, rule, &keys, DECISIONS).await) / 2.0;
-        println!(
-            "near, sync {name:6} {each:8.0} ns, {:.2} of the memory engine's before and after ({here:.0}); Redis {redis:.0} ns; {counts:?}",
-            each / here,
-        );
-    }
+    let before = decide(&memory, rule, &keys, DECISIONS).await;
+    let server = Server::start(&[]).await;
+    let (near, near_rule) = engine(&server.url(), keys.len()).await;
+    meet(&near, near_rule, &keys).await;
+    let there = cpu(server.id());
+    let each = decide(&near, near_rule, &keys, NEAR).await;
+    let redis = (cpu(server.id()) - there) / NEAR as f64 * 1e9;
+    let counts = near.status().counts;
+    let exact = near.prepare("exact", &RULE.parse().unwrap()).unwrap();
+    measure_exact(&near, exact, &keys, server.id()).await;
+    drop(near);
+    let here = (before + decide(&memory, rule, &keys, DECISIONS).await) / 2.0;
+    println!(
+        "near              {each:8.0} ns, {:.2} of the memory engine's before and after ({here:.0}); Redis {redis:.0} ns; {counts:?}",
+        each / here,
+    );
     far(&keys).await;
 }
 
@@ -77,10 +71,9 @@ async fn alone(memory: &MemoryEngine, local: RuleId, keys: &[String]) {
     }
 }
 
-async fn engine(url: &str, sync: Duration, clients: usize) -> (RedisEngine, RuleId) {
+async fn engine(url: &str, clients: usize) -> (RedisEngine, RuleId) {
     let mut options = Options::new(url);
     options.deadline = Duration::from_secs(1);
-    options.sync = sync;
     let engine = RedisEngine::connect(options, PATIENCE).await.unwrap();
     assert!(engine.ready(PATIENCE).await);
     let rule = RULE.parse().unwrap();
@@ -125,7 +118,7 @@ async fn decide<E: Engine>(engine: &E, rule: RuleId, keys: &[String], times: u64
 async fn far(keys: &[String]) {
     let server = Server::start(&[]).await;
     let proxy = Proxy::start(server.port).await;
-    let (near, rule) = engine(&proxy.url(), Duration::from_millis(100), keys.len()).await;
+    let (near, rule) = engine(&proxy.url(), keys.len()).await;
     let memory = MemoryEngine::new(2 * keys.len()).unwrap();
     let local = memory.prepare("rule", &RULE.parse().unwrap()).unwrap();
     let few = &keys[..50];

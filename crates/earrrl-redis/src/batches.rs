@@ -27,12 +27,25 @@ const MAX_WAIT: Duration = Duration::from_millis(2);
 const WAIT_PER_DEADLINE: u32 = 4;
 
 /// A charge, as scripts read it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PackedCharge {
     pub(crate) kind: AlgorithmKind,
     pub(crate) flags: u8,
     pub(crate) key: Vec<u8>,
     pub(crate) parameters: Vec<u8>,
+    /// The units that the server asks for, if the rule is near.
+    pub(crate) units: Option<UnitsWanted>,
+}
+
+/// The units that a server asks for beside a request under a near rule, and those that it gives back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct UnitsWanted {
+    pub(crate) want: u16,
+    /// The charge for units that were not spent, in billionths, or in units of an average.
+    pub(crate) unspent: f64,
+    /// The microsecond at which they were charged, and the record that was charged.
+    pub(crate) charged_at: f64,
+    pub(crate) born: u32,
 }
 
 impl PackedCharge {
@@ -47,6 +60,8 @@ impl PackedCharge {
 pub(crate) struct BatchCall {
     /// The time that the caller gave, if any.
     pub(crate) now: Option<Nanos>,
+    /// The time for which the answer matters.
+    pub(crate) patience: Duration,
     pub(crate) slot: u16,
     pub(crate) charges: Vec<PackedCharge>,
     /// The reservation that is stored if the request is allowed.
@@ -63,10 +78,17 @@ pub(crate) struct PackedHold {
 }
 
 impl BatchCall {
+    /// Returns true if the call is one about a near rule.
+    pub(crate) fn asks_for_units(&self) -> bool {
+        self.charges.iter().any(|charge| charge.units.is_some())
+    }
+
     /// Returns true if both calls can be decided by one script.
     fn joins(&self, other: &Self) -> bool {
         let is_single = |call: &Self| call.charges.len() == 1 && call.hold.is_none();
-        is_single(self) && is_single(other) && self.now == other.now
+        is_single(self)
+            && is_single(other)
+            && (self.now, self.patience) == (other.now, other.patience)
     }
 }
 
@@ -262,9 +284,11 @@ mod tests {
             flags: 0,
             key: vec![key],
             parameters: vec![rule],
+            units: None,
         };
         BatchCall {
             now: None,
+            patience: Duration::ZERO,
             slot,
             charges: vec![charge; charges],
             hold: None,

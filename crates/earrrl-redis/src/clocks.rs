@@ -43,12 +43,6 @@ impl Clocks {
         ))
     }
 
-    /// Returns the latest time that a caller gave, or `None` if no caller gave one.
-    pub(crate) fn last_given(&self) -> Option<Nanos> {
-        let latest = self.latest.load(Ordering::Acquire);
-        (latest > 0).then_some(Nanos::new(latest))
-    }
-
     /// Returns this node's time.
     pub(crate) fn local(&self) -> Nanos {
         self.clock.now()

@@ -19,6 +19,7 @@ use crate::calls::figures;
 use crate::calls::reset::reset;
 use crate::connection::fault::Fault;
 use crate::options::{Consistency, Options};
+use crate::outage::hand_over::hand_over;
 use crate::outage::policy;
 use crate::request::Request;
 use crate::shared::Shared;
@@ -92,7 +93,7 @@ impl<T: Unpin> Future for Answer<T> {
 #[derive(Debug)]
 pub struct RedisEngine {
     shared: Arc<Shared>,
-    tasks: [JoinHandle<()>; 3],
+    supervisor: JoinHandle<()>,
 }
 
 impl RedisEngine {
@@ -138,12 +139,7 @@ impl RedisEngine {
         options.check()?;
         let shared = Arc::new(Shared::new(options, clock)?);
         let supervisor = tokio::spawn(supervisor::run(shared.clone()));
-        let exchange = tokio::spawn(near::rounds::run(shared.clone()));
-        let heartbeat = tokio::spawn(near::heartbeat::run(shared.clone()));
-        Ok(Self {
-            shared,
-            tasks: [supervisor, exchange, heartbeat],
-        })
+        Ok(Self { shared, supervisor })
     }
 
     /// Returns an engine after waiting until Redis is ready to decide, for at most `timeout`.
@@ -194,7 +190,7 @@ impl RedisEngine {
         self.prepare_as(name, rule, capacity, Consistency::Exact)
     }
 
-    /// Prepares a rule with the given consistency: decided in Redis (exact) or on this node (near).
+    /// Prepares a rule with the given consistency: each request decided in Redis (exact), or several units at once (near).
     ///
     /// ```
     /// # use earrrl_redis::{Options, RedisEngine};
@@ -361,9 +357,8 @@ impl RedisEngine {
         });
     }
 
-    /// Sends the charges of near rules that Redis lacks, and gives up this node's claims, for at most
-    /// `timeout`. Call it once, after the last decision and before the engine is dropped, which loses
-    /// what was not sent.
+    /// Sends what Redis lacks of this node's counts, for at most `timeout`. Call it once, after the last decision
+    /// and before the engine is dropped, which loses what was not sent.
     ///
     /// ```
     /// # use earrrl_redis::{Options, RedisEngine};
@@ -378,17 +373,14 @@ impl RedisEngine {
     /// # }
     /// ```
     pub async fn flush(&self, timeout: Duration) {
-        tokio::time::timeout(timeout, near::rounds::flush(&self.shared))
-            .await
-            .ok();
-    }
-
-    /// Exchanges the clients of near rules that are due at a time with Redis, and waits for the answers.
-    /// For callers that give the time of each decision, as tests and simulations do: no task does it
-    /// for them. Call it every [`Options::sync`].
-    pub async fn exchange_due(&self, now: Nanos) {
-        let given = self.shared.clocks.given(Some(now));
-        near::rounds::exchange_due(&self.shared, given.unwrap_or(now), given).await;
+        let all = async {
+            for group in self.shared.connection.breakers.groups() {
+                if let Ok(link) = self.shared.connection.distant_link(group) {
+                    hand_over(&self.shared, &link, group).await.ok();
+                }
+            }
+        };
+        tokio::time::timeout(timeout, all).await.ok();
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -421,12 +413,13 @@ impl RedisEngine {
             now,
             mode,
             hold: None,
+            units: None,
         })
     }
 
     fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
         let given = self.shared.clocks.given(now);
-        if let Some(decision) = near::decide::decide_here(&self.shared, charges, mode, given) {
+        if let Some(decision) = near::decide_here(&self.shared, charges, mode, given) {
             return Answer::there(Ok(decision));
         }
         let accepted = |request: Request| {
@@ -445,7 +438,7 @@ impl RedisEngine {
 
 impl Drop for RedisEngine {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.supervisor.abort();
     }
 }
 
@@ -457,12 +450,10 @@ fn noted(is_noted: bool) -> Result<(), Fault> {
 
 /// Decides a request in Redis within the deadline, or else without Redis.
 async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, EngineError> {
-    if let Some(decision) = near::decide::ask(&shared, &request).await {
+    if let Some(decision) = near::ask(&shared, &request).await {
         return Ok(decision);
     }
-    let answer = ask(&shared, &request).await;
-    near::decide::decided_elsewhere(&shared, &request);
-    let mut decision = match answer {
+    let mut decision = match ask(&shared, &request).await {
         Ok(observed) => {
             count(&shared.connection.counters.shared);
             let (decision, states) = figures::decide(&request.rules(), &observed, request.mode);
@@ -512,17 +503,13 @@ impl Engine for RedisEngine {
         let keyed = self.shared.keyed(rule, charge, 0);
         let (shared, now) = (self.shared.clone(), self.shared.clocks.given(now));
         Answer::under_way(async move {
-            near::decide::refresh(&shared, &keyed, now).await;
+            near::end_denial(&keyed);
             let taken_back = match shared.connection.link(keyed.group) {
                 Ok(_) => take_back(&shared, &keyed, charged_at, now).await,
                 Err(fault) => Err(fault),
             };
             match taken_back.and_then(noted) {
-                Ok(()) => {
-                    near::decide::refresh(&shared, &keyed, now).await;
-                    policy::refunded(&shared, &keyed, charged_at, now)
-                }
-                Err(_) if near::decide::take_back(&shared, &keyed, charged_at, now) => Ok(()),
+                Ok(()) => policy::refunded(&shared, &keyed, charged_at, now),
                 Err(fault) => policy::refund(&shared, &keyed, charged_at, now, fault),
             }
         })

@@ -22,8 +22,6 @@ const PLACES: u128 = 1024;
 pub(crate) struct StoredHold {
     pub(crate) is_committed: bool,
     pub(crate) expires: Nanos,
-    /// The instant at which it was made.
-    pub(crate) made_at: Nanos,
     pub(crate) parts: Vec<StoredPart>,
     /// The places of the tags of the other slots that the reservation is in.
     pub(crate) others: Vec<usize>,
@@ -43,7 +41,7 @@ pub(crate) struct StoredPart {
     /// The place of the charge in the request.
     pub(crate) place: usize,
     pub(crate) rule: String,
-    pub(crate) kind: u8,
+    /// The tag of the rule's charges.
     pub(crate) tag: u32,
     pub(crate) cost: Cost,
     /// The key of the record up to the rule's name.
@@ -129,8 +127,7 @@ fn pack_charge(place: usize, charge: &KeyedCharge, packed: &mut Packed) {
     let rule = &charge.rule;
     let client = &charge.key[..charge.key.len() - rule.key.len() - 1];
     packed.whole(place as u64, 1);
-    packed.whole(rule.kind as u64, 1);
-    packed.whole(rule.tag.into(), 4);
+    packed.whole(rule.charge_tag.into(), 4);
     packed.0.extend(charge.cost.billionths().to_le_bytes());
     for text in [rule.name.as_bytes(), client] {
         packed.whole(text.len() as u64, 4);
@@ -143,7 +140,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     let (status, rest) = bytes.split_first()?;
     let mut fields = Fields(rest);
     let expires = nanos(fields.number()?);
-    let made_at = nanos(fields.number()?);
+    let _made_at = fields.number()?;
     let count = fields.whole(1)?;
     for _ in 0..count {
         let _is_stored = fields.whole(1)?;
@@ -160,7 +157,6 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StoredHold> {
     Some(StoredHold {
         is_committed: *status == b'C',
         expires,
-        made_at,
         parts,
         others,
         actual,
@@ -187,7 +183,6 @@ fn cost(fields: &mut Fields<'_>) -> Option<Cost> {
 /// Reads the fields of a charge in the note.
 fn read_part(fields: &mut Fields<'_>) -> Option<StoredPart> {
     let place = fields.whole(1)? as usize;
-    let kind = fields.whole(1)? as u8;
     let tag = fields.whole(4)? as u32;
     let cost = cost(fields)?;
     let mut text = || {
@@ -199,7 +194,6 @@ fn read_part(fields: &mut Fields<'_>) -> Option<StoredPart> {
     Some(StoredPart {
         place,
         rule,
-        kind,
         tag,
         cost,
         client,

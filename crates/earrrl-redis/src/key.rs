@@ -1,6 +1,7 @@
-//! The format of keys: `prefix:{client}:rule:a`, in which the last letter stands for the algorithm.
+//! The format of keys: `prefix:{client}:rule:a1b2c3d4e`, in which the last letter stands for the algorithm, and the
+//! digits for the parameters without which a record cannot be interpreted.
 //!
-//! On a Cluster a tag of its own comes first, as in `prefix:{17}{client}:rule:a`. Redis chooses the
+//! On a Cluster a tag of its own comes first, as in `prefix:{17}{client}:rule:a1b2c3d4e`. Redis chooses the
 //! slot by the first braces, so all records of a client are in the same slot, and clients share 1024
 //! slots. Each node's receipts are a key in every slot that it uses; fewer slots are fewer keys.
 //!
@@ -14,7 +15,7 @@ use sha2::Sha256;
 
 /// The version of the record format. It is changed whenever an older version would misinterpret a
 /// new record.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 /// The number of slots of a Cluster, and the number of tags. Each tag stands for 16 slots in a row,
 /// of which it uses one.
 const SLOTS: u16 = 16_384;
@@ -79,8 +80,7 @@ impl Keys {
         }
     }
 
-    /// Returns the key of a client's record. `name` consists of the rule's name and the algorithm's
-    /// letter.
+    /// Returns the key of a client's record. `name` consists of the rule's name and the tag of its records.
     pub(crate) fn record(&self, client: &[u8], name: &str) -> Vec<u8> {
         let mut key = Vec::with_capacity(self.prefix.len() + client.len() + name.len() + 3);
         key.extend(self.prefix.as_bytes());
@@ -100,14 +100,9 @@ impl Keys {
         key
     }
 
-    /// Returns the key of nodes' claims on a client, in the same slot as its record.
-    pub(crate) fn claims(&self, record: &[u8]) -> Vec<u8> {
-        [record, b":near"].concat()
-    }
-
-    /// Returns the key of a client's record under another version of its rule, in the same slot.
-    pub(crate) fn version(&self, record: &[u8]) -> Vec<u8> {
-        [record, b":version"].concat()
+    /// Returns the key of the numbers of the last contributions to a client's record, in the same slot.
+    pub(crate) fn added(&self, record: &[u8]) -> Vec<u8> {
+        [record, b":added"].concat()
     }
 
     /// Returns the key of a reservation, in the slot of the tag at this place.
@@ -124,16 +119,6 @@ impl Keys {
     /// Returns the key of a node's receipts, in the slot of this tag.
     pub(crate) fn receipts(&self, tag: &str, node: &str) -> String {
         format!("{}receipts:{{{tag}}}:{node}", self.prefix)
-    }
-
-    /// Returns the key of the set of live nodes.
-    pub(crate) fn nodes(&self) -> String {
-        format!("{}nodes", self.prefix)
-    }
-
-    /// Returns the key of the hash with a rule's earlier parameters.
-    pub(crate) fn history(&self, rule: &str) -> String {
-        format!("{}rules:{rule}", self.prefix)
     }
 
     /// Returns a key with which the engine tests if Redis accepts a write.
@@ -206,7 +191,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
 }
 
 /// Returns the CRC-16/XMODEM checksum, which Cluster uses.
-pub(crate) fn crc16(bytes: &[u8]) -> u16 {
+fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
             if crc & 0x8000 == 0 {
@@ -229,9 +214,9 @@ mod tests {
 
     #[test]
     fn clients_are_escaped_and_never_end_the_tag() {
-        assert_eq!(key(b"192.0.2.7"), "earrrl1:{192.0.2.7}:login");
-        assert_eq!(key(b"a}b{%\n"), "earrrl1:{a%7Db%7B%25%0A}:login");
-        assert_eq!(key(b""), "earrrl1:{%}:login");
+        assert_eq!(key(b"192.0.2.7"), "earrrl2:{192.0.2.7}:login");
+        assert_eq!(key(b"a}b{%\n"), "earrrl2:{a%7Db%7B%25%0A}:login");
+        assert_eq!(key(b""), "earrrl2:{%}:login");
         assert_ne!(key(b"%"), key(b""));
     }
 
@@ -239,7 +224,7 @@ mod tests {
     fn hashed_clients_don_t_show() {
         let keys = Keys::new("earrrl", ClientKeys::Hashed(b"secret".to_vec()), false);
         let key = String::from_utf8(keys.record(b"alice", "login")).unwrap();
-        assert!(!key.contains("alice") && key.len() == "earrrl1:{}:login".len() + 32);
+        assert!(!key.contains("alice") && key.len() == "earrrl2:{}:login".len() + 32);
         let other = Keys::new("earrrl", ClientKeys::Hashed(b"other".to_vec()), false);
         assert_ne!(key.as_bytes(), other.record(b"alice", "login"));
     }
@@ -255,7 +240,7 @@ mod tests {
         assert_eq!((slots.len(), places.len()), (TAGS, TAGS), "spread evenly");
         let name = String::from_utf8(key(7)).unwrap();
         assert!(
-            name.starts_with("earrrl1:{") && name.ends_with("}{7}:login"),
+            name.starts_with("earrrl2:{") && name.ends_with("}{7}:login"),
             "{name}"
         );
     }

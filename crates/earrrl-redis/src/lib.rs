@@ -32,11 +32,9 @@ mod batches;
 mod calls;
 #[cfg(feature = "tls")]
 mod certificates;
-mod clients;
 mod clocks;
 mod connection;
 mod engine;
-mod history;
 mod hold_format;
 mod holds;
 mod key;
@@ -54,21 +52,22 @@ mod shared;
 mod status;
 mod supervisor;
 mod throttle;
+mod units;
 
 pub use algorithm::max_exact_units;
 #[cfg(feature = "tls")]
 pub use certificates::Certificates;
-pub use clients::check_near;
 pub use engine::{Answer, RedisEngine};
 pub use key::ClientKeys;
 #[cfg(feature = "tls")]
 pub use options::uses_tls;
 pub use options::{
-    Consistency, Options, WhenGone, check_node, check_prefix, check_rule, check_sync, check_url,
+    Consistency, Options, WhenGone, check_node, check_prefix, check_rule, check_url,
     without_credentials,
 };
 pub use status::{Counts, EngineMode, Status};
 pub use throttle::{Shift, Shifted};
+pub use units::check_near;
 
 /// The README's example, compiled as a doctest.
 #[cfg(doctest)]

@@ -113,6 +113,7 @@ mod tests {
             now: None,
             mode,
             hold: None,
+            units: None,
         });
         let take = |id, now| {
             let id = HoldId::from_bits(id);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use earrrl::{Rule, RuleError};
+use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use crate::algorithm;
@@ -65,9 +66,8 @@ pub enum Consistency {
     /// Redis decides, in one round trip per decision.
     #[default]
     Exact,
-    /// This node decides, by its share of what Redis last reported, and sends its charges in the
-    /// background. Not supported for exponential and for the action delay; see
-    /// [`check_near`](crate::check_near).
+    /// Redis grants several units at once, which this node spends without a round trip. Not supported for
+    /// exponential and for the action delay; see [`check_near`](crate::check_near).
     Near,
 }
 
@@ -121,10 +121,6 @@ pub struct Options {
     pub failures: u32,
     /// The longest time between two attempts to reach Redis again.
     pub longest_backoff: Duration,
-    /// The interval of background exchanges of near rules' clients.
-    pub sync: Duration,
-    /// The number of nodes; `None` to count the nodes' heartbeats.
-    pub nodes: Option<u32>,
     /// The name of this node, which no other running process may have; `None` for a random name. A
     /// node with a name uses its keys in Redis again after a restart.
     pub node: Option<String>,
@@ -158,8 +154,6 @@ impl Options {
             local_capacity: 100_000,
             failures: 3,
             longest_backoff: Duration::from_secs(1),
-            sync: Duration::from_millis(100),
-            nodes: None,
             node: None,
         }
     }
@@ -248,11 +242,7 @@ impl Options {
         if self.longest_backoff.is_zero() {
             return wrong("longest_backoff", "0s is not above 0".to_owned());
         }
-        check_sync(self.sync)?;
         self.node.as_deref().map_or(Ok(()), check_node)?;
-        if self.nodes == Some(0) {
-            return wrong("nodes", "0 is not above 0".to_owned());
-        }
         if self.local_capacity == 0 {
             return wrong("local_capacity", "0 is not above 0".to_owned());
         }
@@ -308,6 +298,12 @@ impl std::fmt::Debug for Options {
             .field("when_gone", &self.when_gone)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns the settings of every connection to Redis. Nagle's algorithm is off: calls are small, and with
+/// it a call would wait for the acknowledgement of the call before it, up to a round trip.
+pub(crate) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
 /// Returns an address without its user and password, so that it can be shown.
@@ -370,24 +366,6 @@ pub fn check_url(url: &str) -> Result<(), RuleError> {
 pub fn uses_tls(url: &str) -> bool {
     let info = url.into_connection_info();
     info.is_ok_and(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
-}
-
-/// Checks the interval of background exchanges: 1 ms to 1 h.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// assert!(earrrl_redis::check_sync(Duration::from_millis(100)).is_ok());
-/// assert!(earrrl_redis::check_sync(Duration::ZERO).is_err());
-/// ```
-///
-/// # Errors
-/// Returns an error if the interval is out of these bounds.
-pub fn check_sync(sync: Duration) -> Result<(), RuleError> {
-    if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&sync) {
-        return Ok(());
-    }
-    Err(RuleError::new(format!("{sync:?} is not 1ms to 1h")).of("sync"))
 }
 
 /// Checks a prefix of keys.

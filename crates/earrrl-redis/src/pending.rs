@@ -99,29 +99,12 @@ impl Pending {
         Some(at)
     }
 
-    /// Replaces the state by the result of `change`, such as a conversion.
-    pub(crate) fn map(&mut self, change: impl FnOnce(State) -> Option<State>) {
-        self.state = self.state.take().and_then(change);
-        self.new_at = None;
-    }
-
     /// Converts these charges from one clock to another. The present is `from` by the old clock and `to`
     /// by the new one.
     pub(crate) fn move_clock(&mut self, limit: &Limit, from: Nanos, to: Nanos) {
-        let new_at = self.new_at.map(|at| to + at.since(from));
-        self.map(|state| Some(algorithm::of(limit).moved(state, from, to)));
-        self.new_at = new_at;
-    }
-
-    /// Adds these charges to a state that lacks them.
-    pub(crate) fn added_to(&self, limit: &Limit, state: Option<State>) -> Option<State> {
-        match (state, &self.state) {
-            (Some(state), Some(pending)) => {
-                Some(algorithm::of(limit).merged(state, pending, self.sum))
-            }
-            (None, pending) => pending.clone(),
-            (state, None) => state,
-        }
+        self.new_at = self.new_at.map(|at| to + at.since(from));
+        let state = self.state.take();
+        self.state = state.map(|state| algorithm::of(limit).moved(state, from, to));
     }
 
     /// Returns the adjustments for the client's record at `now`, by Redis's clock.

@@ -20,12 +20,10 @@ pub(crate) enum ScriptVerdict {
     Over,
 }
 
-/// The verdict byte of a script that changed nothing, since the record has other parameters.
-pub(crate) const FOREIGN: u8 = b'3';
 /// The verdict byte of a script that changed nothing, since the call came too late.
-const EXPIRED: u8 = b'4';
+const EXPIRED: u8 = b'3';
 /// The verdict byte of a request in a batch that was not decided, since an error occurred.
-const FAILED: u8 = b'5';
+const FAILED: u8 = b'4';
 /// The length in bytes of the verdicts of a batch, three bits for each request.
 const VERDICTS_LEN: usize = 6;
 
@@ -35,6 +33,8 @@ pub(crate) struct Observation {
     pub(crate) verdict: ScriptVerdict,
     /// The record before the request, or the summary of a tally after it.
     pub(crate) state: Vec<u8>,
+    /// The number of units that a request under a near rule was granted, of which it uses one; 1 for other requests.
+    pub(crate) granted: u16,
     /// True if the charge was stored and then taken back.
     pub(crate) undone: bool,
     /// The time of the decision, since every shard of a Cluster has a clock of its own.
@@ -46,6 +46,7 @@ impl Observation {
         Self {
             verdict,
             state: state.into(),
+            granted: 1,
             undone: false,
             at: Nanos::ZERO,
         }
@@ -61,10 +62,22 @@ pub(crate) enum Reply {
         time: Option<Nanos>,
         observed: Vec<Observation>,
     },
-    /// Nothing was changed, since the record of the charge at `place` has other parameters.
-    Foreign { time: Option<Nanos>, place: usize },
     /// Nothing was changed, since the call came after its latest time.
     Expired { time: Nanos },
+}
+
+impl Reply {
+    /// Reads the number of granted units, with which a state begins.
+    pub(crate) fn with_units(mut self) -> Option<Self> {
+        if let Self::Decided { observed, .. } = &mut self {
+            for one in observed {
+                let (granted, state) = one.state.split_first_chunk()?;
+                one.granted = u16::from_le_bytes(*granted);
+                one.state = state.to_vec();
+            }
+        }
+        Some(self)
+    }
 }
 
 /// Reads an answer of `single.lua`: the verdict, the time, a space, and the state.
@@ -72,7 +85,6 @@ pub(crate) fn single(bytes: &[u8]) -> Option<Reply> {
     let (&verdict, rest) = bytes.split_first()?;
     let (time, state) = split_time(rest)?;
     Some(match verdict {
-        FOREIGN => Reply::Foreign { time, place: 0 },
         EXPIRED => Reply::Expired { time: time? },
         _ => Reply::Decided {
             time,
@@ -87,15 +99,8 @@ pub(crate) fn several(bytes: &[u8]) -> Option<Reply> {
     let (time, mut rest) = split_time(bytes)?;
     let mut observed = Vec::new();
     while let Some((&[verdict, length], more)) = rest.split_first_chunk() {
-        match verdict {
-            FOREIGN => {
-                return Some(Reply::Foreign {
-                    time,
-                    place: length.into(),
-                });
-            }
-            EXPIRED => return Some(Reply::Expired { time: time? }),
-            _ => {}
+        if verdict == EXPIRED {
+            return Some(Reply::Expired { time: time? });
         }
         let (state, more) = more.split_at_checked(length.into())?;
         observed.push(Observation::new(read(verdict)?, state));
@@ -125,7 +130,6 @@ pub(crate) fn batch(bytes: &[u8], count: usize) -> Option<Vec<Option<Reply>>> {
         (verdicts, states) = (verdicts >> 3, more);
         replies.push(match verdict {
             FAILED => None,
-            FOREIGN => Some(Reply::Foreign { time, place: 0 }),
             _ => {
                 let observed = vec![Observation::new(read(verdict)?, state)];
                 Some(Reply::Decided { time, observed })
@@ -153,23 +157,18 @@ pub(crate) struct CommitReply {
     pub(crate) states: Vec<Vec<u8>>,
 }
 
-/// Reads an answer of `commit.lua` about `count` records: the status, a byte, the time, a space, then the
-/// length and state of each record. If nothing was changed, since a record has other parameters, that is
-/// an error with the record's place, which is the byte, and the time.
-pub(crate) fn commit(
-    answer: &Value,
-    count: usize,
-) -> Option<Result<CommitReply, (usize, Option<Nanos>)>> {
+/// Reads an answer of `commit.lua` about `count` records: the status, the time, a space, then the length and
+/// state of each record.
+pub(crate) fn commit(answer: &Value, count: usize) -> Option<CommitReply> {
     let Value::BulkString(bytes) = answer else {
         return None;
     };
-    let (&[status, place], rest) = bytes.split_first_chunk()?;
+    let (status, rest) = bytes.split_first()?;
     let (time, rest) = split_time(rest)?;
-    let status = match status {
+    let status = match *status {
         b'0' => CommitStatus::Done,
         b'1' => CommitStatus::Repeated,
         b'2' => CommitStatus::Unknown,
-        FOREIGN => return Some(Err((place.into(), time))),
         _ => return None,
     };
     let mut fields = Fields(rest);
@@ -178,11 +177,11 @@ pub(crate) fn commit(
         Some(fields.bytes(length as usize)?.to_vec())
     };
     let states = (0..count).map(|_| state()).collect::<Option<_>>()?;
-    Some(Ok(CommitReply {
+    Some(CommitReply {
         status,
         time,
         states,
-    }))
+    })
 }
 
 fn read(verdict: u8) -> Option<ScriptVerdict> {
@@ -228,13 +227,6 @@ mod tests {
             })
         );
         assert_eq!(
-            single(b"3 "),
-            Some(Reply::Foreign {
-                time: None,
-                place: 0
-            })
-        );
-        assert_eq!(
             several(b" 2\x02ab1\x00"),
             Some(Reply::Decided {
                 time: None,
@@ -244,15 +236,11 @@ mod tests {
                 ]
             })
         );
-        assert_eq!(
-            several(b"1700000000.7 3\x04"),
-            Some(Reply::Foreign { time, place: 4 })
-        );
         let past = Some(Reply::Expired {
             time: Nanos::new(1_700_000_000_000_007_000),
         });
-        assert_eq!(single(b"41700000000.7 "), past);
-        assert_eq!(several(b"1700000000.7 4\x00"), past);
+        assert_eq!(single(b"31700000000.7 "), past);
+        assert_eq!(several(b"1700000000.7 3\x00"), past);
         let micros = 1_700_000_000_000_007f64.to_le_bytes();
         assert_eq!(batch(&micros, 2), Some(vec![past.clone(), past]));
         let decided = |verdict, state| Reply::Decided {
@@ -260,10 +248,10 @@ mod tests {
             observed: vec![observed(verdict, state)],
         };
         assert_eq!(
-            batch(&[&micros, &b"\x58\x05\0\0\0\0\x02\0\0\0ab"[..]].concat(), 4),
+            batch(&[&micros, &b"\x20\x05\0\0\0\0\x02\0\0\0ab"[..]].concat(), 4),
             Some(vec![
                 Some(decided(ScriptVerdict::Allowed, b"ab")),
-                Some(Reply::Foreign { time, place: 0 }),
+                None,
                 None,
                 Some(decided(ScriptVerdict::Over, b"")),
             ])
@@ -279,7 +267,7 @@ mod tests {
             b"017.x ",
             b"099999999999999999999.0 ",
             b"0-1.0 ",
-            b"4 ",
+            b"3 ",
         ] {
             assert_eq!(single(bytes), None, "{bytes:?}");
         }

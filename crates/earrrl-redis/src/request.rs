@@ -6,6 +6,7 @@ use std::time::Duration;
 use earrrl::{Charge, Cost, HoldId, Mode, Nanos, Policy, Rule, RuleId};
 
 use crate::algorithm::micros;
+use crate::batches::UnitsWanted;
 use crate::rules::PreparedRule;
 
 /// A charge with its key in Redis.
@@ -31,7 +32,12 @@ pub(crate) struct Request {
     pub(crate) mode: Mode,
     /// The reservation to store if the request is allowed.
     pub(crate) hold: Option<HoldRequest>,
+    /// The units that the server asks for, if the rule is near.
+    pub(crate) units: Option<UnitsWanted>,
 }
+
+/// The time for which a call matters that brings units for later requests.
+const UNITS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A reservation that is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +63,12 @@ impl KeyedCharge {
 }
 
 impl Request {
+    /// Returns the time for which an answer of Redis matters, given the deadline of decisions.
+    pub(crate) fn patience(&self, deadline: Duration) -> Duration {
+        self.units
+            .map_or(deadline, |_| deadline.max(UNITS_PATIENCE))
+    }
+
     pub(crate) fn rules(&self) -> Vec<(&Rule, Cost)> {
         self.charges
             .iter()

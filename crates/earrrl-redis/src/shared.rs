@@ -1,15 +1,11 @@
 //! The state that decisions, the supervisor and background tasks share.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use earrrl::table::KeyHasher;
-use earrrl::{Charge, Clock, EngineError, MemoryEngine, Nanos, Preparation, Rule, RuleId};
+use earrrl::{Charge, Clock, EngineError, MemoryEngine, Preparation, Rule, RuleId};
 
 use crate::backlog::Backlog;
 use crate::batches::Batches;
-use crate::clients::check_near;
-use crate::clients::client::{Client, LocalTime};
 use crate::clocks::{Clocks, WholeMicros};
 use crate::connection::RedisConnection;
 use crate::live_holds::LiveHolds;
@@ -18,6 +14,7 @@ use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
 use crate::rules::{PreparedRule, RuleSpec, Rules};
 use crate::status::Status;
+use crate::units::check_near;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -46,7 +43,6 @@ impl Shared {
     pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Result<Self, EngineError> {
         let unavailable =
             |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
-        let hasher = KeyHasher::random().map_err(|error| unavailable(&error))?;
         let clock: Arc<dyn Clock> = Arc::new(WholeMicros(clock));
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
         let connection = RedisConnection::new(&options)?;
@@ -54,11 +50,11 @@ impl Shared {
         Ok(Self {
             connection,
             clocks: Clocks::new(clock, groups),
-            rules: Rules::new(hasher, options.sync),
+            rules: Rules::default(),
             local: local.map_err(|error| unavailable(&error))?,
             backlog: Backlog::new(options.local_capacity, groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
-            node: NodeIdentity::new(options.nodes, options.node.as_deref()),
+            node: NodeIdentity::new(),
             holds: LiveHolds::default(),
             options,
         })
@@ -100,9 +96,8 @@ impl Shared {
                 RuleSpec { name, rule, near }
             })
             .collect();
-        let since = self.clocks.now(self.clocks.last_given());
         self.rules
-            .prepare(&shared, since, || self.local.prepare_all(&local))
+            .prepare(&shared, || self.local.prepare_all(&local))
     }
 
     /// Returns a charge with its key, slot and group.
@@ -126,59 +121,16 @@ impl Shared {
         }
     }
 
-    /// Returns how long the records of a rule are kept after their counts have expired. While two windows
-    /// of the rule run, the record of the shorter one is kept until the counts of the longer one have
-    /// expired. Without it, a server with the longer window would find no record, and the client would start
-    /// afresh.
-    pub(crate) fn linger(&self, rule: &PreparedRule) -> Duration {
-        self.options
-            .linger
-            .max(rule.converted.kept_for(|| self.clocks.local()))
-    }
-
-    /// Returns the time at which a near client is judged.
-    pub(crate) fn time_of(&self, client: &Client, given: Option<Nanos>, local: Nanos) -> LocalTime {
-        let offset = if given.is_some() {
-            0
-        } else {
-            self.clocks.offsets[client.group].get()
-        };
-        LocalTime { local, offset }
-    }
-
-    /// Calls a function with a near client and the present time; returns `None` if this node does
-    /// not know the client.
-    pub(crate) fn with_near<R>(
-        &self,
-        charge: &KeyedCharge,
-        given: Option<Nanos>,
-        change: impl FnOnce(&mut Client, LocalTime) -> R,
-    ) -> Option<R> {
-        let local = self.clocks.now(given);
-        charge.rule.near.as_ref()?.with(&charge.client, |client| {
-            let time = self.time_of(client, given, local);
-            change(client, time)
-        })
-    }
-
     pub(crate) fn status(&self) -> Status {
         let rules = self.rules.all();
         let near = rules.iter().filter_map(|rule| rule.near.as_ref());
         let mut counts = self.connection.counters.read();
-        counts.near += self
-            .rules
-            .tables
-            .iter()
-            .map(|table| table.decided())
-            .sum::<u64>();
+        counts.near += near.map(|table| table.decided()).sum::<u64>();
         Status {
             mode: self.connection.mode(),
             last_failure: self.connection.last_failure(),
             owed: self.backlog.ledger.len(),
             unsettled: self.backlog.unsettled.len(),
-            unsent: near.map(|near| near.pending()).sum(),
-            base_age: self.node.base_age(self.clocks.local()),
-            nodes: self.node.nodes(),
             counts,
         }
     }

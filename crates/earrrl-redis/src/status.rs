@@ -1,7 +1,6 @@
 //! The status of an engine, for `/readyz`, metrics and logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// The place where decisions are made at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +45,6 @@ pub struct Status {
     pub owed: usize,
     /// The number of calls without an answer that Redis may or may not have executed.
     pub unsettled: usize,
-    /// The number of clients of near rules with charges that Redis lacks.
-    pub unsent: usize,
-    /// The time since all clients of near rules were last exchanged; `None` if they never were.
-    pub base_age: Option<Duration>,
-    /// The number of live nodes, as far as known.
-    pub nodes: u32,
     /// The counts of events.
     pub counts: Counts,
 }
@@ -115,25 +108,14 @@ counters! {
     closed,
     /// The connections that were established.
     connected,
-    /// The records that were converted after a rule's parameters had changed.
-    converted,
     /// The clients whose pending changes were delivered after an outage.
     handed_over,
-    /// The clients of near rules that were exchanged in the background.
-    exchanged,
-    /// The exchanges of near rules' clients for which a request waited.
-    awaited,
-    /// The requests under near rules that were denied only because other nodes claim what the limit
-    /// has left.
-    claimed,
     /// The deliveries of take-backs that failed. They are repeated unless the client's record cannot
     /// be used.
     take_backs_failed,
     /// The calls without a receipt, since too many calls had one or their slot was moving. Such a
     /// call counts twice if it is executed and its answer is lost.
     without_receipt,
-    /// The clients of near rules that turned out to be over the limit when they were exchanged.
-    crossings,
     /// The clients whose charges could not be delivered after an outage, since there were too many
     /// or the algorithm's counts cannot be added up.
     not_handed_over,

@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::connection::RedisConnection;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
-use crate::history::History;
 use crate::outage::hand_over::hand_over;
 use crate::shared::Shared;
 use crate::status::count;
@@ -31,6 +30,8 @@ const SUCCESSES: u32 = 3;
 /// The number of failed probes in a row after which the connection is replaced.
 const FAILURES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
+/// The longest round trip to a Redis that near rules use.
+const FAR: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
     shared.connection.breakers.groups().for_each(|group| {
@@ -90,19 +91,17 @@ async fn connect(shared: &Shared, backoff: &mut Backoff) -> Link {
 
 /// Supervises every shard over a link. Never returns.
 async fn supervise(shared: &Arc<Shared>, link: &Link) {
-    let history = Arc::new(History::new(shared, link));
     let mut groups = JoinSet::new();
     for group in shared.connection.breakers.groups() {
-        groups.spawn(GroupSupervisor::new(shared, link, &history, group).run());
+        groups.spawn(GroupSupervisor::new(shared, link, group).run());
     }
-    history.keep().await;
+    while groups.join_next().await.is_some() {}
 }
 
 /// The supervisor of one group of slots over one link. Without a Cluster, there is one group.
 struct GroupSupervisor {
     shared: Arc<Shared>,
     link: Link,
-    history: Arc<History>,
     group: usize,
     /// The pause between failing probes.
     backoff: Backoff,
@@ -113,12 +112,11 @@ struct GroupSupervisor {
 }
 
 impl GroupSupervisor {
-    fn new(shared: &Arc<Shared>, link: &Link, history: &Arc<History>, group: usize) -> Self {
+    fn new(shared: &Arc<Shared>, link: &Link, group: usize) -> Self {
         let longest = shared.options.longest_backoff;
         Self {
             shared: shared.clone(),
             link: link.clone(),
-            history: history.clone(),
             group,
             backoff: Backoff::new(SHORTEST_BACKOFF, longest),
             cooldown: Backoff::new(10 * SHORTEST_BACKOFF, 10 * longest),
@@ -148,19 +146,18 @@ impl GroupSupervisor {
         let mut bad = 0;
         let mut nearest = Duration::MAX;
         while good < SUCCESSES {
-            let sent = Instant::now();
-            let probed = match self.probe_once().await {
-                Ok(()) if good + 1 == SUCCESSES => self.history.write_group(self.group).await,
-                probed => probed,
-            };
-            match probed {
-                Ok(()) => {
-                    nearest = nearest.min(sent.elapsed());
+            match self.probe_once().await {
+                Ok(round_trip) => {
+                    nearest = nearest.min(round_trip);
                     (good, bad) = (good + 1, 0);
                 }
                 Err(fault) => {
                     (good, bad) = (0, bad + 1);
                     self.warn_if_late(&fault);
+                    if self.shared.connection.breakers.is_far(self.group) {
+                        bad = 0;
+                        self.hand_over().await;
+                    }
                     self.shared.connection.note(&fault);
                     if bad > FAILURES || matches!(fault, Fault::Lost(_)) {
                         bad = 0;
@@ -225,9 +222,10 @@ impl GroupSupervisor {
         self.hand_over().await;
     }
 
-    /// Makes a real decision within the deadline. A server that accepts a write might still reject
-    /// scripts, or be too far away.
-    async fn probe_once(&self) -> Result<(), Fault> {
+    /// Makes a real decision within the deadline, and returns how long it took. A server that accepts a write
+    /// might still reject scripts, or be too far away. If there are near rules, whose calls may take longer, notes
+    /// that an answer came after the deadline.
+    async fn probe_once(&self) -> Result<Duration, Fault> {
         let connection = &self.shared.connection;
         let RedisConnection {
             probe,
@@ -237,13 +235,27 @@ impl GroupSupervisor {
         } = connection;
         let receipt = receipts.take(connection.slot(probe.key(self.group)));
         let call = probe.ask(scripts, self.link.clone(), self.group, receipt);
-        timeout(self.shared.options.deadline, call)
-            .await
-            .unwrap_or(Err(Fault::Late))
+        let deadline = self.shared.options.deadline;
+        let patience = match self.shared.rules.some_near() {
+            true => deadline.max(FAR),
+            false => deadline,
+        };
+        let sent = Instant::now();
+        let answered = timeout(patience, call).await.unwrap_or(Err(Fault::Late));
+        let round_trip = sent.elapsed();
+        let is_late = answered.is_ok() && round_trip > deadline;
+        connection.breakers.set_far(self.group, is_late);
+        answered?;
+        if is_late {
+            Err(Fault::Late)
+        } else {
+            Ok(round_trip)
+        }
     }
 
     async fn hand_over(&self) {
-        if self.shared.connection.breakers.is_open(self.group) {
+        let breakers = &self.shared.connection.breakers;
+        if breakers.is_open(self.group) && !breakers.is_far(self.group) {
             return;
         }
         // The delivery runs in a task of its own. On a connection that is dead without having been

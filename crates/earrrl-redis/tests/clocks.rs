@@ -170,7 +170,7 @@ async fn near_clients_are_not_denied_when_the_clock_is_set() {
     let mut nodes = Vec::new();
     for _ in 0..2 {
         let mut options = Options::new(&server.url());
-        (options.sync, options.nodes) = (Duration::from_millis(50), Some(2));
+        options.deadline = PATIENCE;
         nodes.push(connect(options).await);
     }
     let prepare = |node: &RedisEngine| {

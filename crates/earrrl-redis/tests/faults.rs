@@ -128,7 +128,15 @@ async fn scripts_flushed() {
 async fn another_type_under_our_key() {
     let server = Server::start(&[]).await;
     let (engine, rule) = engine(Options::new(&server.url())).await;
-    let key = "earrrl1:{client-0-0}:wide:f";
+    let charge = Charge {
+        rule,
+        key: b"client-0-0",
+        cost: Cost::ONE,
+    };
+    let first = engine.decide(&[charge], earrrl::Mode::Check, None).await;
+    assert!(first.unwrap().allowed);
+    let key = &support::key_of(&server, "client-0-0", "wide")[..];
+    server.command::<i64>(&["DEL", key]).unwrap();
     server.command::<i64>(&["LPUSH", key, "not ours"]).unwrap();
     let load = Load::start(&engine, rule);
     load.goes_on(1000).await;
@@ -150,26 +158,22 @@ async fn another_type_under_our_key() {
 async fn a_record_that_makes_no_sense() {
     let server = Server::start(&[]).await;
     let (engine, rule) = engine(Options::new(&server.url())).await;
+    let charge = |client| Charge {
+        rule,
+        key: client,
+        cost: Cost::ONE,
+    };
     for (client, garbage) in [
         ("a", ""),
         ("b", "x"),
         ("c", "twelve bytes"),
         ("d", &"y".repeat(5000)),
     ] {
-        let key = format!("earrrl1:{{{client}}}:wide:f");
+        let ask = || engine.decide(&[charge(client.as_bytes())], earrrl::Mode::Check, None);
+        ask().await.unwrap();
+        let key = support::key_of(&server, client, "wide");
         server.command::<String>(&["SET", &key, garbage]).unwrap();
-        let charge = Charge {
-            rule,
-            key: client.as_bytes(),
-            cost: Cost::ONE,
-        };
-        assert!(
-            engine
-                .decide(&[charge], earrrl::Mode::Check, None)
-                .await
-                .unwrap()
-                .allowed
-        );
+        assert!(ask().await.unwrap().allowed);
         assert_eq!(counted(&engine, rule, client).await, 1, "{garbage}");
     }
     assert_eq!(engine.status().counts.alone, 0);
@@ -302,7 +306,7 @@ async fn the_password_changed() {
             "on",
             "resetpass",
             &password,
-            "~earrrl1:*",
+            "~earrrl2:*",
             "+@all",
         ];
         server.command::<String>(&words).unwrap();
@@ -341,7 +345,7 @@ async fn scripts_forbidden() {
             "earrrl",
             "on",
             ">secret",
-            "~earrrl1:*",
+            "~earrrl2:*",
             "+@all",
             right,
         ];
@@ -370,24 +374,6 @@ async fn scripts_forbidden() {
     becomes(&engine, EngineMode::Shared).await;
     nothing_is_lost(&engine, rule, load, 0).await;
     assert_eq!(engine.status().counts.not_handed_over, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_type_where_a_rule_is_written_down() {
-    let server = Server::start(&[]).await;
-    server
-        .command::<i64>(&["LPUSH", "earrrl1:rules:wide", "not ours"])
-        .unwrap();
-    let (engine, _) = engine(Options::new(&server.url())).await;
-    engine.prepare("other", &WIDE.parse().unwrap()).unwrap();
-    until("the next rule is written down", || {
-        server
-            .command::<i64>(&["HLEN", "earrrl1:rules:other"])
-            .unwrap()
-            == 1
-    })
-    .await;
-    assert_eq!(engine.status().counts.connected, 1, "it is no outage");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -141,7 +141,9 @@ async fn bans_hold_whatever_breaks() {
         let mut nodes = Vec::new();
         for _ in 0..2 {
             let mut options = Options::new(&proxy.url());
-            options.deadline = Duration::from_millis(100);
+            // A lost packet is sent again after 200 ms. Otherwise a busy machine must not make an answer late.
+            let is_lossy = matches!(fault, Fault::Lossy);
+            options.deadline = Duration::from_millis(if is_lossy { 100 } else { 1000 });
             let node = RedisEngine::connect(options, PATIENCE).await.unwrap();
             let ban = "recent-average 0.001/s half-life=1h".parse().unwrap();
             let ban = node.prepare("ban", &ban).unwrap();
@@ -160,11 +162,16 @@ async fn bans_hold_whatever_breaks() {
         let settled = || one.status().owed == 0 && one.status().unsettled == 0;
         until("all calls are settled", settled).await;
         for (node, ban, pool) in &nodes {
-            assert_eq!(
-                allowed(node, *ban, 100).await,
-                0,
-                "{fault:?}: banned on both nodes"
-            );
+            // A node that has not seen the client yet admits it while an answer of Redis is late.
+            loop {
+                assert!(node.ready(PATIENCE).await, "{:?}", node.status());
+                let alone = node.status().counts.alone;
+                let passed = allowed(node, *ban, 100).await;
+                if node.status().counts.alone == alone {
+                    assert_eq!(passed, 0, "{fault:?}: banned on both nodes");
+                    break;
+                }
+            }
             let peek = Charge {
                 rule: *pool,
                 key: b"k",

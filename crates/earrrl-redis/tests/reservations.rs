@@ -144,6 +144,104 @@ async fn reservations_are_those_of_the_engine_in_memory() {
     }
 }
 
+/// Several charges to one client of one rule are granted as one, as in memory.
+#[tokio::test]
+async fn repeated_charges_are_granted_as_one() {
+    let server = Server::start(&[]).await;
+    let [engine, _] = nodes(&server).await;
+    let memory = MemoryEngine::with_clock(100, ManualClock::new(START)).unwrap();
+    let text = "fixed-window 10/1h";
+    let here = prepare(&engine, "rule", text);
+    let there = memory
+        .prepare_with("rule", &text.parse().unwrap(), 100)
+        .unwrap();
+    for at_most in [false, true] {
+        let terms = HoldTerms::default();
+        let terms = if at_most { terms.at_most() } else { terms };
+        let charges =
+            |rule| [(b"a", 3), (b"b", 1), (b"a", 4)].map(|(key, cost)| charge(rule, key, cost));
+        let held = engine.hold(&charges(here), terms, at(0)).await.unwrap();
+        let expected = memory.hold(&charges(there), terms, at(0)).unwrap();
+        assert_eq!(held.granted(), expected.granted());
+        assert_eq!(held.granted()[2], Cost::ZERO);
+    }
+}
+
+/// A commit that is repeated after Redis has forgotten the reservation changes nothing.
+#[tokio::test]
+async fn a_late_repetition_of_a_commit_changes_nothing() {
+    let server = Server::start(&[]).await;
+    let engines = nodes(&server).await;
+    let rules = [0, 1].map(|node| prepare(&engines[node], "rule", "fixed-window 100/1h"));
+    for actual in [10, 70] {
+        let id = hold(&engines[0], &[charge(rules[0], b"k", 40)], at(0))
+            .await
+            .id
+            .unwrap();
+        engines[0]
+            .commit(id, Actual::All(units(actual)), at(1))
+            .await
+            .unwrap();
+        let left = remaining(&engines[1], rules[1], b"k", at(1)).await;
+        let key = format!("earrrl2:hold:{{0}}:{id}");
+        assert_eq!(server.command::<i64>(&["DEL", &key]).unwrap(), 1);
+        for engine in &engines {
+            let again = engine.commit(id, Actual::All(units(actual)), at(61)).await;
+            assert_eq!(again.unwrap_err(), EngineError::UnknownReservation(id));
+        }
+        assert_eq!(remaining(&engines[1], rules[1], b"k", at(61)).await, left);
+    }
+}
+
+/// A commit after a reset or an eviction gives back nothing of later, real use.
+#[tokio::test]
+async fn a_commit_gives_nothing_back_to_a_later_record() {
+    let server = Server::start(&[]).await;
+    let [engine, _] = nodes(&server).await;
+    for (number, text) in [
+        "recent-average 100/1h half-life=1h leaky",
+        "gcra 1/1h burst=100",
+        "fixed-window 100/1h",
+        "sliding-log 100/1h",
+        "sliding-window 100/1h",
+        "sliding-counter 100/1h",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for is_alone in [false, true] {
+            // An engine's time never goes back.
+            let begins = 1000 * (2 * number as u64 + u64::from(is_alone));
+            let at = |secs| at(begins + secs);
+            let name = format!("rule-{number}-{is_alone}");
+            let rule = prepare(&engine, &name, text);
+            let other = prepare(&engine, &format!("{name}-other"), "fixed-window 100/1h");
+            let charges = [charge(rule, b"k", 60), charge(other, b"k", 1)];
+            let charges = if is_alone {
+                &charges[..1]
+            } else {
+                &charges[..]
+            };
+            let id = hold(&engine, charges, at(0)).await.id.unwrap();
+            engine.reset(rule, b"k").await.unwrap();
+            engine
+                .decide(&[charge(rule, b"k", 50)], Mode::Check, at(2))
+                .await
+                .unwrap();
+            let left = remaining(&engine, rule, b"k", at(2)).await;
+            engine
+                .commit(id, Actual::All(Cost::ZERO), at(2))
+                .await
+                .unwrap();
+            assert_eq!(
+                remaining(&engine, rule, b"k", at(2)).await,
+                left,
+                "{text}, alone: {is_alone}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_commit_is_applied_once_by_whichever_node() {
     let server = Server::start(&[]).await;
@@ -241,10 +339,10 @@ async fn a_full_bucket_gives_nothing_back() {
     assert_eq!(release(ids[1], 60).await, 0);
 }
 
-/// A commit gives back what the record still has of the estimate. The rest was forgotten or refilled before
-/// the rule was changed.
+/// A commit after a change of the window or of a bucket's refill gives nothing back: the records, or the price of a
+/// unit, are others.
 #[tokio::test]
-async fn a_commit_after_a_change_gives_back_what_is_left() {
+async fn a_commit_after_a_change_gives_nothing_back() {
     let server = Server::start(&[]).await;
     for (old, new, estimate, spent, expected) in [
         ("fixed-window 10/1m", "fixed-window 10/1h", 10, 10, 0),
@@ -267,7 +365,7 @@ async fn a_commit_after_a_change_gives_back_what_is_left() {
             "token-bucket 100 refill=2/h",
             60,
             40,
-            59,
+            0,
         ),
     ] {
         let [holder, other] = nodes(&server).await;
@@ -624,7 +722,7 @@ async fn a_reservation_occupies_few_bytes() {
         .await
         .id
         .unwrap();
-    let key = format!("earrrl1:hold:{{0}}:{id}");
+    let key = format!("earrrl2:hold:{{0}}:{id}");
     let bytes: u64 = command(&server.url(), &["MEMORY", "USAGE", &key]).unwrap();
     println!("{bytes} bytes for a live reservation");
     assert!((100..400).contains(&bytes), "{bytes}");

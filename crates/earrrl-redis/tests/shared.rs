@@ -115,10 +115,11 @@ async fn what_arrives_together_is_sent_together() {
             .unwrap()
     };
     let rules: Vec<_> = BURSTS.iter().enumerate().skip(1).map(prepare).collect();
-    server
-        .command::<i64>(&["LPUSH", "earrrl1:{other}:rule-1:e", "a list"])
-        .unwrap();
     let now = Some(Nanos::from_secs(1_700_000_000));
+    ask(&engine, rules[0], b"other", now).await;
+    let other = support::key_of(&server, "other", "rule-1");
+    server.command::<i64>(&["DEL", &other]).unwrap();
+    server.command::<i64>(&["LPUSH", &other, "a list"]).unwrap();
     let calls = || support::called(&server, "evalsha");
     let before = calls();
     // Five requests of two clients under each of six rules, some with several charges, and one client
@@ -172,7 +173,7 @@ async fn what_arrives_together_is_sent_together() {
     let counts = engine.status().counts;
     assert_eq!(
         (counts.shared, counts.alone, counts.unusable),
-        (61, 1, 1),
+        (62, 1, 1),
         "the list is left alone"
     );
     let calls = calls() - before;
@@ -260,7 +261,9 @@ async fn redis_tells_the_time() {
     ];
     assert_eq!(answers.map(|answer| answer.allowed), [true, true, false]);
     let time: Vec<u64> = server.command(&["TIME"]).unwrap();
-    let record: Vec<u8> = server.command(&["GET", "earrrl1:{k}:clock:b"]).unwrap();
+    let record: Vec<u8> = server
+        .command(&["GET", &support::key_of(&server, "k", "clock")])
+        .unwrap();
     let full_at = record[1..8]
         .iter()
         .rev()
@@ -295,7 +298,7 @@ async fn records_expire_when_they_say_nothing_any_more() {
         let now = Some(Nanos::from_secs(1_700_000_000));
         let life = |when: &str| {
             let keys: Vec<String> = server
-                .command(&["KEYS", &format!("earrrl1:{{k}}:{name}:*")])
+                .command(&["KEYS", &format!("earrrl2:{{k}}:{name}:*")])
                 .unwrap();
             let left: i64 = server.command(&["PTTL", &keys[0]]).unwrap();
             let left = left as f64 / 1e3;
@@ -338,14 +341,95 @@ async fn algorithms_that_take_turns_count_in_full() {
     }
     assert_eq!(allowed[..2], [10, 10]);
     assert!((100..200).contains(&allowed[2]), "{allowed:?}");
+}
+
+/// A changed rate, burst or quota applies to the records that are there; a changed half-life, window or
+/// algorithm begins afresh, and going back finds the earlier records.
+#[tokio::test]
+async fn records_are_named_by_what_they_mean() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let now = |secs: u64| Some(Nanos::from_secs(1_700_000_000 + secs));
+    for (old, new, before, after) in [
+        ("fixed-window 10/1h", "fixed-window 20/1h", 6, 15),
+        ("fixed-window 10/1h", "fixed-window 20/2h", 6, 19),
+        ("sliding-log 10/1h", "sliding-log 20/1h", 6, 15),
+        (
+            "sliding-window 10/1h",
+            "sliding-window 10/1h sub-windows=10",
+            6,
+            9,
+        ),
+        ("sliding-counter 10/1h", "sliding-counter 20/1h", 6, 15),
+        (
+            "recent-average 10/1h period=1h leaky",
+            "recent-average 20/1h period=1h leaky",
+            7,
+            16,
+        ),
+        (
+            "recent-average 10/1h period=1h leaky",
+            "recent-average 10/2h period=2h leaky",
+            7,
+            10,
+        ),
+        ("exponential 10/1h", "exponential 20/1h", 6, 15),
+        ("gcra 1/1h burst=10", "gcra 1/1h burst=20", 6, 15),
+        // The time at which a bucket is full is kept.
+        ("gcra 1/1h burst=10", "gcra 1/2h burst=10", 6, 7),
+        ("gcra 1/1h burst=10", "fixed-window 10/1h", 6, 9),
+    ] {
+        let rule = engine.prepare("rule", &old.parse().unwrap()).unwrap();
+        for _ in 0..3 {
+            ask(&engine, rule, b"k", now(0)).await;
+        }
+        assert_eq!(
+            ask(&engine, rule, b"k", now(0)).await.remaining,
+            before,
+            "{old}"
+        );
+        engine.prepare("rule", &new.parse().unwrap()).unwrap();
+        let left = ask(&engine, rule, b"k", now(0)).await.remaining;
+        assert!(
+            left.abs_diff(after) <= u64::from(old.starts_with("exp")),
+            "{old}, {new}: {left}"
+        );
+        engine.prepare("rule", &old.parse().unwrap()).unwrap();
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
+        let back = engine
+            .decide(&[charge], Mode::Peek, now(0))
+            .await
+            .unwrap()
+            .remaining;
+        assert!(back <= before, "{old}: {back}");
+        server.command::<String>(&["FLUSHALL"]).unwrap();
+    }
+}
+
+/// A raised refill bounds the wait of a stored bucket by that of an empty one.
+#[tokio::test]
+async fn a_faster_refill_ends_long_waits() {
+    let server = Server::start(&[]).await;
+    let engine = connect(patient(&server.url())).await;
+    let now = Some(Nanos::from_secs(1_700_000_000));
+    let rule = engine
+        .prepare("rule", &"gcra 1/1d burst=10".parse().unwrap())
+        .unwrap();
+    for _ in 0..11 {
+        ask(&engine, rule, b"k", now).await;
+    }
+    engine
+        .prepare("rule", &"gcra 10/s burst=10".parse().unwrap())
+        .unwrap();
+    let wait = ask(&engine, rule, b"k", now).await.retry_after;
     assert!(
-        engines
-            .iter()
-            .all(|(engine, _)| engine.status().counts.converted == 0)
+        wait.duration().unwrap() <= Duration::from_millis(101),
+        "{wait:?}"
     );
-    engines[0].0.reset(engines[0].1, b"k").await.unwrap();
-    let left: Vec<String> = server.command(&["KEYS", "earrrl1:{k}*"]).unwrap();
-    assert!(left.is_empty(), "a reset forgets all algorithms: {left:?}");
 }
 
 /// Some Redis-compatible servers reject keys that a script does not declare, and a user may lack
@@ -377,8 +461,8 @@ async fn receipts_are_declared_and_probed() {
         "limiter",
         "on",
         ">secret",
-        "~earrrl1:{*",
-        "~earrrl1:probe*",
+        "~earrrl2:{*",
+        "~earrrl2:probe*",
         "+@all",
     ];
     server.command::<String>(&words).unwrap();
@@ -415,153 +499,6 @@ async fn the_slowest_buckets_deny() {
     let held: earrrl::Rule = "token-bucket 10 refill=1/365d".parse().unwrap();
     let held = held.with_action(earrrl::Action::Delay { max }).unwrap();
     assert!(engine.prepare("held", &held).is_err());
-}
-
-/// A node that never knew the old limit keeps the clients' history, since the parameters are in
-/// Redis.
-#[tokio::test]
-async fn a_changed_limit_is_converted_by_a_node_that_is_new() {
-    let server = Server::start(&[]).await;
-    let now = |secs: u64| Some(Nanos::from_secs(1_700_000_000 + secs));
-    let old = connect(patient(&server.url())).await;
-    let rule = old
-        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
-        .unwrap();
-    for _ in 0..6 {
-        ask(&old, rule, b"k", now(0)).await;
-    }
-    let written = || {
-        server
-            .command::<i64>(&["HLEN", "earrrl1:rules:pool"])
-            .unwrap_or(0)
-    };
-    support::until("the rule is written down", || written() == 1).await;
-    drop(old);
-    let new = connect(patient(&server.url())).await;
-    let rule = new
-        .prepare("pool", &"gcra 1/1h burst=20".parse().unwrap())
-        .unwrap();
-    assert_eq!(ask(&new, rule, b"k", now(0)).await.remaining, 3);
-    assert_eq!(new.status().counts.converted, 1);
-}
-
-/// While servers with two windows run, the record of the other window is kept for longer than its counts
-/// matter. Without it, the counts of the longer window would be converted into the shorter one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_window_has_a_record_while_two_run() {
-    let server = Server::start(&[]).await;
-    let mut nodes = Vec::new();
-    for limit in ["fixed-window 60/10s", "fixed-window 6/1s"] {
-        let mut options = Options::new(&server.url());
-        options.deadline = PATIENCE;
-        let engine = connect(options).await;
-        let rule = engine.prepare("rule", &limit.parse().unwrap()).unwrap();
-        nodes.push((engine, rule));
-    }
-    let mut left = Vec::new();
-    for (secs, place) in [(0, 0), (0, 1), (0, 0), (0, 0), (0, 1), (5, 0), (5, 1)] {
-        let (engine, rule) = &nodes[place];
-        let now = Nanos::from_secs(1_800_000_000 + secs);
-        left.push(ask(engine, *rule, b"k", Some(now)).await.remaining);
-    }
-    assert_eq!(left, [59, 4, 58, 57, 3, 56, 5]);
-    let ttl: i64 = server
-        .command(&["PTTL", "earrrl1:{k}:rule:f:version"])
-        .unwrap();
-    assert!(ttl > 3_500_000, "{ttl}");
-    // The record of the shorter window stays until the counts of the longer one have expired. Otherwise a
-    // server with the longer window would find no record, and let the client start afresh.
-    let ttl: i64 = server.command(&["PTTL", "earrrl1:{k}:rule:f"]).unwrap();
-    assert!((3000..12_000).contains(&ttl), "{ttl}");
-    nodes[0].0.reset(nodes[0].1, b"k").await.unwrap();
-    let keys: Vec<String> = server.command(&["KEYS", "*{k}*"]).unwrap();
-    assert_eq!(keys, [""; 0]);
-}
-
-/// The parameters are in Redis before the first decision, and come back after Redis has lost them.
-#[tokio::test]
-async fn the_parameters_of_a_rule_are_there_whenever_redis_decides() {
-    let server = Server::start(&[]).await;
-    let engine = RedisEngine::new(patient(&server.url())).unwrap();
-    engine
-        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
-        .unwrap();
-    let parameters = || {
-        server
-            .command::<Vec<String>>(&["HVALS", "earrrl1:rules:pool"])
-            .unwrap()
-    };
-    support::until("Redis decides", || {
-        engine.status().mode == EngineMode::Shared
-    })
-    .await;
-    assert_eq!(parameters(), ["gcra 1/1h burst=10"]);
-    server.command::<String>(&["FLUSHALL"]).unwrap();
-    support::until("they are written again", || {
-        parameters() == ["gcra 1/1h burst=10"]
-    })
-    .await;
-    let life: i64 = server.command(&["PTTL", "earrrl1:rules:pool"]).unwrap();
-    assert!(life > 1000 * 86_400 * 365 * 399, "{life}");
-}
-
-/// Without the parameters, engines of two versions would each forget what the other has counted.
-#[tokio::test]
-async fn redis_decides_nothing_for_a_user_who_may_not_write_parameters() {
-    let server = Server::start(&[]).await;
-    let user = ["ACL", "SETUSER", "limiter", "on", ">secret", "~*", "+@all"];
-    server
-        .command::<String>(&[&user[..], &["-hset"]].concat())
-        .unwrap();
-    let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port);
-    let engine = RedisEngine::new(patient(&url)).unwrap();
-    engine
-        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
-        .unwrap();
-    let is_refused = || {
-        engine
-            .status()
-            .last_failure
-            .is_some_and(|why| why.contains("hset"))
-    };
-    support::until("writing is refused", is_refused).await;
-    assert_ne!(engine.status().mode, EngineMode::Shared);
-    server
-        .command::<String>(&[&user[..], &["+hset"]].concat())
-        .unwrap();
-    support::until("Redis decides", || {
-        engine.status().mode == EngineMode::Shared
-    })
-    .await;
-}
-
-/// A node that may not read the old limit does not reset any client.
-#[tokio::test]
-async fn a_record_is_kept_whose_limit_can_t_be_read() {
-    let server = Server::start(&[]).await;
-    let words = [
-        "ACL", "SETUSER", "earrrl", "on", ">secret", "~*", "+@all", "-hvals",
-    ];
-    server.command::<String>(&words).unwrap();
-    let now = Some(Nanos::from_secs(1_700_000_000));
-    let old = connect(patient(&server.url())).await;
-    let rule = old
-        .prepare("pool", &"gcra 1/1h burst=10".parse().unwrap())
-        .unwrap();
-    ask(&old, rule, b"k", now).await;
-    let record = || {
-        server
-            .command::<Vec<u8>>(&["GET", "earrrl1:{k}:pool:b"])
-            .unwrap()
-    };
-    let before = record();
-    let url = format!("redis://earrrl:secret@127.0.0.1:{}", server.port);
-    let new = connect(patient(&url)).await;
-    let rule = new
-        .prepare("pool", &"gcra 1/1h burst=20".parse().unwrap())
-        .unwrap();
-    ask(&new, rule, b"k", now).await;
-    assert_eq!((record(), new.status().counts.alone), (before, 1));
 }
 
 /// Clients in several slots of a Cluster at once: a denied request stores nothing in any slot.
@@ -630,8 +567,8 @@ async fn all_or_nothing_over_slots() {
 #[tokio::test]
 async fn over_a_unix_socket_as_an_acl_user_with_hashed_clients() {
     let server = Server::start(&[]).await;
-    let words = "ACL SETUSER limiter on >secret ~rate1:* -@all +eval +evalsha +get +set +setrange \
-                 +getrange +del +pexpire +time +hset +hvals +ping +select";
+    let words = "ACL SETUSER limiter on >secret ~rate2:* -@all +eval +evalsha +get +set +setrange \
+                 +getrange +del +pexpire +time +ping +select";
     let words: Vec<&str> = words.split_whitespace().collect();
     server.command::<String>(&words).unwrap();
     let socket = server.socket();

@@ -124,10 +124,9 @@ fn fleet(size: usize, redis: &Redis) -> Vec<Process> {
     let fleet: Vec<Process> = (0..size).map(start).collect();
     std::fs::remove_file(&file).unwrap();
     for server in &fleet {
-        until("Redis decides, and all are known", || {
+        until("Redis decides", || {
             let mut http = http::Client::connect(server.http);
             http.get("/readyz").json()["engine"]["mode"] == "redis"
-                && metric(server, "earrrl_redis_nodes") == size as f64
         });
     }
     fleet
@@ -226,65 +225,7 @@ fn servers_admit_no_more_than_one_place_would() {
     }
 }
 
-/// A server that claims all that is left for a client leaves none to the other one, whose denials
-/// are counted by their reason.
-#[test]
-fn denials_for_want_of_a_share_are_counted() {
-    let redis = Redis::start();
-    let rule = "[[rule]]\nname = \"rule\"\nlimit = \"fixed-window 1/1h\"\nconsistency = \"near\"\n";
-    // No exchange in the background tells Redis of the first server's request.
-    let engine = format!(
-        "[engine]\nredis = \"{}\"\ndeadline = \"10s\"\nsync = \"1h\"\nnodes = 2\n",
-        redis.url()
-    );
-    let configs = [engine.clone() + rule, engine + rule];
-    let fleet = configs.map(|text| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        let server = Process::spawn(
-            Command::new(BINARY)
-                .args(["serve", "--config"])
-                .arg(file.path()),
-        );
-        until("Redis decides", || {
-            let ready = http::Client::connect(server.http).get("/readyz");
-            ready.status == 200 && ready.json()["engine"]["mode"] == "redis"
-        });
-        server
-    });
-    let ask = |server: &Process| {
-        let answer = Client::connect(server.resp).line("EARRRL.CHECK rule k");
-        answer.pairs()[0].1 == Reply::Integer(1)
-    };
-    assert!(ask(&fleet[0]));
-    assert!(!ask(&fleet[1]), "the other server claims the limit");
-    let claimed = "earrrl_engine_denials_total{reason=\"claimed\"}";
-    assert_eq!(
-        [metric(&fleet[0], claimed), metric(&fleet[1], claimed)],
-        [0.0, 1.0]
-    );
-    let awaited = "earrrl_redis_exchanges_total{cause=\"request\"}";
-    assert_eq!(metric(&fleet[0], awaited), 1.0);
-    assert_eq!(
-        metric(
-            &fleet[0],
-            "earrrl_redis_exchanges_total{cause=\"background\"}"
-        ),
-        0.0
-    );
-    assert_eq!(metric(&fleet[1], "earrrl_redis_unsettled_calls"), 0.0);
-    for event in ["take_backs_failed", "without_receipt"] {
-        assert_eq!(
-            metric(
-                &fleet[1],
-                &format!("earrrl_redis_events_total{{event=\"{event}\"}}")
-            ),
-            0.0
-        );
-    }
-}
-
-/// A server that is stopped sends what it has counted, and its share is free at once.
+/// What a server has counted is in Redis when it is stopped.
 #[test]
 fn a_stopped_server_leaves_its_counts_in_redis() {
     let redis = Redis::start();
@@ -318,55 +259,31 @@ fn a_stopped_server_leaves_its_counts_in_redis() {
     assert_eq!(remaining(&first, 5), Reply::bulk("55"));
     first.signal(Signal::TERM);
     assert!(first.child.wait().unwrap().success());
-    assert_eq!(remaining(&start(), 1), Reply::bulk("54"));
+    let Reply::Bulk(left) = remaining(&start(), 1) else {
+        panic!("no figure")
+    };
+    // The first server's unspent units, if it had any, stay charged.
+    let left: u32 = String::from_utf8_lossy(&left).parse().unwrap();
+    assert!((40..=54).contains(&left), "{left}");
 }
 
 #[test]
-fn config_check_warns_of_rare_exchanges_and_rounded_counts() {
-    let warnings = |engine: &str, rule: &str| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let head = "[engine]\nredis = \"redis://127.0.0.1\"\n";
-        let rule = format!("[[rule]]\nname = \"api\"\nlimit = {rule}\n");
-        std::fs::write(file.path(), format!("{head}{engine}\n{rule}")).unwrap();
-        let output = Command::new(BINARY)
-            .args(["config", "check"])
-            .arg(file.path())
-            .output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    };
-    let near = |limit: &str| format!("\"{limit}\"\nconsistency = \"near\"");
-    assert_eq!(warnings("sync = \"1s\"", &near("fixed-window 60/5s")), "");
-    assert_eq!(warnings("sync = \"11s\"", "\"fixed-window 60/1s\""), "");
-    for (engine, rule, expected) in [
-        (
-            "sync = \"11s\"",
-            near("gcra 1/1h burst=60"),
-            "warning: [engine] sync = 11s is above 10s",
-        ),
-        (
-            "sync = \"1s\"",
-            near("fixed-window 60/4s"),
-            "warning: api: fixed-window 60/4s: the window of 4.000 s",
-        ),
-        (
-            "",
-            near("fixed-window 6/400ms"),
-            "warning: api: fixed-window 6/400ms: the window of 0.400 s",
-        ),
-        (
-            "",
-            "\"fixed-window 10000000/1s\"".to_owned(),
-            "warning: api: fixed-window 10000000/1s: Redis stores",
-        ),
-    ] {
-        let warnings = warnings(engine, &rule);
-        assert!(
-            warnings.starts_with(expected) && warnings.lines().count() == 1,
-            "{warnings}"
-        );
-    }
+fn config_check_warns_of_rounded_counts() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "[engine]\nredis = \"redis://127.0.0.1\"\n[[rule]]\nname = \"api\"\nlimit = \"fixed-window 10000000/1s\"\n";
+    std::fs::write(file.path(), text).unwrap();
+    let output = Command::new(BINARY)
+        .args(["config", "check"])
+        .arg(file.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let warnings = String::from_utf8(output.stderr).unwrap();
+    let expected = "warning: api: fixed-window 10000000/1s: Redis stores";
+    assert!(
+        warnings.starts_with(expected) && warnings.lines().count() == 1,
+        "{warnings}"
+    );
 }
 
 fn compare(size: usize, rule: usize, mut hopper: Hopper) {

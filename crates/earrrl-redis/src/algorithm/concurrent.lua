@@ -2,23 +2,21 @@
 -- times at which they were taken or renewed.
 
 -- parameters
-local tag, timeout, most, cost, lives = unpack('<I4dddd', args, at)
+local timeout, most, cost, lives = unpack('<dddd', args, at)
 
 -- judge
-local tally = read(key, tag)
-verdict = FOREIGN
-if tally then
-  come_back(key, tally, now, tally.newest - now, timeout, flags)
-  drop_until(key, tally, now - timeout, flags)
-  verdict = tally.sum + cost <= most and ALLOWED or OVER
-end
+local tally = read(key, now)
+local born = tally.born
+come_back(key, tally, now, tally.newest - now, timeout, flags)
+drop_until(key, tally, now - timeout, flags)
+verdict = tally.sum + cost <= most and ALLOWED or OVER
 
 -- charge
 add(key, tally, now, cost)
 write(key, tally, lives)
 
 -- answer
-state = tally and summary(key, tally, most - cost) or ''
+state = summary(key, tally, most - cost)
 
 -- details
 -- The time at which the places were taken, to which a renewal moves them.
@@ -36,6 +34,3 @@ if tally.sum > 0 then
 elseif tally.there then
   call('DEL', key)
 end
-
--- spare
-spare = most - tally.sum

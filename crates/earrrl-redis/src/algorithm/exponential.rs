@@ -5,7 +5,7 @@ use earrrl::algorithm::exponential::Measured;
 use earrrl::{Cost, Exponential, Nanos, State};
 
 use super::average::{Life, MANY, life};
-use super::fields::{Fields, Packed, micros, moved_slot, nanos};
+use super::fields::{Fields, Packed, moved_slot, nanos};
 use super::{Adjustment, OnRedis, Terms};
 
 /// The relative tolerance of the comparison with the limit, the same as in the core.
@@ -23,10 +23,6 @@ impl OnRedis for Exponential {
         packed.numbers(&[period, most, terms.units(), step, lives, MANY * most]);
     }
 
-    fn has_len(&self, len: usize) -> bool {
-        len == 20
-    }
-
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let rate = record.number()?;
         let time = record.number()?;
@@ -34,25 +30,6 @@ impl OnRedis for Exponential {
             at: nanos(time),
             rate,
         }))
-    }
-
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::Exponential(state) = state else {
-            return None;
-        };
-        packed.numbers(&[state.rate, micros(state.at)]);
-        Some(())
-    }
-
-    fn stored_at(&self, mut record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
-        record.number()?;
-        record.number().map(nanos)
-    }
-
-    /// Returns the seconds in which an average of a hundred times the limit decays to a billionth
-    /// of the limit.
-    fn tail(&self) -> f64 {
-        self.period_nanos() as f64 / 1e9 * 1e11f64.ln()
     }
 
     fn adds(&self) -> bool {
@@ -75,11 +52,5 @@ impl OnRedis for Exponential {
 
     fn adjustments(&self, _counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         Vec::new()
-    }
-
-    /// Returns the state unchanged: averages of several nodes cannot be added up, so none is ever
-    /// pending.
-    fn merged(&self, state: State, _counted: &State, _sum: Cost) -> State {
-        state
     }
 }

@@ -21,33 +21,10 @@ impl OnRedis for FixedWindow {
         window_parameters(self.window_nanos(), self.quota(), terms, packed);
     }
 
-    fn has_len(&self, len: usize) -> bool {
-        len == 20
-    }
-
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let window = record.number()? as u64;
         let count = record.number()? as u128;
         Some(State::FixedWindow(Count { window, count }))
-    }
-
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::FixedWindow(state) = state else {
-            return None;
-        };
-        packed.numbers(&[state.window as f64, state.count as f64]);
-        Some(())
-    }
-
-    fn left_after(&self, state: &State) -> Option<Nanos> {
-        let State::FixedWindow(state) = state else {
-            return None;
-        };
-        Some(Nanos::new(state.window.saturating_mul(self.window_nanos())))
-    }
-
-    fn keeps_versions(&self) -> bool {
-        true
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
@@ -70,16 +47,6 @@ impl OnRedis for FixedWindow {
             start(state.window, self.window_nanos()),
             state.count,
         )]
-    }
-
-    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
-        let (State::FixedWindow(a), State::FixedWindow(b)) = (&state, counted) else {
-            return state;
-        };
-        let window = a.window.max(b.window);
-        let counts = [a, b].into_iter().filter(|count| count.window == window);
-        let count = counts.fold(0u128, |sum, count| sum.saturating_add(count.count));
-        State::FixedWindow(Count { window, count })
     }
 }
 

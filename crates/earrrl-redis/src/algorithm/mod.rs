@@ -1,13 +1,15 @@
 //! The algorithms on Redis, one file each, beside the parts of its Lua script.
 //!
 //! Each file defines the parameters that the script reads, the format of a client's record, and how
-//! counts are added to a record. A record begins with a tag, a hash of the parameters without which
-//! the record cannot be interpreted. Times are in microseconds, and amounts in billionths of a unit
+//! counts are added to a record. The key of a record carries a tag, a hash of the algorithm and of the parameters without
+//! which the record cannot be interpreted: under another half-life or window, clients have other records. A
+//! record begins with a part of the microsecond at which it was made, which tells it from a later one of the same key.
+//! Times are in microseconds, and amounts in billionths of a unit
 //! (in units for recent-average and exponential).
 
 use std::time::Duration;
 
-use earrrl::algorithm::{Moment, Visitor};
+use earrrl::algorithm::Visitor;
 use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
 
 mod average;
@@ -30,11 +32,18 @@ const MAX_EXACT_UNITS: u64 = 9_007_199;
 const STORES: u8 = 1;
 const STRICT: u8 = 2;
 const ENFORCES: u8 = 4;
+/// The flag of a request for which a server asks for several units.
+pub(crate) const UNITS: u8 = 32;
 
 /// An algorithm whose clients' records are kept in Redis.
 pub(crate) trait OnRedis {
-    /// Returns the parameters without which a record cannot be interpreted. They determine its tag.
+    /// Returns the parameters without which a record cannot be interpreted. They determine its key.
     fn meaning(&self) -> [u64; 4];
+
+    /// Returns the parameters that a charge depends on, so that it can be corrected only under the same ones.
+    fn charge_meaning(&self) -> [u64; 4] {
+        self.meaning()
+    }
 
     /// Returns an error if Redis cannot count the limit exactly in whole microseconds. Requests are
     /// held back for at most `hold`.
@@ -42,51 +51,22 @@ pub(crate) trait OnRedis {
         Ok(())
     }
 
-    /// Writes the parameters that the script's part `parameters` reads, which follow the tag.
+    /// Writes the parameters that the script's part `parameters` reads.
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed);
 
-    /// Returns the length of the tag at the start of a record, in bytes. It is 1 for the smallest
-    /// records.
-    fn tag_len(&self) -> usize {
+    /// Returns the length in bytes of the part of a time that a record begins with. It is 1 for the
+    /// smallest records.
+    fn born_len(&self) -> usize {
         4
     }
 
-    /// Returns true if a record, including its tag, can have this length.
-    fn has_len(&self, len: usize) -> bool;
-
     /// Returns the state that a record holds at `now`.
     fn decode(&self, record: Fields<'_>, now: Nanos) -> Option<State>;
-
-    /// Writes a state at `now`; returns `None` for a state of another algorithm.
-    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()>;
 
     /// Converts a state from one clock to another. Times and windows keep their distance from the
     /// present, which is `from` by the old clock and `to` by the new one. A state of another
     /// algorithm stays as it is.
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State;
-
-    /// Returns the instant at which a record was stored, if the algorithm has no information about
-    /// the time before.
-    fn stored_at(&self, _record: Fields<'_>, _now: Nanos) -> Option<Nanos> {
-        None
-    }
-
-    /// Returns an instant before which no request that was judged can have left this state, if the
-    /// state tells.
-    fn left_after(&self, _state: &State) -> Option<Nanos> {
-        None
-    }
-
-    /// Returns true if a conversion between two versions of a limit loses so much that the records of
-    /// both versions are kept while servers of both run.
-    fn keeps_versions(&self) -> bool {
-        false
-    }
-
-    /// Returns the seconds for which a client's record is kept after the client is as good as new.
-    fn tail(&self) -> f64 {
-        0.0
-    }
 
     /// Returns which state the script reports: the record before the request, or the summary of the
     /// state after it, which the script's part `answer` computes.
@@ -110,31 +90,9 @@ pub(crate) trait OnRedis {
         Some(MAX_EXACT_UNITS)
     }
 
-    /// Returns the single instant that the state consists of, or `None` if it is more. Such a state
-    /// can be leased to the index of near clients, so that most decisions read only the index.
-    fn moment<'a>(&self, _state: &'a mut State) -> Option<&'a mut Moment> {
-        None
-    }
-
     /// Returns the adjustments that add one node's counts, with the total cost `sum`, to the
     /// client's record.
     fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
-
-    /// Adds one node's counts to a state, with the same result as the adjustments have on a record.
-    /// A state of another algorithm stays as it is.
-    fn merged(&self, state: State, counted: &State, sum: Cost) -> State;
-
-    /// Returns the headroom that a request uses up, in the unit in which the Lua function `spare`
-    /// computes a client's headroom.
-    fn takes(&self, cost: Cost) -> f64 {
-        cost.billionths() as f64
-    }
-
-    /// Returns the headroom that a request needs. It is less than the request uses up if the last
-    /// request may exceed the limit.
-    fn needs(&self, cost: Cost) -> f64 {
-        self.takes(cost)
-    }
 }
 
 /// The state that a script reports: the one before or after the request.
@@ -180,11 +138,13 @@ fn hold(rule: &Rule) -> Option<Duration> {
     }
 }
 
-/// A correction of a record by `near.lua`.
+/// A correction of a record by `add.lua`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Adjustment {
     /// True if the cost is taken back, false if it is added.
     pub(crate) back: bool,
+    /// True if the cost is taken back since it was counted twice.
+    pub(crate) twice: bool,
     /// The microsecond of the request; below zero for the present time.
     pub(crate) when: f64,
     /// The time at which a bucket would be full after these charges alone, in microseconds and
@@ -204,6 +164,7 @@ impl Adjustment {
         let cost = Cost::from_billionths(billionths);
         Self {
             back: false,
+            twice: false,
             when,
             alone: (0.0, 0.0),
             cost,
@@ -214,11 +175,12 @@ impl Adjustment {
 
     /// Returns an adjustment that takes back a cost which was charged at an instant. The instant is
     /// rounded to the nearest microsecond: it was a whole one before it was converted to a double.
-    pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost) -> Self {
+    pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost, twice: bool) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
         let when = charged_at.map_or(-1.0, nearest);
         Self {
             back: true,
+            twice,
             when,
             alone: (0.0, 0.0),
             cost,
@@ -230,7 +192,7 @@ impl Adjustment {
 
 /// Generates [`AlgorithmKind`] from the list of algorithms, each with its file and the letter at the end of
 /// its keys. An algorithm's position in the list is its number in `several.lua` and part of
-/// records' tags, so new algorithms are appended.
+/// the tags in keys, so new algorithms are appended.
 macro_rules! algorithms {
     ($($algorithm:ident $file:ident $letter:literal),* $(,)?) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -314,48 +276,36 @@ pub fn max_exact_units(limit: &Limit) -> Option<u64> {
     of(limit).max_exact_units()
 }
 
-/// Returns the tag of a limit's records: a hash of the algorithm and of the parameters without
-/// which a record cannot be interpreted. A record with another tag is converted before use.
+/// Returns the tag in the keys of a limit's records: a hash of the algorithm and of the parameters without which a
+/// record cannot be interpreted.
 pub(crate) fn tag(limit: &Limit) -> u32 {
     let (kind, algorithm) = limit.visit(ByLimit);
-    fnv32(
-        [kind as u64]
-            .into_iter()
-            .chain(algorithm.meaning())
-            .flat_map(u64::to_le_bytes),
-    )
+    hash(kind, algorithm.meaning())
 }
 
-/// The version of the form of claims. It is a part of their tags, so that claims of another form are
-/// not counted.
-const CLAIMS_VERSION: u8 = 2;
+/// Returns the tag of a limit's charges: a commit corrects a charge only under a limit with the same one.
+pub(crate) fn charge_tag(limit: &Limit) -> u32 {
+    let (kind, algorithm) = limit.visit(ByLimit);
+    hash(kind, algorithm.charge_meaning())
+}
 
-/// Returns a stable number of a rule and all its parameters, since claims under other parameters are
-/// in another unit.
-pub(crate) fn claim_tag(rule: &Rule) -> u16 {
-    let text = rule.to_string().into_bytes();
-    let fnv = fnv(std::iter::once(CLAIMS_VERSION).chain(text));
-    (fnv ^ fnv >> 16 ^ fnv >> 32 ^ fnv >> 48) as u16
+fn hash(kind: AlgorithmKind, parameters: [u64; 4]) -> u32 {
+    let numbers = [kind as u64].into_iter().chain(parameters);
+    fnv32(numbers.flat_map(u64::to_le_bytes))
 }
 
 /// Returns a hash that is the same on every machine. It protects against nothing.
 pub(crate) fn fnv32(bytes: impl Iterator<Item = u8>) -> u32 {
-    let fnv = fnv(bytes);
+    let fnv = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
     (fnv ^ fnv >> 32) as u32
 }
 
-fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 /// Returns a charge as an argument of a script: one packed string, which Lua unpacks in one call.
-/// It begins with the tag of the rule's records.
-pub(crate) fn pack(terms: &Terms<'_>, tag: u32) -> Vec<u8> {
+pub(crate) fn pack(terms: &Terms<'_>) -> Vec<u8> {
     let algorithm = of(terms.rule.limit());
     let mut packed = Packed(Vec::with_capacity(96));
-    packed.whole(tag.into(), algorithm.tag_len());
     algorithm.parameters(terms, &mut packed);
     packed.0
 }
@@ -381,7 +331,7 @@ pub(crate) fn flags(rule: &Rule, cost: Cost, mode: Mode) -> u8 {
 /// Returns the state that a record of this limit holds at `now`; `None` if the record is invalid.
 pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> {
     let algorithm = of(limit);
-    algorithm.decode(Fields(record.get(algorithm.tag_len()..)?), now)
+    algorithm.decode(Fields(record.get(algorithm.born_len()..)?), now)
 }
 
 /// Returns the state after a decision, given the summary that the script's part `answer` computed.
@@ -389,33 +339,21 @@ pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
     of(limit).summary(Fields(summary))
 }
 
-/// Returns the record for a state at `now`, including the tag.
-pub(crate) fn encode(limit: &Limit, tag: u32, state: &State, now: Nanos) -> Option<Vec<u8>> {
+/// Returns the part of a time that tells a client's record from a later one of the same key, given the state that a
+/// script reported at `now`: the record before the request, or the summary of a tally after it.
+pub(crate) fn born(limit: &Limit, reported: &[u8], now: Nanos) -> u32 {
     let algorithm = of(limit);
-    let mut packed = Packed::default();
-    packed.whole(tag.into(), algorithm.tag_len());
-    algorithm.encode(state, now, &mut packed)?;
-    Some(packed.0)
-}
-
-/// Returns true if a record's tag and length are those of this limit.
-pub(crate) fn is_of(limit: &Limit, tag: u32, record: &[u8]) -> bool {
-    let algorithm = of(limit);
-    algorithm.has_len(record.len()) && record.starts_with(&tag.to_le_bytes()[..algorithm.tag_len()])
-}
-
-/// Returns when an average was stored: nothing is known of the time before that.
-pub(crate) fn stored_at(limit: &Limit, record: &[u8], now: Nanos) -> Option<Nanos> {
-    let algorithm = of(limit);
-    algorithm.stored_at(Fields(record.get(algorithm.tag_len()..)?), now)
-}
-
-/// Returns how long a record of `state` must live: until nothing in it can change a decision.
-pub(crate) fn life(limit: &Limit, state: &State, now: Nanos) -> Duration {
-    let (_, _, report) = limit.step(Some(state.clone()), now, Cost::ZERO, Mode::Peek);
-    report
-        .reset_after
-        .saturating_add(Duration::from_secs_f64(of(limit).tail()))
+    let len = algorithm.born_len();
+    let stored = match algorithm.answers() {
+        Answers::Before => reported.get(..len),
+        Answers::After => reported
+            .len()
+            .checked_sub(len)
+            .and_then(|from| reported.get(from..)),
+    };
+    let of_now = now.get() / 1000 % (1 << (8 * len));
+    let stored = stored.and_then(|bytes| Fields(bytes).whole(len));
+    stored.unwrap_or(of_now) as u32
 }
 
 #[cfg(test)]

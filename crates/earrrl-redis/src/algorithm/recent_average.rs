@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Moment;
 use earrrl::{Cost, Nanos, RecentAverage, State};
 
 use super::average::{Life, MANY, life};
@@ -35,17 +34,13 @@ impl OnRedis for RecentAverage {
         packed.whole(is_wide(self).into(), 1);
     }
 
-    fn tag_len(&self) -> usize {
+    fn born_len(&self) -> usize {
         1
-    }
-
-    fn has_len(&self, len: usize) -> bool {
-        len == if is_wide(self) { 16 } else { 12 }
     }
 
     fn decode(&self, mut record: Fields<'_>, now: Nanos) -> Option<State> {
         let wide = is_wide(self);
-        let stored = self.stored_at(record, now)?;
+        let stored = stored_at(self, record, now)?;
         record.whole(time_len(wide))?;
         let power = if wide {
             record.number()?
@@ -54,41 +49,6 @@ impl OnRedis for RecentAverage {
         };
         self.state_with_count((power - POWER_OFFSET).exp(), stored)
             .map(State::RecentAverage)
-    }
-
-    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::RecentAverage(moment) = state else {
-            return None;
-        };
-        let wide = is_wide(self);
-        let micro = now.get() / 1000;
-        let count = self.count(Some(moment), Nanos::new(micro * 1000)).min(1e27);
-        let power = (count.ln() + POWER_OFFSET).max(0.0);
-        packed.whole(micro, time_len(wide));
-        if wide {
-            packed.numbers(&[power]);
-        } else {
-            packed.whole((power * POWERS + 0.5) as u64, 6);
-        }
-        Some(())
-    }
-
-    /// Returns the instant that a record stores modulo 2^40 or 2^56 microseconds, which is at most
-    /// `now`. Returns `now` if the stored time is ahead of it because the clock was set back.
-    fn stored_at(&self, mut record: Fields<'_>, now: Nanos) -> Option<Nanos> {
-        let wide = is_wide(self);
-        let time = record.whole(time_len(wide))?;
-        let turn = if wide { WIDE_TURN } else { TURN } as u64;
-        let now = now.get() / 1000;
-        let age = (now % turn + turn - time % turn) % turn;
-        let age = if age > turn / 16 * 15 { 0 } else { age };
-        Some(Nanos::new(now.saturating_sub(age) * 1000))
-    }
-
-    /// Returns the seconds in which a rate decays from a hundredth of the limit, which counts as
-    /// reset, to a billionth of it.
-    fn tail(&self) -> f64 {
-        self.period_secs() * 1e7f64.ln()
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
@@ -102,13 +62,6 @@ impl OnRedis for RecentAverage {
 
     fn max_exact_units(&self) -> Option<u64> {
         None
-    }
-
-    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
-        match state {
-            State::RecentAverage(moment) => Some(moment),
-            _ => None,
-        }
     }
 
     fn adjustments(&self, counted: &State, _sum: Cost, now: Nanos) -> Vec<Adjustment> {
@@ -126,25 +79,18 @@ impl OnRedis for RecentAverage {
         let then = self.count(Some(moment), Nanos::new(micro * 1000));
         vec![Adjustment::add(micro as f64, (then * 1e9) as u128)]
     }
+}
 
-    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
-        match (state, counted) {
-            (State::RecentAverage(a), State::RecentAverage(b)) => {
-                State::RecentAverage(self.merge(a, *b))
-            }
-            (state, _) => state,
-        }
-    }
-
-    fn takes(&self, cost: Cost) -> f64 {
-        cost.as_f64()
-    }
-
-    /// Returns 0: a request of any cost is allowed as long as the requests before it are within the
-    /// limit.
-    fn needs(&self, _cost: Cost) -> f64 {
-        0.0
-    }
+/// Returns the instant that a record stores modulo 2^40 or 2^56 microseconds, which is at most `now`.
+/// Returns `now` if the stored time is ahead of it because the clock was set back.
+fn stored_at(limit: &RecentAverage, mut record: Fields<'_>, now: Nanos) -> Option<Nanos> {
+    let wide = is_wide(limit);
+    let time = record.whole(time_len(wide))?;
+    let turn = if wide { WIDE_TURN } else { TURN } as u64;
+    let now = now.get() / 1000;
+    let age = (now % turn + turn - time % turn) % turn;
+    let age = if age > turn / 16 * 15 { 0 } else { age };
+    Some(Nanos::new(now.saturating_sub(age) * 1000))
 }
 
 /// Returns true if records may live so long that their times need seven bytes instead of five.

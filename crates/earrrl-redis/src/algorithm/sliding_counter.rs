@@ -22,10 +22,6 @@ impl OnRedis for SlidingCounter {
         window_parameters(self.window_nanos(), self.quota(), terms, packed);
     }
 
-    fn has_len(&self, len: usize) -> bool {
-        len == 28
-    }
-
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
         let window = record.number()? as u64;
         let current = record.number()? as u128;
@@ -35,29 +31,6 @@ impl OnRedis for SlidingCounter {
             current,
             previous,
         }))
-    }
-
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::SlidingCounter(state) = state else {
-            return None;
-        };
-        packed.numbers(&[
-            state.window as f64,
-            state.current as f64,
-            state.previous as f64,
-        ]);
-        Some(())
-    }
-
-    fn left_after(&self, state: &State) -> Option<Nanos> {
-        let State::SlidingCounter(state) = state else {
-            return None;
-        };
-        Some(Nanos::new(state.window.saturating_mul(self.window_nanos())))
-    }
-
-    fn keeps_versions(&self) -> bool {
-        true
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
@@ -82,25 +55,5 @@ impl OnRedis for SlidingCounter {
             Adjustment::add(earlier, state.previous),
             Adjustment::add(present, state.current),
         ]
-    }
-
-    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
-        let (State::SlidingCounter(a), State::SlidingCounter(b)) = (&state, counted) else {
-            return state;
-        };
-        let window = a.window.max(b.window);
-        let in_window = |counts: &WindowCounts, wanted: u64| match wanted {
-            wanted if wanted == counts.window => counts.current,
-            wanted if wanted + 1 == counts.window => counts.previous,
-            _ => 0,
-        };
-        let sum = |wanted| in_window(a, wanted).saturating_add(in_window(b, wanted));
-        let current = sum(window);
-        let previous = sum(window.saturating_sub(1));
-        State::SlidingCounter(WindowCounts {
-            window,
-            current,
-            previous,
-        })
     }
 }

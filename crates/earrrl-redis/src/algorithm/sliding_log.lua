@@ -1,16 +1,14 @@
 -- Sliding window log: every request of the last window. The slots of the tally are instants.
 
 -- parameters
-local tag, window, quota, cost, exact, grain, outweighed, step, lives = unpack('<I4dddddddd', args, at)
+local window, quota, cost, exact, grain, outweighed, step, lives = unpack('<dddddddd', args, at)
 
 -- judge
-local tally = read(key, tag)
-verdict = FOREIGN
-if tally then
-  come_back(key, tally, now, tally.newest - now, window, flags)
-  drop_until(key, tally, now - window, flags)
-  verdict = tally.sum + cost <= quota and ALLOWED or OVER
-end
+local tally = read(key, now)
+local born = tally.born
+come_back(key, tally, now, tally.newest - now, window, flags)
+drop_until(key, tally, now - window, flags)
+verdict = tally.sum + cost <= quota and ALLOWED or OVER
 
 -- charge
 -- The expiry is renewed once per `step`, which `lives` takes into account.
@@ -21,7 +19,7 @@ merge_outweighed(key, tally, quota, outweighed)
 write(key, tally, moves and lives)
 
 -- answer
-state = tally and summary(key, tally, quota - cost) or ''
+state = summary(key, tally, quota - cost)
 
 -- adjust
 -- A request that is taken back without its time is the newest one.
@@ -38,6 +36,3 @@ if tally.sum > 0 then
 elseif tally.there then
   call('DEL', key)
 end
-
--- spare
-spare = quota - tally.sum

@@ -4,30 +4,39 @@
 -- parameters
 -- A window of `window` microseconds has `parts` sub-windows. `share` / `width` is parts / window in
 -- lowest terms.
-local tag, window, parts, share, width, lifetime, quota, cost, lives =
-  unpack('<I4dddddddd', args, at)
+local window, parts, share, width, lifetime, quota, cost, lives =
+  unpack('<dddddddd', args, at)
 
 -- judge
 local function slot_of(time)
   local into = time % window
   return (time - into) / window * parts + math.floor(into * share / width)
 end
-local slot, tally = slot_of(now), read(key, tag)
-verdict = FOREIGN
-if tally then
-  come_back(key, tally, slot, tally.newest / share * width - now, window, flags)
-  drop_until(key, tally, slot - lifetime, flags)
-  verdict = tally.sum + cost <= quota and ALLOWED or OVER
+local slot, tally = slot_of(now), read(key, now)
+local born = tally.born
+come_back(key, tally, slot, tally.newest / share * width - now, window, flags)
+drop_until(key, tally, slot - lifetime, flags)
+--[[ correct ]]
+verdict = tally.sum + cost <= quota and ALLOWED or OVER
+
+-- correct
+-- Only for a request that then passes, since the tally is written at once.
+if unspent > 0 and tally.sum - unspent + cost <= quota then
+  add_past(key, tally, slot_of(charged_at), -unspent)
+  write(key, tally)
 end
+
+-- units
+k = units(want, (quota - tally.sum) / cost)
 
 -- charge
 -- The expiry is renewed when the newest sub-window changes.
 local moves = tally.newest < slot
-add(key, tally, slot, cost)
+add(key, tally, slot, cost * k)
 write(key, tally, moves and lives)
 
 -- answer
-state = tally and summary(key, tally, quota - cost) or ''
+state = summary(key, tally, quota - cost)
 
 -- adjust
 -- What is added to a sub-window before the window belongs to the past.
@@ -37,6 +46,3 @@ if tally.sum > 0 then
 elseif tally.there then
   call('DEL', key)
 end
-
--- spare
-spare = quota - tally.sum

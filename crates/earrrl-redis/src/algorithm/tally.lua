@@ -1,6 +1,6 @@
 -- Counts ordered by time, the oldest first, with their running sum.
 --
--- Record: the tag, the places of the oldest entry and of the end of the entries, the sum, and the
+-- Record: when it was made, the places of the oldest entry and of the end of the entries, the sum, and the
 -- newest slot with its cost; then the entries, each a slot and a cost. The newest entry is stored
 -- in the header, since most requests touch only that. Dropped entries stay in the record until they
 -- outnumber the live ones.
@@ -20,20 +20,22 @@ local function entries(key, tally, place, count)
   return table.concat(moved)
 end
 
-local function read(key, tag)
+-- Returns the tally of a record; an empty one if there is no record, or no valid one.
+local function read(key, now)
   local header = call('GETRANGE', key, '0', HEADER - 1)
-  if header == '' then
-    return { tag = tag, oldest = 0, last = 0, sum = 0, newest = 0, cost = 0, shift = 0 }
+  if #header == HEADER then
+    local born, oldest, last, sum, newest, cost = unpack('<I4I4I4ddd', header)
+    if sum >= 0 and sum < 1e300 and cost >= 0 and cost <= sum then
+      return { born = born, oldest = oldest, last = last, sum = sum, newest = newest, cost = cost,
+        shift = 0, there = true }
+    end
   end
-  if #header ~= HEADER then return nil end
-  local known, oldest, last, sum, newest, cost = unpack('<I4I4I4ddd', header)
-  if known ~= tag or not (sum >= 0 and sum < 1e300 and cost >= 0 and cost <= sum) then return nil end
-  return { tag = tag, oldest = oldest, last = last, sum = sum, newest = newest, cost = cost,
-    shift = 0, there = true }
+  return { born = now % 4294967296, oldest = 0, last = 0, sum = 0, newest = 0, cost = 0, shift = 0,
+    there = header ~= '' }
 end
 
 local function header_of(tally)
-  return pack('<I4I4I4ddd', tally.tag, tally.oldest, tally.last, tally.sum, tally.newest,
+  return pack('<I4I4I4ddd', tally.born, tally.oldest, tally.last, tally.sum, tally.newest,
     tally.cost)
 end
 
@@ -223,9 +225,9 @@ local function slot_to_leave(key, tally, room)
 end
 
 -- Returns the figures that an answer needs: the slot that must expire and the cost up to it, the
--- newest slot, and the remaining cost.
+-- newest slot, the remaining cost, and when the record was made.
 local function summary(key, tally, room)
   if tally.sum == 0 then return '' end
   local slot, cost = slot_to_leave(key, tally, room)
-  return pack('<dddd', slot, cost, tally.newest, tally.sum - cost)
+  return pack('<ddddI4', slot, cost, tally.newest, tally.sum - cost, tally.born)
 end

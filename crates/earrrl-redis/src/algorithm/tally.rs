@@ -9,8 +9,7 @@ use earrrl::{Cost, Nanos, RuleError, State};
 use super::fields::{Fields, Packed, moved_slot};
 use super::{Adjustment, Answers, OnRedis, Terms};
 
-/// The offset of the entries in a record, in bytes. The constant below is the length of one entry.
-const HEADER: usize = 36;
+/// The length of an entry of a record in bytes.
 const ENTRY: usize = 16;
 
 /// An algorithm whose clients' records are tallies.
@@ -53,17 +52,8 @@ impl<A: TallyOnRedis> OnRedis for A {
         TallyOnRedis::parameters(self, terms, packed);
     }
 
-    fn has_len(&self, len: usize) -> bool {
-        len >= HEADER
-    }
-
     fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
         decode(record, A::SLOT).map(A::state)
-    }
-
-    fn encode(&self, state: &State, _now: Nanos, packed: &mut Packed) -> Option<()> {
-        encode(A::tally(state)?, A::SLOT, packed);
-        Some(())
     }
 
     fn answers(&self) -> Answers {
@@ -90,16 +80,9 @@ impl<A: TallyOnRedis> OnRedis for A {
             .map(|(slot, cost)| Adjustment::add(self.begins(slot), cost))
             .collect()
     }
-
-    fn merged(&self, state: State, counted: &State, _sum: Cost) -> State {
-        let Some((a, b)) = A::tally(&state).zip(A::tally(counted)) else {
-            return state;
-        };
-        A::state(merged(a, b))
-    }
 }
 
-/// Reads a whole record without its tag. A slot is `unit` times the stored number.
+/// Reads a whole record without the time at which it was made. A slot is `unit` times the stored number.
 fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     let oldest = record.whole(4)? as usize;
     let last = record.whole(4)? as usize;
@@ -117,17 +100,6 @@ fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
     Some(Tally::from_entries(entries.into_iter().chain([newest])))
 }
 
-fn encode(tally: &Tally, unit: u64, packed: &mut Packed) {
-    let mut entries: Vec<_> = tally.entries().collect();
-    let newest = entries.pop().unwrap_or_default();
-    packed.whole(0, 4);
-    packed.whole(entries.len() as u64, 4);
-    packed.numbers(&[tally.sum() as f64]);
-    for (slot, cost) in [newest].into_iter().chain(entries) {
-        packed.numbers(&[(slot / unit) as f64, cost as f64]);
-    }
-}
-
 /// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
 /// the same slot that must expire next, and the same newest slot.
 fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
@@ -136,13 +108,6 @@ fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
     Some(Tally::from_entries(
         [leaving, newest].into_iter().filter(|(_, cost)| *cost > 0),
     ))
-}
-
-/// Returns a tally with the counts of both tallies.
-fn merged(a: &Tally, b: &Tally) -> Tally {
-    let mut entries: Vec<_> = a.entries().chain(b.entries()).collect();
-    entries.sort_by_key(|(slot, _)| *slot);
-    Tally::from_entries(entries)
 }
 
 fn entry(fields: &mut Fields<'_>, unit: u64) -> Option<(u64, u128)> {

@@ -10,17 +10,17 @@ use super::fields::{FARTHEST, Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Terms};
 
 impl OnRedis for TokenBucket {
+    /// Returns no parameters: a record is an instant, whatever the refill and the capacity.
     fn meaning(&self) -> [u64; 4] {
+        [0; 4]
+    }
+
+    /// Returns the refill and the capacity, too: a charge is a span of refill.
+    fn charge_meaning(&self) -> [u64; 4] {
         let (amount, per) = self.refill().parts();
         let rate = amount.billionths() as f64 / per.as_nanos() as f64;
         let capacity = self.capacity().billionths();
-        let ticks = Self::TICKS_PER_NANO as u64;
-        [
-            rate.to_bits(),
-            ticks,
-            capacity as u64,
-            (capacity >> 64) as u64,
-        ]
+        [rate.to_bits(), capacity as u64, (capacity >> 64) as u64, 0]
     }
 
     fn check(&self, hold: Duration) -> Result<(), RuleError> {
@@ -49,12 +49,8 @@ impl OnRedis for TokenBucket {
         packed.numbers(&[price.0, price.1, farthest, step, terms.linger_ms()]);
     }
 
-    fn tag_len(&self) -> usize {
+    fn born_len(&self) -> usize {
         1
-    }
-
-    fn has_len(&self, len: usize) -> bool {
-        len == 12 || len == 19
     }
 
     fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
@@ -62,28 +58,6 @@ impl OnRedis for TokenBucket {
         let rest = record.whole(4)?;
         let ticks = i128::from(time) * TICKS_PER_MICRO + i128::from(rest);
         Some(State::TokenBucket(Moment(ticks)))
-    }
-
-    fn encode(&self, state: &State, now: Nanos, packed: &mut Packed) -> Option<()> {
-        let State::TokenBucket(moment) = state else {
-            return None;
-        };
-        let (whole, rest) = in_two(moment.0.max(0));
-        packed.whole(whole as u64, 7);
-        packed.whole(rest as u64, 4);
-        if self.balance(Some(moment), now) < 0.0 {
-            packed.whole(now.get() / 1000, 7);
-        }
-        Some(())
-    }
-
-    /// A request leaves the bucket full within the time that an empty one takes.
-    fn left_after(&self, state: &State) -> Option<Nanos> {
-        let State::TokenBucket(full_at) = state else {
-            return None;
-        };
-        let at = (full_at.0 - self.full_ticks()) / Self::TICKS_PER_NANO;
-        Some(Nanos::new(u64::try_from(at).unwrap_or(0)))
     }
 
     fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
@@ -98,13 +72,6 @@ impl OnRedis for TokenBucket {
         None
     }
 
-    fn moment<'a>(&self, state: &'a mut State) -> Option<&'a mut Moment> {
-        match state {
-            State::TokenBucket(moment) => Some(moment),
-            _ => None,
-        }
-    }
-
     fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
         let State::TokenBucket(full_at) = counted else {
             return Vec::new();
@@ -114,21 +81,6 @@ impl OnRedis for TokenBucket {
             alone,
             ..Adjustment::add(-1.0, sum.billionths())
         }]
-    }
-
-    fn merged(&self, state: State, counted: &State, sum: Cost) -> State {
-        match (state, counted) {
-            (State::TokenBucket(full_at), State::TokenBucket(alone)) => {
-                let full_at = full_at.0.saturating_add(self.price(sum)).max(alone.0);
-                State::TokenBucket(Moment(full_at))
-            }
-            (state, _) => state,
-        }
-    }
-
-    /// Returns the microseconds of refill that pay for a cost.
-    fn takes(&self, cost: Cost) -> f64 {
-        self.price(cost) as f64 / TICKS_PER_MICRO as f64
     }
 }
 

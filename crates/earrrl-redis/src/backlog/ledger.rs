@@ -11,19 +11,19 @@ use earrrl::{Nanos, RuleId};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::algorithm::{self, Adjustment, AlgorithmKind, KINDS};
+use crate::algorithm::{self, Adjustment};
 use crate::pending::{Contribution, MAX_TAKE_BACKS, Pending};
 use crate::request::KeyedCharge;
 use crate::rules::PreparedRule;
 
 const SHARDS: usize = 64;
 
-/// A client's key, and the rule and algorithm that it is counted under. Each algorithm has records of
-/// its own.
+/// A client's key, and the rule that it is counted under, with the tag of its records: a rule has other
+/// records under another algorithm or half-life.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientId {
     pub(crate) rule: RuleId,
-    pub(crate) kind: AlgorithmKind,
+    pub(crate) tag: u32,
     pub(crate) key: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ClientId {
 struct Entry {
     /// The number that distinguishes this entry from earlier entries of the same client.
     id: u64,
-    /// The rule under whose parameters the charges are counted.
+    /// The rule under whose parameters the charges are counted, also after it was changed.
     rule: Arc<PreparedRule>,
     /// The group of Cluster slots, with a circuit breaker of its own, to which the client belongs.
     group: usize,
@@ -51,8 +51,6 @@ pub(crate) struct Delivery {
     entry: u64,
     pub(crate) rule: Arc<PreparedRule>,
     group: usize,
-    /// The time of the last charge.
-    latest: Nanos,
     pub(crate) contribution: Contribution,
     /// The time that the caller gave, if any.
     pub(crate) given: Option<Nanos>,
@@ -134,12 +132,13 @@ impl Ledger {
 
     /// Notes that Redis must take back a charge. Returns the number of the entry, or `None` if the
     /// ledger is full. `charged_at` is a time of Redis's clock; `None` stands for the latest
-    /// charge.
+    /// charge. `twice` is true if the charge is in the ledger, too.
     pub(crate) fn take_back_there(
         &self,
         charge: &KeyedCharge,
         charged_at: Option<Nanos>,
         given: Option<Nanos>,
+        twice: bool,
     ) -> Option<u64> {
         self.change(charge, |entry| {
             if entry.take_backs.len() >= MAX_TAKE_BACKS {
@@ -147,7 +146,7 @@ impl Ledger {
             }
             entry
                 .take_backs
-                .push(Adjustment::take_back(charged_at, charge.cost));
+                .push(Adjustment::take_back(charged_at, charge.cost, twice));
             entry.given = entry.given.max(given);
             Some(entry.id)
         })
@@ -171,7 +170,6 @@ impl Ledger {
                 entry.insert(self.entry(charge))
             }
         };
-        entry.follow(&charge.rule);
         change(entry)
     }
 
@@ -213,7 +211,6 @@ impl Ledger {
         let Some(entry) = shard.entries.get_mut(&client) else {
             return false;
         };
-        entry.follow(&charge.rule);
         let at = entry
             .pending
             .take_back(entry.rule.rule.limit(), charge.cost, charged_at, now);
@@ -256,19 +253,14 @@ impl Ledger {
         self.returned[self.shard(client)].notified()
     }
 
-    /// Drops the entries of a client that was reset, under every algorithm.
+    /// Drops the entries of a client that was reset.
     pub(crate) fn forget(&self, charge: &KeyedCharge) {
-        for &kind in KINDS {
-            let client = ClientId {
-                kind,
-                ..ClientId::of(charge)
-            };
-            let mut shard = self.lock(&client);
-            let entry = shard.entries.remove(&client).is_some();
-            let retry = shard.retries.remove(&client).is_some();
-            self.len
-                .fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
-        }
+        let client = ClientId::of(charge);
+        let mut shard = self.lock(&client);
+        let entry = shard.entries.remove(&client).is_some();
+        let retry = shard.retries.remove(&client).is_some();
+        self.len
+            .fetch_sub(usize::from(entry) + usize::from(retry), Ordering::AcqRel);
     }
 
     /// Takes the entry of one client as [`Ledger::drain`] does.
@@ -345,21 +337,12 @@ impl Ledger {
 }
 
 impl Entry {
-    /// Converts the charges to a rule's parameters if that rule is later than the entry's. A request
-    /// that began before a change of the rule still has the earlier one.
-    fn follow(&mut self, rule: &Arc<PreparedRule>) {
-        if rule.since >= self.rule.since {
-            convert(&mut self.pending, &self.rule, rule, self.latest);
-            self.rule = rule.clone();
-        }
-    }
-
     fn deliver(self, number: u64) -> Delivery {
         let Self {
             id: entry,
             rule,
             group,
-            latest,
+            latest: _,
             pending,
             take_backs,
             given,
@@ -373,38 +356,18 @@ impl Entry {
             entry,
             rule,
             group,
-            latest,
             contribution,
             given,
         }
     }
 }
 
-impl Delivery {
-    /// Returns the changes under the parameters of a rule with the same algorithm.
-    pub(crate) fn under(&self, rule: &PreparedRule) -> Contribution {
-        let mut contribution = self.contribution.clone();
-        convert(&mut contribution.pending, &self.rule, rule, self.latest);
-        contribution
-    }
-}
-
-/// Converts charges, the last of which was made at `latest`, to a rule's changed parameters: as of the
-/// change, like the records in Redis, or as of the last charge if that is later.
-fn convert(pending: &mut Pending, old: &PreparedRule, new: &PreparedRule, latest: Nanos) {
-    if old.tag != new.tag {
-        let from = old.rule.limit();
-        let at = new.since.max(latest);
-        pending.map(|state| new.rule.limit().convert(from, state, at));
-    }
-}
-
 impl ClientId {
     pub(crate) fn of(charge: &KeyedCharge) -> Self {
-        let PreparedRule { id: rule, kind, .. } = *charge.rule;
+        let PreparedRule { id: rule, tag, .. } = *charge.rule;
         Self {
             rule,
-            kind,
+            tag,
             key: charge.client.clone(),
         }
     }
@@ -412,16 +375,13 @@ impl ClientId {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use earrrl::table::KeyHasher;
     use earrrl::{Cost, Mode};
 
     use super::*;
     use crate::rules::{RuleSpec, Rules};
 
     fn asked(rule: &str, client: &str) -> KeyedCharge {
-        let rules = Rules::new(KeyHasher::with_key(&[7; 16]), Duration::ZERO);
+        let rules = Rules::default();
         let rule = rule.parse().unwrap();
         let local = || Ok(vec![RuleId(0)]);
         let wanted = RuleSpec {
@@ -429,7 +389,7 @@ mod tests {
             rule: &rule,
             near: None,
         };
-        let id = rules.prepare(&[wanted], Nanos::ZERO, local).unwrap()[0];
+        let id = rules.prepare(&[wanted], local).unwrap()[0];
         let rule = rules.get(id).unwrap();
         let client = client.into();
         let key = Vec::new();

@@ -10,7 +10,7 @@ use redis::{RedisResult, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::algorithm::micros;
+use crate::algorithm::{Packed, micros};
 use crate::batches::{BatchCall, PackedCharge, ReceiptPlace, Ticket, WaitingCall};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -87,11 +87,12 @@ async fn send(shared: &Arc<Shared>, group: usize, calls: Vec<Vec<WaitingCall>>) 
     };
     let mut link = first.link.clone();
     let slot = first.call.slot;
+    let patience = first.call.patience;
     let sent = shared.clocks.local();
-    let latest = shared.clocks.redis(group, sent) + shared.options.deadline + GRACE;
+    let latest = shared.clocks.redis(group, sent) + patience + GRACE;
     let ScriptCall { script, keys, args } = script_call(shared, &calls, receipt.as_deref(), latest);
     let answer = link.call(script, &keys, &args);
-    let Ok(answer) = timeout(shared.options.deadline, answer).await else {
+    let Ok(answer) = timeout(patience, answer).await else {
         return;
     };
     let calls: Vec<_> = calls.into_iter().flatten().collect();
@@ -210,11 +211,11 @@ fn script_call<'a>(
             args.extend(charges.iter().map(argument));
             (scripts.hold(&kinds.collect::<Vec<_>>()), args)
         }
-        (None, 1, [charge]) => {
+        (None, 1, [charge]) if charge.units.is_none() => {
             let argument = [&head(charge.flags)[..], &charge.parameters].concat();
             (scripts.single(charge.kind), vec![argument])
         }
-        (None, 1, charges) => (
+        (None, 1, charges) if charges.len() > 1 => (
             scripts.several(kinds),
             after_head(charges.iter().map(argument).collect()),
         ),
@@ -240,8 +241,15 @@ fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
     let repeated = (0..charges.len())
         .filter(repeats)
         .fold(0u16, |bits, place| bits | 1 << place);
-    let head = [first.kind as u8, first.flags, charges.len() as u8];
-    [&head[..], &repeated.to_le_bytes(), &first.parameters].concat()
+    let mut packed = Packed(vec![first.kind as u8, first.flags, charges.len() as u8]);
+    packed.whole(repeated.into(), 2);
+    for units in charges.iter().filter_map(|charge| charge.units) {
+        packed.whole(units.want.into(), 2);
+        packed.numbers(&[units.unspent, units.charged_at]);
+        packed.whole(units.born.into(), 4);
+    }
+    packed.0.extend(&first.parameters);
+    packed.0
 }
 
 /// Reads the answer to these calls. `None` stands for a call that must be sent again by itself.
@@ -252,14 +260,26 @@ fn read(
     let same = |reply| vec![Some(reply); calls.len()];
     match (answer, calls) {
         (Err(error), _) => same(Err(error)),
-        (Ok(Value::BulkString(bytes)), [call]) => same(Ok(match call.call.charges.len() {
-            1 if call.call.hold.is_none() => reply::single(&bytes),
-            _ => reply::several(&bytes),
-        })),
+        (Ok(Value::BulkString(bytes)), [call]) if !call.call.asks_for_units() => {
+            same(Ok(match call.call.charges.len() {
+                1 if call.call.hold.is_none() => reply::single(&bytes),
+                _ => reply::several(&bytes),
+            }))
+        }
         (Ok(Value::BulkString(bytes)), _) => match reply::batch(&bytes, calls.len()) {
             Some(replies) => replies
                 .into_iter()
-                .map(|reply| reply.map(|reply| Ok(Some(reply))))
+                .zip(calls)
+                .map(|(reply, call)| {
+                    // A call for units has no other script that could report the error.
+                    let Some(reply) = reply else {
+                        return (calls.len() == 1).then_some(Ok(None));
+                    };
+                    Some(Ok(match call.call.asks_for_units() {
+                        true => reply.with_units(),
+                        false => Some(reply),
+                    }))
+                })
                 .collect(),
             None => same(Ok(None)),
         },

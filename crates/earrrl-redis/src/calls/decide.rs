@@ -1,4 +1,4 @@
-//! Decisions by Redis: one call, or two for a request whose keys are in several slots of a Cluster.
+//! Decisions by Redis: one call, or one a slot for a request whose keys are in several slots of a Cluster.
 //!
 //! In a Cluster, every slot is called at the same time, and judges and stores its part as if the
 //! request passed in the other slots. If it does not, the charges of leaky rules in the other slots
@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::Mode;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::algorithm::flags;
+use crate::algorithm::{UNITS, flags};
 use crate::backlog::unsettled::Unanswered;
 use crate::batches::{BatchCall, PackedCharge, ReceiptPlace, Ticket};
 use crate::calls::batch::{self, GRACE};
-use crate::calls::convert::{Called, converting};
 use crate::calls::deliver::take_back;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -37,7 +36,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Returns the failure of a request of which Redis has executed nothing.
-    fn all(fault: Fault) -> Self {
+    pub(crate) fn all(fault: Fault) -> Self {
         Self {
             fault,
             unanswered: Vec::new(),
@@ -69,12 +68,27 @@ async fn ask_slot(
     places: Vec<usize>,
 ) -> Result<Vec<Observation>, Failure> {
     let (group, _) = request.group_and_slot(&places);
-    let link = shared.connection.link(group).map_err(Failure::all)?;
-    let deadline = shared.options.deadline;
+    let link = match request.units {
+        Some(_) => shared.connection.distant_link(group),
+        None => shared.connection.link(group),
+    };
+    let link = link.map_err(Failure::all)?;
+    let patience = request.patience(shared.options.deadline);
     let ticket = Arc::new(Ticket::default());
-    let ends = Instant::now() + 3 * deadline + GRACE + SLACK;
+    let ends = Instant::now() + 3 * patience + GRACE + SLACK;
     let call = exchange(shared, link, request, &places, &ticket);
-    let answer = shared.connection.within(deadline, group, call).await;
+    let answer = if request.units.is_some() {
+        let answer = timeout(patience, call).await.unwrap_or(Err(Fault::Late));
+        match &answer {
+            Ok(_) => shared.connection.breakers.succeeded(group),
+            // Its request has been decided without it, and has reported that.
+            Err(Fault::Late) => {}
+            Err(fault) => shared.connection.failed(group, fault),
+        }
+        answer
+    } else {
+        shared.connection.within(patience, group, call).await
+    };
     match answer {
         Ok(observed) => {
             if let Some(ReceiptPlace { receipt, .. }) = ticket.receipt() {
@@ -233,7 +247,7 @@ pub(crate) fn stored(
         .collect()
 }
 
-/// Calls the script, and again after converting records of other parameters.
+/// Calls the script, and returns what it saw of each charge.
 async fn exchange(
     shared: &Arc<Shared>,
     link: Link,
@@ -242,25 +256,14 @@ async fn exchange(
     ticket: &Arc<Ticket>,
 ) -> Result<Vec<Observation>, Fault> {
     let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-    converting(shared, link, |link| async move {
-        match in_time(shared, link, request, places, ticket)
-            .await?
-            .ok_or_else(nonsense)?
-        {
-            Reply::Decided { time, mut observed } if observed.len() == places.len() => {
-                let at = request.now.or(time).ok_or_else(nonsense)?;
-                observed.iter_mut().for_each(|observed| observed.at = at);
-                Ok(Called::Done(observed))
-            }
-            Reply::Foreign { time, place } => {
-                let charge = places.get(place).ok_or_else(nonsense)?;
-                let now = request.now.or(time).ok_or_else(nonsense)?;
-                Ok(Called::Foreign(&request.charges[*charge], now))
-            }
-            Reply::Decided { .. } | Reply::Expired { .. } => Err(nonsense()),
+    match in_time(shared, link, request, places, ticket).await? {
+        Some(Reply::Decided { time, mut observed }) if observed.len() == places.len() => {
+            let at = request.now.or(time).ok_or_else(nonsense)?;
+            observed.iter_mut().for_each(|observed| observed.at = at);
+            Ok(observed)
         }
-    })
-    .await
+        _ => Err(nonsense()),
+    }
 }
 
 /// Calls the script, a second time if Redis's clock was set since this node last saw its time.
@@ -279,11 +282,13 @@ async fn in_time(
         } else {
             0
         };
+        let of_units = request.units.map_or(0, |_| UNITS);
         PackedCharge {
             kind: charge.rule.kind,
-            flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold,
+            flags: flags(&charge.rule.rule, charge.cost, request.mode) | of_hold | of_units,
             key: charge.key.clone(),
-            parameters: charge.parameters(shared.linger(&charge.rule)),
+            parameters: charge.parameters(shared.options.linger),
+            units: request.units,
         }
     };
     let hold = request
@@ -292,6 +297,7 @@ async fn in_time(
     let charges = places.iter().map(charge).collect();
     let call = BatchCall {
         now: request.now,
+        patience: request.patience(shared.options.deadline),
         slot,
         charges,
         hold,

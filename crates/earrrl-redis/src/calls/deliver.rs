@@ -31,7 +31,7 @@ pub(crate) async fn take_back(
     let Some(entry) = shared
         .backlog
         .ledger
-        .take_back_there(charge, charged_at, given)
+        .take_back_there(charge, charged_at, given, false)
     else {
         count(&shared.connection.counters.not_handed_over);
         return Ok(false);
@@ -77,28 +77,28 @@ async fn deliver(
     Ok(())
 }
 
-/// Delivers one client's changes, under the present parameters of its rule; if the rule has another
-/// algorithm by now, to the record of the earlier one. If they may have arrived, they are sent again
-/// under the same number, and so are applied only once.
+/// Delivers one client's changes, under the parameters under which they were counted. If they may have
+/// arrived, they are sent again under the same number, and so are applied only once.
 pub(crate) async fn deliver_one(
     shared: Arc<Shared>,
     link: Link,
     client: ClientId,
     delivery: Delivery,
 ) -> Result<(), Fault> {
-    let present = shared
-        .rules
-        .get(client.rule)
-        .filter(|rule| rule.kind == client.kind);
-    let rule = present.unwrap_or_else(|| delivery.rule.clone());
-    let contribution = delivery.under(&rule);
+    let rule = delivery.rule.clone();
     let charge = earrrl::Charge {
         rule: rule.id,
         key: &client.key,
         cost: earrrl::Cost::ZERO,
     };
     let charge = shared.keyed(rule, &charge, 0);
-    let call = contribute(&shared, link, &charge, &contribution, delivery.given);
+    let call = contribute(
+        &shared,
+        link,
+        &charge,
+        &delivery.contribution,
+        delivery.given,
+    );
     let outcome = timeout(TIMEOUT, call).await.unwrap_or(Err(Fault::Late));
     if outcome.is_err() && !delivery.contribution.take_backs.is_empty() {
         count(&shared.connection.counters.take_backs_failed);

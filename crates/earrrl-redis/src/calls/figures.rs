@@ -76,6 +76,11 @@ impl<'a> ObservedCharge<'a> {
         let after = algorithm::of(limit).answers() == Answers::After;
         let state = match read(limit, &observed.state, now) {
             Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),
+            // The units after the first are this node's.
+            Some(state) if after && observed.granted > 1 => {
+                let more = Cost::from_units(u64::from(observed.granted) - 1);
+                limit.refund(Some(state), now, now, more)
+            }
             state => state,
         };
         let wait = || {

@@ -2,9 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod contribute;
-pub(crate) mod convert;
 pub(crate) mod decide;
 pub(crate) mod deliver;
-
 pub(crate) mod figures;
 pub(crate) mod reset;

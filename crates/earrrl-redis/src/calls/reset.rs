@@ -15,19 +15,12 @@ pub(crate) async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), F
         .ok();
     shared.backlog.ledger.forget(charge);
     shared.backlog.unsettled.forget(charge);
-    shared.with_near(charge, None, |client, _| client.forget());
+    if let Some(table) = &charge.rule.near {
+        table.forget(&charge.client);
+    }
     let mut link = shared.connection.link(charge.group)?;
     let mut command = redis::cmd("DEL");
-    // Nodes with another version of the configuration may use another algorithm, so the keys of all
-    // algorithms are deleted.
-    let keys = &shared.connection.keys;
-    for name in charge.rule.all_keys() {
-        let record = keys.record(&charge.client, &name);
-        command
-            .arg(keys.claims(&record))
-            .arg(keys.version(&record))
-            .arg(record);
-    }
+    command.arg(&charge.key);
     let call = async { link.send(&command).await.map(drop).map_err(Fault::from) };
     shared
         .connection

@@ -13,6 +13,8 @@ const GROUPS: u16 = 16_384 / SLOTS_A_GROUP;
 struct Breaker {
     failures: AtomicU32,
     open: AtomicBool,
+    /// True while Redis answers, but later than the deadline.
+    far: AtomicBool,
 }
 
 /// The breakers: one for a single Redis, or one for each group of slots of a Cluster.
@@ -44,6 +46,15 @@ impl Breakers {
 
     pub(crate) fn is_open(&self, group: usize) -> bool {
         self.groups[group].open.load(Ordering::Acquire)
+    }
+
+    /// Returns true while a group's Redis answers, but too late for decisions.
+    pub(crate) fn is_far(&self, group: usize) -> bool {
+        self.groups[group].far.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_far(&self, group: usize, is_far: bool) {
+        self.groups[group].far.store(is_far, Ordering::Release);
     }
 
     /// Returns the number of open breakers.

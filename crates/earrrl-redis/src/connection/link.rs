@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
-use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError,
     RedisResult, ServerErrorKind, Value,
@@ -19,7 +18,7 @@ use crate::connection::fault::Fault;
 use crate::connection::redirect::Cluster;
 use crate::connection::script::{Script, Scripts};
 use crate::connection::sentinel;
-use crate::options::Options;
+use crate::options::{Options, tcp_settings};
 
 /// The timeout of establishing a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -186,12 +185,6 @@ fn no_connection(address: &ConnectionAddr, error: RedisError) -> Fault {
         return Fault::Lost(format!("{address}: {why}"));
     }
     Fault::from(error).at(&address.to_string())
-}
-
-/// Returns the settings of every connection to Redis. Nagle's algorithm is off: calls are small, and with
-/// it a call would wait for the acknowledgement of the call before it, up to a round trip.
-pub(crate) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
 }
 
 fn open(url: &str, options: &Options) -> RedisResult<Client> {

@@ -97,6 +97,15 @@ impl RedisConnection {
         self.any_link().ok_or(Fault::Skipped)
     }
 
+    /// Returns the link for a call that may take longer than a decision's deadline: also if the breaker is open
+    /// because Redis is too far away for decisions.
+    pub(crate) fn distant_link(&self, group: usize) -> Result<Link, Fault> {
+        if self.breakers.is_open(group) && !self.breakers.is_far(group) {
+            return Err(Fault::Skipped);
+        }
+        self.any_link().ok_or(Fault::Skipped)
+    }
+
     /// Returns the link, even if breakers are open.
     pub(crate) fn any_link(&self) -> Option<Link> {
         self.link

@@ -33,7 +33,7 @@ impl Probe {
             sign: 1.0,
             linger: Duration::ZERO,
         };
-        let parameters = algorithm::pack(&request, algorithm::tag(rule.limit()));
+        let parameters = algorithm::pack(&request);
         let flags = algorithm::flags(&rule, Cost::ONE, Mode::Check);
         Ok(Self {
             kind: AlgorithmKind::of(rule.limit()),

@@ -2,7 +2,7 @@
 //!
 //! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into
 //! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), several such
-//! requests, a request under several rules, an exchange with a node, and a reservation and its commit
+//! requests, a request under several rules, a contribution of a node, and a reservation and its commit
 //! under one rule and under several.
 
 use std::collections::BTreeSet;
@@ -60,24 +60,28 @@ impl AlgorithmKind {
     }
 }
 
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 11] = [
     "parameters",
     "once",
     "judge",
+    "correct",
+    "units",
     "charge",
+    "more",
     "answer",
     "details",
     "held",
     "adjust",
-    "spare",
 ];
+/// The parts that only calls for several units have.
+const OF_UNITS: [&str; 3] = ["correct", "units", "more"];
 /// The verdicts, each at the position that is its digit.
-const VERDICTS: [&str; 6] = ["ALLOWED", "HELD", "OVER", "FOREIGN", "EXPIRED", "FAILED"];
+const VERDICTS: [&str; 5] = ["ALLOWED", "HELD", "OVER", "EXPIRED", "FAILED"];
 
 /// All scripts that the engine calls.
 pub(crate) struct Scripts {
     single: Vec<Script>,
-    near: Vec<Script>,
+    add: Vec<Script>,
     /// The scripts for several rules, by the set of their algorithms (one bit each). Each is
     /// composed when it is first used.
     several: Vec<OnceLock<Script>>,
@@ -92,12 +96,8 @@ pub(crate) struct Scripts {
     commit: Vec<OnceLock<Script>>,
     /// Prolongs a reservation.
     pub(crate) renew: Script,
-    /// Replaces a record by its converted form.
-    pub(crate) swap: Script,
     /// Advances the time of a throttle's key.
     pub(crate) throttle: Script,
-    /// Counts the live nodes.
-    pub(crate) nodes: Script,
 }
 
 impl Scripts {
@@ -111,7 +111,7 @@ impl Scripts {
         let sets = || (0..1 << KINDS.len()).map(|_| Default::default()).collect();
         Self {
             single: each(single),
-            near: each(|kind| in_frame(include_str!("../scripts/near.lua"), kind)),
+            add: each(|kind| in_frame(include_str!("../scripts/add.lua"), kind)),
             several: sets(),
             batch: sets(),
             hold_one: each(hold_one),
@@ -119,17 +119,15 @@ impl Scripts {
             hold: sets(),
             commit: sets(),
             renew: Script::new(&renew()),
-            swap: Script::new(include_str!("../scripts/swap.lua")),
             throttle: Script::new(&strip(include_str!("../scripts/throttle.lua"))),
-            nodes: Script::new(&strip(include_str!("../scripts/nodes.lua"))),
         }
     }
 
     /// Returns the scripts that every engine calls, which are all but those for several algorithms.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
         let batches = KINDS.iter().map(|kind| self.batch([*kind].into_iter()));
-        let of_limits = self.single.iter().chain(&self.near).chain(batches);
-        of_limits.chain([&self.swap, &self.throttle, &self.nodes])
+        let of_limits = self.single.iter().chain(&self.add).chain(batches);
+        of_limits.chain([&self.throttle])
     }
 
     /// Notes that there is a new connection, perhaps to a server without the scripts.
@@ -154,9 +152,9 @@ impl Scripts {
         &self.single[kind as usize]
     }
 
-    /// Returns the script that applies a node's changes and gives the node a share.
-    pub(crate) fn near(&self, kind: AlgorithmKind) -> &Script {
-        &self.near[kind as usize]
+    /// Returns the script that applies a node's changes.
+    pub(crate) fn add(&self, kind: AlgorithmKind) -> &Script {
+        &self.add[kind as usize]
     }
 
     /// Returns the script that decides a request under several rules with these algorithms.
@@ -251,7 +249,9 @@ fn several(set: usize) -> String {
 /// Returns the function of several.lua that judges a charge by one algorithm, and ends the charge with
 /// the text `charged`.
 fn judged(kind: AlgorithmKind, charged: &str) -> String {
-    let [parameters, once, judge, charge, answer, ..] = PARTS.map(|part| strip(kind.part(part)));
+    let [parameters, once, judge, charge, answer] =
+        ["parameters", "once", "judge", "charge", "answer"]
+            .map(|part| filled(&format!("--[[ {part} ]]"), kind));
     format!(
         "judge[{}] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n{parameters}{once}{judge}\
          return verdict, function()\n{charge}{charged}end, function()\n{answer}return state\nend\nend\n",
@@ -266,7 +266,7 @@ fn hold(set: usize) -> String {
         let details = strip(kind.part("details"));
         judged(
             kind,
-            &format!("local details = ''\n{details}return details\n"),
+            &format!("local details = ''\n{details}return pack('<I4', born) .. details\n"),
         )
     };
     let algorithms: String = kinds_of(set).map(one).collect();
@@ -319,7 +319,7 @@ const GET_ALL: &str = "redis.pcall('MGET', values(keys, done + 1, last))";
 
 fn batch(set: usize) -> String {
     let algorithm = |kind: AlgorithmKind| {
-        let text = filled(include_str!("../scripts/batch_algorithm.lua"), kind);
+        let text = filled_with_units(include_str!("../scripts/batch_algorithm.lua"), kind);
         let reads_whole = text.contains(GET);
         text.replace(GET, GET_FROM_BATCH)
             .replace("--[[ records ]]", if reads_whole { GET_ALL } else { "{}" })
@@ -398,10 +398,35 @@ fn renew() -> String {
     prelude(true) + &filled(&text, AlgorithmKind::Concurrent)
 }
 
-/// Returns a text with the parts and the number of an algorithm inserted.
+/// Returns a text with the parts and the number of an algorithm inserted, for requests of one unit.
 fn filled(text: &str, kind: AlgorithmKind) -> String {
+    let whole = with_parts(text, kind);
+    let without = |text: String, part: &&str| text.replace(&format!("--[[ {part} ]]\n"), "");
+    OF_UNITS
+        .iter()
+        .fold(whole, without)
+        .replace(" * k)", ")")
+        .replace(" * k,", ",")
+}
+
+/// Returns a text with the parts and the number of an algorithm inserted. A request may take several units, if
+/// the algorithm can grant them.
+fn filled_with_units(text: &str, kind: AlgorithmKind) -> String {
+    let whole = with_parts(text, kind);
+    OF_UNITS.iter().fold(whole, |text, part| {
+        let inserted = strip(kind.part(part));
+        let inserted = match *part {
+            "correct" => format!("if unspent > 0 and born == made then\n{inserted}end\n"),
+            _ => inserted,
+        };
+        text.replace(&format!("--[[ {part} ]]\n"), &inserted)
+    })
+}
+
+fn with_parts(text: &str, kind: AlgorithmKind) -> String {
     let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
-    PARTS.iter().fold(text, |text, part| {
+    let parts = PARTS.iter().filter(|part| !OF_UNITS.contains(part));
+    parts.fold(text, |text, part| {
         text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)))
     })
 }
@@ -428,7 +453,7 @@ mod tests {
                 assert!(!kind.part(part).is_empty(), "{kind:?}: {part}");
             }
             assert_eq!(
-                kind.text().contains("read(key, tag)"),
+                kind.text().contains("read(key, now)"),
                 kind.is_tally(),
                 "{kind:?}"
             );
@@ -438,16 +463,16 @@ mod tests {
     #[test]
     fn frames_are_filled() {
         let texts = KINDS.iter().map(|kind| single(*kind));
-        let near = KINDS
+        let add = KINDS
             .iter()
-            .map(|kind| in_frame(include_str!("../scripts/near.lua"), *kind));
+            .map(|kind| in_frame(include_str!("../scripts/add.lua"), *kind));
         let sets = [1, 127]
             .into_iter()
             .flat_map(|set| [several(set), hold(set), batch(set), commit(set)]);
         let ones = KINDS
             .iter()
             .flat_map(|kind| [hold_one(*kind), commit_one(*kind)]);
-        for text in texts.chain(near).chain(sets).chain(ones) {
+        for text in texts.chain(add).chain(sets).chain(ones) {
             assert!(!text.contains("--"), "{text}");
         }
     }

@@ -6,8 +6,7 @@ use redis::{
 };
 
 use crate::connection::fault::Fault;
-use crate::connection::link::tcp_settings;
-use crate::options::{Options, without_credentials};
+use crate::options::{Options, tcp_settings, without_credentials};
 
 /// Returns a client of the master with this name, which one of the Sentinels has named.
 pub(crate) async fn master(name: &str, options: &Options) -> Result<Client, Fault> {

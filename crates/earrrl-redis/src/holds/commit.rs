@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Actual, Committed, Cost, EngineError, Held, HoldId, Limit, Nanos, RuleId};
+use earrrl::{Actual, Committed, Cost, EngineError, HoldId, Nanos, RuleId};
 use redis::Value;
 
 use super::find::{HeldCharge, HeldSlot, find, read_slot};
 use crate::algorithm::{AlgorithmKind, Packed};
-use crate::calls::convert::{Called, converting, earlier_limit};
 use crate::calls::figures;
 use crate::connection::fault::Fault;
-use crate::connection::link::Link;
 use crate::hold_format::{self as format, ActualCosts};
 use crate::reply::{self, CommitReply, CommitStatus};
 use crate::request::time_argument;
@@ -121,142 +119,63 @@ async fn commit_slot(
         format::pack_actual(costs, &mut head);
     }
     let mut args = vec![head.0];
-    let made_at = match slot.charges.iter().any(HeldCharge::is_converted) {
-        true => read_slot(shared, id, slot.place)
-            .await?
-            .map(|hold| hold.made_at),
-        false => None,
-    };
-    let now = given.unwrap_or_else(|| shared.clocks.redis(group, shared.clocks.local()));
     for held in &slot.charges {
         let key = &held.charge.key;
         keys.extend([key.clone(), shared.connection.keys.given(key)]);
-        let part = commit_part(shared, &mut link, held, costs, (made_at, now)).await?;
-        args.push(correction(shared, held, part));
+        args.push(correction(shared, held, costs));
     }
-    let keys = &keys;
-    let args = &args;
-    let call = converting(shared, link, |mut link: Link| async move {
-        let answer = link.call(script, keys, args).await?;
+    let call = async {
+        let answer = link.call(script, &keys, &args).await?;
         let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-        match reply::commit(&answer, slot.charges.len()).ok_or_else(nonsense)? {
-            Ok(reply) => Ok(Called::Done(reply)),
-            Err((place, time)) => {
-                let held = slot.charges.get(place).ok_or_else(nonsense)?;
-                Ok(Called::Foreign(
-                    &held.charge,
-                    given.or(time).ok_or_else(nonsense)?,
-                ))
-            }
-        }
-    });
+        reply::commit(&answer, slot.charges.len()).ok_or_else(nonsense)
+    };
     shared
         .connection
         .within(shared.options.deadline, group, call)
         .await
 }
 
-/// The part of an estimate that a commit corrects. An actual cost is at most the rule's `max_cost`: the
-/// work is done, so the cost cannot be refused.
-struct CommitPart {
-    estimate: Cost,
-    actual: Cost,
-    /// True if the record is corrected under the present time, false if under that of the reservation.
-    is_at_present: bool,
-}
-
-/// Returns the part of an estimate that a commit corrects. That is all of it, unless the client's record was
-/// converted to other parameters since the reservation was made: then it is the part that the record still
-/// has. If this server does not know the parameters of that time, the commit gives nothing back, and charges
-/// only what the request cost above its estimate.
-async fn commit_part(
-    shared: &Shared,
-    link: &mut Link,
-    held: &HeldCharge,
-    costs: &ActualCosts,
-    (made_at, now): (Option<Nanos>, Nanos),
-) -> Result<CommitPart, Fault> {
-    let rule = &held.charge.rule;
-    let estimate = held.charge.cost;
-    let cost = costs.iter().find(|(place, _)| *place == held.charge.place);
+/// Returns the argument of the script that corrects a charge. An actual cost is at most the rule's `max_cost`:
+/// the work is done, so the cost cannot be refused. If the rule was changed so that the charge means something else
+/// now, nothing is given back, and the excess is charged at present.
+fn correction(shared: &Shared, held: &HeldCharge, costs: &ActualCosts) -> Vec<u8> {
+    let charge = &held.charge;
+    let rule = &charge.rule;
+    let estimate = charge.cost;
+    let cost = costs.iter().find(|(place, _)| *place == charge.place);
     let actual = cost
         .map_or(estimate, |(_, cost)| *cost)
         .min(rule.rule.max_cost());
-    let Some(at) = made_at.filter(|_| held.is_converted()) else {
-        return Ok(CommitPart {
-            estimate,
-            actual,
-            is_at_present: false,
-        });
-    };
-    let is_old = |limit: &Limit, tag| tag == held.tag && AlgorithmKind::of(limit) == rule.kind;
-    let Some(old) = earlier_limit(shared, link, &held.charge, is_old).await? else {
-        let (estimate, actual) = (Cost::ZERO, actual.saturating_sub(estimate));
-        return Ok(CommitPart {
-            estimate,
-            actual,
-            is_at_present: true,
-        });
-    };
-    let made = Held {
-        at,
-        cost: estimate,
-        full_at: at,
-    };
-    let (left, actual) = made.under(&old, rule.rule.limit(), now, actual);
-    Ok(CommitPart {
-        estimate: left.cost,
-        actual,
-        is_at_present: left.at > at,
-    })
-}
-
-/// Returns the argument of the script that corrects a charge.
-fn correction(shared: &Shared, held: &HeldCharge, part: CommitPart) -> Vec<u8> {
-    let HeldCharge { charge, kind, tag } = held;
-    let CommitPart {
-        estimate,
-        actual,
-        is_at_present,
-    } = part;
-    let rule = &charge.rule;
-    let keeps_records = *kind == rule.kind as u8;
+    let means_the_same = held.tag == rule.charge_tag;
     let (flags, difference) = if rule.kind == AlgorithmKind::Concurrent {
         (
-            GIVES_BACK | if keeps_records { CORRECTS } else { 0 },
+            GIVES_BACK | if means_the_same { CORRECTS } else { 0 },
             estimate,
         )
     } else {
-        match (actual < estimate, keeps_records) {
+        match (actual < estimate, means_the_same) {
             (true, true) => (GIVES_BACK | CORRECTS, estimate.saturating_sub(actual)),
             (true, false) => (0, Cost::ZERO),
             (false, true) => (CORRECTS, actual.saturating_sub(estimate)),
-            // The estimate went with the records of another algorithm; only the excess is charged.
             (false, false) => (CORRECTS | AT_PRESENT, actual.saturating_sub(estimate)),
         }
     };
-    let flags = if is_at_present {
-        flags | AT_PRESENT
-    } else {
-        flags
-    };
     let flags = if difference.is_zero() { 0 } else { flags };
-    let same = if *tag == rule.tag { SAME_PARAMETERS } else { 0 };
+    let same = if means_the_same { SAME_PARAMETERS } else { 0 };
     let sign = if flags & GIVES_BACK == 0 { 1.0 } else { -1.0 };
     let mut packed = vec![rule.kind as u8, flags | same];
-    packed.extend(rule.parameters(difference, shared.linger(rule), sign));
+    packed.extend(rule.parameters(difference, shared.options.linger, sign));
     packed
 }
 
 /// Returns the argument of the script that moves the places of a reservation under concurrent to the
 /// present; empty under other algorithms.
 fn renewal(shared: &Shared, held: &HeldCharge) -> Vec<u8> {
-    let HeldCharge { charge, kind, .. } = held;
-    let is_concurrent = charge.rule.kind == AlgorithmKind::Concurrent;
-    if !is_concurrent || *kind != charge.rule.kind as u8 {
+    let rule = &held.charge.rule;
+    if rule.kind != AlgorithmKind::Concurrent || held.tag != rule.charge_tag {
         return Vec::new();
     }
-    charge.parameters(shared.linger(&charge.rule))
+    held.charge.parameters(shared.options.linger)
 }
 
 /// Prolongs a live reservation in each of its slots, at most by the timeouts of its rules of

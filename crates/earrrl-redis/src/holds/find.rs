@@ -14,16 +14,8 @@ use crate::shared::Shared;
 /// A charge of a reservation. Its rule and its key are the present ones, and its cost is the estimate.
 pub(crate) struct HeldCharge {
     pub(crate) charge: KeyedCharge,
-    /// The algorithm and the tag of the records when the reservation was made.
-    pub(crate) kind: u8,
+    /// The tag of the rule's charges when the reservation was made.
     pub(crate) tag: u32,
-}
-
-impl HeldCharge {
-    /// Returns true if records were converted since the reservation was made.
-    pub(crate) fn is_converted(&self) -> bool {
-        self.tag != self.charge.rule.tag && self.kind == self.charge.rule.kind as u8
-    }
 }
 
 /// The part of a reservation in one slot. The first part decides if the reservation is live.
@@ -64,9 +56,8 @@ fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldSlot>> {
     let held = |place: &usize| {
         let charge = &request.charges[*place];
         let rule = shared.rules.get(charge.rule.id)?;
-        let kind = charge.rule.kind as u8;
-        let tag = charge.rule.tag;
-        let charge = match rule.kind == charge.rule.kind {
+        let tag = charge.rule.charge_tag;
+        let charge = match rule.tag == charge.rule.tag {
             true => KeyedCharge {
                 rule,
                 place: *place,
@@ -74,7 +65,7 @@ fn own(shared: &Shared, request: &Request) -> Option<Vec<HeldSlot>> {
             },
             false => shared.keyed(rule, &charge.as_charge(charge.rule.id), *place),
         };
-        Some(HeldCharge { charge, kind, tag })
+        Some(HeldCharge { charge, tag })
     };
     let slot = |places: Vec<usize>| {
         let place = place_of(request.charges[places[0]].slot);
@@ -142,11 +133,7 @@ fn stored(shared: &Shared, place: usize, hold: StoredHold) -> Option<HeldSlot> {
     let known = shared.rules.all();
     let charge = |part: StoredPart| {
         let StoredPart {
-            place,
-            kind,
-            tag,
-            cost,
-            ..
+            place, tag, cost, ..
         } = part;
         let rule = known.iter().find(|rule| rule.name == part.rule)?.clone();
         let key = [&part.client[..], b":", rule.key.as_bytes()].concat();
@@ -161,7 +148,7 @@ fn stored(shared: &Shared, place: usize, hold: StoredHold) -> Option<HeldSlot> {
             slot,
             group,
         };
-        Some(HeldCharge { charge, kind, tag })
+        Some(HeldCharge { charge, tag })
     };
     let charges = hold.parts.into_iter().map(charge).collect::<Option<_>>()?;
     Some(HeldSlot { place, charges })

@@ -51,7 +51,11 @@ async fn hold_once(
     terms: HoldTerms,
     count: usize,
 ) -> Result<Holding, EngineError> {
-    if let Some(charge) = request.charges.iter().find(|charge| charge.rule.is_near) {
+    if let Some(charge) = request
+        .charges
+        .iter()
+        .find(|charge| charge.rule.near.is_some())
+    {
         let problem = format!("{}: a near rule has no reservations", charge.rule.name);
         return Err(RuleError::new(problem).of("consistency").into());
     }

@@ -9,7 +9,6 @@ use earrrl::{Cost, Decision, EngineError, Mode};
 use crate::backlog::unsettled::Unsettled;
 use crate::calls::decide::{Failure, ask};
 use crate::calls::figures;
-use crate::near;
 use crate::outage::policy;
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
@@ -26,7 +25,6 @@ pub(crate) async fn reserve(
         Err(failure) => return Err(give_up(shared, request, failure)),
     };
     count(&shared.connection.counters.shared);
-    near::decide::decided_elsewhere(shared, request);
     let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
     policy::adopt(shared, request, &observed, states);
     restore_places(&mut decision, &request.places());

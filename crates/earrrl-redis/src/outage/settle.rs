@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
+use crate::backlog::ledger::NotedAt;
 use crate::backlog::unsettled::Unsettled;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
@@ -85,7 +86,7 @@ impl Unsettled {
                 if shared
                     .backlog
                     .ledger
-                    .take_back_there(charge, at, given)
+                    .take_back_there(charge, at, given, self.noted(place).is_some())
                     .is_none()
                 {
                     is_all = false;
@@ -100,9 +101,15 @@ impl Unsettled {
     /// Returns true if Redis has stored a charge that it should not have.
     fn unwanted(&self, shared: &Shared, place: usize) -> bool {
         let charge = &self.request.charges[place];
-        match self.noted.iter().find(|(noted, _)| *noted == place) {
-            Some((_, at)) => !shared.backlog.ledger.take_out(charge, *at),
+        match self.noted(place) {
+            Some(at) => !shared.backlog.ledger.take_out(charge, at),
             None => self.denied && !self.request.is_strict(place),
         }
+    }
+
+    /// Returns the place of a charge in this node's ledger, if it was noted there.
+    fn noted(&self, place: usize) -> Option<NotedAt> {
+        let noted = self.noted.iter().find(|(noted, _)| *noted == place);
+        noted.map(|(_, at)| *at)
     }
 }

@@ -4,8 +4,8 @@
 -- to a committed reservation. Each further ARGV corrects one record: its algorithm, flags, and the
 -- parameters with the difference of the costs.
 --
--- Returns DONE, REPEATED, UNKNOWN, or FOREIGN (then nothing is changed), the number of the record, and
--- the time; then the length of each record's state after the commit, and the state.
+-- Returns DONE, REPEATED or UNKNOWN, and the time; then the length of each record's state after the
+-- commit, and the state.
 
 local DONE, REPEATED, UNKNOWN = '0', '1', '2'
 local time, now, remembered = '', unpack('<dd', ARGV[1])
@@ -17,17 +17,14 @@ end
 local code = status == 'C' and REPEATED or UNKNOWN
 if status == 'L' and now < expires then code = DONE end
 
--- Each function judges the record of one algorithm. It returns the verdict, and a function that
--- corrects the record and returns its state.
+-- Each function judges the record of one algorithm. It returns a function that corrects the record and
+-- returns its state.
 local correct = {}
 --[[ algorithms ]]
 
-local corrections, answer = {}, { code .. '\0' .. time .. ' ' }
+local corrections, answer = {}, { code .. time .. ' ' }
 for i = 1, #ARGV - 1 do
-  local verdict, apply = correct[string.byte(ARGV[i + 1])](KEYS[2 * i], KEYS[2 * i + 1],
-    ARGV[i + 1], parts[i])
-  if verdict == FOREIGN then return FOREIGN .. string.char(i - 1) .. time .. ' ' end
-  corrections[i] = apply
+  corrections[i] = correct[string.byte(ARGV[i + 1])](KEYS[2 * i], KEYS[2 * i + 1], ARGV[i + 1], parts[i])
 end
 if code == DONE then
   call('SET', KEYS[1], 'C' .. string.sub(hold, 2) .. string.sub(ARGV[1], 17), 'PX', remembered)

@@ -6,11 +6,13 @@ correct[--[[ number ]]] = function(key, given_key, args, part)
   local corrects, from = false
   if code == DONE then corrects, from = part.kept and mode % 4 >= 2, part.from end
   local back, when = mode % 2 == 1, mode % 8 >= 4 and now or since
-  local flags, at, alone, alone_rest, without_redis, unnamed, verdict, state = code == DONE and 1 or 0, 3, 0, 0, false, false
+  local flags, at, alone, alone_rest, without_redis, unnamed, twice, lost, verdict, state = code == DONE and 1 or 0, 3, 0, 0, false, false, false, 0
   --[[ parameters ]]
   --[[ once ]]
   --[[ judge ]]
-  return verdict, function()
+  -- Nothing is given back to a record that was made after the reservation, by a reset or an eviction.
+  if back and (not part or born ~= part.born) then corrects = false end
+  return function()
     if corrects then
       --[[ held ]]
       --[[ adjust ]]

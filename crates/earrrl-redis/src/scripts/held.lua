@@ -9,7 +9,7 @@ if #hold > 17 then
   status, expires, since, number, from = unpack('<c1ddB', hold)
   for i = 1, number do
     local kept, length = unpack('<BB', hold, from)
-    parts[i] = { kept = kept == 1, from = from + 2 }
+    parts[i] = { kept = kept == 1, born = length >= 4 and unpack('<I4', hold, from + 2), from = from + 6 }
     from = from + 2 + length
   end
 end

@@ -4,7 +4,7 @@
 --
 -- A reservation consists of 'L' (live) or 'C' (committed), the times of its expiry and of the request, the
 -- number of records, then for each record a byte that is 1 if the request is stored, the length of the
--- details that its algorithm adds, and the details; and the note.
+-- details, and the details: when the record was made, and what its algorithm adds; and the note.
 
 local held, number, parts = true, #ARGV - 1, {}
 for i = 1, number do

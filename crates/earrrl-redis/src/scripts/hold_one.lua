@@ -15,11 +15,11 @@ end
 --[[ parameters ]]
 --[[ once ]]
 --[[ judge ]]
-if verdict == FOREIGN then return time .. ' ' .. FOREIGN .. '\0' end
 local kept = verdict ~= OVER or flags % 4 >= 2
 if kept and flags % 2 == 1 then
   --[[ charge ]]
   --[[ details ]]
+  details = pack('<I4', born) .. details
   if place ~= '' then
     redis.pcall('SETRANGE', KEYS[4], place, pack('<c4d', entry, now))
     if prolongs >= 8 then redis.pcall('PEXPIRE', KEYS[4], RECEIPTS_LIVE) end

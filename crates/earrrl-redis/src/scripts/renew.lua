@@ -18,7 +18,6 @@ local function renewal(key, args, part)
   --[[ parameters ]]
   --[[ once ]]
   --[[ judge ]]
-  if not tally then return end
   local found, there, counted = find(key, tally, when)
   if not found then there, counted = tally.newest, tally.cost end
   if there ~= when or counted < cost then return cost == 0 and function() end or nil end

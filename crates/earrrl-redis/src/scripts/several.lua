@@ -25,7 +25,6 @@ for number, args in ipairs(ARGV) do
     verdicts[i], charges[i], answers[i] = judge[algorithm](KEYS[i], now, args, 3, flags,
       KEYS[#ARGV + i])
     stores[i], strict[i] = flags % 2 == 1, flags % 4 >= 2
-    if verdicts[i] == FOREIGN then return time .. ' ' .. FOREIGN .. string.char(i - 1) end
     if verdicts[i] == OVER and flags % 8 >= 4 then passes = false end
   end
 end

@@ -13,7 +13,7 @@ end
 --[[ once ]]
 --[[ judge ]]
 -- Flags: 1 may store, 2 strict, 8 renews the expiry of the receipts.
-if flags % 2 == 1 and verdict ~= FOREIGN and (verdict ~= OVER or flags % 4 >= 2) then
+if flags % 2 == 1 and (verdict ~= OVER or flags % 4 >= 2) then
   --[[ charge ]]
   if place ~= '' then
     redis.pcall('SETRANGE', KEYS[2], place, pack('<c4d', entry, now))

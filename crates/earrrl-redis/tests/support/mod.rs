@@ -186,6 +186,14 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Returns the key of a client's record under a rule.
+pub fn key_of(server: &Server, client: &str, rule: &str) -> String {
+    let pattern = format!("earrrl2:{{{client}}}:{rule}:?????????");
+    let keys: Vec<String> = server.command(&["KEYS", &pattern]).unwrap();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    keys[0].clone()
+}
+
 /// Returns how often Redis has executed a command.
 pub fn called(server: &Server, command: &str) -> u64 {
     let stats: String = server.command(&["INFO", "commandstats"]).unwrap();

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Limit, Quota, Rule};
-use earrrl_redis::{Consistency, max_exact_units};
+use earrrl::{Action, Cost, Limit, Quota};
+use earrrl_redis::max_exact_units;
 
 use super::attribute::{Condition, KeyPart};
 use super::listen::Protocol;
@@ -18,8 +18,6 @@ const LARGE_BURST: u64 = 50;
 /// The least time for earning a burst that a warning is about. A burst that is earned sooner is
 /// large because the rate is high, which nobody overlooks.
 const LONG_EARNING: Duration = Duration::from_secs(300);
-/// The longest `sync` that needs no warning.
-const LONG_SYNC: Duration = Duration::from_secs(10);
 /// The headers that name the address of a client. Without a proxy that sets them, the client does.
 const ADDRESS_HEADERS: [&str; 9] = [
     "x-forwarded-for",
@@ -42,8 +40,6 @@ const FREE_HEADERS: [&str; 7] = [
     "x-request-id",
     "x-forwarded-host",
 ];
-/// The number of `sync` intervals that a near rule's window should have at least.
-const SYNCS: f64 = 5.0;
 
 impl Config {
     /// Returns warnings about rules that limit less than they seem to, or others than they seem to, and about a
@@ -72,21 +68,13 @@ impl Config {
         if !self.envoy.has_descriptors() && Protocol::ALL.into_iter().all(is_off) {
             cautions.push(format!("[server] {}", Self::NO_LISTENER));
         }
-        let EngineConfig::Redis(redis) = &self.engine else {
+        let EngineConfig::Redis(_) = &self.engine else {
             return cautions;
         };
-        let sync = redis.options.sync;
-        let is_near = |rule: &RuleConfig| rule.consistency == Consistency::Near;
-        if sync > LONG_SYNC && self.rules.iter().any(is_near) {
-            cautions.push(format!(
-                "[engine] sync = {sync:?} is above {LONG_SYNC:?}: servers learn that late what other servers counted"
-            ));
-        }
         for config in &self.rules {
             let overrides = config.overrides.iter().map(|special| &special.rule);
             for rule in std::iter::once(&config.rule).chain(overrides) {
-                let near = is_near(config).then(|| short_window(rule, sync)).flatten();
-                let found = near.into_iter().chain(rounded(rule.limit()));
+                let found = rounded(rule.limit());
                 cautions.extend(found.map(|caution| format!("{}: {rule}: {caution}", config.name)));
             }
         }
@@ -301,19 +289,6 @@ fn only_reserved(config: &RuleConfig) -> Option<String> {
             "{} applies to reservations alone (/v1/reserve, EARRRL.RESERVE); checks, proxies and Envoy's \
              descriptors pass it by",
             config.rule
-        )
-    })
-}
-
-/// Returns a warning if a near rule's window has too few exchanges.
-fn short_window(rule: &Rule, sync: Duration) -> Option<String> {
-    let limit = rule.limit();
-    let window = Quota::of(limit).units as f64 / limit.per_second();
-    (window < SYNCS * sync.as_secs_f64()).then(|| {
-        format!(
-            "the window of {window:.3} s is shorter than {SYNCS} times sync = {sync:?}: with \
-             consistency = \"near\" servers may admit less than the limit, or a strict rule more; \
-             want a shorter sync or consistency = \"exact\""
         )
     })
 }

@@ -218,7 +218,6 @@ fn only_with_redis(file: &file::EngineTable, problems: &mut Problems) {
         ("sentinel_user", &file.sentinel_user),
         ("sentinel_password", &file.sentinel_password),
         ("sentinel_password_file", &file.sentinel_password_file),
-        ("sync", &file.sync),
         ("node", &file.node),
         ("hmac_key", &file.hmac_key),
         ("hmac_key_file", &file.hmac_key_file),
@@ -230,8 +229,7 @@ fn only_with_redis(file: &file::EngineTable, problems: &mut Problems) {
         .into_iter()
         .filter_map(|(name, field)| Some((name, field.as_ref()?.span())));
     let cluster = file.cluster.as_ref().map(|field| ("cluster", field.span()));
-    let nodes = file.nodes.as_ref().map(|field| ("nodes", field.span()));
-    for (name, span) in texts.chain(cluster).chain(nodes) {
+    for (name, span) in texts.chain(cluster) {
         problems.add(
             span,
             format!("{name}: only with redis = \"redis://host:port\""),

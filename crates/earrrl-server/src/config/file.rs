@@ -162,8 +162,6 @@ pub(super) struct EngineTable {
     pub(super) sentinel_password: Placed<String>,
     pub(super) sentinel_password_file: Placed<String>,
     pub(super) node: Placed<String>,
-    pub(super) sync: Placed<String>,
-    pub(super) nodes: Placed<u64>,
     pub(super) prefix: Placed<String>,
     pub(super) policy: Placed<String>,
     pub(super) deadline: Placed<String>,

@@ -68,14 +68,10 @@ pub(super) fn validate(
     if let Some(field) = &file.deadline {
         options.deadline = deadline(field, problems).unwrap_or(options.deadline);
     }
-    if let Some(field) = &file.sync {
-        options.sync = sync(field, problems).unwrap_or(options.sync);
-    }
     // The bounds of the capacity are checked together with those of the rules' capacities.
     if let Some(field) = &file.capacity {
         options.local_capacity = *field.get_ref() as usize;
     }
-    options.nodes = file.nodes.as_ref().and_then(|field| nodes(field, problems));
     options.node = node(file, problems);
     options.clients = client_keys(file, problems);
     options.certificates = certificates(file, &options.urls, problems);
@@ -165,24 +161,6 @@ fn sentinel_login(file: &file::EngineTable, options: &mut Options, problems: &mu
     if let (Some(user), None, None) = (&file.sentinel_user, inline, from_file) {
         problems.add(user.span(), "sentinel_user: only with sentinel_password");
     }
-}
-
-fn sync(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {
-    let sync = duration("sync", field, problems)?;
-    earrrl_redis::check_sync(sync)
-        .map_err(|error| problems.add(field.span(), error))
-        .ok()?;
-    Some(sync)
-}
-
-fn nodes(field: &Spanned<u64>, problems: &mut Problems) -> Option<u32> {
-    let nodes = u32::try_from(*field.get_ref())
-        .ok()
-        .filter(|nodes| *nodes > 0);
-    if nodes.is_none() {
-        problems.add(field.span(), "nodes: expected 1 or more");
-    }
-    nodes
 }
 
 fn deadline(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {
@@ -295,8 +273,7 @@ pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Pro
     }
 }
 
-/// Reports rules with `consistency = "near"` whose limits a server cannot count by itself between
-/// its exchanges with Redis.
+/// Reports rules with `consistency = "near"` that cannot be near.
 pub(super) fn check_near(
     rules: &[Spanned<file::RuleTable>],
     valid: &[RuleConfig],

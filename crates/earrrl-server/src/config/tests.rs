@@ -221,8 +221,8 @@ mod redis {
 
     #[test]
     fn sentinels_and_near_rules() {
-        let text = "[engine]\nredis = [\"redis://a\", \"redis://b\"]\nsentinel = \"main\"\nsync = \"5s\"\n\
-                    nodes = 4\nnode = \"edge-1\"\n[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\nconsistency = \"near\"";
+        let text = "[engine]\nredis = [\"redis://a\", \"redis://b\"]\nsentinel = \"main\"\n\
+                    node = \"edge-1\"\n[[rule]]\nname = \"a\"\nlimit = \"gcra 1/s burst=5\"\nconsistency = \"near\"";
         let config = Config::parse(text, "f").unwrap();
         assert_eq!(config.rules[0].consistency, earrrl_redis::Consistency::Near);
         let EngineConfig::Redis(redis) = config.engine else {
@@ -232,10 +232,6 @@ mod redis {
         assert_eq!(
             (options.sentinel.as_deref(), options.cluster),
             (Some("main"), false)
-        );
-        assert_eq!(
-            (options.sync, options.nodes),
-            (Duration::from_secs(5), Some(4))
         );
         assert_eq!(options.node.as_deref(), Some("edge-1"));
         let error = Config::parse(&text.replace("edge-1", ""), "f")
@@ -395,12 +391,6 @@ mod redis {
             (
                 "redis = \"redis://h\"\n[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1500001ns\"",
                 "5:9: limit: window: 1500001ns is not whole microseconds",
-            ),
-            ("sync = \"1s\"", "2:8: sync: only with redis"),
-            ("redis = \"redis://h\"\nsync = \"0s\"", "3:8: sync: "),
-            (
-                "redis = \"redis://h\"\nnodes = 0",
-                "3:9: nodes: expected 1 or more",
             ),
             (
                 "[[rule]]\nname = \"a\"\nlimit = \"fixed-window 5/1s\"\nconsistency = \"near\"",

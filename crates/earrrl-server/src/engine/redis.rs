@@ -155,7 +155,6 @@ impl Redis {
         let state = self.state();
         let policy = self.engine.options().when_gone.name();
         let modes = MODES.map(|mode| (mode, f64::from(mode == state.mode)));
-        let age = status.base_age.map_or(0.0, |age| age.as_secs_f64());
         let mut families = vec![
             Family::gauge(
                 "earrrl_engine_mode",
@@ -168,25 +167,10 @@ impl Redis {
             )
             .value(status.owed as f64),
             Family::gauge(
-                "earrrl_redis_unsent_clients",
-                "Clients of near rules with unsent counts.",
-            )
-            .value(status.unsent as f64),
-            Family::gauge(
                 "earrrl_redis_unsettled_calls",
                 "Calls without an answer that Redis may have executed.",
             )
             .value(status.unsettled as f64),
-            Family::gauge(
-                "earrrl_redis_base_age_seconds",
-                "Since near clients were exchanged.",
-            )
-            .value(age),
-            Family::gauge(
-                "earrrl_redis_nodes",
-                "Nodes that are alive, as far as is known.",
-            )
-            .value(f64::from(status.nodes)),
         ];
         families.extend(counters(&status.counts, policy));
         families
@@ -198,21 +182,17 @@ impl Redis {
     }
 }
 
-/// Returns the counters of the engine's decisions, exchanges and other events. `policy` is the name
+/// Returns the counters of the engine's decisions and other events. `policy` is the name
 /// of the policy for decisions while Redis is gone.
-fn counters(counts: &Counts, policy: &'static str) -> [Family; 4] {
+fn counters(counts: &Counts, policy: &'static str) -> [Family; 2] {
     let by = [
         ("redis", counts.shared),
         ("near", counts.near),
         (policy, counts.alone),
     ];
     // These counts have metrics of their own.
-    let named = ["shared", "near", "alone", "awaited", "exchanged", "claimed"];
+    let named = ["shared", "near", "alone"];
     let events = counts.each().filter(|(name, _)| !named.contains(name));
-    let exchanges = [
-        ("request", counts.awaited),
-        ("background", counts.exchanged),
-    ];
     let counted = |(name, count): (&'static str, u64)| (name, count as f64);
     [
         Family::counter(
@@ -220,16 +200,6 @@ fn counters(counts: &Counts, policy: &'static str) -> [Family; 4] {
             "Decisions by who made them.",
         )
         .labelled("by", by.map(counted)),
-        Family::counter(
-            "earrrl_engine_denials_total",
-            "Requests denied although their client was within its limit.",
-        )
-        .labelled("reason", [("claimed", counts.claimed)].map(counted)),
-        Family::counter(
-            "earrrl_redis_exchanges_total",
-            "Exchanges of near rules' clients, by the cause.",
-        )
-        .labelled("cause", exchanges.map(counted)),
         Family::counter("earrrl_redis_events_total", "What happened with Redis.")
             .labelled("event", events.map(counted)),
     ]
