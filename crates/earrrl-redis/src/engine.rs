@@ -190,7 +190,8 @@ impl RedisEngine {
         self.prepare_as(name, rule, capacity, Consistency::Exact)
     }
 
-    /// Prepares a rule with the given consistency: each request decided in Redis (exact), or several units at once (near).
+    /// Prepares a rule with the given consistency: each request is decided in Redis (exact), or Redis grants several
+    /// units at once (near).
     ///
     /// ```
     /// # use earrrl_redis::{Options, RedisEngine};

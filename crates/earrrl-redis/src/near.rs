@@ -1,4 +1,5 @@
-//! Decisions under near rules: Redis is asked for several units at once, and this node spends them without a round trip.
+//! Decisions under near rules: Redis is asked for several units at once, and this node spends them without a round
+//! trip.
 //!
 //! ```text
 //! request ── a unit left? ── yes ─→ allowed here

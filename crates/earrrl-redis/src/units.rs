@@ -7,8 +7,8 @@
 //!   that by what was spent;
 //! - a window's units are used within the window or sub-window that was charged, and the next call gives the rest back.
 //!
-//! A lease counts from the sending of the call, by this node's own clock. What a node loses (by its end, an evicted line
-//! or a lost answer) is denied to the client, never given twice.
+//! A lease counts from the sending of the call, by this node's own clock. What a node loses (by its end, an evicted
+//! line or a lost answer) is denied to the client, never given twice.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
@@ -123,8 +123,8 @@ pub(crate) struct Line {
     pub(crate) units: u32,
     pub(crate) sent: Nanos,
     pub(crate) ends: Nanos,
-    /// The charge for the units after the first, in units of the average, and the value of those that were spent, both as of
-    /// `granted_at` by Redis's clock. `born` is the record that was charged.
+    /// The charge for the units after the first, in units of the average, and the value of those that were spent, both
+    /// as of `granted_at` by Redis's clock. `born` is the record that was charged.
     pub(crate) charged: f64,
     pub(crate) spent: f64,
     pub(crate) granted_at: Nanos,

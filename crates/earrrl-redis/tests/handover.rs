@@ -170,8 +170,8 @@ async fn charges_of_a_long_outage_leave_no_debt() {
     }
 }
 
-/// Calls that Redis has executed without an answer count twice until their receipts are read. If another node has emptied
-/// the bucket meanwhile, the second count was dropped, and taking it back must not admit anybody.
+/// Calls that Redis has executed without an answer count twice until their receipts are read. If another node has
+/// emptied the bucket meanwhile, the second count was dropped, and taking it back must not admit anybody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_count_that_was_dropped_gives_nothing_back() {
     let server = Server::start(&[]).await;

@@ -1,9 +1,10 @@
 //! The algorithms on Redis, one file each, beside the parts of its Lua script.
 //!
 //! Each file defines the parameters that the script reads, the format of a client's record, and how
-//! counts are added to a record. The key of a record carries a tag, a hash of the algorithm and of the parameters without
-//! which the record cannot be interpreted: under another half-life or window, clients have other records. A
-//! record begins with a part of the microsecond at which it was made, which tells it from a later one of the same key.
+//! counts are added to a record. The key of a record carries a tag, a hash of the algorithm and of the
+//! parameters without which the record cannot be interpreted: under another half-life or window, clients
+//! have other records. A record begins with a part of the microsecond at which it was made, which tells it
+//! from a later one of the same key.
 //! Times are in microseconds, and amounts in billionths of a unit
 //! (in units for recent-average and exponential).
 

@@ -109,9 +109,10 @@ end
 -- that time are added to it. Charges that were decided while Redis could not be reached came over the
 -- whole outage, in which the pool was refilled. If other nodes have charged the record meanwhile, it no
 -- longer tells of that refill. Therefore such charges leave the pool at most empty, apart from the debt
--- that they would have made alone. What such charges have dropped is `lost`: a charge that turns out to have been
--- counted twice gives back nothing of it, since its second count was dropped. If there is no record, it has expired, and the charges would be added to
--- a full pool. Then the pool is full no earlier than the node knew.
+-- that they would have made alone. What such charges have dropped is `lost`: a charge that turns out to have
+-- been counted twice gives back nothing of it, since its second count was dropped. If there is no record, it
+-- has expired, and the charges would be added to a full pool. Then the pool is full no earlier than the node
+-- knew.
 local full_at, left, kept = stored or 0, stored_rest or 0, back and 0 or full
 if back then
   if twice then

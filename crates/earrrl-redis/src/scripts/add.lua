@@ -12,9 +12,9 @@
 -- and the parameters, with a cost below zero to take back.
 --
 -- The numbers, the oldest first: a server's name, its last number, the second of it, and what a bucket
--- has dropped of its charges. One that is an hour old is forgotten. They live as long as the record, so that a number is
--- known as long as it matters; at least an hour, since an outage may delay the next attempt; and a day for
--- a Redis user that may not call PTTL.
+-- has dropped of its charges. One that is an hour old is forgotten. They live as long as the record, so that
+-- a number is known as long as it matters; at least an hour, since an outage may delay the next attempt; and a
+-- day for a Redis user that may not call PTTL.
 
 local key, time = KEYS[1], ''
 local node, number, now, present = unpack('<c8ddd', ARGV[1])
