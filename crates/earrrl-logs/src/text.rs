@@ -44,6 +44,20 @@ pub(crate) fn per(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
     unit.unwrap_or((86_400.0, "a day"))
 }
 
+/// Writes a number with three significant digits, but never fewer than its integer part has.
+pub(crate) fn three_digits(number: f64) -> String {
+    let decimals = if number <= 0.0 {
+        0
+    } else {
+        (2 - number.log10().floor() as i32).clamp(0, 6)
+    };
+    let text = format!("{number:.*}", decimals as usize);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
 /// Returns the text of a system error without the error number, and with a small first letter.
 ///
 /// ```

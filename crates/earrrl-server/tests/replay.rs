@@ -757,4 +757,17 @@ fn crawlers_of_a_list_are_marked() {
             .contains("a crawler, which its host name confirms"),
         "{listed:?}"
     );
+    let arguments = [
+        "replay",
+        "--rule",
+        "fixed-window 60/1m",
+        "--output",
+        "nginx-deny",
+    ];
+    let fed = earrrl_fed(&arguments, (visitors() + &crawler).as_bytes());
+    assert!(fed.out.contains("by fixed-window 60/1m\n"), "{fed:?}");
+    assert!(
+        fed.err.contains("standard input cannot be read twice"),
+        "{fed:?}"
+    );
 }

@@ -4,14 +4,37 @@
 //! on every line, so that a client cannot forge an envelope within a line.
 
 mod container;
-mod message;
 mod syslog;
-mod wrapped;
 
-use crate::line::Skip;
-use crate::line::Years;
-pub(crate) use message::Message;
+use crate::line::time::Stamp;
+use crate::line::{Skip, Years};
 use syslog::SyslogLine;
+
+/// A log line without its envelope, and the facts that the envelope held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    /// The time in the envelope, if it has one.
+    pub time: Option<Stamp>,
+    /// The program that a syslog envelope names, with its process id in brackets; otherwise empty.
+    pub program: &'a [u8],
+    /// The line that the program wrote.
+    pub text: &'a [u8],
+    /// The number of times that the program wrote the line; syslog merges equal lines.
+    pub count: u64,
+}
+
+impl<'a> Message<'a> {
+    /// Creates the message of a line that has no envelope.
+    #[inline]
+    pub(crate) fn plain(text: &'a [u8]) -> Self {
+        Self {
+            time: None,
+            program: b"",
+            text,
+            count: 1,
+        }
+    }
+}
 
 /// The kind of envelope around every line of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +118,7 @@ impl Opener {
             }
             Envelope::Cri => self.pieces.cri(line),
             Envelope::Docker => self.pieces.docker(line, &mut self.unescaped),
-            Envelope::Wrapped => wrapped::open(line, &mut self.unescaped),
+            Envelope::Wrapped => container::wrapped(line, &mut self.unescaped),
             Envelope::Compose => container::compose(line).ok_or(Skip::Malformed),
             Envelope::Stamp => container::stamped(line).ok_or(Skip::Malformed),
         }

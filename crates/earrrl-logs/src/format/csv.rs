@@ -105,17 +105,14 @@ impl<'a> LineFields<'a> for Line<'a> {
         let filled = |value: &Cow<'_, [u8]>| !matches!(value.trim_ascii(), b"" | b"-");
         fields(self.line).nth(place?).filter(filled)
     }
-
-    fn has_addresses(&self) -> bool {
-        false
-    }
-
-    fn cost(&self) -> Option<Cow<'a, [u8]>> {
-        fields(self.line).nth(self.header.cost?)
-    }
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
+    /// Returns the cost of the request; `None` if the log has no column for the cost.
+    pub(super) fn cost(&self) -> Option<Cow<'a, [u8]>> {
+        fields(self.line).nth(self.header.cost?)
+    }
+
     fn place(&self, name: &str) -> Option<usize> {
         self.header
             .names

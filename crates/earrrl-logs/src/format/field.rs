@@ -1,4 +1,10 @@
-//! The fields of a request, independent of their names in each log format.
+//! The fields of a request: independent of their names in each log format, their usual names in formats whose
+//! lines or headers name them, and the names that the user has chosen.
+
+use std::sync::Arc;
+
+use super::pattern::LinePattern;
+use crate::line::{is_address, is_dotted, last_of_list};
 
 /// A field of a request that a key or a cost is made of.
 ///
@@ -81,4 +87,198 @@ pub(super) fn target(request: &[u8]) -> Option<&[u8]> {
         .filter(|word| !word.is_empty());
     words.next()?;
     words.next()
+}
+
+// The usual names of fields, for formats whose lines or headers name the fields.
+
+/// The usual names of the field with the time.
+pub(super) const TIMES: [&str; 19] = [
+    "time",
+    "time_iso8601",
+    "@timestamp",
+    "timestamp",
+    "ts",
+    "msec",
+    "time_local",
+    "datetime",
+    "start_time",
+    // Fields in the logs of Kong.
+    "started_at",
+    // Fields in the logs of Traefik.
+    "StartUTC",
+    // Fields in the logs of Cloudflare.
+    "EdgeStartTimestamp",
+    "Datetime",
+    // Fields in the logs of API Gateway.
+    "requestTimeEpoch",
+    "requestTime",
+    // Fields in the logs of Fastly, Vercel and Azure.
+    "timestampInMs",
+    "TimeGenerated",
+    "timeStamp",
+    "date",
+];
+
+/// The usual names of the field with the client. The names of fields in which a proxy reports the
+/// client precede those of the connection's peer.
+const CLIENTS: [&str; 30] = [
+    "client_ip",
+    "remote_addr",
+    "remote",
+    "remote_ip",
+    "request.client_ip",
+    "request.remote_ip",
+    "request.remote_addr",
+    "client.ip",
+    "source.ip",
+    "clientip",
+    "clientIp",
+    "ip",
+    // Zeek's field, which precedes `client`: in its log of SSH that is the banner, which a client
+    // chooses.
+    "id.orig_h",
+    "client",
+    // Fields in the logs of Envoy and Istio.
+    "downstream_remote_address",
+    // Fields in the logs of Traefik.
+    "ClientHost",
+    "ClientAddr",
+    // Fields in the logs of Cloudflare.
+    "ClientIP",
+    // Fields in the logs of Google Cloud.
+    "httpRequest.remoteIp",
+    // Fields in the logs of AWS API Gateway and AWS WAF.
+    "sourceIp",
+    "requestContext.identity.sourceIp",
+    "requestContext.http.sourceIp",
+    "identity.sourceIp",
+    "httpRequest.clientIp",
+    // Fields in the logs of Azure.
+    "properties.clientIP",
+    "properties.clientIp",
+    // Fields in the logs of various other programs.
+    "remoteAddress",
+    "req.remoteAddress",
+    // Fields in the logs of Suricata.
+    "src_ip",
+    "source_ip",
+];
+
+const USERS: [&str; 11] = [
+    "user",
+    "remote_user",
+    "user_id",
+    "user.name",
+    "username",
+    "ClientUsername",
+    "consumer.username",
+    "authenticated_entity.consumer_id",
+    "consumer.id",
+    "caller",
+    "request.user_id",
+];
+
+const PATHS: [&str; 16] = [
+    "path",
+    "uri",
+    "request_uri",
+    "request.uri",
+    "url",
+    "url.path",
+    "RequestPath",
+    "ClientRequestPath",
+    "ClientRequestURI",
+    "httpRequest.requestUrl",
+    "httpRequest.uri",
+    "resourcePath",
+    "rawPath",
+    "properties.requestUri",
+    "req.url",
+    "request_path",
+];
+
+/// The usual names of the field with a list of addresses, to which each proxy appends its peer's
+/// address.
+const FORWARDED: [&str; 9] = [
+    "x_forwarded_for",
+    "forwarded_for",
+    "http_x_forwarded_for",
+    "x-forwarded-for",
+    "X-Forwarded-For",
+    "xff",
+    "fwd",
+    "request.headers.X-Forwarded-For",
+    "request.headers.x-forwarded-for",
+];
+
+/// Returns the first value that `find` finds under one of the usual names of a field. For the client, the
+/// first address is preferred to a value before it that is none.
+pub(super) fn first<T: AsRef<[u8]>>(field: &Field, find: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let names: &[&str] = match field {
+        // If there is no field for the client, the list of forwarded addresses contains the client.
+        Field::Client => {
+            return address(&CLIENTS, &find).or_else(|| address(&FORWARDED, &find));
+        }
+        Field::User => &USERS,
+        Field::Path => &PATHS,
+        Field::Forwarded => &FORWARDED,
+        Field::Named(name) => return find(name),
+    };
+    names.iter().find_map(|name| find(name))
+}
+
+/// Returns the first address that `find` finds under one of the names, or else the first value.
+pub(super) fn address<T: AsRef<[u8]>>(
+    names: &[&str],
+    find: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
+    let mut other = None;
+    for value in names.iter().filter_map(|name| find(name)) {
+        let text = value.as_ref();
+        if is_dotted(text) || is_address(last_of_list(text)) {
+            return Some(value);
+        }
+        other = other.or(Some(value));
+    }
+    other
+}
+
+// Details of a log that the user specifies.
+
+/// The names of the fields that the user has chosen, for formats whose lines name their fields.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ChosenFields {
+    pub(super) time: Option<String>,
+    pub(super) client: Option<String>,
+}
+
+impl From<&Hints> for ChosenFields {
+    fn from(hints: &Hints) -> Self {
+        Self {
+            time: hints.time_field.clone(),
+            client: hints.key_field.clone(),
+        }
+    }
+}
+
+/// The user's settings for details that a log format leaves open.
+///
+/// ```
+/// use earrrl_logs::format::Hints;
+///
+/// let syslog_of_2024 = Hints { year: Some(2024), ..Hints::default() };
+/// # let _ = syslog_of_2024;
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Hints {
+    /// The name of the field with the time, which replaces the usual names.
+    pub time_field: Option<String>,
+    /// The name of the field with the client, which replaces the usual names.
+    pub key_field: Option<String>,
+    /// The year of the first syslog line, since syslog lines contain no year.
+    pub year: Option<u32>,
+    /// The pattern of `--pattern` or `--log-format`.
+    pub pattern: Option<Arc<LinePattern>>,
+    /// True if the output must not show lines of the log.
+    pub private: bool,
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Field, Hints, LineFields, LineParser, Record, names, path_of, target};
+use super::{Field, Hints, LineFields, LineParser, Record, field, path_of, target};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -60,7 +60,7 @@ impl LineParser for Parser {
             Some(name) => value(name).and_then(|text| Stamp::of(time::parse_any, text.as_bytes())),
             None => {
                 let recent = |name| Stamp::of(time::parse_recent, value(name)?.as_bytes());
-                names::TIMES.into_iter().find_map(recent).or(outer)
+                field::TIMES.into_iter().find_map(recent).or(outer)
             }
         };
         let time = time.ok_or(Skip::Time)?;
@@ -105,8 +105,8 @@ impl<'a> LineFields<'a> for Line<'a> {
         };
         match (field, self.key_field) {
             (Field::Client, Some(name)) => filled(name),
-            (Field::Path, _) => self.path(names::first(field, filled)),
-            _ => names::first(field, filled),
+            (Field::Path, _) => self.path(field::first(field, filled)),
+            _ => field::first(field, filled),
         }
     }
 }

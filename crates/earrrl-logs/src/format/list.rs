@@ -4,7 +4,7 @@
 //! entries, and the tests parse each entry's example. A missing part is therefore a compile error
 //! or a failing test.
 
-use super::{aws, csv, envoy, error_logs, haproxy, mail, vendors, w3c};
+use super::{csv, vendors, w3c};
 use crate::format::Hints;
 
 /// The syntax of a format, which selects its parser.
@@ -118,43 +118,43 @@ formats! {
         "IIS, CloudFront, Zeek",
         "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 192.0.2.7 /a";
     /// HAProxy's HTTP and TCP logs.
-    Haproxy = "haproxy" [], Expression(haproxy::LINE, ""), Lines,
+    Haproxy = "haproxy" [], Expression(vendors::HAPROXY, ""), Lines,
         "HAProxy's httplog and tcplog",
         r#"192.0.2.7:33317 [06/Feb/2009:12:14:14.655] http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 "GET /a HTTP/1.1""#;
     /// Envoy's default format.
-    Envoy = "envoy" [], Expression(envoy::ENVOY, ""), Lines,
+    Envoy = "envoy" [], Expression(vendors::ENVOY, ""), Lines,
         "Envoy's default",
         r#"[2016-04-15T20:17:00.310Z] "GET /a HTTP/2" 200 - 0 5 2 1 "192.0.2.7" "curl/8" "cc21d9b0" "example.org" "10.0.2.1:80""#;
     /// Istio's default format.
-    Istio = "istio" [], Expression(envoy::ISTIO, ""), Lines,
+    Istio = "istio" [], Expression(vendors::ISTIO, ""), Lines,
         "Istio's default",
         r#"[2020-11-25T21:26:18.409Z] "GET /a HTTP/1.1" 200 - via_upstream - "-" 0 5 3 1 "-" "curl/8" "84961386" "httpbin:8000" "10.44.1.27:80" inbound 127.0.0.1:1 10.44.1.27:80 192.0.2.7:37652 httpbin default"#;
     /// The access logs of AWS's application and classic load balancers.
-    Alb = "alb" ["elb"], Expression(aws::ALB, ""), Lines,
+    Alb = "alb" ["elb"], Expression(vendors::ALB, ""), Lines,
         "AWS's load balancers, new and classic",
         r#"https 2018-07-02T22:23:00.186641Z app/my-lb/50dc 192.0.2.7:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://example.org:443/a HTTP/1.1" "curl/8""#;
     /// AWS S3's server access log.
-    S3 = "s3" [], Expression(aws::S3, ""), Lines,
+    S3 = "s3" [], Expression(vendors::S3, ""), Lines,
         "AWS S3",
         r#"79a59df9 bucket [06/Feb/2019:00:00:38 +0000] 192.0.2.3 arn:ann 3E57427F REST.GET.OBJECT a.jpg "GET /bucket/a.jpg HTTP/1.1" 200 - 113 - 7 - "-" "-" -"#;
     /// The requests that nginx has limited, from its error log.
-    NginxLimit = "nginx-limit" [], Expression(error_logs::NGINX_LIMIT, ""), Lines,
+    NginxLimit = "nginx-limit" [], Expression(vendors::NGINX_LIMIT, ""), Lines,
         "what nginx's limit_req and limit_conn have limited",
         r#"2024/01/01 12:00:00 [error] 31#31: *7 limiting requests, excess: 0.500 by zone "api", client: 192.0.2.7, server: example.org, request: "GET /a HTTP/1.1""#;
     /// All lines of nginx's error log that name a client.
-    NginxError = "nginx-error" [], Expression(error_logs::NGINX, ""), Lines,
+    NginxError = "nginx-error" [], Expression(vendors::NGINX, ""), Lines,
         "nginx's error log, in which clients can forge lines",
         r#"2024/01/01 12:00:00 [error] 31#31: *7 open() "/srv/a" failed (2: No such file or directory), client: 192.0.2.7, server: example.org, request: "GET /a HTTP/1.1""#;
     /// All lines of Apache's error log that name a client.
-    ApacheError = "apache-error" [], Expression(error_logs::APACHE, ""), Lines,
+    ApacheError = "apache-error" [], Expression(vendors::APACHE, ""), Lines,
         "Apache's error log",
         "[Mon Jan 01 12:00:00.500000 2024] [core:error] [pid 7:tid 9] [client 192.0.2.7:4711] AH00124: Request exceeded the limit of 10 internal redirects";
     /// Exim's main log.
-    Exim = "exim" [], Expression(mail::EXIM, ""), Lines,
+    Exim = "exim" [], Expression(vendors::EXIM, ""), Lines,
         "messages, refusals, failed logins",
         "2024-01-01 12:00:00 H=(helo) [192.0.2.7] F=<a@example.org> rejected RCPT <b@example.org>: relay not permitted";
     /// Postfix's syslog messages.
-    Postfix = "postfix" [], Expression(mail::POSTFIX, "postfix"), Lines,
+    Postfix = "postfix" [], Expression(vendors::POSTFIX, "postfix"), Lines,
         "messages, refusals, failed logins",
         "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 Relay access denied";
     /// Failed login attempts in OpenSSH's syslog messages; each attempt counts once.

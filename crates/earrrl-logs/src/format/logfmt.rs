@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use super::hints::ChosenFields;
-use super::{Field, LineFields, LineParser, Record, names, path_of};
+use super::field::ChosenFields;
+use super::{Field, LineFields, LineParser, Record, field, path_of};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -32,7 +32,7 @@ impl LineParser for Parser {
             Some(name) => find(line, name).and_then(|text| Stamp::of(time::parse_any, text)),
             None => {
                 let recent = |name| Stamp::of(time::parse_recent, find(line, name)?);
-                names::TIMES.into_iter().find_map(recent).or(message.time)
+                field::TIMES.into_iter().find_map(recent).or(message.time)
             }
         };
         let time = time.ok_or(Skip::Time)?;
@@ -53,8 +53,8 @@ impl<'a> LineFields<'a> for Line<'a> {
         let find = |name: &str| find(self.line, name);
         let value = match (field, self.client) {
             (Field::Client, Some(name)) => find(name),
-            (Field::Path, _) => names::first(field, find).map(path_of),
-            _ => names::first(field, find),
+            (Field::Path, _) => field::first(field, find).map(path_of),
+            _ => field::first(field, find),
         };
         value.map(Cow::Borrowed)
     }

@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use super::hints::ChosenFields;
-use super::{Field, LineFields, LineParser, Record, names, path_of, target};
+use super::field::ChosenFields;
+use super::{Field, LineFields, LineParser, Record, field, path_of, target};
 use crate::envelope::Message;
 use crate::line::time::{self, Stamp};
 use crate::line::{Skip, is_address, last_of_list};
@@ -37,7 +37,7 @@ impl LineParser for Parser {
         };
         let time = match &chosen.time {
             Some(name) => Stamp::of(time::parse_any, bare(find(line, name).unwrap_or_default())),
-            None => names::TIMES
+            None => field::TIMES
                 .into_iter()
                 .find_map(|name| Stamp::of(time::parse_recent, bare(find(line, name)?))),
         };
@@ -57,7 +57,7 @@ impl LineParser for Parser {
 impl<'a> LineFields<'a> for Line<'a> {
     fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         let find = |name: &str| find(self.line, name);
-        let usual = || names::first(field, find);
+        let usual = || field::first(field, find);
         let value = match (field, self.client) {
             (Field::Client, Some(name)) => find(name),
             // A label `host` that is no address is that of the site, if another field has an address.

@@ -2,21 +2,14 @@
 //!
 //! A record finds the value of a field only when the field is read.
 
-mod aws;
 mod common;
 mod csv;
 mod detect;
-mod envoy;
-mod error_logs;
 mod field;
-mod haproxy;
-mod hints;
 mod json;
 mod list;
 mod logfmt;
 mod ltsv;
-mod mail;
-mod names;
 pub mod notation;
 mod pattern;
 mod sshd;
@@ -30,9 +23,8 @@ use std::time::SystemTime;
 
 pub(crate) use detect::mostly;
 pub(crate) use detect::{LINES, detect, envelope_of};
-pub use field::Field;
+pub use field::{Field, Hints};
 use field::{path_of, target};
-pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;
 pub use pattern::LinePattern;
@@ -174,16 +166,6 @@ enum Line<'a> {
 trait LineFields<'a> {
     /// Returns the value of a field; `None` if it is missing, empty or `-`.
     fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>>;
-
-    /// Returns the cost of the request; `None` if the format has no field for the cost.
-    fn cost(&self) -> Option<Cow<'a, [u8]>> {
-        None
-    }
-
-    /// Returns true if the format's clients are addresses, which are then cut to prefixes.
-    fn has_addresses(&self) -> bool {
-        true
-    }
 }
 
 impl<'a> Record<'a> {
@@ -225,13 +207,17 @@ impl<'a> Record<'a> {
 
     /// Returns the cost of the request; `None` if the format has no field for the cost.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
-        self.fields().cost()
+        match &self.line {
+            Line::Csv(line) => line.cost(),
+            Line::Pattern(line) => line.cost(),
+            _ => None,
+        }
     }
 
     /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
     pub(crate) fn has_addresses(&self) -> bool {
-        self.fields().has_addresses()
+        !matches!(self.line, Line::Csv(_))
     }
 
     #[inline]

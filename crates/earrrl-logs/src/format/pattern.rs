@@ -254,13 +254,14 @@ impl<'a> LineFields<'a> for Line<'a> {
     fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         self.value(field).map(Cow::Borrowed)
     }
-
-    fn cost(&self) -> Option<Cow<'a, [u8]>> {
-        self.group("cost").map(Cow::Borrowed)
-    }
 }
 
 impl<'a> Line<'a> {
+    /// Returns the cost of the request; `None` if the pattern has no group for the cost.
+    pub(super) fn cost(&self) -> Option<Cow<'a, [u8]>> {
+        self.group("cost").map(Cow::Borrowed)
+    }
+
     fn value(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => ["key", "client", "forwarded_for"]

@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use super::{Field, Hints, LineFields, LineParser, Record, names};
+use super::{Field, Hints, LineFields, LineParser, Record, field};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -67,7 +67,7 @@ impl<'a> LineFields<'a> for Line<'a> {
         let column = |name: &str| self.column(name);
         let first = |names: &[&str]| names.iter().find_map(|name| self.column(name));
         let value = match field {
-            Field::Client => names::address(&CLIENTS, column),
+            Field::Client => field::address(&CLIENTS, column),
             Field::User => first(&USERS),
             Field::Path => first(&PATHS).map(super::path_of),
             Field::Forwarded => first(&FORWARDED),

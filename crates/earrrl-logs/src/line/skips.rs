@@ -44,22 +44,29 @@ pub enum Skip {
 }
 
 impl Skip {
-    const ALL: [Self; 15] = [
-        Self::Blank,
-        Self::TooLong,
-        Self::Malformed,
-        Self::Columns,
-        Self::Time,
-        Self::Key,
-        Self::Cost,
-        Self::NoRequest,
-        Self::NoClient,
-        Self::Client,
-        Self::Continuation,
-        Self::Ambiguous,
-        Self::OtherTime,
-        Self::Filtered,
-        Self::TooManyClients,
+    /// Every reason with its description, in the order of the enumeration.
+    const ALL: [(Self, &str); 15] = [
+        (Self::Blank, "blank"),
+        (Self::TooLong, "longer than 64 KiB"),
+        (Self::Malformed, "not a line of this format"),
+        (Self::Columns, "with more or fewer columns than the header"),
+        (Self::Time, "without a usable time"),
+        (Self::Key, "without the key"),
+        (Self::Cost, "without a usable cost"),
+        (Self::NoRequest, "about no request that counts"),
+        (Self::NoClient, "without a client address"),
+        (
+            Self::Client,
+            "whose client is neither an address nor a host name",
+        ),
+        (Self::Continuation, "that go on with a longer line"),
+        (Self::Ambiguous, "whose quotes or fields allow two clients"),
+        (Self::OtherTime, "outside of --since and --until"),
+        (Self::Filtered, "not asked for by --where"),
+        (
+            Self::TooManyClients,
+            "of clients above the limit on their number",
+        ),
     ];
 
     /// Returns a description of the skipped lines.
@@ -68,27 +75,9 @@ impl Skip {
     /// assert_eq!(earrrl_logs::line::Skip::Key.reason(), "without the key");
     /// ```
     pub fn reason(self) -> &'static str {
-        match self {
-            Self::Blank => "blank",
-            Self::TooLong => "longer than 64 KiB",
-            Self::Malformed => "not a line of this format",
-            Self::Columns => "with more or fewer columns than the header",
-            Self::Time => "without a usable time",
-            Self::Key => "without the key",
-            Self::Cost => "without a usable cost",
-            Self::NoRequest => "about no request that counts",
-            Self::Client => "whose client is neither an address nor a host name",
-            Self::Continuation => "that go on with a longer line",
-            Self::Ambiguous => "whose quotes or fields allow two clients",
-            Self::OtherTime => "outside of --since and --until",
-            Self::Filtered => "not asked for by --where",
-            Self::NoClient => "without a client address",
-            Self::TooManyClients => "of clients above the limit on their number",
-        }
+        Self::ALL[self as usize].1
     }
-}
 
-impl Skip {
     /// Returns true if a line does not look like a line of the format: it does not fit, or has something
     /// else in the place of the time.
     pub(crate) fn is_malformed(self) -> bool {
@@ -157,8 +146,9 @@ impl Skips {
 
     /// Returns the number of lines that do not look like lines of the format.
     pub(crate) fn malformed(&self) -> u64 {
-        let of_others = Skip::ALL.into_iter().filter(|skip| skip.is_malformed());
-        of_others.map(|skip| self.lines_of(skip)).sum()
+        let groups = self.by_reason();
+        let of_others = groups.filter(|(skip, ..)| skip.is_malformed());
+        of_others.map(|(_, lines, _)| lines).sum()
     }
 
     /// Returns the number of skipped lines.
@@ -169,7 +159,10 @@ impl Skips {
     /// Returns each reason that occurred, with the number of its lines and the first few as
     /// examples.
     pub fn by_reason(&self) -> impl Iterator<Item = (Skip, u64, &[Example])> {
-        let groups = Skip::ALL.into_iter().zip(&self.groups);
+        let groups = Skip::ALL
+            .into_iter()
+            .map(|(skip, _)| skip)
+            .zip(&self.groups);
         groups
             .filter(|(_, g)| g.lines > 0)
             .map(|(skip, g)| (skip, g.lines, &g.examples[..]))

@@ -6,8 +6,6 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset;
 
-use super::decimal;
-
 /// The number of nanoseconds in a second.
 ///
 /// ```
@@ -45,8 +43,9 @@ impl Stamp {
     /// # Ok::<(), &str>(())
     /// ```
     pub fn of(parse: impl FnOnce(&[u8]) -> Option<u64>, text: &[u8]) -> Option<Self> {
+        let nanos = parse(text)?;
         let has_zone = has_zone(text);
-        parse(text).map(|nanos| Self { nanos, has_zone })
+        Some(Self { nanos, has_zone })
     }
 
     /// Returns a time that is known to be in UTC.
@@ -62,7 +61,7 @@ impl Stamp {
 /// time of day.
 fn has_zone(text: &[u8]) -> bool {
     let zone = |byte: &u8| matches!(byte, b'+' | b'-' | b'Z' | b'z');
-    !text.contains(&b':') || text.get(19..).is_some_and(|tail| tail.iter().any(zone))
+    text.get(19..).is_some_and(|tail| tail.iter().any(zone)) || !text.contains(&b':')
 }
 
 /// Checks a time format in the notation of strptime.
@@ -178,7 +177,7 @@ fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
     let (fraction, zone) = match text.split_first() {
         Some((b'.' | b',', rest)) => {
             let len = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-            (decimal::fraction(&rest[..len])?, &rest[len..])
+            (fraction(&rest[..len]).filter(|_| len > 0)?, &rest[len..])
         }
         _ => (0, text),
     };
@@ -196,10 +195,35 @@ fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
 /// assert_eq!(parse_seconds(b"1700000000.25"), Some(1_700_000_000_250_000_000));
 /// ```
 pub fn parse_seconds(text: &[u8]) -> Option<u64> {
-    let nanos = decimal::parse(text, 9)?;
-    u64::try_from(nanos)
+    u64::try_from(billionths(text)?)
         .ok()
         .filter(|&t| t < END_SECONDS * SECOND)
+}
+
+/// Returns a decimal number times a billion, cut to a whole number. A number with an exponent is read as the
+/// double that its writer had.
+fn billionths(text: &[u8]) -> Option<u128> {
+    let text = std::str::from_utf8(text).ok()?;
+    if text.contains(['e', 'E']) {
+        let number: f64 = text.parse().ok()?;
+        return (number >= 0.0).then_some((number * 1e9).round() as u128);
+    }
+    let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
+    let whole = match whole {
+        "" if !digits.is_empty() => 0,
+        whole => whole.parse::<u64>().ok()?,
+    };
+    let nanos = fraction(digits.as_bytes())?;
+    Some(u128::from(whole) * u128::from(SECOND) + u128::from(nanos))
+}
+
+/// Returns the nanoseconds that the digits after a decimal point stand for; further digits are cut off.
+fn fraction(digits: &[u8]) -> Option<u32> {
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let digit = |place| u32::from(digits.get(place).map_or(0, |digit| digit - b'0'));
+    Some((0..9).fold(0, |nanos, place| nanos * 10 + digit(place)))
 }
 
 /// Parses a number of seconds, milliseconds, microseconds or nanoseconds since the epoch. The size
@@ -210,8 +234,8 @@ pub fn parse_seconds(text: &[u8]) -> Option<u64> {
 /// assert_eq!(parse_epoch(b"1700000000"), parse_epoch(b"1700000000000"));
 /// ```
 pub fn parse_epoch(text: &[u8]) -> Option<u64> {
-    let nanos = decimal::parse(text, 9)?;
-    let unit = match nanos / i128::from(SECOND) {
+    let nanos = billionths(text)?;
+    let unit = match nanos / u128::from(SECOND) {
         seconds if seconds < 100_000_000_000 => 1,
         millis if millis < 100_000_000_000_000 => 1_000,
         micros if micros < 100_000_000_000_000_000 => 1_000_000,
@@ -505,6 +529,28 @@ mod tests {
         ];
         for (text, time) in cases {
             assert_eq!(parse_iso(text.as_bytes()), time, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_exact() {
+        for (text, nanos) in [
+            ("1111111111.123456789", Some(1_111_111_111_123_456_789)),
+            ("0.1", Some(100_000_000)),
+            (".5", Some(500_000_000)),
+            ("5.", Some(5_000_000_000)),
+            ("1.5e9", Some(1_500_000_000_000_000_000)),
+            ("1.5E-1", Some(150_000_000)),
+            ("0.0000000019", Some(1)),
+            ("-2", None),
+            ("1e300", None),
+            (".", None),
+            ("", None),
+            ("1e", None),
+            ("1.2.3", None),
+            ("NaN", None),
+        ] {
+            assert_eq!(parse_seconds(text.as_bytes()), nanos, "{text}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 
 use super::lines::{LogLine, LogLines, MAX_LINE};
-use super::read_error::ReadError;
+use super::parsing::ReadError;
 use crate::envelope::Envelope;
 use crate::format::{self, Format, Hints, detect, is_csv_header, named_fields};
 use crate::line::{Escaped, Skip, Skips, is_address};

@@ -1,5 +1,6 @@
 //! Parses the lines of a file into batches of requests, on a second core if there is one.
 
+use std::fmt;
 use std::io::{self, Read};
 use std::sync::mpsc::sync_channel;
 
@@ -7,15 +8,36 @@ use foldhash::fast::RandomState;
 
 use super::batch::RequestBatch;
 use super::clients::Label;
-use super::cost::Costs;
 use super::doubt::{HourWatch, MalformedLines};
-use super::filter::Filter;
 use super::key::KeyMaker;
 use super::lines::{LogLine, LogLines};
-use super::read_error::ReadError;
+use super::select::{Costs, Filter};
 use crate::format::Parser;
 use crate::line::{Skip, Skips};
 use crate::text::plain;
+
+/// The reason for which reading a file ended early.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The file cannot be opened, or not read to its end. Other files are still read.
+    Input(String),
+    /// The consumer of the requests failed with this error.
+    Output(io::Error),
+    /// The consumer of the requests stopped, and reports the reason itself.
+    Ended,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(problem) => f.write_str(problem),
+            Self::Output(error) => error.fmt(f),
+            Self::Ended => f.write_str("the consumer of the requests stopped"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
 
 /// The most batches that are parsed in advance.
 const AHEAD: usize = 4;

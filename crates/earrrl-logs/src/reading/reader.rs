@@ -3,19 +3,19 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::batch::LoggedRequest;
 use super::batch::RequestBatch;
+use super::batch::resolve;
 use super::clients::ClientNumbers;
-use super::cost::Costs;
 use super::doubt::{self, HourWatch, MalformedLines};
-use super::filter::Filter;
 use super::find_format::{FormatSearch, first_lines};
 use super::input::{self, Input, name_of};
 use super::key::{KeyMaker, LogKey};
 use super::lines::{LogLines, MAX_LINE};
 use super::parsing::Parsing;
-use super::read_error::ReadError;
-use super::request::LoggedRequest;
-use super::resolve::resolve;
+use super::parsing::ReadError;
+use super::select::Costs;
+use super::select::Filter;
 use crate::envelope::Envelope;
 use crate::format::{Format, Hints, Parser, envelope_of};
 use crate::line::{Skip, Skips};

@@ -3,7 +3,7 @@
 use crate::line::time::SECOND;
 use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};
 use crate::replay::Timeline;
-use crate::text::per;
+use crate::text::{per, three_digits};
 
 /// Returns the horizontal axis from one time to another, in nanoseconds since the epoch.
 pub(crate) fn across((from, to): (u64, u64)) -> Across {
@@ -97,20 +97,6 @@ pub fn over_time(
 pub(crate) fn written_rate(rate: f64) -> String {
     let (per, unit) = per(std::iter::once(rate));
     format!("{} {unit}", three_digits(rate * per))
-}
-
-/// Writes a number with three significant digits, but never fewer than its integer part has.
-pub(crate) fn three_digits(number: f64) -> String {
-    let decimals = if number <= 0.0 {
-        0
-    } else {
-        (2 - number.log10().floor() as i32).clamp(0, 6)
-    };
-    let text = format!("{number:.*}", decimals as usize);
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use super::axis::{over_time, three_digits, written_rate};
+use super::axis::{over_time, written_rate};
 use super::incident::{Incident, incidents};
 use super::measured::{MeasuredRule, distribution};
 use super::page::{HALF, WIDE, share, write_end, write_figure, write_start, write_table};
@@ -12,7 +12,7 @@ use crate::line::time;
 use crate::reading::HeldBack;
 use crate::replay::Offender;
 use crate::replay::Timeline;
-use crate::text::{Html, counted, percent};
+use crate::text::{Html, counted, percent, three_digits};
 
 /// Writes the HTML report. It iterates over the requests again, since the most denied clients are
 /// known only after the replay.

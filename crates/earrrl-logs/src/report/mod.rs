@@ -4,12 +4,10 @@ pub mod axis;
 mod blocklist;
 mod html;
 mod incident;
-mod json;
 pub mod jsonl;
 mod measured;
 pub mod page;
-mod proxies;
-mod table;
+mod summary;
 
 use crate::reading::ClientNames;
 use crate::reading::LogReader;
@@ -55,8 +53,8 @@ pub struct Summary<'a> {
 
 pub use axis::over_time;
 pub use blocklist::{BlockTerms, Blocker, Blocklist};
+pub use blocklist::{busiest, proxies};
 pub use html::write as write_html;
-pub use json::write as write_json;
 pub use jsonl::write as write_jsonl;
-pub use proxies::{busiest, proxies};
-pub use table::write as write_table;
+pub use summary::write_json;
+pub use summary::write_table;

@@ -2,21 +2,19 @@
 //! counts the clients that a limit would affect.
 
 mod candidates;
-mod gap;
 mod judge;
 mod parts;
 mod peaks;
 mod profile;
 mod report;
-mod terms;
 mod toml;
 
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
-pub use gap::{Gap, HALF_LIVES, Sweep};
 pub use judge::{JudgedAdvice, SeenClient, judge};
 pub use parts::{PartRules, PathRule};
 pub use peaks::Peaks;
+pub use peaks::{Gap, HALF_LIVES, Sweep};
 pub use profile::{Profiles, SecondReading};
 pub use report::{Advice, figure, write_json, write_table};
-pub use terms::RuleTerms;
+pub use toml::RuleTerms;
 pub use toml::{toml_text, write_toml};

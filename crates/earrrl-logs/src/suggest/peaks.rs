@@ -1,4 +1,5 @@
-//! Measures the peak of every client's recent average rate.
+//! Measures the peak of every client's recent average rate, and finds the gap between the peaks of the clients
+//! that stand out and those of all others.
 
 use std::time::Duration;
 
@@ -147,5 +148,262 @@ impl Peaks {
         clients.truncate(most);
         clients.shrink_to_fit();
         clients
+    }
+}
+
+// The constants of a gap were chosen by running `bench/suggest.py` on mixes of clients whose abusers are
+// known.
+
+/// The half-lives in seconds that are tried if the user sets none. Longer ones would make an office
+/// that shares an address look like an abuser, since it sends steadily all day.
+pub const HALF_LIVES: [u64; 2] = [10, 60];
+
+/// The longer half-lives in seconds that are tried if no client stands out under the others.
+const LONGER: [u64; 2] = [600, 3600];
+
+/// The least ratio of the peak above a gap to the peak below it.
+const WIDE: f64 = 2.0;
+
+/// The least size of a burst, in requests, that makes a client worth a limit; steady requests count
+/// as the burst that causes the same peak.
+const FEW: f64 = 10.0;
+
+/// The least ratio of a client's peak to the median of all peaks, and to their 90th percentile.
+const ABOVE_MEDIAN: f64 = 5.0;
+const ABOVE_MOST: f64 = 3.0;
+
+/// A gap between two neighbouring peak rates.
+///
+/// ```
+/// use earrrl_logs::suggest::Gap;
+///
+/// let mut peaks = vec![20.0, 16.0];
+/// peaks.extend([1.0; 98]);
+/// let gap = Gap::parting(&peaks, 0.1, 5).ok_or("nobody stands out")?;
+/// assert_eq!((gap.clients, gap.ratio(), gap.middle()), (2, 16.0, 4.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gap {
+    /// The number of clients whose peaks are above the gap.
+    pub clients: usize,
+    /// The least peak above the gap, in cost units a second.
+    pub above: f64,
+    /// The greatest peak below the gap, in cost units a second. A client with a single request has
+    /// no rate; its peak is the rate just after the request.
+    pub below: f64,
+}
+
+impl Gap {
+    /// Returns the lowest wide gap with at most `most` clients above, all of which stand out from
+    /// the median and from nine clients in ten. `descending` holds all peaks. The search begins at
+    /// the greatest peak, so that only few clients are ever above.
+    pub fn parting(descending: &[f64], of_one_request: f64, most: usize) -> Option<Self> {
+        let at = |place: usize| {
+            descending
+                .get(place)
+                .map_or(0.0, |peak| peak.max(of_one_request))
+        };
+        let clients = descending.len();
+        let least = (FEW * of_one_request)
+            .max(ABOVE_MEDIAN * at(clients / 2))
+            .max(ABOVE_MOST * at((clients / 10).max(1)));
+        let pairs = descending.iter().zip(descending.get(1..)?).take(most);
+        let gaps = pairs.zip(1..).map(|((&above, &below), clients)| {
+            let below = below.max(of_one_request);
+            Self {
+                clients,
+                above,
+                below,
+            }
+        });
+        gaps.take_while(|gap| gap.above >= least)
+            .filter(|gap| gap.ratio() >= WIDE)
+            .last()
+    }
+
+    /// Creates a gap between these two peaks, with one client above.
+    #[cfg(test)]
+    pub(super) fn between(above: f64, below: f64) -> Self {
+        Self {
+            clients: 1,
+            above,
+            below,
+        }
+    }
+
+    /// Returns the ratio of the peak above the gap to the peak below it.
+    pub fn ratio(&self) -> f64 {
+        self.above / self.below
+    }
+
+    /// Returns the geometric mean of the peaks on both sides of the gap.
+    pub fn middle(&self) -> f64 {
+        (self.above * self.below).sqrt()
+    }
+}
+
+/// The clients' peak rates under each half-life that was tried, with the gaps between them.
+///
+/// ```
+/// # use earrrl_logs::reading::{HeldBack, LogReader, Selection};
+/// # let selection = Selection {
+/// #     format: None,
+/// #     hints: Default::default(),
+/// #     key: "client".parse()?,
+/// #     prefixes: Default::default(),
+/// #     costs: Default::default(),
+/// #     filter: Default::default(),
+/// # };
+/// # let mut reader = LogReader::new(selection);
+/// # let mut held = HeldBack::default();
+/// # reader.read("../../testdata/logs/abuse.log.gz".as_ref(), |source| source, &mut |_, requests| held.extend(requests))?;
+/// # held.sort();
+/// # use earrrl_logs::suggest::{Sweep, judge};
+/// # use std::time::Duration;
+/// let minute = [Duration::from_secs(60)];
+/// let sweep = Sweep::new(&minute, |clients| clients / 100, || held.requests())?;
+/// let gap = sweep.gap().ok_or("nobody stands out")?;
+/// assert_eq!((gap.clients, sweep.peaks().clients()), (1, 190));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Sweep {
+    /// The peaks and the gap of each half-life, in the order in which the half-lives were given.
+    pub tried: Vec<(Peaks, Option<Gap>)>,
+    /// The index of the half-life under which the most clients stand out. Among equals it is the
+    /// one with the widest gap.
+    pub chosen: usize,
+    /// The greatest number of clients that a suggested limit may affect.
+    pub most: usize,
+    /// The usual half-lives that were not asked for, under which clients stand out, with the number
+    /// of these clients. Filled by [`Sweep::look_further`].
+    pub elsewhere: Vec<(Duration, usize)>,
+}
+
+impl Sweep {
+    /// Measures the requests, which must be in the order of their times, under each half-life. At
+    /// most a share of the clients may stand out.
+    ///
+    /// # Errors
+    /// Returns an error if no rule can have one of the half-lives.
+    pub fn new<I: Iterator<Item = LoggedRequest>>(
+        half_lives: &[Duration],
+        most: impl Fn(usize) -> usize,
+        requests: impl Fn() -> I,
+    ) -> Result<Self, RuleError> {
+        let mut tried: Vec<(Peaks, Option<Gap>)> = Vec::with_capacity(half_lives.len());
+        for &half_life in half_lives {
+            let peaks = Peaks::of(half_life, requests())?;
+            let most = most(peaks.clients());
+            let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, most);
+            tried.push((peaks, gap));
+        }
+        let caught = |place: usize| {
+            let gap: Option<Gap> = tried[place].1;
+            gap.map_or((0, 0.0), |gap| (gap.clients, gap.ratio()))
+        };
+        let chosen = (1..tried.len()).fold(0, |best, place| {
+            if caught(place) > caught(best) {
+                place
+            } else {
+                best
+            }
+        });
+        let most = tried.first().map_or(0, |(peaks, _)| most(peaks.clients()));
+        Ok(Self {
+            tried,
+            chosen,
+            most,
+            elsewhere: Vec::new(),
+        })
+    }
+
+    /// Tries the other usual half-lives if no client stands out.
+    ///
+    /// # Errors
+    /// Returns an error if no rule can have one of the half-lives.
+    pub fn look_further<I: Iterator<Item = LoggedRequest>>(
+        &mut self,
+        requests: impl Fn() -> I,
+    ) -> Result<(), RuleError> {
+        if self.gap().is_some() {
+            return Ok(());
+        }
+        for half_life in HALF_LIVES
+            .into_iter()
+            .chain(LONGER)
+            .map(Duration::from_secs)
+        {
+            if self
+                .tried
+                .iter()
+                .any(|(peaks, _)| peaks.half_life == half_life)
+            {
+                continue;
+            }
+            let peaks = Peaks::of(half_life, requests())?;
+            let gap = Gap::parting(&peaks.descending(), peaks.of_one_request, self.most);
+            self.elsewhere
+                .extend(gap.map(|gap| (half_life, gap.clients)));
+        }
+        Ok(())
+    }
+
+    /// Returns the peaks under the chosen half-life.
+    pub fn peaks(&self) -> &Peaks {
+        &self.tried[self.chosen].0
+    }
+
+    /// Returns the gap below the clients that stand out; `None` if no client does.
+    pub fn gap(&self) -> Option<Gap> {
+        self.tried[self.chosen].1
+    }
+}
+
+#[cfg(test)]
+mod gap_tests {
+    use super::*;
+
+    #[test]
+    fn where_clients_are_parted() {
+        let calm = [0.5; 40];
+        let above = |peaks: &[f64], most| {
+            let all = [peaks, &calm].concat();
+            Gap::parting(&all, 0.1, most).map(|gap| gap.clients)
+        };
+        assert_eq!(above(&[50.0, 40.0, 0.9], 9), Some(2));
+        assert_eq!(above(&[50.0, 40.0, 0.9], 2), Some(2));
+        assert_eq!(
+            above(&[50.0, 40.0, 0.9], 1),
+            None,
+            "the worst does not stand out from the second"
+        );
+        assert_eq!(above(&[50.0, 40.0, 0.9], 0), None);
+        assert_eq!(
+            above(&[300.0, 70.0, 9.0], 9),
+            Some(3),
+            "abusers differ among themselves"
+        );
+        assert_eq!(
+            above(&[20.0, 2.4, 1.0], 9),
+            Some(1),
+            "less than five times the median"
+        );
+        assert_eq!(
+            above(&[9.0, 6.0, 4.1, 2.8, 1.5, 1.0], 9),
+            None,
+            "no gap is wide"
+        );
+        assert_eq!(above(&[0.9], 9), None, "nobody has sent much");
+        assert_eq!(
+            Gap::parting(&[50.0, 0.9, 0.0], 0.1, 9).map(|gap| gap.clients),
+            Some(1)
+        );
+        assert_eq!(
+            Gap::parting(&[50.0], 0.1, 9),
+            None,
+            "one client has no neighbour"
+        );
+        assert_eq!(Gap::parting(&[], 0.1, 9), None);
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::line::time::written;
 use crate::line::{Escaped, shell_word};
 use crate::reading::{ClientNames, LogReader};
-use crate::text::{counted, per, percent, printable_json, write_rows};
+use crate::text::{counted, per, percent, printable_json, three_digits, write_rows};
 
 /// The quantiles of the clients' peak rates that are reported, and their names.
 const QUANTILES: [(f64, &str); 7] = [
@@ -99,9 +99,9 @@ impl Advice<'_> {
                 1 => "one client peaks".to_owned(),
                 clients => format!("{clients} clients peak"),
             },
-            number(gap.above * unit),
-            number(gap.ratio()),
-            number(gap.below * unit),
+            three_digits(gap.above * unit),
+            three_digits(gap.ratio()),
+            three_digits(gap.below * unit),
         )
     }
 
@@ -261,10 +261,10 @@ fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
         let [ratio, clients, above, below] = match gap {
             None => ["-"; 4].map(str::to_owned),
             Some(gap) => [
-                format!("{} times", number(gap.ratio())),
+                format!("{} times", three_digits(gap.ratio())),
                 gap.clients.to_string(),
-                number(gap.above * unit) + name,
-                number(gap.below * unit) + name,
+                three_digits(gap.above * unit) + name,
+                three_digits(gap.below * unit) + name,
             ],
         };
         rows.push([
@@ -292,7 +292,10 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
     let (unit, name) = unit(QUANTILES.iter().map(|(quantile, _)| least(*quantile)));
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, share) in QUANTILES {
-        rows.push([share.to_owned(), number(least(quantile) * unit) + name]);
+        rows.push([
+            share.to_owned(),
+            three_digits(least(quantile) * unit) + name,
+        ]);
     }
     write_rows(out, "", &rows)?;
     writeln!(out)
@@ -314,7 +317,7 @@ fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     let (unit, name) = unit(candidates.iter().map(|judged| judged.rate.per_second_f64()));
     rows.extend(candidates.iter().map(|judged| {
         [
-            number(judged.rate.per_second_f64() * unit) + name,
+            three_digits(judged.rate.per_second_f64() * unit) + name,
             judged.at_once.to_string(),
             judged.clients.to_string(),
             percent(judged.clients as u64, clients),
@@ -349,7 +352,7 @@ fn write_named(
     let mut rows = vec![["peak", "requests", "first", "last", "client"].map(str::to_owned)];
     rows.extend(clients.iter().take(NAMED).map(|client| {
         [
-            number(client.peak * unit) + name,
+            three_digits(client.peak * unit) + name,
             client.requests.to_string(),
             written(client.first),
             written(client.last),
@@ -454,22 +457,6 @@ fn unit(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
         .unwrap_or(UNITS[3])
 }
 
-/// Writes a number with three digits, or with all digits before the decimal point if these are
-/// more. Trailing zeros after the point are omitted.
-fn number(value: f64) -> String {
-    if value <= 0.0 {
-        return "0".into();
-    }
-    let places = (2 - value.log10().floor() as i32).clamp(0, 6) as usize;
-    let text = format!("{value:.places$}");
-    let short = text.trim_end_matches('0').trim_end_matches('.');
-    if text.contains('.') {
-        short.to_owned()
-    } else {
-        text
-    }
-}
-
 /// Writes a duration in the grammar of rules.
 fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -542,7 +529,7 @@ mod tests {
             (0.50, "0.5"),
             (0.01234, "0.0123"),
         ] {
-            assert_eq!(number(value), text);
+            assert_eq!(three_digits(value), text);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `earrrl replay`: the clients that rules would have limited.
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -253,6 +254,12 @@ impl ReplayArgs {
 
     /// Reads the logs again, to profile these clients.
     fn profiles(&self, reader: &mut LogReader, clients: impl Iterator<Item = u32>) -> Profiles {
+        if self.log.files.iter().any(|file| file == Path::new("-")) {
+            warn(
+                "standard input cannot be read twice: the list marks no crawlers, and proxies are found by \
+                 their addresses alone",
+            );
+        }
         let reading = SecondReading {
             files: &self.log.files,
             selection: self.log.selection(),
