@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::Message;
+use super::message::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
 

@@ -7,7 +7,7 @@
 //!
 //! Each may lack the host, and the first may lack the second blank before a day of one digit.
 
-use super::Message;
+use super::message::Message;
 use crate::line::Years;
 use crate::line::time::{self, Stamp};
 

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::{Field, LineFields, LineParser, Record, path_of, target};
+use super::{Field, LineFields, path_of, target};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time;
@@ -107,14 +107,9 @@ impl Parser {
     }
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
-        let (time, line) = self.split(message.text)?;
-        Ok(Some(Record::new(time, super::Line::Common(line))))
-    }
-
-    fn fields(&self) -> Option<Vec<&str>> {
-        Some(FIELDS.to_vec())
+impl Parser {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
+        self.split(message.text)
     }
 }
 

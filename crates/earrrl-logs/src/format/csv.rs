@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{Field, Hints, LineFields, LineParser, Record};
+use super::{Field, Hints, LineFields};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -64,10 +64,13 @@ impl Parser {
     }
 }
 
-impl LineParser for Parser {
+impl Parser {
     /// Parses a row; returns `None` if it is the header, which also recurs where files were
     /// joined.
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+    pub(super) fn parse<'a>(
+        &'a mut self,
+        message: Message<'a>,
+    ) -> Result<Option<(Stamp, Line<'a>)>, Skip> {
         let line = message.text;
         if self.header.is_none() {
             self.header = Some(self.columns(line).ok_or(Skip::Malformed)?);
@@ -81,14 +84,7 @@ impl LineParser for Parser {
         }
         let text = fields(line).nth(header.time).ok_or(Skip::Malformed)?;
         let time = Stamp::of(parse_time, text.trim_ascii()).ok_or(Skip::Time)?;
-        Ok(Some(Record::new(
-            time,
-            super::Line::Csv(Line { line, header }),
-        )))
-    }
-
-    fn takes_names(&self) -> bool {
-        true
+        Ok(Some((time, Line { line, header })))
     }
 }
 
@@ -194,7 +190,7 @@ mod tests {
             |value: Option<Cow<'_, [u8]>>| value.map(|v| String::from_utf8_lossy(&v).into_owned());
         let mut row = |line: &&str| {
             let record = parser.parse(Message::plain(line.as_bytes()))?;
-            Ok(record.map(|r| (r.time(), text(r.get(&Field::Client)), text(r.cost()))))
+            Ok(record.map(|(time, r)| (time.nanos, text(r.get(&Field::Client)), text(r.cost()))))
         };
         lines.iter().map(&mut row).collect()
     }

@@ -1,9 +1,8 @@
 //! The fields of a request: independent of their names in each log format, their usual names in formats whose
-//! lines or headers name them, and the names that the user has chosen.
+//! lines or headers name them, and the trait by which each format has them.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
-use super::pattern::LinePattern;
 use crate::line::{is_address, is_dotted, last_of_list};
 
 /// A field of a request that a key or a cost is made of.
@@ -62,6 +61,12 @@ impl Field {
             Self::Named(name) => name,
         }
     }
+}
+
+/// The fields of a parsed line of one format.
+pub(super) trait LineFields<'a> {
+    /// Returns the value of a field; `None` if it is missing, empty or `-`.
+    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>>;
 }
 
 /// Returns the path of a request's target, without the query, and without the scheme and host that
@@ -241,44 +246,4 @@ pub(super) fn address<T: AsRef<[u8]>>(
         other = other.or(Some(value));
     }
     other
-}
-
-// Details of a log that the user specifies.
-
-/// The names of the fields that the user has chosen, for formats whose lines name their fields.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ChosenFields {
-    pub(super) time: Option<String>,
-    pub(super) client: Option<String>,
-}
-
-impl From<&Hints> for ChosenFields {
-    fn from(hints: &Hints) -> Self {
-        Self {
-            time: hints.time_field.clone(),
-            client: hints.key_field.clone(),
-        }
-    }
-}
-
-/// The user's settings for details that a log format leaves open.
-///
-/// ```
-/// use earrrl_logs::format::Hints;
-///
-/// let syslog_of_2024 = Hints { year: Some(2024), ..Hints::default() };
-/// # let _ = syslog_of_2024;
-/// ```
-#[derive(Debug, Clone, Default)]
-pub struct Hints {
-    /// The name of the field with the time, which replaces the usual names.
-    pub time_field: Option<String>,
-    /// The name of the field with the client, which replaces the usual names.
-    pub key_field: Option<String>,
-    /// The year of the first syslog line, since syslog lines contain no year.
-    pub year: Option<u32>,
-    /// The pattern of `--pattern` or `--log-format`.
-    pub pattern: Option<Arc<LinePattern>>,
-    /// True if the output must not show lines of the log.
-    pub private: bool,
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Field, Hints, LineFields, LineParser, Record, field, path_of, target};
+use super::{Field, Hints, LineFields, field, path_of, target};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -38,8 +38,8 @@ impl Parser {
     }
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+impl Parser {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
         let Message {
             text: line,
             time: outer,
@@ -65,12 +65,7 @@ impl LineParser for Parser {
         };
         let time = time.ok_or(Skip::Time)?;
         let key_field = self.key_field.as_deref();
-        let line = super::Line::Json(Line { object, key_field });
-        Ok(Some(Record::new(time, line)))
-    }
-
-    fn takes_names(&self) -> bool {
-        true
+        Ok((time, Line { object, key_field }))
     }
 }
 
@@ -238,11 +233,11 @@ mod tests {
 
     fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
         let mut parser = Parser::new(hints);
-        let record = parser.parse(Message::plain(line.as_bytes()))?.unwrap();
+        let (time, record) = parser.parse(Message::plain(line.as_bytes()))?;
         let value = record
             .get(&Field::new(name))
             .map(|v| String::from_utf8(v.to_vec()).unwrap());
-        Ok((record.time(), value))
+        Ok((time.nanos, value))
     }
 
     #[test]
@@ -408,7 +403,7 @@ mod tests {
     fn a_client_cannot_spoil_its_line() {
         let line = b"{\"ts\":1431857103,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
         let mut parser = Parser::new(&Hints::default());
-        let record = parser.parse(Message::plain(line)).ok().unwrap().unwrap();
+        let (_, record) = parser.parse(Message::plain(line)).ok().unwrap();
         assert_eq!(
             record.get(&Field::Client).as_deref(),
             Some(&b"192.0.2.7"[..])

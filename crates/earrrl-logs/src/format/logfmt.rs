@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 
-use super::field::ChosenFields;
-use super::{Field, LineFields, LineParser, Record, field, path_of};
+use super::hints::ChosenFields;
+use super::{Field, LineFields, field, path_of};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -23,8 +23,8 @@ pub(super) struct Line<'a> {
     client: Option<&'a str>,
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+impl Parser {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
         let Self(chosen) = self;
         let line = message.text;
         pairs(line).next().ok_or(Skip::Malformed)?;
@@ -37,14 +37,7 @@ impl LineParser for Parser {
         };
         let time = time.ok_or(Skip::Time)?;
         let client = chosen.client.as_deref();
-        Ok(Some(Record::new(
-            time,
-            super::Line::Logfmt(Line { line, client }),
-        )))
-    }
-
-    fn takes_names(&self) -> bool {
-        true
+        Ok((time, Line { line, client }))
     }
 }
 

@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-use super::field::ChosenFields;
-use super::{Field, LineFields, LineParser, Record, field, path_of, target};
+use super::hints::ChosenFields;
+use super::{Field, LineFields, field, path_of, target};
 use crate::envelope::Message;
 use crate::line::time::{self, Stamp};
 use crate::line::{Skip, is_address, last_of_list};
@@ -22,8 +22,8 @@ pub(super) struct Line<'a> {
     client: Option<&'a str>,
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+impl Parser {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
         let Self(chosen) = self;
         let line = message.text;
         if !line.contains(&b'\t') {
@@ -43,14 +43,7 @@ impl LineParser for Parser {
         };
         let time = time.ok_or(Skip::Time)?;
         let client = chosen.client.as_deref();
-        Ok(Some(Record::new(
-            time,
-            super::Line::Ltsv(Line { line, client }),
-        )))
-    }
-
-    fn takes_names(&self) -> bool {
-        true
+        Ok((time, Line { line, client }))
     }
 }
 

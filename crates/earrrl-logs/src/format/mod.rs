@@ -6,6 +6,7 @@ mod common;
 mod csv;
 mod detect;
 mod field;
+mod hints;
 mod json;
 mod list;
 mod logfmt;
@@ -23,13 +24,14 @@ use std::time::SystemTime;
 
 pub(crate) use detect::mostly;
 pub(crate) use detect::{LINES, detect, envelope_of};
-pub use field::{Field, Hints};
-use field::{path_of, target};
+pub use field::Field;
+use field::{LineFields, path_of, target};
+pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;
 pub use pattern::LinePattern;
 
-use crate::envelope::{Envelope, Message, Opener};
+use crate::envelope::{Envelope, Opener};
 use crate::line::time::Stamp;
 use crate::line::{Skip, Years};
 
@@ -37,27 +39,21 @@ use crate::line::{Skip, Years};
 pub(crate) struct Parser {
     opener: Opener,
     years: Years,
-    format: Box<dyn LineParser>,
+    format: Format,
+    body: Body,
 }
 
-/// The parser of one format, which applies to the part of a line inside the envelope.
-trait LineParser: Send {
-    /// Returns the request on a line; `None` if the line is a header.
-    ///
-    /// # Errors
-    /// Returns the reason for skipping the line if it is not a request.
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip>;
-
-    /// Returns the names of the format's fields; `None` if each log or each line has its own
-    /// names.
-    fn fields(&self) -> Option<Vec<&str>> {
-        None
-    }
-
-    /// Returns true if `--time-field` and `--key-field` apply to the format.
-    fn takes_names(&self) -> bool {
-        false
-    }
+/// The parser of the log's format, which applies to the part of a line inside the envelope.
+enum Body {
+    Common(common::Parser),
+    Json(json::Parser),
+    Csv(csv::Parser),
+    W3c(w3c::Parser),
+    Logfmt(logfmt::Parser),
+    Ltsv(ltsv::Parser),
+    Pattern(pattern::Parser),
+    Sshd(sshd::Parser),
+    SshdLines,
 }
 
 impl Parser {
@@ -71,7 +67,8 @@ impl Parser {
         Self {
             opener: Opener::new(envelope),
             years: Years::new(hints.year, modified),
-            format: line_parser(format, hints),
+            format,
+            body: Body::new(format, hints),
         }
     }
 
@@ -86,7 +83,12 @@ impl Parser {
     /// Returns the names of the format's fields; `None` if each log or each line has its own
     /// names.
     pub(crate) fn fields(&self) -> Option<Vec<&str>> {
-        self.format.fields()
+        match &self.body {
+            Body::Common(_) => Some(common::FIELDS.to_vec()),
+            Body::Pattern(parser) => Some(parser.fields()),
+            Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
+            _ => None,
+        }
     }
 
     /// Returns the names of a log's fields with examples of their values, in formats whose lines name
@@ -104,7 +106,7 @@ impl Parser {
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub(crate) fn takes_names(&self) -> bool {
-        self.format.takes_names()
+        self.fields().is_none() && self.format != Format::W3c
     }
 
     /// Returns the request on a line; `None` if the line is a header.
@@ -114,30 +116,61 @@ impl Parser {
     #[inline]
     pub(crate) fn parse<'a>(&'a mut self, line: &'a [u8]) -> Result<Option<Record<'a>>, Skip> {
         let message = self.opener.open(line, &mut self.years)?;
-        let count = message.count;
-        let mut record = self.format.parse(message)?;
-        if let Some(record) = &mut record {
-            record.count = record.count.saturating_mul(count);
-        }
-        Ok(record)
+        let mut count = message.count;
+        let (time, line) = match &mut self.body {
+            Body::Common(parser) => parser
+                .parse(message)
+                .map(|(t, line)| (t, Line::Common(line)))?,
+            Body::Json(parser) => parser
+                .parse(message)
+                .map(|(t, line)| (t, Line::Json(line)))?,
+            Body::Csv(parser) => match parser.parse(message)? {
+                Some((time, line)) => (time, Line::Csv(line)),
+                None => return Ok(None),
+            },
+            Body::W3c(parser) => match parser.parse(message)? {
+                Some((time, line)) => (time, Line::W3c(line)),
+                None => return Ok(None),
+            },
+            Body::Logfmt(parser) => parser
+                .parse(message)
+                .map(|(t, line)| (t, Line::Logfmt(line)))?,
+            Body::Ltsv(parser) => parser
+                .parse(message)
+                .map(|(t, line)| (t, Line::Ltsv(line)))?,
+            Body::Pattern(parser) => {
+                let (time, line) = parser.parse(message)?;
+                count = count.saturating_mul(line.attempts()?);
+                (time, Line::Pattern(line))
+            }
+            Body::Sshd(parser) => parser
+                .parse(message)
+                .map(|(t, line)| (t, Line::Sshd(line)))?,
+            Body::SshdLines => {
+                sshd_lines::parse(message).map(|(t, line)| (t, Line::SshdLines(line)))?
+            }
+        };
+        Ok(Some(Record { time, count, line }))
     }
 }
 
-fn line_parser(format: Format, hints: &Hints) -> Box<dyn LineParser> {
-    let expression = |pattern: Arc<LinePattern>| Box::new(pattern::Parser::new(pattern));
-    match format.entry().syntax {
-        Syntax::Common { vhost } => Box::new(common::Parser::new(vhost)),
-        Syntax::Json => Box::new(json::Parser::new(hints)),
-        Syntax::Csv => Box::new(csv::Parser::new(hints)),
-        Syntax::W3c => Box::new(w3c::Parser::default()),
-        Syntax::Logfmt => Box::new(logfmt::Parser(hints.into())),
-        Syntax::Ltsv => Box::new(ltsv::Parser(hints.into())),
-        Syntax::Sshd => Box::new(sshd::Parser::default()),
-        Syntax::SshdLines => Box::new(sshd_lines::Parser),
-        Syntax::Expression(text, program) => {
-            expression(Arc::new(LinePattern::preset(text, program)))
+impl Body {
+    fn new(format: Format, hints: &Hints) -> Self {
+        let expression = |pattern: Arc<LinePattern>| Self::Pattern(pattern::Parser::new(pattern));
+        match format.entry().syntax {
+            Syntax::Common { vhost } => Self::Common(common::Parser::new(vhost)),
+            Syntax::Json => Self::Json(json::Parser::new(hints)),
+            Syntax::Csv => Self::Csv(csv::Parser::new(hints)),
+            Syntax::W3c => Self::W3c(w3c::Parser::default()),
+            Syntax::Logfmt => Self::Logfmt(logfmt::Parser(hints.into())),
+            Syntax::Ltsv => Self::Ltsv(ltsv::Parser(hints.into())),
+            Syntax::Sshd => Self::Sshd(sshd::Parser::default()),
+            Syntax::SshdLines => Self::SshdLines,
+            Syntax::Expression(text, program) => {
+                expression(Arc::new(LinePattern::preset(text, program)))
+            }
+            Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
         }
-        Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
     }
 }
 
@@ -162,20 +195,7 @@ enum Line<'a> {
     SshdLines(sshd_lines::Line<'a>),
 }
 
-/// The fields of a parsed line.
-trait LineFields<'a> {
-    /// Returns the value of a field; `None` if it is missing, empty or `-`.
-    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>>;
-}
-
 impl<'a> Record<'a> {
-    /// Creates the record of a line that stands for one request.
-    #[inline]
-    fn new(time: Stamp, line: Line<'a>) -> Self {
-        let count = 1;
-        Self { time, count, line }
-    }
-
     /// Returns the time of the request, in nanoseconds since the epoch.
     #[inline]
     pub fn time(&self) -> u64 {

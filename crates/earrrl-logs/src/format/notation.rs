@@ -310,15 +310,16 @@ mod tests {
     use std::sync::Arc;
 
     use crate::envelope::Message;
-    use crate::format::{Field, LineParser as _, pattern};
+    use crate::format::field::LineFields as _;
+    use crate::format::{Field, pattern};
     use crate::line::Skip;
 
     const MAIN: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_forwarded_for""#;
 
     fn get(notation: &str, line: &str, field: &str) -> Option<String> {
         let mut parser = pattern::Parser::new(Arc::new(super::pattern(notation).unwrap()));
-        let record = parser.parse(Message::plain(line.as_bytes())).ok()??;
-        assert_eq!(record.time(), 1_431_857_103_000_000_000, "{line}");
+        let (time, record) = parser.parse(Message::plain(line.as_bytes())).ok()?;
+        assert_eq!(time.nanos, 1_431_857_103_000_000_000, "{line}");
         record
             .get(&Field::new(field))
             .map(|v| String::from_utf8_lossy(&v).into_owned())

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
-use super::{Field, LineFields, LineParser, Record, path_of, target};
+use super::{Field, LineFields, path_of, target};
 use crate::envelope::Message;
 use crate::line::time::{self, Stamp};
 use crate::line::{Skip, is_address};
@@ -207,8 +207,8 @@ impl Parser {
     }
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+impl Parser {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
         if !message.program.starts_with(self.pattern.program.as_bytes()) {
             return Err(Skip::Malformed);
         }
@@ -231,14 +231,12 @@ impl LineParser for Parser {
         if line.is_ambiguous() {
             return Err(Skip::Ambiguous);
         }
-        let count = line.group(ATTEMPTS).map_or(Some(1), whole_number);
-        let mut record = Record::new(time, super::Line::Pattern(line));
-        record.count = count.ok_or(Skip::Cost)?;
-        Ok(Some(record))
+        Ok((time, line))
     }
 
-    fn fields(&self) -> Option<Vec<&str>> {
-        Some(self.pattern.fields())
+    /// Returns the names of the fields that the pattern finds on a line.
+    pub(super) fn fields(&self) -> Vec<&str> {
+        self.pattern.fields()
     }
 }
 
@@ -257,6 +255,15 @@ impl<'a> LineFields<'a> for Line<'a> {
 }
 
 impl<'a> Line<'a> {
+    /// Returns the number of requests that the line stands for.
+    ///
+    /// # Errors
+    /// Returns [`Skip::Cost`] if the group has no whole number.
+    pub(super) fn attempts(&self) -> Result<u64, Skip> {
+        let attempts = self.group(ATTEMPTS).map_or(Some(1), whole_number);
+        attempts.ok_or(Skip::Cost)
+    }
+
     /// Returns the cost of the request; `None` if the pattern has no group for the cost.
     pub(super) fn cost(&self) -> Option<Cow<'a, [u8]>> {
         self.group("cost").map(Cow::Borrowed)
@@ -344,9 +351,9 @@ mod tests {
         let mut parser = Parser::new(Arc::new(pattern));
         let text = |value: Option<&[u8]>| value.map(|v| String::from_utf8_lossy(v).into_owned());
         let mut one = |line: &&str| {
-            let record = parser.parse(Message::plain(line.as_bytes()))?.unwrap();
+            let (time, record) = parser.parse(Message::plain(line.as_bytes()))?;
             Ok((
-                record.time(),
+                time.nanos,
                 text(record.get(&Field::Client).as_deref()),
                 text(record.cost().as_deref()),
             ))

@@ -16,9 +16,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::{Field, LineFields, LineParser, Record};
+use super::{Field, LineFields};
 use crate::envelope::Message;
 use crate::line::Skip;
+use crate::line::time::Stamp;
 
 /// The names of the fields in SSH login attempts.
 pub(super) const FIELDS: [&str; 2] = ["client", "user"];
@@ -122,15 +123,11 @@ impl Parser {
     }
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+impl Parser {
+    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
         let line = self.attempt(message)?;
         let time = message.time.ok_or(Skip::Time)?;
-        Ok(Some(Record::new(time, super::Line::Sshd(line))))
-    }
-
-    fn fields(&self) -> Option<Vec<&str>> {
-        Some(FIELDS.to_vec())
+        Ok((time, line))
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::borrow::Cow;
 
-use super::{Field, LineFields, LineParser, Record, sshd};
+use super::{Field, LineFields};
 use crate::envelope::Message;
 use crate::line::Skip;
+use crate::line::time::Stamp;
 
 /// The texts that directly precede an address.
 const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
@@ -16,30 +17,21 @@ const MARKS: [&[u8]; 3] = [b"from ", b"rhost=", b"["];
 /// The texts that directly precede a user's name, the most specific first.
 const USER_MARKS: [&[u8]; 4] = [b"nvalid user ", b"llegal user ", b" for ", b" user="];
 
-/// Parses every line of the SSH daemon.
-pub(super) struct Parser;
-
 /// A line of the SSH daemon that contains an address.
 pub(super) struct Line<'a> {
     client: &'a [u8],
     message: &'a [u8],
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
-        if !message.program.starts_with(b"sshd") {
-            return Err(Skip::Malformed);
-        }
-        let time = message.time.ok_or(Skip::Time)?;
-        let message = message.text;
-        let client = client(message).ok_or(Skip::NoClient)?;
-        let line = super::Line::SshdLines(Line { client, message });
-        Ok(Some(Record::new(time, line)))
+/// Parses a line.
+pub(super) fn parse(message: Message<'_>) -> Result<(Stamp, Line<'_>), Skip> {
+    if !message.program.starts_with(b"sshd") {
+        return Err(Skip::Malformed);
     }
-
-    fn fields(&self) -> Option<Vec<&str>> {
-        Some(sshd::FIELDS.to_vec())
-    }
+    let time = message.time.ok_or(Skip::Time)?;
+    let message = message.text;
+    let client = client(message).ok_or(Skip::NoClient)?;
+    Ok((time, Line { client, message }))
 }
 
 impl<'a> LineFields<'a> for Line<'a> {
@@ -92,13 +84,12 @@ mod tests {
 
     fn parse(program: &str, message: &str, field: &Field) -> Result<Option<String>, Skip> {
         let text = Message::plain(message.as_bytes());
-        let mut parser = Parser;
-        let record = parser.parse(Message {
+        let record = super::parse(Message {
             program: program.as_bytes(),
             time: Some(crate::line::time::Stamp::utc(1)),
             ..text
         });
-        let record = record?.unwrap();
+        let (_, record) = record?;
         let text = |value: Cow<'_, [u8]>| String::from_utf8_lossy(&value).into_owned();
         Ok(record.get(field).map(text))
     }

@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use super::{Field, Hints, LineFields, LineParser, Record, field};
+use super::{Field, Hints, LineFields, field};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
@@ -38,8 +38,11 @@ pub(super) struct Line<'a> {
     names: &'a [Vec<u8>],
 }
 
-impl LineParser for Parser {
-    fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Record<'a>>, Skip> {
+impl Parser {
+    pub(super) fn parse<'a>(
+        &'a mut self,
+        message: Message<'a>,
+    ) -> Result<Option<(Stamp, Line<'a>)>, Skip> {
         let line = message.text;
         if line.first() == Some(&b'#') {
             if let Some(names) = column_names(line) {
@@ -58,7 +61,7 @@ impl LineParser for Parser {
             names,
         };
         let time = line.when().ok_or(Skip::Time)?;
-        Ok(Some(Record::new(time, super::Line::W3c(line))))
+        Ok(Some((time, line)))
     }
 }
 

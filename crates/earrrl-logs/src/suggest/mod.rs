@@ -7,6 +7,7 @@ mod parts;
 mod peaks;
 mod profile;
 mod report;
+mod terms;
 mod toml;
 
 pub use candidates::{ClientShare, JudgedLimit, most_touched};
@@ -16,5 +17,5 @@ pub use peaks::Peaks;
 pub use peaks::{Gap, HALF_LIVES, Sweep};
 pub use profile::{Profiles, SecondReading};
 pub use report::{Advice, figure, write_json, write_table};
-pub use toml::RuleTerms;
+pub use terms::RuleTerms;
 pub use toml::{toml_text, write_toml};
