@@ -271,7 +271,7 @@ impl Server {
         (!suggested.is_empty()).then(|| family.labelled("rule", suggested))
     }
 
-    /// Returns the usage of the tables: one for each rule and each trial, one for `CL.THROTTLE`, and one for all
+    /// Returns the usage of the tables: one for each rule, one for `CL.THROTTLE`, and one for all
     /// descriptors with wildcards.
     fn table_gauges(&self) -> [Family; 3] {
         let mut clients = Vec::new();
@@ -291,9 +291,6 @@ impl Server {
         for rule in self.service.rules().iter() {
             if let Some(usage) = self.service.engine().usage(rule.own.id) {
                 add(&rule.name, usage, rule.capacity);
-            }
-            if let Some((usage, capacity)) = rule.trial.usage() {
-                add(&format!("{} (trial)", rule.name), usage, capacity);
             }
         }
         if let Some((usage, capacity)) = self.service.descriptor_usage() {

@@ -5,8 +5,6 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use earrrl_server::config::Config;
-
 use crate::support::http::Response;
 use crate::support::redis::Redis;
 use crate::support::resp::Reply;
@@ -119,90 +117,6 @@ fn admin(server: &TestServer, method: &str, path: &str, body: &str) -> Response 
         "Content-Type: application/json\r\n",
         body.as_bytes(),
     )
-}
-
-#[test]
-fn a_limit_on_trial_counts_what_it_would_deny() {
-    let (server, clock) = TestServer::manual(CONFIG);
-    let path = "/v1/trial?rule=bucket";
-    let results = || {
-        let answer = get(&server, path, ADMIN).json();
-        ["requests", "denied", "denied_in_force"].map(|field| answer[field].as_u64())
-    };
-    send(&server, "bucket", "alice", 3);
-    let began = admin(&server, "PUT", path, r#"{"limit":"gcra 1/s burst=4"}"#).json();
-    assert_eq!(
-        (&began["limit"], &began["since"]),
-        (&"gcra 1/s burst=4".into(), &1_800_000_000.0.into())
-    );
-    assert_eq!(results(), [Some(0); 3]);
-    // The trial begins without states: 4 of these 9 requests pass, and 7 in force, where 3 came before.
-    send(&server, "bucket", "alice", 9);
-    assert_eq!(results(), [Some(9), Some(5), Some(2)]);
-    // Other rules and clients of overrides are left out.
-    send(&server, "api", "alice", 5);
-    // A charge that is refunded, and a client that was reset, have no state on trial either.
-    clock.advance(Duration::from_secs(60));
-    send(&server, "bucket", "bob", 4);
-    assert_eq!(
-        admin(
-            &server,
-            "POST",
-            "/v1/refund",
-            r#"{"rule":"bucket","key":"bob","cost":4}"#
-        )
-        .status,
-        204
-    );
-    send(&server, "bucket", "bob", 4);
-    assert_eq!(
-        admin(&server, "DELETE", "/v1/clients/bucket/bob", "").status,
-        204
-    );
-    send(&server, "bucket", "bob", 4);
-    assert_eq!(results(), [Some(21), Some(5), Some(2)]);
-    // A reload keeps the trial, unless the rule is gone.
-    server
-        .server
-        .reload(Ok(Config::parse(CONFIG, "f").unwrap()))
-        .unwrap();
-    send(&server, "bucket", "bob", 1);
-    assert_eq!(results(), [Some(22), Some(6), Some(2)]);
-    let has_table = || {
-        let metrics = server.http().get("/metrics").body;
-        metrics.contains("earrrl_clients_capacity{rule=\"bucket (trial)\"} 10000\n")
-    };
-    assert!(has_table());
-    assert_eq!(admin(&server, "DELETE", path, "").status, 204);
-    assert_eq!(get(&server, path, ADMIN).status, 404);
-    assert!(!has_table());
-}
-
-#[test]
-fn a_trial_needs_a_rule_a_limit_and_the_scope_admin() {
-    let server = TestServer::start(CONFIG);
-    let limit = r#"{"limit":"gcra 1/s burst=4"}"#;
-    for (path, body, status) in [
-        ("/v1/trial", limit, 422),
-        ("/v1/trial?rule=other", limit, 404),
-        ("/v1/trial?rule=api", r#"{"limit":"gcra 1/s burst=0"}"#, 422),
-        ("/v1/trial?rule=api", r#"{"limit":7}"#, 400),
-        ("/v1/trial?rule=api", "{}", 400),
-        ("/v1/trial?rule=api", limit, 200),
-    ] {
-        assert_eq!(
-            admin(&server, "PUT", path, body).status,
-            status,
-            "{path} {body}"
-        );
-    }
-    let mut client = server.http();
-    client.token = Some(CHECK.to_owned());
-    for method in ["GET", "PUT", "DELETE"] {
-        let headers = "Content-Type: application/json\r\n";
-        let answer = client.request(method, "/v1/trial?rule=api", headers, limit.as_bytes());
-        assert_eq!(answer.status, 403, "{method}");
-    }
 }
 
 #[test]

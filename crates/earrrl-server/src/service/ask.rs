@@ -131,7 +131,6 @@ impl Service {
             let brief = brief?;
             ask.rule.count(brief.outcome, &ask.key);
             let is_over = brief.outcome != Outcome::Allow;
-            ask.rule.try_limit(&charge, Mode::Check, is_over);
             if (brief.remaining < limit.named_below) | is_over {
                 self.note_brief(ask.rule, limit, &charge, is_over);
             }
@@ -178,7 +177,6 @@ impl Service {
             if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
                 rule.count(outcome(decision, place, limit), charges[place].key);
                 let is_over = decision.is_over(place);
-                rule.try_limit(&charges[place], mode, is_over);
                 let is_close = place == decision.rule && decision.remaining < limit.named_below;
                 if is_close | is_over {
                     self.note(rule, limit, &charges[place], decision, place);
@@ -220,9 +218,7 @@ impl Service {
         let Some((_, charge)) = ask.charge() else {
             return Ok(());
         };
-        self.engine.refund(&charge, charged_at).await?;
-        ask.rule.trial.refund(&charge, charged_at);
-        Ok(())
+        Ok(self.engine.refund(&charge, charged_at).await?)
     }
 
     /// Deletes the state of one client under one rule.
@@ -234,7 +230,6 @@ impl Service {
             return Ok(());
         };
         self.engine.reset(charge.rule, charge.key).await?;
-        ask.rule.trial.reset(charge.key);
         let hash = self.engine.hash(charge.key);
         ask.rule.directory.forget(hash);
         self.reports.clear();

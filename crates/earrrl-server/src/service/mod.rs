@@ -25,7 +25,6 @@ pub mod reserve;
 pub mod rule;
 pub mod rules;
 mod survey;
-pub mod trials;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -35,7 +34,7 @@ use std::time::Instant;
 
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos, Rule};
+use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos};
 use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;
@@ -51,7 +50,6 @@ use known::Known;
 use names::ResetClient;
 use rule::{ActiveRule, RuleRecords};
 use rules::ActiveRules;
-use trials::TrialReport;
 
 /// The number of resets that a stream of events may lag behind.
 const MAX_RESETS: usize = 1024;
@@ -73,7 +71,6 @@ pub struct Service {
     clock: TheClock,
     directories: names::Directories,
     peaks: peaks::PeaksByRule,
-    trials: trials::Trials,
     estimates: estimates::Estimates,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
@@ -105,13 +102,11 @@ impl Service {
         let directories = names::Directories::new(&config.server.names);
         let descriptor_records = Arc::new(DescriptorRecords::new(directories.of_descriptors()));
         let peaks = peaks::PeaksByRule::default();
-        let trials = trials::Trials::default();
         let estimates = estimates::Estimates::default();
         let kept = RuleRecords {
             outcomes: &metrics.outcomes,
             directories: &directories,
             peaks: &peaks,
-            trials: &trials,
             estimates: &estimates,
         };
         let (rules, descriptors) =
@@ -129,7 +124,6 @@ impl Service {
             clock: TheClock(clock),
             directories,
             peaks,
-            trials,
             estimates,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
@@ -185,7 +179,6 @@ impl Service {
             metrics,
             directories,
             peaks,
-            trials,
             estimates,
             ..
         } = self;
@@ -194,7 +187,6 @@ impl Service {
             outcomes,
             directories,
             peaks,
-            trials,
             estimates,
         };
         let descriptors = self.descriptors.load_full();
@@ -204,8 +196,6 @@ impl Service {
         self.engine.reload(&config.engine);
         self.engine.set_max_reservations(config.max_reservations);
         before();
-        self.trials
-            .retain(|name| rules.get(name.as_bytes()).is_some());
         self.directories
             .retain(|name| rules.get(name.as_bytes()).is_some());
         self.estimates.retain(|name| {
@@ -244,30 +234,6 @@ impl Service {
         Ok(())
     }
 
-    /// Begins the trial of a limit beside the one of this rule, and ends the trial of the rule before.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such rule, or not enough memory.
-    pub fn begin_trial(&self, rule: &str, limit: Rule) -> Result<TrialReport, AskError> {
-        let rules = self.rules.load();
-        let rule = rules.named(rule.as_bytes())?;
-        for limit in [&limit, &rule.own.rule] {
-            limit.accept_mode(Mode::Check)?;
-        }
-        let begun = rule
-            .trial
-            .begin(limit, rule.capacity, Arc::clone(&self.clock.0));
-        begun.map_err(|error| AskError::invalid(format!("limit: {error}")))
-    }
-
-    /// Ends the trial of this rule, if there is one.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such rule.
-    pub fn end_trial(&self, rule: &str) -> Result<(), AskError> {
-        let rules = self.rules.load();
-        rules.named(rule.as_bytes())?.trial.end();
-        Ok(())
     }
 
     /// Returns the active rules. Callers load them once for each batch of requests.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, EngineError, Mode, Outcome, Rule, RuleId};
+use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
 
 use super::attributes::Attributes;
 use super::estimates::{Estimates, Estimator};
@@ -12,7 +12,6 @@ use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
 use super::peaks::{ClientPeaks, PeaksByRule};
-use super::trials::{TrialOfRule, Trials};
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
 use crate::engine::{Engine, PlannedLimit};
@@ -38,8 +37,6 @@ pub struct ActiveRule {
     pub directory: Directory,
     /// The peaks of the clients, by which another limit is suggested.
     pub suggestion: Option<Suggestion>,
-    /// The limit on trial beside the limit in force.
-    pub trial: Arc<TrialOfRule>,
     /// The estimator of reservations without an estimate; `None` if the rule has none.
     pub estimator: Option<Estimator>,
     serves_descriptors: bool,
@@ -69,8 +66,6 @@ pub struct RuleRecords<'a> {
     pub directories: &'a Directories,
     /// The peaks of clients' rates.
     pub peaks: &'a PeaksByRule,
-    /// The limits on trial.
-    pub trials: &'a Trials,
     /// The learned costs.
     pub estimates: &'a Estimates,
 }
@@ -130,7 +125,6 @@ impl ActiveRule {
             outcomes,
             directories,
             peaks,
-            trials,
             estimates,
         } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
@@ -145,7 +139,6 @@ impl ActiveRule {
                 share,
                 peaks: peaks.of_rule(&config.name, config.rule.limit()),
             }),
-            trial: trials.of_rule(&config.name),
             estimator: config
                 .estimate
                 .as_ref()
@@ -169,15 +162,6 @@ impl ActiveRule {
         self.outcomes.count(outcome);
         if outcome == Outcome::Observe {
             self.outcomes.log_observed(&self.name, key);
-        }
-    }
-
-    /// Judges a request by the limit on trial, if there is one. Clients with an override have a limit of their own, so
-    /// their requests are left out.
-    #[inline]
-    pub(super) fn try_limit(&self, charge: &Charge<'_>, mode: Mode, is_over: bool) {
-        if charge.rule == self.own.id {
-            self.trial.judge(charge, mode, is_over);
         }
     }
 
@@ -222,7 +206,6 @@ impl ActiveRule {
             outcomes: outcomes.of_rule("inline"),
             directory: Directory::default(),
             suggestion: None,
-            trial: Arc::default(),
             estimator: None,
             capacity,
             on_error: None,

@@ -47,8 +47,7 @@ async function main() {
   await page.locator('#line').focus();
   for (let presses = 0; presses < 28; presses++) await page.keyboard.press('ArrowLeft');
   await page.locator('#line').blur();
-  await page.getByRole('button', { name: 'Try it' }).click();
-  await traffic(60);
+  await traffic(2);
   await page.screenshot({ path: pictures + '/dashboard.png' });
   await page.emulateMedia({ colorScheme: 'dark' });
   await page.screenshot({ path: pictures + '/dashboard-dark.png' });

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::request::ServerState;
 use super::stream::{Subscription, respond};
 use super::top::{client, distribution, permitted_rule, suggested};
-use super::trial::described;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
@@ -127,7 +126,6 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
         "displaced": usage.map(|(_, displaced)| displaced),
         "reload_error": server.reload_error(),
         "rates": distribution(rule, Some(limit), &report),
-        "trial": known.trial.report().map(|trial| described(rule, &trial)),
         "suggested": known.suggestion.as_ref().map(suggested),
         "over": over,
         "names_are_keys": server.config.names.hmac_key.is_none(),

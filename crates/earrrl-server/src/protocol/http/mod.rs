@@ -20,7 +20,6 @@ pub mod serve;
 mod socket;
 mod stream;
 mod top;
-mod trial;
 
 pub use routes::{admin_router, reserved_router, router};
 pub use top::insert_key;

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
 
-use super::{check, clients, condition, dashboard, envoy, events, openapi, reserve, top, trial};
+use super::{check, clients, condition, dashboard, envoy, events, openapi, reserve, top};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
@@ -77,7 +77,7 @@ pub fn reserved_router(server: Arc<Server>) -> Router {
     })
 }
 
-/// Returns the routes that show rules and clients, reset a client, and try a limit.
+/// Returns the routes that show rules and clients, and reset a client.
 fn visibility() -> Router<Arc<Server>> {
     Router::new()
         .route(
@@ -88,10 +88,6 @@ fn visibility() -> Router<Arc<Server>> {
         .route("/v1/top", get(top::top))
         .route("/v1/rates", get(top::rates))
         .route("/v1/suggest", get(top::suggest))
-        .route(
-            "/v1/trial",
-            get(trial::results).put(trial::begin).delete(trial::end),
-        )
         .route("/v1/events", get(events::events))
 }
 

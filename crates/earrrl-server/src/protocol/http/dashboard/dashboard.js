@@ -136,7 +136,6 @@ function show(event) {
   $("over").textContent = figure(event.over);
   showRates();
   showSuggestion(event.suggested);
-  showTrial(event.trial);
   showClients(event.clients, event.names_are_keys);
 }
 
@@ -175,22 +174,6 @@ function showSuggestion(suggested) {
   const hours = Math.max(1, Math.round((last.at - suggested.since) / 3600));
   $("suggested").textContent = `In the last ${hours === 1 ? "hour" : hours + " hours"}, ${suggested.touched} of ${suggested.clients.toLocaleString("en")} clients were faster than ${figure(limit)} a second.`;
   $("consider").onclick = () => move(edgeOf(limit));
-}
-
-// Shows what a limit on trial would have denied beside the limit in force.
-function showTrial(trial) {
-  $("trial").hidden = trial === null;
-  if (trial === null) return;
-  const count = (x) => x.toLocaleString("en");
-  const since = new Date(1000 * trial.since).toLocaleTimeString("en-GB");
-  $("tried").textContent = `On trial since ${since}, without the history before: ${trial.limit} would have denied ${count(trial.denied)} of ${count(trial.requests)} requests; ${count(trial.denied_in_force)} were over the limit in force.`;
-}
-
-// Begins or ends the trial of a limit under the rule shown, which needs a token with the scope admin.
-async function changeTrial(options) {
-  const answer = await ask("/v1/trial?rule=" + encodeURIComponent($("rule").value), options);
-  if (!answer.ok) status((await answer.json()).detail, true);
-  else showTrial(options.method === "PUT" ? await answer.json() : null);
 }
 
 // Returns the text of a rule with another rate, in requests a second.
@@ -314,12 +297,6 @@ $("copy").addEventListener("click", async () => {
   $("copy").textContent = "Copied";
   setTimeout(() => { $("copy").textContent = "Copy"; }, 1500);
 });
-$("try").addEventListener("click", () => changeTrial({
-  method: "PUT",
-  headers: { "Content-Type": "application/json" },
-  body: JSON.stringify({ limit: $("text").textContent }),
-}));
-$("end").addEventListener("click", () => changeTrial({ method: "DELETE" }));
 $("rule").addEventListener("change", () => watch($("rule").value));
 addEventListener("resize", () => {
   if (rates) showRates();
