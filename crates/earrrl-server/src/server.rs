@@ -245,7 +245,6 @@ impl Server {
         families.extend(self.service.engine().metrics());
         families.extend(self.service.engine().reservation_metrics());
         families.extend(self.service.estimate_metrics());
-        families.extend(self.suggested_limits());
         let refused = Family::counter(
             "earrrl_request_limits_refused_total",
             "Limits of requests that could not be counted.",
@@ -255,20 +254,6 @@ impl Server {
         families.extend(self.service.descriptor_metrics());
         families.extend(self.tls.iter().flat_map(Tls::metrics));
         self.service.metrics.render(families)
-    }
-
-    /// Returns the suggested limits of the rules that have one.
-    fn suggested_limits(&self) -> Option<Family> {
-        let rules = self.service.rules();
-        let suggested = rules.iter().filter_map(|rule| {
-            let suggestion = rule.suggestion.as_ref()?;
-            let limit = suggestion.peaks.suggest(suggestion.share)?;
-            Some((rule.name.clone(), limit.rate))
-        });
-        let suggested: Vec<_> = suggested.collect();
-        let help = "The limit that at most the configured share of clients exceeded, a second.";
-        let family = Family::gauge("earrrl_suggested_limit", help);
-        (!suggested.is_empty()).then(|| family.labelled("rule", suggested))
     }
 
     /// Returns the usage of the tables: one for each rule, one for `CL.THROTTLE`, and one for all

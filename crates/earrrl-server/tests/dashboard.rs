@@ -16,12 +16,10 @@ admin_token = "admin-token-0123456789"
 name = "api"
 limit = "recent-average 0.05/s half-life=10m"
 key = "user"
-suggest = 0.25
 [[rule]]
 name = "search"
 limit = "recent-average 5/s half-life=1m"
 key = "client"
-suggest = true
 "#;
 const ADMIN: &str = "admin-token-0123456789";
 const CHECK: &str = "check-token-0123456789";

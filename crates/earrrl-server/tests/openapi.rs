@@ -124,7 +124,6 @@ fn every_documented_route_answers_as_documented() {
         ("/v1/top", "get", "/v1/top?rule=api", ""),
         ("/v1/top", "get", "/v1/top?rule=api&limit=0", ""),
         ("/v1/rates", "get", "/v1/rates?rule=api&above=1", ""),
-        ("/v1/suggest", "get", "/v1/suggest?rule=api", ""),
         ("/openapi.json", "get", "/openapi.json", ""),
         ("/healthz", "get", "/healthz", ""),
         ("/readyz", "get", "/readyz", ""),

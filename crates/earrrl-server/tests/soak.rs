@@ -128,7 +128,6 @@ admin_token = "admin-token-0123456789"
 name = "api"
 limit = "recent-average 1/s half-life=10s"
 key = "user"
-suggest = true
 "#;
 /// The requests of a step, and the time that it takes: 10,000 requests a second.
 const STEP: (u64, Duration) = (100, Duration::from_millis(10));

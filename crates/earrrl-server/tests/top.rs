@@ -62,51 +62,6 @@ fn near(value: &serde_json::Value, expected: f64) -> bool {
         .is_some_and(|value| (value - expected).abs() <= 1e-9 * expected.abs())
 }
 
-#[test]
-fn a_limit_is_suggested_from_the_peaks_of_clients() {
-    let config = CONFIG.replacen("[[rule.override]]", "suggest = 0.4\n[[rule.override]]", 1);
-    let (server, clock) = TestServer::manual(&config);
-    let suggested = || get(&server, "/v1/suggest?rule=api", ADMIN).json();
-    assert_eq!(suggested()["limit"], serde_json::Value::Null);
-    for (client, count) in [("a", 40), ("b", 20), ("c", 5), ("partner", 60)] {
-        send(&server, "api", client, count);
-    }
-    // The server surveys the clients itself, too, if it comes first.
-    let survey = |after: u64| {
-        clock.advance(Duration::from_secs(after));
-        server.server.service.note_peaks();
-    };
-    survey(30);
-    until("the survey", || suggested()["clients"] == 3);
-    // One of three clients may be faster, so the limit is the second peak, rounded up.
-    let answer = suggested();
-    assert!(near(&answer["limit"], 0.17), "{answer}");
-    assert_eq!(
-        (&answer["touched"], &answer["share"]),
-        (&1.into(), &0.4.into()),
-        "{answer}"
-    );
-    let metrics = server.http().get("/metrics").body;
-    assert!(
-        metrics.contains("\nearrrl_suggested_limit{rule=\"api\"} 0."),
-        "{metrics}"
-    );
-    // The peak stays when the client rests.
-    survey(3600);
-    send(&server, "api", "d", 1);
-    survey(30);
-    until("another survey", || suggested()["clients"] == 4);
-    assert_eq!(suggested()["limit"], answer["limit"]);
-    for (path, token, status) in [
-        ("/v1/suggest?rule=bucket", ADMIN, 404),
-        ("/v1/suggest?rule=api", CHECK, 403),
-        ("/v1/suggest?rule=other", ADMIN, 404),
-        ("/v1/suggest", ADMIN, 422),
-    ] {
-        assert_eq!(get(&server, path, token).status, status, "{path}");
-    }
-}
-
 /// Sends a request with an administrator's token.
 fn admin(server: &TestServer, method: &str, path: &str, body: &str) -> Response {
     let mut client = server.http();

@@ -86,13 +86,8 @@ impl EngineConfig {
             redis::check_rules(rules, problems);
             redis::check_near(rules, valid, problems);
             for rule in rules.iter().map(Spanned::get_ref) {
-                let on_expiry = rule
-                    .on_expiry
-                    .as_ref()
-                    .map(|field| ("on_expiry", field.span()));
-                let suggest = rule.suggest.as_ref().map(|field| ("suggest", field.span()));
-                for (name, span) in on_expiry.into_iter().chain(suggest) {
-                    problems.add(span, format!("{name}: {NEEDS_MEMORY}"));
+                if let Some(field) = &rule.on_expiry {
+                    problems.add(field.span(), format!("on_expiry: {NEEDS_MEMORY}"));
                 }
             }
             return;

@@ -211,7 +211,6 @@ pub(super) struct RuleTable {
     pub(super) on_error: Placed<String>,
     pub(super) missing: Placed<String>,
     pub(super) on_expiry: Placed<String>,
-    pub(super) suggest: Placed<toml::Value>,
     pub(super) estimate: Placed<EstimateTable>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,

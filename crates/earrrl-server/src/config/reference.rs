@@ -113,7 +113,6 @@ fn with_field(heading: &str, field: &str, value: Option<&str>) -> String {
             "consistency" => {
                 format!("[engine]\nredis = \"redis://localhost\"\n{rule}{limit}{own}")
             }
-            "suggest" => format!("{rule}limit = \"recent-average 1/s half-life=1m\"\n{own}"),
             _ => format!("{rule}{limit}{own}"),
         },
         "`[client_address]`" if field == "header" => format!("{heading}\nhops = 1\n{own}"),

@@ -13,7 +13,7 @@ use earrrl::{Action, Cost, MAX_CHARGES, OnExpiry, Rule, check_name};
 use earrrl_redis::Consistency;
 use toml::Spanned;
 
-use self::action::{CONSISTENCY, ON_EXPIRY, action, suggest};
+use self::action::{CONSISTENCY, ON_EXPIRY, action};
 use self::cost::{check_costs, cost_source, max_cost, min_cost};
 use self::estimate::estimate;
 use self::limit::{SharedTerms, bounded, limit};
@@ -55,8 +55,6 @@ pub struct RuleConfig {
     pub on_error: Option<OnError>,
     /// The treatment of a request that lacks an attribute of the key.
     pub missing: OnMissing,
-    /// The share of the clients that a suggested limit may touch; `None` if none is suggested.
-    pub suggest: Option<f64>,
     /// The settings of learned estimates; `None` if the rule has none.
     pub estimate: Option<EstimateConfig>,
     /// The consistency of the rule's decisions between servers that share a Redis.
@@ -82,7 +80,6 @@ impl RuleConfig {
             capacity_place: None,
             on_error: None,
             missing: OnMissing::default(),
-            suggest: None,
             estimate: None,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
@@ -192,7 +189,6 @@ fn validate(
         on_error: value::choice("on_error", &file.on_error, &OnError::NAMED, problems),
         missing: value::choice("missing", &file.missing, &OnMissing::NAMED, problems)
             .unwrap_or_default(),
-        suggest: suggest(file, problems),
         estimate: estimate(file, rule.as_ref(), problems),
         consistency: value::choice("consistency", &file.consistency, &CONSISTENCY, problems)
             .unwrap_or(Consistency::Exact),

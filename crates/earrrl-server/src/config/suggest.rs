@@ -3,12 +3,16 @@
 pub use earrrl::internal::nearest;
 
 /// The fields of earlier versions, and what to use instead of each.
-const REMOVED: [(&str, &str); 2] = [
+const REMOVED: [(&str, &str); 3] = [
     (
         "events_file",
         "curl writes /v1/events to a file, see docs/visibility.md",
     ),
     ("otlp", "a collector reads /metrics, see docs/visibility.md"),
+    (
+        "suggest",
+        "`earrrl suggest LOG` proposes a limit, and a rule with action = \"observe\" tries it",
+    ),
 ];
 
 /// Returns the error about a field that was removed, from serde's error about an unknown field.

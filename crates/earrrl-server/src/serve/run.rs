@@ -256,7 +256,6 @@ impl Running {
         server.service.engine().ready(ENGINE_PATIENCE).await;
         let mut ticking = JoinSet::new();
         ticking.spawn(tick_forever(Arc::clone(&server)));
-        ticking.spawn(note_peaks_forever(Arc::clone(&server)));
         tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
         let workers = Arc::new(workers);
         for (protocol, listener, _) in listeners {
@@ -482,19 +481,6 @@ async fn tick_forever(server: Arc<Server>) {
             drop(tokio::task::spawn_blocking(move || {
                 server.service.engine().tidy()
             }));
-        }
-    }
-}
-
-/// Notes the peaks of clients' rates for suggested limits, until the server ends.
-async fn note_peaks_forever(server: Arc<Server>) {
-    let mut seconds = each_second();
-    loop {
-        seconds.tick().await;
-        if server.service.peaks_are_due() {
-            let server = Arc::clone(&server);
-            // Only one walk runs at a time.
-            drop(tokio::task::spawn_blocking(move || server.service.note_peaks()).await);
         }
     }
 }

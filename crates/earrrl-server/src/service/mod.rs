@@ -19,7 +19,6 @@ mod matching;
 pub mod memory_check;
 pub mod names;
 mod overrides;
-pub mod peaks;
 pub mod reports;
 pub mod reserve;
 pub mod rule;
@@ -70,7 +69,6 @@ pub struct Service {
     descriptor_records: Arc<DescriptorRecords>,
     clock: TheClock,
     directories: names::Directories,
-    peaks: peaks::PeaksByRule,
     estimates: estimates::Estimates,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
@@ -101,12 +99,10 @@ impl Service {
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
         let descriptor_records = Arc::new(DescriptorRecords::new(directories.of_descriptors()));
-        let peaks = peaks::PeaksByRule::default();
         let estimates = estimates::Estimates::default();
         let kept = RuleRecords {
             outcomes: &metrics.outcomes,
             directories: &directories,
-            peaks: &peaks,
             estimates: &estimates,
         };
         let (rules, descriptors) =
@@ -123,7 +119,6 @@ impl Service {
             descriptor_records,
             clock: TheClock(clock),
             directories,
-            peaks,
             estimates,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
@@ -178,7 +173,6 @@ impl Service {
         let Self {
             metrics,
             directories,
-            peaks,
             estimates,
             ..
         } = self;
@@ -186,7 +180,6 @@ impl Service {
         let kept = RuleRecords {
             outcomes,
             directories,
-            peaks,
             estimates,
         };
         let descriptors = self.descriptors.load_full();
@@ -232,8 +225,6 @@ impl Service {
         let descriptors = plan.finish(&mut ids, &self.metrics.outcomes, &self.descriptor_records);
         self.descriptors.store(Some(Arc::new(descriptors)));
         Ok(())
-    }
-
     }
 
     /// Returns the active rules. Callers load them once for each batch of requests.

@@ -11,7 +11,6 @@ use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
 use super::overrides::{Applied, Overrides, OverridesPlan};
-use super::peaks::{ClientPeaks, PeaksByRule};
 use crate::config::attribute::{Condition, KeyPart};
 use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_name};
 use crate::engine::{Engine, PlannedLimit};
@@ -35,8 +34,6 @@ pub struct ActiveRule {
     pub outcomes: Arc<RuleOutcomes>,
     /// The names of the rule's clients that are limited or close to it.
     pub directory: Directory,
-    /// The peaks of the clients, by which another limit is suggested.
-    pub suggestion: Option<Suggestion>,
     /// The estimator of reservations without an estimate; `None` if the rule has none.
     pub estimator: Option<Estimator>,
     serves_descriptors: bool,
@@ -48,15 +45,6 @@ pub struct ActiveRule {
     overrides: Overrides,
 }
 
-/// The peaks of a rule's clients, and the share of the clients that a suggested limit may touch.
-#[derive(Debug)]
-pub struct Suggestion {
-    /// The share, from 0 to 1.
-    pub share: f64,
-    /// The peaks.
-    pub peaks: Arc<ClientPeaks>,
-}
-
 /// The records of rules that stay across reloads.
 #[derive(Clone, Copy)]
 pub struct RuleRecords<'a> {
@@ -64,8 +52,6 @@ pub struct RuleRecords<'a> {
     pub outcomes: &'a Outcomes,
     /// The names of clients.
     pub directories: &'a Directories,
-    /// The peaks of clients' rates.
-    pub peaks: &'a PeaksByRule,
     /// The learned costs.
     pub estimates: &'a Estimates,
 }
@@ -124,7 +110,6 @@ impl ActiveRule {
         let RuleRecords {
             outcomes,
             directories,
-            peaks,
             estimates,
         } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
@@ -135,10 +120,6 @@ impl ActiveRule {
             overrides: overrides.finish(ids, named_below),
             outcomes: outcomes.of_rule(&config.name),
             directory,
-            suggestion: config.suggest.map(|share| Suggestion {
-                share,
-                peaks: peaks.of_rule(&config.name, config.rule.limit()),
-            }),
             estimator: config
                 .estimate
                 .as_ref()
@@ -205,7 +186,6 @@ impl ActiveRule {
             name: text,
             outcomes: outcomes.of_rule("inline"),
             directory: Directory::default(),
-            suggestion: None,
             estimator: None,
             capacity,
             on_error: None,

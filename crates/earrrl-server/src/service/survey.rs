@@ -8,9 +8,7 @@ use earrrl::{Nanos, Rates, Survey, TopClient};
 use super::Service;
 use super::error::AskError;
 use super::names::{Directory, ENVOY};
-use super::peaks::MAX_PEAKS;
 use super::reports::{LatestReport, MAX_TOP, SurveyReport, SurveyedClient};
-use super::rule::Suggestion;
 
 impl Service {
     /// Returns the report on the rule of this name. Clients with overrides are included, each with
@@ -86,43 +84,6 @@ impl Service {
             clients: top.into_iter().map(named).collect(),
             rates,
         })
-    }
-
-    /// Returns true if the peaks of any rule's clients are due to be noted.
-    pub fn peaks_are_due(&self) -> bool {
-        let now = self.clock.0.now();
-        let rules = self.rules.load();
-        rules
-            .iter()
-            .filter_map(|rule| rule.suggestion.as_ref())
-            .any(|suggestion| suggestion.peaks.is_due(now))
-    }
-
-    /// Walks over the clients of the rules whose peaks are due, and notes them. Clients with an override are not
-    /// included, since they have another limit. This may take a second, so call it from a thread that serves no
-    /// requests.
-    pub fn note_peaks(&self) {
-        for rule in self.rules.load().iter() {
-            let Some(Suggestion { peaks, .. }) = &rule.suggestion else {
-                continue;
-            };
-            let now = self.clock.0.now();
-            if !peaks.is_due(now) {
-                continue;
-            }
-            let started = Instant::now();
-            let survey = self.engine.survey(rule.own.id, MAX_PEAKS);
-            let took = started.elapsed();
-            if let Ok(Some(survey)) = survey {
-                let rate = |client: &TopClient| (client.fingerprint, client.usage * client.limit);
-                peaks.note(
-                    now,
-                    took,
-                    survey.rates.clients(),
-                    survey.top.iter().map(rate),
-                );
-            }
-        }
     }
 }
 

@@ -51,24 +51,6 @@ impl OnMissing {
     ];
 }
 
-/// Returns the share of the clients that a suggested limit may touch.
-pub(super) fn suggest(file: &file::RuleTable, problems: &mut Problems) -> Option<f64> {
-    const USUAL: f64 = 0.01;
-    let field = file.suggest.as_ref()?;
-    let share = match field.get_ref() {
-        toml::Value::Boolean(suggests) => return suggests.then_some(USUAL),
-        toml::Value::Float(share) => *share,
-        toml::Value::Integer(share) => *share as f64,
-        _ => f64::NAN,
-    };
-    if !(0.0..1.0).contains(&share) {
-        let expected = "true, false or the share of the clients to touch, from 0 to below 1";
-        problems.add(field.span(), format!("suggest: expected {expected}"));
-        return None;
-    }
-    Some(share)
-}
-
 /// Validates the fields `action` and `max_delay`.
 pub(super) fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
     let max = file.max_delay.as_ref();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::request::ServerState;
 use super::stream::{Subscription, respond};
-use super::top::{client, distribution, permitted_rule, suggested};
+use super::top::{client, distribution, permitted_rule};
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
@@ -126,7 +126,6 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
         "displaced": usage.map(|(_, displaced)| displaced),
         "reload_error": server.reload_error(),
         "rates": distribution(rule, Some(limit), &report),
-        "suggested": known.suggestion.as_ref().map(suggested),
         "over": over,
         "names_are_keys": server.config.names.hmac_key.is_none(),
         "clients": clients,

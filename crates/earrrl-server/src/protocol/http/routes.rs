@@ -87,7 +87,6 @@ fn visibility() -> Router<Arc<Server>> {
         .route("/v1/rules", get(clients::rules))
         .route("/v1/top", get(top::top))
         .route("/v1/rates", get(top::rates))
-        .route("/v1/suggest", get(top::suggest))
         .route("/v1/events", get(events::events))
 }
 

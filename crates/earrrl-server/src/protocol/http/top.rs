@@ -18,7 +18,6 @@ use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 use crate::service::attributes::shown;
 use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};
-use crate::service::rule::Suggestion;
 
 /// The number of clients that are listed unless the request names another.
 const USUAL: usize = 100;
@@ -75,36 +74,6 @@ pub(super) async fn rates(
             json!({ "rate": above.rate, "clients": above.clients, "share": above.share });
     }
     Ok(Json(body))
-}
-
-/// `GET /v1/suggest?rule=NAME`: returns the limit that at most a share of the clients exceeded in the last day.
-pub(super) async fn suggest(
-    State(server): ServerState,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Result<Json<Value>, Problem> {
-    let rule = permitted_rule(&server, &headers, &uri)?;
-    only(&uri, &["rule"])?;
-    let rules = server.service.rules();
-    let known = rules.named(rule.as_bytes())?;
-    let suggestion = known.suggestion.as_ref();
-    let missing = "the rule suggests no limits; set suggest = true in the configuration";
-    let missing = || Problem::new(StatusCode::NOT_FOUND, missing);
-    let mut body = suggested(suggestion.ok_or_else(missing)?);
-    body["rule"] = rule.into();
-    Ok(Json(body))
-}
-
-/// Returns the suggested limit of a rule as JSON.
-pub(super) fn suggested(suggestion: &Suggestion) -> Value {
-    let limit = suggestion.peaks.suggest(suggestion.share);
-    json!({
-        "share": suggestion.share,
-        "since": limit.map(|limit| seconds_since_epoch(limit.since)),
-        "limit": limit.map(|limit| limit.rate),
-        "clients": limit.map_or(0, |limit| limit.clients),
-        "touched": limit.map_or(0, |limit| limit.touched),
-    })
 }
 
 /// Returns the distribution of rates as JSON.

@@ -135,7 +135,6 @@ function show(event) {
   $("known").textContent = figure(rates.clients);
   $("over").textContent = figure(event.over);
   showRates();
-  showSuggestion(event.suggested);
   showClients(event.clients, event.names_are_keys);
 }
 
@@ -164,16 +163,6 @@ function showRates() {
   const count = (x) => x.toLocaleString("en");
   $("would").textContent = `would limit ${count(clients)} of ${count(rates.clients)} clients and ${Math.round(100 * share)} % of requests`;
   $("text").textContent = withRate(ruleShown().limit, rateOf(chosen));
-}
-
-// Shows the limit that few clients have exceeded in the last day, if the rule suggests one.
-function showSuggestion(suggested) {
-  const limit = suggested?.limit ?? null;
-  $("suggestion").hidden = limit === null;
-  if (limit === null) return;
-  const hours = Math.max(1, Math.round((last.at - suggested.since) / 3600));
-  $("suggested").textContent = `In the last ${hours === 1 ? "hour" : hours + " hours"}, ${suggested.touched} of ${suggested.clients.toLocaleString("en")} clients were faster than ${figure(limit)} a second.`;
-  $("consider").onclick = () => move(edgeOf(limit));
 }
 
 // Returns the text of a rule with another rate, in requests a second.
