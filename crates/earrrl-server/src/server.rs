@@ -244,7 +244,6 @@ impl Server {
         families.extend(self.table_gauges());
         families.extend(self.service.engine().metrics());
         families.extend(self.service.engine().reservation_metrics());
-        families.extend(self.service.estimate_metrics());
         let refused = Family::counter(
             "earrrl_request_limits_refused_total",
             "Limits of requests that could not be counted.",

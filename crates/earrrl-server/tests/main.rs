@@ -13,7 +13,6 @@ mod envoy_live;
 mod envoy_proxy;
 mod envoy_service;
 mod envoy_trouble;
-mod estimates;
 mod events;
 mod explain;
 mod figures;

@@ -537,7 +537,7 @@ fn the_commands_reserve_and_commit() {
         "EARRRL.RESERVE tokens alice TTL 0",
         "EARRRL.RESERVE tokens alice COST 1 COST 2",
         "EARRRL.RESERVE tokens alice ATMOST ATMOST",
-        "EARRRL.RESERVE tokens alice LABEL a LABEL b",
+        "EARRRL.RESERVE tokens alice LABEL a",
         "EARRRL.RESERVE none alice",
         "EARRRL.COMMIT 1",
         "EARRRL.COMMIT 00000000000000000000000000000000",

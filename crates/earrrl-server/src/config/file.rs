@@ -211,23 +211,10 @@ pub(super) struct RuleTable {
     pub(super) on_error: Placed<String>,
     pub(super) missing: Placed<String>,
     pub(super) on_expiry: Placed<String>,
-    pub(super) estimate: Placed<EstimateTable>,
     #[serde(default)]
     pub(super) exempt: AttributeValues,
     #[serde(default, rename = "override")]
     pub(super) overrides: Vec<OverrideTable>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct EstimateTable {
-    #[serde(default)]
-    pub(super) by: Placed<OneOrMany>,
-    pub(super) quantile: Option<f64>,
-    pub(super) at_most: toml::Value,
-    pub(super) initial: toml::Value,
-    #[serde(default)]
-    pub(super) half_life: Placed<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -2,7 +2,6 @@
 
 mod action;
 mod cost;
-mod estimate;
 mod limit;
 mod overrides;
 
@@ -15,7 +14,6 @@ use toml::Spanned;
 
 use self::action::{CONSISTENCY, ON_EXPIRY, action};
 use self::cost::{check_costs, cost_source, max_cost, min_cost};
-use self::estimate::estimate;
 use self::limit::{SharedTerms, bounded, limit};
 use self::overrides::overrides;
 use super::attribute::{Condition, KeyPart, client_key, conditions};
@@ -27,7 +25,6 @@ use earrrl_tower::path::Paths;
 
 pub use self::action::{OnError, OnMissing, action_name};
 pub use self::cost::CostSource;
-pub use self::estimate::EstimateConfig;
 pub use self::overrides::Override;
 
 /// A validated rule of the configuration.
@@ -55,8 +52,6 @@ pub struct RuleConfig {
     pub on_error: Option<OnError>,
     /// The treatment of a request that lacks an attribute of the key.
     pub missing: OnMissing,
-    /// The settings of learned estimates; `None` if the rule has none.
-    pub estimate: Option<EstimateConfig>,
     /// The consistency of the rule's decisions between servers that share a Redis.
     pub consistency: Consistency,
     /// The conditions under which a request is exempt from the rule; one is enough.
@@ -80,7 +75,6 @@ impl RuleConfig {
             capacity_place: None,
             on_error: None,
             missing: OnMissing::default(),
-            estimate: None,
             consistency: Consistency::Exact,
             exempt: Vec::new(),
             overrides: Vec::new(),
@@ -189,7 +183,6 @@ fn validate(
         on_error: value::choice("on_error", &file.on_error, &OnError::NAMED, problems),
         missing: value::choice("missing", &file.missing, &OnMissing::NAMED, problems)
             .unwrap_or_default(),
-        estimate: estimate(file, rule.as_ref(), problems),
         consistency: value::choice("consistency", &file.consistency, &CONSISTENCY, problems)
             .unwrap_or(Consistency::Exact),
         capacity_place: file.capacity.as_ref().map(Spanned::span),

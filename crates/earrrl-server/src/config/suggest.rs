@@ -3,7 +3,11 @@
 pub use earrrl::internal::nearest;
 
 /// The fields of earlier versions, and what to use instead of each.
-const REMOVED: [(&str, &str); 3] = [
+const REMOVED: [(&str, &str); 4] = [
+    (
+        "estimate",
+        "callers state the cost, such as max_tokens, see docs/llm.md",
+    ),
     (
         "events_file",
         "curl writes /v1/events to a file, see docs/visibility.md",

@@ -52,17 +52,6 @@ impl Family {
         Self(histogram(name, help, &borrowed(labels), taken))
     }
 
-    /// Creates a histogram metric with several values, each with its labels.
-    pub fn histograms(
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (Labels, Buckets)>,
-    ) -> Self {
-        let values = values.into_iter();
-        let values = values.map(|(labels, buckets)| buckets.metric(&borrowed(&labels)));
-        Self(family(name, help, MetricType::HISTOGRAM, values.collect()))
-    }
-
     /// Sets several values that differ in the value of one label.
     pub fn labelled<L: AsRef<str>>(
         self,
@@ -118,58 +107,23 @@ fn pairs(labels: &[(&str, &str)]) -> Vec<LabelPair> {
 }
 
 fn histogram(name: &str, help: &str, labels: &[(&str, &str)], taken: &Histogram) -> MetricFamily {
-    let buckets = Buckets {
-        cumulative: taken.cumulative().collect(),
-        sum: taken.seconds(),
-    };
-    family(
-        name,
-        help,
-        MetricType::HISTOGRAM,
-        vec![buckets.metric(labels)],
-    )
-}
-
-/// The value of a histogram metric.
-#[derive(Debug)]
-pub struct Buckets {
-    /// The upper bound of each bucket, with the count up to it. The last bound is infinite.
-    cumulative: Vec<(f64, u64)>,
-    sum: f64,
-}
-
-impl Buckets {
-    /// Creates the value from the bounds, and one count more than there are bounds.
-    pub fn new(bounds: &[f64], counts: &[u64], sum: f64) -> Self {
-        let counts = counts.iter().scan(0, |total, count| {
-            *total += count;
-            Some(*total)
-        });
-        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
-        Self {
-            cumulative: bounds.zip(counts).collect(),
-            sum,
+    let mut value = HistogramValue::default();
+    let mut total = 0;
+    let mut buckets = Vec::new();
+    for (bound, count) in taken.cumulative() {
+        total = count;
+        // The last bucket has no upper bound; the encoder writes it from the sample count.
+        if bound.is_finite() {
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(count);
+            buckets.push(bucket);
         }
     }
-
-    fn metric(&self, labels: &[(&str, &str)]) -> Metric {
-        let mut value = HistogramValue::default();
-        let buckets = self
-            .cumulative
-            .iter()
-            .filter(|(bound, _)| bound.is_finite());
-        let buckets = buckets.map(|(bound, count)| {
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(*bound);
-            bucket.set_cumulative_count(*count);
-            bucket
-        });
-        value.set_bucket(buckets.collect());
-        // The last bucket has no upper bound; the encoder writes it from the sample count.
-        value.set_sample_count(self.cumulative.last().map_or(0, |(_, count)| *count));
-        value.set_sample_sum(self.sum);
-        let mut metric = Metric::from_label(pairs(labels));
-        metric.set_histogram(value);
-        metric
-    }
+    value.set_bucket(buckets);
+    value.set_sample_count(total);
+    value.set_sample_sum(taken.seconds());
+    let mut metric = Metric::from_label(pairs(labels));
+    metric.set_histogram(value);
+    family(name, help, MetricType::HISTOGRAM, vec![metric])
 }

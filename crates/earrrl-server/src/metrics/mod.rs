@@ -9,7 +9,7 @@ mod process;
 use prometheus::{Encoder as _, TextEncoder};
 
 pub use counter::{Counter, Histogram, SmallCounter};
-pub use family::{Buckets, Family, Labels};
+pub use family::{Family, Labels};
 pub(crate) use outcomes::digest;
 pub use outcomes::{Outcomes, RuleOutcomes};
 pub use passed::{PassReason, PassedUnjudged};

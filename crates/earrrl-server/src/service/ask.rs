@@ -44,11 +44,6 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Returns this request with another cost.
-    pub(super) fn with_cost(self, cost: Cost) -> Self {
-        Self { cost, ..self }
-    }
-
     /// Returns the cost of the request.
     pub(super) fn cost(&self) -> Cost {
         self.cost

@@ -7,7 +7,6 @@ pub mod attributes;
 pub mod changes;
 pub mod descriptors;
 pub mod error;
-pub mod estimates;
 pub mod event_source;
 pub mod hints;
 mod inline;
@@ -69,7 +68,6 @@ pub struct Service {
     descriptor_records: Arc<DescriptorRecords>,
     clock: TheClock,
     directories: names::Directories,
-    estimates: estimates::Estimates,
     reports: reports::Reports,
     resets: broadcast::Sender<ResetClient>,
     /// The settings for Envoy that the server was started with, and the number of clients that
@@ -99,11 +97,9 @@ impl Service {
         let known = Known::default();
         let directories = names::Directories::new(&config.server.names);
         let descriptor_records = Arc::new(DescriptorRecords::new(directories.of_descriptors()));
-        let estimates = estimates::Estimates::default();
         let kept = RuleRecords {
             outcomes: &metrics.outcomes,
             directories: &directories,
-            estimates: &estimates,
         };
         let (rules, descriptors) =
             prepare(config, &engine, (&known, None), kept, &descriptor_records)?;
@@ -119,7 +115,6 @@ impl Service {
             descriptor_records,
             clock: TheClock(clock),
             directories,
-            estimates,
             reports: reports::Reports::default(),
             resets: broadcast::Sender::new(MAX_RESETS),
             envoy: (config.envoy.clone(), config.capacity),
@@ -173,14 +168,12 @@ impl Service {
         let Self {
             metrics,
             directories,
-            estimates,
             ..
         } = self;
         let outcomes = &metrics.outcomes;
         let kept = RuleRecords {
             outcomes,
             directories,
-            estimates,
         };
         let descriptors = self.descriptors.load_full();
         let known = (&self.known, descriptors.as_deref());
@@ -191,11 +184,6 @@ impl Service {
         before();
         self.directories
             .retain(|name| rules.get(name.as_bytes()).is_some());
-        self.estimates.retain(|name| {
-            rules
-                .get(name.as_bytes())
-                .is_some_and(|rule| rule.estimator.is_some())
-        });
         self.rules.store(Arc::new(rules));
         // Descriptors from a control plane stay active until it sends new ones.
         if config.envoy.control_plane.is_none() {

@@ -10,26 +10,13 @@ use super::answer::Answer;
 use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::estimates::Estimate;
 use super::key::Key;
 use super::limit::PreparedLimit;
 use super::matching::Application;
 use super::rule::ActiveRule;
 use super::rules::ActiveRules;
-use crate::metrics::Family;
 
 type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
-
-/// The estimates of a reservation's charges; `None` for a charge whose rule does not learn from commits.
-type ChargeEstimates<'a> = SmallVec<[Option<Estimate<'a>>; 1]>;
-
-/// A request for a reservation under one rule.
-#[derive(Clone, Debug)]
-pub struct ReserveAsk<'a> {
-    ask: Ask<'a>,
-    /// The estimate; `None` if the rule does not learn from its commit.
-    estimate: Option<Estimate<'a>>,
-}
 
 /// The answer to a reservation.
 #[derive(Debug, Default)]
@@ -45,16 +32,14 @@ pub struct Reserved<'a> {
 impl Reserved<'_> {
     /// Inserts the grants of charges whose client is exempt, so that the list has an item for each charge:
     /// the whole estimate, or nothing if the request is denied.
-    fn grant_exempt(&mut self, asks: &[ReserveAsk<'_>]) {
+    fn grant_exempt(&mut self, asks: &[Ask<'_>]) {
         let is_denied = self.answer.is_over();
         let mut counted = std::mem::take(&mut self.granted).into_iter();
-        let granted = asks
-            .iter()
-            .map(|ReserveAsk { ask, .. }| match ask.charge() {
-                Some(_) => counted.next().unwrap_or_default(),
-                None if is_denied => Cost::ZERO,
-                None => ask.cost(),
-            });
+        let granted = asks.iter().map(|ask| match ask.charge() {
+            Some(_) => counted.next().unwrap_or_default(),
+            None if is_denied => Cost::ZERO,
+            None => ask.cost(),
+        });
         self.granted = granted.collect();
     }
 }
@@ -69,31 +54,6 @@ pub enum ActualCosts<'a> {
 }
 
 impl Service {
-    /// Prepares a request for a reservation under `rule` of the client with this key. If `cost` is
-    /// `None`, the estimate is learned from the costs of requests with the same label, or, if the
-    /// rule does not learn, it is the cost that the rule sets.
-    pub fn reserve_ask<'a>(
-        &self,
-        rule: &'a ActiveRule,
-        key: &'a [u8],
-        cost: Option<Cost>,
-        label: &[u8],
-    ) -> ReserveAsk<'a> {
-        let ask = Ask::new(rule, key, cost);
-        let Some(estimator) = &rule.estimator else {
-            return ReserveAsk {
-                ask,
-                estimate: None,
-            };
-        };
-        let limit = ask.charge().map(|(limit, _)| limit);
-        let (estimate, cost) = estimator.estimate(label, cost, limit, self.now());
-        ReserveAsk {
-            ask: ask.with_cost(cost),
-            estimate: Some(estimate),
-        }
-    }
-
     /// Reserves the estimates of a request under one or several rules: under all of them, or, if
     /// one denies it, under none. The answer has the quota that is left if `available` is true.
     ///
@@ -102,7 +62,7 @@ impl Service {
     /// as many reservations are live as are kept.
     pub async fn reserve<'a>(
         &self,
-        asks: &[ReserveAsk<'a>],
+        asks: &[Ask<'a>],
         terms: HoldTerms,
         available: bool,
     ) -> Result<Reserved<'a>, AskError> {
@@ -110,19 +70,15 @@ impl Service {
             return Err(EngineError::Charges(asks.len()).into());
         }
         let mut charged = Charged::new();
-        let mut estimates = ChargeEstimates::new();
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for ReserveAsk { ask, estimate } in asks {
+        for ask in asks {
             if let Some((limit, charge)) = ask.charge() {
                 charged.push((ask.rule, limit));
                 charges.push(charge);
-                estimates.push(estimate.clone());
             }
         }
         let exempts = charges.len() < asks.len();
-        let mut reserved = self
-            .hold(charged, &charges, estimates, terms, available)
-            .await?;
+        let mut reserved = self.hold(charged, &charges, terms, available).await?;
         if exempts {
             reserved.grant_exempt(asks);
         }
@@ -142,19 +98,11 @@ impl Service {
     ) -> Result<Reserved<'a>, AskError> {
         let mut charged = Charged::new();
         let mut keyed: Vec<(Key, Cost)> = Vec::new();
-        let mut estimates = ChargeEstimates::new();
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             match self.application(rule, request, Mode::Check.into()) {
                 Application::Charge(limit, key) => {
-                    let estimated = rule.estimator.as_ref().map(|estimator| {
-                        let label = estimator.label(request);
-                        let stated = rule.stated_cost(request);
-                        estimator.estimate(&label, stated, Some(limit), self.now())
-                    });
-                    let (estimate, cost) = estimated.unzip();
                     charged.push((rule, limit));
-                    keyed.push((key, cost.unwrap_or_else(|| rule.cost(request))));
-                    estimates.push(estimate);
+                    keyed.push((key, rule.cost(request)));
                 }
                 Application::None => {}
                 Application::Denial(answer) => {
@@ -173,14 +121,13 @@ impl Service {
                 cost: *cost,
             })
             .collect();
-        self.hold(charged, &charges, estimates, terms, true).await
+        self.hold(charged, &charges, terms, true).await
     }
 
     async fn hold<'a>(
         &self,
         charged: Charged<'a>,
         charges: &[Charge<'_>],
-        estimates: ChargeEstimates<'_>,
         terms: HoldTerms,
         available: bool,
     ) -> Result<Reserved<'a>, AskError> {
@@ -189,11 +136,6 @@ impl Service {
             return Ok(Reserved::default());
         }
         let holding = self.engine.hold(charges, terms).await?;
-        if let Some(id) = holding.id {
-            let estimates = (holding.granted(), estimates);
-            self.estimates
-                .reserved(id, charges, estimates, || self.now(), terms);
-        }
         let decision = holding.decision;
         self.count(&charged, charges, &decision, Mode::Check);
         let available = match available {
@@ -236,13 +178,6 @@ impl Service {
             _ => Actual::ByRule(&by_rule),
         };
         let committed = self.engine.commit(id, actual).await?;
-        self.learn(id, |rule| match costs {
-            ActualCosts::All(cost) => *cost,
-            ActualCosts::ByRule(_) => by_rule
-                .iter()
-                .find(|(named, _)| *named == rule)
-                .map(|(_, cost)| *cost),
-        });
         let mut decision = committed.decision;
         let deciding = committed
             .rules()
@@ -271,20 +206,7 @@ impl Service {
     /// Returns an [`AskError`] if the reservation is unknown, expired or committed, or `ttl` is out
     /// of its bounds.
     pub async fn renew(&self, id: HoldId, ttl: Duration) -> Result<(), AskError> {
-        self.engine.renew(id, ttl).await?;
-        self.estimates.renewed(id, self.now() + ttl);
-        Ok(())
-    }
-
-    /// Learns from the actual costs of a committed reservation, by the ids of its limits. A repeated
-    /// commit changes nothing.
-    pub fn learn(&self, id: HoldId, actual: impl Fn(RuleId) -> Option<Cost>) {
-        self.estimates.committed(id, || self.now(), actual);
-    }
-
-    /// Returns the metrics of learned estimates.
-    pub fn estimate_metrics(&self) -> Vec<Family> {
-        self.estimates.metrics()
+        Ok(self.engine.renew(id, ttl).await?)
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
 
 use super::attributes::Attributes;
-use super::estimates::{Estimates, Estimator};
 use super::key::{Key, join, split};
 use super::limit::{PreparedLimit, hidden_name};
 use super::names::{Directories, Directory};
@@ -34,8 +33,6 @@ pub struct ActiveRule {
     pub outcomes: Arc<RuleOutcomes>,
     /// The names of the rule's clients that are limited or close to it.
     pub directory: Directory,
-    /// The estimator of reservations without an estimate; `None` if the rule has none.
-    pub estimator: Option<Estimator>,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -52,8 +49,6 @@ pub struct RuleRecords<'a> {
     pub outcomes: &'a Outcomes,
     /// The names of clients.
     pub directories: &'a Directories,
-    /// The learned costs.
-    pub estimates: &'a Estimates,
 }
 
 /// A rule of the configuration, and the limits to prepare for it in the engine: first the rule's
@@ -110,7 +105,6 @@ impl ActiveRule {
         let RuleRecords {
             outcomes,
             directories,
-            estimates,
         } = kept;
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
@@ -120,10 +114,6 @@ impl ActiveRule {
             overrides: overrides.finish(ids, named_below),
             outcomes: outcomes.of_rule(&config.name),
             directory,
-            estimator: config
-                .estimate
-                .as_ref()
-                .map(|of| estimates.of_rule(&config.name, of)),
             capacity: *capacity,
             on_error: config.on_error,
             missing: config.missing,
@@ -152,12 +142,7 @@ impl ActiveRule {
             CostSource::Attribute(name) => Some(name.as_str()),
             CostSource::Fixed(_) | CostSource::ByPath(_) => None,
         };
-        let label = self
-            .estimator
-            .iter()
-            .flat_map(|estimator| &estimator.config.by);
-        let label = label.filter_map(KeyPart::attribute);
-        self.deciding_attributes().chain(cost).chain(label)
+        self.deciding_attributes().chain(cost)
     }
 
     /// Returns the names of the attributes that decide whether the rule applies, under which limit, and to
@@ -186,7 +171,6 @@ impl ActiveRule {
             name: text,
             outcomes: outcomes.of_rule("inline"),
             directory: Directory::default(),
-            estimator: None,
             capacity,
             on_error: None,
             missing: OnMissing::Share,
@@ -317,14 +301,6 @@ impl ActiveRule {
         request
             .values(name)
             .any(|value| parse_cost(value).is_none())
-    }
-
-    /// Returns the cost that a request's attribute states; `None` if the request states none.
-    pub(super) fn stated_cost(&self, request: &Attributes<'_>) -> Option<Cost> {
-        let CostSource::Attribute(name) = &self.cost else {
-            return None;
-        };
-        request.get(name).map(|_| self.cost(request))
     }
 
     /// Returns the cost of a request that names the rule but does not name a cost.

@@ -66,12 +66,7 @@ pub(super) async fn commit(
     if let Ok(id) = reservation_id.parse::<HoldId>() {
         let actual = Actual::All(Cost::from_units(actual_amount));
         match server.service.engine().commit(id, actual).await {
-            Ok(_) => {
-                server
-                    .service
-                    .learn(id, |_| Some(Cost::from_units(actual_amount)));
-                return Ok(frame(&CommitResponse {}));
-            }
+            Ok(_) => return Ok(frame(&CommitResponse {})),
             Err(EngineError::UnknownReservation(_)) if !server.service.engine().has_issued(id) => {}
             Err(EngineError::UnknownReservation(_)) => return Ok(frame(&CommitResponse {})),
             Err(error) => return Err(failed(error.into())),

@@ -18,9 +18,10 @@ use crate::config::access::{Access, Scope};
 use crate::protocol::response;
 use crate::protocol::response::problem::Problem;
 use crate::server::Server;
+use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
-use crate::service::reserve::{ActualCosts, ReserveAsk, Reserved, time_to_live};
+use crate::service::reserve::{ActualCosts, Reserved, time_to_live};
 
 /// The body of a request to `/v1/reserve`: the fields of a check, and the terms.
 #[derive(Debug, Deserialize)]
@@ -42,15 +43,13 @@ struct ReserveBody<'a> {
     ttl: Option<&'a RawValue>,
     #[serde(default)]
     at_most: bool,
-    #[serde(borrow, default)]
-    label: Option<JsonText<'a>>,
 }
 
-/// A request for a reservation: the charges, the terms, and the label of learned estimates.
-type Wanted<'a> = (WantedDecision<'a>, HoldTerms, Cow<'a, str>);
+/// A request for a reservation: the charges and the terms.
+type Wanted<'a> = (WantedDecision<'a>, HoldTerms);
 
 impl<'a> ReserveBody<'a> {
-    /// Returns the charges, the terms and the label.
+    /// Returns the charges and the terms.
     fn wanted(self) -> Result<Wanted<'a>, AskError> {
         let Self {
             rule,
@@ -61,12 +60,7 @@ impl<'a> ReserveBody<'a> {
             attributes,
             ttl,
             at_most,
-            label,
         } = self;
-        if label.is_some() && attributes.is_some() {
-            let why = "label: with attributes, the rule's own estimate.by names the label";
-            return Err(AskError::Invalid(why.to_owned()));
-        }
         let mut terms = HoldTerms::default();
         if let Some(ttl) = ttl {
             terms = terms.ttl(seconds(ttl)?);
@@ -82,11 +76,7 @@ impl<'a> ReserveBody<'a> {
             rules,
             attributes,
         };
-        Ok((
-            check.wanted()?,
-            terms,
-            label.map(|label| label.0).unwrap_or_default(),
-        ))
+        Ok((check.wanted()?, terms))
     }
 }
 
@@ -147,7 +137,7 @@ pub(super) async fn reserve(
 async fn decide(
     server: &Server,
     access: &Access,
-    (wanted, terms, label): Wanted<'_>,
+    (wanted, terms): Wanted<'_>,
 ) -> Result<Response, Problem> {
     let rules = server.service.rules();
     let service = &server.service;
@@ -166,11 +156,11 @@ async fn decide(
             return Ok(respond(&reserved, true));
         }
     };
-    let asks: Vec<ReserveAsk<'_>> = list
+    let asks: Vec<Ask<'_>> = list
         .iter()
         .map(|named| {
             let rule = find_named(access, &rules, named)?;
-            Ok(service.reserve_ask(rule, named.key.as_bytes(), named.cost, label.as_bytes()))
+            Ok(Ask::new(rule, named.key.as_bytes(), named.cost))
         })
         .collect::<Result<_, Problem>>()?;
     let reserved = service.reserve(&asks, terms, true).await?;

@@ -12,13 +12,13 @@ use super::refusal::Refusal;
 use super::reply::Writer;
 use super::session::Session;
 use crate::config::access::{Access, Scope};
+use crate::service::ask::Ask;
 use crate::service::error::AskError;
 use crate::service::reserve::{ActualCosts, time_to_live};
-use crate::service::rule::ActiveRule;
 use crate::service::rules::ActiveRules;
 
-/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [LABEL l] [AND rule key [COST c] …]`.
-/// The terms and the label hold for the whole reservation, after whichever charge they are.
+/// Answers `EARRRL.RESERVE rule key [COST c] [TTL s] [ATMOST] [AND rule key [COST c] …]`.
+/// The terms hold for the whole reservation, after whichever charge they are.
 pub(super) async fn reserve(
     session: &Session,
     request: Request<'_, '_>,
@@ -26,16 +26,8 @@ pub(super) async fn reserve(
     out: &mut Vec<u8>,
 ) -> Result<(), Refusal> {
     session.may(Scope::Check)?;
-    let Parsed {
-        charges,
-        terms,
-        label,
-    } = parse(request, &session.access, rules)?;
+    let Parsed { asks, terms } = parse(request, &session.access, rules)?;
     let service = &session.server.service;
-    let asks = charges
-        .iter()
-        .map(|(rule, key, cost)| service.reserve_ask(rule, key, *cost, label));
-    let asks: SmallVec<[_; 1]> = asks.collect();
     let reserved = service.reserve(&asks, terms, false).await?;
     write_reserved(
         &reserved,
@@ -45,15 +37,10 @@ pub(super) async fn reserve(
     Ok(())
 }
 
-/// The rule, key and estimate of a charge.
-type Estimated<'a> = (&'a ActiveRule, &'a [u8], Option<Cost>);
-
 /// The words of `EARRRL.RESERVE`.
-#[derive(Default)]
 struct Parsed<'a> {
-    charges: SmallVec<[Estimated<'a>; 1]>,
+    asks: SmallVec<[Ask<'a>; 1]>,
     terms: HoldTerms,
-    label: &'a [u8],
 }
 
 fn parse<'a>(
@@ -62,14 +49,10 @@ fn parse<'a>(
     rules: &'a ActiveRules,
 ) -> Result<Parsed<'a>, Refusal> {
     let mut words = request.words().skip(1);
-    let Parsed {
-        mut charges,
-        mut terms,
-        mut label,
-    } = Parsed::default();
+    let mut asks = SmallVec::new();
+    let mut terms = HoldTerms::default();
     let mut has_ttl = false;
     let mut is_at_most = false;
-    let mut has_label = false;
     loop {
         let (Some(name), Some(key)) = (words.next(), words.next()) else {
             return Err(Refusal::WordCount);
@@ -86,23 +69,17 @@ fn parse<'a>(
                 (terms, has_ttl) = (terms.ttl(seconds(value()?)?), true);
             } else if word.eq_ignore_ascii_case(b"ATMOST") && !is_at_most {
                 (terms, is_at_most) = (terms.at_most(), true);
-            } else if word.eq_ignore_ascii_case(b"LABEL") && !has_label {
-                (label, has_label) = (value()?, true);
-            } else if word.eq_ignore_ascii_case(b"AND") && charges.len() + 1 < MAX_CHARGES {
+            } else if word.eq_ignore_ascii_case(b"AND") && asks.len() + 1 < MAX_CHARGES {
                 goes_on = true;
                 break;
             } else {
-                let expected = "expected COST, TTL, ATMOST, LABEL, AND or nothing more";
+                let expected = "expected COST, TTL, ATMOST, AND or nothing more";
                 return Err(Refusal::Error(expected.to_owned()));
             }
         }
-        charges.push((rule, key, estimate));
+        asks.push(Ask::new(rule, key, estimate));
         if !goes_on {
-            return Ok(Parsed {
-                charges,
-                terms,
-                label,
-            });
+            return Ok(Parsed { asks, terms });
         }
     }
 }
