@@ -1,4 +1,4 @@
-//! Tests of `earrrl top`: on a running server, on a log, and in a real terminal.
+//! Tests of `earrrl top`, printed and in a real terminal.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::command::{earrrl, earrrl_fed};
+use crate::command::earrrl;
 use crate::support::certificates::{Authority, shown};
 use crate::support::process::BINARY;
 use crate::support::resp::encode;
@@ -203,8 +203,7 @@ fn mistakes_are_one_line() {
             "this port is for Redis clients (RESP)",
         ),
         (vec!["--server", "host"], "expected HOST:PORT"),
-        (vec!["--rule", "gcra x"], "--rule"),
-        (vec!["access.log"], "--config"),
+        (vec!["access.log"], "unexpected argument"),
     ] {
         let outcome = earrrl(&[&["top", "--once"], &arguments[..]].concat());
         assert_eq!(outcome.code, Some(2), "{arguments:?}");
@@ -217,60 +216,6 @@ fn mistakes_are_one_line() {
     }
     let piped = earrrl(&["top", "--server", &address]);
     assert!(piped.err.contains("--once"), "{}", piped.err);
-}
-
-/// Returns a log in which one client sends a request each second, and another every two.
-fn log() -> String {
-    let line = |client: &str, second: u32| {
-        let time = format!("14/Nov/2023:22:20:{second:02} +0000");
-        format!("{client} - - [{time}] \"GET /login HTTP/1.1\" 200 1\n")
-    };
-    let second = |second| match second % 2 {
-        0 => line("192.0.2.7", second) + &line("192.0.2.8", second),
-        _ => line("192.0.2.7", second),
-    };
-    (0..40).map(second).collect()
-}
-
-/// Checks the JSON of a log of which both clients are known, and the first is over its limit.
-fn assert_tried(json: &str) {
-    let json: serde_json::Value = serde_json::from_str(json).unwrap();
-    let clients = json["clients"].as_array().unwrap();
-    assert_eq!(clients.len(), 2, "{json}");
-    assert_eq!(clients[0]["key"], "192.0.2.7");
-    assert!(clients[0]["usage"].as_f64().unwrap() > 1.0, "{json}");
-    let counts = &json["rules"][0];
-    let total = counts["allowed"].as_f64().unwrap() + counts["denied"].as_f64().unwrap();
-    assert_eq!(total, log().lines().count() as f64);
-    assert!(counts["denied"].as_f64().unwrap() > 0.0, "{json}");
-}
-
-#[test]
-fn a_log_is_tried_under_a_rule() {
-    let arguments = [
-        "top",
-        "--once",
-        "--output",
-        "json",
-        "--rule",
-        "recent-average 0.1/s half-life=1m",
-    ];
-    assert_tried(&earrrl_fed(&arguments, log().as_bytes()).out);
-}
-
-#[test]
-fn a_log_is_tried_under_a_configuration() {
-    let folder = tempfile::tempdir().unwrap();
-    let [config, access] = ["limits.toml", "access.log"].map(|name| folder.path().join(name));
-    let text = "[[rule]]\nname = \"login\"\nlimit = \"recent-average 0.1/s half-life=1m\"\n\
-                key = \"client\"\nmatch = { path = \"/login\" }\n";
-    fs::write(&config, text).unwrap();
-    fs::write(&access, log()).unwrap();
-    let [config, access] = [&config, &access].map(|path| path.to_str().unwrap());
-    let arguments = [
-        "top", "--once", "--output", "json", "--config", config, access,
-    ];
-    assert_tried(&earrrl(&arguments).out);
 }
 
 /// Runs the script that drives `earrrl top` in a terminal, with these arguments after its own.
@@ -309,32 +254,6 @@ fn the_view_of_a_server_works_in_a_terminal() {
         "{}",
         left.out
     );
-}
-
-#[test]
-fn the_view_of_a_growing_log_works_in_a_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let access = folder.path().join("access.log");
-    let access = access.to_str().unwrap();
-    fs::write(access, log()).unwrap();
-    in_a_terminal(
-        "log",
-        &[
-            "--follow",
-            access,
-            "--rule",
-            "recent-average 0.1/s half-life=1m",
-        ],
-    );
-}
-
-#[test]
-fn the_view_of_a_log_from_a_pipe_works_in_a_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let access = folder.path().join("access.log");
-    let access = access.to_str().unwrap();
-    fs::write(access, log()).unwrap();
-    in_a_terminal("pipe", &[access, "recent-average 0.1/s half-life=1m"]);
 }
 
 #[test]

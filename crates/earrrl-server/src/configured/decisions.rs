@@ -9,7 +9,6 @@ use earrrl::{Decision, EngineError, ManualClock, Mode, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
 use earrrl_server::service::Service;
 use earrrl_server::service::answer::Answer;
-use earrrl_server::service::ask::Ask;
 use earrrl_server::service::attributes::Attributes;
 use earrrl_server::service::key::split;
 use earrrl_server::service::rule::ActiveRule;
@@ -122,23 +121,6 @@ impl Configured {
     /// Returns the time of the last request, in nanoseconds since the epoch.
     pub(crate) fn until(&self) -> u64 {
         self.now
-    }
-
-    /// Returns the service that decides.
-    pub(crate) fn service(&self) -> &Service {
-        &self.service
-    }
-
-    /// Deletes the state of a client of the named rule.
-    ///
-    /// # Errors
-    /// Returns an error if there is no such rule, or the key is not valid under it.
-    pub(crate) fn reset(&self, rule: &str, key: &[u8]) -> Result<(), String> {
-        let rule = self.rules.get(rule.as_bytes()).ok_or("unknown rule")?;
-        let ask = Ask::new(rule, key, None);
-        // The engine in memory never waits, so one poll is enough.
-        let reset = self.service.reset(&ask).now_or_never();
-        reset.unwrap_or(Ok(())).map_err(|error| error.to_string())
     }
 
     /// Returns the names of the attributes that the configuration reads from a line.

@@ -1,6 +1,6 @@
 """Drives `earrrl top` in a pseudo-terminal, whose screen pyte keeps. Prints "good".
 
-usage: terminal.py server|log|pipe|memory|close BINARY ARGUMENT…
+usage: terminal.py server|memory|close BINARY ARGUMENT…
 """
 import os
 import pty
@@ -16,7 +16,6 @@ import pyte
 
 COLUMNS, LINES = 120, 24
 TIMEOUT = 60
-CLIENT_LINE = '198.51.100.9 - - [14/Nov/2023:22:20:59 +0000] "GET /login HTTP/1.1" 200 1\n'
 
 
 class Terminal:
@@ -71,10 +70,6 @@ def contains(*texts):
     return lambda screen: all(text in screen for text in texts)
 
 
-def lacks(text):
-    return lambda screen: text not in screen
-
-
 def order(screen):
     """Returns the order in which the clients are shown."""
     return sorted((name for name in ("alice", "bob", "eve") if name in screen), key=screen.index)
@@ -102,41 +97,6 @@ def show_a_server(terminal):
     terminal.until("the next rule", contains("> login"))
     terminal.press("p")
     terminal.until("the pause", contains("PAUSED"))
-
-
-def show_a_log(terminal, path):
-    terminal.until("the clients of the log", contains("192.0.2.7", "192.0.2.8", "reading the log"))
-    with open(path, "a") as log:
-        log.write(CLIENT_LINE)
-    terminal.until("a client of a new line", contains("198.51.100.9"))
-    os.rename(path, path + ".1")
-    with open(path, "w") as log:
-        log.write(2 * CLIENT_LINE.replace(".9 ", ".10 "))
-    terminal.until("a client of the log after rotation", contains("198.51.100.10"))
-    with open(path, "w") as log:
-        log.write(CLIENT_LINE.replace(".9 ", ".11 "))
-    terminal.until("a client of the log after truncation", contains("198.51.100.11"))
-    drive_a_log(terminal)
-
-
-def drive_a_log(terminal):
-    terminal.press("/192.0.2.8\r")
-    terminal.until("the filter", lacks("192.0.2.7 "))
-    terminal.press("r")
-    terminal.until("the confirmation of a reset", contains("reset 192.0.2.8? y/n"))
-    terminal.press("y")
-    terminal.until("the table without the client", lacks("192.0.2.8"))
-    terminal.press("p")
-    terminal.until("the pause", contains("PAUSED"))
-
-
-def show_a_pipe(terminal, path):
-    """The log comes from a pipe, so that the keys come from the terminal itself."""
-    terminal.until("the clients of the log", contains("192.0.2.7", "192.0.2.8"))
-    with open(path, "a") as log:
-        log.write(CLIENT_LINE)
-    terminal.until("a client of a new line", contains("198.51.100.9"))
-    drive_a_log(terminal)
 
 
 def close(terminal):
@@ -167,21 +127,12 @@ def report_memory(terminal):
 def main(part, binary, *arguments):
     if part == "close":
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if part == "pipe":
-        # tail ends by itself once nobody reads what it writes.
-        terminal = Terminal(["/bin/sh", "-c", 'tail -n +1 -F "$1" | "$0" top --rule "$2"', binary, *arguments])
-    else:
-        terminal = Terminal([binary, "top", *arguments])
+    terminal = Terminal([binary, "top", *arguments])
     if part == "close":
         return close(terminal)
     if part == "memory":
         return report_memory(terminal)
-    if part == "server":
-        show_a_server(terminal)
-    elif part == "pipe":
-        show_a_pipe(terminal, arguments[0])
-    else:
-        show_a_log(terminal, arguments[1])
+    show_a_server(terminal)
     terminal.press("q")
     terminal.until_it_ends()
     print("good")

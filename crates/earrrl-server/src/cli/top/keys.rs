@@ -6,7 +6,22 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 
 use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
-use super::source::{ScreenRequest, Update};
+
+/// A request of the screen to the thread that reads the server.
+pub(super) enum ScreenRequest {
+    /// Show this rule from now on.
+    Show(String),
+    /// Reset the client of this rule and key.
+    Reset(String, Vec<u8>),
+}
+
+/// A message of the thread that reads the server to the screen.
+pub(super) enum Update {
+    /// The present state, or the reason why it is not known.
+    State(Result<TopSnapshot, String>),
+    /// A client was not reset, for this reason.
+    NotReset(String),
+}
 
 /// The figure by which clients are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +53,7 @@ pub(super) enum KeyEffect {
     Stay,
     /// The program ends.
     Quit,
-    /// The source gets a request.
+    /// The server gets a request.
     Request(ScreenRequest),
 }
 
@@ -177,7 +192,7 @@ impl Screen {
 }
 
 /// Returns the requests and the denials a second between two snapshots, by rule; `None` for a rule
-/// whose requests the source does not know.
+/// whose requests the server does not show here.
 fn rates(
     before: &TopSnapshot,
     after: &TopSnapshot,

@@ -1,33 +1,85 @@
-//! The command `earrrl top`: the clients of a running server, of state files or of a log, by rate.
+//! The command `earrrl top`: the clients of a running server, by rate.
+//!
+//! One thread reads the server at intervals ([`remote`]) and sends what it found as a [`TopSnapshot`] to the thread of
+//! the screen, which draws it ([`view`]) and sends back what the user's keys ask for ([`keys`]).
 
-mod args;
-mod config_trial;
 mod keys;
-mod logged;
 mod remote;
-mod rule_trial;
 mod snapshot;
-mod source;
-mod stored;
-mod trial;
 mod view;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use ratatui::crossterm::event::{self, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::CliFailure;
 use super::http_client::HttpClient;
-pub(super) use args::TopArgs;
-use args::TopOutput;
-use keys::{KeyEffect, Screen};
-use source::{ClientSource, ScreenRequest, Update};
+use super::server_address::ServerAddress;
+use keys::{KeyEffect, Screen, ScreenRequest, Update};
+use remote::Remote;
+
+/// Show the clients of a running server by rate, live
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  earrrl top --rule login
+  earrrl top --server 127.0.0.1:9090 --once --output json
+
+Keys: s sorts, / filters, p pauses, r resets the selected client, Tab shows the next rule, q quits.")]
+pub(super) struct TopArgs {
+    /// The name of the rule to show, the first one if there is no name
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
+
+    /// The server's HTTP or admin address: `http://10.0.0.5:8080`, `https://host:443`, `unix:/run/earrrl.sock`
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "EARRRL_SERVER",
+        default_value = "127.0.0.1:8080"
+    )]
+    server: ServerAddress,
+
+    /// The certificate authority of an https server, a PEM file; otherwise the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// A token with the scopes `top` and `peek`, or the admin token
+    #[arg(long, env = "EARRRL_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+
+    /// Print one table, and end
+    #[arg(long)]
+    once: bool,
+
+    /// The form of what --once prints
+    #[arg(long, value_name = "FORM", default_value = "table", requires = "once")]
+    output: TopOutput,
+
+    /// The number of clients, 1 to 1000
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+
+    /// The seconds between two updates
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    interval: u16,
+}
+
+/// The forms of what `--once` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TopOutput {
+    /// One row for each client
+    Table,
+    /// One JSON object
+    Json,
+}
 
 /// The longest time until an update is drawn while no key is pressed.
 const KEY_INTERVAL: Timespec = Timespec {
@@ -37,47 +89,31 @@ const KEY_INTERVAL: Timespec = Timespec {
 
 /// Runs `earrrl top`.
 pub(super) fn run(args: TopArgs) -> Result<ExitCode, CliFailure> {
+    let client = HttpClient::new(args.server, args.token, args.ca.as_deref());
+    let server = Remote {
+        client: client.map_err(CliFailure::new)?,
+        clients: args.limit.into(),
+    };
     if args.once {
-        return once(args);
+        return once(&server, args.rule.as_deref(), args.output);
     }
     if !io::stdout().is_terminal() {
         return Err(CliFailure::new(
             "standard output is no terminal; --once prints one table",
         ));
     }
-    let limit = usize::from(args.limit);
     let interval = Duration::from_secs(args.interval.into());
-    let rule = args.name();
-    let source = source(args)?;
     let (request, requests) = channel();
     let (update, updates) = channel();
-    thread::spawn(move || watch(source, rule, (limit, interval), &requests, &update));
+    thread::spawn(move || watch(&server, args.rule, interval, &requests, &update));
     let mut terminal = ratatui::try_init()?;
     let ended = interact(&mut terminal, &request, &updates);
     ratatui::restore();
     ended.map(|()| ExitCode::SUCCESS).map_err(CliFailure::from)
 }
 
-fn source(args: TopArgs) -> Result<Box<dyn ClientSource>, CliFailure> {
-    if let Some(path) = &args.state {
-        let stored = stored::StoredSource::open(path).map_err(CliFailure::new)?;
-        return Ok(Box::new(stored));
-    }
-    if args.is_log() {
-        return Ok(Box::new(logged::LogSource::open(args)?));
-    }
-    let client = HttpClient::new(args.server, args.token, args.ca.as_deref());
-    Ok(Box::new(remote::Remote(client.map_err(CliFailure::new)?)))
-}
-
-fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {
-    let limit = usize::from(args.limit);
-    let output = args.output;
-    let rule = args.name();
-    let mut source = source(args)?;
-    let snapshot = source
-        .snapshot(rule.as_deref(), limit)
-        .map_err(CliFailure::new)?;
+fn once(server: &Remote, rule: Option<&str>, output: TopOutput) -> Result<ExitCode, CliFailure> {
+    let snapshot = server.snapshot(rule).map_err(CliFailure::new)?;
     let text = match output {
         TopOutput::Table => snapshot.table(),
         TopOutput::Json => format!("{}\n", snapshot.json()),
@@ -86,17 +122,17 @@ fn once(args: TopArgs) -> Result<ExitCode, CliFailure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the source at intervals and after each request of the screen, until the screen is closed.
+/// Reads the server at intervals and after each request of the screen, until the screen is closed.
 fn watch(
-    mut source: Box<dyn ClientSource>,
+    server: &Remote,
     mut rule: Option<String>,
-    (limit, interval): (usize, Duration),
+    interval: Duration,
     requests: &Receiver<ScreenRequest>,
     updates: &Sender<Update>,
 ) {
     loop {
         if updates
-            .send(Update::State(source.snapshot(rule.as_deref(), limit)))
+            .send(Update::State(server.snapshot(rule.as_deref())))
             .is_err()
         {
             return;
@@ -104,7 +140,7 @@ fn watch(
         match requests.recv_timeout(interval) {
             Ok(ScreenRequest::Show(name)) => rule = Some(name),
             Ok(ScreenRequest::Reset(name, key)) => {
-                let failed = source.reset(&name, &key).err().map(Update::NotReset);
+                let failed = server.reset(&name, &key).err().map(Update::NotReset);
                 // If the screen is closed, the next update ends the loop.
                 let _ = failed.map(|failed| updates.send(failed));
             }

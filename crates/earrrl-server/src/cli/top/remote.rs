@@ -8,16 +8,19 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde_json::Value;
 
 use super::snapshot::{RuleCounts, TopRow, TopSnapshot};
-use super::source::ClientSource;
 use crate::cli::http_client::{HttpClient, detail};
 
 /// A running server.
-pub(super) struct Remote(pub(super) HttpClient);
+pub(super) struct Remote {
+    pub(super) client: HttpClient,
+    /// The number of clients that are shown.
+    pub(super) clients: usize,
+}
 
 impl Remote {
     /// Sends a request, and returns the body of the response.
     fn ask(&self, method: Method, path: &str) -> Result<String, String> {
-        match self.0.send(method, path, None)? {
+        match self.client.send(method, path, None)? {
             (200..300, body) => Ok(body),
             (status, body) => Err(detail(status, &body)),
         }
@@ -27,10 +30,9 @@ impl Remote {
         let body = self.ask(Method::GET, path)?;
         serde_json::from_str(&body).map_err(|error| format!("{path}: no JSON: {error}"))
     }
-}
 
-impl ClientSource for Remote {
-    fn snapshot(&mut self, rule: Option<&str>, limit: usize) -> Result<TopSnapshot, String> {
+    /// Returns the present state, with the clients of the named rule or of the first one.
+    pub(super) fn snapshot(&self, rule: Option<&str>) -> Result<TopSnapshot, String> {
         let rules = self.json("/v1/rules")?;
         let mut rules: Vec<_> = rules["rules"]
             .as_array()
@@ -44,7 +46,7 @@ impl ClientSource for Remote {
             .or_else(first)
             .ok_or("the server has no rules")?;
         let name = percent_encode(rule.as_bytes(), NON_ALPHANUMERIC);
-        let top = self.json(&format!("/v1/top?rule={name}&limit={limit}"));
+        let top = self.json(&format!("/v1/top?rule={name}&limit={}", self.clients));
         let top = top.map_err(|error| match rules.iter().any(|known| known.name == rule) {
             true => error,
             false => format!("{error}; {}", listed(&rules)),
@@ -68,7 +70,8 @@ impl ClientSource for Remote {
         })
     }
 
-    fn reset(&mut self, rule: &str, key: &[u8]) -> Result<(), String> {
+    /// Resets a client.
+    pub(super) fn reset(&self, rule: &str, key: &[u8]) -> Result<(), String> {
         let key = percent_encode(key, NON_ALPHANUMERIC);
         self.ask(Method::DELETE, &format!("/v1/clients/{rule}/{key}"))
             .map(drop)
@@ -102,14 +105,10 @@ fn client_of(client: &Value) -> TopRow {
         fingerprint: text("fingerprint").unwrap_or_default().to_owned(),
         rate: number("rate"),
         usage: number("usage").unwrap_or_default(),
-        limit: number("limit").unwrap_or_default(),
-        remaining: count("remaining"),
         retry_after: number("retry_after"),
         allowed: count("allowed"),
         denied: count("denied"),
-        first_seen: number("first_seen"),
-        first_denied: number("first_denied"),
-        last_denied: number("last_denied"),
+        json: client.clone(),
     }
 }
 

@@ -22,4 +22,3 @@ mod stream;
 mod top;
 
 pub use routes::{admin_router, reserved_router, router};
-pub use top::insert_key;

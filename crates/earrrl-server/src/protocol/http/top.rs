@@ -123,7 +123,7 @@ pub(super) fn client(reported: &SurveyedClient) -> Value {
 }
 
 /// Sets `key`, or `key_b64` if the key is not UTF-8.
-pub fn insert_key(client: &mut Value, key: &[u8]) {
+pub(super) fn insert_key(client: &mut Value, key: &[u8]) {
     match std::str::from_utf8(key) {
         Ok(key) => client["key"] = key.into(),
         Err(_) => client["key_b64"] = STANDARD.encode(key).into(),
