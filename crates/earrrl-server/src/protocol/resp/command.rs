@@ -8,7 +8,7 @@ use super::session::Session;
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.
-const COMMANDS: [(&str, i64); 28] = [
+const COMMANDS: [(&str, i64); 27] = [
     ("auth", -2),
     ("cl.throttle", -5),
     ("client", -2),
@@ -36,7 +36,6 @@ const COMMANDS: [(&str, i64); 28] = [
     ("quit", -1),
     ("reset", 1),
     ("select", 2),
-    ("throttle", -5),
 ];
 
 /// Returns true if the server supports a command of this name.
@@ -218,11 +217,11 @@ pub(super) fn command(request: Request<'_, '_>, reply: &mut Writer<'_>) -> Resul
 }
 
 /// Writes a command's description for `COMMAND`: its name, number of words, flags, and the position
-/// of the key, which is the second word in `CL.THROTTLE` and `THROTTLE`, and the third in the `EARRRL` commands.
+/// of the key, which is the second word in `CL.THROTTLE`, and the third in the `EARRRL` commands.
 /// All words after the name of `DEL` are keys.
 fn describe(name: &str, words: i64, reply: &mut Writer<'_>) {
     let key = match name {
-        "cl.throttle" | "throttle" | "del" => 1,
+        "cl.throttle" | "del" => 1,
         "earrrl.checkattr" | "earrrl.commit" | "earrrl.renew" | "earrrl.rules" | "earrrl.top" => 0,
         name if name.starts_with("earrrl.") => 2,
         _ => 0,
