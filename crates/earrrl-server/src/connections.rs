@@ -28,6 +28,15 @@ const MOST_REFUSED_TOKENS: u8 = 3;
 /// The approximate size of a connection's buffers and task in bytes, besides the bytes that it
 /// holds.
 const CONNECTION: usize = 32 * 1024;
+/// The memory of one HTTP/2 stream's place in its connection, in bytes: the entries of `h2` for the stream, its
+/// request and its response. A connection keeps the places of the most streams that it ever had at once.
+pub const STREAM_PLACE: usize = 1536;
+/// The number of streams that an HTTP/2 connection always gets. Their places are part of the memory that is documented
+/// for a connection.
+const FEWEST_STREAMS: u32 = 8;
+/// An HTTP/2 connection gets at most this part of the memory that is left for streams' places, so that those who
+/// connect later still get some.
+const PART_OF_LEFT: usize = 4;
 /// The smallest number of freed bytes that is worth returning to the system.
 const WORTH_GIVING_BACK: usize = 1024 * 1024;
 
@@ -39,6 +48,8 @@ pub struct Connections {
     now: AtomicU32,
     stopping: AtomicBool,
     held: AtomicUsize,
+    /// The number of bytes that HTTP/2 connections have reserved for the places of their streams.
+    places: AtomicUsize,
     /// The largest number of bytes in use since memory was last returned to the system.
     highest: AtomicUsize,
     table: Mutex<ConnectionTable>,
@@ -53,6 +64,8 @@ pub struct Connection {
     index: usize,
     address: IpAddr,
     held: AtomicUsize,
+    /// The number of bytes that are reserved for the places of streams.
+    places: AtomicUsize,
     kind: PlaceKind,
     /// The number of HTTP requests on this connection with a wrong token, or with none.
     refused_tokens: AtomicU8,
@@ -78,6 +91,7 @@ impl Connections {
             now: AtomicU32::new(0),
             stopping: AtomicBool::new(false),
             held: AtomicUsize::new(0),
+            places: AtomicUsize::new(0),
             highest: AtomicUsize::new(0),
             table: Mutex::default(),
             all_gone: Notify::new(),
@@ -130,6 +144,7 @@ impl Connections {
             index,
             address,
             held,
+            places: AtomicUsize::new(0),
             kind,
             refused_tokens,
         }
@@ -175,7 +190,7 @@ impl Connections {
 
     /// Returns about how many bytes so many open connections use.
     fn in_use(&self, connections: usize) -> usize {
-        self.held() + CONNECTION * connections
+        self.held() + self.places.load(Relaxed) + CONNECTION * connections
     }
 
     /// Stops admitting connections, and asks every connection to finish.
@@ -304,6 +319,29 @@ impl Connection {
         }
     }
 
+    /// Reserves the places of this connection's HTTP/2 streams, and returns how many streams it may have at once: as
+    /// many as are configured, or fewer if there are many connections. All places together take no more than the limit
+    /// on held bytes, besides the few that each connection always gets.
+    ///
+    /// The number is fixed before the first request, because a client learns it with the server's settings. So memory
+    /// is bounded without refusing a request of a client that keeps to it. A connection reserves once.
+    pub fn reserve_streams(&self) -> u32 {
+        let most = self.all.limits.streams;
+        let mut streams = 0;
+        let reserve = |reserved: usize| {
+            let left = self.all.limits.held_bytes.saturating_sub(reserved);
+            let part = left / PART_OF_LEFT / STREAM_PLACE;
+            let part = u32::try_from(part).unwrap_or(u32::MAX);
+            streams = part.max(FEWEST_STREAMS).min(most);
+            // The fewest streams are part of the connection, so that they need not be left.
+            let counted = streams.saturating_sub(FEWEST_STREAMS) as usize;
+            self.places.store(counted * STREAM_PLACE, Relaxed);
+            Some(reserved + counted * STREAM_PLACE)
+        };
+        let _ = self.all.places.fetch_update(Relaxed, Relaxed, reserve);
+        streams
+    }
+
     /// Records the number of bytes that are held for this connection while it waits. Returns false
     /// if all connections together hold too many bytes, and this connection must be closed.
     pub fn hold(&self, bytes: usize) -> bool {
@@ -330,6 +368,9 @@ impl Drop for Connection {
             .highest
             .fetch_max(self.all.in_use(table.len()), Relaxed);
         self.hold(0);
+        self.all
+            .places
+            .fetch_sub(self.places.load(Relaxed), Relaxed);
         table.remove(self.index, self.kind, self.address);
         if table.len() == 0 {
             self.all.all_gone.notify_waiters();

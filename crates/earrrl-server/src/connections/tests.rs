@@ -125,3 +125,31 @@ fn stopping_admits_nobody() {
     assert_eq!(standing(&connection), ConnectionState::Stopping);
     assert_eq!(all.admit(address(1)).unwrap_err(), Refused::Stopping);
 }
+
+/// All streams that connections may have at once fit into the memory for them, besides the few of each connection.
+#[test]
+fn many_connections_get_fewer_streams_each() {
+    const MIB: usize = 1024 * 1024;
+    let all = Connections::new(Limits {
+        connections_by_address: 6000,
+        held_bytes: 16 * MIB,
+        ..Limits::default()
+    });
+    let mut open = Vec::new();
+    for (count, fewest, counted) in [(1, 128, 1), (64, 128, 12), (150, 8, 16), (6000, 8, 16)] {
+        let mut last = 0;
+        while open.len() < count {
+            let connection = all.admit(address(1)).unwrap();
+            let streams = connection.reserve_streams();
+            assert!(streams <= last.max(128));
+            last = streams;
+            open.push(connection);
+        }
+        assert!(last >= fewest, "{count}: {last}");
+        let places = all.places.load(Relaxed);
+        assert!(places <= counted * MIB, "{count}: {places}");
+    }
+    drop(open);
+    assert_eq!(all.places.load(Relaxed), 0);
+    assert_eq!(all.admit(address(1)).unwrap().reserve_streams(), 128);
+}

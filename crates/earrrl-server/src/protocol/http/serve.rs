@@ -196,7 +196,9 @@ fn answer_http2(
     // The body's memory is already counted, by `held_by`. Its deadline is twice that of `in_time`,
     // so that a client that is late gets a 408 response before its stream is reset.
     let request = exchange::receive(request, held, None, 2 * exchange::patience(&server));
-    let answered = routes.answer(request, held.connection());
+    // The service's future takes several kilobytes. In a box of its own it is freed once the response is known, and does
+    // not wait with the response for the client.
+    let answered = Box::pin(routes.answer(request, held.connection()));
     let mut answering = Box::pin(async move {
         let answered = async { Ok(in_time(&server, answered).await) };
         exchange::send_answer(&server, answered, respond, share).await;

@@ -31,11 +31,11 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// The number of bytes of one response that may be queued for writing.
 const SEND_BUFFER: usize = 16 * 1024;
-/// The number of requests that a client may cancel before the server accepts them. Requests are
-/// accepted whenever the socket is read, so only few are normally cancelled earlier, even by a
+/// The number of requests, for each stream that the client may have, that it may cancel before the server accepts them.
+/// Requests are accepted whenever the socket is read, so only few are normally cancelled earlier, even by a
 /// proxy that cancels the requests of all its clients at once. More than this indicates an attack
 /// ("rapid reset").
-const MAX_RESETS: usize = 1024;
+const RESETS_A_STREAM: usize = 8;
 /// The capacity, in requests, of the list of arrived requests that a connection keeps while it is
 /// idle.
 const KEPT: usize = 32;
@@ -56,7 +56,7 @@ pub(in crate::protocol) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let held = HeldBytes::new(connection);
     let mut term = Term::new(Arc::clone(&held), server);
     let watched = Watched::new(stream, Arc::clone(&held));
-    let Some(mut requests) = greet(watched, &mut term, server).await else {
+    let Some(mut requests) = greet(watched, &held, &mut term, server).await else {
         return;
     };
     held.greet();
@@ -97,11 +97,13 @@ where
             match self.requests.poll_accept(context) {
                 Poll::Ready(Some(Ok(request))) => self.arrived.push(request),
                 Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                Poll::Pending if !self.arrived.is_empty() => self.answer_arrived(context),
-                Poll::Pending if !self.held.hold_unsent() => {
-                    self.server.service.metrics.shed.increment();
-                    return Poll::Ready(());
+                Poll::Pending if !self.arrived.is_empty() => {
+                    if !self.held.arrived(self.arrived.len()) {
+                        return self.shed();
+                    }
+                    self.answer_arrived(context);
                 }
+                Poll::Pending if !self.held.hold_unsent() => return self.shed(),
                 Poll::Pending => match self.term.poll(context) {
                     Turn::GoOn => return Poll::Pending,
                     Turn::Farewell => self.requests.graceful_shutdown(),
@@ -111,8 +113,13 @@ where
         }
     }
 
+    /// Counts the connection as closed to save memory.
+    fn shed(&self) -> Poll<()> {
+        self.server.service.metrics.shed.increment();
+        Poll::Ready(())
+    }
+
     fn answer_arrived(&mut self, context: &mut Context<'_>) {
-        self.held.arrived(self.arrived.len());
         for request in self.arrived.drain(..) {
             (self.answer)(request, &self.held, context);
         }
@@ -124,17 +131,20 @@ where
 /// preface, or does not send it in time.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: Watched<S>,
+    held: &HeldBytes,
     term: &mut Term<'_>,
     server: &Server,
 ) -> Option<Requests<S>> {
+    let streams = held.streams();
     let mut builder = Builder::new();
     builder
-        .max_concurrent_streams(server.config.limits.streams)
+        .max_concurrent_streams(streams as u32)
+        .max_concurrent_reset_streams(streams)
         .max_header_list_size(MAX_HEADERS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
-        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_pending_accept_reset_streams(RESETS_A_STREAM * streams)
         // `h2` adds these errors up over the whole life of a connection. Every request that is
         // answered before all of its body has arrived counts as one, so a proxy's long-lived
         // connection would reach any limit.

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use axum::http::HeaderMap;
 
-use crate::connections::Connection;
+use crate::connections::{Connection, STREAM_PLACE};
 
 /// The estimated memory of a waiting request without its body and response, in bytes: its stream,
 /// headers and task. It was measured with many waiting streams in the test `memory`.
 pub(in crate::protocol) const STREAM: usize = 8 * 1024;
-/// The memory of a stream's slot in the connection's table of streams, in bytes. The table does not
-/// shrink.
-const PLACE: usize = 512;
+/// The memory of a header field besides its text, in bytes.
+const FIELD: usize = 128;
 /// The number of bytes that a connection may always hold, so that one small request is admitted
 /// even if other connections have used up the memory limit.
 const ALWAYS_FREE: usize = STREAM + 4 * 1024;
@@ -26,7 +25,10 @@ pub(in crate::protocol) struct HeldBytes {
     waiting: AtomicUsize,
     /// The number of bytes of responses that were queued since the socket last accepted everything.
     unsent: AtomicUsize,
-    /// The largest number of requests of this connection that were in flight at once.
+    /// The number of streams whose places are reserved.
+    reserved: usize,
+    /// The largest number of requests of this connection that were in flight at once, or `reserved` if that is more.
+    /// Cancelled requests take places until they are accepted, so that a client can take more than are reserved.
     places: AtomicUsize,
     /// The number of open calls that only the client ends.
     endless: AtomicUsize,
@@ -44,13 +46,15 @@ pub(in crate::protocol) struct HeldShare {
 }
 
 impl HeldBytes {
-    /// Creates the count for `connection`, which has no request yet.
+    /// Creates the count for `connection`, which has no request yet, and reserves the places of its streams.
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
+        let reserved = connection.reserve_streams() as usize;
         Arc::new(Self {
             connection,
+            reserved,
             waiting: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
-            places: AtomicUsize::new(0),
+            places: AtomicUsize::new(reserved),
             endless: AtomicUsize::new(0),
             refused: AtomicBool::new(false),
             greeted: AtomicBool::new(false),
@@ -62,15 +66,22 @@ impl HeldBytes {
         &self.connection
     }
 
+    /// Returns the number of streams that the client may have open at once.
+    pub(super) fn streams(&self) -> usize {
+        self.reserved
+    }
+
     /// Counts `count` requests that arrived together. Their responses count as unsent until the
-    /// socket has accepted them.
-    pub(super) fn arrived(&self, count: usize) {
+    /// socket has accepted them. Returns false if the requests took more places than are reserved, and that exceeds
+    /// the memory limit of all connections together.
+    pub(super) fn arrived(&self, count: usize) -> bool {
         self.unsent.fetch_add(count * STREAM, Relaxed);
         let present = count + self.waiting.load(Relaxed) / STREAM;
-        if present > self.places.load(Relaxed) {
-            self.places.store(present, Relaxed);
-            self.account(0);
+        if present <= self.places.load(Relaxed) {
+            return true;
         }
+        self.places.store(present, Relaxed);
+        self.account(0)
     }
 
     /// Resets the count of unsent bytes, once the socket has accepted everything that was written.
@@ -115,7 +126,8 @@ impl HeldBytes {
     }
 
     fn account(&self, unsent: usize) -> bool {
-        let bytes = self.waiting.load(Relaxed) + PLACE * self.places.load(Relaxed) + unsent;
+        let places = self.places.load(Relaxed) - self.reserved;
+        let bytes = self.waiting.load(Relaxed) + STREAM_PLACE * places + unsent;
         let enough = self.connection.hold(bytes) || bytes <= ALWAYS_FREE;
         if !enough {
             self.refused.store(true, Relaxed);
@@ -171,6 +183,6 @@ impl Drop for HeldShare {
 pub(in crate::protocol) fn head(headers: &HeaderMap) -> usize {
     let fields = headers
         .iter()
-        .map(|(name, value)| name.as_str().len() + value.len());
+        .map(|(name, value)| FIELD + name.as_str().len() + value.len());
     STREAM + fields.sum::<usize>()
 }
