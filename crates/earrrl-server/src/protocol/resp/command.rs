@@ -2,9 +2,8 @@
 //! and to ask about the server.
 
 use super::codec::Request;
-use super::refusal::Refusal;
 use super::reply::{Version, Writer};
-use super::session::Session;
+use super::session::{Refusal, Session};
 
 /// The names of all supported commands, each with its number of words as Redis states it: negative
 /// if more words are permitted.

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::codec::{Decoder, Request};
-use super::question::Question;
-use super::refusal::Refusal;
+use super::question::{Question, decide};
 use super::reply::Writer;
-use super::session::{MAX_FAILED_LOGINS, Session};
-use super::transaction::Transaction;
-use super::{command, decide, reserve, top};
+use super::session::{MAX_FAILED_LOGINS, Refusal, Session, Transaction};
+use super::{command, rule_commands};
 use crate::service::rules::ActiveRules;
 
 /// The commands with which libraries run rate limiting scripts on Redis.
@@ -47,7 +45,7 @@ impl Session {
     #[inline]
     pub(super) async fn answer(&self, question: &Question<'_>, out: &mut Vec<u8>) {
         let length = out.len();
-        if let Err(refusal) = decide::answer(self, question, out).await {
+        if let Err(refusal) = decide(self, question, out).await {
             out.truncate(length);
             self.refuse(&refusal, out);
         }
@@ -157,16 +155,18 @@ impl Session {
         let mut reply = Writer::new(out, self.version);
         match upper {
             b"EARRRL.CHECKATTR" => {
-                Box::pin(decide::check_attributes(self, request, rules, out)).await?;
+                Box::pin(rule_commands::check_attributes(self, request, rules, out)).await?;
             }
-            b"EARRRL.REFUND" => decide::refund(self, request, rules, &mut reply).await?,
-            b"EARRRL.RESERVE" => Box::pin(reserve::reserve(self, request, rules, out)).await?,
-            b"EARRRL.RENEW" => reserve::renew(self, request, &mut reply).await?,
-            b"EARRRL.COMMIT" => Box::pin(reserve::commit(self, request, rules, out)).await?,
-            b"EARRRL.RESET" => decide::reset(self, request, rules, &mut reply).await?,
-            b"DEL" => Box::pin(decide::del(self, request, &mut reply)).await?,
-            b"EARRRL.TOP" => Box::pin(top::top(self, request, &mut reply)).await?,
-            b"EARRRL.RULES" => decide::rules(self, rules, &mut reply)?,
+            b"EARRRL.REFUND" => rule_commands::refund(self, request, rules, &mut reply).await?,
+            b"EARRRL.RESERVE" => {
+                Box::pin(rule_commands::reserve(self, request, rules, out)).await?
+            }
+            b"EARRRL.RENEW" => rule_commands::renew(self, request, &mut reply).await?,
+            b"EARRRL.COMMIT" => Box::pin(rule_commands::commit(self, request, rules, out)).await?,
+            b"EARRRL.RESET" => rule_commands::reset(self, request, rules, &mut reply).await?,
+            b"DEL" => Box::pin(rule_commands::del(self, request, &mut reply)).await?,
+            b"EARRRL.TOP" => Box::pin(rule_commands::top(self, request, &mut reply)).await?,
+            b"EARRRL.RULES" => rule_commands::rules(self, rules, &mut reply)?,
             _ => return Ok(false),
         }
         Ok(true)

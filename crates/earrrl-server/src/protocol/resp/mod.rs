@@ -1,20 +1,15 @@
 //! RESP2 and RESP3, the protocols of Redis clients.
+//!
+//! `serve` reads and writes a connection, `codec` turns bytes into requests, `batch` answers them: questions by
+//! `question` and `decision`, all other commands by `dispatch`, which calls `command` and `rule_commands`.
 
-mod answer;
-mod buffers;
-mod client;
+mod batch;
 pub mod codec;
 mod command;
-mod decide;
 mod decision;
 mod dispatch;
-mod gather;
-mod overlap;
 mod question;
-mod refusal;
 pub mod reply;
-mod reserve;
+mod rule_commands;
 pub mod serve;
 pub mod session;
-mod top;
-mod transaction;

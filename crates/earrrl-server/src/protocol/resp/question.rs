@@ -1,16 +1,17 @@
-//! Parses questions, the commands that request a decision: the rule, the client's limit under it,
-//! the key of the stored state, and the cost.
+//! Questions, the commands that request a decision: their words become the rule, the client's limit under it, the key
+//! of the stored state and the cost; the service decides; the decision becomes the reply.
 
 use std::sync::Arc;
 
 use earrrl::table::KeyHash;
-use earrrl::{Cost, MAX_CHARGES, Mode};
+use earrrl::{Cost, MAX_CHARGES, Mode, Outcome};
 
 use super::codec::Request;
-use super::refusal::Refusal;
-use super::session::Session;
+use super::decision::{write_answer, write_brief, write_throttled};
+use super::reply::Writer;
+use super::session::{Refusal, Session};
 use crate::config::access::{Access, Scope};
-use crate::engine::throttle::Call;
+use crate::engine::throttle::{Call, Throttled};
 use crate::service::Service;
 use crate::service::ask::Ask;
 use crate::service::attributes::shown;
@@ -193,6 +194,60 @@ impl Session {
         }
         self.last_rule = rules.position(name)?;
         rules.at(self.last_rule, name)
+    }
+}
+
+/// Decides a question, and writes the reply to `out`.
+#[inline]
+pub(super) async fn decide(
+    session: &Session,
+    question: &Question<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let service = &session.server.service;
+    let version = session.version;
+    match question {
+        Question::Throttle { key, call, hash } => {
+            let throttle = &service.engine().throttle;
+            let throttled = match service.engine().waits() {
+                true => service.throttle(key, *call).await?,
+                false => throttle.throttle(hash.unwrap_or_else(|| throttle.hash(key)), *call),
+            };
+            count(session, *call, throttled);
+            write_throttled(throttled, &mut Writer::new(out, version));
+        }
+        Question::Ask { ask, mode } => {
+            let answer = service.ask(ask, *mode).await?;
+            write_answer(&answer, false, &mut Writer::new(out, version));
+        }
+        Question::Allow(ask) => {
+            let brief = service.check(ask).await?;
+            write_brief(brief, &mut Writer::new(out, version));
+        }
+        // The futures of rare questions are boxed, so that they take no memory in every connection.
+        Question::Several { asks, mode } => {
+            let answer = Box::pin(service.ask_all(asks, *mode)).await?;
+            write_answer(&answer, true, &mut Writer::new(out, version));
+        }
+        Question::Inline(inline) => {
+            let ask = inline.ask();
+            let answer = Box::pin(service.ask(&ask, inline.mode)).await?;
+            write_answer(&answer, false, &mut Writer::new(out, version));
+        }
+        Question::Refused(refusal) => session.refuse(refusal, out),
+    }
+    Ok(())
+}
+
+#[inline]
+fn count(session: &Session, call: Call, throttled: Throttled) {
+    if !call.only_asks() {
+        let outcome = if throttled.limited {
+            Outcome::Deny
+        } else {
+            Outcome::Allow
+        };
+        session.server.service.metrics.throttle.count(outcome);
     }
 }
 

@@ -1,12 +1,13 @@
-//! The state that the server keeps for one connected RESP client.
+//! The state that the server keeps for one connected RESP client: its token, its version of the protocol and the
+//! commands that it has queued; and the reasons to refuse a command.
 
 use std::sync::Arc;
 
-use super::refusal::Refusal;
+use super::codec::{Decoder, Request};
 use super::reply::Version;
-use super::transaction::Transaction;
-use crate::config::access::{Access, Scope, Tokens};
+use crate::config::access::{Access, Forbidden, Scope, Tokens};
 use crate::server::Server;
+use crate::service::error::AskError;
 
 /// The number of successive wrong tokens after which a connection is closed.
 pub(super) const MAX_FAILED_LOGINS: u32 = 3;
@@ -112,5 +113,117 @@ impl Session {
     pub(super) fn may(&self, needed: Scope) -> Result<(), Refusal> {
         self.authenticated()?;
         Ok(self.access.permit(needed)?)
+    }
+}
+
+/// The largest number of commands in a transaction.
+const MAX_COMMANDS: usize = 512;
+/// The largest total length of a transaction's commands, in bytes.
+const MAX_LEN: usize = 64 * 1024;
+
+/// The commands that a client has queued since `MULTI`, which are executed in order at `EXEC`.
+///
+/// Client libraries wrap pipelines in a transaction by default. A transaction is not atomic: commands of other clients
+/// may be executed between its commands.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    bytes: Vec<u8>,
+    commands: usize,
+    /// True if a command was refused when it was queued, so that `EXEC` executes none.
+    failed: bool,
+}
+
+impl Transaction {
+    /// Queues a command. If the transaction is full, marks it as failed and returns an error.
+    pub(super) fn keep(&mut self, request: Request<'_, '_>) -> Result<(), Refusal> {
+        if self.commands >= MAX_COMMANDS || self.bytes.len() + request.consumed() > MAX_LEN {
+            self.fail();
+            let why = format!("MULTI: at most {MAX_COMMANDS} commands of {MAX_LEN} bytes in all");
+            return Err(Refusal::Error(why));
+        }
+        self.commands += 1;
+        self.bytes.extend_from_slice(request.bytes());
+        Ok(())
+    }
+
+    /// Marks the transaction as failed, so that `EXEC` refuses it.
+    pub(super) fn fail(&mut self) {
+        self.failed = true;
+        self.bytes = Vec::new();
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Returns the number of queued commands.
+    pub(super) fn len(&self) -> usize {
+        self.commands
+    }
+
+    /// Returns the number of bytes that are allocated for the queued commands.
+    pub(super) fn held(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Returns the command that begins at the offset `start`, and the offset of the next one.
+    pub(super) fn next<'a>(
+        &'a self,
+        start: usize,
+        decoder: &'a mut Decoder,
+    ) -> Option<(Request<'a, 'a>, usize)> {
+        let request = decoder.decode(self.bytes.get(start..)?).ok()??;
+        Some((request, start + request.consumed()))
+    }
+}
+
+/// The reason why a command is not executed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The command is invalid, for this reason.
+    Error(String),
+    /// The command has too few or too many words.
+    WordCount,
+    /// The client has sent no token.
+    Unauthenticated,
+    /// The client's token does not permit the command, for this reason.
+    Forbidden(String),
+    /// The token is not configured on this server.
+    WrongToken,
+    /// The version of RESP in `HELLO` is not supported.
+    Version,
+    /// The transaction is not executed, since one of its commands was refused when it was queued.
+    Aborted,
+}
+
+impl From<AskError> for Refusal {
+    #[cold]
+    fn from(error: AskError) -> Self {
+        Self::Error(error.to_string())
+    }
+}
+
+impl From<Forbidden> for Refusal {
+    #[cold]
+    fn from(forbidden: Forbidden) -> Self {
+        Self::Forbidden(forbidden.to_string())
+    }
+}
+
+impl Refusal {
+    /// Returns the error's code, which client libraries recognize, and its text.
+    pub(super) fn shown(&self) -> (&'static str, &str) {
+        match self {
+            Self::Error(text) => ("ERR", text),
+            Self::WordCount => ("ERR", "wrong number of arguments for this command"),
+            Self::Unauthenticated => ("NOAUTH", "Authentication required."),
+            Self::Forbidden(text) => ("NOPERM", text),
+            Self::WrongToken => ("WRONGPASS", "invalid token"),
+            Self::Version => ("NOPROTO", "unsupported protocol version"),
+            Self::Aborted => (
+                "EXECABORT",
+                "Transaction discarded because of previous errors.",
+            ),
+        }
     }
 }

@@ -1,19 +1,44 @@
-//! Answers the requests that were read from a client. Questions (requests for a decision) are
-//! gathered first, and then answered one after the other, or all at once if the engine waits for
-//! Redis.
+//! Answers the requests that were read from a client: all of them before anything is written.
+//!
+//! Questions (requests for a decision) are gathered first, up to a few at once, and then answered. If the clients'
+//! states are in memory, each is prefetched when its question is parsed, since waiting for memory takes longer than
+//! deciding. If they are in Redis, all gathered questions are in flight together, over one connection and in the order
+//! in which they arrived, so requests for the same key are decided in that order. Every other command waits for the
+//! questions before it, and the questions after it wait for the command.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::buffers::{Buffers, OUTPUT_HIGH_WATER};
-use super::client::Client;
-use super::codec::Malformed;
+use futures_util::future::join_all;
+
+use super::codec::{DetachedRequest, Malformed};
 use super::dispatch::AfterCommand;
-use super::gather::Then;
-use super::question::{Questions, recycle};
+use super::question::{Gathered, Questions, recycle};
 use super::reply::Writer;
+use super::serve::{Buffers, Client, OUTPUT_HIGH_WATER};
 use crate::service::rules::ActiveRules;
+
+/// An upper estimate of the memory that a question in flight takes, in bytes, besides `COPIES`
+/// copies of its request.
+const TAKES: usize = 2048;
+const COPIES: usize = 4;
+/// The largest number of questions that are gathered at once. Their replies are short, so the
+/// output needs no separate bound.
+const MOST: usize = 32;
+
+/// The kind of input that follows the gathered questions.
+enum Then {
+    /// Unexamined input, since the largest number of questions was gathered.
+    More,
+    /// A command that is not a question, and the offset at which it starts. It is executed after
+    /// the gathered questions and before any further input.
+    Command(usize, DetachedRequest),
+    /// No complete request.
+    Starved,
+    /// Input that is not a valid request.
+    Malformed(Malformed),
+}
 
 /// The reason why the server stopped answering a batch of requests.
 enum BatchEnd {
@@ -25,6 +50,7 @@ enum BatchEnd {
     Full,
 }
 
+/// # The batch
 impl Client {
     /// Answers every complete request of the input. Returns the number of bytes consumed, or `None`
     /// if the connection is to be closed after these replies.
@@ -149,5 +175,82 @@ impl Client {
         self.session.server.service.metrics.malformed.increment();
         let mut reply = Writer::new(output, self.session.version());
         reply.error(&format!("Protocol error: {malformed}"));
+    }
+}
+
+/// # Questions
+impl Client {
+    /// Appends the next questions of the input to `questions`, and returns the kind of input that
+    /// follows them.
+    fn gather<'a>(
+        &mut self,
+        input: &'a [u8],
+        consumed: &mut usize,
+        rules: &'a ActiveRules,
+        questions: &mut Questions<'a>,
+    ) -> Then {
+        let Self {
+            session, decoder, ..
+        } = self;
+        let in_memory = !session.server.service.engine().waits();
+        while questions.len() < MOST {
+            let start = *consumed;
+            let request = match decoder.decode(&input[start..]) {
+                Ok(Some(request)) => request,
+                Ok(None) => return Then::Starved,
+                Err(malformed) => return Then::Malformed(malformed),
+            };
+            *consumed += request.consumed();
+            let Some(mut question) = session.question(request, rules) else {
+                return Then::Command(start, request.keep());
+            };
+            if in_memory {
+                question.prefetch(&session.server.service);
+            }
+            questions.push(Gathered {
+                question,
+                length: request.consumed(),
+            });
+        }
+        Then::More
+    }
+
+    /// Answers the questions and empties the list. `held` is the number of bytes of input that the
+    /// connection holds meanwhile. Returns false if memory is short even for one question.
+    async fn answer_together(
+        &mut self,
+        held: usize,
+        questions: &mut Questions<'_>,
+        output: &mut Vec<u8>,
+    ) -> bool {
+        let Some(at_once) = self.in_flight(held + output.len(), questions) else {
+            self.refuse_for_memory(output);
+            return false;
+        };
+        for together in questions.chunks(at_once) {
+            let answers = together.iter().map(async |gathered| {
+                let mut out = Vec::new();
+                self.session.answer(&gathered.question, &mut out).await;
+                out
+            });
+            for answer in join_all(answers).await {
+                output.extend_from_slice(&answer);
+            }
+        }
+        questions.clear();
+        true
+    }
+
+    /// Returns the number of questions that may be in flight together: all of them if memory
+    /// suffices, otherwise one, or `None` if memory is short even for one.
+    fn in_flight(&self, held: usize, questions: &Questions<'_>) -> Option<usize> {
+        let takes = questions
+            .iter()
+            .map(|gathered| TAKES + COPIES * gathered.length);
+        if self.connection.hold(held + takes.clone().sum::<usize>()) {
+            return Some(questions.len().max(1));
+        }
+        let most = takes.max().unwrap_or(0);
+        (questions.len() > 1 && self.connection.hold(held + most)).then_some(1)
     }
 }
