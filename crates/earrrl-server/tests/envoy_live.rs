@@ -265,9 +265,9 @@ fn servers_over_one_redis_share_descriptors() {
     assert_eq!(of(0, "team", "small", hits(0)), ok(40));
 }
 
-/// The count of a descriptor is one record, whatever numbers its requests bring.
+/// Redis stores nothing for a number that requests bring.
 #[test]
-fn limits_of_requests_are_one_record_on_redis() {
+fn numbers_of_requests_have_no_records_on_redis() {
     let redis = Redis::start();
     let engine = format!("[engine]\nredis = \"{}\"\ndeadline = \"10s\"", redis.url());
     let start = || {
@@ -292,11 +292,14 @@ fn limits_of_requests_are_one_record_on_redis() {
     for number in 0..100 {
         assert_eq!(of(number, 1000 - number), "OK", "{number}");
     }
-    for number in 0..100 {
+    // The refund of what a request is denied has a record of its own beside the client's.
+    assert_eq!(of(0, 100), "OVER_LIMIT");
+    let before = count();
+    for number in 1..100 {
         assert_eq!(of(number, 100 - number), "OVER_LIMIT", "{number}");
     }
     assert_eq!(of(0, 101), "OK");
-    assert_eq!(count(), 1);
+    assert_eq!(count(), before);
 }
 
 /// A control plane that answers each request with the next response of a list. The stream ends
