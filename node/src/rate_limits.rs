@@ -69,7 +69,7 @@ impl NativeLimits {
         })
     }
 
-    /// The warnings about rules that had another algorithm in their files before.
+    /// The warnings about rules that begin afresh, or keep another capacity.
     #[napi(getter)]
     pub fn warnings(&self) -> Vec<String> {
         self.limits.warnings()

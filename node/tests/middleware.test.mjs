@@ -165,6 +165,6 @@ test("another algorithm in a path is warned of", async () => {
   const [path, warned] = [newPath(), once(process, "warning")];
   const limits = [GCRA, GCRA, "fixed-window 10/1h"].map((limit) => new RateLimits([{ name: "login", limit }], { path }));
   const [warning] = await warned;
-  assert.match(warning.message, /^rule login: `token-bucket 10 refill=1\/h` had another algorithm, so clients begin afresh/);
+  assert.match(warning.message, /^rule login: begins afresh, since `token-bucket 10 refill=1\/h` had other states/);
   assert.equal(limits.length, 3);
 });

@@ -53,7 +53,7 @@ def test_clients_begin_afresh_under_another_algorithm(tmp_path):
 
 def test_another_algorithm_in_a_path_is_warned_of(tmp_path):
     limits = [RateLimits([Rule("login", text)], path=tmp_path / "states") for text in ["gcra 1/s burst=2"] * 2]
-    with pytest.warns(RuntimeWarning, match="rule login: `token-bucket 2 refill=1/s` had another algorithm"):
+    with pytest.warns(RuntimeWarning, match="rule login: begins afresh, since `token-bucket 2 refill=1/s` had other states"):
         RateLimits([Rule("login", "fixed-window 2/1s")], path=tmp_path / "states")
     assert limits
 

@@ -221,13 +221,10 @@ impl RateLimits {
         self.layer.engine().rules().len()
     }
 
-    /// Returns a warning for each rule that had another algorithm in its file before.
+    /// Returns a warning for each rule that begins afresh, or keeps another capacity than it is given.
     pub fn warnings(&self) -> Vec<String> {
-        let fresh = "so clients begin afresh, also in other services that use this path";
-        let superseded = self.layer.engine().superseded().into_iter();
-        superseded
-            .map(|(name, before)| format!("rule {name}: `{before}` had another algorithm, {fresh}"))
-            .collect()
+        let notices = self.layer.engine().notices().into_iter();
+        notices.map(|notice| format!("rule {notice}")).collect()
     }
 
     /// Returns the rule or plan of this name as it is at present.

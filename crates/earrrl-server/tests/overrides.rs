@@ -107,20 +107,20 @@ fn an_override_keeps_its_clients_when_its_limit_changes() {
     );
     assert_eq!(ask("carol", ""), 4);
     let reload = |config: &str| server.server.reload(Ok(support::parse(config))).unwrap();
-    // The balance stays the same when the refill changes.
+    // The time at which a bucket is full stays the same when the refill changes: two hours, an hour, and half of it.
     reload(&rule("gcra 7/h burst=40", "gcra 3/h burst=50"));
-    assert_eq!([ask("alice", ""), ask("bob", "")], [17, 3]);
+    assert_eq!([ask("alice", ""), ask("bob", "")], [25, 3]);
     assert_eq!(
         [ask("carol", "pro"), ask("carol", "free"), ask("carol", "")],
-        [27, 28, 3]
+        [46, 47, 3]
     );
     // A client starts afresh under another algorithm.
     reload(&rule("sliding-log 40/1h", "gcra 3/h burst=50"));
-    assert_eq!([ask("alice", ""), ask("carol", "pro")], [39, 26]);
+    assert_eq!([ask("alice", ""), ask("carol", "pro")], [39, 45]);
     // The clients of a rule that comes back have their history.
     reload("rules = \"none\"");
     reload(&rule("sliding-log 40/1h", "gcra 3/h burst=50"));
-    assert_eq!([ask("alice", ""), ask("carol", "pro")], [38, 25]);
+    assert_eq!([ask("alice", ""), ask("carol", "pro")], [38, 44]);
 }
 
 /// A rule that is removed and comes back finds all of its clients, whatever their states are like.

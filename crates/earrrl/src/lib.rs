@@ -67,7 +67,7 @@ pub use limiter::{
     Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, StableKey, Verdict, WaitError,
 };
 #[cfg(feature = "std")]
-pub use memory::{MemoryEngine, Preparation};
+pub use memory::{MemoryEngine, Notice, Preparation};
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;

@@ -48,24 +48,6 @@ impl Rule {
         &self.limit
     }
 
-    /// Returns the rule with another limit, as its text is written by this library. The rule denies if it
-    /// delayed and this limit cannot.
-    #[cfg(feature = "std")]
-    pub(crate) fn with_limit(&self, limit: Limit) -> Self {
-        let delays = matches!(self.action, Action::Delay { .. });
-        let action = if delays && !limit.can_delay() {
-            Action::Deny
-        } else {
-            self.action
-        };
-        Self {
-            limit,
-            text: limit.text().into(),
-            action,
-            ..self.clone()
-        }
-    }
-
     /// Returns the action on requests over the limit; [`Action::Deny`] by default.
     ///
     /// ```

@@ -140,7 +140,7 @@ fn check(file: &Path) -> Result<ExitCode, CliFailure> {
 }
 
 /// Returns warnings about what a server finds in its directory of state files: files that it refuses, and
-/// rules of another algorithm. Files of other users are not examined, since the server's user may differ.
+/// rules that begin afresh. Files of other users are not examined, since the server's user may differ.
 fn state_cautions(config: &Config) -> Vec<String> {
     let EngineConfig::State(state) = &config.engine else {
         return Vec::new();
@@ -156,15 +156,18 @@ fn state_cautions(config: &Config) -> Vec<String> {
     let (files, errors): (Vec<_>, Vec<_>) = files.into_iter().partition(Result::is_ok);
     let files: Vec<_> = files.into_iter().flatten().collect();
     let changed = |rule: &RuleConfig| {
-        // The highest generation comes last.
-        let file = files.iter().rfind(|file| file.name == rule.name)?;
-        let stored = file.limit.parse::<Rule>().ok()?;
-        let is_another = !rule.rule.limit().is_of_the_algorithm_of(stored.limit());
+        let mut stored = files
+            .iter()
+            .filter(|file| file.name == rule.name)
+            .filter_map(|file| {
+                let stored = file.limit.parse::<Rule>().ok()?;
+                Some((&file.limit, stored.limit().meaning()))
+            });
+        let (before, _) = stored.clone().next()?;
+        let meaning = rule.rule.limit().meaning();
+        let is_kept = stored.any(|(_, stored)| stored == meaning);
         let name = &rule.name;
-        let before = &file.limit;
-        is_another.then(|| {
-            format!("{name}: another algorithm than that of its state file, `{before}`: its clients begin afresh")
-        })
+        (!is_kept).then(|| format!("{name}: begins afresh, since `{before}` had other states"))
     };
     let errors = errors
         .into_iter()

@@ -18,7 +18,7 @@ pub(super) struct StateArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum StateCommand {
-    /// List the files: rule, generation, clients, capacity, bytes, limit.
+    /// List the files: rule, clients, capacity, bytes, limit.
     List {
         /// The directory.
         dir: PathBuf,
@@ -40,7 +40,7 @@ enum StateCommand {
         /// The other directory; it is created if only the last part of its path is missing.
         to: PathBuf,
     },
-    /// Remove unfinished files and old generations that no process uses.
+    /// Remove unfinished files, and files that a changed rule has left behind.
     Prune {
         /// The directory.
         dir: PathBuf,
@@ -99,14 +99,13 @@ fn of_all<T>(files: &[Result<T, StateError>], text: impl Fn(&T) -> String) -> (S
 fn row(file: &StateSummary) -> String {
     let StateSummary {
         name,
-        generation,
         clients,
         capacity,
         bytes,
         limit,
         ..
     } = file;
-    format!("{name}\t{generation}\t{clients}\t{capacity}\t{bytes}\t{limit}\n")
+    format!("{name}\t{clients}\t{capacity}\t{bytes}\t{limit}\n")
 }
 
 fn details(file: &StateSummary) -> String {
@@ -115,11 +114,10 @@ fn details(file: &StateSummary) -> String {
         holders => holders.join(", "),
     };
     format!(
-        "{}\n  rule: {}\n  generation: {}\n  limit: {}\n  clients: {} of {}\n  \
+        "{}\n  rule: {}\n  limit: {}\n  clients: {} of {}\n  \
          unfinished insertions: {}\n  bytes: {}\n  processes: {holders}\n",
         file.path.display(),
         file.name,
-        file.generation,
         file.limit,
         file.clients,
         file.capacity,

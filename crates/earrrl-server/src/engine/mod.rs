@@ -120,15 +120,25 @@ impl Engine {
                         }
                     },
                 );
-                let ids = engine.prepare_all(&wanted.collect::<Vec<_>>());
-                log_superseded(engine);
-                ids
+                engine.prepare_all(&wanted.collect::<Vec<_>>())
             }
             RuleEngine::Redis(redis) => {
                 let wanted = limits.iter();
                 let wanted = wanted
                     .map(|limit| (limit.name, &**limit.rule, limit.capacity, limit.consistency));
                 redis.engine.prepare_all(&wanted.collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// Logs which of the rules begin afresh or keep another capacity since they were prepared.
+    pub fn log_notices(&self, is_wanted: impl Fn(&str) -> bool) {
+        let RuleEngine::Memory(engine) = &self.rules else {
+            return;
+        };
+        for notice in engine.notices() {
+            if is_wanted(notice.rule()) {
+                tracing::warn!("{notice}");
             }
         }
     }
@@ -348,23 +358,12 @@ impl Engine {
         }
     }
 
-    /// Frees the tables that a reload has replaced, once they hold no clients, and logs the rules that
-    /// other processes have changed in their state files.
+    /// Frees the memory of idle clients, and removes the state files that a changed rule has left behind.
     pub fn tidy(&self) {
         let RuleEngine::Memory(engine) = &self.rules else {
             return;
         };
         engine.tidy();
-        for (name, followed) in engine.followed() {
-            match followed {
-                Ok(rule) => {
-                    tracing::warn!(rule = name, limit = %rule, "another process changed the rule in its state file");
-                }
-                Err(error) => {
-                    tracing::error!(rule = name, %error, "clients are counted by this process alone");
-                }
-            }
-        }
     }
 
     /// Decides a request at the present time of the engine's clock, as [`earrrl::Engine::decide`]
@@ -441,13 +440,6 @@ pub(crate) fn why_not_prepared(error: EngineError) -> String {
     match error {
         EngineError::Unavailable(why) => why,
         error => error.to_string(),
-    }
-}
-
-/// Logs the rules to which this server has given another algorithm in their state files.
-fn log_superseded(engine: &MemoryEngine<Arc<dyn Clock>>) {
-    for (rule, before) in engine.superseded() {
-        tracing::warn!(rule, %before, "the rule has another algorithm, so its clients begin afresh");
     }
 }
 

@@ -24,7 +24,7 @@ struct KnownLimit {
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
-    /// that are no longer wanted shrink to the smallest size, unless they are in files. Maps of larger states keep
+    /// that are no longer wanted shrink to the smallest size once they have no live clients, unless they are in files. Maps of larger states keep
     /// their capacity, since they take memory only for the clients that they have. The limits themselves stay in the
     /// engine, since requests in flight may still use them, and so do the clients of a shared store.
     pub(super) fn prepare(
@@ -59,6 +59,7 @@ impl Known {
         );
         let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
         let mut ids = engine.prepare_all(&all)?;
+        engine.log_notices(|name| names.contains(name));
         ids.truncate(wanted.len());
         let own = wanted.iter().filter(|limit| limit.store.is_none());
         let own = own.map(|limit| KnownLimit {

@@ -208,9 +208,9 @@ impl Algorithm for Concurrent {
         self.advance(Some(state), now)
     }
 
-    /// Returns true: a place is a time and a number under every limit.
-    fn keeps_states_of(&self, _old: &Self) -> bool {
-        true
+    /// Returns nothing: a place is a time and a number under every limit.
+    fn meaning(&self) -> [u64; 2] {
+        [0; 2]
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {

@@ -137,10 +137,9 @@ pub trait Algorithm: Sized {
     /// client's present rate or balance; returns `None` if nothing of it is left.
     fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
-    /// Returns true if states under `old` mean the same under this limit and need no conversion.
-    fn keeps_states_of(&self, _old: &Self) -> bool {
-        false
-    }
+    /// Returns the parameters that give states their meaning, usually a time such as the half-life or the
+    /// window. Limits of one algorithm with the same parameters of this kind can use each other's states.
+    fn meaning(&self) -> [u64; 2];
 
     /// Drops the parts of the state that no longer count at `now`. The other functions expect a
     /// state that was advanced to `now`.

@@ -266,8 +266,8 @@ impl Algorithm for Exponential {
         self.limit.as_f64() / self.period_secs()
     }
 
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        self.period == old.period
+    fn meaning(&self) -> [u64; 2] {
+        [self.period, 0]
     }
 
     fn advance(&self, state: Option<Measured>, _now: Nanos) -> Option<Measured> {

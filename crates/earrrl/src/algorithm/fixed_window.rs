@@ -105,8 +105,8 @@ impl Algorithm for FixedWindow {
         })
     }
 
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        self.terms.window == old.terms.window
+    fn meaning(&self) -> [u64; 2] {
+        [self.terms.window, 0]
     }
 
     fn advance(&self, state: Option<Count>, now: Nanos) -> Option<Count> {

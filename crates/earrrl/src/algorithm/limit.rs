@@ -165,6 +165,30 @@ impl Limit {
         each!(self, limit => commit(limit, state, now, held, actual))
     }
 
+    /// Returns a client's state under the limit `old` as a state under this limit; `None` if states of the
+    /// two limits differ in meaning.
+    #[cfg(feature = "std")]
+    pub(crate) fn carried(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+        if self.meaning() != old.meaning() {
+            return None;
+        }
+        Some(match (self, old, state) {
+            (Self::TokenBucket(new), Self::TokenBucket(old), State::TokenBucket(full_at)) => {
+                State::TokenBucket(new.carried(old, full_at, now))
+            }
+            (_, _, state) => state,
+        })
+    }
+
+    /// Returns true if a bucket fills in less time than under the limit `old`, so that stored waits are too long.
+    #[cfg(feature = "std")]
+    pub(crate) fn shortens_waits_of(&self, old: &Self) -> bool {
+        match (self, old) {
+            (Self::TokenBucket(new), Self::TokenBucket(old)) => new.full_ticks() < old.full_ticks(),
+            _ => false,
+        }
+    }
+
     /// Returns true for token-bucket and gcra, which lose refill while a client's whole quota is
     /// available.
     #[cfg(feature = "std")]
@@ -345,12 +369,6 @@ impl Limit {
     #[cfg(feature = "std")]
     pub(crate) fn word_above(&self, state: &State) -> Option<super::Word> {
         each!(self, limit => opened(limit, state).map(|state| limit.word_above(state)))
-    }
-
-    /// Returns the state as a word, or a word that allows less if it fits none.
-    #[cfg(feature = "std")]
-    pub(crate) fn word_or_above(&self, state: &State) -> Option<super::Word> {
-        self.word(state).or_else(|| self.word_above(state))
     }
 
     /// Returns the greatest rank of a client whose past requests no longer affect decisions at

@@ -100,7 +100,9 @@ macro_rules! algorithms {
                 match (self, old, state) {
                     $(
                         (Self::$Algorithm(new), Self::$Algorithm(old), State::$Algorithm(state)) => {
-                            let kept = new.keeps_states_of(old);
+                            // A bucket keeps its balance here, and not its state.
+                            let is_bucket = $Algorithm::NAMES[0] == "token-bucket";
+                            let kept = new == old || !is_bucket && new.meaning() == old.meaning();
                             let state =
                                 if kept { Some(state) } else { new.convert(old, state, now) };
                             state.map(State::$Algorithm)
@@ -110,21 +112,13 @@ macro_rules! algorithms {
                 }
             }
 
-            /// Returns true if states under `old` need no conversion; see
-            /// [`Algorithm::keeps_states_of`].
-            #[cfg(feature = "std")]
-            pub(crate) fn keeps_states_of(&self, old: &Self) -> bool {
-                match (self, old) {
-                    $((Self::$Algorithm(new), Self::$Algorithm(old)) => new.keeps_states_of(old),)*
-                    _ => false,
+            /// Returns the name of the algorithm, and the parameters that give its states their meaning; see
+            /// [`Algorithm::meaning`]. States are kept under their meaning: a rule whose limit gets another
+            /// one begins afresh, and every other change of a limit applies to the stored states in place.
+            pub fn meaning(&self) -> (&'static str, [u64; 2]) {
+                match self {
+                    $(Self::$Algorithm(limit) => ($Algorithm::NAMES[0], limit.meaning()),)*
                 }
-            }
-
-            /// Returns true if both limits use the same algorithm, with any parameters.
-            #[cfg(feature = "std")]
-            #[doc(hidden)]
-            pub fn is_of_the_algorithm_of(&self, other: &Self) -> bool {
-                core::mem::discriminant(self) == core::mem::discriminant(other)
             }
 
             /// Calls the visitor's method for this limit's algorithm with its parameters.

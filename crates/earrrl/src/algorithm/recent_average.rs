@@ -368,10 +368,10 @@ impl Algorithm for RecentAverage {
         self.state_with_count(rate * self.period_secs, now)
     }
 
-    /// Returns true if the averaging periods agree. The allowed rate does not matter, since a state
-    /// depends on the period alone.
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        self.period_secs == old.period_secs
+    /// Returns the averaging period. The allowed rate does not matter, since a state depends on the
+    /// period alone.
+    fn meaning(&self) -> [u64; 2] {
+        [self.period_secs.to_bits(), 0]
     }
 
     #[inline]

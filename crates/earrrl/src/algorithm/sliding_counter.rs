@@ -176,8 +176,8 @@ impl Algorithm for SlidingCounter {
         Some(WindowCounts { current, ..counts })
     }
 
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        self.terms.window == old.terms.window
+    fn meaning(&self) -> [u64; 2] {
+        [self.terms.window, 0]
     }
 
     fn advance(&self, state: Option<WindowCounts>, now: Nanos) -> Option<WindowCounts> {

@@ -195,8 +195,8 @@ impl Algorithm for SlidingLog {
         })
     }
 
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        (self.terms.window, self.max_entries) == (old.terms.window, old.max_entries)
+    fn meaning(&self) -> [u64; 2] {
+        [self.terms.window, self.max_entries as u64]
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {

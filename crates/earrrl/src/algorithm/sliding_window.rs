@@ -223,8 +223,8 @@ impl Algorithm for SlidingWindow {
         self.advance(Some(Tally::from_entries(moved)), now)
     }
 
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        (self.terms.window, self.sub_windows) == (old.terms.window, old.sub_windows)
+    fn meaning(&self) -> [u64; 2] {
+        [self.terms.window, self.sub_windows.into()]
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {

@@ -177,6 +177,19 @@ impl TokenBucket {
         state.map_or(now, |full_at| full_at.0.max(now))
     }
 
+    /// Returns a state under the limit `old` with its wait bounded by that of an empty pool, since a client
+    /// must not wait for its former, slower refill. A pool in debt stays as it is: the debt is owed.
+    #[cfg(feature = "std")]
+    pub(crate) fn carried(&self, old: &Self, full_at: Moment, now: Nanos) -> Moment {
+        let empty = self.ticks(now) + self.full;
+        let owes = full_at.0 > self.ticks(now) + old.full;
+        Moment(if owes {
+            full_at.0
+        } else {
+            full_at.0.min(empty)
+        })
+    }
+
     /// Returns the ticks until the pool is full.
     #[inline]
     fn missing(&self, state: Option<&Moment>, now: Nanos) -> i128 {
@@ -203,7 +216,11 @@ impl TokenBucket {
     /// bucket is full, spend it, release the reservation, and so double its rate.
     fn unused_ticks(&self, now: Nanos, held: &Held, actual: Cost) -> i128 {
         let unused = self.price(held.cost) - self.price(actual);
-        let full_without_it = (self.ticks(held.full_at) - unused).max(self.ticks(held.at));
+        // Since a reservation fits its bucket, a later time is that of a slower refill, which the rule had before.
+        let full_at = self
+            .ticks(held.full_at)
+            .min(self.ticks(held.at) + self.full);
+        let full_without_it = (full_at - unused).max(self.ticks(held.at));
         let lost = (self.ticks(now) - full_without_it).max(0);
         (unused - lost).max(0)
     }
@@ -325,8 +342,9 @@ impl Algorithm for TokenBucket {
         self.refill.per_second_f64()
     }
 
-    fn keeps_states_of(&self, old: &Self) -> bool {
-        self == old
+    /// Returns nothing: under every rate and capacity, a state is the instant at which the pool is full.
+    fn meaning(&self) -> [u64; 2] {
+        [0; 2]
     }
 
     #[inline]

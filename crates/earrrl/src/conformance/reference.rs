@@ -82,7 +82,7 @@ impl Inner {
         self.rules.get(id.0 as usize).map(|(_, rule)| rule)
     }
 
-    /// Replaces a rule, and converts the states of its clients.
+    /// Replaces a rule, and carries the states of its clients over.
     fn replace(&mut self, id: RuleId, rule: &Rule, now: Nanos) {
         let Some((_, slot)) = self.rules.get_mut(id.0 as usize) else {
             return;
@@ -98,7 +98,7 @@ impl Inner {
                 let state = if kept {
                     Some(state)
                 } else {
-                    rule.limit().convert(old.limit(), state, now)
+                    rule.limit().carried(old.limit(), state, now)
                 };
                 Some((key, state?))
             })

@@ -30,33 +30,6 @@ impl Held {
         self.corrected(left(self.at).min(left(now)), now, actual)
     }
 
-    /// Returns the reservation and its actual cost as they are to be corrected at `now` under `limit`. The
-    /// estimate was charged under the first of the `earlier` limits, each of which held until the instant
-    /// beside it.
-    pub(crate) fn after(
-        &self,
-        earlier: &[(Limit, Nanos)],
-        limit: &Limit,
-        now: Nanos,
-        actual: Cost,
-    ) -> (Self, Cost) {
-        let next = earlier.iter().skip(1).map(|(next, _)| next).chain([limit]);
-        let keeps_states = earlier
-            .iter()
-            .zip(next)
-            .all(|((old, _), new)| new.keeps_states_of(old));
-        if keeps_states || has_times(limit) {
-            return (
-                Self {
-                    full_at: self.at,
-                    ..*self
-                },
-                actual,
-            );
-        }
-        self.corrected(self.left(earlier, limit, now), now, actual)
-    }
-
     /// Returns the reservation and its actual cost if only a part of the estimate is left in the client's
     /// state. That part is corrected in the same proportion, and a cost above the estimate is charged at
     /// `now`.

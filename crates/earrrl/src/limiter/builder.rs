@@ -160,10 +160,11 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// processes can share: together they admit no more than the limit. A decision costs as much as
     /// without a file.
     ///
-    /// The file's name gets a number: `login.earrrl` is stored as `login.1.earrrl`. Its directory is
+    /// The file's name gets a tag, which stands for the algorithm and the time on which states depend:
+    /// `login.earrrl` is stored as `login.1f2e3d4c.earrrl`, for example. Its directory is
     /// created if only the last part of the path is missing; it must belong to this user, and no
     /// other user may write to it. In `/dev/shm`, `/tmp` and other directories of all users, the file
-    /// gets a directory of its own: `/dev/shm/login` is stored as `/dev/shm/login/login.1.earrrl`.
+    /// gets a directory of its own: `/dev/shm/login` is stored as `/dev/shm/login/login.1f2e3d4c.earrrl`.
     /// The key of the hash is in the file, so [`hasher`](Self::hasher) cannot be set too.
     ///
     /// A killed process loses nothing. After a power failure, the states are as old as the pages
@@ -283,7 +284,6 @@ fn open<C: Clock>(
     let mut made = None;
     let (clients, hasher) = Clients::open(wanted, |anchor| made.insert(clock(Some(anchor))).now())?;
     let clock = made.ok_or_else(|| StateError::refused(wanted.path, "clock", "none", "a clock"))?;
-    clients.begin(clock.now());
     Ok((clients, hasher, clock))
 }
 

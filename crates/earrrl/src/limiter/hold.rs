@@ -118,7 +118,7 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         let is_bucket = limiter.rule.limit().is_bucket();
         let in_bucket = is_bucket.then(|| limiter.buckets.reserve(ONLY, key));
         let part = limiter.part(key, estimate);
-        let decision = atomic::check_with_resets(&mut [part], now, |_, _| ());
+        let decision = atomic::check_with_resets(&[part], now, |_, _| ());
         if !decision.allowed {
             limiter.buckets.keep(ONLY, key, in_bucket);
             return Err(HoldError::Denied(Denied(decision)));

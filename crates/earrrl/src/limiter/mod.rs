@@ -35,7 +35,7 @@ use crate::rules::atomic;
 use crate::rules::part::Part;
 use crate::store::file::FileSpec;
 use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Table, Word};
-use crate::store::{Bounds, BuildError, ByRank, Clients, StateError};
+use crate::store::{Bounds, BuildError, ByRank, Clients};
 use crate::survey::{Survey, TopClient};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
@@ -317,15 +317,18 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn clear(&self) -> usize {
-        self.clients.clear(&self.rule, self.clock.latest())
+        self.clients.clear(self.rule.limit(), self.clock.latest())
     }
 
-    /// Replaces the rule and keeps the clients' histories. A changed limit leaves the states as
-    /// they are; another half-life, refill or capacity converts each state, so that the client's
-    /// present rate or balance stays. Only a rule with another algorithm begins without history.
+    /// Replaces the rule. A changed rate, burst, quota, policy or action applies to the stored states. If the
+    /// algorithm, the half-life, the period, the window or the sub-windows change, the states mean nothing any
+    /// more and the clients begin afresh.
     ///
-    /// In a state file, other processes use the states too. They go on under the changed limit, and each client
-    /// moves to the next generation of the file when it is met. A rule with another algorithm is refused.
+    /// A bucket keeps the time at which it is full. If it fills faster now, that is at most the time that fills
+    /// an empty one.
+    ///
+    /// In a state file, other processes use the states too, each under its own rule. Clients that begin afresh
+    /// do so in another file.
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};
@@ -342,31 +345,20 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     pub fn change(&mut self, rule: Rule) -> Result<(), BuildError> {
         rule.accept(Cost::ONE)?;
         let most_bytes = rule.max_bytes().or(self.most_bytes);
-        if let Some(file) = self.clients.file() {
-            StateError::accept(rule.limit())?;
-            if self.clients.is_succeeded() || !rule.limit().keeps_states_of(self.rule.limit()) {
-                let now = self.clock.now();
-                let open = |wanted: &FileSpec<'_>| Clients::open(wanted, |_| now);
-                let (clients, _) = file.continued(rule.limit(), self.capacity, open)?;
-                clients.begin(now);
-                self.clients = clients;
-            }
-        } else if self.clients.fits(self.rule.limit(), rule.limit()) {
-            let now = self.clock.now();
-            self.clients.convert(self.rule.limit(), rule.limit(), now);
-            let bounds = Bounds::new(rule.limit(), self.capacity, most_bytes);
-            self.clients.bound_alone(&bounds, rule.limit(), now);
+        let old = self.rule.limit();
+        let new = rule.limit();
+        let now = self.clock.now();
+        if self.clients.keeps(old, new) {
+            self.clients.carry(old, new, now);
+            let bounds = Bounds::new(new, self.capacity, most_bytes);
+            self.clients.bound(&bounds, new, now);
+        } else if let Some(file) = self.clients.file() {
+            let open = |wanted: &FileSpec<'_>| Clients::open(wanted, |_| now);
+            self.clients = file.continued(new, self.capacity, open)?.0;
         } else {
-            self.clients = Clients::new(rule.limit(), self.capacity, most_bytes)?;
+            self.clients = Clients::new(new, self.capacity, most_bytes)?;
         }
-        self.lag = rule.limit().lag();
-        if let Some(file) = self
-            .clients
-            .file()
-            .filter(|_| rule.limit() != self.rule.limit())
-        {
-            file.write_rule(rule.limit());
-        }
+        self.lag = new.lag();
         self.rule = rule;
         Ok(())
     }
@@ -445,8 +437,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let key = self.hasher.hash(key);
         let now = self.clock.latest();
         let keep = |state: Option<crate::State>| (state.clone(), state);
-        let inspect = |part: &Part<'_>| part.clients.inspect(key, part.rule.limit(), now, keep);
-        self.part(key, Cost::ZERO).settled(now, inspect)
+        self.clients.inspect(key, self.rule.limit(), now, keep)
     }
 
     /// Returns the limiter's rule.
@@ -523,13 +514,6 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// insertion, the machine lost its power, or the file was damaged.
     pub fn swept(&self) -> Option<Swept> {
         self.clients.file().map(|file| file.swept)
-    }
-
-    /// Returns the reason why this limiter no longer shares its clients with other processes: the
-    /// state file was replaced by another generation, which could not be opened. The limiter then
-    /// decides on clients in the memory of this process.
-    pub fn state_fault(&self) -> Option<&StateError> {
-        self.clients.fault()
     }
 
     /// Hashes a key and prefetches its client's state.
@@ -669,14 +653,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         mode: Mode,
     ) -> Verdict<'_> {
         self.clients.reached(now);
-        let judge = |word: Option<Word>| {
-            if word.is_none() && self.clients.is_moving(table) {
-                return (Change::Keep, None);
-            }
-            match self.judge(limit, word, now, cost, mode) {
-                Some((change, verdict)) => (change, Some(verdict)),
-                None => (Change::Keep, None),
-            }
+        let judge = |word: Option<Word>| match self.judge(limit, word, now, cost, mode) {
+            Some((change, verdict)) => (change, Some(verdict)),
+            None => (Change::Keep, None),
         };
         let verdict = table.update_anywhere(key, ByRank(limit, now), judge);
         verdict.unwrap_or_else(|| self.decide_any(key, cost, now, mode))
@@ -745,7 +724,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         // Only a hold may take a place of concurrent: nothing would give back that of a check.
         let is_refused = mode != Mode::Peek && self.rule.limit().is_concurrent();
         let mode = if is_refused { Mode::Peek } else { mode };
-        let mut decision = atomic::decide(&mut [self.part(key, cost)], mode, &|| now);
+        let mut decision = atomic::decide(&[self.part(key, cost)], mode, &|| now);
         if is_refused {
             (decision.allowed, decision.outcome) = (false, Outcome::Deny);
             decision.retry_after = Wait::Never;

@@ -301,8 +301,9 @@ fn whatever_takes_an_instant_or_decides_nothing_keeps_a_replay_in_its_time() {
 fn a_changed_limit_keeps_histories_and_another_algorithm_begins_anew() {
     let (mut limiter, _) = manual("gcra 1/s burst=10");
     assert_eq!(allowed_of(&limiter, "k", 4), 4);
+    // The bucket is full in four seconds, as before.
     limiter.change(rule("gcra 2/s burst=10")).unwrap();
-    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 6);
+    assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 2);
     limiter.change(rule("fixed-window 10/1m")).unwrap();
     assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 10);
     assert_eq!(allowed_of(&limiter, "k", 4), 4);
@@ -618,9 +619,12 @@ fn a_changed_rule_brings_its_lag() {
         .clock(Arc::clone(&clock))
         .build()
         .unwrap();
+    // A bucket that fills faster may be empty, so each turn has a client of its own.
+    let mut client = 7;
     let mut lag = || {
-        let _ = limiter.check(&7);
-        let lag = clock.now().since(limiter.check(&7).decided_at());
+        client += 1;
+        let _ = limiter.check(&client);
+        let lag = clock.now().since(limiter.check(&client).decided_at());
         limiter.change(rule("gcra 1000/s burst=9")).unwrap();
         lag
     };
@@ -827,29 +831,6 @@ fn a_changed_rule_has_memory_for_its_busy_clients() {
         .unwrap();
     assert!((0..1000).all(|client| limiter.check(&client).is_allowed()));
     assert_eq!(limiter.len(), 1000);
-}
-
-/// The new rule has a thousandth of the bytes, of which each of the ten clients takes a thirtieth.
-#[test]
-fn a_changed_rule_keeps_the_clients_that_fit_its_bytes() {
-    let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_800_000_000)));
-    let bounded = |text, bytes| rule(text).with_max_bytes(bytes).unwrap();
-    for _ in 0..20 {
-        let builder = Limiter::builder(bounded("sliding-log 10/1h", 1_000_000_000)).capacity(1000);
-        let mut limiter: Limiter<u64, _> = builder.clock(Arc::clone(&clock)).build().unwrap();
-        let round = |limiter: &Limiter<u64, _>| {
-            clock.advance(Duration::from_millis(1));
-            (0..10)
-                .filter(|client| limiter.check(client).is_allowed())
-                .count()
-        };
-        assert_eq!((0..5).map(|_| round(&limiter)).sum::<usize>(), 50);
-        limiter
-            .change(bounded("sliding-log 1000/1h", 1_000_000))
-            .unwrap();
-        assert_eq!((0..995).map(|_| round(&limiter)).sum::<usize>(), 9950);
-        assert_eq!(round(&limiter), 0);
-    }
 }
 
 #[test]

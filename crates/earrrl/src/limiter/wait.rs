@@ -144,17 +144,16 @@ impl<C: Clock> Reservation<'_, C> {
 
     /// Takes the charge back, except for what later requests wait for.
     fn give_up(&self, now: Nanos) {
-        self.part.settled(now, |part| {
-            let limit = part.rule.limit();
-            let give_up = |state| match (limit, state) {
-                (Limit::TokenBucket(limit), Some(State::TokenBucket(state))) => {
-                    let state = limit.give_up(state, now, self.charged, part.cost);
-                    (state.map(State::TokenBucket), ())
-                }
-                (_, state) => (state, ()),
-            };
-            part.clients.update(part.key, limit, now, give_up)
-        });
+        let part = &self.part;
+        let limit = part.rule.limit();
+        let give_up = |state| match (limit, state) {
+            (Limit::TokenBucket(limit), Some(State::TokenBucket(state))) => {
+                let state = limit.give_up(state, now, self.charged, part.cost);
+                (state.map(State::TokenBucket), ())
+            }
+            (_, state) => (state, ()),
+        };
+        part.clients.update(part.key, limit, now, give_up);
     }
 }
 
@@ -193,24 +192,23 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
         let part = self.part(self.hasher.hash(key), cost);
         let now = self.clock.now();
-        let reserved = part.settled(now, |part| {
-            let Limit::TokenBucket(limit) = part.rule.limit() else {
-                let problem =
-                    std::format!("`{}` can't reserve: token-bucket and gcra can", part.rule);
-                return Some(Err(WaitError::Rule(RuleError::new(problem))));
+        let Limit::TokenBucket(limit) = self.rule.limit() else {
+            let problem = std::format!("`{}` can't reserve: token-bucket and gcra can", self.rule);
+            return Err(WaitError::Rule(RuleError::new(problem)));
+        };
+        let take_turn = |state: Option<State>| {
+            let before = match state {
+                Some(State::TokenBucket(before)) => Some(before),
+                _ => None,
             };
-            part.clients
-                .update(part.key, part.rule.limit(), now, |state| {
-                    let before = match state {
-                        Some(State::TokenBucket(before)) => Some(before),
-                        _ => None,
-                    };
-                    match turn(limit, before, now, cost, patience.max_wait) {
-                        Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok((after, wait))),
-                        Err(wait) => (state, Err(WaitError::TooLong(wait))),
-                    }
-                })
-        });
+            match turn(limit, before, now, cost, patience.max_wait) {
+                Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok((after, wait))),
+                Err(wait) => (state, Err(WaitError::TooLong(wait))),
+            }
+        };
+        let reserved = self
+            .clients
+            .update(part.key, self.rule.limit(), now, take_turn);
         let (charged, wait) = reserved?;
         let wait = wait.saturating_add(random_up_to(patience.jitter));
         Ok(Reservation {

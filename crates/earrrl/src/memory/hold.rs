@@ -143,7 +143,6 @@ impl<C: Clock> MemoryEngine<C> {
         let mut versions = Each::new();
         for charge in charges {
             let (known, mut part) = self.known_part(rules, charge)?;
-            known.settle(part.key, now);
             if terms.at_most {
                 part.cost = atomic::grant(part, now);
             }
@@ -154,7 +153,7 @@ impl<C: Clock> MemoryEngine<C> {
         for (nth, charge) in charges.iter().enumerate() {
             held.push(self.held_part(charge.rule, versions[nth], &parts[nth], now));
         }
-        let decision = atomic::check_with_resets(&mut parts, now, |nth, reset_after| {
+        let decision = atomic::check_with_resets(&parts, now, |nth, reset_after| {
             held[nth].held = Held::new(now, held[nth].held.cost, reset_after);
         });
         if !decision.allowed {
@@ -307,7 +306,6 @@ impl<C: Clock> MemoryEngine<C> {
             .holds
             .buckets
             .correct((rule, key), in_bucket, held, given_back);
-        known.settle(key, now);
         let rule = &known.rule;
         let clients = &*known.clients;
         Part {
@@ -330,22 +328,16 @@ fn present(known: &Prepared, part: &HeldPart, actual: Cost, now: Nanos) -> Optio
     if part.version == known.version {
         return Some((part.held, actual));
     }
-    let limits = known
-        .limits_since(part.version)
-        .filter(|_| part.version >= known.algorithm_since);
-    let Some(limits) = limits else {
-        // The estimate went with the states of the old algorithm; only the excess is charged.
-        let is_more = actual > part.held.cost && !known.rule.limit().is_concurrent();
-        return is_more.then_some((
-            Held {
-                at: now,
-                full_at: now,
-                ..part.held
-            },
-            actual,
-        ));
-    };
-    Some(part.held.after(limits, known.rule.limit(), now, actual))
+    // The estimate went with the states before; only the excess is charged.
+    let is_more = actual > part.held.cost && !known.rule.limit().is_concurrent();
+    is_more.then_some((
+        Held {
+            at: now,
+            full_at: now,
+            ..part.held
+        },
+        actual,
+    ))
 }
 
 /// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.
@@ -362,11 +354,10 @@ fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
     let Some(known) = known.filter(|known| known.rule.limit().is_concurrent()) else {
         return true;
     };
-    known.settle(part.key, now);
     let rule = &known.rule;
     let clients = &*known.clients;
     let key = part.key;
-    let is_renewed = part.version >= known.algorithm_since
+    let is_renewed = part.version == known.version
         && Part {
             rule,
             clients,
@@ -384,14 +375,13 @@ fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
 fn standing(rules: &RuleBlocks, parts: &[HeldPart], now: Nanos) -> Result<Decision, EngineError> {
     let mut standing = Each::new();
     for HeldPart { rule, key, .. } in parts {
-        let (known, part) = known_part(rules, *rule, *key, Cost::ZERO)?;
-        known.settle(*key, now);
+        let (_, part) = known_part(rules, *rule, *key, Cost::ZERO)?;
         standing.push(Part {
             cost: Cost::ONE,
             ..part
         });
     }
-    Ok(atomic::decide(&mut standing, Mode::Peek, &|| now))
+    Ok(atomic::decide(&standing, Mode::Peek, &|| now))
 }
 
 /// Returns an error if a rule with an actual cost is not part of the reservation.

@@ -1,6 +1,7 @@
 //! The engine that keeps clients' states in this process's memory.
 
 mod hold;
+mod notice;
 mod prepare;
 mod prepared;
 #[cfg(test)]
@@ -10,10 +11,11 @@ mod tests;
 
 use core::future::{Ready, ready};
 use std::boxed::Box;
+use std::collections::BTreeMap;
 use std::format;
 use std::path::Path;
 use std::string::String;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use arc_swap::ArcSwap;
@@ -33,8 +35,9 @@ use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher, Swept};
-use crate::store::{BuildError, Clients, StateDirectory, StateError};
+use crate::store::{BuildError, StateDirectory};
 use crate::survey::{Survey, TopClient};
+pub use notice::Notice;
 pub use prepare::Preparation;
 use prepared::{Prepared, Registry, RuleBlocks};
 
@@ -42,8 +45,7 @@ use prepared::{Prepared, Registry, RuleBlocks};
 ///
 /// The calling thread makes the decisions synchronously: the returned futures are ready. Under
 /// recent-average, token-bucket, gcra, fixed-window and sliding-counter a decision takes no lock,
-/// except for each client's first decision after its rule's half-life, refill, window or capacity was
-/// changed, and for counts that fit no word (see [`Limit::fits_words`](crate::Limit::fits_words)).
+/// except for counts that fit no word (see [`Limit::fits_words`](crate::Limit::fits_words)).
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
@@ -60,12 +62,8 @@ pub struct MemoryEngine<C = SystemClock> {
     rules: ArcSwap<RuleBlocks>,
     /// The lock is held while rules are changed.
     names: Mutex<Registry>,
-    /// The lock that is held during a sweep.
-    sweeping: Mutex<()>,
-    /// Old stores without clients, which a running request may still use.
-    given_up: Mutex<Vec<Arc<Clients>>>,
-    /// The rules that other processes have changed in their state files; see [`followed`](Self::followed).
-    followed: Mutex<Vec<(String, Result<Rule, StateError>)>>,
+    /// The latest notice of each rule; see [`notices`](Self::notices).
+    notices: Mutex<BTreeMap<String, Notice>>,
     hasher: KeyHasher,
     /// Boxed, since it is large and rarely used.
     holds: Box<Holds>,
@@ -193,9 +191,7 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(Self {
             rules: ArcSwap::default(),
             names: Mutex::default(),
-            sweeping: Mutex::default(),
-            given_up: Mutex::default(),
-            followed: Mutex::default(),
+            notices: Mutex::default(),
             hasher,
             holds: Box::new(Holds::new()?),
             clock: Time::new(clock),
@@ -213,28 +209,6 @@ impl<C: Clock> MemoryEngine<C> {
             (swept != Swept::default()).then(|| (String::from(&*known.name), swept))
         };
         rules.iter().filter_map(swept).collect()
-    }
-
-    /// Returns the rules that other processes have changed in their state files since the last call, in which
-    /// this engine goes on by now, with their names. An error says why the engine does not share the
-    /// clients of a rule any more; see [`Limiter::state_fault`](crate::Limiter::state_fault).
-    ///
-    /// The engine looks for such rules in [`tidy`](Self::tidy). Requests go on under them at once.
-    pub fn followed(&self) -> Vec<(String, Result<Rule, StateError>)> {
-        std::mem::take(&mut *lock(&self.followed))
-    }
-
-    /// Returns the rules to which this engine has given another algorithm in their state files since the last
-    /// call, as they were before. Their clients begin afresh.
-    pub fn superseded(&self) -> Vec<(String, Rule)> {
-        let rules = self.rules.load();
-        let superseded = |known: &Prepared| {
-            Some((
-                String::from(&*known.name),
-                known.clients.file()?.take_superseded()?.into(),
-            ))
-        };
-        rules.iter().filter_map(superseded).collect()
     }
 
     /// Returns all rules with their names, in the order of their ids.
@@ -259,7 +233,7 @@ impl<C: Clock> MemoryEngine<C> {
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
-        Some((known.len(), known.displaced()))
+        Some((known.clients.len(), known.clients.displaced()))
     }
 
     /// Returns the `count` clients of a rule with the highest rates, the highest first; see
@@ -307,7 +281,8 @@ impl<C: Clock> MemoryEngine<C> {
     pub fn survey(&self, rule: RuleId, count: usize) -> Result<Survey, EngineError> {
         let known = self.rules.load().get(rule.0 as usize).cloned();
         let known = known.ok_or(EngineError::UnknownRule(rule))?;
-        Ok(known.survey(self.clock.latest(), count))
+        let now = self.clock.latest();
+        Ok(Survey::of(&known.clients, &known.rule, now, count))
     }
 
     /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
@@ -403,7 +378,7 @@ impl<C: Clock> MemoryEngine<C> {
             cost: Cost::ZERO,
         };
         let now = self.clock.now();
-        self.change(&charge, now, |part| part.adopt(limit, state, now))
+        self.change(&charge, |part| part.adopt(limit, state, now))
     }
 
     fn run(
@@ -443,14 +418,9 @@ impl<C: Clock> MemoryEngine<C> {
             last = Some((charge.key, hash));
             let (known, part) = known_part(rules, charge.rule, hash, charge.cost)?;
             accept_mode(known, mode)?;
-            if known.older.is_some() {
-                known.settle(part.key, self.clock.at_or_now(now));
-            }
             parts.push(part);
         }
-        Ok(atomic::decide(&mut parts, mode, &|| {
-            self.clock.at_or_now(now)
-        }))
+        Ok(atomic::decide(&parts, mode, &|| self.clock.at_or_now(now)))
     }
 
     #[inline]
@@ -465,19 +435,15 @@ impl<C: Clock> MemoryEngine<C> {
     fn change(
         &self,
         charge: &Charge<'_>,
-        now: Nanos,
         change: impl FnOnce(Part<'_>),
     ) -> Result<(), EngineError> {
         let rules = self.rules.load();
-        let (known, part) = self.known_part(&rules, charge)?;
-        known.settle(part.key, now);
-        change(part);
+        change(self.known_part(&rules, charge)?.1);
         Ok(())
     }
 }
 
-/// Returns the rule and the part of the request under it. The client may still have to be moved;
-/// see [`Prepared::settle`].
+/// Returns the rule and the part of the request under it.
 #[inline]
 fn known_part(
     rules: &RuleBlocks,
@@ -500,8 +466,7 @@ fn known_part(
     ))
 }
 
-/// Decides a request of a client that is not in its home lines: a new client, or one that has not
-/// moved from an older store yet.
+/// Decides a request of a client that is not in its home lines, as a new one.
 #[inline(never)]
 fn decide_anywhere(
     known: &Prepared,
@@ -510,8 +475,7 @@ fn decide_anywhere(
     now: &impl Fn() -> Nanos,
 ) -> Result<Decision, EngineError> {
     accept_mode(known, mode)?;
-    known.settle(part.key, now());
-    Ok(atomic::decide(&mut [part], mode, now))
+    Ok(atomic::decide(&[part], mode, now))
 }
 
 /// Returns an error that names the rule if its requests cannot be decided in this mode.
@@ -561,7 +525,6 @@ impl<C: Clock> Engine for MemoryEngine<C> {
                     return false;
                 }
                 let now = self.clock.now();
-                known.settle(part.key, now);
                 part.admit(now)
             })
         })
@@ -579,7 +542,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
         if let Some(Err(error)) = known.map(|known| accept_mode(known, Mode::Charge)) {
             return ready(Err(error));
         }
-        ready(self.change(charge, now, |part| part.refund(now, charged_at)))
+        ready(self.change(charge, |part| part.refund(now, charged_at)))
     }
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
@@ -589,7 +552,7 @@ impl<C: Clock> Engine for MemoryEngine<C> {
             cost: Cost::ZERO,
         };
         let now = self.clock.latest();
-        ready(self.change(&charge, now, |part| part.reset(now)))
+        ready(self.change(&charge, |part| part.reset(now)))
     }
 
     fn place_hold(

@@ -1,20 +1,17 @@
 //! Preparing rules, and changing them while requests are decided.
 
-use core::time::Duration;
 use std::collections::{HashMap, HashSet};
-use std::string::String;
 use std::sync::Arc;
 use std::vec::Vec;
 
+use super::notice::Notice;
 use super::prepared::{Prepared, Registry, RuleBlocks, StoreLocation};
 use super::{MemoryEngine, lock};
-use crate::clock::Clock;
+use crate::clock::{Clock, Nanos};
 use crate::engine::{EngineError, RuleId};
 use crate::rule::Rule;
-use crate::store::{Bounds, Clients, States, wait_for_moves};
-
-/// The milliseconds for which a change waits until no request uses an old store any more.
-const PATIENCE: usize = 2000;
+use crate::store::file::StateFile;
+use crate::store::{Bounds, Clients, States};
 
 /// A rule to prepare in a [`MemoryEngine`].
 ///
@@ -45,9 +42,8 @@ pub struct Preparation<'a> {
     /// another store begin anew there.
     ///
     /// It has one state for each key, so a key must be decided under one of its rules at a time. If that
-    /// changes from one request to the next, the client's state is converted. Each conversion to another
-    /// window moves counts forward, by a sub-window or to the present fixed window, so that a client
-    /// whose window changes again and again is let in later.
+    /// changes from one request to the next, the client begins afresh, unless its state means the same under
+    /// both limits: the same algorithm with the same half-life, period or window.
     pub store: Option<&'a str>,
 }
 
@@ -105,8 +101,6 @@ struct RuleUpdate {
     ids: Vec<RuleId>,
     /// The indices of new rules.
     added: HashMap<Arc<str>, usize>,
-    /// The rules whose clients move to a new store, before and after the change.
-    moving: Vec<(Prepared, Prepared)>,
 }
 
 impl RuleUpdate {
@@ -124,13 +118,7 @@ impl RuleUpdate {
         let place = known.unwrap_or(names.places.len() + self.added.len());
         let clients = || stores.0.clients(wanted, stores.1);
         let prepared = match self.next.get(place) {
-            Some(known) => {
-                let changed = known.changed(wanted.rule, wanted.capacity, stores.1.now, clients)?;
-                if !known.has_the_store_of(&changed) {
-                    self.moving.push((known.clone(), changed.clone()));
-                }
-                changed
-            }
+            Some(known) => known.changed(wanted.rule, wanted.capacity, clients)?,
             None => Prepared::new(wanted.name, wanted.rule, wanted.capacity, clients()?)?,
         };
         if known.is_none() {
@@ -139,17 +127,6 @@ impl RuleUpdate {
         self.next.set(place, prepared);
         self.ids.push(RuleId(place as u32));
         Ok(())
-    }
-}
-
-/// Writes the text of a rule into its file, if a change has left the file in use.
-fn write_rule(before: Option<&Prepared>, after: Option<&Prepared>) {
-    let Some((before, after)) = before.zip(after) else {
-        return;
-    };
-    let changed = before.rule.limit() != after.rule.limit() && before.has_the_store_of(after);
-    if let Some(file) = after.clients.file().filter(|_| changed) {
-        file.write_rule(after.rule.limit());
     }
 }
 
@@ -176,12 +153,11 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Prepares several rules at once. On an error, none is prepared.
     ///
-    /// Requests are decided meanwhile. A change of only the limit touches no client. If a
-    /// half-life, a refill, a window or the capacity changes, each client moves to a new store at
-    /// its next request or in a sweep. The sweep ends before this function returns and takes about
-    /// a second for five million clients, so call this from a thread that serves no requests. Both
-    /// stores occupy memory until then. In a shared store, no client moves: its state is converted at
-    /// its next request.
+    /// Requests are decided meanwhile. A changed rate, burst, quota, policy or action applies to the stored
+    /// states: a bucket that fills faster waits at most for the time that fills an empty one, for which all
+    /// clients are looked at once, a second for twenty million. If the algorithm, the half-life, the period,
+    /// the window or the sub-windows change, the rule begins afresh, which [`notices`](Self::notices) says.
+    /// Another capacity of a table takes effect at the next start, or in [`tidy`](Self::tidy) if no client is live.
     ///
     /// # Errors
     /// Returns an error if a name or a rule is invalid, or there is not enough memory.
@@ -199,63 +175,91 @@ impl<C: Clock> MemoryEngine<C> {
             next,
             ids: Vec::new(),
             added,
-            moving: Vec::new(),
         };
         for wanted in wanted {
             change.add(wanted, &names, (&stores, place))?;
         }
-        let RuleUpdate {
-            next,
-            ids,
-            added,
-            moving,
-        } = change;
-        moving
-            .iter()
-            .for_each(|(before, after)| before.give_way_to(after));
-        for known in ids.iter().filter_map(|id| next.get(id.0 as usize)) {
-            known.clients.begin(place.now);
-            let limit = known.rule.limit();
-            let bounds = Bounds::new(limit, known.capacity, known.rule.max_bytes());
-            known.clients.bound(&bounds, limit, place.now);
+        let RuleUpdate { next, ids, added } = change;
+        let before = self.rules.swap(Arc::new(next.clone()));
+        for id in &ids {
+            let Some(after) = next.get(id.0 as usize) else {
+                continue;
+            };
+            self.prepared_anew(before.get(id.0 as usize), after, place.now);
         }
-        self.publish(next, &ids);
         names.places.extend(added);
         for (name, (states, bounds)) in stores.0 {
             states.bound(&bounds, self.clock.now());
             names.stores.insert(name.into(), states);
         }
-        drop(names);
-        if !moving.is_empty() {
-            let forgotten = moving
-                .into_iter()
-                .filter(|(_, after)| after.older.is_none());
-            lock(&self.given_up).extend(forgotten.map(|(before, _)| before.clients));
-            self.move_clients();
-        }
         Ok(ids)
     }
 
-    /// Publishes rules, of which those with these ids may have changed. No reference to the rules before is
-    /// left, since their stores are freed once nobody uses them.
-    fn publish(&self, next: RuleBlocks, ids: &[RuleId]) {
-        let next = Arc::new(next);
-        let before = self.rules.swap(Arc::clone(&next));
-        ids.iter()
-            .for_each(|id| write_rule(before.get(id.0 as usize), next.get(id.0 as usize)));
+    /// Applies a rule that was published in place of another one to the stored states, and notes what its users
+    /// should know.
+    ///
+    /// Only after it was published: a request under the former rule could otherwise bring back a state
+    /// that waits for the former, slower refill.
+    fn prepared_anew(&self, before: Option<&Prepared>, after: &Prepared, now: Nanos) {
+        let limit = after.rule.limit();
+        if let Some(before) = before.filter(|before| before.version == after.version) {
+            after.clients.carry(before.rule.limit(), limit, now);
+        }
+        let bounds = Bounds::new(limit, after.capacity, after.rule.max_bytes());
+        after.clients.bound(&bounds, limit, now);
+        if let Some(notice) = after.notice(before) {
+            lock(&self.notices).insert(notice.rule().into(), notice);
+        }
     }
 
-    /// Moves the clients that a change left behind; see [`prepare_all`](Self::prepare_all). Returns
-    /// true if none is left. Also frees the memory of clients with larger states that are as good as new, so
-    /// call it now and then.
-    ///
-    /// Only a table whose size was changed keeps clients: those that are not idle stay until their
-    /// next request, since their keys are not known. The next change tries again, and so does each
-    /// further call of this function. The memory of such a table, and of the tables of later changes, is
-    /// freed after its last client.
-    pub fn tidy(&self) -> bool {
+    /// Returns the consequences of preparing rules that their users should know, at most one of each rule, and
+    /// forgets them.
+    pub fn notices(&self) -> Vec<Notice> {
+        let notices = std::mem::take(&mut *lock(&self.notices));
+        notices.into_values().collect()
+    }
+
+    /// Frees the memory of clients with larger states that are as good as new, gives tables without live clients
+    /// the capacity that their rules have by now, and removes state files that a changed rule has left behind.
+    /// Call it now and then.
+    pub fn tidy(&self) {
         self.drop_idle();
-        self.move_clients()
+        for place in 0..self.rules.load().len() {
+            self.resize_if_idle(place);
+        }
+        if let Some(directory) = &self.directory {
+            directory.reached(self.clock.now());
+            let files = self.rules.load_full();
+            files
+                .iter()
+                .filter_map(|known| known.clients.file())
+                .for_each(StateFile::tidy);
+        }
+    }
+
+    /// Gives a rule a table of its present capacity if the table of another capacity has no live client. A
+    /// client that comes at this very moment may be new to the next table, too.
+    fn resize_if_idle(&self, place: usize) {
+        // The lock keeps others from changing the rule meanwhile.
+        let _names = lock(&self.names);
+        let rules = self.rules.load_full();
+        let now = self.clock.now();
+        let Some(known) = rules.get(place).filter(|known| known.waits_for_size(now)) else {
+            return;
+        };
+        let memory = StoreLocation {
+            directory: None,
+            now,
+        };
+        if let Ok(clients) = memory.new_clients(&known.name, &known.rule, known.capacity) {
+            let mut next = RuleBlocks::clone(&rules);
+            let resized = Prepared {
+                clients,
+                ..known.clone()
+            };
+            next.set(place, resized);
+            self.rules.store(Arc::new(next));
+        }
     }
 
     /// Frees the memory of clients with larger states that are as good as new. Rules that share a store are
@@ -275,92 +279,6 @@ impl<C: Clock> MemoryEngine<C> {
                     .clients
                     .drop_idle(known.rule.limit(), self.clock.now());
             }
-        }
-    }
-
-    /// Moves the clients that a change left behind, and returns true if none is left.
-    fn move_clients(&self) -> bool {
-        let _sweeping = lock(&self.sweeping);
-        if let Some(directory) = &self.directory {
-            directory.reached(self.clock.now());
-        }
-        self.follow();
-        let mut empty = Vec::new();
-        for place in 0..self.rules.load().len() {
-            // No guard of the rules is held here, since a reload would then have to keep what the
-            // guard protects.
-            let known = self
-                .rules
-                .load()
-                .get(place)
-                .filter(|known| known.older.is_some())
-                .cloned();
-            let Some(known) = known else { continue };
-            if let Some(swept) = known.sweep(self.clock.now(), &mut empty) {
-                // Another thread may have taken a client out of the older store and not stored it in the
-                // new one yet. Once the rule has no older store, requests take that client for a new one.
-                wait_for_moves();
-                self.replace(place, &known, |now| Prepared {
-                    older: swept.older,
-                    ..now
-                });
-            }
-        }
-        lock(&self.given_up).append(&mut empty);
-        self.give_back();
-        self.rules.load().iter().all(|known| known.older.is_none())
-    }
-
-    /// Goes on in the latest generations of state files for which other processes have changed a rule, and
-    /// removes the generations that no process needs any more.
-    fn follow(&self) {
-        for place in 0..self.rules.load().len() {
-            let known = self
-                .rules
-                .load()
-                .get(place)
-                .filter(|known| known.clients.file().is_some())
-                .cloned();
-            let Some(known) = known else { continue };
-            if let Some(file) = known.clients.file() {
-                file.tidy(self.clock.now());
-            }
-            if let Some(next) = known.followed(self.clock.now()) {
-                let fault = known.clients.fault().cloned();
-                let found = fault.map_or_else(|| Ok(next.rule.clone()), Err);
-                lock(&self.followed).push((String::from(&*known.name), found));
-                self.replace(place, &known, |_| next);
-                lock(&self.given_up).push(known.clients);
-            }
-        }
-    }
-
-    /// Frees the memory of old stores once no request uses them any more. That usually takes
-    /// microseconds, or longer if a thread is suspended in the middle of a request. Freeing a large
-    /// store takes time, so the last request that uses it must not be the one to do it.
-    fn give_back(&self) {
-        let mut left = std::mem::take(&mut *lock(&self.given_up));
-        for _ in 0..PATIENCE {
-            left.retain(|clients| Arc::strong_count(clients) > 1);
-            if left.is_empty() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        lock(&self.given_up).append(&mut left);
-    }
-
-    /// Publishes a rule whose clients have moved, unless the rule was changed meanwhile.
-    fn replace(&self, place: usize, known: &Prepared, moved: impl FnOnce(Prepared) -> Prepared) {
-        let _names = lock(&self.names);
-        let mut next = RuleBlocks::clone(&self.rules.load_full());
-        if let Some(now) = next
-            .get(place)
-            .filter(|now| now.has_the_store_of(known))
-            .cloned()
-        {
-            next.set(place, moved(now));
-            self.rules.store(Arc::new(next));
         }
     }
 }

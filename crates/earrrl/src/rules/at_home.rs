@@ -37,8 +37,7 @@ impl<'a> Part<'a> {
     }
 
     /// Decides the request. Returns `None`, with nothing stored, if the client is not in its home
-    /// lines: a new client, for example, or one that must first be moved from the store before a
-    /// rule change.
+    /// lines: a new client, for example.
     #[inline]
     pub(crate) fn decide_at_home(
         &self,

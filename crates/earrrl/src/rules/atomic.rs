@@ -31,14 +31,14 @@ use crate::store::{Kept, Shard, States, Under};
 pub(crate) type Each<T> = SmallVec<[T; 8]>;
 
 /// Decides a request. No two parts may have the same rule and key.
-pub(crate) fn decide(parts: &mut [Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
+pub(crate) fn decide(parts: &[Part<'_>], mode: Mode, now: &dyn Fn() -> Nanos) -> Decision {
     decide_and_report(parts, mode, now, &mut |_| ())
 }
 
 /// Checks a request, and passes the time after which each rule's client is as good as new to
 /// `reset`, after the rule's place.
 pub(crate) fn check_with_resets(
-    parts: &mut [Part<'_>],
+    parts: &[Part<'_>],
     now: Nanos,
     mut reset: impl FnMut(usize, Duration),
 ) -> Decision {
@@ -61,18 +61,18 @@ pub(crate) fn grant(part: Part<'_>, now: Nanos) -> Cost {
         cost: Cost::ONE,
         ..part
     };
-    let remaining = || decide(&mut [one], Mode::Peek, &|| now).remaining;
+    let remaining = || decide(&[one], Mode::Peek, &|| now).remaining;
     granted(part.rule, part.cost, remaining)
 }
 
 /// Decides a request, and passes the answers of several rules to `report`.
 fn decide_and_report(
-    parts: &mut [Part<'_>],
+    parts: &[Part<'_>],
     mode: Mode,
     now: &dyn Fn() -> Nanos,
     report: &mut dyn FnMut(&[RuleVerdict<'_>]),
 ) -> Decision {
-    if let [part] = &*parts {
+    if let [part] = parts {
         let at_home = part.decide_at_home(mode, now);
         return at_home.unwrap_or_else(|| part.decide_alone(mode, now()));
     }
@@ -88,7 +88,7 @@ fn decide_and_report(
     }
     // All lines are prefetched before the clock is read and before the first line is waited for.
     let places: Each<_> = parts.iter().map(Part::place).collect();
-    let shards = Shards::lock(parts, now);
+    let shards = Shards::lock(parts);
     AtomicRequest {
         parts,
         places: &places,
@@ -132,36 +132,14 @@ impl<'a> Part<'a> {
     fn under(&self) -> Under<'a> {
         self.clients.under(self.rule.limit())
     }
-
-    /// Returns true if the client has moved to another store; certain only while its shard is
-    /// locked.
-    fn is_sealed(&self) -> bool {
-        self.states().is_some_and(States::is_sealed)
-    }
 }
 
 /// The locked shards of a request's larger states.
 struct Shards<'a>(Vec<((usize, usize), MutexGuard<'a, Shard>)>);
 
 impl<'a> Shards<'a> {
-    /// Locks the shards of all larger states. Clients whose rule was changed meanwhile are followed
-    /// to their new stores.
-    fn lock(parts: &mut [Part<'a>], now: &dyn Fn() -> Nanos) -> Self {
-        loop {
-            let shards = Self::lock_all(parts);
-            if !parts.iter().any(Part::is_sealed) {
-                return shards;
-            }
-            drop(shards);
-            let now = now();
-            parts
-                .iter_mut()
-                .filter(|part| part.is_sealed())
-                .for_each(|part| *part = part.moved(now));
-        }
-    }
-
-    fn lock_all(parts: &[Part<'a>]) -> Self {
+    /// Locks the shards of all larger states.
+    fn lock(parts: &[Part<'a>]) -> Self {
         let of = |part: &Part<'a>| Some((part.shard()?, part.states()?));
         let mut places: Vec<_> = parts.iter().filter_map(of).collect();
         places.sort_by_key(|(place, _)| *place);
@@ -253,12 +231,11 @@ impl<'r> AtomicRequest<'r, '_> {
             Some(shard) => {
                 shard.inspect(part.key, part.under(), now, |state| part.allows(state, now))
             }
-            None => part.settled(now, |part| {
-                part.clients
-                    .inspect(part.key, part.rule.limit(), now, |state| {
-                        part.allows(state, now)
-                    })
-            }),
+            None => part
+                .clients
+                .inspect(part.key, part.rule.limit(), now, |state| {
+                    part.allows(state, now)
+                }),
         }
     }
 

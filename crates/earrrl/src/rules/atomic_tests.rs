@@ -23,13 +23,13 @@ fn charges_are_taken_back_when_another_rule_denies_meanwhile() {
         key: KeyHash::from_bits(1 << 40 | 77),
         cost: Cost::ONE,
     };
-    let mut parts = [0, 1, 2].map(part);
+    let parts = [0, 1, 2].map(part);
     // The first rule only observes and is over its limit, so the request is not charged to it, and
     // there is no charge to take back.
     parts[0].charge(Mode::Charge, NOW);
     parts[2].charge(Mode::Charge, NOW);
     let places: Each<_> = parts.iter().map(Part::place).collect();
-    let shards = Shards::lock(&mut parts, &|| NOW);
+    let shards = Shards::lock(&parts);
     let mut request = AtomicRequest {
         parts: &parts,
         places: &places,

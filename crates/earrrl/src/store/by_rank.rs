@@ -1,6 +1,6 @@
-//! The order in which tables evict the clients of a limit.
+//! Tables of clients under a limit: the order in which they evict clients, and a changed limit.
 
-use super::table::{Order, Word};
+use super::table::{Order, Table, Word};
 use crate::algorithm::{Algorithm, Limit};
 use crate::clock::Nanos;
 
@@ -26,5 +26,18 @@ impl Order for ByRank<'_, Limit> {
 
     fn rank(&self, word: Word) -> Word {
         self.0.rank(word, self.1)
+    }
+}
+
+/// Applies a changed limit to the states of a table, which mean the same under both limits.
+///
+/// Requests may be decided meanwhile: a state is replaced by compare-and-swap, and carrying it over twice
+/// is the same as once.
+pub(crate) fn carry(table: &Table, old: &Limit, new: &Limit, now: Nanos) {
+    if new.shortens_waits_of(old) {
+        table.convert(|word| {
+            let state = old.state_of(word)?;
+            new.word(&new.carried(old, state, now)?)
+        });
     }
 }

@@ -2,10 +2,10 @@
 
 use std::boxed::Box;
 use std::string::String;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::{fmt, format};
 
-use super::by_rank::ByRank;
+use super::by_rank::{ByRank, carry};
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
 use super::overflow::Overflow;
 use super::states::{Bounds, States, Under, View};
@@ -14,16 +14,12 @@ use crate::algorithm::{Limit, Policy, State};
 use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
 use crate::error::RuleError;
-use crate::rule::Rule;
 
 /// The clients of one rule, and their states.
 pub(crate) struct Clients {
     pub(crate) kept: Kept,
     /// The states that fit no word, beside a table that no other process shares.
     pub(super) overflow: Option<Overflow>,
-    /// The store to which the clients move after the rule was changed; see `older.rs`. Boxed, since there
-    /// may be thousands of stores that do not change.
-    pub(super) next: OnceLock<Box<Next>>,
     /// The file of the table, if other processes share it.
     file: Option<Box<StateFile>>,
 }
@@ -32,21 +28,6 @@ pub(crate) struct Clients {
 pub(crate) enum Kept {
     Words(Table),
     States(View),
-}
-
-/// The next version of a rule, and the store of its clients.
-pub(crate) struct Next {
-    pub(crate) rule: Rule,
-    pub(crate) clients: Arc<Clients>,
-}
-
-impl Next {
-    pub(super) fn new(rule: Rule, clients: Clients) -> Self {
-        Self {
-            rule,
-            clients: Arc::new(clients),
-        }
-    }
 }
 
 /// The reason why a limiter cannot be built.
@@ -133,7 +114,6 @@ impl Clients {
         Ok(Self {
             kept,
             overflow,
-            next: OnceLock::new(),
             file: None,
         })
     }
@@ -161,11 +141,10 @@ impl Clients {
     }
 
     /// Returns a store that keeps nothing beside its table or map.
-    pub(super) fn only(kept: Kept) -> Self {
+    fn only(kept: Kept) -> Self {
         Self {
             kept,
             overflow: None,
-            next: OnceLock::new(),
             file: None,
         }
     }
@@ -194,22 +173,19 @@ impl Clients {
     }
 
     /// Reads, judges and changes a client's state as one atomic step. `decide` may be called
-    /// several times; only the result of its last call counts. Returns `None` if the client may
-    /// have moved to another store because the rule was changed.
+    /// several times; only the result of its last call counts.
     pub(crate) fn update<R>(
         &self,
         key: KeyHash,
         limit: &Limit,
         now: Nanos,
         decide: impl Fn(Option<State>) -> (Option<State>, R),
-    ) -> Option<R> {
+    ) -> R {
         match &self.kept {
             Kept::Words(table) => {
                 self.reached(now);
-                self.receive_earlier(table, key, limit, now, true);
                 match self.update_word(table, key, limit, now, &decide) {
-                    Updated::Done(answer) => Some(answer),
-                    Updated::Moved => None,
+                    Updated::Done(answer) => answer,
                     Updated::Unfit(beside) => {
                         self.update_overflow((table, beside), key, limit, now, &decide)
                     }
@@ -217,14 +193,14 @@ impl Clients {
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.update(key, states.under(limit), now, decide))
+                shard.update(key, states.under(limit), now, decide)
             }
         }
     }
 
     /// Updates a client of the table whose state fits a word before and after, or would have to fit
     /// one since other processes share the table.
-    pub(super) fn update_word<R>(
+    fn update_word<R>(
         &self,
         table: &Table,
         key: KeyHash,
@@ -233,9 +209,6 @@ impl Clients {
         decide: &impl Fn(Option<State>) -> (Option<State>, R),
     ) -> Updated<'_, R> {
         let decide = |word: Option<Word>| {
-            if word.is_none() && table.is_sealed() {
-                return (Change::Keep, Updated::Moved);
-            }
             let before = word.and_then(|word| limit.state_of(word));
             let is_mark = word.is_some() && before.is_none();
             if let Some(beside) = self.overflow.as_ref().filter(|_| is_mark) {
@@ -259,31 +232,26 @@ impl Clients {
     }
 
     /// Passes a client's state to `judge`, which returns the state to keep; the request is not
-    /// stored. Returns `None` as [`update`](Self::update) does.
+    /// stored.
     pub(crate) fn inspect<R>(
         &self,
         key: KeyHash,
         limit: &Limit,
         now: Nanos,
         judge: impl FnOnce(Option<State>) -> (Option<State>, R),
-    ) -> Option<R> {
+    ) -> R {
         match &self.kept {
             Kept::Words(table) => {
-                self.receive_earlier(table, key, limit, now, false);
-                let word = table.get(key);
-                if word.is_none() && table.is_sealed() {
-                    return None;
-                }
                 let state = |word| {
                     limit
                         .state_of(word)
                         .or_else(|| self.state_in_overflow(table, key, limit))
                 };
-                Some(judge(word.and_then(state)).1)
+                judge(table.get(key).and_then(state)).1
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
-                (!states.is_sealed()).then(|| shard.inspect(key, states.under(limit), now, judge))
+                shard.inspect(key, states.under(limit), now, judge)
             }
         }
     }
@@ -309,7 +277,7 @@ impl Clients {
         }
     }
 
-    /// Takes back a charge; see [`Limit::refund`]. Returns `None` as [`update`](Self::update) does.
+    /// Takes back a charge; see [`Limit::refund`].
     pub(crate) fn refund(
         &self,
         key: KeyHash,
@@ -317,26 +285,24 @@ impl Clients {
         now: Nanos,
         charged_at: Option<Nanos>,
         cost: Cost,
-    ) -> Option<()> {
+    ) {
         self.update(key, limit, now, |state| {
             let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
             (
                 limit.refund(state, now, charged_at.unwrap_or(now), cost),
                 (),
             )
-        })
+        });
     }
 
-    /// Removes a client. Returns `None` as [`update`](Self::update) does.
-    pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) -> Option<()> {
-        self.update(key, limit, now, |_| (None, ()))?;
-        self.forget_earlier(key);
-        Some(())
+    /// Removes a client.
+    pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) {
+        self.update(key, limit, now, |_| (None, ()));
     }
 
     /// Removes the clients of this store, which no other rule shares, and returns their number. Requests of
     /// a client that are decided meanwhile come before or after its removal.
-    pub(super) fn clear_own(&self, limit: &Limit, now: Nanos) -> usize {
+    pub(crate) fn clear(&self, limit: &Limit, now: Nanos) -> usize {
         match &self.kept {
             Kept::Words(table) => {
                 let beside = self.clear_overflow(table, limit, now);
@@ -347,37 +313,21 @@ impl Clients {
         }
     }
 
-    /// Returns true if this store, whose states are under `old`, can keep them under `new`. Larger
-    /// limits of an algorithm whose states are words can use the table too: states that do not fit
-    /// are kept beside it.
-    pub(crate) fn fits(&self, old: &Limit, new: &Limit) -> bool {
-        let in_table = matches!(self.kept, Kept::Words(_));
-        new.is_of_the_algorithm_of(old) || in_table == new.fits_words()
+    /// Returns true if a change of the limit from `old` to `new` applies to the states in this store. Otherwise
+    /// the rule begins afresh in another one.
+    pub(crate) fn keeps(&self, old: &Limit, new: &Limit) -> bool {
+        let is_accepted = self.file.is_none() || new.fits_words();
+        is_accepted && new.meaning() == old.meaning()
     }
 
-    /// Converts the states of all clients from the limit `old` to `new`. States of the table that fit
-    /// no word any more are rounded up, since their keys are not known. No other thread may decide at
-    /// the same time.
-    pub(crate) fn convert(&mut self, old: &Limit, new: &Limit, now: Nanos) {
-        if new.keeps_states_of(old) {
-            return;
+    /// Applies a change of the limit that this store [`keeps`](Self::keeps) to the stored states. Requests
+    /// may be decided meanwhile.
+    pub(crate) fn carry(&self, old: &Limit, new: &Limit, now: Nanos) {
+        if let Kept::Words(table) = &self.kept {
+            carry(table, old, new, now);
         }
-        match &self.kept {
-            Kept::Words(table) => {
-                let beside = self.take_overflow(table, old);
-                table.convert(|word| {
-                    new.word_or_above(&new.convert(old, old.state_of(word)?, now)?)
-                });
-                for (key, state) in beside {
-                    let state = new.convert(old, state, now);
-                    self.update(key, new, now, |_| (state.clone(), ()));
-                }
-            }
-            Kept::States(states) => {
-                for mut shard in states.each() {
-                    shard.convert(new, now, |state| new.convert(old, state, now));
-                }
-            }
+        if let Some(file) = self.file().filter(|_| old != new) {
+            file.write_rule(new);
         }
     }
 
@@ -398,27 +348,6 @@ impl Clients {
         }
     }
 
-    /// Sets the bounds as [`bound`](Self::bound) does, or moves all clients to a new map if the shards of this one
-    /// would have too little room. No other thread may decide at the same time.
-    pub(crate) fn bound_alone(&mut self, bounds: &Bounds, limit: &Limit, now: Nanos) {
-        let Kept::States(states) = &self.kept else {
-            return;
-        };
-        if states.has_roomy_shards(bounds) {
-            return self.bound(bounds, limit, now);
-        }
-        let next = States::within(bounds);
-        for mut shard in states.each() {
-            // The latest visit comes first, and must come last into the new map.
-            for key in shard.keys().into_iter().rev() {
-                let state = shard.remove(key);
-                next.lock_of(key)
-                    .update(key, Under::Only(limit), now, |_| (state, ()));
-            }
-        }
-        self.kept = Kept::States(View::own(next));
-    }
-
     /// Sets the bounds of a map that a rule with this limit has for itself, and evicts clients while it is over
     /// them.
     pub(crate) fn bound(&self, bounds: &Bounds, limit: &Limit, now: Nanos) {
@@ -429,13 +358,10 @@ impl Clients {
         }
     }
 
-    /// Returns the number of clients, also of those that are still in an earlier generation of the file.
+    /// Returns the number of clients.
     pub(crate) fn len(&self) -> usize {
-        if let Some(next) = self.next.get().filter(|_| self.file.is_some()) {
-            return next.clients.len();
-        }
         match &self.kept {
-            Kept::Words(table) => table.len() + self.file().map_or(0, StateFile::earlier_clients),
+            Kept::Words(table) => table.len(),
             Kept::States(states) => states.each().map(|shard| shard.len()).sum(),
         }
     }
@@ -471,10 +397,8 @@ impl From<Opened> for Clients {
 }
 
 /// The result of an update of a client in the table.
-pub(super) enum Updated<'a, R> {
+enum Updated<'a, R> {
     Done(R),
-    /// The client may be in another store.
-    Moved,
     /// The state before or after fits no word, and belongs into the map beside the table.
     Unfit(&'a Overflow),
 }

@@ -3,9 +3,7 @@
 mod by_rank;
 mod clients;
 pub(crate) mod file;
-mod follow;
 mod marked;
-pub(crate) mod older;
 mod overflow;
 mod states;
 pub mod table;
@@ -13,11 +11,10 @@ mod walk;
 
 pub(crate) use by_rank::ByRank;
 pub use clients::BuildError;
-pub(crate) use clients::{Clients, Kept, Next};
+pub(crate) use clients::{Clients, Kept};
 #[cfg(target_os = "linux")]
 pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
-pub(crate) use older::{Older, wait_for_moves};
 pub(crate) use states::{Bounds, Identity, Shard, States, Under};
 pub(crate) use walk::{Passed, StateRef};
 

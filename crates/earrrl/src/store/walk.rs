@@ -34,7 +34,7 @@ pub(crate) enum StateRef {
 
 impl Clients {
     /// Calls `visit` for every client, in a store that rules share under the client's own limit. Clients that
-    /// come, go or move to another store during the walk may be missed.
+    /// come or go during the walk may be missed.
     ///
     /// A table is read without locks. A map is locked shard by shard, as for an insertion that
     /// makes the shard grow, and loses the clients whose state no longer counts.
@@ -74,23 +74,21 @@ impl Clients {
         held: StateRef,
         limit: &Limit,
         now: Nanos,
-        convert: impl FnOnce(State) -> Option<State>,
-        to: &Limit,
     ) -> Option<(bool, Figures)> {
         let peek = |state, limit: &Limit| {
-            let (_, allowed, figures) = limit.step(state, now, Cost::ONE, Mode::Peek);
+            let (_, allowed, figures) = limit.step(Some(state), now, Cost::ONE, Mode::Peek);
             (allowed, figures)
         };
         match (held, &self.kept) {
-            (StateRef::Word(word), _) => Some(peek(convert(limit.state_of(word)?), to)),
-            // Inspecting the state under another limit would convert it.
+            (StateRef::Word(word), _) => Some(peek(limit.state_of(word)?, limit)),
+            // Inspecting the state under another limit would carry it over to that limit.
             (StateRef::Key(key), Kept::States(states)) if states.is_shared() => {
                 let (state, own) = states.shared_state(key)?;
-                Some(peek(Some(state), &own))
+                Some(peek(state, &own))
             }
             (StateRef::Key(key), _) => {
                 let copy = |state: Option<State>| (state.clone(), state);
-                Some(peek(convert(self.inspect(key, limit, now, copy)??), to))
+                Some(peek(self.inspect(key, limit, now, copy)?, limit))
             }
         }
     }

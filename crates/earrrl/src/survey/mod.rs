@@ -7,19 +7,16 @@ mod tests;
 mod top;
 
 use core::time::Duration;
-use std::sync::Arc;
 use std::vec::Vec;
 
 pub use names::{Name, NameOptions, Names};
 pub use rates::{Above, RateBucket, Rates};
 use top::Highest;
 
-use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
 use crate::decision::{Figures, Wait};
 use crate::rule::Rule;
-use crate::store::file::predecessor::Predecessor;
-use crate::store::{Clients, Next};
+use crate::store::Clients;
 
 /// The result of one walk over the clients of a rule.
 #[derive(Clone, Debug)]
@@ -72,73 +69,24 @@ impl TopClient {
     }
 }
 
-/// A store of clients to walk over, and the limit of its states.
-#[derive(Clone, Copy)]
-pub(crate) struct SurveySource<'a> {
-    pub(crate) clients: &'a Clients,
-    pub(crate) limit: &'a Limit,
-}
-
 impl Survey {
-    /// Walks over the clients of a rule, also over those in other generations of its file; see
-    /// [`take`](Self::take).
+    /// Walks over the clients of a rule, and reports the `count` highest. A client that is met twice is
+    /// reported once.
     pub(crate) fn of(clients: &Clients, rule: &Rule, now: Nanos, count: usize) -> Self {
-        if let Some(Next { rule, clients }) = clients.follow(rule) {
-            return Self::of(clients, rule, now, count);
-        }
-        let earlier = clients.file().and_then(|file| file.predecessors().clone());
-        let earlier = earlier.unwrap_or_default();
-        // Under another algorithm, clients begin afresh.
-        let is_of_now = |one: &&Arc<Predecessor>| rule.limit().is_of_the_algorithm_of(&one.limit);
-        let earlier = earlier.iter().rev().filter(is_of_now);
-        let mut sources: Vec<_> = earlier
-            .map(|one| SurveySource {
-                clients: &one.clients,
-                limit: &one.limit,
-            })
-            .collect();
-        sources.push(SurveySource {
-            clients,
-            limit: rule.limit(),
-        });
-        Self::take(&sources, rule.limit(), now, count)
-    }
-
-    /// Walks over the clients of `sources`, the oldest store first, and reports the `count` highest
-    /// under the present limit. Clients move from older to newer stores, so in this order none is
-    /// missed; a client that is met twice is reported once.
-    pub(crate) fn take(
-        sources: &[SurveySource<'_>],
-        limit: &Limit,
-        now: Nanos,
-        count: usize,
-    ) -> Self {
+        let limit = rule.limit();
         let mut highest = Highest::new(count);
         let mut rates = Rates::default();
-        for (nth, source) in sources.iter().enumerate() {
-            source.clients.walk(source.limit, now, |passed| {
-                // An idle client is stored until its place is needed.
-                if passed.usage <= 0.0 {
-                    return;
-                }
-                rates.add(passed.usage * passed.per_second);
-                highest.offer(nth, passed);
-            });
-        }
-        let figures = |nth: usize, held| {
-            let SurveySource {
-                clients,
-                limit: old,
-            } = sources[nth];
-            let convert = |state: State| limit.convert(old, state, now);
-            clients.figures(held, old, now, convert, limit)
-        };
+        clients.walk(limit, now, |passed| {
+            // An idle client is stored until its place is needed.
+            if passed.usage <= 0.0 {
+                return;
+            }
+            rates.add(passed.usage * passed.per_second);
+            highest.offer(passed);
+        });
         let top = highest.into_sorted().into_iter().filter_map(|one| {
-            Some(TopClient::new(
-                one.fingerprint,
-                one.usage,
-                figures(one.source, one.held)?,
-            ))
+            let figures = clients.figures(one.held, limit, now)?;
+            Some(TopClient::new(one.fingerprint, one.usage, figures))
         });
         Self {
             at: now,

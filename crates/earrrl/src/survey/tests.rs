@@ -3,6 +3,7 @@ use std::string::ToString;
 use std::vec::Vec;
 
 use super::*;
+use crate::algorithm::Limit;
 use crate::algorithm::Mode;
 use crate::clock::ManualClock;
 use crate::cost::Cost;
@@ -79,30 +80,6 @@ fn the_top_clients_are_in_order_and_have_the_figures_of_a_peek() {
             );
             assert_eq!(client.retry_after, peek.retry_after, "{text}");
         }
-    }
-}
-
-/// A changed capacity leaves clients in the older table until their next request.
-#[test]
-fn clients_in_an_older_store_are_found_under_the_new_limit() {
-    for text in RULES {
-        let engine = engine();
-        let rule = engine
-            .prepare_with("r", &text.parse().unwrap(), 100)
-            .unwrap();
-        for client in 1..=20 {
-            requests(&engine, rule, client, client);
-        }
-        engine
-            .prepare_with("r", &text.parse().unwrap(), 1000)
-            .unwrap();
-        request(&engine, rule, &name(20), Mode::Check);
-        let top = engine.top(rule, 3).unwrap();
-        let expected: Vec<_> = [20, 19, 18]
-            .map(|client| engine.hash(&name(client)).fingerprint())
-            .to_vec();
-        let found: Vec<_> = top.iter().map(|client| client.fingerprint).collect();
-        assert_eq!(found, expected, "{text}");
     }
 }
 

@@ -11,8 +11,6 @@ pub(super) struct Ranked {
     pub(super) fingerprint: u64,
     pub(super) usage: f64,
     pub(super) held: StateRef,
-    /// The index of the store in which the client was met.
-    pub(super) source: usize,
 }
 
 /// The clients with the highest usage, at most `count` of them.
@@ -32,7 +30,7 @@ impl Highest {
 
     /// Selects a client if it is among the highest so far.
     #[inline]
-    pub(super) fn offer(&mut self, source: usize, passed: Passed) {
+    pub(super) fn offer(&mut self, passed: Passed) {
         let Passed {
             fingerprint,
             usage,
@@ -43,7 +41,6 @@ impl Highest {
             fingerprint,
             usage,
             held,
-            source,
         };
         if self.heap.len() < self.count {
             self.heap.push(Reverse(ranked));

@@ -1,8 +1,7 @@
 //! Engines that keep the clients of several rules in one directory.
 
 use std::fs;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::sync::Arc;
 
 use earrrl::{
     Charge, Clock, Cost, Engine, ManualClock, MemoryEngine, Mode, StateDirectory, SystemClock,
@@ -40,14 +39,10 @@ fn engines_of_one_directory_share_the_clients_of_every_rule() {
     assert_eq!(admitted(&three, "login", BUCKET, b"alice"), 0);
     assert_eq!(admitted(&three, "login", BUCKET, b"bob"), 5);
     assert_eq!(three.swept(), []);
-    let mut names: Vec<_> = fs::read_dir(&scratch.0)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    names.sort();
+    let files = ["_engine", "login", "search"].map(|rule| scratch.files_of(rule).len());
     assert_eq!(
-        names,
-        ["_engine.1.earrrl", "login.1.earrrl", "search.1.earrrl"]
+        (files, fs::read_dir(&scratch.0).unwrap().count()),
+        ([1; 3], 3)
     );
 }
 
@@ -122,10 +117,7 @@ fn files_are_listed_copied_and_pruned() {
     };
     let login = login.as_ref().unwrap();
     assert_eq!(root.as_ref().unwrap().clients, 0);
-    assert_eq!(
-        (&*login.name, login.generation, login.clients),
-        ("login", 1, 7)
-    );
+    assert_eq!((&*login.name, login.clients), ("login", 7));
     assert_eq!(
         (&*login.limit, login.capacity, login.claims),
         (BUCKET, 100, 0)
@@ -142,7 +134,7 @@ fn files_are_listed_copied_and_pruned() {
     assert_eq!(*unfinished, scratch.0.join(".login.tmp"));
     assert!(
         used.to_string()
-            .contains("login.1.earrrl: processes: some; expected none"),
+            .contains(".earrrl: processes: some; expected none"),
         "{used}"
     );
 
@@ -156,7 +148,8 @@ fn files_are_listed_copied_and_pruned() {
     assert_eq!(admitted(&copy, "login", BUCKET, &[3]), 0);
     drop((engine, copy));
 
-    assert_eq!(pruned(&scratch, &names), [scratch.file()]);
+    let file = scratch.file();
+    assert_eq!(pruned(&scratch, &names), [file]);
     fs::write(target.file(), "no header").unwrap();
     let damaged = StateDirectory::list(&target.0).unwrap();
     assert!(
@@ -170,55 +163,69 @@ fn files_are_listed_copied_and_pruned() {
     assert!(StateDirectory::list(target.0.join("absent")).is_err());
 }
 
-/// A reload with a capacity that needs no other file leaves the store as it is, for this process and
-/// for others. Another capacity makes the next generation, in which all go on.
+/// Another capacity takes effect at the first start without other users of the file, which has the clients.
 #[test]
-fn a_capacity_may_change_while_others_use_the_file() {
+fn another_capacity_takes_effect_when_nobody_uses_the_file() {
     let scratch = Scratch::alone();
-    let path = scratch.0.clone();
-    let (done, waiting) = mpsc::channel();
-    std::thread::spawn(move || {
-        let [one, two] = [(); 2].map(|()| MemoryEngine::with_state_for(1000, &path).unwrap());
-        let admitted_by = [&one, &two].map(|engine| admitted(engine, "login", BUCKET, b"alice"));
-        assert_eq!(admitted_by, [5, 0]);
-        one.prepare_with("login", &BUCKET.parse().unwrap(), 1005)
-            .unwrap();
-        for (engine, key) in [(&one, b"bob"), (&two, b"eve")] {
-            assert_eq!(admitted(engine, "login", BUCKET, key), 5);
-            assert_eq!(admitted(engine, "login", BUCKET, b"alice"), 0);
-        }
-        let rule = two
-            .prepare_with("login", &BUCKET.parse().unwrap(), 1000)
-            .unwrap();
-        one.prepare_with("login", &BUCKET.parse().unwrap(), 9000)
-            .unwrap();
-        for (key, expected) in [
-            (&b"alice"[..], 0),
-            (b"bob", 0),
-            (b"carol", 5),
-            (b"carol", 0),
-        ] {
-            let charge = Charge {
-                rule,
-                key,
-                cost: Cost::ONE,
-            };
-            let check = || {
-                two.decide(&[charge], Mode::Check, None)
-                    .into_inner()
-                    .unwrap()
-            };
-            assert_eq!(
-                (0..9).filter(|_| check().allowed).count(),
-                expected,
-                "{key:?}"
-            );
-        }
-        for tidied in [&two, &one, &two, &one] {
-            tidied.tidy();
-        }
-        assert_eq!(two.top(rule, 9).unwrap().len(), 4);
-        done.send(()).unwrap();
-    });
-    waiting.recv_timeout(Duration::from_secs(30)).unwrap();
+    let engine = || MemoryEngine::with_state_for(1000, &scratch.0).unwrap();
+    let one = engine();
+    let bucket = BUCKET.parse().unwrap();
+    assert_eq!(admitted(&one, "login", BUCKET, b"alice"), 5);
+    let capacity_of = |engine: &MemoryEngine, capacity| {
+        engine.prepare_with("login", &bucket, capacity).unwrap();
+        let listed = StateDirectory::list(&scratch.0).unwrap();
+        let notices = engine.notices().into_iter();
+        let notices: Vec<_> = notices.map(|notice| notice.to_string()).collect();
+        (listed[1].as_ref().unwrap().capacity, notices)
+    };
+    let stays =
+        "login: keeps its capacity of 1000: another capacity takes effect at the next start";
+    assert_eq!(capacity_of(&one, 1005), (1000, vec![]), "as many sets");
+    assert_eq!(capacity_of(&one, 9000), (1000, vec![stays.into()]));
+    let two = engine();
+    assert_eq!(capacity_of(&two, 9000), (1000, vec![stays.into()]));
+    drop((one, two));
+    let three = engine();
+    assert_eq!(capacity_of(&three, 9000), (9000, vec![]));
+    assert_eq!(admitted(&three, "login", BUCKET, b"alice"), 0);
+}
+
+/// A rule whose limit gets another meaning has another file. The former one goes when nobody uses it.
+#[test]
+fn another_meaning_is_another_file() {
+    let scratch = Scratch::alone();
+    let engine = || MemoryEngine::with_state_for(100, &scratch.0).unwrap();
+    let window = "fixed-window 5/3650d";
+    let said = |engine: &MemoryEngine| {
+        let notices = engine.notices().into_iter();
+        notices.map(|notice| notice.to_string()).collect::<Vec<_>>()
+    };
+    let files = || scratch.files_of("login").len();
+    let one = engine();
+    let two = engine();
+    assert_eq!(admitted(&one, "login", BUCKET, b"alice"), 5);
+    assert_eq!(admitted(&two, "login", BUCKET, b"alice"), 0);
+    assert_eq!((said(&one), said(&two), files()), (vec![], vec![], 1));
+    assert_eq!(admitted(&one, "login", window, b"alice"), 5);
+    assert_eq!(admitted(&two, "login", BUCKET, b"bob"), 5);
+    let afresh = [format!(
+        "login: begins afresh, since `{BUCKET}` had other states"
+    )];
+    assert_eq!(
+        (said(&one), said(&two), files()),
+        (afresh.into(), vec![], 2)
+    );
+    // A survey shows the clients of the present file.
+    let id = one.prepare("login", &window.parse().unwrap()).unwrap();
+    assert_eq!(one.survey(id, 9).unwrap().rates.clients(), 1);
+    one.tidy();
+    assert_eq!(files(), 2, "in use");
+    drop(two);
+    one.tidy();
+    assert_eq!(files(), 1);
+    drop(one);
+    let three = engine();
+    assert_eq!(admitted(&three, "login", AVERAGE, b"alice"), 5);
+    let afresh = format!("login: begins afresh, since `{window} leaky` had other states");
+    assert_eq!((said(&three), files()), (vec![afresh], 1));
 }

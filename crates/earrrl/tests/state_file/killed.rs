@@ -200,38 +200,32 @@ fn every_acknowledged_request_of_killed_processes_is_charged_once() {
     }
 }
 
-/// Rules whose states have different meanings, and a capacity that changes.
-const CHANGED: [Counted<'_>; 4] = [
+/// Rules that share a file, each with its own quota, and a capacity that changes.
+const CHANGED: [Counted<'_>; 3] = [
     Counted {
         rules: [
             "token-bucket 10000 refill=1/d",
-            "token-bucket 10000 refill=2/d",
+            "token-bucket 20000 refill=1/d",
         ],
         capacities: [CAPACITY; 2],
         quota: 10_000,
     },
     Counted {
-        rules: ["fixed-window 1000000/3650d", "fixed-window 1000000/3000d"],
-        capacities: [CAPACITY; 2],
-        quota: 1_000_000,
-    },
-    Counted {
-        rules: ["token-bucket 10000 refill=1/d"; 2],
+        rules: ["fixed-window 1000000/3650d", "fixed-window 3000000/3650d"],
         capacities: [CAPACITY, 2 * CAPACITY],
-        quota: 10_000,
+        quota: 1_000_000,
     },
     Counted {
         rules: [
             "sliding-counter 1000000/3650d",
-            "sliding-counter 1000000/3000d strict",
+            "sliding-counter 2000000/3650d strict",
         ],
         capacities: [CAPACITY, 3 * CAPACITY],
         quota: 1_000_000,
     },
 ];
 
-/// The rule or the capacity changes with every process that replaces a killed one. The others go on in
-/// the generation that it makes.
+/// The rule or the capacity changes with every process that replaces a killed one. The others go on under theirs.
 #[test]
 fn a_changed_rule_loses_no_request_of_processes_that_stop_and_die() {
     for counted in CHANGED {

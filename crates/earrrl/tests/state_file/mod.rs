@@ -64,9 +64,27 @@ impl Scratch {
         self.0.join("login.earrrl")
     }
 
-    /// Returns the path of the first generation.
+    /// Returns the path of the only file of the rule.
     fn file(&self) -> PathBuf {
-        self.0.join("login.1.earrrl")
+        let [file] = &self.files_of("login")[..] else {
+            panic!("{:?}", self.files_of("login"))
+        };
+        file.clone()
+    }
+
+    /// Returns the paths of the files of a rule, which have its name and a tag.
+    fn files_of(&self, rule: &str) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(&self.0).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let is_of_rule = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let tag = name
+                .strip_prefix(rule)
+                .and_then(|rest| rest.strip_prefix('.'));
+            tag.and_then(|tag| tag.strip_suffix(".earrrl"))
+                .is_some_and(|tag| tag.len() == 8)
+        };
+        files.filter(is_of_rule).collect()
     }
 }
 

@@ -155,7 +155,6 @@ fn decides_alone() {
         // another order in each process.
         let client = (nth * (20 * seed + 1) + seed * 977) % clients;
         let is_allowed = limiter.check(&client).is_allowed();
-        assert_eq!(limiter.state_fault(), None);
         if is_allowed {
             // One write for each, so that no acknowledged request is lost with the process.
             ledger.write_all(&client.to_le_bytes()).unwrap();

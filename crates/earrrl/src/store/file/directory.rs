@@ -16,7 +16,7 @@ pub(super) const ROOT: &str = "_engine";
 
 /// A directory in which an engine keeps the clients of its rules, each rule in a file of its own.
 ///
-/// The files share one hash key and one clock, which are in the file `_engine.1.earrrl`. See
+/// The files share one hash key and one clock, which are in the file `_engine.TAG.earrrl`. See
 /// [`MemoryEngine::with_state`](crate::MemoryEngine::with_state).
 ///
 /// ```
@@ -26,7 +26,7 @@ pub(super) const ROOT: &str = "_engine";
 /// let directory = StateDirectory::open(&path)?.accept_rules_in_memory(true);
 /// let clock = SystemClock::with_anchor(directory.anchor());
 /// let engine = MemoryEngine::in_directory(1000, directory, clock)?;
-/// engine.prepare("login", &"gcra 1/s burst=5".parse()?)?; // in `login.1.earrrl`
+/// engine.prepare("login", &"gcra 1/s burst=5".parse()?)?; // in `login.TAG.earrrl`
 /// engine.prepare("quota", &"fixed-window 100/1d".parse()?)?; // in memory
 /// # std::fs::remove_dir_all(path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -46,7 +46,8 @@ impl StateDirectory {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, StateError> {
         let path = absolute(path.into());
         let file = path.join(ROOT);
-        let limit = limit().ok_or_else(|| StateError::refused(&path, "rule", "none", "one"))?;
+        let limit =
+            root_limit().ok_or_else(|| StateError::refused(&path, "rule", "none", "one"))?;
         let wanted = FileSpec {
             path: &file,
             limit: &limit,
@@ -127,7 +128,7 @@ impl core::fmt::Debug for StateDirectory {
 }
 
 /// Returns a limit for the table of the root file, which is never used.
-fn limit() -> Option<Limit> {
+pub(super) fn root_limit() -> Option<Limit> {
     Some(
         TokenBucket::new(Cost::ONE, Rate::per_second(1).ok()?)
             .ok()?

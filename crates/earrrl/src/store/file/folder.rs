@@ -1,4 +1,7 @@
-//! The directory of state files: its security, its lock, and the generations of a file in it.
+//! The directory of state files: its security, its lock, and the names of the files in it.
+//!
+//! A rule's file is called `login.1f2e3d4c.earrrl`: the rule's name, and a tag for the meaning of the states in
+//! it. A rule whose states get another meaning has another file.
 //!
 //! Files are created, opened and replaced only under an exclusive lock of the directory, which the
 //! kernel releases if the process dies.
@@ -62,9 +65,16 @@ impl Drop for FolderLock<'_> {
     }
 }
 
-/// The name of a state file without its generation.
+/// The first part of a state file's name: that of its rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stem(pub(super) String);
+
+/// The name of a state file, of its rule and the tag for the meaning of its states.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FileName {
+    pub(super) stem: Stem,
+    tag: String,
+}
 
 impl Stem {
     /// Returns the stem of `login` or `login.earrrl`.
@@ -91,27 +101,29 @@ impl Stem {
         Ok(Self(stem.into()))
     }
 
-    /// Returns the stem and the generation of a file's name.
-    pub(super) fn split(name: &str) -> Option<(Self, u64)> {
-        let (stem, _) = name.strip_suffix(EXTENSION)?.rsplit_once('.')?;
-        let stem = Self::of(Path::new(stem)).ok()?;
-        Some((stem.clone(), stem.generation(name)?))
+    /// Returns the name of the file with this stem and a tag.
+    pub(super) fn with_tag(&self, tag: String) -> FileName {
+        FileName {
+            stem: self.clone(),
+            tag,
+        }
     }
+}
 
-    pub(super) fn name(&self, generation: u64) -> String {
-        format!("{}.{generation}{EXTENSION}", self.0)
-    }
-
-    /// Returns the generation of a file with this stem.
-    fn generation(&self, name: &str) -> Option<u64> {
-        let number = name
-            .strip_prefix(&self.0)?
-            .strip_prefix('.')?
-            .strip_suffix(EXTENSION)?;
-        number
-            .parse()
+impl FileName {
+    /// Parses a name. Earlier versions numbered their files, so a tag may be shorter than that of this version.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (stem, tag) = name.strip_suffix(EXTENSION)?.rsplit_once('.')?;
+        let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+        let is_tag = (1..=8).contains(&tag.len()) && tag.chars().all(is_digit);
+        let stem = Stem::of(Path::new(stem))
             .ok()
-            .filter(|generation| self.name(*generation) == name)
+            .filter(|found| found.0 == stem)?;
+        is_tag.then(|| stem.with_tag(tag.into()))
+    }
+
+    pub(super) fn text(&self) -> String {
+        format!("{}.{}{EXTENSION}", self.stem.0, self.tag)
     }
 }
 
@@ -202,39 +214,49 @@ impl Folder {
         Ok(names)
     }
 
-    /// Returns the generations of a file, the latest one last.
-    pub(super) fn generations(&self, stem: &Stem) -> Result<Vec<u64>, StateError> {
+    /// Returns all state files of the directory, in the order of their names.
+    pub(super) fn files(&self) -> Result<Vec<FileName>, StateError> {
         let names = self.names()?;
-        let mut found: Vec<_> = names
+        let mut files: Vec<_> = names
             .iter()
-            .filter_map(|name| stem.generation(name))
+            .filter_map(|name| FileName::parse(name))
             .collect();
-        found.sort_unstable();
-        Ok(found)
-    }
-
-    /// Returns the generation from which clients move to `later`, whose header names `from`. If that one is gone,
-    /// it had no clients left, and they move from the latest one before it. Returns `None` if there is none,
-    /// or if the header of a damaged file does not name an earlier generation.
-    pub(super) fn before(generations: &[u64], later: u64, from: u64) -> Option<u64> {
-        generations
-            .iter()
-            .rfind(|one| **one <= from)
-            .copied()
-            .filter(|found| *found < later)
-    }
-
-    /// Returns the latest generation of a file, or `None` if there is no such file.
-    pub(super) fn latest(&self, stem: &Stem) -> Result<Option<u64>, StateError> {
-        Ok(self.generations(stem)?.pop())
-    }
-
-    /// Returns all files of the directory, ordered by their stems and generations.
-    pub(super) fn files(&self) -> Result<Vec<(Stem, u64)>, StateError> {
-        let names = self.names()?;
-        let mut files: Vec<_> = names.iter().filter_map(|name| Stem::split(name)).collect();
         files.sort_unstable();
         Ok(files)
+    }
+
+    /// Returns the files of a rule.
+    pub(super) fn files_of(&self, stem: &Stem) -> Result<Vec<FileName>, StateError> {
+        let mut files = self.files()?;
+        files.retain(|name| name.stem == *stem);
+        Ok(files)
+    }
+
+    /// Removes the files of a rule that keep states of another meaning than the file `own`, but for those that
+    /// processes use. Returns true if any is left.
+    pub(super) fn remove_others(&self, own: &FileName) -> Result<bool, StateError> {
+        let mut are_left = false;
+        for name in self.files_of(&own.stem)? {
+            if name == *own {
+                continue;
+            }
+            if self.is_unused(&name).unwrap_or(false) {
+                self.remove(&name.text())?;
+            } else {
+                are_left = true;
+            }
+        }
+        Ok(are_left)
+    }
+
+    /// Returns true if no process uses a file.
+    pub(super) fn is_unused(&self, name: &FileName) -> Result<bool, StateError> {
+        let file = self.open_file(name)?;
+        let is_unused = lock(&file, &self.path_of(name))?;
+        // Released at once: a process that another thread is starting has a copy of the file, with the lock,
+        // for a moment.
+        let _ = flock(&file, FlockOperation::Unlock);
+        Ok(is_unused)
     }
 
     /// Removes a name, if there is one. Returns true if it was there.
@@ -247,20 +269,20 @@ impl Folder {
     }
 
     /// Returns the path of a file, for messages.
-    pub(super) fn path_of(&self, stem: &Stem, generation: u64) -> PathBuf {
-        self.path.join(stem.name(generation))
+    pub(super) fn path_of(&self, name: &FileName) -> PathBuf {
+        self.path.join(name.text())
     }
 
     /// Opens a file that exists, after checking that only this user can use it.
-    pub(super) fn open_file(&self, stem: &Stem, generation: u64) -> Result<File, StateError> {
-        let path = self.path_of(stem, generation);
+    pub(super) fn open_file(&self, name: &FileName) -> Result<File, StateError> {
+        let path = self.path_of(name);
         let access = if self.is_read_only {
             OFlags::RDONLY
         } else {
             OFlags::RDWR
         };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = openat(&self.file, stem.name(generation), flags, Mode::empty())
+        let file = openat(&self.file, name.text(), flags, Mode::empty())
             .map_err(|error| StateError::io(&path, "open", error))?;
         let file = File::from(file);
         self.check(&file, &path)?;
@@ -314,17 +336,16 @@ impl Folder {
         fstat(file).map_err(|error| StateError::io(path, "stat", error))
     }
 
-    /// Creates a file under a temporary name, lets `fill` write it, and gives it its name. A process
-    /// that dies meanwhile leaves at most the temporary file, which the next one removes.
+    /// Creates a file under a temporary name, lets `fill` write it, and gives it its name, which another file
+    /// may have had. A process that dies meanwhile leaves at most the temporary file, which the next one
+    /// removes.
     pub(super) fn create_file(
         &self,
-        stem: &Stem,
-        generation: u64,
+        name: &FileName,
         fill: impl FnOnce(&File, &Path) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let name = stem.name(generation);
-        let path = self.path_of(stem, generation);
-        let temporary = format!(".{}{TEMPORARY}", stem.0);
+        let path = self.path_of(name);
+        let temporary = format!(".{}{TEMPORARY}", name.stem.0);
         let remove = || unlinkat(&self.file, &*temporary, AtFlags::empty());
         let _ = remove();
         let flags =
@@ -337,10 +358,27 @@ impl Folder {
             .and_then(|()| {
                 let io = |error| StateError::io(&path, "write", error);
                 fsync(&file).map_err(io)?;
-                renameat(&self.file, &*temporary, &self.file, &*name).map_err(io)?;
+                renameat(&self.file, &*temporary, &self.file, name.text()).map_err(io)?;
                 fsync(&self.file).map_err(io)
             });
         filled.inspect_err(|_| _ = remove())
+    }
+}
+
+/// Locks a file: exclusively if no other process uses it. Returns true in that case.
+pub(super) fn lock(file: &File, path: &Path) -> Result<bool, StateError> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => return Ok(true),
+        Err(Errno::WOULDBLOCK) => {}
+        Err(error) => return Err(StateError::io(path, "lock", error)),
+    }
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(Errno::WOULDBLOCK) => {
+            let locked = StateError::refused(path, "lock", "held exclusively", "a shared lock");
+            Err(locked.held_by(holders(file)))
+        }
+        Err(error) => Err(StateError::io(path, "lock", error)),
     }
 }
 
@@ -373,18 +411,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_generation() {
+    fn a_name_is_a_stem_and_a_tag() {
         let stem = Stem::of(Path::new("/x/login.earrrl")).unwrap();
         assert_eq!(stem, Stem::of(Path::new("login")).unwrap());
-        assert_eq!(stem.generation(&stem.name(12)), Some(12));
+        for tag in ["01234567", "89abcdef", "1"] {
+            let name = stem.with_tag(tag.into());
+            assert_eq!(FileName::parse(&name.text()), Some(name));
+        }
         for name in [
             "login.earrrl",
-            "login.01.earrrl",
             "login.1",
             "login.+1.earrrl",
-            "xlogin.1.earrrl",
+            "login.012345678.earrrl",
+            "login.0123456G.earrrl",
+            ".1.earrrl",
         ] {
-            assert_eq!(stem.generation(name), None, "{name}");
+            assert_eq!(FileName::parse(name), None, "{name}");
         }
         for name in ["", "..", ".x", "a b", "a/..", &"x".repeat(129)] {
             assert!(Stem::of(Path::new(name)).is_err(), "{name}");

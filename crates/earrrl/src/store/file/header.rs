@@ -12,9 +12,7 @@
 //! | 48–55 | the hash of a known key |
 //! | 56–63 | sets |
 //! | 64–71 | capacity in clients |
-//! | 72–79 | generation |
 //! | 80–81 | length of the rule's text |
-//! | 88–95 | the generation from which clients move to this one; 0 if there is none |
 //! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
 
@@ -26,6 +24,7 @@ use std::string::{String, ToString};
 use siphasher::sip::SipHasher13;
 
 use super::error::StateError;
+use crate::algorithm::Limit;
 use crate::store::table::{LAYOUT, SET_BYTES};
 
 /// The bytes of the fixed part.
@@ -47,9 +46,6 @@ pub(super) struct FileHeader {
     pub(super) known: u64,
     pub(super) sets: u64,
     pub(super) capacity: u64,
-    pub(super) generation: u64,
-    /// The generation from which clients move to this one when they are met; 0 if there is none.
-    pub(super) moves_from: u64,
     /// The rule's text, with every option spelled out.
     pub(super) rule: String,
 }
@@ -82,16 +78,12 @@ impl FileHeader {
         }
         put(28, &self.hash.to_ne_bytes());
         put(32, &self.key);
-        for (nth, number) in [self.known, self.sets, self.capacity, self.generation]
-            .iter()
-            .enumerate()
-        {
+        for (nth, number) in [self.known, self.sets, self.capacity].iter().enumerate() {
             put(48 + 8 * nth, &number.to_ne_bytes());
         }
         let text = self.rule.as_bytes();
         let text = &text[..text.len().min(CHECKSUM - TEXT)];
         put(80, &(text.len() as u16).to_ne_bytes());
-        put(88, &self.moves_from.to_ne_bytes());
         put(TEXT, text);
         let sum = checksum(&page[..CHECKSUM]);
         page[CHECKSUM..].copy_from_slice(&sum.to_ne_bytes());
@@ -144,8 +136,6 @@ impl FileHeader {
             known: eight(page, 48),
             sets: eight(page, 56),
             capacity: eight(page, 64),
-            generation: eight(page, 72),
-            moves_from: eight(page, 88),
             rule: String::from_utf8_lossy(rule).into_owned(),
         })
     }
@@ -178,6 +168,14 @@ fn fault(field: &'static str, found: String, expected: String) -> HeaderFault {
     }
 }
 
+/// Returns the part of a file's name that stands for the meaning of its states: the algorithm, the parameters
+/// that states depend on, and the version of the file.
+pub(super) fn tag_of(limit: &Limit) -> String {
+    let (name, parameters) = limit.meaning();
+    let meaning = format!("{name} {parameters:?} {VERSION}");
+    format!("{:08x}", checksum(meaning.as_bytes()) as u32)
+}
+
 /// Returns a checksum that detects accidents. Whoever may write the file can also compute it.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0, 0);
@@ -202,8 +200,6 @@ mod tests {
             known,
             sets,
             capacity,
-            generation: 3,
-            moves_from: 2,
             rule,
         }
     }

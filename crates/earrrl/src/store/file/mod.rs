@@ -10,23 +10,17 @@
 //! when the process dies. A process that finds no other user sweeps the table before anybody else
 //! can open the file, since opening takes a lock of the directory.
 //!
-//! # Generations
-//! A limit that gives states another meaning, or another capacity, makes the next generation of the
-//! file. Other processes that use the present one go on in the next one (`follow.rs`), and clients
-//! move when they are met (`predecessor.rs`).
+//! # Changed rules
+//! The name of a file contains a tag for the meaning of its states ([`Limit::meaning`]). A rule whose states
+//! get another meaning has another file, and the former one is removed once no process uses it. Under every
+//! other change the processes use the same file, each under its own limit.
+//!
+//! [`Limit::meaning`]: crate::Limit::meaning
 
-#[cfg(target_os = "linux")]
-mod checked;
-#[cfg(target_os = "linux")]
-mod convert;
-#[cfg(target_os = "linux")]
-mod create;
 mod directory;
 mod error;
 #[cfg(target_os = "linux")]
 mod folder;
-#[cfg(target_os = "linux")]
-mod follow;
 #[cfg(target_os = "linux")]
 mod header;
 #[cfg(target_os = "linux")]
@@ -35,7 +29,6 @@ mod holders;
 mod live;
 #[cfg(target_os = "linux")]
 mod open;
-pub(crate) mod predecessor;
 #[cfg(target_os = "linux")]
 mod rule_text;
 mod state_file;

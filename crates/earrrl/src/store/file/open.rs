@@ -1,137 +1,428 @@
 //! Opening state files.
+//!
+//! All steps happen under the lock of the directory, which the kernel releases if the process dies:
+//!
+//! 1. The file that keeps states of the wanted meaning is created if there is none. It gets its name when
+//!    it is whole, so a process that dies meanwhile leaves at most a temporary file.
+//! 2. The file is locked and its header is checked. The lock is exclusive if no other process uses the file.
+//! 3. A file that no other process uses and that has another capacity is copied into one of the wanted size,
+//!    which takes over the name.
+//! 4. The table is mapped. If no other process uses the file, it is swept first: claims and damage are removed.
+//! 5. The rule's files with states of another meaning are removed unless other processes use them.
 
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::format;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
-use super::checked::{Access, CheckedFile};
-use super::convert::convert;
-use super::create::{create, succeed};
-use super::error::StateError;
-use super::folder::{Folder, Stem};
-use super::predecessor::Predecessor;
-use super::state_file::{FileSpec, Opened};
-use super::tools::are_unused;
-use crate::clock::{Anchor, Nanos};
-use crate::store::table::Seal;
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, ftruncate};
 
-/// Opens the latest generation of a state file, or creates the first one. If the wanted limit gives
-/// states another meaning or the capacity differs, creates the next generation. `now` makes the clock
-/// of the given anchor and returns the present instant.
-///
-/// A file that gets a successor here is not sealed yet; see [`StateFile::begin`].
-///
-/// [`StateFile::begin`]: super::StateFile::begin
+use super::error::StateError;
+use super::folder::{FileName, Folder, Stem, lock};
+use super::header::{FIXED, FileHeader, HeaderFault, tag_of};
+use super::holders::holders;
+use super::live::{Live, Present, WORDS};
+use super::rule_text::{self, RECORDS_AT};
+use super::state_file::{FileSpec, KeyAndClock, Opened, StateFile};
+use crate::algorithm::Limit;
+use crate::clock::{Anchor, Nanos};
+use crate::rule::Rule;
+use crate::store::by_rank::{ByRank, carry};
+use crate::store::table::mapping::Mapping;
+use crate::store::table::region::{Memory, Region};
+use crate::store::table::{KeyHasher, SET_BYTES, SHARDS_BYTES, Swept, Table, sets_for};
+
+/// The place of the shards: behind the words of the live part.
+const SHARDS_AT: usize = FIXED + 512;
+/// The place of the sets: the third page.
+pub(super) const SETS_AT: usize = 2 * FIXED;
+const _: () = assert!(SHARDS_AT + SHARDS_BYTES <= RECORDS_AT && WORDS * 8 <= 512);
+
+/// Opens the file that keeps states of the wanted meaning, or creates it. `now` makes the clock of the given
+/// anchor and returns the present instant.
 pub(crate) fn open(
     wanted: &FileSpec<'_>,
     now: impl FnOnce(Anchor) -> Nanos,
 ) -> Result<Opened, StateError> {
-    let path = wanted.path;
-    let limit = wanted.limit;
-    StateError::accept(limit)?;
-    let stem = Stem::of(path)?;
-    let folder = Folder::of(path, &stem)?;
+    StateError::accept(wanted.limit)?;
+    let stem = Stem::of(wanted.path)?;
+    let folder = Folder::of(wanted.path, &stem)?;
     let _locked = folder.lock()?;
-    let mut generations = folder.generations(&stem)?;
-    let latest = match generations.pop() {
-        Some(latest) => latest,
-        None => create(&folder, &stem, wanted)?,
+    let name = stem.with_tag(tag_of(wanted.limit));
+    let files = folder.files_of(&stem)?;
+    let mut before = None;
+    if !files.contains(&name) {
+        // Another file of the rule has its hash key and its clock, which a process keeps when it changes
+        // the rule.
+        let sibling = files.iter().find_map(|file| Source::open(&folder, file));
+        before = match &sibling {
+            Some(sibling) => Some(sibling.header.rule.clone()),
+            None => (!files.is_empty()).then(|| "a limit in a file of another version".into()),
+        };
+        create(&folder, &name, wanted, sibling.as_ref())?;
+    }
+    let mut file = CheckedFile::open(&folder, &name, wanted)?;
+    let mut make_clock = Some(now);
+    let mut instant = Nanos::ZERO;
+    let mut now = |anchor| {
+        if let Some(make_clock) = make_clock.take() {
+            instant = make_clock(anchor);
+        }
+        instant
     };
-    let file = CheckedFile::open(
-        &folder,
-        &stem,
-        latest,
-        wanted,
-        access(&folder, &stem, &generations)?,
-    )?;
-    if file.keeps_states(wanted)? {
-        return with_predecessors(&folder, &stem, file, wanted, now);
+    let mut busy = Vec::new();
+    if file.header.sets != sets_for(wanted.capacity) as u64 {
+        if file.is_alone {
+            file.resized(&folder, &name, wanted, &mut now)?;
+            file = CheckedFile::open(&folder, &name, wanted)?;
+        } else {
+            busy = holders(&file.file);
+        }
     }
-    let before = file.limit;
-    let mut opened = open_next(&folder, &stem, file, wanted, now)?;
-    if !limit.is_of_the_algorithm_of(&before) {
-        opened.file.superseded = Mutex::new(Some(before));
-    }
+    let mut opened = file.map(wanted, &mut now)?;
+    opened.file.before = before;
+    opened.file.busy = busy;
+    let are_left = folder.remove_others(&name).unwrap_or(true);
+    opened.file.has_others = AtomicBool::new(are_left);
     Ok(opened)
 }
 
-/// Creates and opens the next generation of a file. Clients of another algorithm stay in the generation
-/// before, where a change back finds those that were not met meanwhile.
-fn open_next(
-    folder: &Folder,
-    stem: &Stem,
-    file: CheckedFile,
-    wanted: &FileSpec<'_>,
-    now: impl FnOnce(Anchor) -> Nanos,
-) -> Result<Opened, StateError> {
-    if !file.is_alone {
-        let next = succeed(folder, stem, &file, wanted)?;
-        let file = CheckedFile::open(folder, stem, next, wanted, Access::Shared)?;
-        return with_predecessors(folder, stem, file, wanted, now);
-    }
-    let mut instant = Nanos::ZERO;
-    let remember = |anchor| {
-        instant = now(anchor);
-        instant
-    };
-    let is_converted = wanted.limit.is_of_the_algorithm_of(&file.limit);
-    let next = if is_converted && file.has_sets_for(wanted) {
-        convert(folder, stem, file, wanted, remember)?
-    } else {
-        // The clock may be that of another boot.
-        succeed(folder, stem, &file.renewed(wanted, remember)?, wanted)?
-    };
-    let file = CheckedFile::open(folder, stem, next, wanted, Access::AloneIfUnused)?;
-    with_predecessors(folder, stem, file, wanted, |_| instant)
+/// A file with its header, from which another one gets its hash key and its clock.
+struct Source {
+    file: File,
+    path: PathBuf,
+    header: FileHeader,
 }
 
-/// Returns the lock to try for the latest generation of a file. A process that uses an earlier one
-/// may go on in the latest one at any moment, so it must find no exclusive lock.
-fn access(folder: &Folder, stem: &Stem, earlier: &[u64]) -> Result<Access, StateError> {
-    let are_unused = are_unused(folder, stem, earlier)?;
-    Ok(if are_unused {
-        Access::AloneIfUnused
-    } else {
-        Access::Shared
+impl Source {
+    /// Opens a file; returns `None` if it cannot be read, or has another version.
+    fn open(folder: &Folder, name: &FileName) -> Option<Self> {
+        let file = folder.open_file(name).ok()?;
+        let path = folder.path_of(name);
+        let header = read_header(&file, &path).ok()?.ok()?;
+        Some(Self { file, path, header })
+    }
+}
+
+/// Creates an empty file.
+fn create(
+    folder: &Folder,
+    name: &FileName,
+    wanted: &FileSpec<'_>,
+    sibling: Option<&Source>,
+) -> Result<(), StateError> {
+    folder.create_file(name, |file, path| {
+        let known_key = wanted.key.or(sibling.map(|sibling| &sibling.header.key));
+        let mut key = known_key.copied().unwrap_or_default();
+        if known_key.is_none() {
+            getrandom::fill(&mut key)
+                .map_err(|error| StateError::io(path, "read random bytes", error))?;
+        }
+        let hasher = KeyHasher::with_key(&key);
+        let header = FileHeader {
+            hash: hasher.algorithm() as u32,
+            key,
+            known: (wanted.known)(&hasher),
+            sets: sets_for(wanted.capacity) as u64,
+            capacity: wanted.capacity as u64,
+            rule: wanted.limit.text(),
+        };
+        write(file, path, &header, sibling)
     })
 }
 
-/// Maps a file, and the earlier generations in which clients may still be. Sweeps all of them if no other
-/// process uses one.
-pub(super) fn with_predecessors(
-    folder: &Folder,
-    stem: &Stem,
-    file: CheckedFile,
-    wanted: &FileSpec<'_>,
-    now: impl FnOnce(Anchor) -> Nanos,
-) -> Result<Opened, StateError> {
-    let generations = folder.generations(stem)?;
-    let mut later = file.header.generation;
-    let mut from = file.header.moves_from;
-    let is_alone = file.is_alone;
-    let mut instant = Nanos::ZERO;
-    let mut opened = file.map(wanted, |anchor| {
-        instant = now(anchor);
-        instant
-    })?;
-    let mut predecessors: Vec<Arc<Predecessor>> = Vec::new();
-    while let Some(generation) = Folder::before(&generations, later, from) {
-        let earlier = CheckedFile::open(folder, stem, generation, wanted, Access::Shared)?;
-        (later, from) = (generation, earlier.header.moves_from);
-        if earlier.seal()? != Seal::Emptied {
-            let earlier = earlier.into_predecessor()?;
-            if is_alone {
-                opened.file.swept += earlier.sweep(instant);
-            }
-            predecessors.push(Arc::new(earlier));
-        }
-    }
-    if !predecessors.is_empty() {
-        opened.file.predecessors.store(Some(Arc::new(predecessors)));
-    }
-    opened
+/// Writes the header of an empty file, and the clock of another file.
+fn write(
+    file: &File,
+    path: &Path,
+    header: &FileHeader,
+    clock_of: Option<&Source>,
+) -> Result<(), StateError> {
+    let io = |error: std::io::Error| StateError::io(path, "write", error);
+    allocate(file, path, header.sets as usize)?;
+    file.write_all_at(&header.encode(), 0).map_err(io)?;
+    let Some(source) = clock_of else {
+        return Ok(());
+    };
+    let mut clock = [0; 8 * WORDS];
+    source
         .file
-        .has_earlier
-        .store(generations.len() > 1, Relaxed);
-    Ok(opened)
+        .read_exact_at(&mut clock, FIXED as u64)
+        .map_err(|error| StateError::io(&source.path, "read", error))?;
+    file.write_all_at(&clock, FIXED as u64).map_err(io)
+}
+
+/// A state file that is locked and has the wanted hash function.
+struct CheckedFile {
+    file: File,
+    path: PathBuf,
+    header: FileHeader,
+    hasher: KeyHasher,
+    /// The limit under which the states were stored.
+    limit: Limit,
+    /// True if no other process uses the file. The lock is then exclusive.
+    is_alone: bool,
+}
+
+impl CheckedFile {
+    /// Locks a file and checks its header.
+    fn open(folder: &Folder, name: &FileName, wanted: &FileSpec<'_>) -> Result<Self, StateError> {
+        let file = folder.open_file(name)?;
+        let path = folder.path_of(name);
+        let is_alone = lock(&file, &path)?;
+        let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
+        let header = read_header(&file, &path)?.map_err(refuse)?;
+        let hasher = check_hash(&header, Some(wanted.known), wanted.key).map_err(refuse)?;
+        let limit = stored_limit(&header)
+            .and_then(|limit| match limit.meaning() == wanted.limit.meaning() {
+                true => Ok(limit),
+                false => Err(HeaderFault {
+                    field: "rule",
+                    found: header.rule.clone(),
+                    expected: wanted.limit.text(),
+                }),
+            })
+            .map_err(refuse)?;
+        Ok(Self {
+            file,
+            path,
+            header,
+            hasher,
+            limit,
+            is_alone,
+        })
+    }
+
+    /// Copies the file, which no other process uses, into one of the wanted size, which takes over the name.
+    /// Until then the file stays as it is, so a process that dies meanwhile leaves one of both complete.
+    fn resized(
+        self,
+        folder: &Folder,
+        name: &FileName,
+        wanted: &FileSpec<'_>,
+        now: &mut impl FnMut(Anchor) -> Nanos,
+    ) -> Result<(), StateError> {
+        let io = |error| StateError::io(&self.path, "open", error);
+        let source = Source {
+            file: self.file.try_clone().map_err(io)?,
+            path: self.path.clone(),
+            header: FileHeader {
+                sets: sets_for(wanted.capacity) as u64,
+                capacity: wanted.capacity as u64,
+                ..self.header.clone()
+            },
+        };
+        let stored = self.limit;
+        let mut instant = Nanos::ZERO;
+        // Renews the clock if the machine was restarted, and sweeps.
+        let from = self.map(
+            &FileSpec {
+                limit: &stored,
+                ..*wanted
+            },
+            &mut |anchor| {
+                instant = now(anchor);
+                instant
+            },
+        )?;
+        folder.create_file(name, |file, path| {
+            write(file, path, &source.header, Some(&source))?;
+            let (_, into) = map(file, path, source.header.sets as usize, wanted.capacity)?;
+            from.table.copy_to(&into, &ByRank(&stored, instant));
+            Ok(())
+        })
+    }
+
+    /// Maps the file, and sweeps it if no other process uses it. States that were stored under another rate
+    /// or quota are carried over to the wanted one.
+    fn map(
+        self,
+        wanted: &FileSpec<'_>,
+        now: &mut impl FnMut(Anchor) -> Nanos,
+    ) -> Result<Opened, StateError> {
+        let path = &*self.path;
+        let sets = self.header.sets as usize;
+        if self.is_alone {
+            // A copy of the file may be sparse.
+            allocate(&self.file, path, sets)?;
+        }
+        let present = Present::read().ok_or_else(|| {
+            StateError::refused(path, "boot id", "none", "/proc/sys/kernel/random/boot_id")
+        })?;
+        let (own, table) = map(&self.file, path, sets, self.header.capacity as usize)?;
+        let shared = clock(own, self.is_alone, &present, &self.header, wanted)
+            .map_err(|fault| fault.of(path).held_by(holders(&self.file)))?;
+        let now = now(shared.anchor);
+        let swept = if self.is_alone {
+            table.sweep(self.limit.greatest(now).max(wanted.limit.greatest(now)))
+        } else {
+            Swept::default()
+        };
+        carry(&table, &self.limit, wanted.limit, now);
+        shared.live.reached(now.get());
+        let text = wanted.limit.text();
+        if text != self.header.rule {
+            rule_text::write(&self.file, &text)
+                .map_err(|error| StateError::io(path, "write", error))?;
+        }
+        flock(&self.file, FlockOperation::NonBlockingLockShared)
+            .map_err(|error| StateError::io(path, "lock", error))?;
+        let file = StateFile::new(path.into(), shared, wanted, swept);
+        Ok(Opened {
+            table,
+            hasher: self.hasher,
+            file,
+        })
+    }
+}
+
+/// Returns the words of a file's clock, and its table.
+fn map(
+    file: &File,
+    path: &Path,
+    sets: usize,
+    capacity: usize,
+) -> Result<(Live, Table), StateError> {
+    let length = SETS_AT + sets * SET_BYTES;
+    let copy = file
+        .try_clone()
+        .map_err(|error| StateError::io(path, "open", error))?;
+    let mapping = Mapping::new(copy, length).map_err(|error| StateError::io(path, "map", error))?;
+    let memory: Arc<dyn Memory> = Arc::new(mapping);
+    let live = Region::mapped(&memory, FIXED, WORDS).map(Live);
+    let table = Table::mapped(&memory, SHARDS_AT, SETS_AT, sets, capacity);
+    live.zip(table)
+        .ok_or_else(|| StateError::refused(path, "length", length, "a table that fits memory"))
+}
+
+/// Returns the clock of a file: its own, or that of its directory.
+fn clock(
+    own: Live,
+    is_alone: bool,
+    present: &Present,
+    header: &FileHeader,
+    wanted: &FileSpec<'_>,
+) -> Result<KeyAndClock, HeaderFault> {
+    let Some(shared) = wanted.shared else {
+        let anchor = if is_alone {
+            own.renew(present)
+        } else {
+            own.anchor(present)
+        }?;
+        return Ok(KeyAndClock {
+            key: header.key,
+            anchor,
+            live: Arc::new(own),
+        });
+    };
+    if is_alone {
+        own.write(&shared.anchor, present);
+    }
+    compare(&own.anchor(present)?, &shared.anchor)?;
+    Ok(shared.clone())
+}
+
+/// Returns an error if a file's clock is not that of its directory.
+pub(super) fn compare(own: &Anchor, shared: &Anchor) -> Result<(), HeaderFault> {
+    if own == shared {
+        return Ok(());
+    }
+    let found = format!("{own:?}");
+    let expected = format!("{shared:?}");
+    Err(HeaderFault {
+        field: "clock",
+        found,
+        expected,
+    })
+}
+
+/// Reads the header of a file, with the rule's present text.
+pub(super) fn read_header(
+    file: &File,
+    path: &Path,
+) -> Result<Result<FileHeader, HeaderFault>, StateError> {
+    let io = |error| StateError::io(path, "read", error);
+    let bytes = file.metadata().map_err(io)?.len();
+    let mut page = [0; FIXED];
+    if bytes < SETS_AT as u64 {
+        let found = format!("{bytes} bytes");
+        let expected = format!("at least {SETS_AT}");
+        return Ok(Err(HeaderFault {
+            field: "length",
+            found,
+            expected,
+        }));
+    }
+    file.read_exact_at(&mut page, 0).map_err(io)?;
+    let text = rule_text::read(file).map_err(io)?;
+    let header = FileHeader::decode(&page, bytes, SETS_AT);
+    Ok(header.map(|header| FileHeader {
+        rule: text.unwrap_or(header.rule),
+        ..header
+    }))
+}
+
+/// Returns the limit of a file's states.
+pub(super) fn stored_limit(header: &FileHeader) -> Result<Limit, HeaderFault> {
+    let stored = header.rule.parse::<Rule>().ok().map(|rule| *rule.limit());
+    stored.filter(Limit::fits_words).ok_or_else(|| HeaderFault {
+        field: "rule",
+        found: header.rule.clone(),
+        expected: "a rule whose states are kept in files".into(),
+    })
+}
+
+/// Returns the hasher of a file's keys, if it hashes a known key as the creator did and has the key
+/// of the file's directory.
+pub(super) fn check_hash(
+    header: &FileHeader,
+    known: Option<fn(&KeyHasher) -> u64>,
+    key: Option<&[u8; 16]>,
+) -> Result<KeyHasher, HeaderFault> {
+    let fault = |field, found, expected| {
+        Err(HeaderFault {
+            field,
+            found,
+            expected,
+        })
+    };
+    let hasher = KeyHasher::with_key(&header.key);
+    if header.hash != hasher.algorithm() as u32 {
+        let expected = format!("{}", hasher.algorithm() as u32);
+        return fault("hash function", format!("{}", header.hash), expected);
+    }
+    if let Some(known) = known
+        .map(|known| known(&hasher))
+        .filter(|known| *known != header.known)
+    {
+        let expected = format!("{known:016x}: the keys have another type, or hash otherwise");
+        return fault(
+            "hash of a known key",
+            format!("{:016x}", header.known),
+            expected,
+        );
+    }
+    if key.is_some_and(|key| *key != header.key) {
+        return fault(
+            "hash key",
+            "another one".into(),
+            "the key that this process uses".into(),
+        );
+    }
+    Ok(hasher)
+}
+
+/// Gives a file its length and all of its blocks, so that no write to its memory can fail later.
+pub(super) fn allocate(file: &File, path: &Path, sets: usize) -> Result<(), StateError> {
+    let length = sets
+        .checked_mul(SET_BYTES)
+        .and_then(|bytes| bytes.checked_add(SETS_AT));
+    let too_large = || StateError::refused(path, "capacity", format!("{sets} sets"), "fewer");
+    let length = length.ok_or_else(too_large)? as u64;
+    ftruncate(file, length)
+        .and_then(|()| fallocate(file, FallocateFlags::empty(), 0, length))
+        .map_err(|error| StateError::io(path, "allocate", format!("{length} bytes: {error}")))
 }

@@ -13,7 +13,7 @@ use std::string::String;
 use std::vec;
 
 use super::error::StateError;
-use super::folder::{Folder, Stem};
+use super::folder::{FileName, Folder};
 use super::header::{FIXED, checksum, four};
 
 /// The place of the first record.
@@ -64,11 +64,11 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), StateError> {
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    let Some((stem, generation)) = Stem::split(name) else {
+    let Some(name) = FileName::parse(name) else {
         return Ok(());
     };
     let folder = Folder::open(path.parent().unwrap_or(Path::new(".")))?;
     let _locked = folder.lock()?;
-    let file = folder.open_file(&stem, generation)?;
+    let file = folder.open_file(&name)?;
     write(&file, text).map_err(|error| StateError::io(path, "write", error))
 }

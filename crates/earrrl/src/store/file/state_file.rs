@@ -1,16 +1,16 @@
 //! An open state file, and the properties that a file must have to be opened.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::string::String;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::vec::Vec;
-
-use arc_swap::{ArcSwapOption, Guard};
 
 use super::error::StateError;
 #[cfg(target_os = "linux")]
+use super::folder::{FileName, Folder};
+#[cfg(target_os = "linux")]
 use super::live::Live;
-use super::predecessor::Predecessor;
 use crate::algorithm::Limit;
 use crate::clock::{Anchor, Nanos};
 use crate::store::table::{KeyHasher, Swept, Table};
@@ -60,95 +60,82 @@ pub(crate) struct StateFile {
     known: fn(&KeyHasher) -> u64,
     /// The entries that were removed when the file was opened.
     pub(crate) swept: Swept,
-    /// The limit of the generation before, if this one was made for another algorithm.
-    pub(super) superseded: Mutex<Option<Limit>>,
-    /// The earlier generations in which clients may still be, the latest one first.
-    pub(super) predecessors: ArcSwapOption<Vec<Arc<Predecessor>>>,
-    /// True if the directory may have files of earlier generations.
-    pub(super) has_earlier: AtomicBool,
-    /// The reason why this process could not go on in a later generation.
-    pub(crate) fault: OnceLock<StateError>,
+    /// The limit of the rule's file that keeps states of another meaning, if this file was created beside it.
+    pub(crate) before: Option<String>,
+    /// The other processes that use the file, if it would have to be copied to have the wanted capacity.
+    pub(crate) busy: Vec<String>,
+    /// True if files with states of another meaning may be left.
+    pub(super) has_others: AtomicBool,
 }
 
 impl StateFile {
+    #[cfg(target_os = "linux")]
     pub(super) fn new(
         path: PathBuf,
         shared: KeyAndClock,
-        is_shared: bool,
-        known: fn(&KeyHasher) -> u64,
+        wanted: &FileSpec<'_>,
         swept: Swept,
     ) -> Self {
-        let predecessors = ArcSwapOption::empty();
-        let has_earlier = AtomicBool::new(false);
-        let superseded = Mutex::default();
-        let fault = OnceLock::new();
         Self {
             path,
             shared,
-            is_shared,
-            known,
+            is_shared: wanted.shared.is_some(),
+            known: wanted.known,
             swept,
-            superseded,
-            predecessors,
-            has_earlier,
-            fault,
+            before: None,
+            busy: Vec::new(),
+            has_others: AtomicBool::new(false),
         }
     }
 
-    /// Calls `open` with the properties of a file that continues this one under a limit. It must have the same
-    /// hash key, as this process would not find its clients in another file at the path.
+    /// Calls `open` with the properties of the file for a limit that gives states another meaning. It must have
+    /// the same hash key, as this process would not find its clients in another file.
     pub(crate) fn continued<T>(
         &self,
         limit: &Limit,
         capacity: usize,
         open: impl FnOnce(&FileSpec<'_>) -> T,
     ) -> T {
-        // `login` of `login.1.earrrl`.
+        // `login` of `login.1f2e3d4c.earrrl`.
         let path = self.path.with_extension("").with_extension("");
-        let shared = self.is_shared.then_some(&self.shared);
-        let known = self.known;
-        let key = Some(&self.shared.key);
         open(&FileSpec {
             path: &path,
             limit,
             capacity,
-            known,
-            key,
-            shared,
+            known: self.known,
+            key: Some(&self.shared.key),
+            shared: self.is_shared.then_some(&self.shared),
         })
     }
 
-    /// Returns the limit whose clients this process has left behind, since the rule has another algorithm now.
-    /// Only the first call returns it.
-    pub(crate) fn take_superseded(&self) -> Option<Limit> {
-        self.superseded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-    }
-
-    /// Returns the number of clients in earlier generations.
-    pub(crate) fn earlier_clients(&self) -> usize {
-        let earlier = self.predecessors();
-        earlier
-            .iter()
-            .flat_map(|earlier| earlier.iter())
-            .map(|one| one.clients.len())
-            .sum()
-    }
-
-    /// Returns the earlier generations in which clients may still be.
-    pub(crate) fn predecessors(&self) -> Guard<Option<Arc<Vec<Arc<Predecessor>>>>> {
-        self.predecessors.load()
-    }
-
-    /// Writes the text of a rule that the file has accepted, for operators and later starts. A file
-    /// that cannot be written keeps a text under which its states have the same meaning.
+    /// Writes the text of a rule under which the file is used, for operators and later starts. A file that
+    /// cannot be written keeps a text under which its states have the same meaning.
     pub(crate) fn write_rule(&self, limit: &Limit) {
         #[cfg(target_os = "linux")]
         let _ = super::rule_text::replace(&self.path, &limit.text());
         #[cfg(not(target_os = "linux"))]
         let _ = limit;
+    }
+
+    /// Removes the rule's files with states of another meaning that no process uses any more.
+    pub(crate) fn tidy(&self) {
+        #[cfg(target_os = "linux")]
+        if self.has_others.load(Relaxed) {
+            // A file that cannot be removed now is removed later, or by the next start.
+            let are_left = self.remove_others().unwrap_or(true);
+            self.has_others.store(are_left, Relaxed);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn remove_others(&self) -> Result<bool, StateError> {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let Some(own) = name.and_then(FileName::parse) else {
+            return Ok(false);
+        };
+        let folder = Folder::open(self.path.parent().unwrap_or(Path::new(".")))?;
+        let _locked = folder.lock()?;
+        folder.remove_others(&own)
     }
 
     /// Records that requests were decided at `now`, so that time does not go back after a restart of
@@ -159,25 +146,6 @@ impl StateFile {
         self.shared.live.reached(now.get());
         #[cfg(not(target_os = "linux"))]
         let _ = now;
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-impl StateFile {
-    /// Does nothing, since this system has no state files.
-    pub(crate) fn begin(&self, _now: Nanos) {}
-
-    /// Does nothing, since this system has no state files.
-    pub(crate) fn tidy(&self, _now: Nanos) {}
-
-    /// Returns an error, since this system has no state files.
-    pub(crate) fn follow(&self, _limit: &Limit) -> Result<(Limit, Opened), StateError> {
-        Err(StateError::refused(
-            &self.path,
-            "system",
-            std::env::consts::OS,
-            "linux",
-        ))
     }
 }
 

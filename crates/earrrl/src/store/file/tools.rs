@@ -8,15 +8,13 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use super::checked::{
-    Access, SETS_AT, allocate, check_hash, compare, lock, read_header, stored_limit, unlock,
-};
-use super::directory::{ROOT, StateDirectory, known};
+use super::directory::{ROOT, StateDirectory, known, root_limit};
 use super::error::StateError;
-use super::folder::{Folder, Stem, TEMPORARY};
-use super::header::{FileHeader, HeaderFault};
+use super::folder::{FileName, Folder, Stem, TEMPORARY};
+use super::header::{FileHeader, HeaderFault, tag_of};
 use super::holders::holders;
 use super::live::{Live, Present};
+use super::open::{SETS_AT, allocate, check_hash, compare, read_header, stored_limit};
 use crate::store::table::{KeyHasher, census};
 
 /// The number of attempts to read files that processes remove meanwhile.
@@ -31,10 +29,8 @@ const CHUNK: usize = 1 << 20;
 pub struct StateSummary {
     /// The file.
     pub path: PathBuf,
-    /// The name of the rule, which is the file's name without generation.
+    /// The name of the rule, which is the first part of the file's name.
     pub name: String,
-    /// The number of the generation; the highest one is in use.
-    pub generation: u64,
     /// The limit that a process has opened the file with last, or has changed it to.
     pub limit: String,
     /// The number of live clients for which the file was made.
@@ -60,7 +56,7 @@ impl StateDirectory {
         let folder = Folder::open_to_read(path.as_ref())?;
         while_files_stay(&folder, |files| {
             let root = root(&folder).ok().flatten();
-            let summary = |file: &(Stem, u64)| summary(&folder, &file.0, file.1, root.as_ref());
+            let summary = |name: &FileName| summary(&folder, name, root.as_ref());
             Ok(files.iter().map(summary).collect())
         })
     }
@@ -78,29 +74,29 @@ impl StateDirectory {
         let root = root(&to)?;
         let wanted = while_files_stay(&from, |files| {
             let mut wanted = Vec::new();
-            for (stem, generation) in files {
-                if to.latest(stem)?.is_none() && !is_unneeded(&from, stem, *generation)? {
-                    let (source, header) = open(&from, stem, *generation)?;
+            for name in files {
+                if to.files_of(&name.stem)?.is_empty() {
+                    let (source, header) = open(&from, name)?;
                     check_hash(&header, None, root.as_ref().map(|root| &root.key))
-                        .map_err(|fault| fault.of(&from.path_of(stem, *generation)))?;
-                    wanted.push((stem.clone(), *generation, source, header.sets as usize));
+                        .map_err(|fault| fault.of(&from.path_of(name)))?;
+                    wanted.push((name.clone(), source, header.sets as usize));
                 }
             }
             Ok(wanted)
         })?;
-        let copied = wanted.into_iter().map(|(stem, generation, source, sets)| {
-            let path = from.path_of(&stem, generation);
-            to.create_file(&stem, generation, |target, new| {
+        let copied = wanted.into_iter().map(|(name, source, sets)| {
+            let path = from.path_of(&name);
+            to.create_file(&name, |target, new| {
                 copy((&source, &path), (target, new), sets)
             })?;
-            Ok(to.path_of(&stem, generation))
+            Ok(to.path_of(&name))
         });
         copied.collect()
     }
 
-    /// Removes unfinished files, generations before the latest that have no clients left, and the files of
-    /// the rules in `names`, unless a process uses them. Returns the removed files. A file that should
-    /// be removed and cannot be, and a file of `names` that is in use, is an error in the list.
+    /// Removes unfinished files, the files of the rules in `names`, and files that no process uses while one
+    /// uses another file of the same rule, whose states have another meaning. Returns the removed files. A file
+    /// that should be removed and cannot be, and a file of `names` that is in use, is an error in the list.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be changed, or has no file of a rule in `names`.
@@ -118,7 +114,7 @@ impl StateDirectory {
         let files = folder.files()?;
         if let Some(name) = names
             .iter()
-            .find(|name| files.iter().all(|file| file.0.0 != **name))
+            .find(|name| files.iter().all(|file| file.stem.0 != **name))
         {
             let expected = "the name of a rule with a file in this directory";
             return Err(StateError::refused(path, "rule", name, expected));
@@ -126,15 +122,13 @@ impl StateDirectory {
         let is_unfinished = |name: &String| name.starts_with('.') && name.ends_with(TEMPORARY);
         let unfinished = folder.names()?.into_iter().filter(is_unfinished);
         let mut found: Vec<Result<String, StateError>> = unfinished.map(Ok).collect();
-        for (stem, generation) in files {
-            let is_removable = match names.contains(&stem.0) {
-                true => refuse_used(&folder, &stem, generation).map(|()| true),
-                false => is_unneeded(&folder, &stem, generation).and_then(|is_unneeded| {
-                    Ok(is_unneeded && is_unused(&folder, &stem, generation)?)
-                }),
+        for name in &files {
+            let is_removable = match names.contains(&name.stem.0) {
+                true => refuse_used(&folder, name).map(|()| true),
+                false => is_replaced(&folder, name, &files),
             };
             match is_removable {
-                Ok(true) => found.push(Ok(stem.name(generation))),
+                Ok(true) => found.push(Ok(name.text())),
                 Ok(false) => {}
                 Err(error) => found.push(Err(error)),
             }
@@ -147,11 +141,11 @@ impl StateDirectory {
     }
 }
 
-/// Calls `read` with the files of a directory, again if processes have removed one meanwhile: a rule's clients are
-/// in a later generation then. After many attempts, returns what `read` has found.
+/// Calls `read` with the files of a directory, again if processes have removed one meanwhile: its rule has
+/// another file then. After many attempts, returns what `read` has found.
 fn while_files_stay<T>(
     folder: &Folder,
-    mut read: impl FnMut(&[(Stem, u64)]) -> Result<T, StateError>,
+    mut read: impl FnMut(&[FileName]) -> Result<T, StateError>,
 ) -> Result<T, StateError> {
     let mut files = folder.files()?;
     for _ in 1..ATTEMPTS {
@@ -165,74 +159,38 @@ fn while_files_stay<T>(
     read(&files)
 }
 
-/// Returns true if a file is an earlier generation from which no clients move, or have all moved.
-fn is_unneeded(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
-    let generations = folder.generations(stem)?;
-    let Some(mut later) = generations
-        .last()
-        .copied()
-        .filter(|latest| *latest > generation)
-    else {
+/// Returns true if no process uses a file, and one uses another file of the same rule.
+fn is_replaced(folder: &Folder, name: &FileName, files: &[FileName]) -> Result<bool, StateError> {
+    let mut others = files
+        .iter()
+        .filter(|other| other.stem == name.stem && *other != name)
+        .peekable();
+    if others.peek().is_none() || !folder.is_unused(name)? {
         return Ok(false);
-    };
-    loop {
-        // If a file is damaged, the generations before it have the rest of its clients.
-        let Ok((_, header)) = open(folder, stem, later) else {
-            return Ok(false);
-        };
-        match Folder::before(&generations, later, header.moves_from) {
-            Some(from) if from == generation => {
-                return Ok(summary(folder, stem, from, None)?.clients == 0);
-            }
-            Some(from) if from > generation => later = from,
-            _ => return Ok(true),
+    }
+    for other in others {
+        if !folder.is_unused(other)? {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
-/// Returns true if no process uses any of these generations of a file. A process that uses an earlier one
-/// needs the later ones too.
-pub(super) fn are_unused(
-    folder: &Folder,
-    stem: &Stem,
-    generations: &[u64],
-) -> Result<bool, StateError> {
-    for generation in generations {
-        if !is_unused(folder, stem, *generation)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Returns an error if a process uses any generation of a file. The error names a generation.
-fn refuse_used(folder: &Folder, stem: &Stem, generation: u64) -> Result<(), StateError> {
-    if are_unused(folder, stem, &folder.generations(stem)?)? {
+/// Returns an error if a process uses a file.
+fn refuse_used(folder: &Folder, name: &FileName) -> Result<(), StateError> {
+    if folder.is_unused(name)? {
         return Ok(());
     }
-    let path = folder.path_of(stem, generation);
-    let used = StateError::refused(&path, "processes", "some", "none");
-    Err(used.held_by(holders(&folder.open_file(stem, generation)?)))
-}
-
-/// Returns true if no process uses a file.
-pub(super) fn is_unused(folder: &Folder, stem: &Stem, generation: u64) -> Result<bool, StateError> {
-    let file = folder.open_file(stem, generation)?;
-    let is_unused = lock(
-        &file,
-        &folder.path_of(stem, generation),
-        Access::AloneIfUnused,
-    )?;
-    unlock(&file);
-    Ok(is_unused)
+    let used = StateError::refused(&folder.path_of(name), "processes", "some", "none");
+    Err(used.held_by(holders(&folder.open_file(name)?)))
 }
 
 /// Opens a file and reads its header.
-fn open(folder: &Folder, stem: &Stem, generation: u64) -> Result<(File, FileHeader), StateError> {
-    let file = folder.open_file(stem, generation)?;
-    let path = folder.path_of(stem, generation);
+fn open(folder: &Folder, name: &FileName) -> Result<(File, FileHeader), StateError> {
+    let file = folder.open_file(name)?;
+    let path = folder.path_of(name);
     let refuse = |fault: HeaderFault| fault.of(&path).held_by(holders(&file));
-    let header = read_header(&file, &path, generation)?.map_err(refuse)?;
+    let header = read_header(&file, &path)?.map_err(refuse)?;
     Ok((file, header))
 }
 
@@ -245,11 +203,13 @@ struct Root {
 /// Reads the file that all files of an engine's directory depend on. Returns `None` if there is none.
 fn root(folder: &Folder) -> Result<Option<Root>, StateError> {
     let stem = Stem(ROOT.into());
-    let Some(generation) = folder.latest(&stem)? else {
+    let files = folder.files_of(&stem)?;
+    let name = root_limit().map(|limit| stem.with_tag(tag_of(&limit)));
+    let Some(name) = name.filter(|name| files.contains(name)) else {
         return Ok(None);
     };
-    let (file, header) = open(folder, &stem, generation)?;
-    let io = |error| StateError::io(&folder.path_of(&stem, generation), "read", error);
+    let (file, header) = open(folder, &name)?;
+    let io = |error| StateError::io(&folder.path_of(&name), "read", error);
     Ok(Some(Root {
         key: header.key,
         time: Live::copy_of(&file).map_err(io)?,
@@ -282,15 +242,14 @@ fn fault(
 
 fn summary(
     folder: &Folder,
-    stem: &Stem,
-    generation: u64,
+    name: &FileName,
     root: Option<&Root>,
 ) -> Result<StateSummary, StateError> {
-    let path = folder.path_of(stem, generation);
-    let (file, header) = open(folder, stem, generation)?;
+    let path = folder.path_of(name);
+    let (file, header) = open(folder, name)?;
     let holders = holders(&file);
     let time = Live::copy_of(&file).map_err(|error| StateError::io(&path, "read", error))?;
-    fault(&header, (&stem.0, &time, !holders.is_empty()), root)
+    fault(&header, (&name.stem.0, &time, !holders.is_empty()), root)
         .map_err(|fault| fault.of(&path).held_by(holders.clone()))?;
     let mut bytes = SETS_AT as u64;
     let mut clients = 0;
@@ -302,13 +261,12 @@ fn summary(
         claims += found.1;
         Ok(())
     })?;
-    let name = stem.0.clone();
+    let name = name.stem.0.clone();
     let limit = header.rule;
     let capacity = header.capacity;
     Ok(StateSummary {
         path,
         name,
-        generation,
         limit,
         capacity,
         clients,

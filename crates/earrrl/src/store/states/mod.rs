@@ -4,8 +4,8 @@
 //! their limit before clients over it; see `evict.rs`.
 //!
 //! Several rules can share a map. It then keeps each client's limit with the state, which may be of any
-//! algorithm, and converts the state when the client's next request is under another limit. So a rule with
-//! thousands of limits takes memory by use, and a change of a limit moves no client.
+//! algorithm, and carries the state over when the client's next request is under another limit: a state that
+//! means nothing there is dropped. So a rule with thousands of limits takes memory by use.
 
 mod evict;
 mod shard;
@@ -13,9 +13,8 @@ mod shard;
 mod tests;
 mod view;
 
-use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicUsize};
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -45,8 +44,6 @@ pub(crate) struct States {
     /// The most clients and the most bytes of one shard.
     shard_clients: AtomicUsize,
     shard_bytes: AtomicUsize,
-    /// True once the clients are moving to another store. Read under the lock of a shard.
-    sealed: AtomicBool,
 }
 
 impl States {
@@ -60,7 +57,6 @@ impl States {
             shards: (0..shards).map(|_| OnceLock::new()).collect(),
             shard_clients: AtomicUsize::new(max_clients_per_shard(capacity, shards)),
             shard_bytes: AtomicUsize::new(max_bytes / shards),
-            sealed: AtomicBool::new(false),
         }
     }
 
@@ -78,19 +74,6 @@ impl States {
         self.shard_bytes.store(bytes, Relaxed);
         self.each()
             .for_each(|mut shard| shard.set_bounds((clients, bytes), limit, now));
-    }
-
-    /// Stops decisions in this map: none is made once this returns.
-    pub(crate) fn seal(&self) {
-        self.sealed.store(true, Relaxed);
-        // A thread that holds a shard's lock now may have read the old value; wait for it.
-        // Shards that are not allocated are locked as well, since one may be allocated meanwhile.
-        self.indices().for_each(|shard| drop(self.lock(shard)));
-    }
-
-    /// Returns true once the map is sealed; call it under the lock of a shard.
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.sealed.load(Relaxed)
     }
 
     /// Returns the bytes that `capacity` clients take, at `state` bytes a state; `None` on overflow.
@@ -120,11 +103,6 @@ impl States {
     /// Locks a client's shard.
     pub(crate) fn lock_of(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
         self.lock(self.shard_of(key))
-    }
-
-    /// Returns the indices of all shards.
-    pub(crate) fn indices(&self) -> Range<usize> {
-        0..self.shards.len()
     }
 
     /// Locks every allocated shard, one after the other.

@@ -65,7 +65,7 @@ impl Entry {
             return state;
         }
         match self.limit.replace(Arc::clone(limit)) {
-            Some(old) => limit.convert(&old, state?, now),
+            Some(old) => limit.carried(&old, state?, now),
             None => state,
         }
     }
@@ -177,7 +177,9 @@ impl Shard {
             self.states.promote(key);
         }
         if let Some((key, Standing { is_active, .. })) = scan.lowest {
-            self.remove(KeyHash::from_bits(key));
+            if let Some(entry) = self.states.pop(&key) {
+                self.bytes -= entry.bytes();
+            }
             self.displaced += u64::from(is_active);
         }
         scan.lowest.is_some()
@@ -221,13 +223,6 @@ impl Shard {
         Some((entry.state.clone()?, entry.limit.clone()))
     }
 
-    /// Removes a client and returns its state.
-    pub(crate) fn remove(&mut self, key: KeyHash) -> Option<State> {
-        let entry = self.states.pop(&key.bits())?;
-        self.bytes -= entry.bytes();
-        entry.state
-    }
-
     /// Removes all clients, and returns their number.
     pub(crate) fn clear(&mut self) -> usize {
         let removed = self.states.len();
@@ -242,33 +237,6 @@ impl Shard {
             .iter()
             .map(|(key, _)| KeyHash::from_bits(*key))
             .collect()
-    }
-
-    pub(crate) fn contains(&self, key: KeyHash) -> bool {
-        self.states
-            .peek(&key.bits())
-            .is_some_and(|entry| entry.state.is_some())
-    }
-
-    /// Returns the client that has been idle for longest.
-    pub(crate) fn longest_idle(&self) -> Option<KeyHash> {
-        self.states
-            .peek_lru()
-            .map(|(key, _)| KeyHash::from_bits(*key))
-    }
-
-    /// Replaces every client's state by the one that `convert` returns, or removes the client.
-    pub(crate) fn convert(
-        &mut self,
-        limit: &Limit,
-        now: Nanos,
-        convert: impl Fn(State) -> Option<State>,
-    ) {
-        let keys: std::vec::Vec<u64> = self.states.iter().rev().map(|(key, _)| *key).collect();
-        for key in keys {
-            let convert = |state: Option<State>| (state.and_then(&convert), ());
-            self.update(KeyHash::from_bits(key), Under::Only(limit), now, convert);
-        }
     }
 
     /// Calls `visit` with each client's key, its limit, and its usage relative to that limit, which

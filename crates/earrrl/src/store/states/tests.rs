@@ -92,8 +92,8 @@ fn the_bound_in_bytes_evicts_the_longest_idle() {
     }
     let held = total(&states, Shard::len);
     assert!((MIN_SHARDS * 9..=MIN_SHARDS * 10).contains(&held), "{held}");
-    assert!(states.lock_of(key(0)).contains(key(0)));
-    assert!(!states.lock_of(key(1)).contains(key(1)));
+    assert!(states.lock_of(key(0)).state_of(key(0)).is_some());
+    assert!(!states.lock_of(key(1)).state_of(key(1)).is_some());
 }
 
 #[test]
@@ -101,8 +101,13 @@ fn what_is_forgotten_is_not_counted() {
     let states = States::new(10, usize::MAX);
     store(&states, 1, log(1));
     store(&states, 1, log(7));
-    states.lock_of(key(1)).remove(key(1));
-    states.lock_of(key(2)).remove(key(2));
+    let limit = limit("sliding-log 5/1h");
+    for nth in [1, 2] {
+        let forget = |_| (None, ());
+        states
+            .lock_of(key(nth))
+            .update(key(nth), Under::Only(&limit), NOW, forget);
+    }
     assert_eq!(
         (total(&states, Shard::len), total(&states, Shard::bytes)),
         (0, 0)
@@ -174,7 +179,7 @@ fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
         }
     }
     assert!(request(&states, &limit, rest[0]));
-    let gone = |name: &&u64| !states.lock(0).contains(key(**name));
+    let gone = |name: &&u64| !states.lock(0).state_of(key(**name)).is_some();
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[2]]);
 }
 
@@ -196,7 +201,7 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
         );
     }
     store(&states, rest[0], log(1));
-    let gone = |name: &&u64| !states.lock(0).contains(key(**name));
+    let gone = |name: &&u64| !states.lock(0).state_of(key(**name)).is_some();
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[3]]);
     assert_eq!(states.lock(0).displaced(), 0);
 }
@@ -209,7 +214,10 @@ fn a_client_in_use_is_not_evicted() {
     let shard = states.shard_of(key(0));
     let others = (1..).filter(|nth| states.shard_of(key(*nth)) == shard);
     for other in others.take(10 * max_clients_per_shard(1, shards(1))) {
-        assert!(states.lock(shard).contains(key(0)), "before {other}");
+        assert!(
+            states.lock(shard).state_of(key(0)).is_some(),
+            "before {other}"
+        );
         store(&states, 0, log(1));
         store(&states, other, log(1));
     }
@@ -225,16 +233,5 @@ fn a_shard_of_offenders_keeps_a_newcomer() {
         }
     }
     request(&states, &limit, 99);
-    assert!(states.lock_of(key(99)).contains(key(99)));
-}
-
-#[test]
-fn a_conversion_keeps_the_order_of_visits() {
-    let limit = limit("sliding-log 5/1h");
-    let states = States::new(1, usize::MAX);
-    for nth in [1, 2] {
-        request(&states, &limit, nth);
-    }
-    states.lock(0).convert(&limit, NOW, Some);
-    assert_eq!(states.lock(0).longest_idle(), Some(key(1)));
+    assert!(states.lock_of(key(99)).state_of(key(99)).is_some());
 }

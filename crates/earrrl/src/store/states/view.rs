@@ -113,7 +113,8 @@ impl Bounds {
 }
 
 impl States {
-    /// Returns an empty map of one rule. Its number of shards stays the same when its bounds change.
+    /// Returns an empty map of one rule. Its number of shards stays the same when its bounds change, so after a
+    /// change to far fewer bytes a shard may be full while others have room.
     pub(crate) fn within(bounds: &Bounds) -> Self {
         Self::with_at_most(shards(bounds.capacity), bounds)
     }
@@ -128,14 +129,6 @@ impl States {
         let bytes = bounds.bytes(shards, 0);
         let shards = shards.min(bounds.max_shards(bytes));
         Self::with_shards(shards, bounds.capacity, bytes)
-    }
-
-    /// Returns true if each shard has enough room within these bounds. That can be false only if a rule has
-    /// `max_bytes`.
-    pub(crate) fn has_roomy_shards(&self, bounds: &Bounds) -> bool {
-        bounds
-            .max_bytes
-            .is_none_or(|bytes| self.shards.len() <= bounds.max_shards(bytes))
     }
 
     /// Sets the bounds of a shared map, and evicts clients while it is over them.

@@ -3,8 +3,7 @@
 //!
 //! The state is a [`Word`] plus 2^87, so that unsigned states sort as the words do. The topmost
 //! 1/256 of the range is never a word: a state in it is a numbered *claim* of a slot that a thread
-//! is about to fill. A slot of zeroes is empty. The lowest bit of a fingerprint is set, except in a
-//! frozen entry: no search finds such an entry, and no request changes it.
+//! is about to fill. A slot of zeroes is empty. The lowest bit of a fingerprint is set.
 
 pub use crate::algorithm::Word;
 
@@ -37,8 +36,6 @@ pub const MAX_WORD: Word = (1 << 87) - (1 << 80) - 1;
 pub(super) const FINGERPRINT_BITS: u32 = 40;
 pub(super) const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
 const TOP_BITS: u32 = 64 - FINGERPRINT_BITS;
-/// The lowest bit of the fingerprint, in the high half.
-const LIVE: u64 = 1 << TOP_BITS;
 const TOP_MASK: u64 = (1 << TOP_BITS) - 1;
 const BIAS: i64 = 1 << (TOP_BITS - 1);
 /// The least value of a state's top bits that marks a claim.
@@ -95,19 +92,6 @@ impl Entry {
     #[inline(always)]
     pub(super) fn fingerprint(self) -> u64 {
         fingerprint(self.high)
-    }
-
-    /// Returns the fingerprint of the entry's key, whether the entry is frozen or not.
-    pub(super) fn key_fingerprint(self) -> u64 {
-        self.fingerprint() | 1
-    }
-
-    /// Returns the entry as it is when frozen.
-    pub(super) fn frozen(self) -> Self {
-        Self {
-            high: self.high & !LIVE,
-            ..self
-        }
     }
 
     #[inline(always)]
@@ -189,11 +173,6 @@ mod tests {
             prop_assert_eq!(Entry::claim(fingerprint, 1).word_of(fingerprint), None);
             prop_assert_eq!(Entry::from_bits(entry.to_bits()), entry);
             prop_assert!(!entry.is_claim());
-            let frozen = entry.frozen();
-            prop_assert_eq!(frozen.word(), word);
-            prop_assert_eq!(frozen.word_of(fingerprint | 1), None);
-            prop_assert_eq!(frozen.key_fingerprint(), fingerprint | 1);
-            prop_assert!(!frozen.is_claim() && frozen.frozen() == frozen);
             let below = entry.to_bits() < Entry::new(fingerprint, other).to_bits();
             prop_assert_eq!(below, word < other);
         }

@@ -71,18 +71,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         if S::RESCANS && !self.rescan(key, claim) {
             return false;
         }
-        let sealed = S::HEEDS_SEALS && self.is_sealed();
-        let committed = if sealed {
-            Entry::EMPTY
-        } else {
-            Entry::new(key.fingerprint(), word)
-        };
-        let is_swapped = self
-            .lines
-            .slot(claim.place)
-            .swap(claim.entry, committed)
-            .is_ok();
-        is_swapped && !sealed
+        let committed = Entry::new(key.fingerprint(), word);
+        let slot = self.lines.slot(claim.place);
+        slot.swap(claim.entry, committed).is_ok()
     }
 
     /// Claims a slot, which is step 1. Takes over a claim of the key that is there already.
@@ -159,8 +150,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
-    /// Stores a state in a set of which `place` is a slot, the line of `place` first. The key must
-    /// have no other state here, and no other thread may be storing one.
+    /// Stores a state in a set of which `place` is a slot, the line of `place` first, unless all others there
+    /// have a higher rank. The key must have no other state here, and no other thread may be storing one.
+    #[cfg(target_os = "linux")]
     pub(super) fn put_near(&self, place: usize, state: Entry, order: &impl Order) {
         let home = place / LINE;
         let newcomer = rank_in(order, state);
@@ -173,7 +165,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
                 *slot = self.look(place, order);
             }
             let set = slots.get(..LINE * LINES).unwrap_or(&slots);
-            let Some(victim) = victim([set, &[]], LINE, newcomer, idle) else {
+            let Some(victim) =
+                victim([set, &[]], LINE, newcomer, idle).filter(|victim| victim.rank < newcomer)
+            else {
                 return;
             };
             if self

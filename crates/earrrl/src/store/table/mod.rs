@@ -28,7 +28,6 @@ pub(crate) mod available;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod cmac;
 mod entry;
-mod frozen;
 mod hash;
 mod insert;
 pub(crate) mod lines;
@@ -37,16 +36,14 @@ pub(crate) mod mapping;
 #[cfg(test)]
 #[cfg(not(miri))]
 mod model;
-#[cfg(test)]
-#[cfg(not(miri))]
-mod model_of_generations;
 mod raw;
 pub(crate) mod region;
+#[cfg(target_os = "linux")]
+mod resize;
 mod slot;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod transfer;
 mod victim;
 
 use core::fmt;
@@ -62,9 +59,6 @@ use region::{Memory, Region};
 use slot::AtomicSlot;
 pub(crate) use slot::Purpose;
 pub use sweep::Swept;
-#[cfg(target_os = "linux")]
-pub(crate) use transfer::Seal;
-pub(crate) use transfer::lock_of;
 pub use victim::Order;
 
 /// The number of slots in a cache line.
@@ -78,10 +72,8 @@ const SAMPLE: usize = 1024;
 
 /// The bytes of a set.
 pub(crate) const SET_BYTES: usize = LINE * LINES * size_of::<AtomicSlot>();
-/// The place of the seal, behind the shards.
-pub(crate) const SEAL_AT: usize = SHARDS * size_of::<Shard>();
-/// The bytes of the shards and the seal in a file.
-pub(crate) const SHARDS_BYTES: usize = SEAL_AT + size_of::<Shard>();
+/// The bytes of the shards in a file.
+pub(crate) const SHARDS_BYTES: usize = SHARDS * size_of::<Shard>();
 /// The layout of a table in a file: slots in a line, lines in a set, bits of a fingerprint.
 pub(crate) const LAYOUT: [u32; 3] = [LINE as u32, LINES as u32, entry::FINGERPRINT_BITS];
 
@@ -221,8 +213,7 @@ impl Table {
         Self::mapped(&memory, sets, 0, sets_for(capacity), capacity)
     }
 
-    /// Returns the table that other processes share in the same memory: its shards and its seal begin
-    /// at `shards`, and `sets` sets begin at `sets_at`. Returns `None` if they are outside of the
+    /// Returns the table that other processes share in the same memory: its shards begin at `shards`, and `sets` sets begin at `sets_at`. Returns `None` if they are outside of the
     /// memory, or the processor has no 128-bit compare-and-swap.
     pub(crate) fn mapped(
         memory: &Arc<dyn Memory>,
@@ -233,11 +224,10 @@ impl Table {
     ) -> Option<Self> {
         let lines: Region<Line<_, LINE>> =
             Region::mapped(memory, sets_at, sets.checked_mul(LINES)?)?;
-        let seal = Region::mapped(memory, shards.checked_add(SEAL_AT)?, 1)?;
         let shards = Region::mapped(memory, shards, SHARDS)?;
         let is_usable = sets >= 2 && slot::is_lock_free();
         is_usable.then(|| Self {
-            raw: RawTable::over(Lines::over(lines), shards, seal),
+            raw: RawTable::over(Lines::over(lines), shards),
             capacity,
         })
     }
@@ -337,79 +327,11 @@ impl Table {
     }
 
     /// Replaces every client's state by the one that `convert` returns; removes the client if that
-    /// is `None`. No other thread may update the table at the same time, since an entry that
-    /// changes meanwhile could be converted twice.
+    /// is `None`. An entry that another thread changes meanwhile may be converted twice.
     pub fn convert(&self, mut convert: impl FnMut(Word) -> Option<Word>) {
         self.raw.convert(|entry| {
             convert(entry.word()).map_or(Entry::EMPTY, |word| Entry::new(entry.fingerprint(), word))
         });
-    }
-
-    /// Seals the table: from now on no absent client is inserted.
-    pub(crate) fn seal(&self) {
-        self.raw.seal();
-    }
-
-    /// Returns true if the table is sealed. To be called after a client was found absent, since the
-    /// client may then be in another table.
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.raw.is_sealed()
-    }
-
-    /// Removes a client from a sealed table and returns its state.
-    pub(crate) fn take(&self, key: KeyHash) -> Option<Word> {
-        self.raw.take(key)
-    }
-
-    /// Returns true if [`pour`](Self::pour) can move clients from this table to `other`.
-    pub(crate) fn is_laid_out_as(&self, other: &Self) -> bool {
-        self.raw.is_laid_out_as(&other.raw)
-    }
-
-    /// Moves all clients, with their words converted, from this sealed table to a table of the same
-    /// layout. Returns false if that table is sealed meanwhile. `alone` returns a guard that keeps
-    /// other threads from moving a client; it gets a key with only the bits that [`lock_of`] uses.
-    pub(crate) fn pour<G>(
-        &self,
-        into: &Self,
-        alone: impl Fn(KeyHash) -> G,
-        convert: impl Fn(Word) -> Option<Word>,
-        order: &impl Order,
-    ) -> bool {
-        self.raw.pour(&into.raw, alone, convert, order)
-    }
-
-    /// Copies all clients, with their words converted, to a table of the same layout. No other
-    /// thread or process may use either of them.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn copy_converted(
-        &self,
-        into: &Self,
-        convert: impl Fn(Word) -> Option<Word>,
-        order: &impl Order,
-    ) {
-        self.raw.copy_converted(&into.raw, convert, order);
-    }
-
-    /// Freezes a client of a sealed table, so that no process changes its state any more, and returns
-    /// the state; see `frozen.rs`.
-    pub(crate) fn freeze(&self, key: KeyHash) -> Option<Word> {
-        self.raw.freeze(key)
-    }
-
-    /// Freezes all clients of a sealed table.
-    pub(crate) fn freeze_all(&self) {
-        self.raw.freeze_all();
-    }
-
-    /// Removes a frozen client, whose state is in another table.
-    pub(crate) fn clear_frozen(&self, key: KeyHash) {
-        self.raw.clear_frozen(key);
-    }
-
-    /// Records for all processes that a sealed table, whose clients were all frozen, has none left.
-    pub(crate) fn mark_emptied(&self) {
-        self.raw.mark_emptied();
     }
 
     /// Removes the clients except those for which `is_kept` returns true for the state, and returns the number of
@@ -418,9 +340,11 @@ impl Table {
         self.raw.clear(is_kept)
     }
 
-    /// Removes the idle clients, and returns the number of clients left.
-    pub(crate) fn clear_idle(&self, order: &impl Order) -> usize {
-        self.raw.clear_idle(order)
+    /// Copies all clients to an empty table of any size, which `order` fills; see `resize.rs`. No other thread
+    /// or process may use either of them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn copy_to(&self, into: &Self, order: &impl Order) {
+        self.raw.copy_to(&into.raw, order);
     }
 
     /// Returns all clients, in no particular order. Clients that are inserted or removed during the
@@ -513,7 +437,7 @@ impl ReadEntry<'_> {
 impl From<Entry> for Client {
     fn from(entry: Entry) -> Self {
         Self {
-            fingerprint: entry.key_fingerprint(),
+            fingerprint: entry.fingerprint(),
             word: entry.word(),
         }
     }

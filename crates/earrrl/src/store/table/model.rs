@@ -2,7 +2,7 @@
 //! threads that insert, update, evict and reset. One test leaves out the rescan and shows that the
 //! model then finds a key in two slots.
 
-use loom::sync::{Arc, Mutex, MutexGuard};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::Change;
@@ -13,11 +13,10 @@ use super::slot::Slot;
 use super::victim::Candidate;
 
 /// A slot whose accesses the model checker sees. Each half is read by a separate step.
-pub(super) struct ModelSlot<const RESCANS: bool, const HEEDS_SEALS: bool = true>(Mutex<Entry>);
+struct ModelSlot<const RESCANS: bool>(Mutex<Entry>);
 
-impl<const RESCANS: bool, const HEEDS_SEALS: bool> Slot for ModelSlot<RESCANS, HEEDS_SEALS> {
+impl<const RESCANS: bool> Slot for ModelSlot<RESCANS> {
     const RESCANS: bool = RESCANS;
-    const HEEDS_SEALS: bool = HEEDS_SEALS;
 
     fn vacant() -> Self {
         Self(Mutex::new(Entry::EMPTY))
@@ -53,10 +52,10 @@ type Model<const RESCANS: bool> = RawTable<ModelSlot<RESCANS>, 1, 1>;
 type Operation<const RESCANS: bool, T> = Box<dyn FnOnce(&Model<RESCANS>) -> T + Send>;
 
 /// A word that is lower than every word the tests store.
-pub(super) const IDLE: Word = MIN_WORD;
+const IDLE: Word = MIN_WORD;
 
 /// Returns a key whose search begins in the given set.
-pub(super) fn key(fingerprint: u64, set: u64) -> KeyHash {
+fn key(fingerprint: u64, set: u64) -> KeyHash {
     KeyHash::from_bits(fingerprint | (set << 63))
 }
 
@@ -80,7 +79,7 @@ fn words<const R: bool>(table: &Model<R>, key: KeyHash) -> Vec<Word> {
         .collect()
 }
 
-pub(super) fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
@@ -360,126 +359,4 @@ fn a_claim_does_not_hide_the_state_behind_it() {
         );
         assert_eq!(words(&table, key), []);
     });
-}
-
-/// A table whose clients move to another table, as after a rule change.
-struct GivingWay<S> {
-    old: RawTable<S, 1, 1>,
-    new: RawTable<S, 1, 1>,
-    /// The lock that lets one thread move a client; `None` in a model that shows what goes wrong
-    /// without it.
-    moving: Option<Mutex<()>>,
-}
-
-impl<S: Slot> GivingWay<S> {
-    /// Returns two tables, in the older of which the key was counted `counted` times.
-    fn new(counted: Word, key: KeyHash, moving: Option<Mutex<()>>) -> Arc<Self> {
-        let old = RawTable::new(2).unwrap();
-        let new = RawTable::new(2).unwrap();
-        assert!((0..counted).all(|_| count_in(&old, key).is_some()));
-        Arc::new(Self { old, new, moving })
-    }
-
-    /// Moves the key to the new table as `older.rs` does.
-    fn settle(&self, key: KeyHash) {
-        if self
-            .new
-            .update(key, || IDLE, |word| (Change::Keep, word))
-            .is_none()
-        {
-            let _alone: Option<MutexGuard<'_, ()>> =
-                self.moving.as_ref().map(|moving| moving.lock().unwrap());
-            if let Some(word) = self.old.take(key) {
-                let store = |there: Option<Word>| (Change::Store(there.unwrap_or(word)), ());
-                self.new.update(key, || IDLE, store);
-            }
-        }
-    }
-
-    /// Counts a request under the new rule.
-    fn count(&self, key: KeyHash) {
-        self.settle(key);
-        count_in(&self.new, key);
-    }
-
-    /// Counts a request that began under the older rule.
-    fn count_late(&self, key: KeyHash) {
-        if count_in(&self.old, key).is_none() {
-            self.count(key);
-        }
-    }
-
-    fn reload_and_count(&self, key: KeyHash) {
-        self.old.seal();
-        self.count(key);
-    }
-}
-
-/// Counts a request, unless the key is absent from a sealed table.
-pub(super) fn count_in<S: Slot>(table: &RawTable<S, 1, 1>, key: KeyHash) -> Option<Word> {
-    table.update(
-        key,
-        || IDLE,
-        |word| {
-            if word.is_none() && table.is_sealed() {
-                return (Change::Keep, None);
-            }
-            let count = word.unwrap_or(0) + 1;
-            (Change::Store(count), Some(count))
-        },
-    )
-}
-
-pub(super) fn entries<S: Slot>(table: &RawTable<S, 1, 1>) -> Vec<Word> {
-    table.entries(0..2).map(Entry::word).collect()
-}
-
-/// Requests under the older and the new rule race for a key that was counted before.
-fn a_rule_is_changed<S: Slot + Send + 'static>(counted: Word, late: usize, locks: bool) {
-    let key = key(7, 0);
-    let tables = GivingWay::<S>::new(counted, key, locks.then(|| Mutex::new(())));
-    let start = |count: fn(&GivingWay<S>, KeyHash)| {
-        let tables = Arc::clone(&tables);
-        thread::spawn(move || count(&tables, key))
-    };
-    let mut threads = vec![start(GivingWay::reload_and_count)];
-    threads.extend((0..late).map(|_| start(GivingWay::count_late)));
-    threads
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
-    assert_eq!(entries(&tables.old), []);
-    assert_eq!(
-        entries(&tables.new),
-        [counted + 1 + late as Word],
-        "one count of all"
-    );
-}
-
-#[test]
-fn a_client_goes_over_to_the_next_table_whole() {
-    explore(3, || a_rule_is_changed::<ModelSlot<true>>(1, 1, true));
-}
-
-#[test]
-fn a_newcomer_during_a_change_is_in_one_table() {
-    explore(3, || a_rule_is_changed::<ModelSlot<true>>(0, 1, true));
-}
-
-#[test]
-fn two_late_requests_follow_a_client_to_the_next_table() {
-    explore(2, || a_rule_is_changed::<ModelSlot<true>>(1, 2, true));
-}
-
-#[test]
-#[should_panic(expected = "assertion `left == right` failed")]
-fn without_a_look_at_the_seal_the_model_finds_a_client_left_behind() {
-    explore(3, || {
-        a_rule_is_changed::<ModelSlot<true, false>>(0, 1, true)
-    });
-}
-
-#[test]
-#[should_panic(expected = "one count of all")]
-fn with_two_movers_at_once_the_model_finds_a_lost_count() {
-    explore(3, || a_rule_is_changed::<ModelSlot<true>>(1, 1, false));
 }

@@ -2,7 +2,6 @@
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
-use std::vec::Vec;
 
 use super::entry::{Change, Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
@@ -74,9 +73,6 @@ pub(super) struct RawReadEntry<'a, S> {
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
     shards: Region<Shard>,
-    /// The seal of the table: one slot, which is filled when the table must take no more new clients;
-    /// see `transfer.rs`. All processes that map the table share it.
-    pub(super) seal: Region<S>,
 }
 
 impl Shard {
@@ -90,25 +86,12 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     pub(super) fn new(sets: usize) -> Option<Self> {
         let shards = if sets <= SMALL { 1 } else { SHARDS };
         let shards = (0..shards).map(|_| Shard::new()).collect();
-        let seal = Region::allocated(Vec::from([S::vacant()]));
-        Some(Self::over(
-            Lines::new(sets)?,
-            Region::allocated(shards),
-            seal,
-        ))
+        Some(Self::over(Lines::new(sets)?, Region::allocated(shards)))
     }
 
-    /// Returns a table in the given memory. There must be at least one shard, and one seal.
-    pub(super) fn over(
-        lines: Lines<S, LINE, LINES>,
-        shards: Region<Shard>,
-        seal: Region<S>,
-    ) -> Self {
-        Self {
-            lines,
-            shards,
-            seal,
-        }
+    /// Returns a table in the given memory. There must be at least one shard.
+    pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard>) -> Self {
+        Self { lines, shards }
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
@@ -211,6 +194,13 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         }
     }
 
+    /// Removes the states except those for which `is_kept` returns true, and returns the number of
+    /// removed ones. Other threads and processes may use the table: to each client, this is a reset.
+    pub(super) fn clear(&self, is_kept: impl Fn(Word) -> bool) -> usize {
+        let slots = (0..self.lines.slots()).map(|place| self.lines.slot(place));
+        slots.filter(|slot| clear_slot(*slot, &is_kept)).count()
+    }
+
     /// Returns the committed entries of the slots at `places`.
     pub(super) fn entries(
         &self,
@@ -296,4 +286,16 @@ fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash
 fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
     let high = slot.high();
     fingerprint(high) == key.fingerprint() && !is_claim(high)
+}
+
+/// Removes the state in a slot, unless `is_kept` returns true for it. Returns true if it was removed.
+fn clear_slot(slot: &impl Slot, is_kept: impl Fn(Word) -> bool) -> bool {
+    let mut entry = slot.load();
+    while entry != Entry::EMPTY && !entry.is_claim() && !is_kept(entry.word()) {
+        match slot.swap(entry, Entry::EMPTY) {
+            Ok(()) => return true,
+            Err(found) => entry = found,
+        }
+    }
+    false
 }

@@ -15,9 +15,6 @@ pub(super) trait Slot: Sync {
     /// sets this to false.
     const RESCANS: bool = true;
 
-    /// True if an insertion checks the table's seal. Only a model sets this to false.
-    const HEEDS_SEALS: bool = true;
-
     fn vacant() -> Self;
 
     /// Returns the high half of the slot.

@@ -25,14 +25,6 @@ pub struct Swept {
     pub duplicates: u64,
 }
 
-impl core::ops::AddAssign for Swept {
-    fn add_assign(&mut self, other: Self) {
-        self.claims += other.claims;
-        self.ahead += other.ahead;
-        self.duplicates += other.duplicates;
-    }
-}
-
 impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
     /// Removes claims, duplicates and states above `latest`.
     pub(super) fn sweep(&self, latest: Word) -> Swept {

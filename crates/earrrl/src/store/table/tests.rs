@@ -1,4 +1,3 @@
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -231,37 +230,6 @@ fn a_claim_of_the_key_is_taken_over_wherever_it_is() {
     assert_eq!(table.len(), 1);
 }
 
-/// A key with two states, as when two threads at once store two keys with the same hash.
-#[test]
-fn a_key_that_is_there_twice_is_taken_whole() {
-    for words in [[5, 7], [7, 5]] {
-        let table = Table::new(1).unwrap();
-        let key = key(7);
-        for (place, word) in table.raw.lines.candidates(key).step_by(20).zip(words) {
-            let entry = Entry::new(key.fingerprint(), word);
-            table
-                .raw
-                .lines
-                .slot(place)
-                .swap(Entry::EMPTY, entry)
-                .unwrap();
-        }
-        table.seal();
-        assert_eq!((table.take(key), table.len()), (Some(7), 0));
-    }
-}
-
-#[test]
-fn nothing_is_poured_into_a_sealed_table() {
-    let from = Table::new(1).unwrap();
-    let into = Table::new(1).unwrap();
-    store(&from, 1, 5);
-    from.seal();
-    into.seal();
-    assert!(!from.pour(&into, |_| (), Some, &|| IDLE));
-    assert_eq!((from.len(), into.len()), (1, 0));
-}
-
 #[test]
 fn idle_clients_that_make_room_are_not_counted_as_displaced() {
     let table = Table::new(1).unwrap();
@@ -317,43 +285,6 @@ fn threads_admit_exactly_the_quota_in_full_sets() {
         admits_exactly(threads, 1, &full_table(1, MAX_WORD));
         admits_exactly(threads, NAMES, &full_table(20 * NAMES as usize, -1));
     }
-}
-
-/// A thread that moves a client holds only that client's lock, so no thread waits for another
-/// client's move.
-#[test]
-fn one_client_at_most_moves_under_a_lock() {
-    struct Held<'a>(&'a Cell<Option<u32>>);
-    impl Drop for Held<'_> {
-        fn drop(&mut self) {
-            self.0.set(None);
-        }
-    }
-    // Few enough for Miri, which is slow.
-    let mut clients = 0..40;
-    let from = Table::new(40).unwrap();
-    let into = Table::new(40).unwrap();
-    clients
-        .clone()
-        .for_each(|name| store(&from, name, name.into()));
-    from.seal();
-    // The number of clients that were moved under the lock that is held now.
-    let under_lock = Cell::new(None);
-    let alone = |_| {
-        assert_eq!(under_lock.replace(Some(0)), None, "two locks at once");
-        Held(&under_lock)
-    };
-    let convert = |word| {
-        assert_eq!(
-            under_lock.replace(Some(1)),
-            Some(0),
-            "two clients under one lock"
-        );
-        Some(word + 1)
-    };
-    assert!(from.pour(&into, alone, convert, &|| IDLE));
-    assert!(clients.all(|name| into.get(key(name)) == Some(Word::from(name) + 1)));
-    assert_eq!(from.len(), 0);
 }
 
 /// Returns a full table, in which all clients have the same word.
