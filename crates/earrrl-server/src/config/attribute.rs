@@ -11,10 +11,9 @@ use toml::Spanned;
 
 use super::file;
 use super::problem::Problems;
-use super::server::network;
 use super::value::choice;
 use earrrl_tower::Prefixes;
-use earrrl_tower::address::parse;
+use earrrl_tower::address::{canonical_network, parse};
 use earrrl_tower::path::Paths;
 
 pub use self::name::{PLAIN, attribute_name, normal_host};
@@ -430,4 +429,11 @@ pub(super) fn conditions(
         conditions.push(condition);
     }
     conditions
+}
+
+/// Parses a network or a single address; IPv4 addresses in IPv6 form count as IPv4.
+pub(super) fn network(text: &str) -> Option<IpNet> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    let network = text.parse().ok().or_else(address)?;
+    Some(canonical_network(network))
 }

@@ -1,13 +1,12 @@
 //! The `[server]` and `[client_address]` tables of the configuration.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use axum::http::HeaderName;
-use ipnet::IpNet;
 use toml::Spanned;
 
 use super::access::Tokens;
-use super::attribute::Condition;
+use super::attribute::{Condition, network};
 use super::listen::{ListenAddress, Protocol};
 use super::names::NamesConfig;
 use super::problem::Problems;
@@ -15,7 +14,6 @@ use super::tls::TlsConfig;
 use super::value::{listeners, number, seconds};
 use super::{file, listen};
 
-use earrrl_tower::address::canonical_network;
 use earrrl_tower::path::Paths;
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
 
@@ -434,11 +432,4 @@ fn source(name: &str) -> Option<AddressSource> {
         "forwarded" => AddressSource::Forwarded,
         _ => AddressSource::Header(name),
     })
-}
-
-/// Parses a network or a single address; IPv4 addresses in IPv6 form count as IPv4.
-pub(super) fn network(text: &str) -> Option<IpNet> {
-    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    let network = text.parse().ok().or_else(address)?;
-    Some(canonical_network(network))
 }
