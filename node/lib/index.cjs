@@ -61,7 +61,23 @@ class Limiter {
   }
 
   checkAt(key, at, cost) {
-    this.#native.checkAt(key, at, cost);
+    return this.#decidedAt(CHECK, key, at, cost);
+  }
+
+  peekAt(key, at, cost) {
+    return this.#decidedAt(PEEK, key, at, cost);
+  }
+
+  chargeAt(key, at, cost) {
+    return this.#decidedAt(CHARGE, key, at, cost);
+  }
+
+  refundAt(key, at, cost, chargedAt) {
+    this.#native.refundAt(key, at, cost, chargedAt);
+  }
+
+  #decidedAt(mode, key, at, cost) {
+    this.#native.decideAt(key, at, cost, mode);
     return new Decision(this.#native, this.#name);
   }
 

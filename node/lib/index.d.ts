@@ -53,6 +53,12 @@ export declare class Limiter {
    * that is later: for replays of logs.
    */
   checkAt(key: Key, at: number | bigint, cost?: number): Decision;
+  /** Decides a request as of an instant and counts nothing. */
+  peekAt(key: Key, at: number | bigint, cost?: number): Decision;
+  /** Counts a request as of an instant, even if it is over the limit. */
+  chargeAt(key: Key, at: number | bigint, cost?: number): Decision;
+  /** Takes back, as of the instant `at`, the request of the decision with `chargedAt`, by default the latest one. */
+  refundAt(key: Key, at: number | bigint, cost?: number, chargedAt?: number | bigint): void;
   /** Decides a request and counts nothing. */
   peek(key: Key, cost?: number): Decision;
   /** Counts a request even if it is over the limit. */

@@ -84,18 +84,46 @@ impl NativeLimiter {
     /// Decides a request as of an instant in nanoseconds since the epoch, or as of the latest instant that
     /// was used if that is later.
     #[napi]
-    pub fn check_at(&self, key: Key<'_>, at: Unknown<'_>, cost: Unknown<'_>) -> napi::Result<()> {
+    pub fn decide_at(
+        &self,
+        key: Key<'_>,
+        at: Unknown<'_>,
+        cost: Unknown<'_>,
+        mode: u32,
+    ) -> napi::Result<()> {
         let at = input::instant("at", at)?;
         let cost = cost_or_one(cost)?;
+        let key = bytes(&key);
         let Own { limiter, figures } = &*self.own;
-        let decision = limiter
-            .check_at(bytes(&key), cost, at)
-            .map_err(invalid)?
-            .decision();
-        figures.write(
-            &decision,
-            Available::from_decision(limiter.rule(), &decision, 0),
-        );
+        let verdict = match figures::mode(mode) {
+            Mode::Check => limiter.check_at(key, cost, at),
+            Mode::Peek => limiter.peek_at(key, cost, at),
+            Mode::Charge => limiter.charge_at(key, cost, at),
+        };
+        let decision = verdict.map_err(invalid)?.decision();
+        let available = Available::from_decision(limiter.rule(), &decision, 0).or_else(|| {
+            let peeked = limiter.peek_at(key, Cost::ONE, at).ok()?;
+            Some(Available::from_peek(limiter.rule(), &peeked.decision()))
+        });
+        figures.write(&decision, available);
+        Ok(())
+    }
+
+    /// Takes back, as of an instant, a request that was counted at another, by default the latest one.
+    #[napi]
+    pub fn refund_at(
+        &self,
+        key: Key<'_>,
+        at: Unknown<'_>,
+        cost: Unknown<'_>,
+        charged_at: Unknown<'_>,
+    ) -> napi::Result<()> {
+        let at = input::instant("at", at)?;
+        let charged_at = optional("chargedAt", charged_at, input::instant)?;
+        let cost = cost_or_one(cost)?;
+        self.own
+            .limiter
+            .refund_at(bytes(&key), cost, charged_at, at);
         Ok(())
     }
 

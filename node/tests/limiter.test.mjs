@@ -79,6 +79,17 @@ test("requests of a given time", () => {
   }
 });
 
+test("all that decide or change take an instant", () => {
+  const limiter = new Limiter("fixed-window 5/1d");
+  const day = 86_400 * 1e9;
+  for (let turn = 0; turn < 4; turn++) assert.ok(limiter.checkAt("a", day).allowed);
+  assert.equal(limiter.peekAt("a", day).remaining, 1);
+  const { at } = limiter.chargeAt("a", day, 3);
+  assert.deepEqual([limiter.peekAt("a", day).allowed, limiter.checkAt("a", day).allowed], [false, false]);
+  limiter.refundAt("a", day, 3, at);
+  assert.deepEqual([limiter.checkAt("a", day).allowed, limiter.checkAt("a", day).allowed, limiter.checkAt("a", 2 * day).allowed], [true, false, true]);
+});
+
 test("several rules count a request under all or none", () => {
   const path = newPath();
   const engine = new Engine({ login: "gcra 2/d burst=2", address: "gcra 9/d burst=9" }, { path });

@@ -49,7 +49,7 @@ const CALLS = [
     ["cost", "a number", true, (value) => engine[name]({ login: ["a", value] })],
   ]),
   ["key", KEYS, false, (value) => limiter.checkAt(value, 5)],
-  ["at", "a number or a BigInt", false, (value) => limiter.checkAt("a", value)],
+  ...["checkAt", "peekAt", "chargeAt", "refundAt"].map((name) => ["at", "a number or a BigInt", false, (value) => limiter[name]("a", value)]),
   ["cost", "a number", true, (value) => limiter.checkAt("a", 5, value)],
   ["key", KEYS, false, (value) => limiter.refund(value)],
   ["cost", "a number", true, (value) => limiter.refund("a", value)],

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use earrrl::{Nanos, RuleError, Verdict, check_name};
+use earrrl::{Mode, Nanos, RuleError, Verdict, check_name};
 use pyo3::prelude::*;
 
 use crate::decision::{Decision, NamedRule};
@@ -77,14 +77,46 @@ impl Limiter {
         at: u64,
         cost: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Decision> {
-        let at = Nanos::new(at);
+        self.decide_at(key, at, cost, Mode::Check)
+    }
+
+    /// Returns the decision that ``check_at`` would return, and counts nothing.
+    #[pyo3(signature = (key, at, cost=None))]
+    fn peek_at(
+        &self,
+        key: &Bound<'_, PyAny>,
+        at: u64,
+        cost: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decision> {
+        self.decide_at(key, at, cost, Mode::Peek)
+    }
+
+    /// Counts a request as of the instant ``at`` even if it is over the limit.
+    #[pyo3(signature = (key, at, cost=None))]
+    fn charge_at(
+        &self,
+        key: &Bound<'_, PyAny>,
+        at: u64,
+        cost: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decision> {
+        self.decide_at(key, at, cost, Mode::Charge)
+    }
+
+    /// Takes back, as of the instant ``at``, a request that was counted at ``charged_at``, by default the latest one.
+    #[pyo3(signature = (key, at, cost=None, charged_at=None))]
+    fn refund_at(
+        &self,
+        key: &Bound<'_, PyAny>,
+        at: u64,
+        cost: Option<&Bound<'_, PyAny>>,
+        charged_at: Option<u64>,
+    ) -> PyResult<()> {
         let cost = input::cost(cost)?;
-        let verdict = |key: &[u8]| self.limiter.check_at(key, cost, at).map_err(invalid);
+        let charged_at = charged_at.map(Nanos::new);
         with_key(key, |key| {
-            Ok(Decision::new(verdict(key)?.decision(), &self.named, || {
-                None
-            }))
-        })?
+            self.limiter
+                .refund_at(key, cost, charged_at, Nanos::new(at));
+        })
     }
 
     /// Returns the decision that ``check`` would return, and counts nothing.
@@ -154,6 +186,28 @@ impl Limiter {
 }
 
 impl Limiter {
+    fn decide_at(
+        &self,
+        key: &Bound<'_, PyAny>,
+        at: u64,
+        cost: Option<&Bound<'_, PyAny>>,
+        mode: Mode,
+    ) -> PyResult<Decision> {
+        let at = Nanos::new(at);
+        let cost = input::cost(cost)?;
+        let limiter = &self.limiter;
+        with_key(key, |key| {
+            let verdict = match mode {
+                Mode::Check => limiter.check_at(key, cost, at),
+                Mode::Peek => limiter.peek_at(key, cost, at),
+                Mode::Charge => limiter.charge_at(key, cost, at),
+            };
+            let peek = || Some(limiter.peek_at(key, earrrl::Cost::ONE, at).ok()?.decision());
+            let decision = verdict.map_err(invalid)?.decision();
+            Ok(Decision::new(decision, &self.named, peek))
+        })?
+    }
+
     #[inline]
     fn decision(&self, verdict: Result<Verdict<'_>, RuleError>, key: &[u8]) -> PyResult<Decision> {
         let verdict = verdict.map_err(invalid)?;

@@ -50,6 +50,16 @@ def test_a_text_and_its_utf8_are_one_key():
     assert not limiter.check("ämne".encode())
 
 
+def test_all_that_decide_or_change_take_an_instant():
+    limiter, day = Limiter("fixed-window 5/1d"), 86_400 * 10**9
+    assert all(limiter.check_at("a", day) for _ in range(4))
+    assert limiter.peek_at("a", day).remaining == 1
+    charged = limiter.charge_at("a", day, 3)
+    assert not limiter.peek_at("a", day) and not limiter.check_at("a", day)
+    limiter.refund_at("a", day, 3, charged.at)
+    assert [bool(limiter.check_at("a", at)) for at in (day, day, 2 * day)] == [True, False, True]
+
+
 def test_a_plain_id_is_its_text():
     for key, text in [(7, "7"), (uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005"), (Decimal("7.50"), "7.50"), (10**40, "1" + "0" * 40)]:
         limiter = Limiter("gcra 1/d burst=1")
