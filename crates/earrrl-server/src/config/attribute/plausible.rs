@@ -1,4 +1,4 @@
-//! Whether requests can have the values that conditions name. A condition that can never hold is a limit, an
+//! Judges which values of conditions no request can have. A condition that can never hold is a limit, an
 //! exemption or an override that is silently off, so a value that no request can have is an error, and one
 //! that only unusual requests have is a warning.
 //!
