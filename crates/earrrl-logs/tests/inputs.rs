@@ -82,7 +82,7 @@ fn a_form_that_is_not_read_is_an_error_with_the_command_that_makes_lines_of_it()
         ),
     ] {
         fs::write(&path, content).unwrap();
-        let read = read_paths(&[path.clone()]);
+        let read = read_paths(std::slice::from_ref(&path));
         assert!(read.error.unwrap().contains(command), "{command}");
         assert!(read.requests.is_empty());
     }

@@ -104,10 +104,13 @@ impl Units {
     }
 }
 
+/// A part of the clients of a near rule, the least recently used last.
+type Shard = Mutex<LruCache<Box<[u8]>, Line>>;
+
 /// The clients of a near rule, a bounded number. A line may be evicted at any time: its units are then lost.
 #[derive(Debug)]
 pub(crate) struct NearTable {
-    shards: Box<[Mutex<LruCache<Box<[u8]>, Line>>]>,
+    shards: Box<[Shard]>,
     hasher: RandomState,
     pub(crate) units: Units,
     /// The time in which a client's pace is measured, and the longest lease of units.

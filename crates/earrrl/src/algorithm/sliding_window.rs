@@ -224,7 +224,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn meaning(&self) -> [u64; 2] {
-        [self.terms.window, self.sub_windows.into()]
+        [self.terms.window, self.sub_windows]
     }
 
     fn advance(&self, state: Option<Tally>, now: Nanos) -> Option<Tally> {

@@ -93,7 +93,7 @@ fn the_bound_in_bytes_evicts_the_longest_idle() {
     let held = total(&states, Shard::len);
     assert!((MIN_SHARDS * 9..=MIN_SHARDS * 10).contains(&held), "{held}");
     assert!(states.lock_of(key(0)).state_of(key(0)).is_some());
-    assert!(!states.lock_of(key(1)).state_of(key(1)).is_some());
+    assert!(states.lock_of(key(1)).state_of(key(1)).is_none());
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
         }
     }
     assert!(request(&states, &limit, rest[0]));
-    let gone = |name: &&u64| !states.lock(0).state_of(key(**name)).is_some();
+    let gone = |name: &&u64| states.lock(0).state_of(key(**name)).is_none();
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[2]]);
 }
 
@@ -201,7 +201,7 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
         );
     }
     store(&states, rest[0], log(1));
-    let gone = |name: &&u64| !states.lock(0).state_of(key(**name)).is_some();
+    let gone = |name: &&u64| states.lock(0).state_of(key(**name)).is_none();
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[3]]);
     assert_eq!(states.lock(0).displaced(), 0);
 }
