@@ -428,7 +428,7 @@ fn the_rules_for_logins_stop_a_guesser() {
         .unwrap();
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(
-        report.contains("86395 of 86400 not allowed"),
+        report.contains("86348 of 86400 not allowed"),
         "{report}{}",
         stderr(&output)
     );
