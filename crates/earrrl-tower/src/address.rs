@@ -384,6 +384,10 @@ mod tests {
             // The masks make short groups, and groups of zero, frequent.
             let masked = network & (network << 13) & u64::MAX << (network % 64);
             let address = Ipv6Addr::from(u128::from(masked) << 64);
+            // 6to4 addresses stand for IPv4 addresses.
+            if address.segments()[0] == 0x2002 {
+                continue;
+            }
             assert_eq!(
                 Prefixes::default().key(address.into()),
                 format!("{address}/64")
