@@ -345,7 +345,7 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
         let highest = attack(&target, kind, CONNECTIONS, ROUNDS);
         println!("{}: idle {idle} KiB, highest {highest} KiB", kind.name);
         assert!(
-            highest <= idle + 2 * HELD + CONNECTION * CONNECTIONS as u64,
+            highest <= idle + 2 * HELD + connection(kind.over) * CONNECTIONS as u64,
             "{}: {idle} KiB, then {highest}",
             kind.name
         );
@@ -360,8 +360,14 @@ fn hostile_streams_hold_bounded_memory_and_give_it_back() {
 
 /// The connections and the requests on each, up to what `production.md` documents.
 const OPEN: [(usize, u32); 2] = [(150, 128), (600, 128)];
-/// The memory that is documented for an HTTP/2 connection, in KiB.
-const CONNECTION: u64 = 50;
+/// Returns the memory that is documented for a connection, in KiB.
+fn connection(over: Over) -> u64 {
+    match over {
+        Over::Http | Over::Tls => 50,
+        Over::Grpc => 150,
+    }
+}
+
 /// `max_held_memory` of the attacked servers, in KiB.
 const HELD: u64 = 16 * MIB;
 
@@ -397,7 +403,7 @@ fn open_streams_keep_to_the_bound_whatever_is_open() {
                 steady > 40
             });
             let taken = highest.saturating_sub(idle);
-            let bound = 2 * HELD + CONNECTION * connections as u64;
+            let bound = 2 * HELD + connection(kind.over) * connections as u64;
             println!(
                 "{}: {connections} x {streams}: {taken} of {bound} KiB",
                 kind.name

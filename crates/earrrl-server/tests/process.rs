@@ -92,7 +92,8 @@ fn the_start_warns_of_what_looks_right_and_does_nothing() {
         .env("EARRRL_ALOW_REMOTE", "1")
         .env("EARRRL_SERVICE_HOST", "10.0.0.1")
         .env("EARRRL_PORT_8080_TCP", "tcp://10.0.0.1:8080");
-    let mut process = Process::begin(shell.args(["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]));
+    let mut process =
+        Process::begin(shell.args(["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]));
     for expected in [
         "the environment variable EARRRL_ALOW_REMOTE sets no option; did you mean EARRRL_ALLOW_REMOTE?",
         "max_connections = 16384 is more than the limit of 300 open files allows: raise the limit to 16484",

@@ -191,7 +191,11 @@ fn clients_can_be_kept_out_of_redis() {
     let [Reply::Bulk(key)] = &keys[..] else {
         panic!("{keys:?}")
     };
-    assert_eq!(key.iter().position(|byte| *byte == b'}'), Some("p2:{".len() + 32), "{key:?}");
+    assert_eq!(
+        key.iter().position(|byte| *byte == b'}'),
+        Some("p2:{".len() + 32),
+        "{key:?}"
+    );
 }
 
 #[test]

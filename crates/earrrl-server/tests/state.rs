@@ -262,7 +262,9 @@ fn a_server_begins_afresh_under_another_algorithm() {
     };
     let warned = check();
     assert!(
-        warned.contains("warning: login: begins afresh, since `sliding-counter 4/365d leaky` had other"),
+        warned.contains(
+            "warning: login: begins afresh, since `sliding-counter 4/365d leaky` had other"
+        ),
         "{warned}"
     );
     std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o777)).unwrap();
