@@ -401,17 +401,14 @@ fn the_middleware_for_express_limits_a_client() {
     );
 }
 
-/// Simulates a guesser that tries once a second for a day, against the rules for logins.
+/// Simulates a guesser that tries once a second for a day, against the rules for logins: those by address, for proxies,
+/// and those by user too, for applications.
 #[test]
 fn the_rules_for_logins_stop_a_guesser() {
     let page = fs::read_to_string(root().join("docs/choosing-a-limit.md")).unwrap();
-    let rules = blocks(&page, "toml")
-        .into_iter()
-        .find(|block| block.contains("login-burst"));
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("limits.toml");
     let log = folder.path().join("guesses.log");
-    fs::write(&config, rules.unwrap()).unwrap();
     let line = |second: u32| {
         let hour = second / 3600;
         let minute = second / 60 % 60;
@@ -420,18 +417,24 @@ fn the_rules_for_logins_stop_a_guesser() {
         format!("192.0.2.7 - alice [{time}] \"POST /login HTTP/1.1\" 401 12 \"-\" \"guess\"\n")
     };
     fs::write(&log, (0..86_400).map(line).collect::<String>()).unwrap();
-    let mut command = Command::new(EARRRL);
-    let output = command
-        .args(["replay", "--config"])
-        .args([&config, &log])
-        .output()
-        .unwrap();
-    let report = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        report.contains("86348 of 86400 not allowed"),
-        "{report}{}",
-        stderr(&output)
-    );
+    for (rule, denied) in [("login-burst", 86_348), ("user-burst", 86_395)] {
+        let rules = blocks(&page, "toml")
+            .into_iter()
+            .find(|block| block.contains(rule));
+        fs::write(&config, rules.unwrap()).unwrap();
+        let mut command = Command::new(EARRRL);
+        let output = command
+            .args(["replay", "--config"])
+            .args([&config, &log])
+            .output()
+            .unwrap();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            report.contains(&format!("{denied} of 86400 not allowed")),
+            "{report}{}",
+            stderr(&output)
+        );
+    }
 }
 
 /// The rules for an API and those for crawlers in one file: clients of the API get what they pay for.
