@@ -58,6 +58,8 @@ const LATEST: i128 = (1 << 87) - 1;
 pub struct TokenBucket {
     capacity: Cost,
     refill: Rate,
+    /// [`TICKS_PER_NANO`]. With the constant in its place, a check takes 165 instead of 157 instructions.
+    ticks_per_nano: u64,
     /// The ticks that refill one unit, rounded up: the price of a request of cost 1.
     unit: i128,
     /// The ticks that fill the whole pool from empty, rounded down.
@@ -98,6 +100,7 @@ impl TokenBucket {
         Ok(Self {
             capacity,
             refill,
+            ticks_per_nano: TICKS_PER_NANO,
             unit: unit as i128,
             full: full as i128,
         })
@@ -167,7 +170,7 @@ impl TokenBucket {
 
     #[inline]
     fn ticks(&self, now: Nanos) -> i128 {
-        i128::from(now.get()) * Self::TICKS_PER_NANO
+        i128::from(now.get()) * i128::from(self.ticks_per_nano)
     }
 
     /// Returns the instant at which the pool will be full, in ticks: `now` if it is full already.
