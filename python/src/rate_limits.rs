@@ -92,7 +92,6 @@ impl RateLimits {
     /// connection's address, ``request`` is what the functions of the rules get, and ``route`` is what the framework has
     /// found. Returns a ``Passing`` or a ``Refusal``.
     #[pyo3(signature = (method, path, headers, peer, request, route=None))]
-    #[expect(clippy::too_many_arguments, reason = "it is called by the middlewares")]
     fn judge<'py>(
         slf: &Bound<'py, Self>,
         method: &str,

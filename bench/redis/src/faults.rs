@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
-use crate::support::{Server, until};
+use crate::support::{Server, key_of, until};
 
 const DEADLINE: Duration = Duration::from_millis(5);
 const TASKS: u64 = 32;
@@ -207,7 +207,7 @@ pub async fn run() {
     )
     .await;
 
-    let key = support::key_of(&server, "client-0-0", "wide");
+    let key = key_of(&server, "client-0-0", "wide");
     let key = key.as_str();
     scene(
         "a wrong type",

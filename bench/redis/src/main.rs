@@ -31,8 +31,6 @@ async fn main() {
             println!();
             faults::run().await;
         }
-        _ => eprintln!(
-            "expected `cost [clients]`, `faults`, `near [clients]` or `all [clients]`"
-        ),
+        _ => eprintln!("expected `cost [clients]`, `faults`, `near [clients]` or `all [clients]`"),
     }
 }

@@ -9,7 +9,7 @@ use crate::answers::{CostsAfter, answers};
 use crate::error::Error;
 use crate::key::{KeyPart, layer_key};
 
-/// A rule for requests. Its functions are called by the package, and their results are the rule's [`Answers`].
+/// A rule for requests. Its functions are called by the package, and their results are the answers of the rule.
 pub struct RequestRule {
     name: String,
     rule: Rule,
