@@ -30,7 +30,7 @@ const MOST_REFUSED_TOKENS: u8 = 3;
 const CONNECTION: usize = 32 * 1024;
 /// The memory of one HTTP/2 stream's place in its connection, in bytes: the entries of `h2` for the stream, its
 /// request and its response. A connection keeps the places of the most streams that it ever had at once.
-pub const STREAM_PLACE: usize = 1536;
+pub const STREAM_PLACE: usize = 2048;
 /// The number of streams that an HTTP/2 connection always gets. Their places are part of the memory that is documented
 /// for a connection.
 const FEWEST_STREAMS: u32 = 8;
@@ -340,6 +340,11 @@ impl Connection {
         };
         let _ = self.all.places.fetch_update(Relaxed, Relaxed, reserve);
         streams
+    }
+
+    /// Returns true if all connections together hold more than they may.
+    pub fn is_memory_short(&self) -> bool {
+        self.all.held() > self.all.limits.held_bytes
     }
 
     /// Records the number of bytes that are held for this connection while it waits. Returns false

@@ -136,7 +136,7 @@ fn many_connections_get_fewer_streams_each() {
         ..Limits::default()
     });
     let mut open = Vec::new();
-    for (count, fewest, counted) in [(1, 128, 1), (64, 128, 12), (150, 8, 16), (6000, 8, 16)] {
+    for (count, fewest, counted) in [(1, 128, 1), (48, 128, 12), (150, 8, 16), (6000, 8, 16)] {
         let mut last = 0;
         while open.len() < count {
             let connection = all.admit(address(1)).unwrap();

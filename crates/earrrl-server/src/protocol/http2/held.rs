@@ -84,15 +84,26 @@ impl HeldBytes {
         self.account(0)
     }
 
+    /// Counts the places of streams that the client has sent parts of bodies for, if they are more than are reserved.
+    /// The memory limit is checked when the connection's task waits.
+    pub(super) fn bears(&self, streams: usize) {
+        if streams > self.places.load(Relaxed) {
+            self.places.store(streams, Relaxed);
+        }
+    }
+
     /// Resets the count of unsent bytes, once the socket has accepted everything that was written.
     pub(super) fn sent(&self) {
         self.unsent.store(0, Relaxed);
     }
 
     /// Adds the unsent responses of a client that does not read to the memory that the connection
-    /// holds. Returns false if that exceeds the memory limit of all connections together.
+    /// holds. Returns false if that exceeds the memory limit of all connections together, or if the limit is exceeded
+    /// and the connection has taken more places than are reserved, which only its end gives back.
     pub(super) fn hold_unsent(&self) -> bool {
-        self.account(self.unsent.load(Relaxed))
+        let enough = self.account(self.unsent.load(Relaxed));
+        let has_taken = self.places.load(Relaxed) > self.reserved;
+        enough && !(has_taken && self.connection.is_memory_short())
     }
 
     /// Records that the client has sent HTTP/2's preface. The connection is idle from then on.
