@@ -95,7 +95,7 @@ fn a_disk_that_is_full_later_stops_no_decision() {
     let mount = "mount -t tmpfs -o size=128k,mode=0700 tmpfs \"$place\"";
     let serve =
         "\"$earrrl\" serve --state \"$place/limits\" --rule \"$rule\" --capacity 1000 \"$@\"";
-    let wait = "until ls \"$place/limits\" | grep -q ^login; do sleep 0.01; done";
+    let wait = "until ls \"$place/limits\" 2>/dev/null | grep -q ^login; do sleep 0.01; done";
     let script = format!("{mount}\n{{ {wait}; {fill}; }} &\nexec {serve}");
     let server = Process::spawn(&mut place.script(&script));
     for client in 0..500 {
