@@ -204,10 +204,6 @@ impl Algorithm for Concurrent {
         Tally::bytes_of(usize::try_from(self.places).unwrap_or(usize::MAX))
     }
 
-    fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
-        self.advance(Some(state), now)
-    }
-
     /// Returns nothing: a place is a time and a number under every limit.
     fn meaning(&self) -> [u64; 2] {
         [0; 2]

@@ -54,8 +54,8 @@ macro_rules! moments_are_words {
         }
 
         #[inline]
-        fn word(&self, state: &Moment) -> Option<Word> {
-            Some(state.0)
+        fn word(&self, state: &Moment) -> Word {
+            state.0
         }
 
         #[inline]
@@ -132,10 +132,6 @@ pub trait Algorithm: Sized {
     fn lag(&self) -> Duration {
         Duration::ZERO
     }
-
-    /// Converts a client's `state` under the limit `old` to a state under this limit. Keeps the
-    /// client's present rate or balance; returns `None` if nothing of it is left.
-    fn convert(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
     /// Returns the parameters that give states their meaning, usually a time such as the half-life or the
     /// window. Limits of one algorithm with the same parameters of this kind can use each other's states.
@@ -217,8 +213,7 @@ pub trait Algorithm: Sized {
     /// Returns the wait until the client's past requests no longer affect decisions.
     fn reset_after(&self, after: Option<&Self::State>, now: Nanos) -> Duration;
 
-    /// Returns true if the table holds the clients of this limit, and only exceptional states do not
-    /// fit a word.
+    /// Returns true if the table holds the clients of this limit.
     fn fits_words(&self) -> bool {
         false
     }
@@ -229,26 +224,15 @@ pub trait Algorithm: Sized {
         None
     }
 
-    /// Returns the state as a word; `None` if no word is exactly this state.
-    fn word(&self, _state: &Self::State) -> Option<Word> {
-        None
+    /// Returns the state as a word. If no word is exactly this state, the word's state allows less,
+    /// never more.
+    fn word(&self, _state: &Self::State) -> Word {
+        Word::MAX
     }
 
-    /// Returns the state that `word` encodes; `None` if the word is a [`mark`](Self::mark).
+    /// Returns the state that `word` encodes; `None` if the algorithm's states are no words.
     fn state_of(&self, _word: Word) -> Option<Self::State> {
         None
-    }
-
-    /// Returns the word that marks the entry of a client whose state fits no word and is kept
-    /// elsewhere.
-    fn mark(&self, _state: &Self::State) -> Word {
-        Word::MAX
-    }
-
-    /// Returns a word for a state that fits none, where nothing else can keep it: a state that
-    /// allows less, never more.
-    fn word_above(&self, _state: &Self::State) -> Word {
-        Word::MAX
     }
 
     /// Returns the rank of a word at `now`. A full table evicts the client with the lowest rank.

@@ -253,15 +253,6 @@ impl Algorithm for Exponential {
         None
     }
 
-    /// Keeps the present rate.
-    fn convert(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
-        let decayed = state.rate * exp(-old.periods_since(&state, now));
-        Some(Measured {
-            at: now,
-            rate: decayed * (self.period as f64 / old.period as f64),
-        })
-    }
-
     fn limit(&self) -> f64 {
         self.limit.as_f64() / self.period_secs()
     }

@@ -64,6 +64,14 @@ impl FixedWindow {
     }
 }
 
+impl FixedWindow {
+    /// Returns the place, among the words of a window, of every count that is too great for a word. Its
+    /// state denies until the end of the window, whatever is refunded.
+    fn endless(&self) -> u128 {
+        self.terms.words() - 2
+    }
+}
+
 fn counted(state: Option<&Count>) -> u128 {
     state.map_or(0, |state| state.count)
 }
@@ -94,15 +102,6 @@ impl Algorithm for FixedWindow {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::AtWindowEnd
-    }
-
-    /// Moves the count to the present window of this limit.
-    fn convert(&self, old: &Self, state: Count, now: Nanos) -> Option<Count> {
-        let state = old.advance(Some(state), now)?;
-        Some(Count {
-            window: self.terms.index(now),
-            ..state
-        })
     }
 
     fn meaning(&self) -> [u64; 2] {
@@ -175,41 +174,23 @@ impl Algorithm for FixedWindow {
         self.terms.fits_words(self.largest_in_words())
     }
 
-    /// Returns 2^23 units per second of the window. The two greatest words of a window are no counts:
-    /// the last one is the mark, the one before stands for any count that is too great.
+    /// Returns 2^23 units per second of the window.
     fn largest_in_words(&self) -> Option<u64> {
-        u64::try_from((self.terms.words() - 3) / UNIT).ok()
+        u64::try_from((self.endless() - 1) / UNIT).ok()
     }
 
     #[inline]
-    fn word(&self, state: &Count) -> Option<Word> {
-        let fits = state.count < self.terms.words() - 2;
-        fits.then(|| self.terms.word(state.window, state.count))
+    fn word(&self, state: &Count) -> Word {
+        let place = state.count.min(self.endless());
+        self.terms.word(state.window, place)
     }
 
     #[inline]
     fn state_of(&self, word: Word) -> Option<Count> {
         let (window, place) = self.terms.window_and_place(word);
-        match self.terms.words() - place {
-            1 => None,
-            2 => Some(Count {
-                window,
-                count: u128::MAX,
-            }),
-            _ => Some(Count {
-                window,
-                count: place,
-            }),
-        }
-    }
-
-    fn mark(&self, state: &Count) -> Word {
-        self.terms.word(state.window, self.terms.words() - 1)
-    }
-
-    /// Returns a state that denies until the end of the window, whatever is refunded.
-    fn word_above(&self, state: &Count) -> Word {
-        self.terms.word(state.window, self.terms.words() - 2)
+        let is_endless = place >= self.endless();
+        let count = if is_endless { u128::MAX } else { place };
+        Some(Count { window, count })
     }
 
     /// Returns the word just before those of the present window.

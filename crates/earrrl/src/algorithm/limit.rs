@@ -152,9 +152,6 @@ impl Limit {
     /// | token-bucket, gcra | exact if nothing else was charged, and until the bucket could be full again; otherwise too little is given back, by at most the refill since then |
     /// | exponential | within the difference of the costs |
     /// | concurrent | exact: a commit of any cost gives the places back |
-    ///
-    /// If an engine's rule is changed meanwhile, so that states are converted, the part of the estimate that
-    /// a client with no other charge would still have is corrected in the same proportion.
     pub fn commit(
         &self,
         state: Option<State>,
@@ -314,8 +311,7 @@ impl Limit {
     /// Returns true if the bounded table holds the clients of this limit: under recent-average,
     /// token-bucket and gcra, under fixed-window up to 8,388,608 (2^23) units per second of the
     /// window, and under sliding-counter up to 7 digits (a window of 1 s) to 9 digits (1 h) of units.
-    /// Under sliding-counter, counts with more digits, their decimals included, are kept beside the
-    /// table, which takes a lock.
+    /// Counts with more digits, their decimals included, are rounded up.
     ///
     /// ```
     /// # use earrrl::Rule;
@@ -356,19 +352,7 @@ impl Limit {
     /// Returns the state as a word; see [`Algorithm::word`].
     #[cfg(feature = "std")]
     pub(crate) fn word(&self, state: &State) -> Option<super::Word> {
-        each!(self, limit => opened(limit, state).and_then(|state| limit.word(state)))
-    }
-
-    /// Returns the word of a client whose state is kept elsewhere; see [`Algorithm::mark`].
-    #[cfg(feature = "std")]
-    pub(crate) fn mark(&self, state: &State) -> Option<super::Word> {
-        each!(self, limit => opened(limit, state).map(|state| limit.mark(state)))
-    }
-
-    /// Returns a word that allows less than the state; see [`Algorithm::word_above`].
-    #[cfg(feature = "std")]
-    pub(crate) fn word_above(&self, state: &State) -> Option<super::Word> {
-        each!(self, limit => opened(limit, state).map(|state| limit.word_above(state)))
+        each!(self, limit => opened(limit, state).map(|state| limit.word(state)))
     }
 
     /// Returns the greatest rank of a client whose past requests no longer affect decisions at

@@ -93,25 +93,6 @@ macro_rules! algorithms {
                 None
             }
 
-            /// Converts a client's `state` under the limit `old` to a state under this limit. Keeps
-            /// the present rate or balance if the half-life, period, refill or capacity changes.
-            /// Returns `None` if the algorithms differ.
-            pub fn convert(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
-                match (self, old, state) {
-                    $(
-                        (Self::$Algorithm(new), Self::$Algorithm(old), State::$Algorithm(state)) => {
-                            // A bucket keeps its balance here, and not its state.
-                            let is_bucket = $Algorithm::NAMES[0] == "token-bucket";
-                            let kept = new == old || !is_bucket && new.meaning() == old.meaning();
-                            let state =
-                                if kept { Some(state) } else { new.convert(old, state, now) };
-                            state.map(State::$Algorithm)
-                        }
-                    )*
-                    _ => None,
-                }
-            }
-
             /// Returns the name of the algorithm, and the parameters that give its states their meaning; see
             /// [`Algorithm::meaning`]. States are kept under their meaning: a rule whose limit gets another
             /// one begins afresh, and every other change of a limit applies to the stored states in place.

@@ -7,7 +7,6 @@
 //!
 //! Time must not go back between calls on one state; see [`crate::Clock`].
 
-use crate::clock::Nanos;
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
 

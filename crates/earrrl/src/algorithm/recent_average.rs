@@ -362,12 +362,6 @@ impl Algorithm for RecentAverage {
         None
     }
 
-    /// Keeps the present rate; returns `None` if it has decayed to nothing.
-    fn convert(&self, old: &Self, v: Moment, now: Nanos) -> Option<Moment> {
-        let rate = old.count(Some(&v), now) / old.period_secs;
-        self.state_with_count(rate * self.period_secs, now)
-    }
-
     /// Returns the averaging period. The allowed rate does not matter, since a state depends on the
     /// period alone.
     fn meaning(&self) -> [u64; 2] {

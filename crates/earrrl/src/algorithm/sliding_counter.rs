@@ -107,11 +107,6 @@ impl SlidingCounter {
     }
 }
 
-/// Returns the part `part / whole` of a count; 0 if that cannot be computed.
-fn share(count: u128, part: u128, whole: u128) -> u128 {
-    mul_div_floor(count, part, whole).unwrap_or(0)
-}
-
 impl Algorithm for SlidingCounter {
     type State = WindowCounts;
 
@@ -141,39 +136,6 @@ impl Algorithm for SlidingCounter {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
-    }
-
-    /// Keeps the weighted sum of both windows. What faded goes on to fade, and so does what is older
-    /// than the new window: two servers with different windows convert a client back and forth, and
-    /// what counted as new after each conversion would never fade. The counts are rounded down to what
-    /// a word holds: rounded up, they would cost a client that is converted one of its last requests.
-    fn convert(&self, old: &Self, state: WindowCounts, now: Nanos) -> Option<WindowCounts> {
-        let state = old.advance(Some(state), now)?;
-        let (from, to) = (u128::from(old.terms.window), u128::from(self.terms.window));
-        if from == to {
-            return Some(state);
-        }
-        let sum = old.sum(&state, now);
-        let (left, left_after) = (
-            u128::from(old.left(Some(&state), now)),
-            u128::from(self.terms.left(now)),
-        );
-        let past = from - left;
-        let past_after = to - left_after;
-        let faded = share(sum - state.current, left.min(left_after), left);
-        let older = share(state.current, past.saturating_sub(past_after), past.max(1));
-        let fades = faded + share(older, left_after.min(from), from);
-        let previous = mul_div_floor(fades, to, left_after).unwrap_or(u128::MAX);
-        let quota = self.terms.quota.billionths();
-        let rounded = |count| self.digits().rounded_down(count, quota);
-        let previous = rounded(previous.min(quota));
-        let counts = WindowCounts {
-            window: self.terms.index(now),
-            current: 0,
-            previous,
-        };
-        let current = rounded(sum.saturating_sub(self.sum(&counts, now)));
-        Some(WindowCounts { current, ..counts })
     }
 
     fn meaning(&self) -> [u64; 2] {
@@ -311,17 +273,16 @@ impl Algorithm for SlidingCounter {
         Some(self.digits().most())
     }
 
-    /// Returns the word if both counts are decimals with few enough digits.
     #[inline]
-    fn word(&self, counts: &WindowCounts) -> Option<Word> {
-        let place = self.digits().exactly(counts.current, counts.previous)?;
-        Some(self.terms.word(counts.window, place))
+    fn word(&self, counts: &WindowCounts) -> Word {
+        let place = self.digits().place_of(counts.current, counts.previous);
+        self.terms.word(counts.window, place)
     }
 
     #[inline]
     fn state_of(&self, word: Word) -> Option<WindowCounts> {
         let (window, place) = self.terms.window_and_place(word);
-        let (current, previous) = self.digits().counts(place)?;
+        let (current, previous) = self.digits().counts(place);
         Some(WindowCounts {
             window,
             current,
@@ -329,29 +290,12 @@ impl Algorithm for SlidingCounter {
         })
     }
 
-    fn mark(&self, counts: &WindowCounts) -> Word {
-        self.terms.word(counts.window, self.digits().mark())
-    }
-
-    /// Rounds the counts up, both to the same number of decimals.
-    fn word_above(&self, counts: &WindowCounts) -> Word {
-        let place = self.digits().rounded_up(counts.current, counts.previous);
-        self.terms.word(counts.window, place)
-    }
-
     /// Returns the cost that counts at `now`. A word alone does not tell: after the end of a window,
     /// clients that spent their quota in it must outrank those that are new.
     fn rank(&self, word: Word, now: Nanos) -> Word {
-        let (window, _) = self.terms.window_and_place(word);
-        match self.state_of(word) {
-            Some(counts) => {
-                let counts = self.advance(Some(counts), now);
-                let sum = counts.map_or(0, |counts| self.sum(&counts, now));
-                Word::try_from(sum).unwrap_or(Word::MAX)
-            }
-            None if window.saturating_add(1) >= self.terms.index(now) => Word::MAX,
-            None => 0,
-        }
+        let counts = self.advance(self.state_of(word), now);
+        let sum = counts.map_or(0, |counts| self.sum(&counts, now));
+        Word::try_from(sum).unwrap_or(Word::MAX)
     }
 
     fn idle(&self, _now: Nanos) -> Word {
@@ -368,56 +312,6 @@ impl Algorithm for SlidingCounter {
 mod tests {
     use super::*;
     use crate::{Limit, Mode};
-
-    /// A client that two servers with different windows convert at each request is admitted below
-    /// both limits, and above them at most what both admit together.
-    #[test]
-    fn a_client_that_is_converted_at_every_request_is_not_banned() {
-        for (other, quota) in [(20, 120), (15, 90), (7, 42)] {
-            let limit = |quota, seconds| -> Limit {
-                let window = Duration::from_secs(seconds);
-                SlidingCounter::new(Cost::from_units(quota), window)
-                    .unwrap()
-                    .into()
-            };
-            let limits = [limit(60, 10), limit(quota, other)];
-            for (pause, least, most) in [(370, 985, 1000), (17, 0, 250)] {
-                let mut state = None;
-                let mut allowed = 0;
-                for turn in 0..1000 {
-                    let now = Nanos::from_secs(1_800_000_000) + Duration::from_millis(pause * turn);
-                    let [from, to] = [(turn + 1) % 2, turn % 2].map(|place| limits[place as usize]);
-                    state = state.and_then(|state| to.convert(&from, state, now));
-                    let (after, decision) = to.decide(state, now, Cost::ONE, Mode::Check);
-                    state = after;
-                    allowed += u32::from(decision.allowed);
-                }
-                assert!(
-                    (least..=most).contains(&allowed),
-                    "{other} s, {pause} ms: {allowed}"
-                );
-            }
-        }
-    }
-
-    /// A part of the counts fades after a conversion, so that they have many decimals. A word holds them
-    /// all the same, and no unit is lost or counted twice.
-    #[test]
-    fn a_client_that_is_converted_at_every_request_keeps_its_units() {
-        let day = Duration::from_secs(86_400);
-        let limits = [3650, 3000]
-            .map(|days| SlidingCounter::new(Cost::from_units(1_000_000), day * days).unwrap());
-        let now = Nanos::ZERO + day * 20_784;
-        let mut state = None;
-        for turn in 0..1000 {
-            let [from, to] = [(turn + 1) % 2, turn % 2].map(|place| &limits[place as usize]);
-            let converted = state.and_then(|state| to.convert(from, state, now));
-            let after = to.charge(converted, now, Cost::ONE);
-            assert!(to.word(&after).is_some(), "{turn}: {after:?}");
-            assert_eq!(to.remaining(Some(&after), now), 1_000_000 - 1 - turn);
-            state = Some(after);
-        }
-    }
 
     /// A request whose clock was read before the edge is decided after one whose clock was read
     /// behind it.
@@ -453,19 +347,6 @@ mod tests {
                     .allowed
             );
             assert_eq!(before + late.reset_after, Nanos::from_secs(3));
-        }
-    }
-
-    #[test]
-    fn a_mark_ranks_as_long_as_its_counts_matter() {
-        let limit = SlidingCounter::new(Cost::from_units(10), Duration::from_secs(1)).unwrap();
-        let mark = limit.mark(&WindowCounts {
-            window: 7,
-            current: 1,
-            previous: 0,
-        });
-        for (secs, rank) in [(7, Word::MAX), (8, Word::MAX), (9, 0)] {
-            assert_eq!(limit.rank(mark, Nanos::from_secs(secs)), rank);
         }
     }
 }

@@ -185,16 +185,6 @@ impl Algorithm for SlidingLog {
         Tally::bytes_of(self.max_entries)
     }
 
-    fn convert(&self, _old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
-        let log = self.advance(Some(state), now)?;
-        let fits = log.entries().len() <= self.max_entries;
-        Some(if fits {
-            log
-        } else {
-            log.gathered(self.grain_nanos())
-        })
-    }
-
     fn meaning(&self) -> [u64; 2] {
         [self.terms.window, self.max_entries as u64]
     }

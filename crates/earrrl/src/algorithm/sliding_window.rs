@@ -213,16 +213,6 @@ impl Algorithm for SlidingWindow {
         Tally::bytes_of(self.sub_windows as usize + 2)
     }
 
-    /// Moves each count to the new sub-window that contains the end of its old one, or the present
-    /// if that is earlier.
-    fn convert(&self, old: &Self, state: Tally, now: Nanos) -> Option<Tally> {
-        let end = |slot| (old.start(u128::from(slot) + 1) - 1).min(now.get().into()) as u64;
-        let moved = state
-            .entries()
-            .map(|(slot, cost)| (self.slot(Nanos::new(end(slot))), cost));
-        self.advance(Some(Tally::from_entries(moved)), now)
-    }
-
     fn meaning(&self) -> [u64; 2] {
         [self.terms.window, self.sub_windows]
     }

@@ -322,20 +322,6 @@ impl Algorithm for TokenBucket {
         None
     }
 
-    /// Keeps the present balance, rounded down.
-    fn convert(&self, old: &Self, state: Moment, now: Nanos) -> Option<Moment> {
-        let left = old.full - old.missing(Some(&state), now);
-        let balance = left.checked_mul(BILLION as i128)?.div_euclid(old.unit);
-        let missing = (self.capacity.billionths() as i128)
-            .saturating_sub(balance)
-            .max(0);
-        let ticks = mul_div_ceil(missing as u128, self.unit as u128, BILLION);
-        let ticks = ticks
-            .and_then(|ticks| i128::try_from(ticks).ok())
-            .unwrap_or(LATEST);
-        Some(Moment(self.ticks(now).saturating_add(ticks).min(LATEST)))
-    }
-
     #[inline]
     fn policy(&self) -> Policy {
         Policy::Leaky

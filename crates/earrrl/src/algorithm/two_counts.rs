@@ -8,8 +8,6 @@
 const SCALE_BITS: u32 = 4;
 /// The greatest number of decimals: billionths of a unit.
 const FINEST: usize = 9;
-/// The number of decimals that marks a state that is kept elsewhere.
-const MARK: u128 = (1 << SCALE_BITS) - 1;
 /// The billionths in a step of a count, by the number of decimals.
 const STEPS: [u64; FINEST + 1] = [
     1_000_000_000,
@@ -47,9 +45,16 @@ impl TwoCounts {
         (1 << self.bits) - 2
     }
 
-    /// Returns the place of two counts of billionths; `None` if they have too many digits.
+    /// Returns the place of two counts of billionths, rounded up if they have too many digits.
     #[inline]
-    pub(super) fn exactly(self, current: u128, previous: u128) -> Option<u128> {
+    pub(super) fn place_of(self, current: u128, previous: u128) -> u128 {
+        self.exactly(current, previous)
+            .unwrap_or_else(|| self.rounded_up(current, previous))
+    }
+
+    /// Returns the place of two counts; `None` if they have too many digits.
+    #[inline]
+    fn exactly(self, current: u128, previous: u128) -> Option<u128> {
         let current = u64::try_from(current).ok()?;
         let previous = u64::try_from(previous).ok()?;
         let is_whole = |step: &u64| current % step == 0 && previous % step == 0;
@@ -59,44 +64,29 @@ impl TwoCounts {
         fit.then(|| self.place(decimals as u128, current, previous))
     }
 
-    /// Returns a count of billionths, rounded down to as many decimals as fit beside counts of up to
-    /// `most`; if whole units do not fit, the count itself.
-    pub(super) fn rounded_down(self, count: u128, most: u128) -> u128 {
-        self.decimals(count.max(most))
-            .map_or(count, |d| count - count % u128::from(STEPS[d]))
-    }
-
-    /// Returns the number of decimals with which a count fits, even if it is rounded up.
-    fn decimals(self, count: u128) -> Option<usize> {
-        STEPS
-            .iter()
-            .rposition(|step| count.div_ceil((*step).into()) <= self.most().into())
-    }
-
     /// Returns the place of two counts, rounded up to as many decimals as fit. Counts of whole units
     /// that do not fit become endless.
-    pub(super) fn rounded_up(self, current: u128, previous: u128) -> u128 {
+    #[cold]
+    fn rounded_up(self, current: u128, previous: u128) -> u128 {
         let most = u128::from(self.most());
-        let decimals = self.decimals(current.max(previous)).unwrap_or(0);
+        let fits = |step: &u64| current.max(previous).div_ceil((*step).into()) <= most;
+        let decimals = STEPS.iter().rposition(fits).unwrap_or(0);
         let steps = |count: u128| count.div_ceil(STEPS[decimals].into()).min(most + 1) as u64;
         self.place(decimals as u128, steps(current), steps(previous))
     }
 
-    /// Returns the place that marks a state that is kept elsewhere.
-    pub(super) fn mark(self) -> u128 {
-        self.place(MARK, 0, 0)
-    }
-
-    /// Returns the counts at a place, in billionths; `None` for a mark, and for places that nothing
-    /// is stored at.
+    /// Returns the counts at a place, in billionths. They are endless at the places of a damaged file,
+    /// where nothing is stored.
     #[inline]
-    pub(super) fn counts(self, place: u128) -> Option<(u128, u128)> {
-        let step = u128::from(*STEPS.get((place >> (2 * self.bits)) as usize)?);
+    pub(super) fn counts(self, place: u128) -> (u128, u128) {
+        let Some(step) = STEPS.get((place >> (2 * self.bits)) as usize) else {
+            return (u128::MAX, u128::MAX);
+        };
         let count = |steps: u128| match steps & ((1 << self.bits) - 1) {
             steps if steps > self.most().into() => u128::MAX,
-            steps => steps * step,
+            steps => steps * u128::from(*step),
         };
-        Some((count(place >> self.bits), count(place)))
+        (count(place >> self.bits), count(place))
     }
 
     #[inline]
@@ -136,9 +126,8 @@ mod tests {
                 "{current} {previous}"
             );
         }
-        assert_eq!(second.counts(second.mark()), None);
-        let endless = second.rounded_up(u128::MAX, 3);
-        assert_eq!(second.counts(endless), Some((u128::MAX, 1_000_000_000)));
+        let endless = second.place_of(u128::MAX, 3);
+        assert_eq!(second.counts(endless), (u128::MAX, 1_000_000_000));
     }
 
     proptest! {
@@ -151,20 +140,14 @@ mod tests {
         ) {
             let form = TwoCounts::within(WORDS[which]);
             let current = current.saturating_mul(STEPS[step].into());
-            let above = form.rounded_up(current, previous);
-            prop_assert!(above < form.mark() && form.mark() < WORDS[which]);
-            if let Some(place) = form.exactly(current, previous) {
-                prop_assert!(place < form.mark());
-                prop_assert_eq!(form.counts(place), Some((current, previous)));
-                prop_assert_eq!(form.counts(above), Some((current, previous)));
+            let above = form.place_of(current, previous);
+            prop_assert!(above < WORDS[which]);
+            let (more, before) = form.counts(above);
+            match form.exactly(current, previous) {
+                Some(_) => prop_assert_eq!((more, before), (current, previous)),
+                None => prop_assert!(more >= current && before >= previous),
             }
-            let less = form.rounded_down(current, previous);
-            let earlier = form.rounded_down(previous, current);
-            prop_assert!(less <= current && earlier <= previous);
-            let is_finite = current.max(previous) <= u128::from(form.most()) * u128::from(STEPS[0]);
-            prop_assert_eq!(form.exactly(less, earlier).is_some(), is_finite);
-            let (more, before) = form.counts(above).unwrap();
-            prop_assert!(more >= current && before >= previous);
+            prop_assert_eq!(form.place_of(more, before), above);
         }
     }
 }

@@ -107,11 +107,11 @@ async fn stream<E: Engine>(
             ),
             1 => (
                 Operation::Refund(last),
-                Vec::from([(0, key, cost(&mut random)?)]),
+                Vec::from([(0, key, cost(&mut random, &rules[0])?)]),
             ),
-            2 | 3 => (Operation::Peek, charges(rules.len(), key, &mut random)?),
-            4 if profile.charges => (Operation::Charge, charges(rules.len(), key, &mut random)?),
-            _ => (Operation::Check, charges(rules.len(), key, &mut random)?),
+            2 | 3 => (Operation::Peek, charges(rules, key, &mut random)?),
+            4 if profile.charges => (Operation::Charge, charges(rules, key, &mut random)?),
+            _ => (Operation::Check, charges(rules, key, &mut random)?),
         };
         lockstep.ask(operation, &charges, now).await?;
         last = if matches!(operation, Operation::Check | Operation::Charge) {
@@ -124,18 +124,26 @@ async fn stream<E: Engine>(
 }
 
 fn charges<'k>(
-    rules: usize,
+    rules: &[Rule],
     key: &'k [u8],
     random: &mut Random,
 ) -> Result<Vec<Asked<'k>>, Mismatch> {
-    (0..rules)
-        .map(|rule| Ok((rule, key, cost(random)?)))
+    let each = rules.iter().enumerate();
+    each.map(|(place, rule)| Ok((place, key, cost(random, rule)?)))
         .collect()
 }
 
-fn cost(random: &mut Random) -> Result<Cost, Mismatch> {
+/// Returns a random cost. It is whole under sliding-counter, whose two counts have few decimals in a word if
+/// one of them is large.
+fn cost(random: &mut Random, rule: &Rule) -> Result<Cost, Mismatch> {
     let text = random.pick(COSTS);
-    text.parse().map_err(|error| Mismatch::new(text, error))
+    let cost: Cost = text.parse().map_err(|error| Mismatch::new(text, error))?;
+    Ok(match rule.limit() {
+        Limit::SlidingCounter(_) => {
+            Cost::from_units(cost.billionths().div_ceil(1_000_000_000) as u64)
+        }
+        _ => cost,
+    })
 }
 
 /// Returns the time in which a limit allows about one request.

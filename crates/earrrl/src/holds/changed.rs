@@ -67,7 +67,7 @@ impl Held {
         let next = earlier.iter().skip(1).map(|(next, _)| next).chain([limit]);
         for ((old, until), new) in earlier.iter().zip(next) {
             let at = (*until).max(self.at);
-            state = state.and_then(|state| new.convert(old, state, at));
+            state = state.and_then(|state| new.carried(old, state, at));
         }
         let Some(state) = state else {
             return Cost::ZERO;

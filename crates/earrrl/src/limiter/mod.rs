@@ -317,7 +317,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn clear(&self) -> usize {
-        self.clients.clear(self.rule.limit(), self.clock.latest())
+        self.clients.clear()
     }
 
     /// Replaces the rule. A changed rate, burst, quota, policy or action applies to the stored states. If the
@@ -683,7 +683,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         } = judge(limit, before, now, cost, mode, |_| ());
         let (change, after) = match after {
             Some(after) if stores => {
-                let after = limit.word(&after)?;
+                let after = limit.word(&after);
                 (Change::Store(after), Some(after))
             }
             _ => (Change::Keep, word),

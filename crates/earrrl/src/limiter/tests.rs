@@ -13,7 +13,7 @@ use super::*;
 use crate::clock::tests::Lagging;
 use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
-use crate::{Decision, OnExpiry, Outcome, State, Wait};
+use crate::{Decision, OnExpiry, Outcome, Policy, State, Wait};
 
 const RULES: [&str; 8] = [
     "recent-average 2/s half-life=5s strict",
@@ -116,6 +116,34 @@ fn a_cost_above_max_cost_is_an_error_and_stores_nothing() {
     assert!(limiter.check_cost("k", Cost::from_units(3)).is_err());
     assert!(limiter.peek("k", Cost::from_units(3)).is_err());
     assert_eq!(limiter.peek("k", Cost::ONE).unwrap().remaining(), 5);
+}
+
+proptest! {
+    /// Costs of which the sums of some fit a word and the sums of others do not.
+    #[test]
+    fn counts_that_fit_no_word_are_rounded_to_the_deny_side(
+        steps in prop::collection::vec((0..400_u64, 0..6_usize), 1..80),
+    ) {
+        let costs = ["1", "2.5", "0.000000001", "0.0000123", "1000000", "40000000000"];
+        for text in ["fixed-window 5/1s", "sliding-counter 5/1s", "sliding-counter 7.5/100ms strict"] {
+            let (limiter, clock) = manual(text);
+            let (limit, mut exact, mut is_whole) = (*limiter.rule().limit(), None, true);
+            for (millis, nth) in &steps {
+                clock.advance(Duration::from_millis(*millis));
+                let cost: Cost = costs[*nth].parse().unwrap();
+                is_whole &= *nth < 2;
+                let verdict = limiter.check_cost("k", cost).unwrap();
+                let (_, expected) = limit.decide(exact.clone(), clock.now(), cost, Mode::Check);
+                prop_assert!(expected.allowed || !verdict.is_allowed(), "{text}: {cost}");
+                prop_assert!(!is_whole || verdict.is_allowed() == expected.allowed, "{text}: {cost}");
+                let is_stored = verdict.is_allowed() || limit.policy() == Policy::Strict;
+                let stored = if is_stored { Mode::Charge } else { Mode::Peek };
+                exact = limit.decide(exact, clock.now(), cost, stored).0;
+                let remaining = limit.decide(exact.clone(), clock.now(), cost, Mode::Peek).1.remaining;
+                prop_assert!(verdict.remaining() <= remaining, "{text}: {cost}");
+            }
+        }
+    }
 }
 
 /// After the end of a window, the words of new clients are greater than those of clients that spent

@@ -564,3 +564,26 @@ fn a_brief_answer_is_the_decision_s() {
     let unknown = engine().check_hashed(RuleId(7), engine().hash(b"key"), Cost::ONE);
     assert_eq!(unknown, Err(EngineError::UnknownRule(RuleId(7))));
 }
+
+/// After the end of a window, the words of new clients are greater than those of clients that spent
+/// their quota in the window before.
+#[test]
+fn new_clients_do_not_displace_those_over_their_limit() {
+    let engine = engine();
+    let rule: Rule = "sliding-counter 5/1m".parse().unwrap();
+    let rule = engine.prepare_with("r", &rule, 1000).unwrap();
+    let admit = |client: u64, second: u64| {
+        let now = Nanos::from_secs(1_800_000_000 + second);
+        let key = engine.hash(&client.to_ne_bytes());
+        let decision = engine.decide_hashed(rule, key, Cost::ONE, Mode::Check, Some(now));
+        decision.unwrap().allowed
+    };
+    for offender in 0..300 {
+        while admit(offender, 0) {}
+    }
+    for newcomer in 1000..20_000 {
+        assert!(admit(newcomer, 61));
+    }
+    let forgotten = (0..300).filter(|offender| admit(*offender, 61)).count();
+    assert_eq!(forgotten, 0);
+}

@@ -79,7 +79,7 @@ impl<'a> WordRequest<'a> {
     pub fn charged_to(&self, word: Word) -> Option<Word> {
         in_words!(self.rule, limit => {
             let before = limit.advance(limit.state_of(word), self.now);
-            limit.word(&limit.charge(before, self.now, self.cost))
+            Some(limit.word(&limit.charge(before, self.now, self.cost)))
         }, else None)
     }
 
@@ -95,7 +95,7 @@ impl<'a> WordRequest<'a> {
     ) -> Option<Word> {
         in_words!(rule, limit => {
             let before = limit.state_of(word)?;
-            limit.word(&limit.commit(Some(before), now, held, actual)?)
+            Some(limit.word(&limit.commit(Some(before), now, held, actual)?))
         }, else None)
     }
 

@@ -7,7 +7,6 @@ use std::{fmt, format};
 
 use super::by_rank::{ByRank, carry};
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
-use super::overflow::Overflow;
 use super::states::{Bounds, States, Under, View};
 use super::table::{Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits};
 use crate::algorithm::{Limit, Policy, State};
@@ -18,8 +17,6 @@ use crate::error::RuleError;
 /// The clients of one rule, and their states.
 pub(crate) struct Clients {
     pub(crate) kept: Kept,
-    /// The states that fit no word, beside a table that no other process shares.
-    pub(super) overflow: Option<Overflow>,
     /// The file of the table, if other processes share it.
     file: Option<Box<StateFile>>,
 }
@@ -109,13 +106,7 @@ impl Clients {
         capacity: usize,
         most_bytes: Option<usize>,
     ) -> Result<Self, BuildError> {
-        let kept = Kept::new(limit, capacity, most_bytes)?;
-        let overflow = matches!(kept, Kept::Words(_)).then(|| Overflow::new(capacity));
-        Ok(Self {
-            kept,
-            overflow,
-            file: None,
-        })
+        Ok(Self::only(Kept::new(limit, capacity, most_bytes)?))
     }
 
     /// Returns the store in a state file, and the hasher of its keys. `now` makes the clock of the
@@ -140,13 +131,8 @@ impl Clients {
         }
     }
 
-    /// Returns a store that keeps nothing beside its table or map.
     fn only(kept: Kept) -> Self {
-        Self {
-            kept,
-            overflow: None,
-            file: None,
-        }
+        Self { kept, file: None }
     }
 
     /// Returns the state file.
@@ -184,51 +170,23 @@ impl Clients {
         match &self.kept {
             Kept::Words(table) => {
                 self.reached(now);
-                match self.update_word(table, key, limit, now, &decide) {
-                    Updated::Done(answer) => answer,
-                    Updated::Unfit(beside) => {
-                        self.update_overflow((table, beside), key, limit, now, &decide)
-                    }
-                }
+                let decide = |word: Option<Word>| {
+                    let (after, answer) = decide(word.and_then(|word| limit.state_of(word)));
+                    let change = match after.and_then(|after| limit.word(&after)) {
+                        Some(after) if Some(after) == word => Change::Keep,
+                        Some(after) => Change::Store(after),
+                        None if word.is_some() => Change::Remove,
+                        None => Change::Keep,
+                    };
+                    (change, answer)
+                };
+                table.update(key, ByRank(limit, now), decide)
             }
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
                 shard.update(key, states.under(limit), now, decide)
             }
         }
-    }
-
-    /// Updates a client of the table whose state fits a word before and after, or would have to fit
-    /// one since other processes share the table.
-    fn update_word<R>(
-        &self,
-        table: &Table,
-        key: KeyHash,
-        limit: &Limit,
-        now: Nanos,
-        decide: &impl Fn(Option<State>) -> (Option<State>, R),
-    ) -> Updated<'_, R> {
-        let decide = |word: Option<Word>| {
-            let before = word.and_then(|word| limit.state_of(word));
-            let is_mark = word.is_some() && before.is_none();
-            if let Some(beside) = self.overflow.as_ref().filter(|_| is_mark) {
-                return (Change::Keep, Updated::Unfit(beside));
-            }
-            let (after, answer) = decide(before);
-            let Some(after) = after else {
-                return (removal(word), Updated::Done(answer));
-            };
-            match (limit.word(&after), &self.overflow) {
-                (Some(after), _) if Some(after) == word => (Change::Keep, Updated::Done(answer)),
-                (Some(after), _) => (Change::Store(after), Updated::Done(answer)),
-                (None, Some(beside)) => (Change::Keep, Updated::Unfit(beside)),
-                (None, None) => {
-                    let above = limit.word_above(&after).map_or(Change::Keep, Change::Store);
-                    (above, Updated::Done(answer))
-                }
-            }
-        };
-        table.update(key, ByRank(limit, now), decide)
     }
 
     /// Passes a client's state to `judge`, which returns the state to keep; the request is not
@@ -241,14 +199,7 @@ impl Clients {
         judge: impl FnOnce(Option<State>) -> (Option<State>, R),
     ) -> R {
         match &self.kept {
-            Kept::Words(table) => {
-                let state = |word| {
-                    limit
-                        .state_of(word)
-                        .or_else(|| self.state_in_overflow(table, key, limit))
-                };
-                judge(table.get(key).and_then(state)).1
-            }
+            Kept::Words(table) => judge(table.get(key).and_then(|word| limit.state_of(word))).1,
             Kept::States(states) => {
                 let mut shard = states.lock_of(key);
                 shard.inspect(key, states.under(limit), now, judge)
@@ -302,13 +253,9 @@ impl Clients {
 
     /// Removes the clients of this store, which no other rule shares, and returns their number. Requests of
     /// a client that are decided meanwhile come before or after its removal.
-    pub(crate) fn clear(&self, limit: &Limit, now: Nanos) -> usize {
+    pub(crate) fn clear(&self) -> usize {
         match &self.kept {
-            Kept::Words(table) => {
-                let beside = self.clear_overflow(table, limit, now);
-                // A mark is removed with its state.
-                beside + table.clear(|word| limit.state_of(word).is_none())
-            }
+            Kept::Words(table) => table.clear(),
             Kept::States(states) => states.each().map(|mut shard| shard.clear()).sum(),
         }
     }
@@ -368,13 +315,7 @@ impl Clients {
 
     pub(crate) fn bytes(&self) -> usize {
         match &self.kept {
-            Kept::Words(table) => {
-                let beside = self
-                    .states_beside_words()
-                    .into_iter()
-                    .flat_map(States::each);
-                table.bytes() + beside.map(|shard| shard.bytes()).sum::<usize>()
-            }
+            Kept::Words(table) => table.bytes(),
             Kept::States(states) => states.each().map(|shard| shard.bytes()).sum(),
         }
     }
@@ -393,21 +334,6 @@ impl From<Opened> for Clients {
             file: Some(Box::new(file)),
             ..Self::only(Kept::Words(table))
         }
-    }
-}
-
-/// The result of an update of a client in the table.
-enum Updated<'a, R> {
-    Done(R),
-    /// The state before or after fits no word, and belongs into the map beside the table.
-    Unfit(&'a Overflow),
-}
-
-fn removal(word: Option<Word>) -> Change {
-    if word.is_some() {
-        Change::Remove
-    } else {
-        Change::Keep
     }
 }
 

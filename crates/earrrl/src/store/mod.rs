@@ -3,8 +3,6 @@
 mod by_rank;
 mod clients;
 pub(crate) mod file;
-mod marked;
-mod overflow;
 mod states;
 pub mod table;
 mod walk;

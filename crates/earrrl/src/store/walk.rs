@@ -48,9 +48,6 @@ impl Clients {
                     }
                     let Some(client) = client else { continue };
                     let mut state = limit.state_of(client.word);
-                    if state.is_none() {
-                        continue; // its state is in the map beside the table
-                    }
                     visit(Passed {
                         fingerprint: client.fingerprint,
                         usage: limit.usage(&mut state, now),
@@ -59,10 +56,7 @@ impl Clients {
                     });
                 }
             }
-            Kept::States(states) => return walk_states(states, limit, now, visit),
-        }
-        if let Some(beside) = self.states_beside_words() {
-            walk_states(beside, limit, now, visit);
+            Kept::States(states) => walk_states(states, limit, now, visit),
         }
     }
 

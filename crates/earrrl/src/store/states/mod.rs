@@ -48,10 +48,6 @@ pub(crate) struct States {
 
 impl States {
     /// Returns an empty map for `capacity` clients that take at most `max_bytes`.
-    pub(crate) fn new(capacity: usize, max_bytes: usize) -> Self {
-        Self::with_shards(shards(capacity), capacity, max_bytes)
-    }
-
     fn with_shards(shards: usize, capacity: usize, max_bytes: usize) -> Self {
         Self {
             shards: (0..shards).map(|_| OnceLock::new()).collect(),

@@ -211,11 +211,6 @@ impl Shard {
         answer
     }
 
-    /// Returns a client's state, without counting as a visit.
-    pub(crate) fn state_of(&self, key: KeyHash) -> Option<State> {
-        self.stored(key).map(|(state, _)| state)
-    }
-
     /// Returns a client's state and, in a map of several limits, its limit. The client keeps its place in
     /// the order of visits.
     pub(super) fn stored(&self, key: KeyHash) -> Option<(State, Option<Arc<Limit>>)> {
@@ -229,14 +224,6 @@ impl Shard {
         self.states.clear();
         self.bytes = 0;
         removed
-    }
-
-    /// Returns the keys of all clients.
-    pub(crate) fn keys(&self) -> std::vec::Vec<KeyHash> {
-        self.states
-            .iter()
-            .map(|(key, _)| KeyHash::from_bits(*key))
-            .collect()
     }
 
     /// Calls `visit` with each client's key, its limit, and its usage relative to that limit, which

@@ -15,6 +15,10 @@ const RULES: [&str; 6] = [
     "sliding-counter 5/15m",
 ];
 
+fn states(capacity: usize, max_bytes: usize) -> States {
+    States::with_shards(shards(capacity), capacity, max_bytes)
+}
+
 fn key(nth: u64) -> KeyHash {
     KeyHash::from_bits(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
@@ -71,7 +75,7 @@ fn no_lock_is_held_over_more_clients_than_move_in_a_millisecond() {
 
 #[test]
 fn the_bound_in_clients_is_the_capacity() {
-    let states = States::new(1000, usize::MAX);
+    let states = states(1000, usize::MAX);
     for nth in 0..1000 {
         store(&states, nth, log(1));
     }
@@ -85,20 +89,20 @@ fn the_bound_in_clients_is_the_capacity() {
 #[test]
 fn the_bound_in_bytes_evicts_the_longest_idle() {
     let log = || log(100);
-    let states = States::new(1000, MIN_SHARDS * 10 * (log().bytes() + OVERHEAD));
+    let states = states(1000, MIN_SHARDS * 10 * (log().bytes() + OVERHEAD));
     for nth in 0..10_000 {
         store(&states, 0, log());
         store(&states, nth, log());
     }
     let held = total(&states, Shard::len);
     assert!((MIN_SHARDS * 9..=MIN_SHARDS * 10).contains(&held), "{held}");
-    assert!(states.lock_of(key(0)).state_of(key(0)).is_some());
-    assert!(states.lock_of(key(1)).state_of(key(1)).is_none());
+    assert!(states.lock_of(key(0)).stored(key(0)).is_some());
+    assert!(states.lock_of(key(1)).stored(key(1)).is_none());
 }
 
 #[test]
 fn what_is_forgotten_is_not_counted() {
-    let states = States::new(10, usize::MAX);
+    let states = states(10, usize::MAX);
     store(&states, 1, log(1));
     store(&states, 1, log(7));
     let limit = limit("sliding-log 5/1h");
@@ -117,7 +121,7 @@ fn what_is_forgotten_is_not_counted() {
 #[test]
 fn a_busy_offender_outlives_a_flood_of_others() {
     for rule in RULES {
-        let states = States::new(1_000, usize::MAX);
+        let states = states(1_000, usize::MAX);
         let limit = limit(rule);
         while request(&states, &limit, 0) {}
         for nth in 1..50_000 {
@@ -132,7 +136,7 @@ fn a_busy_offender_outlives_a_flood_of_others() {
 fn offenders_that_pause_outlive_a_flood_of_others() {
     const OFFENDERS: u64 = 1_000;
     for rule in RULES {
-        let states = States::new(4_000, usize::MAX);
+        let states = states(4_000, usize::MAX);
         let limit = limit(rule);
         for offender in 0..OFFENDERS {
             while request(&states, &limit, offender) {}
@@ -148,7 +152,7 @@ fn offenders_that_pause_outlive_a_flood_of_others() {
 /// Otherwise every newcomer of a flood whose keys are all over their limit would scan the shard.
 #[test]
 fn an_eviction_among_offenders_alone_looks_at_few_of_them() {
-    let states = States::new(100_000, usize::MAX);
+    let states = states(100_000, usize::MAX);
     let limit = limit("fixed-window 1/15m");
     for nth in 0..200_000 {
         assert!(request(&states, &limit, nth));
@@ -164,7 +168,7 @@ fn an_eviction_among_offenders_alone_looks_at_few_of_them() {
 
 #[test]
 fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
-    let states = States::new(1, usize::MAX);
+    let states = states(1, usize::MAX);
     let limit = limit("fixed-window 5/15m");
     let in_one_shard = |nth: u64| nth * u64::from(states.shard_of(key(nth)) == 0);
     let names: Vec<_> = (1..)
@@ -179,13 +183,13 @@ fn among_clients_within_their_limits_the_lowest_rate_is_evicted() {
         }
     }
     assert!(request(&states, &limit, rest[0]));
-    let gone = |name: &&u64| states.lock(0).state_of(key(**name)).is_none();
+    let gone = |name: &&u64| states.lock(0).stored(key(**name)).is_none();
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[2]]);
 }
 
 #[test]
 fn an_idle_client_is_evicted_first_and_not_counted() {
-    let states = States::new(1, usize::MAX);
+    let states = states(1, usize::MAX);
     let idle = |nth| nth * u64::from(states.shard_of(key(nth)) == 0);
     let names: Vec<_> = (1..).map(idle).filter(|nth| *nth > 0).take(14).collect();
     let (room, rest) = names.split_at(max_clients_per_shard(1, shards(1)));
@@ -201,7 +205,7 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
         );
     }
     store(&states, rest[0], log(1));
-    let gone = |name: &&u64| states.lock(0).state_of(key(**name)).is_none();
+    let gone = |name: &&u64| states.lock(0).stored(key(**name)).is_none();
     assert_eq!(room.iter().filter(gone).collect::<Vec<_>>(), [&room[3]]);
     assert_eq!(states.lock(0).displaced(), 0);
 }
@@ -209,13 +213,13 @@ fn an_idle_client_is_evicted_first_and_not_counted() {
 /// Every request counts as a visit.
 #[test]
 fn a_client_in_use_is_not_evicted() {
-    let states = States::new(1, usize::MAX);
+    let states = states(1, usize::MAX);
     store(&states, 0, log(1));
     let shard = states.shard_of(key(0));
     let others = (1..).filter(|nth| states.shard_of(key(*nth)) == shard);
     for other in others.take(10 * max_clients_per_shard(1, shards(1))) {
         assert!(
-            states.lock(shard).state_of(key(0)).is_some(),
+            states.lock(shard).stored(key(0)).is_some(),
             "before {other}"
         );
         store(&states, 0, log(1));
@@ -225,7 +229,7 @@ fn a_client_in_use_is_not_evicted() {
 
 #[test]
 fn a_shard_of_offenders_keeps_a_newcomer() {
-    let states = States::new(1, usize::MAX);
+    let states = states(1, usize::MAX);
     let limit = limit("sliding-log 5/15m strict");
     for nth in 0..13 {
         for _ in 0..9 {
@@ -233,5 +237,5 @@ fn a_shard_of_offenders_keeps_a_newcomer() {
         }
     }
     request(&states, &limit, 99);
-    assert!(states.lock_of(key(99)).state_of(key(99)).is_some());
+    assert!(states.lock_of(key(99)).stored(key(99)).is_some());
 }

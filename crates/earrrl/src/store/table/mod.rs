@@ -334,10 +334,10 @@ impl Table {
         });
     }
 
-    /// Removes the clients except those for which `is_kept` returns true for the state, and returns the number of
-    /// removed ones. A client that is updated meanwhile may be removed before or after that.
-    pub(crate) fn clear(&self, is_kept: impl Fn(Word) -> bool) -> usize {
-        self.raw.clear(is_kept)
+    /// Removes all clients, and returns their number. A client that is updated meanwhile may be removed
+    /// before or after that.
+    pub(crate) fn clear(&self) -> usize {
+        self.raw.convert(|_| Entry::EMPTY)
     }
 
     /// Copies all clients to an empty table of any size, which `order` fills; see `resize.rs`. No other thread

@@ -271,7 +271,8 @@ fn a_cleared_table_has_nothing_that_was_counted_before() {
         let table = Arc::new(Model::<true>::new(2).unwrap());
         let key = key(7, 0);
         count(&table, key);
-        let clear: Operation<true, Word> = Box::new(|table| table.clear(|_| false) as Word);
+        let clear: Operation<true, Word> =
+            Box::new(|table| table.convert(|_| Entry::EMPTY) as Word);
         let answers = race(&table, vec![clear, counting(key)]);
         assert!(answers[0] >= 1, "the state from before was removed");
         // A request that was counted together with those from before is forgotten with them.

@@ -180,25 +180,22 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
         RawLookup { key, homes }
     }
 
-    /// Replaces every committed entry by the one that `convert` returns.
-    pub(super) fn convert(&self, mut convert: impl FnMut(Entry) -> Entry) {
-        for place in 0..self.lines.slots() {
-            let slot = self.lines.slot(place);
-            let mut entry = slot.load();
-            while entry != Entry::EMPTY && !entry.is_claim() {
-                match slot.swap(entry, convert(entry)) {
-                    Ok(()) => break,
-                    Err(found) => entry = found,
-                }
-            }
-        }
-    }
-
-    /// Removes the states except those for which `is_kept` returns true, and returns the number of
-    /// removed ones. Other threads and processes may use the table: to each client, this is a reset.
-    pub(super) fn clear(&self, is_kept: impl Fn(Word) -> bool) -> usize {
+    /// Replaces every committed entry by the one that `convert` returns, and returns their number. Other
+    /// threads and processes may use the table: each client is replaced before or after what they do.
+    pub(super) fn convert(&self, mut convert: impl FnMut(Entry) -> Entry) -> usize {
         let slots = (0..self.lines.slots()).map(|place| self.lines.slot(place));
-        slots.filter(|slot| clear_slot(*slot, &is_kept)).count()
+        slots
+            .filter(|slot| {
+                let mut entry = slot.load();
+                while entry != Entry::EMPTY && !entry.is_claim() {
+                    match slot.swap(entry, convert(entry)) {
+                        Ok(()) => return true,
+                        Err(found) => entry = found,
+                    }
+                }
+                false
+            })
+            .count()
     }
 
     /// Returns the committed entries of the slots at `places`.
@@ -286,16 +283,4 @@ fn find_at_home<S: Slot, const LINE: usize>(homes: [&[S; LINE]; 2], key: KeyHash
 fn holds<S: Slot>(slot: &S, key: KeyHash) -> bool {
     let high = slot.high();
     fingerprint(high) == key.fingerprint() && !is_claim(high)
-}
-
-/// Removes the state in a slot, unless `is_kept` returns true for it. Returns true if it was removed.
-fn clear_slot(slot: &impl Slot, is_kept: impl Fn(Word) -> bool) -> bool {
-    let mut entry = slot.load();
-    while entry != Entry::EMPTY && !entry.is_claim() && !is_kept(entry.word()) {
-        match slot.swap(entry, Entry::EMPTY) {
-            Ok(()) => return true,
-            Err(found) => entry = found,
-        }
-    }
-    false
 }

@@ -2,7 +2,6 @@
 
 mod charge;
 mod commit;
-mod conversion;
 mod equivalence;
 mod merging;
 mod never;
