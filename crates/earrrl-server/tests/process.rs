@@ -767,6 +767,12 @@ fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
             &["serve", "limits.toml"],
             "did you mean --config limits.toml?",
         ),
+        (&["start"], "; did you mean `earrrl serve`?"),
+        (&["run"], "; did you mean `earrrl serve`?"),
+        (
+            &["serve", "--limit", "5/s"],
+            "; did you mean --rule 'recent-average 1/s half-life=10s'?",
+        ),
         (&["version"], "did you mean `earrrl --version`?"),
         (
             &["-c", "/nowhere.toml"],

@@ -67,7 +67,11 @@ impl<'a> Word<'a> {
         let known = duration::UNIT_NAMES
             .into_iter()
             .filter(|_| self.text.chars().count() > 1);
-        let meant = did_you_mean(self.text, known);
+        let meant = match self.text {
+            "month" | "months" => "; a window of 30 days is `30d`".to_owned(),
+            "year" | "years" => "; a window of 365 days is `365d`".to_owned(),
+            other => did_you_mean(other, known),
+        };
         self.expected(&format!("a unit such as s, m, h, d{meant}"))
     }
 

@@ -190,11 +190,10 @@ fn print_summary(file: &Path, config: &Config) -> io::Result<()> {
     }
     writeln!(out, "{}: {found}, valid", file.display())?;
     for rule in &config.rules {
-        let (name, limit, burst) = (&rule.name, &rule.rule, rule.rule.limit().at_once());
-        writeln!(
-            out,
-            "{name}: {limit}: {burst} requests at once from one client"
-        )?;
+        let name = &rule.name;
+        let limit = &rule.rule;
+        let burst = counted(limit.limit().at_once(), "request");
+        writeln!(out, "{name}: {limit}: {burst} at once from one client")?;
     }
     for grant in config.server.tokens.grants() {
         writeln!(out, "token {grant}")?;

@@ -111,6 +111,10 @@ fn hint(error: &clap::Error, first: &[u8]) -> Option<String> {
     };
     match (first, unknown.as_str()) {
         ([b'-', ..], _) => Some("; a command comes first, as in `earrrl serve`".to_owned()),
+        (b"start" | b"run" | b"server", _) => Some("; did you mean `earrrl serve`?".to_owned()),
+        (b"serve" | b"replay", "--limit") => {
+            Some("; did you mean --rule 'recent-average 1/s half-life=10s'?".to_owned())
+        }
         (b"version", _) => Some("; did you mean `earrrl --version`?".to_owned()),
         (b"serve", "--port") => Some("; --http 8080 or --resp 6380?".to_owned()),
         (b"serve", file) if !file.is_empty() && !file.starts_with('-') => {

@@ -49,6 +49,7 @@ impl Config {
             let found = [
                 only_reserved(config),
                 self.large_burst(config),
+                small_burst(config),
                 self.lacked_key(config),
                 self.lacked_cost(config),
                 self.undelayed(config),
@@ -280,6 +281,19 @@ fn bare(name: &str) -> String {
         .filter(|c| !matches!(c, '-' | '_'))
         .flat_map(char::to_lowercase)
         .collect()
+}
+
+/// Returns a warning if the half-life is so short that one request reaches the limit of a whole period.
+fn small_burst(config: &RuleConfig) -> Option<String> {
+    let limit = config.rule.limit();
+    let alone = matches!(limit, Limit::RecentAverage(_)) && limit.at_once() <= 1;
+    (alone && limit.per_second() < 1.0).then(|| {
+        format!(
+            "{} lets one request of a client through at once, and denies the next; a longer half-life lets more \
+             through at the same rate",
+            config.rule
+        )
+    })
 }
 
 /// Returns the warning about a rule of concurrent.

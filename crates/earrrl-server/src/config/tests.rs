@@ -1203,6 +1203,24 @@ fn cautions(text: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_half_life_under_which_one_request_is_all_is_warned_of() {
+    let rule = |limit: &str| cautions(&format!("[[rule]]\nname = \"a\"\nlimit = \"{limit}\"\n"));
+    let warned = rule("recent-average 1000/d half-life=10s");
+    assert_eq!(warned.len(), 1);
+    assert!(
+        warned[0].contains("lets one request of a client through at once"),
+        "{warned:?}"
+    );
+    for fine in [
+        "recent-average 1000/d half-life=10m",
+        "gcra 1/h burst=1",
+        "recent-average 1/s half-life=10s",
+    ] {
+        assert_eq!(rule(fine), Vec::<String>::new(), "{fine}");
+    }
+}
+
+#[test]
 fn a_burst_that_takes_long_to_earn_is_warned_about() {
     let login = "match = { path = \"/login\" }";
     let slow = named("login", "recent-average 0.2/s half-life=5m", login);

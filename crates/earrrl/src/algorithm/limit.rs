@@ -501,8 +501,18 @@ pub(crate) fn parse(text: &str) -> Result<Limit, RuleError> {
     if let Some((before, after)) = text.split_once([',', ';']) {
         let column = before.chars().count() + 1;
         let got = &text[before.len()..text.len() - after.len()];
-        let problem = format!("expected a blank between words, got `{got}`");
+        let digit = |found: Option<char>| found.is_some_and(|found| found.is_ascii_digit());
+        let meant = match digit(before.chars().next_back()) && digit(after.chars().next()) {
+            true => "; a number has no commas, as in `1000`",
+            false => "",
+        };
+        let problem = format!("expected a blank between words, got `{got}`{meant}");
         return Err(RuleError::syntax(problem).at(column));
+    }
+    if let Some((before, _)) = text.split_once(['“', '”', '‘', '’']) {
+        let problem =
+            "expected a rule without typographic quotes; write \" or ' around it".to_owned();
+        return Err(RuleError::syntax(problem).at(before.chars().count() + 1));
     }
     let mut words = RuleWords::new(text);
     let name = words.next(&format!("expected {}", names()))?;

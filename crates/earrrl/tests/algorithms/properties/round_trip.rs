@@ -105,6 +105,18 @@ fn errors_name_the_column_the_value_and_what_would_be_right() {
             "column 1: unknown algorithm `leaky-bucket`; expected recent-average",
         ),
         (
+            "fixed-window 1,000/1m",
+            "column 15: expected a blank between words, got `,`; a number has no commas, as in `1000`",
+        ),
+        (
+            "“fixed-window 5/1m”",
+            "column 1: expected a rule without typographic quotes",
+        ),
+        (
+            "fixed-window 5/month",
+            "column 16: `month` is not a unit such as s, m, h, d; a window of 30 days is `30d`",
+        ),
+        (
             "5/minute",
             "column 1: expected an algorithm before `5/minute`, as in `fixed-window 5/1m`",
         ),
