@@ -3,6 +3,7 @@
 mod check;
 mod completions;
 mod config;
+mod demo;
 mod environment;
 mod explain;
 mod failure;
@@ -43,6 +44,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::DemoArgs),
     Serve(Box<serve::ServeArgs>),
     Check(check::CheckArgs),
     Config(config::ConfigArgs),
@@ -66,6 +68,7 @@ pub(crate) fn run() -> ExitCode {
     let result = match cli.command {
         Command::Replay(args) => run_replay(*args),
         Command::Serve(args) => serve::run(*args, &environment::unknown_variables(&command)),
+        Command::Demo(args) => demo::run(&args),
         Command::Check(args) => check::run(args),
         Command::Config(args) => config::run(args),
         Command::State(args) => state::run(args),
