@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arbitrary::Arbitrary;
-use earrrl::conformance::block_on;
+use earrrl_testing::{ReferenceEngine, block_on};
 use earrrl::table::{Change, KeyHash, MIN_WORD, Table, Word};
 use earrrl::{
-    Charge, Cost, Engine, ManualClock, MemoryEngine, Mode, Nanos, ReferenceEngine, Rule, RuleId,
+    Charge, Cost, Engine, ManualClock, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 use libfuzzer_sys::fuzz_target;
 

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use earrrl::random::Random;
+use earrrl_testing::Random;
 use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, RuleId};
 use earrrl_redis::{Consistency, Options, RedisEngine};
 

@@ -5,10 +5,9 @@
 use std::time::Duration;
 
 use earrrl::algorithm::Visitor;
-use earrrl::conformance::{Lockstep, Operation, Profile};
-use earrrl::random::Random;
 use earrrl::{Action, Cost, Limit, Nanos, Rule};
 use earrrl_redis::{Options, RedisEngine, WhenGone, check_rule};
+use earrrl_testing::{Lockstep, Operation, Profile, Random};
 
 use crate::support::{PATIENCE, Server};
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use earrrl::random::Random;
 use earrrl::{Charge, Cost, Engine, Mode, RuleId};
 use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
+use earrrl_testing::Random;
 use tokio::task::JoinHandle;
 
 use crate::support::cluster::Cluster;

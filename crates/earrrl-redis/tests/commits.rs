@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use earrrl::random::Random;
 use earrrl::{Actual, Charge, Cost, Engine, HoldId, HoldTerms, Mode, Nanos, RuleId};
 use earrrl_redis::{Options, RedisEngine};
+use earrrl_testing::Random;
 
 use crate::reservations::{node, prepare};
 use crate::support::Server;

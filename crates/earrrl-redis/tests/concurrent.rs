@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use earrrl::random::Random;
 use earrrl::{
     Actual, Charge, Cost, Decision, Engine, EngineError, HoldId, HoldTerms, ManualClock,
     MemoryEngine, Mode, Nanos, RuleId,
 };
 use earrrl_redis::{Consistency, Options, RedisEngine};
+use earrrl_testing::Random;
 
 use crate::reservations::{node, nodes, prepare};
 use crate::support::Server;

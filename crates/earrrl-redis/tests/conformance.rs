@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use earrrl::conformance::{Profile, interleavings, run};
 use earrrl_redis::{Options, RedisEngine, WhenGone};
+use earrrl_testing::{Profile, conformance, interleavings};
 
 use crate::support::cluster::Cluster;
 use crate::support::{PATIENCE, Server};
@@ -24,7 +24,7 @@ async fn conforms(options: &Options) {
         assert!(engine.ready(PATIENCE).await, "{:?}", engine.status());
         engine
     };
-    let compared = run(
+    let compared = conformance(
         make,
         &Profile {
             charges: false,

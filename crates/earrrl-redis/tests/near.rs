@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earrrl::random::Random;
 use earrrl::{Charge, Cost, Decision, Engine, Mode, Nanos, Rule, RuleId, State};
 use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
+use earrrl_testing::Random;
 
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;

@@ -11,13 +11,12 @@ use crate::support::TestServer;
 use crate::support::resp::Reply;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use earrrl::conformance::{Profile, block_on, run};
-use earrrl::random::Random;
 use earrrl::{
     Brief, Charge, Cost, Decision, Engine, EngineError, ManualClock, Mode, Nanos, Outcome, Places,
-    ReferenceEngine, Rule, RuleId, Wait, check_name,
+    Rule, RuleId, Wait, check_name,
 };
 use earrrl_server::config::{Config, RuleConfig};
+use earrrl_testing::{Profile, Random, ReferenceEngine, block_on, conformance};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -452,7 +451,7 @@ fn conforms(
     config: impl Fn() -> Config,
     wire: impl Fn(&TestServer) -> Box<dyn Wire>,
 ) {
-    let compared = block_on(run(async || Remote::new(config(), &wire), profile)).unwrap();
+    let compared = block_on(conformance(async || Remote::new(config(), &wire), profile)).unwrap();
     assert!(compared > 10_000);
 }
 

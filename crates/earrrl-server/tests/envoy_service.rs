@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use earrrl::conformance::block_on;
 use earrrl::{ManualClock, Mode, Nanos};
 use earrrl_server::config::Config;
 use earrrl_server::protobuf::ratelimit::{
@@ -15,6 +14,7 @@ use earrrl_server::protobuf::ratelimit::{
 use earrrl_server::protocol::http::envoy_json as json;
 use earrrl_server::service::Service;
 use earrrl_server::service::error::AskError;
+use earrrl_testing::block_on;
 use serde_json::{Map, Value, json};
 
 fn testdata(name: &str) -> PathBuf {

@@ -13,7 +13,7 @@ use crate::support::process::{BINARY, Process};
 use crate::support::redis::Redis;
 use crate::support::resp::{Client, Reply};
 use crate::support::until;
-use earrrl::random::Random;
+use earrrl_testing::Random;
 use rustix::process::Signal;
 
 /// A model of what a rule admits in one place, computed by the test itself; times are in seconds.

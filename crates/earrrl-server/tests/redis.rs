@@ -14,9 +14,9 @@ use crate::support::ports::free_address;
 use crate::support::redis::{Redis, Sentinel};
 use crate::support::resp::{Reply, encode};
 use crate::support::{TestServer, until};
-use earrrl::random::Random;
 use earrrl::{ManualClock, Nanos};
 use earrrl_server::config::{Config, EngineConfig};
+use earrrl_testing::Random;
 use rustix::process::Signal;
 use serde_json::Value;
 

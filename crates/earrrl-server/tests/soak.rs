@@ -17,7 +17,7 @@ use crate::support::http;
 use crate::support::process::{BINARY, Process};
 use crate::support::resp::{Client, Reply, encode};
 use crate::support::tools::{self, tool};
-use earrrl::random::Random;
+use earrrl_testing::Random;
 use rustix::process::Signal;
 
 const CLIENTS: u64 = 1_000_000;

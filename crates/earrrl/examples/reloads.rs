@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use earrrl::random::Random;
 use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule, RuleId};
+use earrrl_testing::Random;
 
 /// What is changed: the text of the rule and the clients it is meant for, by the count of changes.
 type Change = fn(u32, usize) -> (String, usize);

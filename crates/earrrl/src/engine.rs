@@ -49,8 +49,7 @@ pub type Reserving<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Se
 /// A store of the clients of prepared rules, which decides requests.
 ///
 /// `now: None` stands for the time of the engine's own clock. Time never goes back: if `now` is
-/// earlier than the latest time that the engine used, the latest time is used instead. The
-/// conformance suite (feature `testing`) checks this contract.
+/// earlier than the latest time that the engine used, the latest time is used instead.
 ///
 /// ```
 /// use earrrl::{Charge, Cost, Engine, EngineError, Mode, RuleId};

@@ -74,7 +74,8 @@ impl RuleError {
 
     /// Sets the column in the rule's text (in characters, counted from 1), unless the error has one
     /// already.
-    pub(crate) fn at(self, column: usize) -> Self {
+    #[doc(hidden)]
+    pub fn at(self, column: usize) -> Self {
         Self {
             column: Some(self.column.unwrap_or(column)),
             ..self

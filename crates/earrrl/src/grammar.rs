@@ -33,9 +33,11 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, known: impl IntoIterator<Item = &'a 
 
 /// A word of the rule's text, and the column at which it starts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Word<'a> {
-    pub(crate) text: &'a str,
-    pub(crate) column: usize,
+pub struct Word<'a> {
+    /// The word.
+    pub text: &'a str,
+    /// The column of its first character, counted from 1.
+    pub column: usize,
 }
 
 impl<'a> Word<'a> {
@@ -45,7 +47,8 @@ impl<'a> Word<'a> {
             .map_err(|error: RuleError| error.at(self.column))
     }
 
-    pub(crate) fn duration(&self) -> Result<Duration, RuleError> {
+    /// Parses a duration such as `30s`.
+    pub fn duration(&self) -> Result<Duration, RuleError> {
         duration::parse_duration(self.text).map_err(|error| error.at(self.column))
     }
 
@@ -75,21 +78,24 @@ impl<'a> Word<'a> {
         self.expected(&format!("a unit such as s, m, h, d{meant}"))
     }
 
-    pub(crate) fn rate(&self) -> Result<Rate, RuleError> {
+    /// Parses a rate such as `10/s`.
+    pub fn rate(&self) -> Result<Rate, RuleError> {
         let (amount, per) = self.quotient()?;
         Rate::new(amount, per).map_err(|error| error.at(self.column))
     }
 
-    pub(crate) fn error(&self, message: String) -> RuleError {
+    /// Returns an error that points at the word.
+    pub fn error(&self, message: String) -> RuleError {
         RuleError::syntax(message).at(self.column)
     }
 
-    pub(crate) fn expected(&self, what: &str) -> RuleError {
+    /// Returns the error that the word is not `what`.
+    pub fn expected(&self, what: &str) -> RuleError {
         self.error(format!("{} is not {what}", self.quoted()))
     }
 
     /// Returns the word for an error message, shortened and with control characters escaped.
-    pub(crate) fn quoted(&self) -> String {
+    pub fn quoted(&self) -> String {
         let shown: String = self
             .text
             .chars()
@@ -125,7 +131,8 @@ pub struct RuleWords<'a> {
 }
 
 impl<'a> RuleWords<'a> {
-    pub(crate) fn new(text: &'a str) -> Self {
+    /// Splits a text into its words.
+    pub fn new(text: &'a str) -> Self {
         let mut words = Vec::new();
         let mut rest = text;
         while !rest.trim_start().is_empty() {
@@ -143,7 +150,7 @@ impl<'a> RuleWords<'a> {
     }
 
     /// Removes and returns the first word that is left.
-    pub(crate) fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
+    pub fn next(&mut self, expected: &str) -> Result<Word<'a>, RuleError> {
         if self.words.is_empty() {
             return Err(RuleError::syntax(expected.into()).at(self.end));
         }
@@ -177,7 +184,7 @@ impl<'a> RuleWords<'a> {
     }
 
     /// Removes the word `name=value` and returns its value; `None` if there is no such word.
-    pub(crate) fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
+    pub fn option(&mut self, name: &'static str) -> Result<Option<Word<'a>>, RuleError> {
         self.used.push(name);
         let is_it = |word: &Word<'a>| word.split('=').is_some_and(|(key, _)| key.text == name);
         let Some(place) = self.words.iter().position(is_it) else {
@@ -191,7 +198,7 @@ impl<'a> RuleWords<'a> {
     }
 
     /// Removes and returns the word that is one of `names`; `None` if there is no such word.
-    pub(crate) fn flag(&mut self, names: &[&'static str]) -> Result<Option<Word<'a>>, RuleError> {
+    pub fn flag(&mut self, names: &[&'static str]) -> Result<Option<Word<'a>>, RuleError> {
         self.used.extend(names);
         let is_it = |word: &Word<'a>| names.contains(&word.text);
         let Some(place) = self.words.iter().position(is_it) else {
@@ -219,7 +226,7 @@ impl<'a> RuleWords<'a> {
     }
 
     /// Returns an error if any word is left.
-    pub(crate) fn finish(self) -> Result<(), RuleError> {
+    pub fn finish(self) -> Result<(), RuleError> {
         match self.words.first() {
             Some(word) => {
                 let (name, problem) = match word.split('=') {

@@ -11,8 +11,6 @@ extern crate alloc;
 pub mod algorithm;
 mod arithmetic;
 mod clock;
-#[cfg(feature = "testing")]
-pub mod conformance;
 mod cost;
 mod decimal;
 mod decision;
@@ -33,13 +31,10 @@ mod nearest;
 mod parameter;
 mod policy;
 mod quota;
-#[cfg(feature = "sim")]
-pub mod random;
+mod random;
 mod rule;
 mod rule_id;
 mod rules;
-#[cfg(feature = "sim")]
-pub mod sim;
 #[cfg(feature = "std")]
 mod store;
 #[cfg(feature = "std")]
@@ -50,8 +45,6 @@ pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, Replenishment, State
 #[cfg(feature = "std")]
 pub use clock::{Anchor, SystemClock, TickingClock};
 pub use clock::{Clock, ManualClock, Nanos};
-#[cfg(feature = "testing")]
-pub use conformance::ReferenceEngine;
 pub use cost::Cost;
 pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
 pub use duration::parse_duration;
@@ -83,7 +76,9 @@ pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, Top
 pub mod internal {
     pub use crate::algorithm::Tally;
     pub use crate::engine::{merge_charges, restore_places};
+    pub use crate::grammar::{RuleWords, Word};
     pub use crate::nearest::nearest;
+    pub use crate::random::Random;
     #[cfg(feature = "std")]
     pub use crate::rules::WordRequest;
     pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
@@ -97,6 +92,11 @@ pub mod internal {
         crate::Limit::NAMES
             .iter()
             .filter_map(|names| names.first().copied())
+    }
+
+    /// Returns the example rules of every algorithm.
+    pub fn examples() -> impl Iterator<Item = &'static str> {
+        crate::Limit::EXAMPLES.iter().copied().flatten().copied()
     }
 }
 

@@ -4,7 +4,7 @@
 /// A stream of pseudo-random numbers. Equal seeds give equal streams on every machine.
 ///
 /// ```
-/// use earrrl::random::Random;
+/// use earrrl::internal::Random;
 ///
 /// let (mut one, mut other) = (Random::new(7), Random::new(7));
 /// assert_eq!(one.next_u64(), other.next_u64());
@@ -17,7 +17,7 @@ impl Random {
     /// Returns the stream that belongs to `seed`.
     ///
     /// ```
-    /// # use earrrl::random::Random;
+    /// # use earrrl::internal::Random;
     /// assert_ne!(Random::new(1).next_u64(), Random::new(2).next_u64());
     /// ```
     pub fn new(seed: u64) -> Self {
@@ -35,7 +35,7 @@ impl Random {
     /// Returns a number below `bound`; 0 for a bound of 0.
     ///
     /// ```
-    /// assert!(earrrl::random::Random::new(7).below(6) < 6);
+    /// assert!(earrrl::internal::Random::new(7).below(6) < 6);
     /// ```
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
@@ -44,7 +44,7 @@ impl Random {
     /// Returns a number in `[0, 1)`.
     ///
     /// ```
-    /// assert!(earrrl::random::Random::new(7).unit() < 1.0);
+    /// assert!(earrrl::internal::Random::new(7).unit() < 1.0);
     /// ```
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
@@ -54,7 +54,7 @@ impl Random {
     ///
     /// ```
     /// let names = ["alice", "bob"];
-    /// assert!(names.contains(earrrl::random::Random::new(7).pick(&names)));
+    /// assert!(names.contains(earrrl::internal::Random::new(7).pick(&names)));
     /// ```
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len() as u64) as usize]

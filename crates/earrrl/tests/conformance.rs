@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use earrrl::conformance::{Profile, block_on, interleavings, run};
-use earrrl::{
-    Clock, ManualClock, MemoryEngine, Nanos, ReferenceEngine, StateDirectory, SystemClock,
-};
+use earrrl::{Clock, ManualClock, MemoryEngine, Nanos, StateDirectory, SystemClock};
+use earrrl_testing::{Profile, ReferenceEngine, block_on, conformance, interleavings};
 
 #[test]
 fn the_reference_engine_conforms() {
     let make = async || ReferenceEngine::new(Arc::new(ManualClock::new(Nanos::ZERO)));
     for profile in [Profile::EXACT, Profile::REDIS] {
-        block_on(run(make, &profile)).unwrap();
+        block_on(conformance(make, &profile)).unwrap();
     }
 }
 
@@ -22,7 +20,7 @@ fn the_memory_engine_conforms() {
         MemoryEngine::with_clock(10_000, clock).unwrap()
     };
     for profile in [Profile::EXACT, Profile::REDIS] {
-        block_on(run(make, &profile)).unwrap();
+        block_on(conformance(make, &profile)).unwrap();
     }
 }
 

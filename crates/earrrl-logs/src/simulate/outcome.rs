@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
-use super::Scenario;
+use super::run::{Attempt, run};
+use super::scenario::Scenario;
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
 use crate::text::{percent, write_rows};
 
@@ -183,7 +183,7 @@ pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
     )?;
     for rule in &scenario.rules {
         let mut written = Ok(());
-        let each = |attempt: &earrrl::sim::Attempt<'_>| {
+        let each = |attempt: &Attempt<'_>| {
             let name = &scenario.clients[attempt.client].name;
             let decision = attempt.decision;
             let rate = decision

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use earrrl::Rule;
-use earrrl::sim::Client;
+
+use super::client::Client;
 
 /// The duration of a scenario that does not set one.
 const DURATION: Duration = Duration::from_secs(300);

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use earrrl::Rule;
-use earrrl::sim::Client;
 
 use super::CliFailure;
-use earrrl_logs::simulate::{Scenario, SimulatedOutcome, write_csv, write_table};
+use earrrl_logs::simulate::{Client, Scenario, SimulatedOutcome, write_csv, write_table};
 use earrrl_logs::text::plain;
 
 /// The size in bytes of the largest scenario file.

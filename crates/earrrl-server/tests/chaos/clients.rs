@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::sync::atomic::Ordering::Relaxed;
 
-use earrrl::random::Random;
+use earrrl_testing::Random;
 
 use super::Chaos;
 use crate::support::certificates::{self, Tls};

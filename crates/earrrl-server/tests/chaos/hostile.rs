@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use earrrl::random::Random;
+use earrrl_testing::Random;
 
 use super::Chaos;
 use crate::support::certificates;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use earrrl::random::Random;
+use earrrl_testing::Random;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use earrrl::random::Random;
+use earrrl_testing::Random;
 use serde_json::{Value, json};
 
 use super::client::Server;

@@ -165,7 +165,8 @@ impl Limit {
     /// Returns a client's state under the limit `old` as a state under this limit; `None` if states of the
     /// two limits differ in meaning.
     #[cfg(feature = "std")]
-    pub(crate) fn carried(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+    #[doc(hidden)]
+    pub fn carried(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
         if self.meaning() != old.meaning() {
             return None;
         }

@@ -75,7 +75,6 @@ macro_rules! algorithms {
                 &[$($Algorithm::NAMES),*];
 
             /// The example rules of every algorithm; see [`Algorithm::EXAMPLES`].
-            #[cfg(feature = "testing")]
             pub(crate) const EXAMPLES: &'static [&'static [&'static str]] =
                 &[$($Algorithm::EXAMPLES),*];
 

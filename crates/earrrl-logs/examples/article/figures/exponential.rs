@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use super::tracking::estimates;
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
+use earrrl_logs::simulate::run;
 
 /// The end of the figure, in seconds.
 const END: f64 = 420.0;

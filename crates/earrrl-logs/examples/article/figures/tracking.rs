@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use earrrl::sim::{Client, run};
 use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
 
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
+use earrrl_logs::simulate::{Client, run};
 
 /// The times from which and until which the three clients send, in seconds.
 const SENDS: (f64, f64) = (50.0, 200.0);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use earrrl::sim::run;
 use earrrl::{Rule, RuleError};
 
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
 use earrrl_logs::simulate::ClientRun;
+use earrrl_logs::simulate::run;
 use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
 
 /// Returns a scenario with a client that sends 5/3 requests a second for 150 s, and then exactly

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use earrrl::random::Random;
 use earrrl::{Cost, Limit, Nanos, Rate, TokenBucket, Wait};
+use earrrl_testing::Random;
 
 use crate::algorithms::client::{Client, units};
 

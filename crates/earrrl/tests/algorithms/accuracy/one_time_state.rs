@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use earrrl::random::Random;
 use earrrl::{Algorithm, Cost, Moment, Nanos, Rate, RecentAverage};
+use earrrl_testing::Random;
 
 use super::double_double::DoubleDouble;
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, ReferenceEngine, Rule};
+use earrrl::{Charge, Cost, Engine, ManualClock, Mode, Nanos, Rule};
+use earrrl_testing::ReferenceEngine;
 use proptest::prelude::*;
 
 use crate::algorithms::client::Client;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::{
-    Action, Charge, Cost, Decision, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Policy,
-    ReferenceEngine, Rule, RuleId, Wait,
+    Action, Charge, Cost, Decision, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Policy, Rule,
+    RuleId, Wait,
 };
+use earrrl_testing::ReferenceEngine;
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, limits, requests, starts};

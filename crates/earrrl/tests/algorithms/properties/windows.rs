@@ -1,8 +1,8 @@
 //! What windows and logs admit, counted by hand.
 
 use earrrl::algorithm::sliding_window::Edge;
-use earrrl::random::Random;
 use earrrl::{Cost, Limit, Nanos, Policy, SlidingLog, State};
+use earrrl_testing::Random;
 use proptest::prelude::*;
 use std::time::Duration;
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use earrrl::internal::decide_all;
 use earrrl::{
-    Action, Charge, Cost, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Rate, ReferenceEngine,
-    Rule, State, TokenBucket,
+    Action, Charge, Cost, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Rate, Rule, State,
+    TokenBucket,
 };
+use earrrl_testing::ReferenceEngine;
 use serde_json::Value;
 
 use super::data::{Vectors, flag, list, number, text, whole};

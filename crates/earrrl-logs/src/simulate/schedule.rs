@@ -1,10 +1,10 @@
 //! The instants at which a client wants to send.
 
-use core::time::Duration;
+use std::time::Duration;
 
-use super::{Client, Pattern};
-use crate::arithmetic::ln;
-use crate::random::Random;
+use earrrl::internal::Random;
+
+use super::client::{Client, Pattern};
 
 /// The instants at which one client wants to send, in order, in nanoseconds since the start of the
 /// simulation.
@@ -49,7 +49,7 @@ impl<'a> Schedule<'a> {
                 number.checked_mul(per.as_nanos() * 1_000_000_000)? / amount.billionths()
             }
             Pattern::Random(rate) => {
-                self.last -= ln(1.0 - self.random.unit()) / rate.per_second_f64() * 1e9;
+                self.last -= (1.0 - self.random.unit()).ln() / rate.per_second_f64() * 1e9;
                 self.last as u128
             }
             Pattern::Bursty { size, every, gap } => {

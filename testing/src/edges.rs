@@ -1,15 +1,9 @@
 //! Checks of an engine's edge cases: keys, time, errors, changed rules, and extreme values.
 
-use std::format;
 use std::time::Duration;
-use std::vec::Vec;
 
-use super::{Lockstep, Mismatch, Operation, Profile};
-use crate::algorithm::Mode;
-use crate::clock::Nanos;
-use crate::cost::Cost;
-use crate::engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId};
-use crate::rule::Rule;
+use crate::{Lockstep, Mismatch, Operation, Profile};
+use earrrl::{Charge, Cost, Engine, EngineError, MAX_CHARGES, Mode, Nanos, Rule, RuleId};
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 

@@ -1,19 +1,13 @@
 //! The simulation of several clients under one rule.
 
-use alloc::collections::BinaryHeap;
-use alloc::format;
-use alloc::vec::Vec;
-use core::cmp::Reverse;
-use core::time::Duration;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
 
+use earrrl::{Cost, Decision, Mode, Nanos, Rule, RuleError, State};
+
+use super::client::{Client, Reaction};
 use super::schedule::Schedule;
-use super::{Client, Reaction};
-use crate::algorithm::{Mode, State};
-use crate::clock::Nanos;
-use crate::cost::Cost;
-use crate::decision::Decision;
-use crate::error::RuleError;
-use crate::rule::Rule;
 
 /// The greatest number of requests in a simulation.
 pub const MAX_ATTEMPTS: u64 = 20_000_000;
@@ -21,7 +15,7 @@ pub const MAX_ATTEMPTS: u64 = 20_000_000;
 /// One request of a simulated client.
 ///
 /// ```
-/// use earrrl::sim::{Attempt, Client, run};
+/// use earrrl_logs::simulate::{Attempt, Client, run};
 /// use earrrl::{Nanos, Rule};
 /// use std::time::Duration;
 ///

@@ -1,19 +1,14 @@
 //! Sends the same requests to an engine and to the reference engine, and compares each answer.
 
-use std::format;
-use std::string::String;
 use std::sync::Arc;
 use std::time::Duration;
-use std::vec::Vec;
 
-use super::ReferenceEngine;
-use super::{Mismatch, Profile};
-use crate::algorithm::{Limit, Mode};
-use crate::clock::{Clock, ManualClock, Nanos};
-use crate::cost::Cost;
-use crate::decision::{Decision, Wait};
-use crate::engine::{Charge, Engine, EngineError, RuleId};
-use crate::rule::Rule;
+use crate::ReferenceEngine;
+use crate::{Mismatch, Profile};
+use earrrl::{
+    Charge, Clock, Cost, Decision, Engine, EngineError, Limit, ManualClock, Mode, Nanos, Rule,
+    RuleId, Wait,
+};
 
 /// An operation that both engines execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,22 +2,22 @@
 //!
 //! Some tests compare each field of the decisions with tables of known sequences. All others
 //! compare each decision with that of the [`ReferenceEngine`]. EARRRL runs the suite on its own
-//! engines, on Redis, and on the server over HTTP and RESP. Your own engine runs it in the same
-//! way:
+//! engines, on Redis, and on the server over HTTP and RESP:
 //!
 //! ```
-//! use earrrl::conformance::{self, Profile};
-//! use earrrl::{ManualClock, Nanos, ReferenceEngine};
+//! use earrrl::{ManualClock, Nanos};
+//! use earrrl_testing::{Profile, ReferenceEngine, block_on, conformance};
 //! use std::sync::Arc;
+//!
 //! let make = async || ReferenceEngine::new(Arc::new(ManualClock::new(Nanos::ZERO)));
-//! let answers = conformance::block_on(conformance::run(make, &Profile::EXACT))?;
+//! let answers = block_on(conformance(make, &Profile::EXACT))?;
 //! assert!(answers > 10_000);
-//! # Ok::<(), conformance::Mismatch>(())
+//! # Ok::<(), earrrl_testing::Mismatch>(())
 //! ```
 
 use std::future::Future;
 
-use crate::engine::Engine;
+use earrrl::Engine;
 
 mod edges;
 mod interleavings;
@@ -27,6 +27,7 @@ mod reference;
 mod streams;
 mod tables;
 
+pub use earrrl::internal::Random;
 pub use interleavings::interleavings;
 pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
@@ -37,7 +38,7 @@ pub use reference::ReferenceEngine;
 ///
 /// # Errors
 /// Returns the first wrong answer as an error.
-pub async fn run<E: Engine>(
+pub async fn conformance<E: Engine>(
     make: impl AsyncFn() -> E,
     profile: &Profile,
 ) -> Result<usize, Mismatch> {

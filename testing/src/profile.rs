@@ -1,11 +1,9 @@
 //! The precision that an engine promises, and the error for an answer that violates it.
 
 use std::fmt;
-use std::format;
-use std::string::String;
 use std::time::Duration;
 
-use crate::cost::Cost;
+use earrrl::Cost;
 
 /// The precision that an engine promises.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +14,7 @@ pub struct Profile {
     pub rate_tolerance: f64,
     /// The greatest quota that the engine counts exactly.
     pub largest_quota: Cost,
-    /// True if the engine supports [`Mode::Charge`](crate::Mode::Charge).
+    /// True if the engine supports [`Mode::Charge`](earrrl::Mode::Charge).
     pub charges: bool,
 }
 

@@ -1,18 +1,10 @@
 //! Seeded random traffic under every algorithm and action, with one rule and with several.
 
-use std::format;
 use std::time::Duration;
-use std::vec::Vec;
 
-use super::lockstep::Asked;
-use super::{Lockstep, Mismatch, Operation, Profile};
-use crate::algorithm::Limit;
-use crate::clock::Nanos;
-use crate::cost::Cost;
-use crate::decision::Action;
-use crate::engine::Engine;
-use crate::random::Random;
-use crate::rule::Rule;
+use crate::lockstep::Asked;
+use crate::{Lockstep, Mismatch, Operation, Profile};
+use earrrl::{Action, Cost, Engine, Limit, Nanos, Rule, internal::Random};
 
 const COSTS: &[&str] = &[
     "1",
@@ -54,8 +46,7 @@ pub(super) async fn run<E: Engine>(
 
 /// Returns the example rules of every algorithm whose requests can be checked.
 fn examples() -> Vec<&'static str> {
-    let examples = Limit::EXAMPLES.iter().copied().flatten().copied();
-    examples
+    earrrl::internal::examples()
         .filter(|text| !text.starts_with("concurrent"))
         .collect()
 }

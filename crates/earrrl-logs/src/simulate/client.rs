@@ -1,19 +1,15 @@
 //! Simulated clients, and the text that describes one.
 
-use alloc::format;
-use alloc::string::String;
-use core::str::FromStr;
-use core::time::Duration;
+use std::str::FromStr;
+use std::time::Duration;
 
-use crate::cost::Cost;
-use crate::error::RuleError;
-use crate::grammar::{RuleWords, Word};
-use crate::parameter::Rate;
+use earrrl::internal::{RuleWords, Word};
+use earrrl::{Cost, Rate, RuleError};
 
 /// A simulated client.
 ///
 /// ```
-/// use earrrl::sim::{Client, Pattern};
+/// use earrrl_logs::simulate::{Client, Pattern};
 /// let client: Client = "crawler bursty 20 every=30s gap=10ms from=1m until=5m retry=500ms".parse()?;
 /// assert!(matches!(client.pattern, Pattern::Bursty { size: 20, .. }));
 /// assert!("crawler hourly 3".parse::<Client>().is_err());
@@ -39,7 +35,7 @@ pub struct Client {
 /// The instants at which a client wants to send.
 ///
 /// ```
-/// use earrrl::sim::{Client, Pattern};
+/// use earrrl_logs::simulate::{Client, Pattern};
 ///
 /// let client: Client = "alice steady 10/s".parse()?;
 /// assert!(matches!(client.pattern, Pattern::Steady(rate) if rate.per_second_f64() == 10.0));
@@ -66,7 +62,7 @@ pub enum Pattern {
 /// A client's reaction to a denied request.
 ///
 /// ```
-/// use earrrl::sim::{Client, Reaction};
+/// use earrrl_logs::simulate::{Client, Reaction};
 ///
 /// let client: Client = "alice steady 10/s obey".parse()?;
 /// assert_eq!(client.reaction, Reaction::Obey);

@@ -4,17 +4,12 @@
 use std::collections::HashMap;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
-use crate::algorithm::{Mode, State};
-use crate::clock::{Clock, Nanos};
-use crate::cost::Cost;
-use crate::decision::Decision;
-use crate::engine::{
-    Charge, Engine, EngineError, RuleId, check_name, merge_charges, restore_places,
+use earrrl::internal::{decide_all, merge_charges, restore_places};
+use earrrl::{
+    Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId, State,
+    check_name,
 };
-use crate::rule::Rule;
-use crate::rules::decide_all;
 
 /// An engine for tests, with which every other engine is compared. Its memory grows with the number
 /// of clients.
@@ -25,7 +20,7 @@ pub struct ReferenceEngine {
 
 #[derive(Default)]
 struct Inner {
-    rules: Vec<(std::string::String, Rule)>,
+    rules: Vec<(String, Rule)>,
     states: HashMap<(RuleId, Vec<u8>), State>,
     latest: Nanos,
 }

@@ -1,14 +1,9 @@
 //! Known sequences of requests, with every field of every answer written out.
 
-use std::format;
 use std::time::Duration;
 
-use super::{Lockstep, Mismatch, Operation, Profile};
-use crate::clock::Nanos;
-use crate::cost::Cost;
-use crate::decision::{Outcome, Wait};
-use crate::engine::Engine;
-use crate::rule::Rule;
+use crate::{Lockstep, Mismatch, Operation, Profile};
+use earrrl::{Cost, Engine, Nanos, Outcome, Rule, Wait};
 
 /// A request at `ms`, and its expected answer. Times are in milliseconds; a retry of -1 stands for
 /// never.

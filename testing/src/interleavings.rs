@@ -4,22 +4,13 @@
 //! The model is each algorithm's definition over whole histories. So it cannot forget what a later
 //! refund or commit makes count again.
 
-use std::format;
-use std::string::String;
 use std::time::Duration;
-use std::vec::Vec;
 
-use super::{Mismatch, Profile};
-use crate::algorithm::sliding_window::Edge;
-use crate::algorithm::{Limit, Mode, Policy};
-use crate::clock::Nanos;
-use crate::cost::Cost;
-use crate::engine::{Charge, Engine, RuleId};
-use crate::held::OnExpiry;
-use crate::hold::{Actual, HoldTerms};
-use crate::hold_id::HoldId;
-use crate::random::Random;
-use crate::rule::Rule;
+use crate::{Mismatch, Profile};
+use earrrl::{
+    Actual, Charge, Cost, Engine, HoldId, HoldTerms, Limit, Mode, Nanos, OnExpiry, Policy, Rule,
+    RuleId, algorithm::sliding_window::Edge, internal::Random,
+};
 
 /// Rules of every algorithm under both policies.
 const RULES: &[&str] = &[
@@ -288,7 +279,7 @@ impl<'a, E: Engine> History<'a, E> {
     }
 
     fn is_bucket(&self) -> bool {
-        self.rule.limit().is_bucket()
+        matches!(self.rule.limit(), Limit::TokenBucket(_))
     }
 
     /// Compares a verdict with the model's. A bucket may deny more, since a commit cannot know
