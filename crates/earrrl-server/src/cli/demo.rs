@@ -142,7 +142,7 @@ fn send_forever(
     }
 }
 
-/// What is known of a client from the answers to its requests.
+/// A client, as the answers to its requests describe it.
 #[derive(Debug)]
 struct ClientLine {
     name: &'static str,
