@@ -497,9 +497,9 @@ fn a_cost_is_at_least_the_smallest_and_of_several_the_largest() {
     }
 }
 
-/// More rules match than one decision can contain, so the rules are asked one by one.
+/// More rules match than one decision can contain, so they are judged by several, still all or nothing.
 #[test]
-fn an_error_of_all_rules_together_skips_none() {
+fn more_rules_than_one_decision_takes_are_all_or_nothing() {
     let rule = |n: u32, burst: u32| {
         format!(
             "[[rule]]\nname = \"r{n}\"\nlimit = \"gcra 0.01/s burst={burst}\"\n\
@@ -510,10 +510,16 @@ fn an_error_of_all_rules_together_skips_none() {
         .map(|n| rule(n, if n == 69 { 2 } else { 9 }))
         .collect();
     let (server, _) = TestServer::manual(&rules);
-    let seen = statuses(&server, 3, |_| {
+    let seen = statuses(&server, 4, |_| {
         ask(&server, "GET", "/v1/authz", "X-Forwarded-Uri: /api/x\r\n")
     });
-    assert_eq!(seen, [200, 200, 429]);
+    assert_eq!(seen, [200, 200, 429, 429]);
+    let peek = server
+        .http()
+        .post("/v1/peek", "{\"rule\":\"r0\",\"key\":\"127.0.0.1\"}");
+    assert_eq!(peek.json()["remaining"], 7, "the denials cost nothing");
+    let denied = ask(&server, "GET", "/v1/authz", "X-Forwarded-Uri: /api/x\r\n").json();
+    assert_eq!(denied["violated-policies"], serde_json::json!(["r69"]));
 }
 
 #[test]

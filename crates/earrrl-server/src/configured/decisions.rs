@@ -181,7 +181,7 @@ impl Configured {
             &attributes,
             &answer,
         );
-        let rule = answer.rule().map(|(rule, _)| rule.name.as_str());
+        let rule = answer.deciding().map(|charged| charged.rule.name.as_str());
         let client = attributes.get("client").map(String::from_utf8_lossy);
         take(RequestFate {
             client,
@@ -198,12 +198,10 @@ fn count(
     attributes: &Attributes<'_>,
     answer: &Answer<'_>,
 ) {
-    for (place, (rule, _)) in answer.charged.iter().enumerate() {
-        let over = answer
-            .decision
-            .as_ref()
-            .is_some_and(|decision| decision.is_over(place));
-        let Some(at) = rules.position(rule.name.as_bytes()) else {
+    for charged in &answer.charged {
+        let over = charged.is_over();
+        let name = charged.rule.name.as_bytes();
+        let Some((at, rule)) = rules.position(name).zip(rules.get(name)) else {
             continue;
         };
         if let Some(row) = &mut row {

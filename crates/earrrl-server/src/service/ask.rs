@@ -1,22 +1,23 @@
 //! Decides requests by the rules that they are charged under, and counts each rule's outcome.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::time::Duration;
 
 use earrrl::table::KeyHash;
 use earrrl::{
-    Action, Brief, Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome,
-    Policy, Wait,
+    Brief, Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome, Policy,
+    Wait,
 };
-use earrrl_tower::headers::{Available, peek_cost};
+use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
 use super::Service;
-use super::answer::{Answer, decided_quota};
+use super::answer::{AllCharged, Answer, Charged};
 use super::error::AskError;
 use super::key::bounded;
 use super::limit::{PreparedLimit, places};
-use super::rule::ActiveRule;
+use super::rule::{ActiveRule, NamedRule};
 
 /// A request under one rule, with the client's limit, the stored form of its key, and the cost.
 #[derive(Clone, Debug)]
@@ -105,7 +106,7 @@ impl Service {
         let Some((limit, charge)) = ask.charge() else {
             return Ok(self.exempt(ask.rule));
         };
-        let charged = SmallVec::from_slice(&[(ask.rule, limit)]);
+        let charged = SmallVec::from_slice(&[Charged::new(ask.rule, limit)]);
         Ok(self
             .charge(charged, &[charge], ask.hash, manner.into())
             .await?)
@@ -133,51 +134,10 @@ impl Service {
         }
         // The future is boxed, so that it takes no space in `check` when the engine answers at
         // once.
-        let charged = [(ask.rule, limit)];
-        let charges = [charge];
-        let decided = Box::pin(self.decide(&charged, &charges, ask.hash, Mode::Check)).await?;
-        Ok(Some(Brief::from(&decided)))
-    }
-
-    /// Decides a request, and counts the outcome of each rule in the metrics.
-    #[inline]
-    async fn decide(
-        &self,
-        charged: &[(&ActiveRule, &PreparedLimit)],
-        charges: &[Charge<'_>],
-        hash: Option<KeyHash>,
-        mode: Mode,
-    ) -> Result<Decision, EngineError> {
-        let decision = match (charges, hash) {
-            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
-            _ => self.engine.decide(charges, mode).await?,
-        };
-        if mode != Mode::Peek {
-            self.count(charged, charges, &decision, mode);
-        }
-        Ok(decision)
-    }
-
-    /// Counts the outcome of each rule in the metrics, and notes clients over or close to a limit.
-    #[inline]
-    pub(super) fn count(
-        &self,
-        charged: &[(&ActiveRule, &PreparedLimit)],
-        charges: &[Charge<'_>],
-        decision: &Decision,
-        mode: Mode,
-    ) {
-        for (place, (rule, limit)) in charged.iter().enumerate() {
-            // A request that one rule denies is not charged under the rules that allow it.
-            if decision.allowed || mode == Mode::Charge || decision.is_over(place) {
-                rule.count(outcome(decision, place, limit), charges[place].key);
-                let is_over = decision.is_over(place);
-                let is_close = place == decision.rule && decision.remaining < limit.named_below;
-                if is_close | is_over {
-                    self.note(rule, limit, &charges[place], decision, place);
-                }
-            }
-        }
+        let charged = SmallVec::from_slice(&[Charged::new(ask.rule, limit)]);
+        let answer =
+            Box::pin(self.charge(charged, &[charge], ask.hash, Mode::Check.into())).await?;
+        Ok(answer.decision.as_ref().map(Brief::from))
     }
 
     /// Decides a request under several rules. It is charged under all of them, or, if one denies
@@ -198,7 +158,7 @@ impl Service {
         let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::with_capacity(asks.len());
         for ask in asks {
             if let Some((limit, charge)) = ask.charge() {
-                charged.push((ask.rule, limit));
+                charged.push(Charged::new(ask.rule, limit));
                 charges.push(charge);
             }
         }
@@ -240,24 +200,23 @@ impl Service {
     }
 
     /// Notes the name of a client that is over its limit, or close to it, with the figures of a request of
-    /// cost 1. A decision under several rules has the figures of one of them, and one on another cost
-    /// has others; these are read from memory. Over Redis a client is noted only with the figures of the
-    /// decision, under the rule that they belong to.
+    /// cost 1. `decision` is the one with the figures of this charge; if there is none, or if it is on
+    /// another cost, they are read from memory. Over Redis a client is noted only with the figures of a
+    /// decision.
     #[cold]
     #[inline(never)]
-    fn note(
+    pub(super) fn note(
         &self,
-        rule: &ActiveRule,
-        limit: &PreparedLimit,
+        charged: &Charged<'_>,
         charge: &Charge<'_>,
-        decision: &Decision,
-        place: usize,
+        decision: Option<&Decision>,
     ) {
-        let is_over = decision.is_over(place);
+        let Charged { rule, limit, .. } = charged;
+        let is_over = charged.is_over();
         let is_read = charge.cost != Cost::ONE && !self.engine.waits();
-        if place != decision.rule || is_read {
+        let Some(decision) = decision.filter(|_| !is_read) else {
             return self.note_brief(rule, limit, charge, is_over);
-        }
+        };
         let mut alone = *decision;
         alone.over = places(is_over);
         show_wait(limit, &mut alone);
@@ -273,7 +232,7 @@ impl Service {
     #[inline(never)]
     fn note_brief(
         &self,
-        rule: &ActiveRule,
+        rule: &NamedRule,
         limit: &PreparedLimit,
         charge: &Charge<'_>,
         is_over: bool,
@@ -290,11 +249,12 @@ impl Service {
         }
     }
 
-    /// Decides a request by these charges, with the available quota if `manner` asks for it.
+    /// Decides a request by these charges, counts it, and finds out the available quota if `manner` asks
+    /// for it.
     #[inline]
     pub(super) async fn charge<'a>(
         &self,
-        charged: SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>,
+        charged: AllCharged<'a>,
         charges: &[Charge<'_>],
         hash: Option<KeyHash>,
         Manner { mode, available }: Manner,
@@ -302,61 +262,151 @@ impl Service {
         if charges.is_empty() {
             return Ok(Answer::default());
         }
-        let decision = self.decide(&charged, charges, hash, mode).await?;
-        let available = match available {
-            true => self.left_of(&decision, &charged, charges).await,
-            false => SmallVec::new(),
+        let decision = match (charges, hash) {
+            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
+            _ => self.engine.decide(charges, mode).await?,
         };
-        Ok(Answer {
-            decision: Some(decision),
-            charged,
-            available,
-            unjudged: None,
-        })
+        let mut answer = Answer::new(charged, decision);
+        if mode != Mode::Peek {
+            self.count(&answer, charges, decision.allowed || mode == Mode::Charge);
+        }
+        if available {
+            self.add_available(&mut answer, charges).await;
+        }
+        Ok(answer)
     }
 
-    /// Returns the quota available to the client under each rule, from the decision or from a
-    /// peek. If the peek fails, the list is empty: the request is charged already, and its answer is
-    /// valid without these figures.
-    #[inline]
-    pub(super) async fn left_of(
+    /// Decides a request by any number of charges, all or nothing, without an error: what the engine cannot
+    /// judge is in [`Answer::unjudged`], and the other charges are judged all the same. The caller counts
+    /// the answer.
+    pub(super) async fn judge<'a>(
         &self,
-        decision: &Decision,
-        charged: &[(&ActiveRule, &PreparedLimit)],
+        charged: AllCharged<'a>,
         charges: &[Charge<'_>],
-    ) -> SmallVec<[Available; 2]> {
-        match decided_quota(decision, charged) {
-            Some(available) => available,
-            // The future is boxed, so that it takes no space in requests that need no peek.
-            None => {
-                let available = Box::pin(self.available(decision, charged, charges)).await;
-                available.unwrap_or_default()
+        mode: Mode,
+    ) -> Answer<'a> {
+        let mut answer = Answer {
+            charged,
+            ..Answer::default()
+        };
+        let together = match charges.len() {
+            0 => return answer,
+            1..=MAX_CHARGES => self.engine.decide(charges, mode).await,
+            count => Err(EngineError::Charges(count)),
+        };
+        match together {
+            Ok(decision) => answer.add(decision, 0..charges.len()),
+            Err(error) if charges.len() == 1 => answer.fail(0, error),
+            // The future is boxed, so that it takes no space in other requests.
+            Err(_) => Box::pin(self.judge_apart(&mut answer, charges, mode)).await,
+        }
+        answer
+    }
+
+    /// Judges charges that the engine did not judge together: as many at once as one decision takes, and those
+    /// of a failed decision one by one, since the error of one charge fails all. In [`Mode::Check`] a denial
+    /// takes the charges before it back.
+    async fn judge_apart(&self, answer: &mut Answer<'_>, charges: &[Charge<'_>], mode: Mode) {
+        let at_once = if charges.len() > MAX_CHARGES {
+            MAX_CHARGES
+        } else {
+            1
+        };
+        let firsts = (0..charges.len()).step_by(at_once);
+        let parts = firsts.map(|first| first..charges.len().min(first + at_once));
+        let mut waiting: Vec<Range<usize>> = parts.rev().collect();
+        let mut stored = Vec::new();
+        while let Some(part) = waiting.pop() {
+            match self.engine.decide(&charges[part.clone()], mode).await {
+                Ok(decision) => {
+                    answer.add(decision, part.clone());
+                    if decision.allowed {
+                        stored.extend(part.map(|place| (place, decision.at)));
+                    }
+                }
+                Err(_) if part.len() > 1 => {
+                    waiting.extend(part.rev().map(|place| place..place + 1));
+                }
+                Err(error) => answer.fail(part.start, error),
+            }
+            if mode == Mode::Check && answer.is_denied() {
+                break;
+            }
+        }
+        if mode == Mode::Check && answer.is_denied() {
+            self.take_back(answer, charges, &stored).await;
+        }
+    }
+
+    /// Refunds charges that were stored at these instants for a request that is denied all the same. A charge
+    /// over its own limit was not stored.
+    pub(super) async fn take_back(
+        &self,
+        answer: &Answer<'_>,
+        charges: &[Charge<'_>],
+        stored: &[(usize, Nanos)],
+    ) {
+        for (place, at) in stored {
+            if !answer.charged[*place].is_over() {
+                // An error of the engine is ignored, since the request is denied in any case.
+                let _ = self.engine.refund(&charges[*place], Some(*at)).await;
             }
         }
     }
 
-    async fn available(
-        &self,
-        decision: &Decision,
-        charged: &[(&ActiveRule, &PreparedLimit)],
-        charges: &[Charge<'_>],
-    ) -> Result<SmallVec<[Available; 2]>, EngineError> {
-        let mut all = SmallVec::new();
-        for (place, ((_, limit), charge)) in charged.iter().zip(charges).enumerate() {
-            let decided = Available::from_decision(&limit.rule, decision, place);
-            all.push(match decided {
-                Some(available) => available,
-                None => {
-                    let cost = peek_cost(decision, place, charge.cost);
-                    let peek = self
-                        .engine
-                        .decide(&[Charge { cost, ..*charge }], Mode::Peek)
-                        .await?;
-                    Available::from_peek(&limit.rule, &peek)
-                }
-            });
+    /// Counts the outcome of each charge in the metrics, and notes clients over or close to a limit. Of a
+    /// request that is not charged under the rules that allow it, as it is denied, only those over their
+    /// limit are counted: `all` is false.
+    #[inline]
+    pub(super) fn count(&self, answer: &Answer<'_>, charges: &[Charge<'_>], all: bool) {
+        for (place, (one, charge)) in answer.charged.iter().zip(charges).enumerate() {
+            let Some(outcome) = one.outcome.filter(|_| all || one.is_over()) else {
+                continue;
+            };
+            one.rule.count(outcome, charge.key);
+            let decision = answer.decision.as_ref();
+            let figures = decision.filter(|decision| decision.rule == place);
+            let is_close = figures.is_some_and(|own| own.remaining < one.limit.named_below);
+            if is_close | one.is_over() {
+                self.note(one, charge, figures);
+            }
         }
-        Ok(all)
+    }
+
+    /// Finds out the quota available to the client under each charge, from the decision or by a peek. Where
+    /// a peek fails there is none: the request is charged already, and its answer is valid without it.
+    #[inline]
+    pub(super) async fn add_available(&self, answer: &mut Answer<'_>, charges: &[Charge<'_>]) {
+        let Answer {
+            decision, charged, ..
+        } = answer;
+        if let Some(decision) = decision
+            && let Some(one) = charged.get_mut(decision.rule)
+            && Available::from_decision(&one.limit.rule, decision, decision.rule).is_some()
+        {
+            one.set_available(decision);
+        }
+        if charged.iter().any(|one| one.available.is_none()) {
+            // The future is boxed, so that it takes no space in requests that need no peek.
+            Box::pin(self.peek_available(charged, charges)).await;
+        }
+    }
+
+    async fn peek_available(&self, charged: &mut [Charged<'_>], charges: &[Charge<'_>]) {
+        for (one, charge) in charged.iter_mut().zip(charges) {
+            // A denied charge is asked for again, so that the peek has its wait.
+            let cost = if one.is_over() {
+                charge.cost
+            } else {
+                Cost::ONE
+            };
+            let peek = [Charge { cost, ..*charge }];
+            if one.available.is_none()
+                && let Ok(peek) = self.engine.decide(&peek, Mode::Peek).await
+            {
+                one.set_available(&peek);
+            }
+        }
     }
 
     fn exempt<'a>(&self, rule: &ActiveRule) -> Answer<'a> {
@@ -400,20 +450,6 @@ fn within_after(limit: &Limit, decision: &Decision) -> f64 {
     within
         .unwrap_or(reset_after)
         .clamp(0.0, reset_after.max(0.0))
-}
-
-/// Returns the outcome that one of the charged rules alone has for the request.
-fn outcome(decision: &Decision, place: usize, limit: &PreparedLimit) -> Outcome {
-    if !decision.is_over(place) {
-        return Outcome::Allow;
-    }
-    match limit.rule.action() {
-        Action::Observe => Outcome::Observe,
-        Action::Quarantine => Outcome::Quarantine,
-        Action::ShadowBan => Outcome::ShadowBan,
-        Action::Delay { .. } if decision.outcome == Outcome::Delay => Outcome::Delay,
-        _ => Outcome::Deny,
-    }
 }
 
 #[cfg(test)]

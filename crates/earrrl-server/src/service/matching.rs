@@ -4,7 +4,7 @@ use earrrl::{Action, Charge, Cost, Decision, Mode, Nanos, Outcome, Rule, Wait};
 use smallvec::SmallVec;
 
 use super::Service;
-use super::answer::{Answer, Unjudged};
+use super::answer::{AllCharged, Answer, Charged};
 use super::ask::Manner;
 use super::attributes::Attributes;
 use super::hints;
@@ -34,7 +34,7 @@ impl Service {
         request: &Attributes<'_>,
         manner: Manner,
     ) -> Answer<'a> {
-        let mut charged = SmallVec::new();
+        let mut charged = AllCharged::new();
         let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
         let mut unmatched = true;
         for rule in rules
@@ -44,7 +44,7 @@ impl Service {
             unmatched = false;
             match self.application(rule, request, manner) {
                 Application::Charge(limit, key) => {
-                    charged.push((rule, limit));
+                    charged.push(Charged::new(rule, limit));
                     keyed.push((key, rule.cost(request)));
                 }
                 Application::None => {}
@@ -54,20 +54,26 @@ impl Service {
         if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
         }
-        let limits = charged
-            .iter()
-            .map(|(_, limit): &(_, &PreparedLimit)| limit.id);
-        let each = limits.zip(&keyed).map(|(rule, (key, cost))| Charge {
-            rule,
-            key,
-            cost: *cost,
-        });
-        let charges: SmallVec<[Charge<'_>; 4]> = each.collect();
-        match self.charge(charged, &charges, None, manner).await {
-            Ok(answer) => answer,
-            // The future is boxed, so that it takes no space when no rule fails.
-            Err(_) => Box::pin(self.ask_each(rules, request, manner)).await,
+        let each = charged.iter().zip(&keyed);
+        let charges: SmallVec<[Charge<'_>; 4]> = each
+            .map(|(one, (key, cost))| Charge {
+                rule: one.limit.id,
+                key,
+                cost: *cost,
+            })
+            .collect();
+        let mut answer = self.judge(charged, &charges, manner.mode).await;
+        if manner.mode != Mode::Peek {
+            self.count(
+                &answer,
+                &charges,
+                !answer.is_denied() || manner.mode == Mode::Charge,
+            );
         }
+        if manner.available {
+            self.add_available(&mut answer, &charges).await;
+        }
+        answer
     }
 
     /// Finds out how a rule that matches a request applies to it, and counts the request if it
@@ -111,51 +117,6 @@ impl Service {
             }
         }
         Application::None
-    }
-
-    /// Judges the rules that match a request one by one, until one denies it, after the engine
-    /// failed to judge them together. A request that one rule denies stays charged under the rules
-    /// before it.
-    async fn ask_each<'a>(
-        &self,
-        rules: &'a ActiveRules,
-        request: &Attributes<'_>,
-        manner: Manner,
-    ) -> Answer<'a> {
-        let mut all = Answer::default();
-        let peek = Manner::from(Mode::Peek);
-        for rule in rules
-            .iter()
-            .filter(|rule| rule.is_checked() && rule.matches(request))
-        {
-            // `ask_matching` has already returned every denial for a missing attribute.
-            let Application::Charge(limit, key) = self.application(rule, request, peek) else {
-                continue;
-            };
-            let charge = Charge {
-                rule: limit.id,
-                key: &key,
-                cost: rule.cost(request),
-            };
-            let charged = SmallVec::from_slice(&[(rule, limit)]);
-            match self.charge(charged, &[charge], None, manner).await {
-                Ok(answer) if all.decision.is_none() || answer.is_over() => {
-                    all = Answer {
-                        unjudged: all.unjudged,
-                        ..answer
-                    };
-                }
-                Ok(_) => {}
-                Err(error) if all.unjudged.is_none() || rule.denies_on_error() => {
-                    all.unjudged = Some(Unjudged::failed(rule, error));
-                }
-                Err(_) => {}
-            }
-            if all.is_over() || all.is_denied_by_error() {
-                break;
-            }
-        }
-        all
     }
 }
 

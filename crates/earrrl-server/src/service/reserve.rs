@@ -6,17 +6,13 @@ use earrrl::{Actual, Charge, Cost, EngineError, HoldId, HoldTerms, MAX_CHARGES, 
 use smallvec::SmallVec;
 
 use super::Service;
-use super::answer::Answer;
+use super::answer::{AllCharged, Answer, Charged};
 use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
 use super::key::Key;
-use super::limit::PreparedLimit;
 use super::matching::Application;
-use super::rule::ActiveRule;
 use super::rules::ActiveRules;
-
-type Charged<'a> = SmallVec<[(&'a ActiveRule, &'a PreparedLimit); 2]>;
 
 /// The answer to a reservation.
 #[derive(Debug, Default)]
@@ -69,11 +65,11 @@ impl Service {
         if asks.len() > MAX_CHARGES {
             return Err(EngineError::Charges(asks.len()).into());
         }
-        let mut charged = Charged::new();
+        let mut charged = AllCharged::new();
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for ask in asks {
             if let Some((limit, charge)) = ask.charge() {
-                charged.push((ask.rule, limit));
+                charged.push(Charged::new(ask.rule, limit));
                 charges.push(charge);
             }
         }
@@ -96,12 +92,12 @@ impl Service {
         request: &Attributes<'_>,
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, AskError> {
-        let mut charged = Charged::new();
+        let mut charged = AllCharged::new();
         let mut keyed: Vec<(Key, Cost)> = Vec::new();
         for rule in rules.iter().filter(|rule| rule.matches(request)) {
             match self.application(rule, request, Mode::Check.into()) {
                 Application::Charge(limit, key) => {
-                    charged.push((rule, limit));
+                    charged.push(Charged::new(rule, limit));
                     keyed.push((key, rule.cost(request)));
                 }
                 Application::None => {}
@@ -115,8 +111,8 @@ impl Service {
         }
         let each = charged.iter().zip(&keyed);
         let charges: Vec<Charge<'_>> = each
-            .map(|((_, limit), (key, cost))| Charge {
-                rule: limit.id,
+            .map(|(one, (key, cost))| Charge {
+                rule: one.limit.id,
                 key,
                 cost: *cost,
             })
@@ -126,7 +122,7 @@ impl Service {
 
     async fn hold<'a>(
         &self,
-        charged: Charged<'a>,
+        charged: AllCharged<'a>,
         charges: &[Charge<'_>],
         terms: HoldTerms,
         available: bool,
@@ -136,18 +132,11 @@ impl Service {
             return Ok(Reserved::default());
         }
         let holding = self.engine.hold(charges, terms).await?;
-        let decision = holding.decision;
-        self.count(&charged, charges, &decision, Mode::Check);
-        let available = match available {
-            true => self.left_of(&decision, &charged, charges).await,
-            false => SmallVec::new(),
-        };
-        let answer = Answer {
-            decision: Some(decision),
-            charged,
-            available,
-            unjudged: None,
-        };
+        let mut answer = Answer::new(charged, holding.decision);
+        self.count(&answer, charges, holding.decision.allowed);
+        if available {
+            self.add_available(&mut answer, charges).await;
+        }
         Ok(Reserved {
             answer,
             id: holding.id,
@@ -184,19 +173,10 @@ impl Service {
             .get(decision.rule)
             .and_then(|id| rules.of_id(*id));
         // Only the deciding rule is named; none if it was removed from the configuration meanwhile.
-        let charged = deciding.into_iter().collect();
+        let deciding = deciding.map(|(rule, limit)| Charged::new(rule, limit));
         decision.rule = 0;
-        let decision = Some(decision);
-        let available = SmallVec::new();
-        Ok((
-            Answer {
-                decision,
-                charged,
-                available,
-                unjudged: None,
-            },
-            committed.repeated,
-        ))
+        let answer = Answer::new(deciding.into_iter().collect(), decision);
+        Ok((answer, committed.repeated))
     }
 
     /// Prolongs a live reservation: it then expires after `ttl` from now, or sooner if the timeout of

@@ -1,6 +1,7 @@
 //! One active rule, in a form that decisions can use without repeated work.
 
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use earrrl::{Cost, EngineError, Outcome, Rule, RuleId};
@@ -15,24 +16,48 @@ use crate::config::rule::{CostSource, OnError, OnMissing, RuleConfig, action_nam
 use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::{Outcomes, RuleOutcomes};
 
-/// One active rule.
+/// The properties of a rule that its answers, its counters and the lists of its clients need. All limits in
+/// Envoy's format have one in common.
 #[derive(Debug)]
-pub struct ActiveRule {
+pub struct NamedRule {
     /// The name of the rule.
     pub name: String,
-    /// The limit of the rule for clients without an override.
-    pub own: PreparedLimit,
-    /// The number of active clients that the rule's table is sized for.
-    pub capacity: usize,
     /// The verdict on requests that the rule cannot judge; if it is `None`, the engine's policy
     /// applies, which allows them by default.
     pub on_error: Option<OnError>,
-    /// The treatment of a request that lacks an attribute of the key.
-    pub missing: OnMissing,
     /// The metrics' counters of the rule's outcomes.
     pub outcomes: Arc<RuleOutcomes>,
     /// The names of the rule's clients that are limited or close to it.
     pub directory: Directory,
+}
+
+impl NamedRule {
+    /// Counts the outcome of a request under this rule. An outcome that is only observed is also
+    /// logged.
+    #[inline]
+    pub fn count(&self, outcome: Outcome, key: &[u8]) {
+        self.outcomes.count(outcome);
+        if outcome == Outcome::Observe {
+            self.outcomes.log_observed(&self.name, key);
+        }
+    }
+
+    /// Returns true if requests are denied when the rule cannot be judged.
+    pub fn denies_on_error(&self) -> bool {
+        self.on_error == Some(OnError::Deny)
+    }
+}
+
+/// One active rule.
+#[derive(Debug)]
+pub struct ActiveRule {
+    named: NamedRule,
+    /// The limit of the rule for clients without an override.
+    pub own: PreparedLimit,
+    /// The number of active clients that the rule's table is sized for.
+    pub capacity: usize,
+    /// The treatment of a request that lacks an attribute of the key.
+    pub missing: OnMissing,
     serves_descriptors: bool,
     key: Vec<KeyPart>,
     conditions: Vec<Condition>,
@@ -40,6 +65,14 @@ pub struct ActiveRule {
     min_cost: Cost,
     exempt: Vec<Condition>,
     overrides: Overrides,
+}
+
+impl Deref for ActiveRule {
+    type Target = NamedRule;
+
+    fn deref(&self) -> &NamedRule {
+        &self.named
+    }
 }
 
 /// The records of rules that stay across reloads.
@@ -109,13 +142,15 @@ impl ActiveRule {
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
-            name: config.name.clone(),
             own: PreparedLimit::new(ids.next()?, own, named_below(own)),
             overrides: overrides.finish(ids, named_below),
-            outcomes: outcomes.of_rule(&config.name),
-            directory,
+            named: NamedRule {
+                name: config.name.clone(),
+                on_error: config.on_error,
+                outcomes: outcomes.of_rule(&config.name),
+                directory,
+            },
             capacity: *capacity,
-            on_error: config.on_error,
             missing: config.missing,
             serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),
@@ -124,16 +159,6 @@ impl ActiveRule {
             min_cost: config.min_cost,
             exempt: config.exempt.clone(),
         })
-    }
-
-    /// Counts the outcome of a request under this rule. An outcome that is only observed is also
-    /// logged.
-    #[inline]
-    pub fn count(&self, outcome: Outcome, key: &[u8]) {
-        self.outcomes.count(outcome);
-        if outcome == Outcome::Observe {
-            self.outcomes.log_observed(&self.name, key);
-        }
     }
 
     /// Returns the names of the attributes that the rule uses. A name may occur several times.
@@ -168,11 +193,13 @@ impl ActiveRule {
         let name = hidden_name(&HashSet::new(), &text);
         Ok(Self {
             own: PreparedLimit::new(engine.prepare(&name, rule, capacity)?, rule, 0),
-            name: text,
-            outcomes: outcomes.of_rule("inline"),
-            directory: Directory::default(),
+            named: NamedRule {
+                name: text,
+                on_error: None,
+                outcomes: outcomes.of_rule("inline"),
+                directory: Directory::default(),
+            },
             capacity,
-            on_error: None,
             missing: OnMissing::Share,
             serves_descriptors: false,
             key: vec![KeyPart::Attribute("client".to_owned())],
@@ -187,11 +214,6 @@ impl ActiveRule {
     /// Returns true if the rule applies to Envoy's descriptors.
     pub fn serves_descriptors(&self) -> bool {
         self.serves_descriptors
-    }
-
-    /// Returns true if requests are denied when the rule cannot be judged.
-    pub fn denies_on_error(&self) -> bool {
-        self.on_error == Some(OnError::Deny)
     }
 
     /// Returns the ids of the rule's limits in the engine.

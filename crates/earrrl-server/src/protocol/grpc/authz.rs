@@ -202,13 +202,13 @@ fn code(status: StatusCode) -> Code {
 fn metadata(answer: &service::answer::Answer<'_>, outcome: Outcome) -> Struct {
     let number = |number: f64| Some(Kind::NumberValue(number));
     let mut fields = vec![("action", Some(Kind::StringValue(outcome.name().to_owned())))];
-    if let (Some(decision), Some((rule, _))) = (&answer.decision, answer.rule()) {
+    if let (Some(decision), Some(charged)) = (&answer.decision, answer.deciding()) {
         let wait = match decision.retry_after {
             Wait::For(wait) => number(wait.as_secs_f64()),
             Wait::Never => None,
         };
         fields.extend([
-            ("rule", Some(Kind::StringValue(rule.name.clone()))),
+            ("rule", Some(Kind::StringValue(charged.rule.name.clone()))),
             ("rate", decision.rate.map(Kind::NumberValue)),
             ("limit", number(decision.limit)),
             ("remaining", number(decision.remaining as f64)),

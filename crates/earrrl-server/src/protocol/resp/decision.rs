@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use earrrl::{Brief, Decision, Outcome, Places, Wait};
+use earrrl::{Brief, Decision, Outcome, Wait};
 
 use super::reply::Writer;
 use crate::engine::throttle::Throttled;
@@ -46,23 +46,15 @@ pub(super) fn write_matching(answer: &Answer<'_>, reply: &mut Writer<'_>) {
     reply.map(10);
     write_figures(answer.decision.as_ref(), reply);
     reply.bulk(b"rule");
-    match answer.rule() {
-        Some((rule, _)) => reply.bulk(rule.name.as_bytes()),
+    match answer.deciding() {
+        Some(charged) => reply.bulk(charged.rule.name.as_bytes()),
         None => reply.nil(),
     }
     reply.bulk(b"over");
-    let over = answer
-        .decision
-        .as_ref()
-        .map_or(Places::NONE, |decision| decision.over);
-    let names = answer
-        .charged
-        .iter()
-        .enumerate()
-        .filter(|(place, _)| over.contains(*place));
-    let names: Vec<&str> = names.map(|(_, (rule, _))| &*rule.name).collect();
-    reply.array(names.len());
-    names.iter().for_each(|name| reply.bulk(name.as_bytes()));
+    reply.array(answer.over().count());
+    answer
+        .over()
+        .for_each(|(_, rule)| reply.bulk(rule.name.as_bytes()));
 }
 
 /// Writes the decision as pairs of names and values. If the request may have `several` charges, two
@@ -111,10 +103,10 @@ fn write_pairs(answer: &Answer<'_>, several: bool, more: usize, reply: &mut Writ
         reply.raw(b"$6\r\ncharge\r\n");
         reply.integer(decision.rule as i64);
         reply.raw(b"$4\r\nover\r\n");
-        reply.array(decision.over.len());
-        for place in decision.over.iter() {
-            reply.integer(place as i64);
-        }
+        reply.array(answer.over().count());
+        answer
+            .over()
+            .for_each(|(place, _)| reply.integer(place as i64));
     }
     write_time(decision, reply);
 }

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, header};
 use earrrl::Action;
 use earrrl_tower::headers::{current, retry_after, x_rate_limit};
 
-use crate::service::answer::Answer;
+use crate::service::answer::{Answer, Charged};
 use crate::service::limit::PreparedLimit;
 
 /// Writes the headers `RateLimit-Policy` and `RateLimit`, with an item for each charged rule for
@@ -22,25 +22,22 @@ pub(super) fn write(
         return;
     };
     let acts = |limit: &PreparedLimit| limit.rule.action() != Action::Observe;
-    let some_act = answer.charged.iter().any(|(_, limit)| acts(limit));
-    let shown = |limit: &PreparedLimit| shown(limit) && (acts(limit) || !some_act);
+    let some_act = answer.charged.iter().any(|one| acts(one.limit));
+    let shown = |one: &&Charged<'_>| shown(one.limit) && (acts(one.limit) || !some_act);
     let others = (0..answer.charged.len()).filter(|place| *place != decision.rule);
     let items = std::iter::once(decision.rule)
         .chain(others)
         .filter_map(|place| {
-            let (rule, limit) = answer
-                .charged
-                .get(place)
-                .filter(|(_, limit)| shown(limit))?;
-            Some((&*rule.name, limit.quota, *answer.available.get(place)?))
+            let one = answer.charged.get(place).filter(shown)?;
+            Some((&*one.rule.name, one.limit.quota, one.available?))
         });
-    let charged = answer.charged.iter().filter(|(_, limit)| shown(limit));
-    if let Some(policies) = current::policies(charged.map(|(r, limit)| (&*r.name, limit.quota))) {
+    let charged = answer.charged.iter().filter(shown);
+    let policies = charged.map(|one| (&*one.rule.name, one.limit.quota));
+    if let Some(policies) = current::policies(policies) {
         headers.insert(current::POLICY, policies);
     }
-    if let Some(limits) =
-        current::limits(items.clone().map(|(name, _, available)| (name, available)))
-    {
+    let limits = items.clone().map(|(name, _, available)| (name, available));
+    if let Some(limits) = current::limits(limits) {
         headers.insert(current::LIMIT, limits);
     }
     if let (true, Some(wait)) = (refused, retry_after(decision)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use earrrl::{Cost, Decision, Outcome, Places, Wait};
+use earrrl::{Cost, Decision, Outcome, Wait};
 use earrrl_tower::headers::is_shown;
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
@@ -181,23 +181,11 @@ pub(super) fn write_object(answer: &Answer<'_>, several: bool, body: &mut Vec<u8
 /// Appends the members that RFC 9457 defines for problem details, and a comma. The caller appends
 /// the members of the decision as extensions.
 fn write_problem(answer: &Answer<'_>, status: StatusCode, body: &mut Vec<u8>) {
-    let kind = answer
-        .rule()
-        .map_or(Kind::Blank, |(_, limit)| Kind::of(limit.rule.limit()));
-    write_members_of(kind, status, over(answer), body);
+    let deciding = answer.deciding();
+    let kind = deciding.map_or(Kind::Blank, |charged| Kind::of(charged.limit.rule.limit()));
+    let over = answer.over().map(|(_, rule)| &*rule.name);
+    write_members_of(kind, status, over, body);
     body.push(b',');
-}
-
-/// Returns the names of the rules that were over their limit.
-fn over<'a>(answer: &'a Answer<'_>) -> impl Iterator<Item = &'a str> {
-    let over = answer
-        .decision
-        .as_ref()
-        .map_or(Places::NONE, |decision| decision.over);
-    let places = answer.charged.iter().enumerate();
-    places
-        .filter(move |(place, _)| over.contains(*place))
-        .map(|(_, (rule, _))| &*rule.name)
 }
 
 fn write_members(answer: &Answer<'_>, several: bool, body: &mut Vec<u8>) {
@@ -234,8 +222,8 @@ fn write_verdict(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.extend_from_slice(b",\"action\":\"");
     body.extend_from_slice(outcome.name().as_bytes());
     body.extend_from_slice(b"\",\"rule\":");
-    match answer.rule() {
-        Some((rule, _)) => write_name(&rule.name, body),
+    match answer.deciding() {
+        Some(charged) => write_name(&charged.rule.name, body),
         None => body.extend_from_slice(b"null"),
     }
     body.extend_from_slice(b",\"rate\":");
@@ -254,10 +242,10 @@ fn write_places(answer: &Answer<'_>, decision: &Decision, body: &mut Vec<u8>) {
     body.extend_from_slice(b",\"charge\":");
     body.extend_from_slice(itoa::Buffer::new().format(decision.rule).as_bytes());
     body.extend_from_slice(b",\"over\":");
-    write_names(over(answer), body);
+    write_names(answer.over().map(|(_, rule)| &*rule.name), body);
     body.extend_from_slice(b",\"over_charges\":[");
     let mut separator: &[u8] = b"";
-    for place in decision.over.iter() {
+    for (place, _) in answer.over() {
         body.extend_from_slice(separator);
         body.extend_from_slice(itoa::Buffer::new().format(place).as_bytes());
         separator = b",";
