@@ -14,6 +14,7 @@ use crate::config::envoy::tree::Tree;
 use crate::config::server::Limits;
 use crate::config::{Config, ServerConfig};
 use crate::connections::Connections;
+use crate::engine::redis::Redis;
 use crate::log;
 use crate::metrics::Family;
 use crate::service::Service;
@@ -242,7 +243,13 @@ impl Server {
             .map(|(why, count)| (why, count as f64));
         families.push(unjudged.labelled("reason", passed));
         families.extend(self.table_gauges());
-        families.extend(self.service.engine().metrics());
+        families.extend(
+            self.service
+                .engine()
+                .redis()
+                .into_iter()
+                .flat_map(Redis::metrics),
+        );
         families.extend(self.service.engine().reservation_metrics());
         let refused = Family::counter(
             "earrrl_request_limits_refused_total",
@@ -272,8 +279,9 @@ impl Server {
             (table.len(), table.displaced()),
             table.capacity(),
         );
+        let memory = self.service.engine().memory();
         for rule in self.service.rules().iter() {
-            if let Some(usage) = self.service.engine().usage(rule.own.id) {
+            if let Some(usage) = memory.and_then(|memory| memory.usage(rule.own.id)) {
                 add(&rule.name, usage, rule.capacity);
             }
         }

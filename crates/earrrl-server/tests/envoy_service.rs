@@ -310,7 +310,8 @@ fn headers_are_the_ones_asked_for() {
     };
     let (headers, _) = of("", "path=/login; partner=gold");
     let policy = "ratelimit-policy: \"default\";q=5;w=60, \"default\";q=50;w=60";
-    assert_eq!(headers, [policy, "ratelimit: \"default\";r=4;t=50"]);
+    let limits = "ratelimit: \"default\";r=4;t=50, \"default\";r=49;t=50";
+    assert_eq!(headers, [policy, limits], "the tightest comes first");
     let (headers, _) = of("[envoy]\nheaders = \"envoyproxy-ratelimit\"", "banned=x");
     assert_eq!(
         headers,
@@ -327,7 +328,7 @@ fn headers_are_the_ones_asked_for() {
     let policy = "ratelimit-policy: \"default\";q=5;w=60";
     assert_eq!(
         headers,
-        [policy, "ratelimit: \"default\";r=0;t=50"],
+        [policy, "ratelimit: \"default\";r=0"],
         "no wait helps a request that costs more than the quota"
     );
     let (headers, body) = of(

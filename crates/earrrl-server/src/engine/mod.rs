@@ -1,42 +1,38 @@
 //! The engine that the server uses. The kinds of engines are an enum, so that a decision needs no
-//! allocation and no dynamic dispatch.
+//! allocation and no dynamic dispatch. Both kinds have the methods of [`Engine`]; what only one of them has is
+//! found at [`Engine::memory`] and [`Engine::redis`].
 
 pub mod redis;
 pub mod reserve;
-pub mod state;
 pub mod throttle;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use earrrl::table::{KeyHash, Swept};
+use earrrl::table::KeyHash;
 use earrrl::{
-    Brief, Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos,
-    Preparation, Rule, RuleId, StateDirectory, Survey,
+    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Preparation,
+    Rule, RuleId, StateDirectory,
 };
-
 use earrrl_redis::{Consistency, WhenGone};
+use earrrl_tower::bounded_key;
 
 use self::redis::Redis;
-use self::state::EngineState;
 use self::throttle::{Call, Throttle, Throttled};
-use crate::config::rule::OnError;
 use crate::config::{EngineConfig, StateConfig};
-use crate::metrics::Family;
 
 /// A limit to prepare in the engine.
-#[derive(Clone, Copy, Debug)]
-pub struct PlannedLimit<'a> {
+#[derive(Clone, Debug)]
+pub struct PlannedLimit {
     /// The limit's name in the engine.
-    pub name: &'a str,
+    pub name: Arc<str>,
     /// The limit, as an engine's rule.
-    pub rule: &'a Arc<Rule>,
+    pub rule: Arc<Rule>,
     /// The number of clients to size the limit's table for.
     pub capacity: usize,
     /// The consistency of the limit's decisions between servers.
     pub consistency: Consistency,
     /// The name of the store that the limit shares with others in memory; see [`Preparation::store`].
-    pub store: Option<&'a str>,
+    pub store: Option<Arc<str>>,
 }
 
 /// The engine that the server uses, for rules and for `CL.THROTTLE`.
@@ -51,14 +47,29 @@ pub struct Engine {
     state: Option<StateConfig>,
 }
 
+/// The engine with its states in the memory of this process.
+pub type Memory = MemoryEngine<Arc<dyn Clock>>;
+
 /// The engine that decides by rules, by where it stores states.
 enum RuleEngine {
     /// States are stored in the memory of this process.
-    Memory(MemoryEngine<Arc<dyn Clock>>),
+    Memory(Memory),
     /// States are stored in Redis, which several servers share.
     Redis(Redis),
 }
 
+/// The way in which the engine makes decisions at present, as `/readyz` reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineState {
+    /// The name of the engine's mode, such as `redis` or `local`.
+    pub mode: &'static str,
+    /// The reason why the mode is not the usual one; `None` in the usual mode.
+    pub trouble: Option<String>,
+    /// The number of clients whose counts are still to be sent to Redis.
+    pub owed: Option<usize>,
+}
+
+/// # Making the engine, and changing its configuration
 impl Engine {
     /// Creates the engine of a configuration, with memory for `capacity` keys of `CL.THROTTLE`.
     ///
@@ -93,7 +104,7 @@ impl Engine {
     pub fn prepare(&self, name: &str, rule: &Rule, capacity: usize) -> Result<RuleId, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.prepare_with(name, rule, capacity),
-            RuleEngine::Redis(redis) => redis.engine.prepare_with(name, rule, capacity),
+            RuleEngine::Redis(redis) => redis.prepare_with(name, rule, capacity),
         }
     }
 
@@ -101,67 +112,45 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if a limit is invalid or memory runs short.
-    pub fn prepare_all(&self, limits: &[PlannedLimit<'_>]) -> Result<Vec<RuleId>, EngineError> {
+    pub fn prepare_all(&self, limits: &[&PlannedLimit]) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => {
-                let wanted = limits.iter().map(
-                    |&PlannedLimit {
-                         name,
-                         rule,
-                         capacity,
-                         store,
-                         ..
-                     }| {
-                        Preparation {
-                            name,
-                            rule,
-                            capacity,
-                            store,
-                        }
-                    },
-                );
+                let wanted = limits.iter().map(|limit| Preparation {
+                    name: &limit.name,
+                    rule: &limit.rule,
+                    capacity: limit.capacity,
+                    store: limit.store.as_deref(),
+                });
                 engine.prepare_all(&wanted.collect::<Vec<_>>())
             }
             RuleEngine::Redis(redis) => {
-                let wanted = limits.iter();
-                let wanted = wanted
-                    .map(|limit| (limit.name, &**limit.rule, limit.capacity, limit.consistency));
-                redis.engine.prepare_all(&wanted.collect::<Vec<_>>())
+                let wanted = limits.iter().map(|limit| {
+                    (
+                        &*limit.name,
+                        &*limit.rule,
+                        limit.capacity,
+                        limit.consistency,
+                    )
+                });
+                redis.prepare_all(&wanted.collect::<Vec<_>>())
             }
         }
     }
 
-    /// Logs which of the rules begin afresh or keep another capacity since they were prepared.
-    pub fn log_notices(&self, is_wanted: impl Fn(&str) -> bool) {
-        let RuleEngine::Memory(engine) = &self.rules else {
-            return;
-        };
-        for notice in engine.notices() {
-            if is_wanted(notice.rule()) {
-                tracing::warn!("{notice}");
-            }
-        }
-    }
-
-    /// Sets the verdicts of rules for requests that the engine cannot judge; these replace the
-    /// engine's policy.
-    pub fn set_on_error(&self, verdicts: &[(RuleId, Option<OnError>)]) {
-        let RuleEngine::Redis(redis) = &self.rules else {
-            return;
-        };
-        let allows = |on_error: Option<OnError>| on_error.map(|verdict| verdict == OnError::Allow);
-        let verdicts: Vec<_> = verdicts
-            .iter()
-            .map(|(id, verdict)| (*id, allows(*verdict)))
-            .collect();
-        redis.engine.set_verdicts_without_redis(&verdicts);
-    }
-
-    /// Returns the number of requests that passed although the engine could not judge them.
-    pub fn unjudged(&self) -> u64 {
+    /// Returns the engine in memory; `None` if states are in Redis.
+    #[inline]
+    pub fn memory(&self) -> Option<&Memory> {
         match &self.rules {
-            RuleEngine::Memory(_) => 0,
-            RuleEngine::Redis(redis) => redis.engine.status().counts.unjudged,
+            RuleEngine::Memory(memory) => Some(memory),
+            RuleEngine::Redis(_) => None,
+        }
+    }
+
+    /// Returns the engine over Redis; `None` if states are in memory.
+    pub fn redis(&self) -> Option<&Redis> {
+        match &self.rules {
+            RuleEngine::Memory(_) => None,
+            RuleEngine::Redis(redis) => Some(redis),
         }
     }
 
@@ -169,12 +158,12 @@ impl Engine {
     /// requested at once.
     #[inline]
     pub fn waits(&self) -> bool {
-        !matches!(self.rules, RuleEngine::Memory(_))
+        self.memory().is_none()
     }
 
     /// Returns true if limits can share a store; see [`PlannedLimit::store`].
     pub fn shares_stores(&self) -> bool {
-        matches!(self.rules, RuleEngine::Memory(_)) && self.state.is_none()
+        !self.waits() && self.state.is_none()
     }
 
     /// Returns true if states are in files, which other processes may use too.
@@ -184,25 +173,8 @@ impl Engine {
 
     /// Returns true if a request is allowed when its deadline passes before the decision.
     pub fn passes_undecided(&self) -> bool {
-        match &self.rules {
-            RuleEngine::Memory(_) => true,
-            RuleEngine::Redis(redis) => redis.engine.options().when_gone != WhenGone::Deny,
-        }
-    }
-
-    /// Waits until the engine is ready, for at most `patience`.
-    pub async fn ready(&self, patience: Duration) {
-        if let RuleEngine::Redis(redis) = &self.rules {
-            redis.ready(patience).await;
-        }
-    }
-
-    /// Sends the counts that the engine has not stored yet, for at most `patience`. No decision may
-    /// follow.
-    pub async fn flush(&self, patience: Duration) {
-        if let RuleEngine::Redis(redis) = &self.rules {
-            redis.engine.flush(patience).await;
-        }
+        let redis = self.redis();
+        redis.is_none_or(|redis| redis.options().when_gone != WhenGone::Deny)
     }
 
     /// Checks that the running engine can apply a new configuration without a restart.
@@ -234,140 +206,28 @@ impl Engine {
 
     /// Returns how decisions are made at present.
     pub fn state(&self) -> EngineState {
-        match &self.rules {
-            RuleEngine::Memory(_) => EngineState {
-                mode: "memory",
-                trouble: None,
-                owed: None,
-            },
-            RuleEngine::Redis(redis) => redis.state(),
-        }
+        let in_memory = || EngineState {
+            mode: "memory",
+            trouble: None,
+            owed: None,
+        };
+        self.redis().map_or_else(in_memory, Redis::state)
     }
+}
 
-    /// Returns the engine's own metrics.
-    pub fn metrics(&self) -> Vec<Family> {
-        match &self.rules {
-            RuleEngine::Memory(_) => Vec::new(),
-            RuleEngine::Redis(redis) => redis.metrics(),
-        }
-    }
-
-    /// Returns the number of clients of a rule in memory, and the number of its active clients that
-    /// were evicted.
-    pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
-        match &self.rules {
-            RuleEngine::Memory(engine) => engine.usage(rule),
-            RuleEngine::Redis(_) => None,
-        }
-    }
-
-    /// Walks over the clients of a rule; `None` if their states are not in memory.
-    ///
-    /// # Errors
-    /// Returns an error if the rule is unknown.
-    pub fn survey(&self, rule: RuleId, count: usize) -> Result<Option<Survey>, EngineError> {
-        match &self.rules {
-            RuleEngine::Memory(engine) => engine.survey(rule, count).map(Some),
-            RuleEngine::Redis(_) => Ok(None),
-        }
-    }
-
+/// # Decisions and the states of clients
+impl Engine {
     /// Returns the hash of a key, by which clients are named.
+    #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.rules {
-            RuleEngine::Memory(engine) => engine.hash(key),
+            RuleEngine::Memory(memory) => memory.hash(key),
             RuleEngine::Redis(_) => self.throttle.hash(key),
         }
     }
 
-    /// Judges a charge and stores nothing; `None` if the engine would have to wait.
-    pub fn peek_at_once(&self, charge: &Charge<'_>) -> Option<Decision> {
-        let RuleEngine::Memory(engine) = &self.rules else {
-            return None;
-        };
-        let hash = engine.hash(charge.key);
-        engine
-            .decide_hashed(charge.rule, hash, charge.cost, Mode::Peek, None)
-            .ok()
-    }
-
-    /// Prefetches a client's state if it is in memory, and returns the hash of its key.
-    #[inline]
-    pub fn prefetch(&self, rule: RuleId, key: &[u8]) -> Option<KeyHash> {
-        let RuleEngine::Memory(engine) = &self.rules else {
-            return None;
-        };
-        let hash = engine.hash(key);
-        engine.prefetch(rule, hash);
-        Some(hash)
-    }
-
-    /// Decides one charge with the hash of its key that [`Engine::prefetch`] has returned.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Engine::decide`].
-    #[inline]
-    pub async fn decide_hashed(
-        &self,
-        charge: &Charge<'_>,
-        hash: KeyHash,
-        mode: Mode,
-    ) -> Result<Decision, EngineError> {
-        match &self.rules {
-            RuleEngine::Memory(engine) => {
-                engine.decide_hashed(charge.rule, hash, charge.cost, mode, None)
-            }
-            RuleEngine::Redis(_) => self.decide(std::slice::from_ref(charge), mode).await,
-        }
-    }
-
-    /// Decides one charge with the hash that [`Engine::prefetch`] has returned, and returns a short
-    /// decision; `None` if the engine would have to wait.
-    #[inline]
-    pub fn check_at_once(
-        &self,
-        charge: &Charge<'_>,
-        hash: Option<KeyHash>,
-    ) -> Option<Result<Brief, EngineError>> {
-        let RuleEngine::Memory(engine) = &self.rules else {
-            return None;
-        };
-        let hash = hash.unwrap_or_else(|| engine.hash(charge.key));
-        Some(engine.check_hashed(charge.rule, hash, charge.cost))
-    }
-
-    /// Logs the entries that were removed from state files when they were opened.
-    pub fn log_swept(&self) {
-        let RuleEngine::Memory(engine) = &self.rules else {
-            return;
-        };
-        for (rule, swept) in engine.swept() {
-            let Swept {
-                claims,
-                ahead,
-                duplicates,
-                ..
-            } = swept;
-            tracing::warn!(
-                rule,
-                claims,
-                ahead,
-                duplicates,
-                "removed entries from a state file"
-            );
-        }
-    }
-
-    /// Frees the memory of idle clients, and removes the state files that a changed rule has left behind.
-    pub fn tidy(&self) {
-        let RuleEngine::Memory(engine) = &self.rules else {
-            return;
-        };
-        engine.tidy();
-    }
-
     /// Decides a request at the present time of the engine's clock, as [`earrrl::Engine::decide`]
-    /// does.
+    /// does. `hash` is that of the key of the only charge, if it is known already.
     ///
     /// # Errors
     /// Returns an error if a charge is invalid or the engine is unavailable.
@@ -375,34 +235,15 @@ impl Engine {
     pub async fn decide(
         &self,
         charges: &[Charge<'_>],
+        hash: Option<KeyHash>,
         mode: Mode,
     ) -> Result<Decision, EngineError> {
-        match &self.rules {
-            RuleEngine::Memory(engine) => engine.decide(charges, mode, None).into_inner(),
-            RuleEngine::Redis(redis) => redis.engine.decide(charges, mode, redis.now()).await,
-        }
-    }
-
-    /// Decides a call of `CL.THROTTLE`, by the state in Redis if the engine has one.
-    ///
-    /// # Errors
-    /// Returns an error if the call's parameters cannot be counted exactly.
-    pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, EngineError> {
-        match &self.rules {
-            RuleEngine::Memory(_) => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
-            RuleEngine::Redis(redis) => redis.throttle(key, call, &self.throttle).await,
-        }
-    }
-
-    /// Deletes the state of a key of `CL.THROTTLE`. Returns true if there was one.
-    ///
-    /// # Errors
-    /// Returns an error if the engine is unavailable.
-    pub async fn delete_throttle(&self, key: &[u8]) -> Result<bool, EngineError> {
-        let here = self.throttle.delete(self.throttle.hash(key));
-        match &self.rules {
-            RuleEngine::Memory(_) => Ok(here),
-            RuleEngine::Redis(redis) => redis.engine.delete_shift(key).await,
+        match (&self.rules, charges, hash) {
+            (RuleEngine::Memory(memory), [charge], Some(hash)) => {
+                memory.decide_hashed(charge.rule, hash, charge.cost, mode, None)
+            }
+            (RuleEngine::Memory(memory), ..) => memory.decide(charges, mode, None).into_inner(),
+            (RuleEngine::Redis(redis), ..) => redis.decide(charges, mode, redis.now()).await,
         }
     }
 
@@ -417,8 +258,8 @@ impl Engine {
         charged_at: Option<Nanos>,
     ) -> Result<(), EngineError> {
         match &self.rules {
-            RuleEngine::Memory(engine) => engine.refund(charge, charged_at, None).into_inner(),
-            RuleEngine::Redis(redis) => redis.engine.refund(charge, charged_at, redis.now()).await,
+            RuleEngine::Memory(memory) => memory.refund(charge, charged_at, None).into_inner(),
+            RuleEngine::Redis(redis) => redis.refund(charge, charged_at, redis.now()).await,
         }
     }
 
@@ -428,8 +269,36 @@ impl Engine {
     /// Returns an error if the engine is unavailable.
     pub async fn reset(&self, rule: RuleId, key: &[u8]) -> Result<(), EngineError> {
         match &self.rules {
-            RuleEngine::Memory(engine) => engine.reset(rule, key).into_inner(),
-            RuleEngine::Redis(redis) => redis.engine.reset(rule, key).await,
+            RuleEngine::Memory(memory) => memory.reset(rule, key).into_inner(),
+            RuleEngine::Redis(redis) => redis.reset(rule, key).await,
+        }
+    }
+
+    /// Decides a call of `CL.THROTTLE`, by the state in Redis if the engine has one, which all servers share.
+    /// In memory only the hash of a key is stored, so a long key needs no digest.
+    ///
+    /// # Errors
+    /// Returns an error if the call's parameters cannot be counted exactly.
+    pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, EngineError> {
+        match self.redis() {
+            None => Ok(self.throttle.throttle(self.throttle.hash(key), call)),
+            Some(redis) => {
+                redis
+                    .throttle(&bounded_key(key), call, &self.throttle)
+                    .await
+            }
+        }
+    }
+
+    /// Deletes the state of a key of `CL.THROTTLE`. Returns true if there was one.
+    ///
+    /// # Errors
+    /// Returns an error if the engine is unavailable.
+    pub async fn delete_throttle(&self, key: &[u8]) -> Result<bool, EngineError> {
+        let here = self.throttle.delete(self.throttle.hash(key));
+        match self.redis() {
+            None => Ok(here),
+            Some(redis) => redis.delete_shift(&bounded_key(key)).await,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The engine that stores states in Redis: its thread, its clock and its metrics.
 
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use earrrl_redis::{
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::state::EngineState;
+use super::EngineState;
 use super::throttle::{Call, Throttle, Throttled};
 use crate::config::redis::RedisConfig;
 use crate::metrics::Family;
@@ -26,11 +27,19 @@ const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
 /// The connection with Redis, and the task that reconnects it, run on a thread of their own. So a
 /// flood of client connections or a reload cannot delay replies of Redis until they time out.
 pub struct Redis {
-    pub(super) engine: RedisEngine,
+    engine: RedisEngine,
     config: RedisConfig,
     clock: Arc<dyn Clock>,
     /// The thread ends when this sender is dropped.
     _stop: oneshot::Sender<()>,
+}
+
+impl Deref for Redis {
+    type Target = RedisEngine;
+
+    fn deref(&self) -> &RedisEngine {
+        &self.engine
+    }
 }
 
 impl Redis {

@@ -21,9 +21,7 @@ impl Engine {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.hold(charges, terms, None),
             // Boxed here and below, so that it takes no space in futures of the engine in memory.
-            RuleEngine::Redis(redis) => {
-                Box::pin(redis.engine.hold(charges, terms, redis.now())).await
-            }
+            RuleEngine::Redis(redis) => Box::pin(redis.hold(charges, terms, redis.now())).await,
         }
     }
 
@@ -35,9 +33,7 @@ impl Engine {
     pub async fn commit(&self, id: HoldId, actual: Actual<'_>) -> Result<Committed, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.commit(id, actual, None),
-            RuleEngine::Redis(redis) => {
-                Box::pin(redis.engine.commit(id, actual, redis.now())).await
-            }
+            RuleEngine::Redis(redis) => Box::pin(redis.commit(id, actual, redis.now())).await,
         }
     }
 
@@ -48,7 +44,7 @@ impl Engine {
     pub async fn renew(&self, id: HoldId, ttl: Duration) -> Result<(), EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.renew(id, ttl, None),
-            RuleEngine::Redis(redis) => Box::pin(redis.engine.renew(id, ttl, redis.now())).await,
+            RuleEngine::Redis(redis) => Box::pin(redis.renew(id, ttl, redis.now())).await,
         }
     }
 
@@ -69,9 +65,7 @@ impl Engine {
     pub async fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.reserved_rules(id),
-            RuleEngine::Redis(redis) => {
-                Box::pin(redis.engine.reserved_rules(id, redis.now())).await
-            }
+            RuleEngine::Redis(redis) => Box::pin(redis.reserved_rules(id, redis.now())).await,
         }
     }
 
@@ -79,23 +73,23 @@ impl Engine {
     pub fn set_max_reservations(&self, most: usize) {
         match &self.rules {
             RuleEngine::Memory(engine) => engine.set_max_reservations(most),
-            RuleEngine::Redis(redis) => redis.engine.set_max_reservations(most),
+            RuleEngine::Redis(redis) => redis.set_max_reservations(most),
         }
     }
 
     /// Ends the reservations that have expired.
     pub fn expire_reservations(&self) {
-        if let RuleEngine::Memory(engine) = &self.rules {
-            engine.expire();
+        if let Some(memory) = self.memory() {
+            memory.expire();
         }
     }
 
     /// Returns the metrics of reservations; none if states are in Redis.
     pub fn reservation_metrics(&self) -> Vec<Family> {
-        let RuleEngine::Memory(engine) = &self.rules else {
+        let Some(memory) = self.memory() else {
             return Vec::new();
         };
-        let reservations = engine.reservations();
+        let reservations = memory.reservations();
         let gauge = |name, help, value: usize| Family::gauge(name, help).value(value as f64);
         let ended = [
             ("committed", reservations.committed),

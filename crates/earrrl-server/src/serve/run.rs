@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::config::envoy::ControlPlane;
 use crate::config::listen::{ListenAddress, Protocol};
 use crate::connections::{Connection, PlaceKind};
-use crate::engine::why_not_prepared;
+use crate::engine::{Memory, why_not_prepared};
 use crate::protocol::grpc::{self, Services};
 use crate::protocol::{http, resp};
 use crate::server::Server;
@@ -253,7 +253,9 @@ impl Running {
             tasks.spawn(xds::follow(Arc::clone(&server), plane));
         }
         tasks.spawn(announce_readiness(Arc::clone(&server), services.clone()));
-        server.service.engine().ready(ENGINE_PATIENCE).await;
+        if let Some(redis) = server.service.engine().redis() {
+            redis.ready(ENGINE_PATIENCE).await;
+        }
         let mut ticking = JoinSet::new();
         ticking.spawn(tick_forever(Arc::clone(&server)));
         tasks.spawn(reload_certificates_forever(Arc::clone(&server)));
@@ -310,7 +312,9 @@ async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
             "still open; closing them"
         );
     }
-    server.service.engine().flush(FLUSH_TIMEOUT).await;
+    if let Some(redis) = server.service.engine().redis() {
+        redis.flush(FLUSH_TIMEOUT).await;
+    }
 }
 
 /// Waits for the next signal that requests a stop.
@@ -479,7 +483,7 @@ async fn tick_forever(server: Arc<Server>) {
         if seconds_to_tidy == 0 {
             let server = Arc::clone(&server);
             drop(tokio::task::spawn_blocking(move || {
-                server.service.engine().tidy()
+                server.service.engine().memory().map(Memory::tidy)
             }));
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use earrrl::{Action, Decision, EngineError, Outcome};
+use earrrl::{Action, Decision, EngineError, Nanos, Outcome};
 use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
@@ -37,6 +37,9 @@ pub struct Charged<'a> {
     pub limit: &'a PreparedLimit,
     /// The outcome of the request under this rule alone; `None` if the rule was not judged.
     pub outcome: Option<Outcome>,
+    /// The instant at which a check stored the charge; `None` if it did not. This says nothing of a charge over its
+    /// own limit.
+    pub stored_at: Option<Nanos>,
     /// The quota that the client has left; `None` if it was not asked for
     /// ([`Manner::available`](super::ask::Manner::available)) or could not be found out.
     pub available: Option<Available>,
@@ -52,6 +55,7 @@ impl<'a> Charged<'a> {
             rule,
             limit,
             outcome: None,
+            stored_at: None,
             available: None,
             reset_after: Duration::ZERO,
         }
@@ -66,6 +70,7 @@ impl<'a> Charged<'a> {
     /// Sets the outcome that this charge alone has in a decision, where it is at `place`.
     #[inline]
     pub(super) fn judge(&mut self, decision: &Decision, place: usize) {
+        self.stored_at = decision.allowed.then_some(decision.at);
         self.outcome = Some(match self.limit.rule.action() {
             _ if !decision.is_over(place) => Outcome::Allow,
             Action::Observe => Outcome::Observe,

@@ -88,8 +88,10 @@ impl Service {
     /// Starts loading a client's state into the CPU's cache, before the request is decided.
     #[inline]
     pub fn prefetch(&self, ask: &mut Ask<'_>) {
-        if let Some(limit) = ask.limit {
-            ask.hash = self.engine.prefetch(limit.id, &ask.key);
+        if let (Some(limit), Some(memory)) = (ask.limit, self.engine.memory()) {
+            let hash = memory.hash(&ask.key);
+            memory.prefetch(limit.id, hash);
+            ask.hash = Some(hash);
         }
     }
 
@@ -123,8 +125,9 @@ impl Service {
             self.exempt(ask.rule);
             return Ok(None);
         };
-        if let Some(brief) = self.engine.check_at_once(&charge, ask.hash) {
-            let brief = brief?;
+        if let Some(memory) = self.engine.memory() {
+            let hash = ask.hash.unwrap_or_else(|| memory.hash(charge.key));
+            let brief = memory.check_hashed(charge.rule, hash, charge.cost)?;
             ask.rule.count(brief.outcome, &ask.key);
             let is_over = brief.outcome != Outcome::Allow;
             if (brief.remaining < limit.named_below) | is_over {
@@ -237,13 +240,14 @@ impl Service {
         charge: &Charge<'_>,
         is_over: bool,
     ) {
-        if let Some(mut peek) = self.engine.peek_at_once(&Charge {
-            cost: Cost::ONE,
-            ..*charge
-        }) {
+        let Some(memory) = self.engine.memory() else {
+            return;
+        };
+        let hash = memory.hash(charge.key);
+        let peek = memory.decide_hashed(charge.rule, hash, Cost::ONE, Mode::Peek, None);
+        if let Ok(mut peek) = peek {
             peek.over = places(is_over);
             show_wait(limit, &mut peek);
-            let hash = self.engine.hash(charge.key);
             rule.directory
                 .note(hash, limit.rule.limit(), &peek, charge.key);
         }
@@ -262,10 +266,7 @@ impl Service {
         if charges.is_empty() {
             return Ok(Answer::default());
         }
-        let decision = match (charges, hash) {
-            ([charge], Some(hash)) => self.engine.decide_hashed(charge, hash, mode).await?,
-            _ => self.engine.decide(charges, mode).await?,
-        };
+        let decision = self.engine.decide(charges, hash, mode).await?;
         let mut answer = Answer::new(charged, decision);
         if mode != Mode::Peek {
             self.count(&answer, charges, decision.allowed || mode == Mode::Charge);
@@ -291,7 +292,7 @@ impl Service {
         };
         let together = match charges.len() {
             0 => return answer,
-            1..=MAX_CHARGES => self.engine.decide(charges, mode).await,
+            1..=MAX_CHARGES => self.engine.decide(charges, None, mode).await,
             count => Err(EngineError::Charges(count)),
         };
         match together {
@@ -315,15 +316,9 @@ impl Service {
         let firsts = (0..charges.len()).step_by(at_once);
         let parts = firsts.map(|first| first..charges.len().min(first + at_once));
         let mut waiting: Vec<Range<usize>> = parts.rev().collect();
-        let mut stored = Vec::new();
         while let Some(part) = waiting.pop() {
-            match self.engine.decide(&charges[part.clone()], mode).await {
-                Ok(decision) => {
-                    answer.add(decision, part.clone());
-                    if decision.allowed {
-                        stored.extend(part.map(|place| (place, decision.at)));
-                    }
-                }
+            match self.engine.decide(&charges[part.clone()], None, mode).await {
+                Ok(decision) => answer.add(decision, part),
                 Err(_) if part.len() > 1 => {
                     waiting.extend(part.rev().map(|place| place..place + 1));
                 }
@@ -334,22 +329,17 @@ impl Service {
             }
         }
         if mode == Mode::Check && answer.is_denied() {
-            self.take_back(answer, charges, &stored).await;
+            self.take_back(answer, charges).await;
         }
     }
 
-    /// Refunds charges that were stored at these instants for a request that is denied all the same. A charge
-    /// over its own limit was not stored.
-    pub(super) async fn take_back(
-        &self,
-        answer: &Answer<'_>,
-        charges: &[Charge<'_>],
-        stored: &[(usize, Nanos)],
-    ) {
-        for (place, at) in stored {
-            if !answer.charged[*place].is_over() {
+    /// Refunds what a check has stored for a request that is denied all the same. A charge over its own limit was
+    /// not stored.
+    pub(super) async fn take_back(&self, answer: &mut Answer<'_>, charges: &[Charge<'_>]) {
+        for (one, charge) in answer.charged.iter_mut().zip(charges) {
+            if let Some(at) = one.stored_at.take().filter(|_| !one.is_over()) {
                 // An error of the engine is ignored, since the request is denied in any case.
-                let _ = self.engine.refund(&charges[*place], Some(*at)).await;
+                let _ = self.engine.refund(charge, Some(at)).await;
             }
         }
     }
@@ -402,7 +392,7 @@ impl Service {
             };
             let peek = [Charge { cost, ..*charge }];
             if one.available.is_none()
-                && let Ok(peek) = self.engine.decide(&peek, Mode::Peek).await
+                && let Ok(peek) = self.engine.decide(&peek, None, Mode::Peek).await
             {
                 one.set_available(&peek);
             }

@@ -2,25 +2,15 @@
 //! lacks some of them, their tables can release memory.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use earrrl::{EngineError, Rule, RuleId};
-use earrrl_redis::Consistency;
+use earrrl::{EngineError, RuleId};
 
 use crate::engine::{Engine, PlannedLimit};
 
 /// The prepared limits with tables of their own.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<Vec<KnownLimit>>);
-
-#[derive(Debug)]
-struct KnownLimit {
-    /// The name in the engine.
-    name: Box<str>,
-    /// The rule, which the plans of the configuration share.
-    rule: Arc<Rule>,
-    capacity: usize,
-}
+pub(super) struct Known(Mutex<Vec<PlannedLimit>>);
 
 impl Known {
     /// Prepares all limits in `wanted`, or none of them if there is an error. The tables of limits
@@ -30,44 +20,34 @@ impl Known {
     pub(super) fn prepare(
         &self,
         engine: &Engine,
-        wanted: &[PlannedLimit<'_>],
+        wanted: &[&PlannedLimit],
     ) -> Result<Vec<RuleId>, EngineError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let names: HashSet<&str> = wanted.iter().map(|limit| limit.name).collect();
-        let shrinks = |name: &str| !engine.has_files() && !names.contains(name);
-        let gone = known.iter().filter(|limit| shrinks(&limit.name));
-        let gone = gone.map(
-            |KnownLimit {
-                 name,
-                 rule,
-                 capacity,
-             }| {
-                let capacity = if rule.limit().fits_words() {
-                    1
-                } else {
-                    *capacity
-                };
-                let consistency = Consistency::Exact;
-                PlannedLimit {
-                    name,
-                    rule,
-                    capacity,
-                    consistency,
-                    store: None,
+        let names: HashSet<&str> = wanted.iter().map(|limit| &*limit.name).collect();
+        let shrinks = |limit: &&PlannedLimit| !engine.has_files() && !names.contains(&*limit.name);
+        let gone: Vec<PlannedLimit> = known
+            .iter()
+            .filter(shrinks)
+            .map(|limit| {
+                let mut gone = limit.clone();
+                if gone.rule.limit().fits_words() {
+                    gone.capacity = 1;
                 }
-            },
-        );
-        let all: Vec<_> = wanted.iter().copied().chain(gone).collect();
+                gone
+            })
+            .collect();
+        let all: Vec<&PlannedLimit> = wanted.iter().copied().chain(&gone).collect();
         let mut ids = engine.prepare_all(&all)?;
-        engine.log_notices(|name| names.contains(name));
+        // Rules begin afresh, or keep another capacity, since they were prepared.
+        let notices = engine.memory().map(|memory| memory.notices());
+        for notice in notices.unwrap_or_default() {
+            if names.contains(notice.rule()) {
+                tracing::warn!("{notice}");
+            }
+        }
         ids.truncate(wanted.len());
         let own = wanted.iter().filter(|limit| limit.store.is_none());
-        let own = own.map(|limit| KnownLimit {
-            name: limit.name.into(),
-            rule: Arc::clone(limit.rule),
-            capacity: limit.capacity,
-        });
-        *known = own.collect();
+        *known = own.map(|limit| (*limit).clone()).collect();
         Ok(ids)
     }
 }

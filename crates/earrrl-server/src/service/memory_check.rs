@@ -5,10 +5,9 @@ use std::ops::Range;
 use earrrl::internal::{memory_in_all, table_bytes};
 use earrrl_redis::WhenGone;
 
-use super::descriptors::plan;
+use super::descriptors::limits::DescriptorsPlan;
 use super::rules;
 use crate::config::{Config, EngineConfig};
-use crate::engine::PlannedLimit;
 
 /// The error for tables that together exceed the memory of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,12 +71,10 @@ impl TableSize {
 /// Returns the sizes of all tables that a server with this configuration would allocate.
 fn tables(config: &Config) -> Vec<TableSize> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = plan::DescriptorsPlan::of_config(config, None)
-        .ok()
-        .flatten();
+    let descriptors = DescriptorsPlan::of_config(config, None).ok().flatten();
     let limits = rules
         .limits()
-        .chain(descriptors.iter().flat_map(|plan| plan.limits()));
+        .chain(descriptors.iter().flat_map(|plan| &plan.limits));
     let kept_here = match &config.engine {
         EngineConfig::Memory | EngineConfig::State(_) => true,
         EngineConfig::Redis(redis) => redis.options.when_gone == WhenGone::Local,
@@ -85,14 +82,10 @@ fn tables(config: &Config) -> Vec<TableSize> {
     let limits = limits.filter(|_| kept_here);
     // A shared store allocates memory only as clients arrive.
     let limits = limits.filter(|limit| limit.store.is_none());
-    let of_rules = limits.map(
-        |PlannedLimit {
-             name,
-             rule,
-             capacity,
-             ..
-         }| { TableSize::new(name, capacity, table_bytes(rule.limit(), capacity)) },
-    );
+    let of_rules = limits.map(|limit| {
+        let bytes = table_bytes(limit.rule.limit(), limit.capacity);
+        TableSize::new(&limit.name, limit.capacity, bytes)
+    });
     // The table of `CL.THROTTLE` has entries of the same size as that of a GCRA limit.
     let bucket = "gcra 1/s burst=1".parse::<earrrl::Rule>().ok();
     let words = bucket.map(|rule| table_bytes(rule.limit(), config.capacity));

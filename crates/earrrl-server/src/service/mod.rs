@@ -24,24 +24,20 @@ pub mod rule;
 pub mod rules;
 mod survey;
 
-use std::borrow::Cow;
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
 
-use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, HoldId, HoldTerms, Mode, Nanos};
+use earrrl::table::Swept;
+use earrrl::{Clock, EngineError, Nanos};
 use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
-use crate::engine::throttle::{Call, Throttled};
-use crate::engine::{Engine, why_not_prepared};
+use crate::engine::{Engine, Memory, why_not_prepared};
 use crate::metrics::{Family, Metrics, PassReason};
 use descriptors::counts::CountsOf;
-use descriptors::prepared::{DescriptorRecords, Descriptors};
+use descriptors::limits::{DescriptorRecords, Descriptors, DescriptorsPlan};
 use error::AskError;
 use inline::InlineRules;
 use known::Known;
@@ -103,7 +99,9 @@ impl Service {
         };
         let (rules, descriptors) =
             prepare(config, &engine, (&known, None), kept, &descriptor_records)?;
-        engine.log_swept();
+        if let Some(memory) = engine.memory() {
+            log_swept(memory);
+        }
         Ok(Self {
             metrics,
             hints: hints::Hints::default(),
@@ -205,9 +203,9 @@ impl Service {
         let shares = self.engine.shares_stores();
         let before = self.descriptors.load_full();
         let before = before.as_deref();
-        let plan = descriptors::plan::DescriptorsPlan::new(config, tree, *capacity, shares, before);
+        let plan = DescriptorsPlan::new(config, tree, *capacity, shares, before);
         let plan = plan.map_err(|error| error.to_string())?;
-        let limits: Vec<_> = plan.limits().collect();
+        let limits: Vec<_> = plan.limits.iter().collect();
         let ids = self.known_from_plane.prepare(&self.engine, &limits);
         let mut ids = ids.map_err(why_not_prepared)?.into_iter();
         let descriptors = plan.finish(&mut ids, &self.metrics.outcomes, &self.descriptor_records);
@@ -234,87 +232,19 @@ impl Service {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
     }
 
-    /// Decides a request of Envoy. A request that cannot be decided before `deadline` is denied if a
-    /// rule for one of its descriptors denies on errors, or if the engine's policy denies.
-    ///
-    /// # Errors
-    /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
-    /// fails.
-    pub async fn should_rate_limit(
-        &self,
-        request: &RateLimitRequest,
-        mode: Mode,
-        deadline: Option<Instant>,
-    ) -> Result<RateLimitResponse, AskError> {
-        let descriptors = self.descriptors.load();
-        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
-        let rules = self.rules.load();
-        // The future is pinned on the stack, since moving it would copy many bytes.
-        let clock = self.clock.0.as_ref();
-        let answer = pin!(descriptors.answer(&self.engine, &rules, clock, request, mode));
-        let answer = match deadline.filter(|_| self.engine.waits()) {
-            None => answer.await,
-            Some(deadline) => {
-                let decided = descriptors::in_time(answer, deadline).await;
-                decided.unwrap_or_else(|_| {
-                    let passes = self.engine.passes_undecided()
-                        && !descriptors.denies_on_error(&self.engine, &rules, request);
-                    if passes {
-                        self.metrics.unjudged.count(PassReason::Late);
-                    }
-                    Ok(descriptors::undecided(request, passes))
-                })
-            }
-        };
-        let is_limited = |answer: &RateLimitResponse| {
-            answer
-                .statuses
-                .iter()
-                .any(|status| status.current_limit.is_some())
-        };
-        if answer.as_ref().is_ok_and(|answer| !is_limited(answer))
-            && !descriptors.tree.has_domain(&request.domain)
-        {
-            self.hints.unknown_domain(&request.domain);
-        }
-        answer
-    }
-
     /// Logs that a proxy's question got an error in place of a verdict, and counts it.
     pub fn refused_question(&self, why: &str) {
         self.metrics.unjudged.count(PassReason::Refused);
         self.hints.refused(self.clock.0.now(), why);
     }
 
-    /// Reserves an estimate under the limits of descriptors. Returns true if the request is allowed,
-    /// and the id of the reservation, if any limit counts the request.
-    ///
-    /// # Errors
-    /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
-    /// fails.
-    pub async fn reserve_descriptors(
-        &self,
-        request: &RateLimitRequest,
-        terms: HoldTerms,
-    ) -> Result<(bool, Option<HoldId>), AskError> {
-        let descriptors = self.descriptors.load_full();
-        let rules = self.rules.load_full();
-        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
-        let clock = self.clock.0.as_ref();
-        descriptors
-            .reserve(&self.engine, &rules, clock, request, terms)
-            .await
-    }
-
     /// Returns the numbers of requests that passed without a verdict, each with the name of the
     /// reason.
     pub fn passed_unjudged(&self) -> [(&'static str, u64); PassReason::ALL.len()] {
         PassReason::ALL.map(|reason| {
-            let by_engine = if reason == PassReason::RuleFailed {
-                self.engine.unjudged()
-            } else {
-                0
-            };
+            let redis = self.engine.redis();
+            let redis = redis.filter(|_| reason == PassReason::RuleFailed);
+            let by_engine = redis.map_or(0, |redis| redis.status().counts.unjudged);
             (reason.name(), self.metrics.unjudged.get(reason) + by_engine)
         })
     }
@@ -353,33 +283,24 @@ impl Service {
             Vec::new()
         }
     }
+}
 
-    /// Decides a call of the command `CL.THROTTLE`. With Redis, all servers share the state of its
-    /// keys.
-    ///
-    /// # Errors
-    /// Returns an [`AskError`] if the engine fails or cannot count exactly with the call's
-    /// parameters.
-    pub async fn throttle(&self, key: &[u8], call: Call) -> Result<Throttled, AskError> {
-        Ok(self.engine.throttle(&self.throttle_key(key), call).await?)
-    }
-
-    /// Deletes the state of a key of `CL.THROTTLE`. Returns true if there was one.
-    ///
-    /// # Errors
-    /// Returns an error if the engine is unavailable.
-    pub async fn delete_throttle(&self, key: &[u8]) -> Result<bool, AskError> {
-        Ok(self.engine.delete_throttle(&self.throttle_key(key)).await?)
-    }
-
-    /// Returns a key of `CL.THROTTLE` as the engine stores it. In memory only the hash of a key is
-    /// stored, so a long key needs no digest: the hash covers the whole key.
-    fn throttle_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.engine.waits() {
-            key::bounded(key)
-        } else {
-            key.into()
-        }
+/// Logs the entries that were removed from state files when they were opened.
+fn log_swept(memory: &Memory) {
+    for (rule, swept) in memory.swept() {
+        let Swept {
+            claims,
+            ahead,
+            duplicates,
+            ..
+        } = swept;
+        tracing::warn!(
+            rule,
+            claims,
+            ahead,
+            duplicates,
+            "removed entries from a state file"
+        );
     }
 }
 
@@ -393,15 +314,17 @@ fn prepare(
     records: &Arc<DescriptorRecords>,
 ) -> Result<(ActiveRules, Option<Descriptors>), EngineError> {
     let rules = rules::RulesPlan::new(config);
-    let descriptors = descriptors::plan::DescriptorsPlan::of_config(config, descriptors)?;
+    let descriptors = DescriptorsPlan::of_config(config, descriptors)?;
     let limits = rules
         .limits()
-        .chain(descriptors.iter().flat_map(|plan| plan.limits()));
+        .chain(descriptors.iter().flat_map(|plan| &plan.limits));
     let mut ids = known
         .prepare(engine, &limits.collect::<Vec<_>>())?
         .into_iter();
     let rules = rules.finish(&mut ids, kept);
-    engine.set_on_error(&rules.verdicts_on_error());
+    if let Some(redis) = engine.redis() {
+        redis.set_verdicts_without_redis(&rules.verdicts_on_error());
+    }
     Ok((
         rules,
         descriptors.map(|plan| plan.finish(&mut ids, kept.outcomes, records)),

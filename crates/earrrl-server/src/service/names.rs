@@ -23,7 +23,7 @@ pub struct Directories {
 }
 
 /// The directory of one rule's names; it may be switched off.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Directory {
     names: Option<Arc<Names>>,
     config: NamesConfig,

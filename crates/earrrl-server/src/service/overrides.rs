@@ -128,16 +128,9 @@ pub(super) struct OverridesPlan<'a> {
     rule: &'a RuleConfig,
     /// True if the overrides share one store. An engine over Redis has records of its own for each.
     is_shared: bool,
-    /// The different limits.
-    limits: Vec<WantedLimit>,
+    /// The different limits, to prepare in the engine.
+    pub(super) limits: Vec<PlannedLimit>,
     limit_of: Vec<u32>,
-}
-
-struct WantedLimit {
-    /// The limit's name in the engine.
-    name: String,
-    rule: Arc<Rule>,
-    capacity: usize,
 }
 
 impl<'a> OverridesPlan<'a> {
@@ -148,6 +141,7 @@ impl<'a> OverridesPlan<'a> {
         names: &HashSet<&str>,
     ) -> Self {
         let overrides = &rule.overrides;
+        let store: Arc<str> = rule.name.as_str().into();
         let mut limits = Vec::new();
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut limit_of = Vec::with_capacity(overrides.len());
@@ -164,12 +158,12 @@ impl<'a> OverridesPlan<'a> {
                 } else {
                     clients_of(&rule.key, entry)
                 };
-                let rule = Arc::new(entry.rule.clone());
-                let capacity = capacity.min(clients);
-                limits.push(WantedLimit {
-                    name,
-                    rule,
-                    capacity,
+                limits.push(PlannedLimit {
+                    name: name.into(),
+                    rule: Arc::new(entry.rule.clone()),
+                    capacity: capacity.min(clients),
+                    consistency: rule.consistency,
+                    store: is_shared.then(|| Arc::clone(&store)),
                 });
                 limits.len() as u32 - 1
             });
@@ -183,23 +177,6 @@ impl<'a> OverridesPlan<'a> {
         }
     }
 
-    /// Returns the limits to prepare in the engine.
-    pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        self.limits.iter().map(
-            |WantedLimit {
-                 name,
-                 rule,
-                 capacity,
-             }| PlannedLimit {
-                name,
-                rule,
-                capacity: *capacity,
-                consistency: self.rule.consistency,
-                store: self.is_shared.then_some(&*self.rule.name),
-            },
-        )
-    }
-
     /// Returns the active overrides. `ids` holds the engine's ids for [`OverridesPlan::limits`], in
     /// the same order. `named_below` returns [`PreparedLimit::named_below`] of a limit.
     pub(super) fn finish(
@@ -207,7 +184,7 @@ impl<'a> OverridesPlan<'a> {
         ids: &mut impl Iterator<Item = RuleId>,
         named_below: impl Fn(&Rule) -> u64,
     ) -> Overrides {
-        let prepare = |(limit, id): (&WantedLimit, RuleId)| {
+        let prepare = |(limit, id): (&PlannedLimit, RuleId)| {
             PreparedLimit::new(id, &limit.rule, named_below(&limit.rule))
         };
         let limits = self.limits.iter().zip(ids).map(prepare).collect();
@@ -299,7 +276,7 @@ mod tests {
             );
             let config = Config::parse(&text, "f").unwrap();
             let plan = OverridesPlan::new(&config.rules[0], 1_000_000, false, &HashSet::new());
-            let capacity = plan.limits().next().unwrap().capacity;
+            let capacity = plan.limits[0].capacity;
             assert_eq!(capacity, clients, "{key} {conditions}");
         }
     }
@@ -317,11 +294,16 @@ mod tests {
         let config = Config::parse(&text, "f").unwrap();
         let plan = OverridesPlan::new(&config.rules[0], 7, true, &HashSet::new());
         let limits: Vec<_> = plan
-            .limits()
+            .limits
+            .iter()
             .map(|limit| (limit.rule.to_string(), limit.capacity))
             .collect();
         let limit = |rate: u64| (format!("gcra {rate}/s burst=9"), 7);
         assert_eq!(limits, [limit(2), limit(3), limit(4)]);
-        assert!(plan.limits().all(|limit| limit.store == Some("r")));
+        assert!(
+            plan.limits
+                .iter()
+                .all(|limit| limit.store.as_deref() == Some("r"))
+        );
     }
 }

@@ -120,7 +120,7 @@ impl Service {
         self.hold(charged, &charges, terms, true).await
     }
 
-    async fn hold<'a>(
+    pub(super) async fn hold<'a>(
         &self,
         charged: AllCharged<'a>,
         charges: &[Charge<'_>],

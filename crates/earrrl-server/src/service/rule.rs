@@ -88,8 +88,7 @@ pub struct RuleRecords<'a> {
 /// own limit, then those of its overrides.
 pub(super) struct PlannedRule<'a> {
     config: &'a RuleConfig,
-    own: Arc<Rule>,
-    capacity: usize,
+    own: PlannedLimit,
     overrides: OverridesPlan<'a>,
 }
 
@@ -102,23 +101,22 @@ impl<'a> PlannedRule<'a> {
     ) -> Self {
         let capacity = config.capacity.unwrap_or(usual);
         let overrides = OverridesPlan::new(config, capacity, is_shared, names);
+        let own = PlannedLimit {
+            name: config.name.as_str().into(),
+            rule: Arc::new(config.rule.clone()),
+            capacity,
+            consistency: config.consistency,
+            store: None,
+        };
         Self {
             config,
-            own: Arc::new(config.rule.clone()),
-            capacity,
+            own,
             overrides,
         }
     }
 
-    pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
-        let own = PlannedLimit {
-            name: &self.config.name,
-            rule: &self.own,
-            capacity: self.capacity,
-            consistency: self.config.consistency,
-            store: None,
-        };
-        std::iter::once(own).chain(self.overrides.limits())
+    pub(super) fn limits(&self) -> impl Iterator<Item = &PlannedLimit> {
+        std::iter::once(&self.own).chain(&self.overrides.limits)
     }
 }
 
@@ -132,7 +130,6 @@ impl ActiveRule {
         let PlannedRule {
             config,
             own,
-            capacity,
             overrides,
         } = wanted;
         let RuleRecords {
@@ -142,7 +139,7 @@ impl ActiveRule {
         let directory = directories.of_rule(&config.name, config.rule.limit());
         let named_below = |rule: &Rule| directory.remaining_below(rule.limit());
         Some(Self {
-            own: PreparedLimit::new(ids.next()?, own, named_below(own)),
+            own: PreparedLimit::new(ids.next()?, &own.rule, named_below(&own.rule)),
             overrides: overrides.finish(ids, named_below),
             named: NamedRule {
                 name: config.name.clone(),
@@ -150,7 +147,7 @@ impl ActiveRule {
                 outcomes: outcomes.of_rule(&config.name),
                 directory,
             },
-            capacity: *capacity,
+            capacity: own.capacity,
             missing: config.missing,
             serves_descriptors: config.serves_descriptors(),
             key: config.key.clone(),

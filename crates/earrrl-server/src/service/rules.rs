@@ -104,7 +104,7 @@ impl<'a> RulesPlan<'a> {
     }
 
     /// Returns the planned limits.
-    pub(super) fn limits(&self) -> impl Iterator<Item = PlannedLimit<'_>> {
+    pub(super) fn limits(&self) -> impl Iterator<Item = &PlannedLimit> {
         self.rules.iter().flat_map(PlannedRule::limits)
     }
 
@@ -163,11 +163,12 @@ impl ActiveRules {
         self.rules.is_empty()
     }
 
-    /// Returns the ids of the limits of all rules, each with its rule's `on_error` setting.
-    pub(super) fn verdicts_on_error(&self) -> Vec<(RuleId, Option<OnError>)> {
+    /// Returns the ids of the limits of all rules, each with the verdict of its rule's `on_error` setting: true if
+    /// it allows requests that the engine cannot judge.
+    pub(super) fn verdicts_on_error(&self) -> Vec<(RuleId, Option<bool>)> {
         let of_rule = |rule: &Arc<ActiveRule>| {
-            let on_error = rule.on_error;
-            rule.ids().map(move |id| (id, on_error)).collect::<Vec<_>>()
+            let allows = rule.on_error.map(|verdict| verdict == OnError::Allow);
+            rule.ids().map(move |id| (id, allows)).collect::<Vec<_>>()
         };
         self.rules.iter().flat_map(of_rule).collect()
     }

@@ -53,14 +53,12 @@ impl Service {
         }
         let rules = self.rules.load();
         let rule = rules.named(name.as_bytes())?;
-        let surveys = rule
-            .stores()
-            .filter_map(|id| self.engine.survey(id, MAX_TOP).transpose());
-        let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
         let now = self.clock.0.now();
-        if surveys.is_empty() {
+        let Some(memory) = self.engine.memory() else {
             return Ok(seen_here(&rule.directory, now));
-        }
+        };
+        let surveys = rule.stores().map(|id| memory.survey(id, MAX_TOP));
+        let surveys: Vec<Survey> = surveys.collect::<Result<_, _>>()?;
         let at = surveys.iter().map(|survey| survey.at).max().unwrap_or(now);
         let mut rates = Rates::default();
         let mut top = Vec::new();

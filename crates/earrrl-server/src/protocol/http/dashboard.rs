@@ -105,7 +105,9 @@ async fn event(server: &Server, rule: &str) -> Result<Bytes, AskError> {
     let allowed = known.outcomes.get(Outcome::Allow);
     let engine = server.service.engine();
     let state = engine.state();
-    let usage = engine.usage(known.own.id);
+    let usage = engine
+        .memory()
+        .and_then(|memory| memory.usage(known.own.id));
     let limit = known.own.rule.limit().per_second();
     let over = report
         .clients

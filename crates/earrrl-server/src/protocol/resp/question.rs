@@ -210,7 +210,11 @@ pub(super) async fn decide(
         Question::Throttle { key, call, hash } => {
             let throttle = &service.engine().throttle;
             let throttled = match service.engine().waits() {
-                true => service.throttle(key, *call).await?,
+                true => service
+                    .engine()
+                    .throttle(key, *call)
+                    .await
+                    .map_err(AskError::from)?,
                 false => throttle.throttle(hash.unwrap_or_else(|| throttle.hash(key)), *call),
             };
             count(session, *call, throttled);

@@ -131,7 +131,15 @@ pub(super) async fn del(
     }
     let mut deleted = 0;
     for key in request.words().skip(1) {
-        deleted += i64::from(session.server.service.delete_throttle(key).await?);
+        deleted += i64::from(
+            session
+                .server
+                .service
+                .engine()
+                .delete_throttle(key)
+                .await
+                .map_err(AskError::from)?,
+        );
     }
     reply.integer(deleted);
     Ok(())

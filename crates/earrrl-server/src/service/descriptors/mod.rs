@@ -1,137 +1,204 @@
-//! Envoy's rate limit service: decides the descriptors of a request, and builds the response.
+//! Envoy's rate limit service: decides the descriptors of a request.
 //!
-//! Requests and responses are the plain protobuf types. The module `asked` finds the limits that a
-//! request matches, and `answer` reports the decision.
+//! ```text
+//! descriptors -> asked.rs: limits -> charges -> Service::judge -> verdict.rs -> response.rs
+//! ```
+//!
+//! Descriptors are decided, counted and named as all requests are. Only Envoy's own ideas are decided here: limits
+//! that allow nothing, quota mode, refunds, and the numbers that requests bring.
 
-mod answer;
+mod apart;
 mod asked;
 pub mod counts;
-pub mod plan;
-pub mod prepared;
-mod request_limit;
+pub mod limits;
+mod response;
 mod verdict;
 
+use std::pin::pin;
 use std::time::Instant;
 
-use earrrl::{Clock, Decision, HoldId, HoldTerms, Mode};
-use smallvec::SmallVec;
+use earrrl::{HoldId, HoldTerms, Mode};
 use tokio::time::error::Elapsed;
 
-pub(super) use self::answer::undecided;
-use self::asked::{Asked, AskedLimit, Hits};
-use self::prepared::{Descriptors, LimitKind};
-use self::request_limit::OwnCounts;
-use self::verdict::{JudgedRequest, Verdicts};
+use self::apart::Apart;
+use self::asked::{Asked, AskedLimit, Charges, Source};
+use self::limits::Descriptors;
+use self::verdict::Verdicts;
+use super::Service;
 use super::error::AskError;
+use super::reserve::Reserved;
 use super::rules::ActiveRules;
-use crate::engine::Engine;
+use crate::metrics::PassReason;
 use crate::protobuf::ratelimit::{RateLimitRequest, RateLimitResponse};
 
-impl Descriptors {
+impl Service {
+    /// Decides a request of Envoy. A request that cannot be decided before `deadline` is denied if a
+    /// rule for one of its descriptors denies on errors, or if the engine's policy denies.
+    ///
+    /// # Errors
+    /// Returns an [`AskError`] if there are no descriptors, the request is invalid, or the engine
+    /// fails.
+    pub async fn should_rate_limit(
+        &self,
+        request: &RateLimitRequest,
+        mode: Mode,
+        deadline: Option<Instant>,
+    ) -> Result<RateLimitResponse, AskError> {
+        let descriptors = self.descriptors.load();
+        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
+        let rules = self.rules.load();
+        // The future is pinned on the stack, since moving it would copy many bytes.
+        let answer = pin!(self.answer(descriptors, &rules, request, mode));
+        let answer = match deadline.filter(|_| self.engine.waits()) {
+            None => answer.await,
+            Some(deadline) => in_time(answer, deadline)
+                .await
+                .unwrap_or_else(|_| Ok(self.late_response(descriptors, &rules, request))),
+        };
+        let is_limited = |answer: &RateLimitResponse| {
+            let mut statuses = answer.statuses.iter();
+            statuses.any(|status| status.current_limit.is_some())
+        };
+        if answer.as_ref().is_ok_and(|answer| !is_limited(answer))
+            && !descriptors.tree.has_domain(&request.domain)
+        {
+            self.hints.unknown_domain(&request.domain);
+        }
+        answer
+    }
+
+    /// Returns the response to a request that could not be decided before its deadline.
+    fn late_response(
+        &self,
+        descriptors: &Descriptors,
+        rules: &ActiveRules,
+        request: &RateLimitRequest,
+    ) -> RateLimitResponse {
+        let denies = |asked: &AskedLimit<'_>| matches!(asked.source, Source::Rule(rule) if rule.denies_on_error());
+        let asked = self.asked(descriptors, rules, request, Mode::Peek);
+        let passes = self.engine.passes_undecided()
+            && !asked.is_ok_and(|asked| asked.limits.iter().any(denies));
+        if passes {
+            self.metrics.unjudged.count(PassReason::Late);
+        }
+        response::undecided(request, passes)
+    }
+
     /// Decides a request and returns the response. An error for one descriptor fails the request
     /// only if no other descriptor denies it, and no rule denies it because it could not be
     /// judged.
-    ///
-    /// # Errors
-    /// Returns an [`AskError`] if the request is invalid or the engine fails.
-    pub async fn answer(
+    async fn answer(
         &self,
-        engine: &Engine,
+        descriptors: &Descriptors,
         rules: &ActiveRules,
-        clock: &dyn Clock,
         request: &RateLimitRequest,
         mode: Mode,
     ) -> Result<RateLimitResponse, AskError> {
-        let Asked { limits, mut failed } = asked::asked(self, rules, request, engine)?;
-        if mode != Mode::Peek {
-            failed = failed.or(refund(engine, &limits).await);
-        }
-        let charges = asked::charges(&limits);
+        let Asked { limits, mut failed } = self.asked(descriptors, rules, request, mode)?;
+        let mut apart: Apart<'_> = limits.iter().map(|_| None).collect();
+        let refunded = self.decide_apart(descriptors, &limits, true, mode, &mut apart);
+        failed = failed.or(refunded.await);
+        let Charges {
+            charged,
+            charges,
+            places,
+        } = Charges::of(descriptors, &limits);
         let mode = match mode {
-            Mode::Check => self.mode(&limits, request),
+            Mode::Check => descriptors.mode(&limits, request),
             mode => mode,
         };
-        let judged = JudgedRequest::new(engine, &charges, mode).await;
+        let mut answer = self.judge(charged, &charges, mode).await;
         // Limits that the request brings come last, so that they count no request that others deny.
-        let own_mode = if judged.ends(mode) { Mode::Peek } else { mode };
-        let own = request_limit::count(engine, &limits, own_mode).await;
-        let figures = figures(engine, &limits, &judged, &own).await;
-        let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
-        if verdicts.over() && mode == Mode::Check {
-            give_back(engine, &limits, &verdicts, &judged).await;
-            request_limit::give_back(engine, &limits, &own).await;
+        let own_mode = if mode == Mode::Check && answer.is_denied() {
+            Mode::Peek
+        } else {
+            mode
+        };
+        let counted = self.decide_apart(descriptors, &limits, false, own_mode, &mut apart);
+        failed = failed.or(counted.await);
+        self.add_available(&mut answer, &charges).await;
+        let verdicts = Verdicts::new(&limits, &places, &apart, &mut answer, self.now());
+        if verdicts.over && mode == Mode::Check {
+            self.take_back(&mut answer, &charges).await;
+            self.take_back_apart(&limits, &apart).await;
         }
-        let errors = limits
-            .iter()
-            .filter_map(|asked| judged.error(asked.place?).cloned());
-        let own_errors = own
-            .iter()
-            .flatten()
-            .filter_map(|count| count.as_ref().err());
-        let errors = errors.chain(own_errors.cloned());
-        let failed = failed.or_else(|| errors.map(AskError::from).next());
-        if let (Some(error), false) = (failed, verdicts.over()) {
+        failed = failed.or(answer.unjudged.take().map(|unjudged| unjudged.error));
+        if let (Some(error), false) = (failed, verdicts.over) {
             return Err(error);
         }
-        answer::count(self, engine, request, &limits, &verdicts);
-        Ok(answer::response(self, request, &limits, &verdicts))
+        let all = !verdicts.over || mode == Mode::Charge;
+        self.count(&answer, &charges, all);
+        self.count_beside(descriptors, &limits, &apart, &verdicts, all);
+        descriptors.count(request, &limits, &verdicts);
+        Ok(response::response(descriptors, request, &limits, &verdicts))
     }
 
-    /// Reserves the hits of a request under all limits that its descriptors match. Returns true if
-    /// the request is allowed, and the id of the reservation; `None` if no limit counts the request
-    /// or it is denied.
+    /// Reserves an estimate under the limits of descriptors. Returns true if the request is allowed,
+    /// and the id of the reservation, if any limit counts the request.
     ///
     /// # Errors
-    /// Returns an [`AskError`] if the request or the terms are invalid, or the engine fails.
-    pub async fn reserve(
+    /// Returns an [`AskError`] if there are no descriptors, the request or the terms are invalid, or the engine
+    /// fails.
+    pub async fn reserve_descriptors(
         &self,
-        engine: &Engine,
-        rules: &ActiveRules,
-        clock: &dyn Clock,
         request: &RateLimitRequest,
         terms: HoldTerms,
     ) -> Result<(bool, Option<HoldId>), AskError> {
+        let descriptors = self.descriptors.load_full();
+        let descriptors = descriptors.as_ref().ok_or(AskError::NotConfigured)?;
+        let rules = self.rules.load_full();
         terms.check()?;
         if request.descriptors.iter().any(|one| one.limit.is_some()) {
             return Err(AskError::invalid(
                 "descriptors: a reservation under a limit that it brings is not possible; expected none with `limit`",
             ));
         }
-        let Asked { limits, failed } = asked::asked(self, rules, request, engine)?;
+        let Asked { limits, failed } = self.asked(descriptors, &rules, request, Mode::Check)?;
         if let Some(error) = failed {
             return Err(error);
         }
-        let denied = limits.iter().any(|asked| {
-            let is_zero = matches!(asked.kind, LimitKind::Zero(_));
-            is_zero && !asked.shadow_mode && asked.hits != Hits::Charged(0)
-        });
-        let charges = asked::charges(&limits);
-        let (judged, id) = if denied || charges.is_empty() {
-            (JudgedRequest::default(), None)
-        } else {
-            let holding = engine.hold(&charges, terms).await?;
-            (JudgedRequest::of(holding.decision), holding.id)
-        };
-        let allowed = !denied && judged.only().is_none_or(|decision| decision.allowed);
-        let own = limits.iter().map(|_| None).collect();
-        let figures = figures(engine, &limits, &judged, &own).await;
-        let verdicts = Verdicts::new(&limits, figures, &judged, clock.now());
-        answer::count(self, engine, request, &limits, &verdicts);
+        let is_forbidden = limits.iter().any(AskedLimit::is_forbidden);
+        let mut charges = Charges::of(descriptors, &limits);
+        if is_forbidden {
+            charges.charges.clear();
+        }
+        let charged = std::mem::take(&mut charges.charged);
+        let Reserved { mut answer, id, .. } =
+            self.hold(charged, &charges.charges, terms, true).await?;
+        let allowed = !is_forbidden && !answer.is_over();
+        let apart: Apart<'_> = limits.iter().map(|_| None).collect();
+        let verdicts = Verdicts::new(&limits, &charges.places, &apart, &mut answer, self.now());
+        self.count_beside(descriptors, &limits, &apart, &verdicts, allowed);
+        descriptors.count(request, &limits, &verdicts);
         Ok((allowed, id))
     }
 
-    /// Returns true if a rule for a descriptor of the request denies what it cannot judge.
-    pub fn denies_on_error(
+    /// Counts the outcomes of limits that are not part of the engine's decision.
+    fn count_beside(
         &self,
-        engine: &Engine,
-        rules: &ActiveRules,
-        request: &RateLimitRequest,
-    ) -> bool {
-        let asked = asked::asked(self, rules, request, engine);
-        asked.is_ok_and(|asked| asked.limits.iter().any(AskedLimit::denies_on_error))
+        descriptors: &Descriptors,
+        limits: &[AskedLimit<'_>],
+        apart: &Apart<'_>,
+        verdicts: &Verdicts,
+        all: bool,
+    ) {
+        for ((asked, apart), verdict) in limits.iter().zip(apart).zip(&verdicts.each) {
+            if asked.is_refund || !(all || verdict.is_over()) {
+                continue;
+            }
+            if apart.is_some() || asked.limit.is_none() {
+                asked.count(descriptors, verdict.outcome);
+            }
+            let charge = asked.charge(asked.hits).filter(|_| verdict.is_over());
+            if let (Some(apart), Some(charge)) = (apart, charge) {
+                self.note(&apart.charged, &charge, Some(&apart.decision));
+            }
+        }
     }
+}
 
-    /// Returns the mode in which the engine decides the request. Usually a denied request is not
+impl Descriptors {
+    /// Returns the mode in which the engine decides a check. Usually a denied request is not
     /// charged. All charges are stored whatever the verdict if a descriptor sets its own number of
     /// hits, since these report work that is already done, or if the configuration charges denied
     /// requests as envoyproxy/ratelimit does.
@@ -140,88 +207,14 @@ impl Descriptors {
             let own = &request.descriptors[asked.descriptor].hits_addend;
             own.is_some_and(|hits| hits > 0)
         };
-        let denies = |asked: &AskedLimit<'_>| {
-            matches!(asked.kind, LimitKind::Zero(_))
-                && !asked.shadow_mode
-                && !asked.quota_mode()
-                && asked.hits != Hits::Charged(0)
-        };
         if self.config.drain_denied || limits.iter().any(bills) {
             Mode::Charge
-        } else if limits.iter().any(denies) {
+        } else if limits.iter().any(AskedLimit::is_forbidden) {
             Mode::Peek
         } else {
             Mode::Check
         }
     }
-}
-
-/// Makes the refunds that descriptors ask for, and returns the first error. A failed refund does
-/// not prevent the other descriptors from being judged.
-async fn refund(engine: &Engine, limits: &[AskedLimit<'_>]) -> Option<AskError> {
-    let mut failed = None;
-    for asked in limits {
-        let Hits::Refunded(hits) = asked.hits else {
-            continue;
-        };
-        if let Some(charge) = asked.charge(hits) {
-            let refunded = engine.refund(&charge, None).await;
-            failed = failed.or(refunded.err());
-        }
-    }
-    failed.map(AskError::from)
-}
-
-/// Refunds the charges that were stored for a request that is denied all the same, either because
-/// all limits in quota mode are exceeded, or because a later batch of charges was denied.
-async fn give_back(
-    engine: &Engine,
-    limits: &[AskedLimit<'_>],
-    verdicts: &Verdicts,
-    judged: &JudgedRequest,
-) {
-    for (asked, verdict) in limits.iter().zip(&verdicts.each) {
-        let stored_at = asked.place.and_then(|place| judged.stored_at(place));
-        let (Hits::Charged(hits), Some(at), false) = (asked.hits, stored_at, verdict.over) else {
-            continue;
-        };
-        if let Some(charge) = asked.charge(hits) {
-            // An error of the engine is ignored, since the request is denied in any case.
-            let _ = engine.refund(&charge, Some(at)).await;
-        }
-    }
-}
-
-/// Returns the remaining quota and the waiting time under each limit. A decision has these figures
-/// of one limit only, so the engine peeks at the other limits. The entry is `None` for a limit
-/// that the engine does not count or cannot judge.
-async fn figures(
-    engine: &Engine,
-    limits: &[AskedLimit<'_>],
-    judged: &JudgedRequest,
-    own: &OwnCounts,
-) -> SmallVec<[Option<Decision>; 2]> {
-    let counted = limits
-        .iter()
-        .filter(|asked| asked.counted().is_some())
-        .count();
-    if let (1, Some(decision)) = (counted, judged.only()) {
-        let figures = |asked: &AskedLimit<'_>| asked.counted().map(|_| *decision);
-        return limits.iter().map(figures).collect();
-    }
-    let peeked = limits.iter().zip(own).map(|(asked, own)| async move {
-        if let Some(own) = own {
-            return own.as_ref().ok().map(|count| count.decision);
-        }
-        let hits = if let Hits::Charged(hits) = asked.hits {
-            hits
-        } else {
-            0
-        };
-        let charge = asked.charge(hits)?;
-        engine.decide(&[charge], Mode::Peek).await.ok()
-    });
-    futures_util::future::join_all(peeked).await.into()
 }
 
 /// Waits for an answer until shortly before the deadline, after which Envoy would let the request

@@ -1,274 +1,157 @@
-//! The engine's decision on a request, and the verdicts that follow: one for each limit that the request
-//! matches, and one for all limits together.
-//!
-//! The engine decides at most [`MAX_CHARGES`] charges together, and an error for one of them fails
-//! all of them. So more charges are decided in batches, and the charges of a failed batch are
-//! decided one by one: neither case may let a client pass.
+//! The verdicts of the limits that a request meets, and of all limits together.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
-use earrrl::{
-    Action, Charge, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome, Wait,
-};
-use earrrl_tower::headers::is_shown;
+use earrrl::{Limit, Nanos, Outcome};
+use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Hits, Source};
-use super::prepared::LimitKind;
-use crate::engine::Engine;
+use super::apart::Apart;
+use super::asked::AskedLimit;
+use crate::service::answer::{Answer, Charged};
 
-/// The decisions on all charges of a request.
-#[derive(Debug, Default)]
-pub(super) struct JudgedRequest {
-    /// The decisions in the order of the charges; usually a single one covers all charges.
-    parts: SmallVec<[DecidedPart; 1]>,
-}
-
-/// The decision on a sequence of consecutive charges of a request.
-#[derive(Debug)]
-struct DecidedPart {
-    /// The index of the first charge that this decision covers.
-    first: usize,
-    decided: Result<Decision, EngineError>,
-}
-
-impl JudgedRequest {
-    /// Decides the charges of a request. In [`Mode::Check`] the first denial stops this, and the
-    /// charges after it are not judged.
-    pub(super) async fn new(engine: &Engine, charges: &[Charge<'_>], mode: Mode) -> Self {
-        let mut judged = Self::default();
-        for (batch, first) in charges.chunks(MAX_CHARGES).zip((0..).step_by(MAX_CHARGES)) {
-            match engine.decide(batch, mode).await {
-                // The future is boxed, so that it takes no space when no charge fails.
-                Err(_) if batch.len() > 1 => {
-                    Box::pin(judged.decide_each(engine, batch, first, mode)).await;
-                }
-                decided => judged.parts.push(DecidedPart { first, decided }),
-            }
-            if judged.ends(mode) {
-                break;
-            }
-        }
-        judged
-    }
-
-    /// Returns the decision that covers all charges of a request.
-    pub(super) fn of(decision: Decision) -> Self {
-        Self {
-            parts: [DecidedPart {
-                first: 0,
-                decided: Ok(decision),
-            }]
-            .into_iter()
-            .collect(),
-        }
-    }
-
-    async fn decide_each(
-        &mut self,
-        engine: &Engine,
-        batch: &[Charge<'_>],
-        first: usize,
-        mode: Mode,
-    ) {
-        for (charge, first) in batch.iter().zip(first..) {
-            let decided = engine.decide(std::slice::from_ref(charge), mode).await;
-            self.parts.push(DecidedPart { first, decided });
-            if self.ends(mode) {
-                break;
-            }
-        }
-    }
-
-    /// Returns true if the last decision denies the request in a mode that charges no denied
-    /// request.
-    pub(super) fn ends(&self, mode: Mode) -> bool {
-        let last = self
-            .parts
-            .last()
-            .and_then(|part| part.decided.as_ref().ok());
-        mode == Mode::Check && last.is_some_and(|decision| !decision.allowed)
-    }
-
-    /// Returns the decision if a single one covers all charges.
-    pub(super) fn only(&self) -> Option<&Decision> {
-        let [part] = &*self.parts else { return None };
-        part.decided.as_ref().ok()
-    }
-
-    /// Returns true if the charge at this index exceeds its own limit.
-    pub(super) fn is_over(&self, place: usize) -> bool {
-        self.part(place)
-            .is_some_and(|(decision, place)| decision.is_over(place))
-    }
-
-    /// Returns the instant at which [`Mode::Check`] stored the charge at this index; `None` if it did
-    /// not. The result is meaningless for a charge that exceeds its own limit.
-    pub(super) fn stored_at(&self, place: usize) -> Option<Nanos> {
-        let (decision, _) = self.part(place)?;
-        decision.allowed.then_some(decision.at)
-    }
-
-    /// Returns the error for the charge at this index, if the engine failed to judge it.
-    pub(super) fn error(&self, place: usize) -> Option<&EngineError> {
-        let part = self.parts.iter().find(|part| part.first == place)?;
-        part.decided.as_ref().err()
-    }
-
-    /// Returns the decision that covers the charge at this index, and the charge's index within
-    /// that decision.
-    fn part(&self, place: usize) -> Option<(&Decision, usize)> {
-        let part = self.parts.iter().rev().find(|part| part.first <= place)?;
-        Some((part.decided.as_ref().ok()?, place - part.first))
-    }
-}
-
-/// The verdicts of all limits that a request matches, in the order of the limits.
+/// The verdicts of all limits that a request meets.
 #[derive(Debug)]
 pub(super) struct Verdicts {
-    pub(super) each: SmallVec<[LimitVerdict; 2]>,
-    /// The figures under each limit; `None` where the engine does not count or cannot judge.
-    pub(super) figures: SmallVec<[Option<Decision>; 2]>,
-    over: bool,
+    /// The verdicts in the order of the limits.
+    pub(super) each: SmallVec<[Verdict; 2]>,
+    /// True if the limits together deny the request.
+    pub(super) over: bool,
 }
 
 /// The verdict of one limit on a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LimitVerdict {
-    /// True if the request exceeds the limit.
-    pub(super) over: bool,
-    /// True if the request exceeds the limit and the limit is enforced.
-    pub(super) enforced: bool,
+pub(super) struct Verdict {
     /// The outcome of the request under this limit alone.
     pub(super) outcome: Outcome,
-    /// The number of requests that the client may still make.
-    pub(super) remaining: u64,
-    /// The time until the client may make more requests; for a denied request, the time until it
-    /// would be allowed.
-    pub(super) reset: Option<Duration>,
-    /// True if the request is denied and no wait helps, since it costs more than the quota.
-    pub(super) is_hopeless: bool,
+    /// The quota that the client has left. A denied request has the time until it would be allowed, if any wait
+    /// helps.
+    pub(super) available: Available,
+    /// The seconds until the window ends or the client's requests no longer count; for a denied request, until
+    /// it would be allowed.
+    pub(super) reset: Option<u64>,
+    /// The index of the charge, if the limit was decided together with others.
+    pub(super) place: Option<usize>,
 }
 
 impl Verdicts {
+    /// Returns the verdicts that follow from the answer to the charges at `places` and from the decisions apart.
+    /// Sets the outcomes in the answer to those that the request has under Envoy's limits.
     pub(super) fn new(
         limits: &[AskedLimit<'_>],
-        figures: SmallVec<[Option<Decision>; 2]>,
-        judged: &JudgedRequest,
+        places: &[Option<usize>],
+        apart: &Apart<'_>,
+        answer: &mut Answer<'_>,
         now: Nanos,
     ) -> Self {
-        let verdict = |(asked, figures): (&AskedLimit<'_>, &Option<Decision>)| {
-            LimitVerdict::new(asked, figures.as_ref(), judged, now)
-        };
-        let each: SmallVec<[LimitVerdict; 2]> = limits.iter().zip(&figures).map(verdict).collect();
-        let quotas = || {
-            limits
-                .iter()
-                .zip(&each)
-                .filter(|(asked, _)| asked.quota_mode())
-        };
-        let denied = |(asked, verdict): (&AskedLimit<'_>, &LimitVerdict)| {
-            verdict.enforced && !asked.quota_mode()
-        };
-        let all_quotas = quotas().count() > 0 && quotas().all(|(_, verdict)| verdict.enforced);
-        let over = all_quotas || limits.iter().zip(&each).any(denied);
-        Self {
-            each,
-            figures,
-            over,
+        let mut each = SmallVec::new();
+        for ((asked, place), apart) in limits.iter().zip(places).zip(apart) {
+            let charged = place.and_then(|place| answer.charged.get_mut(place));
+            let mut verdict = match (&charged, apart) {
+                (Some(charged), _) => Verdict::of(asked, charged, now),
+                (None, Some(apart)) => Verdict::of(asked, &apart.charged, now),
+                (None, None) => Verdict::without_charge(asked, now),
+            };
+            verdict.place = *place;
+            if let Some(charged) = charged.filter(|charged| charged.outcome.is_some()) {
+                charged.outcome = Some(verdict.outcome);
+            }
+            each.push(verdict);
         }
+        let denies = |(_, verdict): &(&AskedLimit<'_>, &Verdict)| verdict.denies();
+        let (quotas, others): (Vec<_>, Vec<_>) = limits
+            .iter()
+            .zip(&each)
+            .partition(|(asked, _)| asked.quota_mode());
+        let all_quotas = !quotas.is_empty() && quotas.iter().all(denies);
+        let over = all_quotas || others.iter().any(denies);
+        Self { each, over }
     }
 
-    /// Returns the whole seconds after which a denied request would be allowed, rounded up; `None` if no wait
-    /// helps.
+    /// Returns the seconds after which a denied request would be allowed; `None` if no wait helps.
     pub(super) fn retry_after(&self) -> Option<u64> {
-        let denying = || self.each.iter().filter(|verdict| verdict.enforced);
-        if denying().any(|verdict| verdict.is_hopeless) {
+        let denying = || self.each.iter().filter(|verdict| verdict.denies());
+        if denying().any(|verdict| verdict.available.seconds.is_none()) {
             return None;
         }
-        let longest = denying().filter_map(|verdict| verdict.reset).max()?;
-        Some(whole_seconds(longest))
-    }
-
-    /// Returns true if the limits together deny the request.
-    pub(super) fn over(&self) -> bool {
-        self.over
+        denying().filter_map(|verdict| verdict.reset).max()
     }
 }
 
-impl LimitVerdict {
-    fn new(
-        asked: &AskedLimit<'_>,
-        figures: Option<&Decision>,
-        judged: &JudgedRequest,
-        now: Nanos,
-    ) -> Self {
-        let counts_over = |place| {
-            judged.is_over(place) || (judged.error(place).is_some() && asked.denies_on_error())
+impl Verdict {
+    /// Returns the verdict of a limit that counts the request.
+    fn of(asked: &AskedLimit<'_>, charged: &Charged<'_>, now: Nanos) -> Self {
+        let is_denied = charged.outcome == Some(Outcome::Deny);
+        let outcome = match charged.outcome {
+            None => Outcome::Allow,
+            // Envoy cannot hold a request back.
+            Some(Outcome::Delay) => Outcome::Deny,
+            Some(Outcome::Observe) if asked.quota_mode() => Outcome::Deny,
+            Some(outcome) => outcome,
         };
-        let over = match asked.source {
-            Source::Request(_) => figures.is_some_and(|figures| figures.is_over(0)),
-            Source::Tree(..) | Source::Rule(_) => asked.place.is_some_and(counts_over),
+        let available = charged.available.unwrap_or(Available {
+            units: 0,
+            seconds: None,
+        });
+        let resets = || whole_seconds(charged.reset_after);
+        let reset = match charged.limit.rule.limit() {
+            _ if charged.available.is_none() => None,
+            Limit::FixedWindow(limit) => Some(until_window_ends(now, limit.window())),
+            _ if is_denied => Some(available.seconds.unwrap_or_else(resets)),
+            _ => Some(resets()),
         };
-        let (over, remaining, reset) = match (asked.kind, figures) {
-            (LimitKind::Unlimited, _) => (false, u64::MAX, None),
-            (LimitKind::Zero(unit), _) => {
-                let length = unit.duration();
-                let over = matches!(asked.hits, Hits::Charged(hits) if hits > 0);
-                (over, 0, Some(until_window_ends(now, length)))
-            }
-            (LimitKind::Counted(limit), Some(figures)) => {
-                let reset = match (over, figures.retry_after, limit.rule.limit()) {
-                    // A limit that is not enforced reports a wait of zero.
-                    (true, Wait::For(wait), _) if !wait.is_zero() => wait,
-                    (_, _, Limit::FixedWindow(limit)) => until_window_ends(now, limit.window()),
-                    _ => figures.reset_after,
-                };
-                (over, if over { 0 } else { figures.remaining }, Some(reset))
-            }
-            (LimitKind::Counted(_), None) => (over, 0, None),
+        let available = match outcome {
+            Outcome::Allow => available,
+            _ => Available {
+                units: 0,
+                // A limit that the engine does not enforce has no wait in its figures.
+                seconds: if is_denied { available.seconds } else { reset },
+            },
         };
-        let outcome = asked.outcome(over);
         Self {
-            over,
-            enforced: outcome == Outcome::Deny,
             outcome,
-            remaining,
+            available,
             reset,
-            is_hopeless: over && figures.is_some_and(|figures| figures.retry_after == Wait::Never),
-        }
-    }
-}
-
-impl AskedLimit<'_> {
-    /// Returns true if clients may learn of the limit: it can deny their requests. A dry run must not
-    /// change responses, and a client must not learn that it is shadow-banned.
-    pub(super) fn is_shown(&self) -> bool {
-        match (self.kind, &self.source) {
-            _ if self.shadow_mode => false,
-            (_, Source::Request(_)) => true,
-            (LimitKind::Counted(limit), _) => self.quota_mode() || is_shown(limit.rule.action()),
-            (LimitKind::Unlimited | LimitKind::Zero(_), _) => true,
+            place: None,
         }
     }
 
-    /// Returns the outcome of a request that exceeds (`over`) or meets this limit.
-    fn outcome(&self, over: bool) -> Outcome {
-        let action = match (self.kind, &self.source) {
-            // The number of the request is enforced, whatever the counter's own limit does.
-            (_, Source::Request(_)) | (LimitKind::Unlimited | LimitKind::Zero(_), _) => {
-                Action::Deny
-            }
-            (LimitKind::Counted(limit), _) => limit.rule.action(),
+    /// Returns the verdict of a limit that allows everything, or nothing.
+    fn without_charge(asked: &AskedLimit<'_>, now: Nanos) -> Self {
+        let zero = asked.zero();
+        let outcome = match zero {
+            Some(_) if asked.hits == 0 || asked.is_refund => Outcome::Allow,
+            Some(_) if asked.shadow_mode() => Outcome::Observe,
+            Some(_) => Outcome::Deny,
+            None => Outcome::Allow,
         };
-        match action {
-            _ if !over => Outcome::Allow,
-            _ if self.shadow_mode => Outcome::Observe,
-            Action::Observe if !self.quota_mode() => Outcome::Observe,
-            Action::Quarantine => Outcome::Quarantine,
-            Action::ShadowBan => Outcome::ShadowBan,
-            _ => Outcome::Deny,
+        let reset = zero.map(|unit| until_window_ends(now, unit.duration()));
+        let units = if zero.is_some() { 0 } else { u64::MAX };
+        Self {
+            outcome,
+            available: Available {
+                units,
+                seconds: reset,
+            },
+            reset,
+            place: None,
         }
+    }
+
+    /// Returns true if the request exceeds the limit.
+    pub(super) fn is_over(&self) -> bool {
+        self.outcome != Outcome::Allow
+    }
+
+    /// Returns true if the limit denies the request by itself.
+    pub(super) fn denies(&self) -> bool {
+        self.outcome == Outcome::Deny
+    }
+
+    /// Returns a key by which verdicts are sorted: those that restrict the client most come first.
+    pub(super) fn tightness(&self) -> (Reverse<bool>, u64) {
+        (Reverse(self.denies()), self.available.units)
     }
 }
 
@@ -279,8 +162,9 @@ pub(super) fn whole_seconds(duration: Duration) -> u64 {
         .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
-/// Returns the time until the end of the current window. Windows are of this length, and begin at multiples of `length`.
-fn until_window_ends(now: Nanos, length: Duration) -> Duration {
+/// Returns the seconds until the end of the current window. Windows are of this length, and begin at
+/// multiples of it.
+fn until_window_ends(now: Nanos, length: Duration) -> u64 {
     let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX).max(1);
-    Duration::from_nanos(length - now.get() % length)
+    whole_seconds(Duration::from_nanos(length - now.get() % length))
 }

@@ -1,9 +1,14 @@
-//! The limits of a configuration's descriptors, prepared in the engine.
+//! The limits of a configuration's descriptors: as planned, and as prepared in the engine.
+//!
+//! A limit without wildcards has one client, and all such limits share a store. A limit with wildcards has
+//! a table of its own for a part of the capacity; where there are too many for that, they share another
+//! store. Over Redis and in state files, each limit has a store of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use earrrl::{EngineError, Limit, Quota, Rule, RuleId};
+use earrrl::{Action, EngineError, Limit, Quota, Rule, RuleError, RuleId};
+use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::counts::{CountsOf, DescriptorCounts};
@@ -11,12 +16,209 @@ use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::unit::Unit;
 use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
-use crate::engine::Engine;
-use crate::metrics::RuleOutcomes;
+use crate::config::{Config, RuleConfig};
+use crate::engine::{Engine, PlannedLimit};
+use crate::metrics::Outcomes;
 use crate::protobuf::ratelimit::{Entry, RateLimit};
 use crate::service::key::Key;
 use crate::service::limit::PreparedLimit;
-use crate::service::names::Directory;
+use crate::service::names::{Directory, ENVOY};
+use crate::service::rule::NamedRule;
+
+/// The smallest number of clients that a limit with wildcard values is sized for, if its table
+/// grows as clients arrive.
+const LEAST_CAPACITY: usize = 1000;
+/// The smallest number of clients that a limit with wildcard values is sized for, if its table is
+/// allocated at once: the capacity of the smallest table.
+const LEAST_TABLE: usize = 24;
+
+/// The name of the store that the limits without wildcards share. No rule can have this name.
+const CLOSED: &str = "envoy descriptors";
+/// The name of the store that the limits with wildcards share if there are many of them. It is
+/// another one, so that requests with ever new values cannot evict the clients of other limits.
+const OPEN: &str = "envoy descriptors with wildcards";
+
+/// The descriptors of a configuration, before their limits are prepared in the engine.
+pub struct DescriptorsPlan {
+    tree: Arc<Tree>,
+    config: EnvoyConfig,
+    /// The limits to prepare in the engine.
+    pub(in crate::service) limits: Vec<PlannedLimit>,
+    /// The index of each limit of the tree among those to prepare; `None` if it counts nothing.
+    counted: Vec<Option<usize>>,
+    /// The number of clients that each store for limits of requests is sized for.
+    capacity: usize,
+}
+
+/// Collects the limits of a plan.
+#[derive(Default)]
+struct Limits {
+    planned: Vec<PlannedLimit>,
+    /// The indices of the limits in shared stores, by their stores, actions and texts.
+    shared: HashMap<String, usize>,
+}
+
+impl Limits {
+    /// Adds a limit with a store of its own, which is named by its path; or, if it shares a `store`, unless
+    /// another descriptor there has the same limit.
+    fn add(
+        &mut self,
+        limit: &TreeLimit,
+        rule: Rule,
+        store: Option<&str>,
+        capacity: usize,
+    ) -> usize {
+        let next = self.planned.len();
+        let name = match store {
+            None => engine_name(limit),
+            Some(store) => {
+                let text = format!("{store} {:?} {rule}", rule.action());
+                let hash = SipHasher13::new().hash(text.as_bytes()).as_u128();
+                let place = *self.shared.entry(text).or_insert(next);
+                if place != next {
+                    return place;
+                }
+                format!("envoy-limit-{hash:032x}")
+            }
+        };
+        self.planned.push(PlannedLimit {
+            name: name.into(),
+            rule: Arc::new(rule),
+            capacity,
+            consistency: Consistency::Exact,
+            store: store.map(Arc::from),
+        });
+        next
+    }
+}
+
+impl DescriptorsPlan {
+    /// Plans the limits of a configuration's descriptors; returns `None` if it has no descriptors. `before` are
+    /// the descriptors in force.
+    ///
+    /// # Errors
+    /// Returns the errors of [`DescriptorsPlan::new`].
+    pub fn of_config(
+        config: &Config,
+        before: Option<&Descriptors>,
+    ) -> Result<Option<Self>, RuleError> {
+        // Rules of the server's own configuration may apply to descriptors, even if there is no file in
+        // Envoy's format, which would make a tree.
+        let rules = || config.rules.iter().any(RuleConfig::serves_descriptors);
+        let tree = match &config.envoy.tree {
+            Some(tree) => Arc::clone(tree),
+            None if rules() => Arc::default(),
+            None => return Ok(None),
+        };
+        let shares = config.engine.shares_stores();
+        Self::new(&config.envoy, tree, config.capacity, shares, before).map(Some)
+    }
+
+    /// Plans the limits of a tree of descriptors. If `shares` is true, limits may share stores: those
+    /// without wildcards, which have one client each, and those with wildcards if they are too many
+    /// for a part of the capacity each. A limit that is in force keeps its store, and so its clients.
+    ///
+    /// # Errors
+    /// Returns a [`RuleError`] if the tree has an invalid limit.
+    pub fn new(
+        config: &EnvoyConfig,
+        tree: Arc<Tree>,
+        capacity: usize,
+        shares: bool,
+        before: Option<&Descriptors>,
+    ) -> Result<Self, RuleError> {
+        let open = tree.limits().iter().filter(|limit| is_open(limit)).count();
+        let closed = tree.limits().len() - open;
+        let part = capacity / open.max(1);
+        let is_crowded = shares && part < LEAST_CAPACITY.min(capacity);
+        let shared = before
+            .map(Descriptors::in_shared_stores)
+            .unwrap_or_default();
+        let own = |rule: &Rule| {
+            let least = if rule.limit().fits_words() {
+                LEAST_TABLE
+            } else {
+                LEAST_CAPACITY
+            };
+            part.max(least.min(capacity))
+        };
+        let mut limits = Limits::default();
+        let counted = tree.limits().iter().map(|limit| {
+            let Some(rule) = rule_of(limit, config.algorithm)? else {
+                return Ok(None);
+            };
+            let known = shared.get(&engine_name(limit)).copied();
+            let is_crowded = known.unwrap_or(is_crowded);
+            let (store, capacity) = match is_open(limit) {
+                true if is_crowded => (Some(OPEN), capacity),
+                true => (None, own(&rule)),
+                false if shares => (Some(CLOSED), closed),
+                false => (None, 1),
+            };
+            Ok(Some(limits.add(limit, rule, store, capacity)))
+        });
+        let counted = counted.collect::<Result<_, RuleError>>()?;
+        Ok(Self {
+            tree,
+            config: config.clone(),
+            limits: limits.planned,
+            counted,
+            capacity,
+        })
+    }
+
+    /// Returns the descriptors with their prepared limits. `ids` holds the engine's ids for
+    /// the planned limits, in the same order. A limit at the same path in the tree as
+    /// before keeps its clients' state.
+    pub fn finish(
+        self,
+        ids: &mut impl Iterator<Item = RuleId>,
+        outcomes: &Outcomes,
+        records: &Arc<DescriptorRecords>,
+    ) -> Descriptors {
+        let directory = &records.directory;
+        let prepare = |(spec, id): (&PlannedLimit, RuleId)| {
+            let named_below = directory.remaining_below(spec.rule.limit());
+            let limit = PreparedLimit::new(id, &spec.rule, named_below);
+            (Arc::new(limit), spec.store.is_some())
+        };
+        let prepared: Vec<_> = self.limits.iter().zip(ids).map(prepare).collect();
+        let counts = self.config.metrics.then_some(&records.counts);
+        let limits = self.tree.limits().iter().zip(self.counted);
+        let limits = limits.map(|(limit, counted)| {
+            let counted = counted.and_then(|place| prepared.get(place).cloned());
+            DescriptorLimit::new(limit, counted, counts)
+        });
+        Descriptors {
+            limits: limits.collect(),
+            tree: Arc::clone(&self.tree),
+            config: self.config,
+            records: Arc::clone(records),
+            rule: NamedRule {
+                name: ENVOY.to_owned(),
+                on_error: None,
+                outcomes: outcomes.of_rule(ENVOY),
+                directory: directory.clone(),
+            },
+            capacity: self.capacity,
+        }
+    }
+}
+
+/// Returns the rule that enforces a limit; `None` if the limit counts nothing.
+fn rule_of(limit: &TreeLimit, algorithm: EnvoyAlgorithm) -> Result<Option<Rule>, RuleError> {
+    let Some(rule) = limit.config.rule(algorithm)? else {
+        return Ok(None);
+    };
+    // Shadow and quota mode depend on all descriptors of a request, so the engine must not deny by
+    // itself.
+    let counts_only = limit.config.shadow_mode || limit.config.quota_mode;
+    if counts_only {
+        rule.with_action(Action::Observe).map(Some)
+    } else {
+        Ok(Some(rule))
+    }
+}
 
 /// The descriptors of a configuration, with their limits prepared in the engine.
 #[derive(Debug)]
@@ -27,8 +229,8 @@ pub struct Descriptors {
     pub config: EnvoyConfig,
     /// The records that stay across reloads.
     pub records: Arc<DescriptorRecords>,
-    /// The outcomes of requests under all limits in Envoy's format.
-    pub(super) outcomes: Arc<RuleOutcomes>,
+    /// The rule that all limits in Envoy's format belong to.
+    pub(super) rule: NamedRule,
     pub(super) limits: Vec<DescriptorLimit>,
     /// The number of clients that each store for limits of requests is sized for.
     pub(super) capacity: usize,
@@ -61,12 +263,10 @@ const QUOTA: u32 = 1_000_000;
 /// The number of units, and one more: their numbers in protobuf messages begin at 1.
 const UNITS: usize = 8;
 
-/// The limits for descriptors without a configured one, by their units, as far as they were needed.
+/// The limits for descriptors without a configured one, by their units, as far as they were needed: first those that
+/// count in fixed windows.
 #[derive(Debug, Default)]
-struct RequestCounters {
-    fixed_windows: [OnceLock<PreparedLimit>; UNITS],
-    sliding_windows: [OnceLock<PreparedLimit>; UNITS],
-}
+struct RequestCounters([[OnceLock<PreparedLimit>; UNITS]; 2]);
 
 impl RequestCounters {
     /// Returns the limit that counts in this unit, and prepares it for `capacity` clients on first
@@ -82,10 +282,7 @@ impl RequestCounters {
         engine: &Engine,
     ) -> Result<&PreparedLimit, EngineError> {
         let algorithm = algorithm.that_counts();
-        let limits = match algorithm {
-            EnvoyAlgorithm::FixedWindow => &self.fixed_windows,
-            _ => &self.sliding_windows,
-        };
+        let limits = &self.0[usize::from(algorithm != EnvoyAlgorithm::FixedWindow)];
         let limit = &limits[unit.number() as usize % UNITS];
         if let Some(known) = limit.get() {
             return Ok(known);
@@ -100,7 +297,7 @@ impl RequestCounters {
 
     /// Returns the ids of the limits.
     fn ids(&self) -> Vec<RuleId> {
-        let all = self.fixed_windows.iter().chain(&self.sliding_windows);
+        let all = self.0.iter().flatten();
         all.filter_map(|limit| Some(limit.get()?.id)).collect()
     }
 }
@@ -108,9 +305,9 @@ impl RequestCounters {
 /// A limit of the tree, prepared in the engine.
 #[derive(Debug)]
 pub struct DescriptorLimit {
-    /// The way in which requests are decided under the limit. Descriptors with equal limits can have
-    /// the engine's limit in common.
-    pub kind: LimitKind<Arc<PreparedLimit>>,
+    /// The engine's limit, which descriptors with equal limits can have in common; `None` if the limit allows
+    /// everything or nothing.
+    pub(super) counted: Option<Arc<PreparedLimit>>,
     /// True if the limit shares its store with others.
     is_in_shared_store: bool,
     /// The limit in the form in which responses report it.
@@ -118,28 +315,6 @@ pub struct DescriptorLimit {
     /// The counters of the limit's results; `None` if metrics are off, or if the counters' names
     /// would contain values that requests choose.
     pub(super) counts: Option<Arc<DescriptorCounts>>,
-}
-
-/// The way in which requests are decided under a limit.
-#[derive(Clone, Copy, Debug)]
-pub enum LimitKind<L> {
-    /// The limit allows every request, and nothing is counted.
-    Unlimited,
-    /// The limit allows no request. The response reports the end of the current window of this
-    /// unit.
-    Zero(Unit),
-    /// The engine counts requests under this limit.
-    Counted(L),
-}
-
-impl LimitKind<Arc<PreparedLimit>> {
-    pub(super) fn as_deref(&self) -> LimitKind<&PreparedLimit> {
-        match self {
-            Self::Unlimited => LimitKind::Unlimited,
-            Self::Zero(unit) => LimitKind::Zero(*unit),
-            Self::Counted(limit) => LimitKind::Counted(limit),
-        }
-    }
 }
 
 impl Descriptors {
@@ -166,13 +341,14 @@ impl Descriptors {
         let mut is_counted = false;
         for (_, limit) in open {
             // All limits in the shared store report the same clients.
-            if let LimitKind::Counted(prepared) = &limit.kind
+            if let Some(prepared) = &limit.counted
                 && !(limit.is_in_shared_store && std::mem::replace(&mut is_counted, true))
             {
                 ids.push(prepared.id);
             }
         }
-        let usages = ids.into_iter().filter_map(|id| engine.usage(id));
+        let memory = engine.memory()?;
+        let usages = ids.into_iter().filter_map(|id| memory.usage(id));
         usages.reduce(|all, each| (all.0 + each.0, all.1 + each.1))
     }
 
@@ -198,22 +374,18 @@ impl DescriptorLimit {
     ) -> Self {
         let config = &limit.config;
         let is_in_shared_store = counted.as_ref().is_some_and(|(_, is_shared)| *is_shared);
-        let kind = match (counted, config.amount) {
-            (Some((prepared, _)), _) => LimitKind::Counted(prepared),
-            (None, Amount::PerUnit(_, unit)) => LimitKind::Zero(unit),
-            (None, Amount::Unlimited | Amount::Own) => LimitKind::Unlimited,
-        };
-        let reported = match (config.amount, &kind) {
+        let counted = counted.map(|(prepared, _)| prepared);
+        let reported = match (config.amount, &counted) {
             (Amount::PerUnit(requests, unit), _) => RateLimit {
                 name: config.name.clone(),
                 requests_per_unit: requests,
                 unit: unit.number(),
             },
-            (Amount::Own, LimitKind::Counted(limit)) => reported(&limit.rule, &config.name),
+            (Amount::Own, Some(limit)) => reported(&limit.rule, &config.name),
             _ => RateLimit::default(),
         };
         Self {
-            kind,
+            counted,
             is_in_shared_store,
             reported,
             counts: counts
@@ -225,15 +397,13 @@ impl DescriptorLimit {
     /// Returns the engine's limit if it counts the requests of each `unit`, so that another number can
     /// be compared with the count.
     pub(super) fn counter_in(&self, unit: Unit) -> Option<&PreparedLimit> {
-        let LimitKind::Counted(prepared) = &self.kind else {
-            return None;
-        };
+        let prepared = self.counted.as_deref()?;
         let window = match prepared.rule.limit() {
             Limit::FixedWindow(window) => window.window(),
             Limit::SlidingWindow(window) => window.window(),
             _ => return None,
         };
-        (window == unit.duration()).then_some(&**prepared)
+        (window == unit.duration()).then_some(prepared)
     }
 }
 

@@ -1,0 +1,285 @@
+//! The response to a request of Envoy: a status for each descriptor, one verdict for the request, headers,
+//! the body of a denial, and dynamic metadata.
+//!
+//! Statuses and headers have the figures of the limits that the client may know of; see
+//! [`AskedLimit::is_shown`].
+
+use axum::http::{HeaderName, HeaderValue as HttpHeaderValue, StatusCode};
+use earrrl::{Outcome, Quota};
+use earrrl_tower::headers::current;
+use earrrl_tower::problem::{Kind as ProblemKind, write_members};
+use serde_json::Value as Json;
+use smallvec::SmallVec;
+
+use super::asked::{AskedLimit, Source};
+use super::limits::Descriptors;
+use super::verdict::{Verdict, Verdicts};
+use crate::config::envoy::Headers;
+use crate::config::envoy::unit::Unit;
+use crate::protobuf::ratelimit::{
+    Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+};
+use crate::protobuf::value::Kind;
+use crate::protobuf::{Duration as ProtoDuration, HeaderValue, ListValue, Struct, Value};
+
+type Object = serde_json::Map<String, Json>;
+
+/// Returns the response to a request that could not be decided before its deadline.
+pub(super) fn undecided(request: &RateLimitRequest, passes: bool) -> RateLimitResponse {
+    // A refund is never denied.
+    let denies = |descriptor: &RateLimitDescriptor| !passes && !descriptor.is_negative_hits;
+    let status = |descriptor| status(denies(descriptor));
+    RateLimitResponse {
+        overall_code: code(request.descriptors.iter().any(denies)).into(),
+        statuses: request.descriptors.iter().map(status).collect(),
+        ..RateLimitResponse::default()
+    }
+}
+
+/// Returns the response to a request that has been decided.
+pub(super) fn response(
+    descriptors: &Descriptors,
+    request: &RateLimitRequest,
+    limits: &[AskedLimit<'_>],
+    verdicts: &Verdicts,
+) -> RateLimitResponse {
+    let is_denied = verdicts.over && !descriptors.config.shadow_mode;
+    let mut response = RateLimitResponse {
+        overall_code: code(is_denied).into(),
+        statuses: request.descriptors.iter().map(|_| status(false)).collect(),
+        ..RateLimitResponse::default()
+    };
+    // Envoy can make headers of statuses, so limits that clients must not learn of have no figures.
+    let is_shown = |asked: &AskedLimit<'_>| !descriptors.config.shadow_mode && asked.is_shown();
+    let mut each: SmallVec<[Shown<'_>; 2]> = limits
+        .iter()
+        .zip(&verdicts.each)
+        .map(|(asked, verdict)| Shown { asked, verdict })
+        .collect();
+    for Shown { asked, .. } in each.iter().filter(|one| one.verdict.denies()) {
+        response.statuses[asked.descriptor] = status(true);
+    }
+    each.retain(|one| is_shown(one.asked));
+    each.sort_by_key(|one| one.verdict.tightness());
+    // A status shows one limit, so if several limits apply to a descriptor, the tightest is shown.
+    for one in each.iter().rev() {
+        response.statuses[one.asked.descriptor] = one.status();
+    }
+    // A quota that is used up says nothing on a request that passes under another one.
+    each.retain(|one| one.asked.is_limited() && (is_denied || !one.verdict.denies()));
+    let mut to_client = match descriptors.config.headers {
+        Headers::Draft11 => draft_11(&each),
+        Headers::Peer => each.first().map(Shown::peer_headers).unwrap_or_default(),
+        Headers::Off => Vec::new(),
+    };
+    if is_denied {
+        if let Some(wait) = verdicts.retry_after() {
+            to_client.push(header("retry-after", wait.to_string()));
+        }
+        if descriptors.config.problem_body {
+            to_client.push(header("content-type", "application/problem+json".into()));
+            response.raw_body = problem(limits, verdicts);
+        }
+    }
+    response.response_headers_to_add = to_client;
+    let mut outcomes = verdicts.each.iter().map(|verdict| verdict.outcome);
+    let flagged = outcomes.find(|o| matches!(o, Outcome::Quarantine | Outcome::ShadowBan));
+    if let (Some(outcome), false) = (flagged, verdicts.over) {
+        response
+            .request_headers_to_add
+            .push(header("x-earrrl-action", outcome.name().into()));
+    }
+    if descriptors.config.dynamic_metadata {
+        response.dynamic_metadata = Some(metadata(request, limits, verdicts));
+    }
+    response
+}
+
+fn code(over: bool) -> Code {
+    if over { Code::OverLimit } else { Code::Ok }
+}
+
+/// Returns a status without figures.
+fn status(over: bool) -> DescriptorStatus {
+    DescriptorStatus {
+        code: code(over).into(),
+        ..DescriptorStatus::default()
+    }
+}
+
+/// A limit that clients may learn of, and its verdict.
+#[derive(Clone, Copy)]
+struct Shown<'s> {
+    asked: &'s AskedLimit<'s>,
+    verdict: &'s Verdict,
+}
+
+impl Shown<'_> {
+    fn status(&self) -> DescriptorStatus {
+        let limit = self.asked.reported();
+        DescriptorStatus {
+            current_limit: self.asked.is_limited().then(|| limit.into_owned()),
+            limit_remaining: u32::try_from(self.verdict.available.units).unwrap_or(u32::MAX),
+            // Envoy cuts off fractions of a second.
+            duration_until_reset: self.verdict.reset.map(|reset| ProtoDuration {
+                seconds: i64::try_from(reset).unwrap_or(i64::MAX),
+                nanos: 0,
+            }),
+            ..status(self.verdict.denies())
+        }
+    }
+
+    /// Returns the headers under the names that envoyproxy/ratelimit uses.
+    fn peer_headers(&self) -> Vec<HeaderValue> {
+        [
+            ("limit", self.asked.reported().requests_per_unit.into()),
+            ("remaining", self.verdict.available.units),
+            ("reset", self.verdict.reset.unwrap_or_default()),
+        ]
+        .map(|(name, value)| header(&format!("ratelimit-{name}"), value.to_string()))
+        .into()
+    }
+}
+
+/// Returns the headers of draft-ietf-httpapi-ratelimit-headers-11, with the tightest limit first.
+fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
+    let mut items: Vec<(String, Quota, _)> = Vec::with_capacity(shown.len());
+    for (place, Shown { asked, verdict }) in shown.iter().enumerate() {
+        let is_same = |one: &Shown<'_>| one.verdict.place == verdict.place;
+        if verdict.place.is_some() && shown[..place].iter().any(is_same) {
+            continue;
+        }
+        let limit = asked.reported();
+        let window = Unit::from_number(limit.unit).map_or(1, |unit| unit.duration().as_secs());
+        let quota = match (&asked.source, asked.limit) {
+            (Source::Tree(..) | Source::Rule(_), Some(limit)) => limit.quota,
+            _ => Quota {
+                units: limit.requests_per_unit.into(),
+                window: Some(window),
+                is_concurrent: false,
+            },
+        };
+        items.push((shown_name(&limit.name).to_owned(), quota, verdict.available));
+    }
+    let policies = items.iter().map(|(name, quota, _)| (&**name, *quota));
+    let limits = items
+        .iter()
+        .map(|(name, _, available)| (&**name, *available));
+    let text = |(name, value): (HeaderName, Option<HttpHeaderValue>)| {
+        Some(header(name.as_str(), value?.to_str().ok()?.to_owned()))
+    };
+    [
+        (current::POLICY, current::policies(policies)),
+        (current::LIMIT, current::limits(limits)),
+    ]
+    .into_iter()
+    .filter_map(text)
+    .collect()
+}
+
+/// Returns the body of a denial, in the form of the problems that clients of the other ports get.
+fn problem(limits: &[AskedLimit<'_>], verdicts: &Verdicts) -> Vec<u8> {
+    let each = limits.iter().zip(&verdicts.each);
+    let denying: SmallVec<[&AskedLimit<'_>; 2]> = each
+        .filter(|(_, verdict)| verdict.denies())
+        .map(|(asked, _)| asked)
+        .collect();
+    let limit = denying.iter().find_map(|asked| asked.limit);
+    let kind = limit.map_or(ProblemKind::QuotaExceeded, |limit| {
+        ProblemKind::of(limit.rule.limit())
+    });
+    let reported: Vec<_> = denying.iter().map(|asked| asked.reported()).collect();
+    let names = reported.iter().map(|limit| shown_name(&limit.name));
+    let mut body = vec![b'{'];
+    write_members(kind, StatusCode::TOO_MANY_REQUESTS, names, &mut body);
+    body.push(b'}');
+    body
+}
+
+/// Returns the limit's name, or `default` if a header cannot show it.
+fn shown_name(name: &str) -> &str {
+    if name.contains(|c| matches!(c, ' '..='~')) {
+        name
+    } else {
+        "default"
+    }
+}
+
+fn header(key: &str, value: String) -> HeaderValue {
+    HeaderValue {
+        key: key.into(),
+        value,
+        ..HeaderValue::default()
+    }
+}
+
+/// Returns the metadata of a response: `{domain, descriptors: [{entries: ["key=value"]}],
+/// hitsAddend?, metadata?}`.
+fn metadata(request: &RateLimitRequest, limits: &[AskedLimit<'_>], verdicts: &Verdicts) -> Struct {
+    let mut object = Object::new();
+    object.insert("domain".into(), request.domain.as_str().into());
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        let entry = |entry: &Entry| Json::from(format!("{}={}", entry.key, entry.text()));
+        let mut object = Object::new();
+        object.insert(
+            "entries".into(),
+            descriptor.entries.iter().map(entry).collect(),
+        );
+        if let Some(hits) = &descriptor.hits_addend {
+            object.insert("hitsAddend".into(), (*hits).into());
+        }
+        Json::Object(object)
+    });
+    object.insert("descriptors".into(), descriptors.collect());
+    if request.hits_addend > 0 {
+        object.insert("hitsAddend".into(), request.hits_addend.into());
+    }
+    let mut carried = Object::new();
+    for (asked, verdict) in limits.iter().zip(&verdicts.each) {
+        if let (Source::Tree(_, limit), false) = (&asked.source, verdict.denies()) {
+            limit
+                .metadata
+                .iter()
+                .for_each(|metadata| merge(&mut carried, metadata));
+        }
+    }
+    if !carried.is_empty() {
+        object.insert("metadata".into(), carried.into());
+    }
+    to_struct(&object)
+}
+
+/// Adds the entries of `from` to `into`. Existing values are kept; nested objects are merged.
+fn merge(into: &mut Object, from: &Object) {
+    for (key, value) in from {
+        match (into.get_mut(key), value) {
+            (None, value) => {
+                into.insert(key.clone(), value.clone());
+            }
+            (Some(Json::Object(known)), Json::Object(new)) => merge(known, new),
+            _ => {}
+        }
+    }
+}
+
+/// Converts a JSON object to its protobuf form.
+fn to_struct(object: &Object) -> Struct {
+    let field = |(key, value): (&String, &Json)| (key.clone(), to_value(value));
+    Struct {
+        fields: object.iter().map(field).collect(),
+    }
+}
+
+fn to_value(json: &Json) -> Value {
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(truth) => Kind::BoolValue(*truth),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(list) => Kind::ListValue(ListValue {
+            values: list.iter().map(to_value).collect(),
+        }),
+        Json::Object(object) => Kind::StructValue(to_struct(object)),
+    };
+    Value { kind: Some(kind) }
+}
