@@ -157,7 +157,7 @@ def test_uris_and_calls_of_limits(chance, tmp_path):
     keys = [parse("5/minute").key_for("a"), "LIMITER/a/1/1/second", "a/0/0/minute", "///", "/1/1/year", "a/9/99999999999/month", *THINGS]
     for _ in range(2_000):
         try:
-            storage = storage_from_string(uri_of(chance, str(tmp_path)))
+            storage = storage_from_string(uri_of(chance, f"{tmp_path}/in"))
         except (ConfigurationError, ValueError, OSError):
             continue
         if not hasattr(storage, "_windows") or storage.STORAGE_SCHEME[0].startswith("async"):
@@ -167,7 +167,10 @@ def test_uris_and_calls_of_limits(chance, tmp_path):
                 getattr(storage, method)(*chance.choices(keys, k=1), *chance.choices([1, 60, 3600, *THINGS], k=chance.randrange(4)))
 
 
-def test_random_texts_are_no_uris(chance):
+def test_random_texts_are_no_uris(chance, tmp_path, monkeypatch):
+    # A text may name a folder, which is then created: only pieces by which it lies in this test's own folder are used.
+    monkeypatch.chdir(tmp_path)
+    pieces = [*(set(string.printable) - set("/%")), *"é:@[]?=", "%é", f"//{tmp_path}/a", f"/{tmp_path}/a"]
     for _ in range(2_000):
         with contextlib.suppress(ConfigurationError, ValueError, OSError):
-            storage_from_string("earrrl:" + "".join(chance.choices(string.printable + "é:/@[]%?=", k=12)))
+            storage_from_string("earrrl:" + "".join(chance.choices(sorted(pieces), k=12)))

@@ -408,7 +408,7 @@ fn tables_that_make_no_sense_are_refused() {
         ),
         (
             "listeners = [\"https\"]",
-            "listeners: `https`: expected http, resp, grpc or admin",
+            "listeners: `https` is none of http, resp, admin, grpc",
         ),
         ("min_version = 1", "unknown field `min_version`"),
     ] {

@@ -343,7 +343,7 @@ fn config_check_lists_tokens_without_their_secrets() {
         ),
         (
             "scopes = [\"chek\"]",
-            "scopes: \"chek\" is none of check, peek,",
+            "scopes: `chek` is none of check, peek,",
         ),
         ("", "missing field `scopes`"),
         (

@@ -2,15 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use earrrl::Mode;
-use toml::Spanned;
 
-use super::file;
-use super::problem::Problems;
-use super::value::secret;
+use super::table::{Field, Table};
 
 /// An operation that a token may permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -215,92 +211,81 @@ impl Tokens {
         self.0.iter().map(|token| &*token.grant)
     }
 
-    pub(super) fn validate(file: &file::File, problems: &mut Problems) -> Self {
-        let server = &file.server;
+    /// Reads the tokens of the `[server]` table; `rules` has the names of all rules.
+    pub(super) fn read(server: &Table<'_>, rules: &BTreeSet<String>) -> Self {
         let mut tokens = Self::default();
-        let check = secrets(
-            "check_token",
-            &server.check_token,
-            &server.check_token_file,
-            problems,
-        );
-        let admin = secrets(
-            "admin_token",
-            &server.admin_token,
-            &server.admin_token_file,
-            problems,
-        );
-        tokens.add("check_token", check, CHECKS.into(), None, problems);
-        tokens.add("admin_token", admin, [Scope::Admin].into(), None, problems);
-        if let Some(last) = server.token.get(MAX_NAMED) {
-            problems.add(last.span(), format!("token: more than {MAX_NAMED} tables"));
+        let alone = |name: &str, scopes: &[Scope]| Grant {
+            name: name.to_owned(),
+            scopes: scopes.iter().copied().collect(),
+            rules: None,
+        };
+        let check = secrets(server, "check_token", "check_token_file");
+        tokens.add(check, alone("check_token", &CHECKS));
+        let admin = secrets(server, "admin_token", "admin_token_file");
+        tokens.add(admin, alone("admin_token", &[Scope::Admin]));
+        let tables = server.tables("token");
+        if let Some(last) = tables.get(MAX_NAMED) {
+            last.mistake(format!("token: more than {MAX_NAMED} tables"));
         }
-        for table in server.token.iter().take(MAX_NAMED) {
-            tokens.add_table(table, &file.rule, problems);
+        for table in tables.into_iter().take(MAX_NAMED) {
+            let grant = tokens.named(&table, rules);
+            let secrets = secrets(&table, "token", "token_file");
+            if !table.has("token") && !table.has("token_file") {
+                table.mistake("token: expected token or token_file");
+            }
+            tokens.add(secrets, grant);
         }
         tokens
     }
 
     /// Adds a token, unless it has no secret. Reports a secret that another token has.
-    fn add(
-        &mut self,
-        name: &str,
-        (place, secrets): (Range<usize>, Vec<Token>),
-        scopes: BTreeSet<Scope>,
-        rules: Option<BTreeSet<String>>,
-        problems: &mut Problems,
-    ) {
+    fn add(&mut self, found: Option<(Field<'_>, Vec<Token>)>, grant: Grant) {
+        let Some((field, secrets)) = found else {
+            return;
+        };
         let shares = |token: &&NamedToken| token.secrets.iter().any(|one| secrets.contains(one));
-        if let Some(other) = self.0.iter().find(shares) {
-            let other = &other.grant.name;
-            problems.add(
-                place,
-                format!("token: the secret of {name:?} is that of {other:?}, too"),
+        if let Some(NamedToken { grant: other, .. }) = self.0.iter().find(shares) {
+            let why = format!(
+                "the secret of {:?} is that of {:?}, too",
+                grant.name, other.name
             );
+            field.mistake(why);
         }
-        if !secrets.is_empty() {
-            let grant = Arc::new(Grant {
-                name: name.to_owned(),
-                scopes,
-                rules,
-            });
-            self.0.push(NamedToken { secrets, grant });
-        }
+        let grant = Arc::new(grant);
+        self.0.push(NamedToken { secrets, grant });
     }
 
-    /// Validates a `[[server.token]]` table, and adds its token.
-    fn add_table(
-        &mut self,
-        table: &Spanned<file::TokenTable>,
-        rules: &[Spanned<file::RuleTable>],
-        problems: &mut Problems,
-    ) {
-        let place = table.span();
-        let table = table.get_ref();
-        let name = table.name.get_ref();
-        if !is_name(name) {
-            problems.add(
-                table.name.span(),
-                format!(
-                    "name: expected 1 to {MAX_NAME_LEN} letters, digits, dots, hyphens or underscores"
-                ),
-            );
-        } else if self.grants().any(|grant| grant.name == *name) {
-            problems.add(
-                table.name.span(),
-                format!("name: another token is called {name:?}"),
-            );
+    /// Reads what the token of a `[[server.token]]` table permits.
+    fn named(&self, table: &Table<'_>, rules: &BTreeSet<String>) -> Grant {
+        let name = table.required("name").and_then(|field| {
+            let want = format!("1 to {MAX_NAME_LEN} letters, digits, dots, hyphens or underscores");
+            let name = field.parsed(want, |text| Some(text).filter(|text| is_name(text)))?;
+            if self.grants().any(|grant| grant.name == name) {
+                field.mistake(format!("another token is called {name:?}"));
+            }
+            Some(name)
+        });
+        let scopes = table.required("scopes").and_then(|field| {
+            let known = Scope::ALL.map(|scope| (scope.name(), scope));
+            let items = field.items()?;
+            if items.is_empty() {
+                let names = known.map(|(name, _)| name).join(", ");
+                field.mistake(format!("expected at least one of {names}"));
+            }
+            Some(
+                items
+                    .into_iter()
+                    .filter_map(|item| item.choice(&known))
+                    .collect(),
+            )
+        });
+        Grant {
+            name: name.unwrap_or_default().to_owned(),
+            scopes: scopes.unwrap_or_default(),
+            rules: table
+                .field("rules")
+                .and_then(|field| permitted_rules(field, rules)),
         }
-        if table.token.is_none() && table.token_file.is_none() {
-            problems.add(place.clone(), "token: expected token or token_file");
-        }
-        let (_, secrets) = secrets("token", &table.token, &table.token_file, problems);
-        let scopes = scopes(&table.scopes, problems);
-        let rules = table
-            .rules
-            .as_ref()
-            .map(|names| permitted_rules(names, rules, problems));
-        self.add(name, (place, secrets), scopes, rules, problems);
     }
 
     /// Returns the access of a client that sends no token.
@@ -338,96 +323,38 @@ fn is_name(text: &str) -> bool {
     (1..=MAX_NAME_LEN).contains(&text.len()) && text.bytes().all(known)
 }
 
-fn scopes(names: &Spanned<Vec<Spanned<String>>>, problems: &mut Problems) -> BTreeSet<Scope> {
-    let known = Scope::ALL.map(Scope::name).join(", ");
-    if names.get_ref().is_empty() {
-        problems.add(
-            names.span(),
-            format!("scopes: expected at least one of {known}"),
-        );
-    }
-    let mut scopes = BTreeSet::new();
-    for name in names.get_ref() {
-        match Scope::ALL
-            .into_iter()
-            .find(|scope| scope.name() == name.get_ref())
-        {
-            Some(scope) => drop(scopes.insert(scope)),
-            None => problems.add(
-                name.span(),
-                format!("scopes: {:?} is none of {known}", name.get_ref()),
-            ),
-        }
-    }
-    scopes
-}
-
 /// Returns the names of the rules that a token permits, each of which must be that of a rule.
-fn permitted_rules(
-    names: &Spanned<Vec<Spanned<String>>>,
-    rules: &[Spanned<file::RuleTable>],
-    problems: &mut Problems,
-) -> BTreeSet<String> {
-    if names.get_ref().is_empty() {
-        problems.add(
-            names.span(),
-            "rules: expected the names of rules; without it, all rules",
-        );
+fn permitted_rules(field: Field<'_>, rules: &BTreeSet<String>) -> Option<BTreeSet<String>> {
+    let items = field.items()?;
+    if items.is_empty() {
+        field.mistake("expected the names of rules; without it, all rules");
     }
-    let is_known = |name: &str| {
-        rules
-            .iter()
-            .any(|rule| rule.get_ref().name.get_ref() == name)
+    let known = |name: &str| {
+        let rule = rules.get(name).cloned();
+        rule.ok_or_else(|| format!("no rule is called {name:?}"))
     };
-    for name in names
-        .get_ref()
-        .iter()
-        .filter(|name| !is_known(name.get_ref()))
-    {
-        problems.add(
-            name.span(),
-            format!("rules: no rule is called {:?}", name.get_ref()),
-        );
-    }
-    names
-        .get_ref()
-        .iter()
-        .map(|name| name.get_ref().clone())
-        .collect()
+    let names = items.into_iter().filter_map(|item| item.checked(known));
+    Some(names.collect())
 }
 
-/// Reads the secrets of one token and returns them with their place: one, or two on a line each while a
-/// new one replaces an old one.
-fn secrets(
-    name: &str,
-    inline: &file::Placed<String>,
-    from_file: &file::Placed<String>,
-    problems: &mut Problems,
-) -> (Range<usize>, Vec<Token>) {
-    let Some((span, text)) = secret(name, inline.as_ref(), from_file.as_ref(), problems) else {
-        return Default::default();
-    };
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect();
-    if !(1..=MAX_SECRETS).contains(&lines.len()) {
-        let count = lines.len();
-        problems.add(
-            span,
-            format!("{name}: {count} tokens; expected one, or two on a line each"),
-        );
-        return Default::default();
+/// Reads the secrets of one token and returns them with their place: one, or two on a line each while a new one
+/// replaces an old one.
+fn secrets<'t>(
+    table: &Table<'t>,
+    name: &'static str,
+    name_of_file: &'static str,
+) -> Option<(Field<'t>, Vec<Token>)> {
+    let (field, text) = table.secret(name, name_of_file)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let count = lines.clone().count();
+    if !(1..=MAX_SECRETS).contains(&count) {
+        return field.refuse(format!(
+            "{count} tokens; expected one, or two on a line each"
+        ));
     }
-    let mut tokens = Vec::with_capacity(lines.len());
-    for line in lines {
-        match Token::new(line.to_owned()) {
-            Ok(token) => tokens.push(token),
-            Err(why) => problems.add(span.clone(), format!("{name}: {why}")),
-        }
-    }
-    (span, tokens)
+    let tokens = lines.map(|line| Token::new(line.to_owned()));
+    let tokens = tokens.collect::<Result<Vec<_>, _>>();
+    tokens.map_or_else(|why| field.refuse(why), |tokens| Some((field, tokens)))
 }
 
 impl Token {

@@ -7,11 +7,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use toml::Spanned;
 
-use super::file;
-use super::problem::Problems;
-use super::value::choice;
+use super::table::{Field, Table};
 use earrrl_tower::Prefixes;
 use earrrl_tower::address::{canonical_network, parse};
 use earrrl_tower::path::Paths;
@@ -20,6 +17,8 @@ pub use self::name::{PLAIN, attribute_name, normal_host};
 
 /// The largest number of parts that the key of a rule may have.
 const MAX_LEN: usize = 64;
+/// The largest number of values that a condition may list.
+const MAX_VALUES: usize = 1000;
 
 /// A part of the key by which a rule tells clients apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -326,105 +325,60 @@ impl KeyPart {
     }
 }
 
-/// Validates the `[attributes]` table, in which `path_matching` determines the defaults of the
-/// other settings.
-pub(super) fn paths(file: &file::AttributesTable, problems: &mut Problems) -> Paths {
-    let mut either =
-        |name: &str, field: &file::Placed<String>, [off, on]: [&'static str; 2], usual: bool| {
-            choice(name, field, &[(off, false), (on, true)], problems).unwrap_or(usual)
-        };
-    let tolerant = either(
-        "path_matching",
-        &file.path_matching,
-        ["exact", "tolerant"],
-        true,
-    );
-    let case = ["sensitive", "insensitive"];
-    let slash = ["keep", "ignore"];
+/// Reads the `[attributes]` table, in which `path_matching` determines the defaults of the other settings.
+pub(super) fn paths(table: &Table<'_>) -> Paths {
+    let either =
+        |name, [off, on]: [&'static str; 2]| table.choice(name, &[(off, false), (on, true)]);
+    let tolerant = either("path_matching", ["exact", "tolerant"]).unwrap_or(true);
+    let case = either("path_case", ["sensitive", "insensitive"]);
+    let slash = either("trailing_slash", ["keep", "ignore"]);
+    let parameters = either("path_parameters", ["keep", "ignore"]);
     Paths {
-        ignore_case: either("path_case", &file.path_case, case, tolerant),
-        ignore_trailing_slash: either("trailing_slash", &file.trailing_slash, slash, tolerant),
-        ignore_parameters: either("path_parameters", &file.path_parameters, slash, tolerant),
+        ignore_case: case.unwrap_or(tolerant),
+        ignore_trailing_slash: slash.unwrap_or(tolerant),
+        ignore_parameters: parameters.unwrap_or(tolerant),
         all_readings: tolerant,
     }
 }
 
-/// Validates the parts of a rule's key; the default is `client`.
-pub(super) fn client_key(
-    field: &file::Placed<file::OneOrMany>,
-    problems: &mut Problems,
-) -> Vec<KeyPart> {
-    match field {
-        Some(field) => key_parts("key", field, problems),
-        None => vec![KeyPart::Attribute("client".to_owned())],
-    }
-}
-
-/// Validates a list of attributes and literals.
-pub(super) fn key_parts(
-    name: &str,
-    field: &Spanned<file::OneOrMany>,
-    problems: &mut Problems,
-) -> Vec<KeyPart> {
-    let texts = field.get_ref().as_slice();
-    if texts.is_empty() || texts.len() > MAX_LEN {
-        problems.add(
-            field.span(),
-            format!("{name}: {} parts; expected 1 to {MAX_LEN}", texts.len()),
-        );
-    }
-    let mut parts = Vec::with_capacity(texts.len());
-    for text in texts {
-        match KeyPart::new(text) {
-            Ok(part) if parts.contains(&part) && matches!(part, KeyPart::Attribute(_)) => {
-                let twice = format!(
-                    "{name}: `{}` is there twice; once is enough",
-                    text.escape_debug()
-                );
-                problems.add(field.span(), twice);
+/// Returns the parts of a rule's key.
+pub(super) fn key_parts(field: Field<'_>) -> Option<Vec<KeyPart>> {
+    let mut parts = Vec::new();
+    for (item, _) in field.texts(MAX_LEN)? {
+        match item.checked(KeyPart::new) {
+            Some(part @ KeyPart::Attribute(_)) if parts.contains(&part) => {
+                item.mistake("that is there twice; once is enough");
             }
-            Ok(part) => parts.push(part),
-            Err(why) => problems.add(field.span(), format!("{name}: {why}")),
+            part => parts.extend(part),
         }
     }
-    parts
+    Some(parts)
 }
 
-/// Validates the conditions of `match`, `exempt` or an override's `key`.
-pub(super) fn conditions(
-    field_name: &str,
-    attributes: &file::AttributeValues,
-    paths: Paths,
-    problems: &mut Problems,
-) -> Vec<Condition> {
-    let mut conditions = Vec::with_capacity(attributes.len());
-    for (name, values) in attributes {
+/// Returns the conditions of `match`, `exempt` or an override's `key`.
+pub(super) fn conditions(field: Field<'_>, paths: Paths) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    for (name, values) in field.entries() {
         let attribute = match attribute_name(name.get_ref()) {
             Ok(attribute) => attribute,
             Err(why) => {
-                problems.add(name.span(), format!("{field_name}: {why}"));
+                field.mistake_at(name.span(), why);
                 continue;
             }
         };
-        let texts = values.get_ref().as_slice();
-        if texts.is_empty() || texts.len() > 1000 {
-            let problem = format!("{field_name}: {} values; expected 1 to 1000", texts.len());
-            problems.add(values.span(), problem);
-        }
-        let mut patterns = Vec::with_capacity(texts.len());
-        for text in texts {
-            match ValuePattern::new(&attribute, text, paths) {
-                Ok(pattern) => patterns.push(pattern),
-                Err(why) => problems.add(values.span(), format!("{field_name}: {why}")),
-            }
+        let texts = values.texts(MAX_VALUES).unwrap_or_default().into_iter();
+        let pattern = |text: &str| ValuePattern::new(&attribute, text, paths);
+        let patterns = texts.filter_map(|(item, _)| item.checked(pattern));
+        let patterns: Vec<_> = patterns.collect();
+        if patterns.is_empty() {
+            continue;
         }
         let condition = Condition {
             attribute,
             patterns,
         };
-        if field_name == "exempt" && condition.is_everybody() {
-            let why = "exempt: that is everybody; name some, or remove the rule";
-            problems.add(values.span(), why);
+        if field.is_named("exempt") && condition.is_everybody() {
+            values.mistake("that is everybody; name some, or remove the rule");
         }
         conditions.push(condition);
     }

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::table::Table;
+
 /// The forms of a listening address, as errors list them.
 pub const EXPECTED: &str = "expected an address and port, as \"127.0.0.1:8080\", \"[::1]:8080\", \"localhost:8080\", \
      \":8080\" for all addresses or \"8080\" for this machine only, or a Unix socket, as \"unix:/run/earrrl.sock\"";
@@ -36,6 +38,15 @@ macro_rules! protocols {
             }
         }
     };
+}
+
+impl Protocol {
+    /// Returns the protocols that the list in a field names; `None` if the field is not set.
+    pub(super) fn list(table: &Table<'_>, name: &'static str) -> Option<Vec<Self>> {
+        let choices = Self::ALL.map(|protocol| (protocol.name(), protocol));
+        let items = table.field(name)?.items()?.into_iter();
+        Some(items.filter_map(|field| field.choice(&choices)).collect())
+    }
 }
 
 protocols! {

@@ -1,7 +1,7 @@
 //! The configuration: a TOML file, which is validated as a whole before it is used.
 //!
-//! The module `file` has the fields as they are written; the other modules validate the fields and
-//! hold the validated values.
+//! The module `table` takes fields out of the file; the other modules have the validated values, and the form that each
+//! field must have.
 
 pub mod access;
 pub mod attribute;
@@ -11,7 +11,6 @@ mod caution;
 pub mod condition_index;
 pub mod engine;
 pub mod envoy;
-mod file;
 pub mod listen;
 pub mod names;
 mod problem;
@@ -19,10 +18,12 @@ pub mod redis;
 pub mod rule;
 pub mod server;
 pub mod suggest;
+mod table;
 pub mod tls;
 mod value;
 mod yaml;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -35,9 +36,14 @@ pub use server::ServerConfig;
 pub use tls::TlsConfig;
 pub use value::{check_passes, read_bytes};
 
+use earrrl::DEFAULT_MAX_HOLDS;
 use earrrl_tower::ClientAddress;
 use earrrl_tower::path::Paths;
-use problem::Problems;
+use table::{Reading, Table, defaults};
+use toml::de::DeTable;
+
+/// The greatest bound on live reservations, of which each takes about 200 bytes.
+const MAX_RESERVATIONS: u64 = 100_000_000;
 
 /// A validated configuration.
 #[derive(Clone, Debug)]
@@ -71,20 +77,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            server: ServerConfig::default(),
-            tls_places: Vec::new(),
-            engine: EngineConfig::default(),
-            capacity: DEFAULT_CAPACITY,
-            max_reservations: earrrl::DEFAULT_MAX_HOLDS,
-            client_address: ClientAddress::default(),
-            paths: Paths::TOLERANT,
-            deny_status: 429,
-            answers_proxies: false,
-            no_rules: false,
-            envoy: EnvoyConfig::default(),
-            rules: Vec::new(),
-        }
+        defaults(Self::read)
     }
 }
 
@@ -135,7 +128,7 @@ impl Config {
     /// Returns all mistakes in the validated parts, each with its line and column.
     pub fn load_rules(path: &Path) -> Result<Self, ConfigError> {
         let (name, text) = read(path)?;
-        Self::parse_file(&text, &name, file::File::without_secrets)
+        Self::parse_parts(&text, &name, true)
     }
 
     /// Validates the text of a configuration; errors use `name` as the name of its file.
@@ -143,114 +136,97 @@ impl Config {
     /// # Errors
     /// Returns all mistakes in the text, each with its line and column.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
-        Self::parse_file(text, name, |file| file)
+        Self::parse_parts(text, name, false)
     }
 
-    fn parse_file(
-        text: &str,
-        name: &str,
-        prepare: impl FnOnce(file::File) -> file::File,
-    ) -> Result<Self, ConfigError> {
-        let file: file::File =
-            toml::from_str(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
-        let file = prepare(file);
-        let mut problems = Problems::default();
-        let config = Self::validate(&file, &mut problems);
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(problems.into_error(name, text))
-        }
+    fn parse_parts(text: &str, name: &str, of_rules_alone: bool) -> Result<Self, ConfigError> {
+        let reading = Reading::new(of_rules_alone);
+        let fields =
+            DeTable::parse(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
+        let config = Self::read(&Table::whole(fields.get_ref(), &reading));
+        reading.finish(config, name, text)
     }
 
-    fn validate(file: &file::File, problems: &mut Problems) -> Self {
-        if let Some(version) = &file.version
-            && *version.get_ref() != 1
+    fn read(file: &Table<'_>) -> Self {
+        if let Some(field) = file.field("version")
+            && file.number("version", 0..=u64::MAX) != Some(1)
         {
-            problems.add(
-                version.span(),
-                "this version reads configurations of version 1",
-            );
+            field.note("this version reads configurations of version 1");
         }
-        let server = ServerConfig::validate(file, problems);
-        let client_address = server::client_address(&file.client_address, problems);
-        server::check_balancers(file, problems);
-        let paths = attribute::paths(&file.attributes, problems);
-        let no_rules = no_rules(file, problems);
-        let deny_status = deny_status(&file.authz, problems);
-        let engine = EngineConfig::validate(&file.engine, problems);
-        let capacity = value::capacity(file.engine.capacity.as_ref(), problems);
-        let capacity = capacity.unwrap_or_else(|| engine.default_capacity());
-        let reading = rule::RequestReading {
+        let proxies = file.table("client_address");
+        let client_address = server::client_address(&proxies);
+        let paths = attribute::paths(&file.table("attributes"));
+        let engine_table = file.table("engine");
+        let capacity = engine_table.number("capacity", rule::CAPACITIES);
+        let capacity = capacity.map(|capacity| capacity as usize);
+        let engine = EngineConfig::read(&engine_table, capacity);
+        let max_reservations = engine_table.number("max_reservations", 1..=MAX_RESERVATIONS);
+        let around = rule::Surroundings {
             paths,
             prefixes: client_address.client_prefixes(),
+            engine: &engine,
         };
-        let mut rules = rule::validate_all(&file.rule, &reading, problems);
-        engine.check_rules(&file.rule, &rules, problems);
-        let mut envoy = EnvoyConfig::validate(&file.envoy, problems);
-        envoy.metrics = file.metrics.envoy;
-        envoy.shadow_mode = file.shadow_mode;
-        if file.shadow_mode {
+        let (mut rules, names) = rule::read_all(file, &around);
+        let deny_status = deny_status(&file.table("authz"));
+        let mut envoy = EnvoyConfig::read(&file.table("envoy"));
+        envoy.metrics = file.table("metrics").is_on("envoy");
+        envoy.shadow_mode = file.is_on("shadow_mode");
+        if envoy.shadow_mode {
             rules.iter_mut().for_each(RuleConfig::observe);
         }
-        Self {
-            server,
-            tls_places: file
-                .server
-                .tls
-                .as_ref()
-                .map(tls::places)
-                .unwrap_or_default(),
+        let mut config = Self {
+            server: ServerConfig::default(),
+            tls_places: Vec::new(),
+            capacity: capacity.unwrap_or_else(|| engine.default_capacity()),
+            max_reservations: max_reservations.map_or(DEFAULT_MAX_HOLDS, |most| most as usize),
+            answers_proxies: deny_status.is_some() || client_address.believes_proxies(),
             engine,
-            capacity,
-            max_reservations: engine::max_reservations(&file.engine, problems),
             client_address,
             paths,
-            deny_status,
-            answers_proxies: answers_proxies(file),
-            no_rules,
+            deny_status: deny_status.unwrap_or(429),
+            no_rules: no_rules(file),
             envoy,
             rules,
+        };
+        if file.has("server") && !file.reading.of_rules_alone {
+            config.read_server(&file.table("server"), &proxies, &names);
+        }
+        config
+    }
+
+    fn read_server(&mut self, table: &Table<'_>, proxies: &Table<'_>, rules: &BTreeSet<String>) {
+        self.server = ServerConfig::read(table, rules);
+        if table.has("tls") {
+            let tls = table.table("tls");
+            self.tls_places = tls::places(&tls);
+            self.server.tls = Some(TlsConfig::read(&tls));
+        }
+        if let Some(field) = table.field("proxy_protocol")
+            && !proxies.has("trusted_proxies")
+        {
+            field.mistake("needs [client_address] trusted_proxies, the load balancers' addresses");
         }
     }
 }
 
-fn answers_proxies(file: &file::File) -> bool {
-    let address = &file.client_address;
-    file.authz.deny_status.is_some()
-        || !address.trusted_proxies.is_empty()
-        || address.hops.is_some()
-}
-
-/// Validates `[authz] deny_status`, the HTTP status that proxies pass on to their clients.
-fn deny_status(file: &file::AuthzTable, problems: &mut Problems) -> u16 {
-    let Some(field) = &file.deny_status else {
-        return 429;
-    };
-    match *field.get_ref() {
-        status @ (401 | 403 | 429 | 503) => status as u16,
-        other => {
-            problems.add(
-                field.span(),
-                format!("deny_status: {other} is none of 401, 403, 429, 503"),
-            );
-            429
-        }
+/// Reads `[authz] deny_status`, the HTTP status that proxies pass on to their clients.
+fn deny_status(table: &Table<'_>) -> Option<u16> {
+    let field = table.field("deny_status")?;
+    match table.number("deny_status", 0..=u64::MAX)? {
+        status @ (401 | 403 | 429 | 503) => Some(status as u16),
+        other => field.refuse(format!("{other} is none of 401, 403, 429, 503")),
     }
 }
 
-/// Validates `rules = "none"`, which states that rules are missing on purpose.
-fn no_rules(file: &file::File, problems: &mut Problems) -> bool {
-    let Some(field) = &file.rules else {
+/// Reads `rules = "none"`, which states that rules are missing on purpose.
+fn no_rules(file: &Table<'_>) -> bool {
+    let Some(field) = file.field("rules") else {
         return false;
     };
-    if field.get_ref() != "none" {
-        problems.expected("rules", field, "\"none\"; a rule is a table, [[rule]]");
-    } else if !file.rule.is_empty() {
-        problems.add(
-            field.span(),
-            "rules: \"none\" is for a file without any [[rule]]",
-        );
+    let none = |text| Some(text).filter(|text| *text == "none");
+    let want = "[[rule]], without s, for each rule, or \"none\"";
+    if field.parsed(want, none).is_some() && file.has("rule") {
+        field.mistake("\"none\" is for a file without any [[rule]]");
     }
     true
 }

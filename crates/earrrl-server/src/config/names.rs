@@ -4,9 +4,7 @@ use std::fmt;
 
 use earrrl::NameOptions;
 
-use super::file;
-use super::problem::Problems;
-use super::value::{number, secret};
+use super::table::{Field, Table};
 
 /// The length of the shortest key of the HMAC, in bytes.
 const MIN_KEY_LEN: usize = 16;
@@ -31,39 +29,41 @@ impl fmt::Debug for HmacKey {
 }
 
 impl NamesConfig {
-    pub(super) fn validate(file: &file::NamesTable, problems: &mut Problems) -> Self {
+    pub(super) fn read(table: &Table<'_>) -> Self {
         let mut options = NameOptions::default();
-        if let Some(from) = &file.from {
-            options.from = *from.get_ref();
-            if !(0.0..=1.0).contains(&options.from) {
-                problems.add(
-                    from.span(),
-                    format!("from: {} is not from 0 to 1", options.from),
-                );
-            }
-        }
-        let mut count = |name, field: &file::Placed<u64>, default: usize, bounds| {
-            number(name, field.as_ref(), default as u64, bounds, problems) as usize
+        let count = |name, bounds, usual: usize| {
+            table
+                .number(name, bounds)
+                .map_or(usual, |count| count as usize)
         };
-        options.capacity = count("capacity", &file.capacity, options.capacity, 0..=1_000_000);
-        options.max_bytes = count("max_bytes", &file.max_bytes, options.max_bytes, 16..=4096);
+        options.from = table
+            .field("from")
+            .and_then(fraction)
+            .unwrap_or(options.from);
+        options.capacity = count("capacity", 0..=1_000_000, options.capacity);
+        options.max_bytes = count("max_bytes", 16..=4096, options.max_bytes);
         Self {
             options,
-            hmac_key: hmac_key(file, problems),
+            hmac_key: hmac_key(table).map(HmacKey),
         }
     }
 }
 
-fn hmac_key(file: &file::NamesTable, problems: &mut Problems) -> Option<HmacKey> {
-    let inline = file.hmac_key.as_ref();
-    let from_file = file.hmac_key_file.as_ref();
-    let (span, key) = secret("hmac_key", inline, from_file, problems)?;
-    let key = key.trim().to_owned();
+/// Returns the number from 0 to 1 in a field.
+fn fraction(field: Field<'_>) -> Option<f64> {
+    let number = field.digits()?.parse();
+    let number = number.ok().filter(|number| (0.0..=1.0).contains(number));
+    number.or_else(|| field.expected("a number from 0 to 1"))
+}
+
+/// Returns the secret key of an HMAC, from the field `hmac_key` or its file.
+pub(super) fn hmac_key(table: &Table<'_>) -> Option<String> {
+    let (field, key) = table.secret("hmac_key", "hmac_key_file")?;
     if key.len() < MIN_KEY_LEN {
-        problems.add(
-            span,
-            format!("hmac_key: {} bytes; at least {MIN_KEY_LEN}", key.len()),
-        );
+        return field.refuse(format!(
+            "{} bytes; expected {MIN_KEY_LEN} or more",
+            key.len()
+        ));
     }
-    Some(HmacKey(key))
+    Some(key)
 }

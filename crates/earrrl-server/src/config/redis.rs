@@ -1,19 +1,14 @@
-//! The fields of `[engine]` for Redis, and the check for rules that Redis cannot serve.
+//! The fields of `[engine]` for Redis.
 
 use std::collections::HashSet;
-use std::ops::Range;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use earrrl::Rule;
-use earrrl_redis::{
-    Certificates, ClientKeys, Consistency, Options, WhenGone, uses_tls, without_credentials,
-};
-use toml::Spanned;
+use earrrl::RuleError;
+use earrrl_redis::{Certificates, ClientKeys, Options, WhenGone, uses_tls, without_credentials};
 
-use super::file;
-use super::problem::Problems;
-use super::rule::RuleConfig;
-use super::value::{choice, duration, secret, text_of};
+use super::names::hmac_key;
+use super::table::{Field, Table, shown};
 
 /// The configuration of the engine over Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,272 +21,160 @@ pub struct RedisConfig {
     pub own_clock: bool,
 }
 
-/// The shortest and the longest configurable deadline of a decision.
-const DEADLINES: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(10)];
-/// The length of the shortest HMAC key, in bytes.
-const MIN_HMAC_KEY_LEN: usize = 16;
+/// The bounds of the deadline of a decision.
+const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
+/// The largest number of addresses of Redis.
+const MAX_URLS: usize = 1000;
+/// The fields of `[engine]` that only Redis has.
+const FIELDS: [&str; 14] = [
+    "prefix",
+    "policy",
+    "deadline",
+    "sentinel",
+    "sentinel_user",
+    "sentinel_password",
+    "sentinel_password_file",
+    "node",
+    "hmac_key",
+    "hmac_key_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "cluster",
+];
 const POLICIES: [WhenGone; 3] = [WhenGone::Local, WhenGone::Allow, WhenGone::Deny];
 
-pub(super) fn validate(
-    file: &file::EngineTable,
-    urls: &[String],
-    span: Range<usize>,
-    problems: &mut Problems,
-) -> RedisConfig {
+/// Reads the fields for Redis; `None` if no address of Redis is set. The field `capacity` has been read already.
+pub(super) fn read(table: &Table<'_>, capacity: Option<usize>) -> Option<RedisConfig> {
+    let is_redis = table.has("redis") || table.has("redis_file");
+    table.only_if(is_redis, "redis = \"redis://host:port\"", &FIELDS);
+    let (place, urls) = urls(table)?;
     let mut options = Options::new(&urls.join(","));
-    if let Some(error) = options
-        .urls
-        .iter()
-        .find_map(|u| earrrl_redis::check_url(u).err())
-    {
-        problems.add(span.clone(), format!("redis: {error}"));
+    let checks = options.urls.iter().map(|url| earrrl_redis::check_url(url));
+    if let Some(Err(error)) = checks.into_iter().find(Result::is_err) {
+        place.mistake(error);
     }
     let mut known = HashSet::new();
     if !options.urls.iter().all(|url| known.insert(url)) {
-        problems.add(
-            span.clone(),
-            "redis: the same address is there twice; once is enough",
-        );
+        place.mistake("the same address is there twice; once is enough");
     }
-    topology(file, &mut options, problems);
-    sentinel_login(file, &mut options, problems);
-    if let Some(prefix) = &file.prefix {
-        options.prefix.clone_from(prefix.get_ref());
-        if let Err(error) = earrrl_redis::check_prefix(prefix.get_ref()) {
-            problems.add(prefix.span(), error);
-        }
+    topology(table, &mut options);
+    let prefix = table.field("prefix");
+    if let Some(prefix) = prefix.and_then(|field| named(field, earrrl_redis::check_prefix)) {
+        options.prefix = prefix;
     }
     let policies = POLICIES.map(|policy| (policy.name(), policy));
-    if let Some(policy) = choice("policy", &file.policy, &policies, problems) {
-        options.when_gone = policy;
+    options.when_gone = table
+        .choice("policy", &policies)
+        .unwrap_or(options.when_gone);
+    let want = "a duration from 1ms to 10s, as \"5ms\"";
+    let deadline = table.duration("deadline", want, |deadline| DEADLINES.contains(deadline));
+    options.deadline = deadline.unwrap_or(options.deadline);
+    options.local_capacity = capacity.unwrap_or(options.local_capacity);
+    let node = table.field("node");
+    options.node = node.and_then(|field| named(field, earrrl_redis::check_node));
+    if let Some(key) = hmac_key(table) {
+        options.clients = ClientKeys::Hashed(key.into_bytes());
     }
-    if let Some(field) = &file.deadline {
-        options.deadline = deadline(field, problems).unwrap_or(options.deadline);
-    }
-    // The bounds of the capacity are checked together with those of the rules' capacities.
-    if let Some(field) = &file.capacity {
-        options.local_capacity = *field.get_ref() as usize;
-    }
-    options.node = node(file, problems);
-    options.clients = client_keys(file, problems);
-    options.certificates = certificates(file, &options.urls, problems);
-    RedisConfig {
+    options.certificates = certificates(table, &options.urls);
+    Some(RedisConfig {
         options,
         own_clock: false,
+    })
+}
+
+/// Returns the configured URLs of Redis, and their place in the file.
+fn urls<'t>(table: &Table<'t>) -> Option<(Field<'t>, Vec<String>)> {
+    match (table.field("redis"), table.field("redis_file")) {
+        (None, None) => None,
+        (Some(field), None) => {
+            let urls = field.texts(MAX_URLS)?.into_iter();
+            Some((field, urls.map(|(_, url)| url.to_owned()).collect()))
+        }
+        // Some rules are valid only with Redis, wherever it is.
+        (None, Some(file)) if table.reading.of_rules_alone => {
+            Some((file, vec!["redis://localhost".to_owned()]))
+        }
+        (None, Some(file)) => Some((file, vec![file.text_of_file()?.trim().to_owned()])),
+        (Some(_), Some(file)) => file.refuse("redis is set already; want one of them"),
     }
 }
 
-/// Returns the name of this server among the nodes.
-fn node(file: &file::EngineTable, problems: &mut Problems) -> Option<String> {
-    let field = file.node.as_ref()?;
-    match earrrl_redis::check_node(field.get_ref()) {
-        Ok(()) => return Some(field.get_ref().clone()),
-        Err(error) => problems.add(field.span(), error),
-    }
-    None
+/// Returns the name in a field. The error of `check` names the field.
+fn named(field: Field<'_>, check: fn(&str) -> Result<(), RuleError>) -> Option<String> {
+    let name = field.text()?;
+    check(name).map_err(|error| field.note(error)).ok()?;
+    Some(name.to_owned())
 }
 
 /// Sets whether the URLs belong to Sentinels, to a Cluster or to a single server.
-fn topology(file: &file::EngineTable, options: &mut Options, problems: &mut Problems) {
-    match (&file.sentinel, &file.cluster) {
-        (Some(sentinel), cluster) => {
-            options.sentinel = Some(sentinel.get_ref().clone());
-            if sentinel.get_ref().is_empty() {
-                problems.expected(
-                    "sentinel",
-                    sentinel,
-                    "the name of the master, as \"mymaster\"",
-                );
-            }
-            options.cluster = false;
-            if cluster.is_some() {
-                problems.add(
-                    sentinel.span(),
-                    "sentinel: a Cluster has none; want one of them",
-                );
-            }
+fn topology(table: &Table<'_>, options: &mut Options) {
+    let cluster = table.field("cluster");
+    if let Some(field) = table.field("sentinel") {
+        let master = |text: &str| Some(text.to_owned()).filter(|name| !name.is_empty());
+        options.sentinel = field.parsed("the name of the master, as \"mymaster\"", master);
+        options.cluster = false;
+        if cluster.is_some() {
+            field.mistake("a Cluster has none; want one of them");
         }
-        (None, Some(cluster)) => {
-            if options.urls.len() > 1 && !cluster.get_ref() {
-                problems.add(
-                    cluster.span(),
-                    "cluster: false, but several addresses are always those of a Cluster",
-                );
-            }
-            options.cluster = *cluster.get_ref();
+    } else if let Some(field) = cluster {
+        let is_cluster = field.flag().unwrap_or(true);
+        if options.urls.len() > 1 && !is_cluster {
+            field.mistake("false, but several addresses are always those of a Cluster");
         }
-        (None, None) => {}
+        options.cluster = is_cluster;
     }
-}
-
-/// Sets the user and the password at the Sentinels.
-fn sentinel_login(file: &file::EngineTable, options: &mut Options, problems: &mut Problems) {
-    let inline = &file.sentinel_password;
-    let from_file = &file.sentinel_password_file;
-    if file.sentinel.is_none() {
-        let fields = [
-            ("sentinel_user", &file.sentinel_user),
-            ("sentinel_password", inline),
-            ("sentinel_password_file", from_file),
-        ];
-        for (name, field) in fields {
-            if let Some(field) = field {
-                problems.add(field.span(), format!("{name}: only with sentinel"));
-            }
-        }
-        return;
-    }
-    let found = secret(
+    let fields = [
+        "sentinel_user",
         "sentinel_password",
-        inline.as_ref(),
-        from_file.as_ref(),
-        problems,
-    );
-    if let Some((span, _)) = found.as_ref().filter(|(_, password)| password.is_empty()) {
-        problems.add(
-            span.clone(),
-            "sentinel_password: expected a password, not an empty text",
-        );
-    }
-    options.sentinel_password = found.map(|(_, password)| password);
-    options.sentinel_user = file
-        .sentinel_user
-        .as_ref()
-        .map(|field| field.get_ref().clone());
-    if let (Some(user), None, None) = (&file.sentinel_user, inline, from_file) {
-        problems.add(user.span(), "sentinel_user: only with sentinel_password");
-    }
-}
-
-fn deadline(field: &Spanned<String>, problems: &mut Problems) -> Option<Duration> {
-    let deadline = duration("deadline", field, problems)?;
-    let [least, most] = DEADLINES;
-    if (least..=most).contains(&deadline) {
-        return Some(deadline);
-    }
-    problems.add(field.span(), "deadline: expected 1ms to 10s, as \"5ms\"");
-    None
-}
-
-fn client_keys(file: &file::EngineTable, problems: &mut Problems) -> ClientKeys {
-    let found = secret(
-        "hmac_key",
-        file.hmac_key.as_ref(),
-        file.hmac_key_file.as_ref(),
-        problems,
-    );
-    let Some((span, key)) = found else {
-        return ClientKeys::Escaped;
-    };
-    if key.len() < MIN_HMAC_KEY_LEN {
-        let problem = format!(
-            "hmac_key: {} bytes; expected {MIN_HMAC_KEY_LEN} or more",
-            key.len()
-        );
-        problems.add(span, problem);
-    }
-    ClientKeys::Hashed(key.into_bytes())
-}
-
-fn certificates(
-    file: &file::EngineTable,
-    urls: &[String],
-    problems: &mut Problems,
-) -> Option<Certificates> {
-    let mut read = |name: &str, field: &file::Placed<String>| {
-        let field = field.as_ref()?;
-        let text = text_of(field.get_ref()).map(String::into_bytes);
-        text.map_err(|error| problems.add(field.span(), format!("{name}: {error}")))
-            .ok()
-    };
-    let mut certificates = Certificates::default();
-    certificates.authority = read("ca_file", &file.ca_file);
-    let own = (
-        read("cert_file", &file.cert_file),
-        read("key_file", &file.key_file),
-    );
-    match (&file.cert_file, &file.key_file) {
-        (Some(one), None) | (None, Some(one)) => {
-            problems.add(one.span(), "cert_file, key_file: expected both or none");
-        }
-        _ => {}
-    }
-    if let (Some(certificate), Some(key)) = own {
-        certificates.client = Some((certificate, key));
-    }
-    check_certificates(file, &certificates, urls, problems);
-    (certificates != Certificates::default()).then_some(certificates)
-}
-
-/// Reports certificates with which no connection can be established.
-fn check_certificates(
-    file: &file::EngineTable,
-    certificates: &Certificates,
-    urls: &[String],
-    problems: &mut Problems,
-) {
-    let found = [
-        ("ca_file", &file.ca_file, certificates.check_authority()),
-        (
-            "cert_file, key_file",
-            &file.cert_file,
-            certificates.check_client(),
-        ),
+        "sentinel_password_file",
     ];
+    table.only_if(table.has("sentinel"), "sentinel", &fields);
+    let password = table.secret("sentinel_password", "sentinel_password_file");
+    options.sentinel_password = password.and_then(|(field, password)| match password.as_str() {
+        "" => field.refuse("expected a password, not an empty text"),
+        _ => Some(password),
+    });
+    let has_password = fields[1..].iter().any(|name| table.has(name));
+    if table.has("sentinel") {
+        table.only_if(has_password, "sentinel_password", &["sentinel_user"]);
+    }
+    options.sentinel_user = table.text("sentinel_user").map(str::to_owned);
+}
+
+/// Reads the certificates of connections to Redis.
+fn certificates(table: &Table<'_>, urls: &[String]) -> Option<Certificates> {
+    let fields = ["ca_file", "cert_file", "key_file"].map(|name| table.field(name));
+    let [ca, cert, key] = fields;
+    if let (Some(one), None) | (None, Some(one)) = (cert, key) {
+        one.note("cert_file, key_file: expected both or none");
+    }
+    if table.reading.of_rules_alone {
+        return None;
+    }
     let plain = urls
         .iter()
         .find(|url| earrrl_redis::check_url(url).is_ok() && !uses_tls(url));
-    for (name, field, checked) in found {
+    let read = |field: Option<Field<'_>>| Some(field?.text_of_file()?.into_bytes());
+    let mut certificates = Certificates::default();
+    certificates.authority = read(ca);
+    certificates.client = read(cert).zip(read(key));
+    let checks = [
+        ("ca_file", ca, certificates.check_authority()),
+        ("cert_file, key_file", cert, certificates.check_client()),
+    ];
+    for (names, field, checked) in checks {
         let Some(field) = field else { continue };
-        let problem = match (plain, checked) {
-            (Some(url), _) => {
-                let shown = without_credentials(url);
-                format!("only with rediss://, but redis is {shown}")
-            }
+        let why = match (plain, checked) {
+            (Some(url), _) => format!(
+                "only with rediss://, but redis is {}",
+                without_credentials(url)
+            ),
             (None, Err(error)) => error.to_string(),
             (None, Ok(())) => continue,
         };
-        let path = field.get_ref().escape_debug();
-        problems.add(field.span(), format!("{name}: `{path}`: {problem}"));
+        let path = shown(field.text().unwrap_or_default());
+        field.note(format!("{names}: `{path}`: {why}"));
     }
-}
-
-pub(super) fn check_rules(rules: &[Spanned<file::RuleTable>], problems: &mut Problems) {
-    let limits = rules.iter().map(Spanned::get_ref).flat_map(|rule| {
-        let overrides = rule.overrides.iter().map(|special| &special.limit);
-        std::iter::once(&rule.limit).chain(overrides)
-    });
-    for limit in limits {
-        // Limits that cannot be parsed are reported when the rules are validated.
-        let rule = limit.get_ref().parse::<Rule>();
-        if let Some(error) = rule
-            .ok()
-            .and_then(|rule| earrrl_redis::check_rule(&rule).err())
-        {
-            problems.add(limit.span(), format!("limit: {error}"));
-        }
-    }
-}
-
-/// Reports rules with `consistency = "near"` that cannot be near.
-pub(super) fn check_near(
-    rules: &[Spanned<file::RuleTable>],
-    valid: &[RuleConfig],
-    problems: &mut Problems,
-) {
-    let near = valid
-        .iter()
-        .filter(|rule| rule.consistency == Consistency::Near);
-    for rule in near {
-        let limits = rule.overrides.iter().map(|special| &special.rule);
-        let mut limits = std::iter::once(&rule.rule).chain(limits);
-        let error = limits.find_map(|rule| earrrl_redis::check_near(rule).err());
-        let written = rules
-            .iter()
-            .find(|file| *file.get_ref().name.get_ref() == rule.name);
-        let field = written.and_then(|file| file.get_ref().consistency.as_ref());
-        if let (Some(error), Some(field)) = (error, field) {
-            problems.add(field.span(), error);
-        }
-    }
+    (certificates != Certificates::default()).then_some(certificates)
 }

@@ -5,27 +5,29 @@ mod cost;
 mod limit;
 mod overrides;
 
-use std::collections::HashSet;
-use std::ops::Range;
+use std::collections::BTreeSet;
+use std::ops::{Range, RangeInclusive};
 
-use earrrl::{Action, Cost, MAX_CHARGES, OnExpiry, Rule, check_name};
+use earrrl::{Action, Cost, MAX_CHARGES, Rule, check_name};
 use earrrl_redis::Consistency;
-use toml::Spanned;
-
-use self::action::{CONSISTENCY, ON_EXPIRY, action};
-use self::cost::{check_costs, cost_source, max_cost, min_cost};
-use self::limit::{SharedTerms, bounded, limit};
-use self::overrides::overrides;
-use super::attribute::{Condition, KeyPart, client_key, conditions};
-use super::bounds::MAX_RULES;
-use super::problem::Problems;
-use super::{file, value};
 use earrrl_tower::Prefixes;
 use earrrl_tower::path::Paths;
+
+use self::action::CONSISTENCY;
+use self::cost::min_cost;
+use self::limit::Terms;
+use self::overrides::overrides;
+use super::attribute::{Condition, KeyPart, conditions, key_parts};
+use super::bounds::MAX_RULES;
+use super::engine::EngineConfig;
+use super::table::{Field, Table};
 
 pub use self::action::{OnError, OnMissing, action_name};
 pub use self::cost::CostSource;
 pub use self::overrides::Override;
+
+/// The bounds of a rule's capacity, in clients.
+pub(super) const CAPACITIES: RangeInclusive<u64> = 1..=10_000_000_000;
 
 /// A validated rule of the configuration.
 #[derive(Clone, Debug)]
@@ -114,129 +116,147 @@ impl RuleConfig {
     }
 }
 
-/// The settings that determine which paths count as equal and which addresses count as one client.
-pub(super) struct RequestReading {
+/// The settings outside of the rules that rules depend on.
+pub(super) struct Surroundings<'c> {
+    /// The paths that count as equal.
     pub(super) paths: Paths,
+    /// The addresses that count as one client.
     pub(super) prefixes: Prefixes,
+    /// The engine, which may be unable to count a limit exactly.
+    pub(super) engine: &'c EngineConfig,
 }
 
-pub(super) fn validate_all(
-    rules: &[Spanned<file::RuleTable>],
-    reading: &RequestReading,
-    problems: &mut Problems,
-) -> Vec<RuleConfig> {
-    if let Some(excess) = rules.get(MAX_RULES) {
-        problems.add(
-            excess.span(),
-            format!("{} rules; at most {MAX_RULES}", rules.len()),
-        );
+/// Reads all rules, and returns them with the names of all rules, valid or not.
+pub(super) fn read_all(
+    file: &Table<'_>,
+    around: &Surroundings<'_>,
+) -> (Vec<RuleConfig>, BTreeSet<String>) {
+    let tables = file.tables("rule");
+    if let Some(excess) = tables.get(MAX_RULES) {
+        excess.mistake(format!("{} rules; at most {MAX_RULES}", tables.len()));
     }
-    let mut names = HashSet::new();
-    let mut valid: Vec<RuleConfig> = Vec::with_capacity(rules.len());
-    for rule in rules {
-        let name = &rule.get_ref().name;
-        if !names.insert(name.get_ref()) {
-            problems.add(name.span(), "name: another rule has it already");
+    let mut names = BTreeSet::new();
+    let mut rules: Vec<RuleConfig> = Vec::with_capacity(tables.len());
+    let mut for_all = 0;
+    for table in tables {
+        let field = table.required("name");
+        let name = field.and_then(Field::text).unwrap_or_default().to_owned();
+        let rule = RuleConfig::read(&table, &name, around);
+        let Some(field) = field else { continue };
+        if let Err(error) = check_name(&name) {
+            field.note(error);
         }
-        valid.extend(validate(rule.get_ref(), reading, problems));
-        let for_all = valid
-            .iter()
-            .filter(|rule| rule.conditions.is_empty())
-            .count();
-        if for_all > MAX_CHARGES {
+        for_all += usize::from(rule.as_ref().is_some_and(|rule| rule.conditions.is_empty()));
+        if for_all == MAX_CHARGES + 1 {
             let text = format!("match: {for_all} rules have none; at most {MAX_CHARGES} may");
-            problems.add(name.span(), text);
-            break;
+            field.note(text);
         }
+        if !names.insert(name) {
+            field.mistake("another rule has it already");
+        }
+        rules.extend(rule);
     }
-    valid
+    (rules, names)
 }
 
-fn validate(
-    file: &file::RuleTable,
-    reading: &RequestReading,
-    problems: &mut Problems,
-) -> Option<RuleConfig> {
-    let paths = reading.paths;
-    if let Err(error) = check_name(file.name.get_ref()) {
-        problems.add(file.name.span(), error);
+impl RuleConfig {
+    fn read(table: &Table<'_>, name: &str, around: &Surroundings<'_>) -> Option<Self> {
+        let terms = Terms::read(table, around);
+        let rule = terms.own_limit(table);
+        let conditions = |name| {
+            let field = table.field(name);
+            field
+                .map(|field| conditions(field, around.paths))
+                .unwrap_or_default()
+        };
+        let exempt = conditions("exempt");
+        let capacity = table.number("capacity", CAPACITIES);
+        let key = table.field("key").and_then(key_parts);
+        let consistency = table.choice("consistency", &CONSISTENCY);
+        let mut config = Self {
+            name: name.to_owned(),
+            key: key.unwrap_or_else(|| vec![KeyPart::Attribute("client".to_owned())]),
+            conditions: conditions("match"),
+            min_cost: min_cost(table, &terms.cost, terms.max_cost),
+            capacity: capacity.map(|capacity| capacity as usize),
+            capacity_place: table.field("capacity").map(Field::span),
+            on_error: table.choice("on_error", &OnError::NAMED),
+            missing: table
+                .choice("missing", &OnMissing::NAMED)
+                .unwrap_or_default(),
+            consistency: consistency.unwrap_or(Consistency::Exact),
+            overrides: overrides(table, &exempt, &terms, around.paths),
+            exempt,
+            cost: terms.cost,
+            rule: rule?,
+        };
+        config.check_engine(table, around.engine);
+        config.check_concurrent(table);
+        if config
+            .key
+            .iter()
+            .any(|part| part.attribute() == Some("client"))
+        {
+            config.cut_clients(around.prefixes);
+        }
+        Some(config)
     }
-    let terms = SharedTerms {
-        action: action(file, problems),
-        max_cost: max_cost(file, problems),
-    };
-    let rule = limit(&file.limit, terms, problems);
-    let rule = rule.and_then(|rule| bounded(rule, file.max_bytes.as_ref(), problems));
-    let on_expiry = value::choice("on_expiry", &file.on_expiry, &ON_EXPIRY, problems);
-    let on_expiry = on_expiry.unwrap_or(OnExpiry::Keep);
-    let rule = rule.map(|rule| rule.with_on_expiry(on_expiry));
-    let cost = cost_source(&file.cost, paths, problems);
-    let exempt = conditions("exempt", &file.exempt, paths, problems);
-    let mut config = RuleConfig {
-        name: file.name.get_ref().clone(),
-        key: client_key(&file.key, problems),
-        overrides: overrides((file, &exempt), terms, paths, problems),
-        conditions: conditions("match", &file.matching, paths, problems),
-        min_cost: min_cost(file, &cost, terms.max_cost, problems),
-        cost,
-        capacity: value::capacity(file.capacity.as_ref(), problems),
-        on_error: value::choice("on_error", &file.on_error, &OnError::NAMED, problems),
-        missing: value::choice("missing", &file.missing, &OnMissing::NAMED, problems)
-            .unwrap_or_default(),
-        consistency: value::choice("consistency", &file.consistency, &CONSISTENCY, problems)
-            .unwrap_or(Consistency::Exact),
-        capacity_place: file.capacity.as_ref().map(Spanned::span),
-        exempt,
-        rule: rule?,
-    };
-    for entry in &mut config.overrides {
-        entry.bound_as(&config.rule);
-        entry.rule = entry.rule.clone().with_on_expiry(on_expiry);
-    }
-    check_concurrent(&config, file, problems);
-    check_costs(
-        (&config.rule, &config.overrides),
-        &config.cost,
-        file,
-        problems,
-    );
-    if config
-        .key
-        .iter()
-        .any(|part| matches!(part, KeyPart::Attribute(name) if name == "client"))
-    {
-        config.cut_clients(reading.prefixes);
-    }
-    Some(config)
-}
 
-/// Reports fields that contradict a limit of concurrent: its places are for live holders, all of
-/// them known to one store.
-fn check_concurrent(config: &RuleConfig, file: &file::RuleTable, problems: &mut Problems) {
-    let is_concurrent = |rule: &Rule| rule.limit().is_concurrent();
-    let own = is_concurrent(&config.rule);
-    if config
-        .overrides
-        .iter()
-        .any(|entry| is_concurrent(&entry.rule) != own)
-    {
-        let why = "limit: expected concurrent for the rule and all its overrides, or for none";
-        problems.add(file.limit.span(), why);
+    /// Reports what the engine cannot do for the rule.
+    fn check_engine(&self, table: &Table<'_>, engine: &EngineConfig) {
+        let limit = self.rule.limit();
+        match engine {
+            EngineConfig::Redis(_) => {
+                table.only_if(false, "the engine in memory", &["on_expiry"]);
+                let overrides = self.overrides.iter().map(|special| &special.rule);
+                let mut rules = overrides.chain([&self.rule]);
+                if let Some(field) = table.field("consistency")
+                    && self.consistency == Consistency::Near
+                    && let Some(error) = rules.find_map(|rule| earrrl_redis::check_near(rule).err())
+                {
+                    field.note(error);
+                }
+                return;
+            }
+            EngineConfig::State(state) if !state.accepts_other_rules && !limit.fits_words() => {
+                let kept = match limit.largest_in_words() {
+                    Some(largest) => format!("a quota of at most {largest}"),
+                    None => {
+                        "recent-average, token-bucket, gcra, fixed-window or sliding-counter".into()
+                    }
+                };
+                if let Some(field) = table.field("limit") {
+                    field.mistake(format!(
+                        "no state file can keep it; expected {kept}, or not_persisted = \"ok\" in [engine]"
+                    ));
+                }
+            }
+            EngineConfig::State(_) | EngineConfig::Memory => {}
+        }
+        table.only_if(false, "redis in [engine]", &["consistency"]);
     }
-    if let Some(field) = file
-        .on_expiry
-        .as_ref()
-        .filter(|field| own && *field.get_ref() == "keep")
-    {
-        problems.add(
-            field.span(),
-            "on_expiry: concurrent always releases, as places are for live holders",
-        );
-    }
-    if let Some(field) = file.consistency.as_ref()
-        && own
-        && config.consistency == Consistency::Near
-    {
-        problems.add(field.span(), "consistency: concurrent is always exact");
+
+    /// Reports fields that contradict a limit of concurrent: its places are for live holders, all of them known to one
+    /// store.
+    fn check_concurrent(&self, table: &Table<'_>) {
+        let own = self.rule.limit().is_concurrent();
+        let differs = |entry: &Override| entry.rule.limit().is_concurrent() != own;
+        if let Some(field) = table.field("limit")
+            && self.overrides.iter().any(differs)
+        {
+            field.mistake("expected concurrent for the rule and all its overrides, or for none");
+        }
+        if let Some(field) = table.field("on_expiry")
+            && own
+            && field.text() == Some("keep")
+        {
+            field.mistake("concurrent always releases, as places are for live holders");
+        }
+        if let Some(field) = table.field("consistency")
+            && own
+            && self.consistency == Consistency::Near
+        {
+            field.mistake("concurrent is always exact");
+        }
     }
 }

@@ -1,18 +1,16 @@
 //! The `[server]` and `[client_address]` tables of the configuration.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use axum::http::HeaderName;
-use toml::Spanned;
 
 use super::access::Tokens;
 use super::attribute::{Condition, network};
-use super::listen::{ListenAddress, Protocol};
+use super::listen::{ListenAddress, ListenAt, Protocol};
 use super::names::NamesConfig;
-use super::problem::Problems;
+use super::table::{Field, Table, defaults, shown};
 use super::tls::TlsConfig;
-use super::value::{listeners, number, seconds};
-use super::{file, listen};
 
 use earrrl_tower::path::Paths;
 use earrrl_tower::{AddressSource, ClientAddress, Prefixes};
@@ -82,106 +80,81 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the default limit on connections from one address. It is a fraction of the limit on
-    /// all connections, so that one client cannot use up every place.
-    fn of_one_address(connections: usize) -> usize {
-        (connections / 4 * 3).max(1)
+    fn read(table: &Table<'_>) -> Self {
+        let count = |name, least| table.number(name, least..=u64::from(u32::MAX));
+        let connections = count("max_connections", 1).unwrap_or(16_384);
+        let by_address = count("max_connections_per_address", 1);
+        let time = |name| table.seconds(name, 1..=86_400);
+        Self {
+            connections: connections as usize,
+            // The default is a fraction, so that one client cannot use up every place.
+            connections_by_address: by_address.unwrap_or((connections / 4 * 3).max(1)) as usize,
+            streams: count("max_streams", 1).unwrap_or(128) as u32,
+            idle: time("idle_timeout").unwrap_or(300),
+            request: time("request_timeout").unwrap_or(10),
+            held_bytes: count("max_held_memory", 1024 * 1024).unwrap_or(64 * 1024 * 1024) as usize,
+        }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            connections: 16_384,
-            connections_by_address: Self::of_one_address(16_384),
-            streams: 128,
-            idle: 300,
-            request: 10,
-            held_bytes: 64 * 1024 * 1024,
-        }
+        defaults(Self::read)
     }
 }
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        let local = |port| Some(ListenAddress::Tcp((Ipv4Addr::LOCALHOST, port).into()));
-        Self {
-            http: local(8080),
-            resp: local(6380),
-            admin: None,
-            grpc: None,
-            socket_mode: 0o660,
-            proxy_protocol: Vec::new(),
-            tls: None,
-            max_connection_age: None,
-            hosts: Vec::new(),
-            allow_remote: false,
-            threads: None,
-            limits: Limits::default(),
-            max_body: 256 * 1024,
-            shutdown_delay: 0,
-            shutdown_timeout: 10,
-            tokens: Tokens::default(),
-            allow_inline_rules: false,
-            x_ratelimit_headers: false,
-            names: NamesConfig::default(),
-        }
+        defaults(|table| Self::read(table, &BTreeSet::new()))
     }
 }
 
 impl ServerConfig {
-    pub(super) fn validate(whole: &file::File, problems: &mut Problems) -> Self {
-        let file = &whole.server;
-        let default = Self::default();
-        collisions(file, problems);
-        let mut address =
-            |name, field: &file::Placed<String>, default| address(name, field, default, problems);
-        let http = address("http", &file.http, default.http);
-        let resp = address("resp", &file.resp, default.resp);
-        let admin = address("admin", &file.admin, default.admin);
-        let grpc = address("grpc", &file.grpc, default.grpc);
-        let mut time = |name, field: &file::Placed<String>, default, bounds| {
-            seconds(name, field.as_ref(), default, bounds, problems)
+    /// Reads the table but for its table `tls`; `rules` has the names of all rules.
+    pub(super) fn read(table: &Table<'_>, rules: &BTreeSet<String>) -> Self {
+        let local = |port| Some(ListenAddress::Tcp((Ipv4Addr::LOCALHOST, port).into()));
+        let time = |name| table.seconds(name, 0..=3600);
+        let threads = table.number("threads", 1..=1024);
+        let max_body = table.number("max_body", 1024..=16 * 1024 * 1024);
+        let hosts = table.items("hosts").into_iter();
+        let mode = table.field("socket_mode");
+        let config = Self {
+            http: address(table, "http", local(8080)),
+            resp: address(table, "resp", local(6380)),
+            admin: address(table, "admin", None),
+            grpc: address(table, "grpc", None),
+            socket_mode: mode.and_then(file_mode).unwrap_or(0o660),
+            proxy_protocol: Protocol::list(table, "proxy_protocol").unwrap_or_default(),
+            tls: None,
+            max_connection_age: table.seconds("max_connection_age", 1..=86_400),
+            hosts: hosts.filter_map(host).collect(),
+            allow_remote: table.is_on("allow_remote"),
+            threads: threads.map(|threads| threads as usize),
+            limits: Limits::read(table),
+            max_body: max_body.unwrap_or(256 * 1024) as usize,
+            shutdown_delay: time("shutdown_delay").unwrap_or(0),
+            shutdown_timeout: time("shutdown_timeout").unwrap_or(10),
+            tokens: Tokens::read(table, rules),
+            allow_inline_rules: table.is_on("allow_inline_rules"),
+            x_ratelimit_headers: table.is_on("x_ratelimit_headers"),
+            names: NamesConfig::read(&table.table("names")),
         };
-        let age = &file.max_connection_age;
-        let max_connection_age = age
-            .is_some()
-            .then(|| time("max_connection_age", age, 1, 1..=86_400));
-        let delay = time(
-            "shutdown_delay",
-            &file.shutdown_delay,
-            default.shutdown_delay,
-            0..=3600,
-        );
-        let stop = time(
-            "shutdown_timeout",
-            &file.shutdown_timeout,
-            default.shutdown_timeout,
-            0..=3600,
-        );
-        Self {
-            http,
-            resp,
-            admin,
-            grpc,
-            socket_mode: socket_mode(file.socket_mode.as_ref(), default.socket_mode, problems),
-            proxy_protocol: listeners("proxy_protocol", &file.proxy_protocol, problems),
-            tls: file
-                .tls
-                .as_ref()
-                .map(|tls| TlsConfig::validate(tls, problems)),
-            max_connection_age,
-            hosts: hosts(&file.hosts, problems),
-            allow_remote: file.allow_remote,
-            threads: threads(file.threads.as_ref(), problems),
-            limits: limits(file, default.limits, problems),
-            max_body: max_body(file.max_body.as_ref(), default.max_body, problems),
-            shutdown_delay: delay,
-            shutdown_timeout: stop,
-            tokens: Tokens::validate(whole, problems),
-            allow_inline_rules: file.allow_inline_rules,
-            x_ratelimit_headers: file.x_ratelimit_headers,
-            names: NamesConfig::validate(&file.names, problems),
+        config.check_addresses(table);
+        config
+    }
+
+    /// Reports listeners with the same address, or with the same port where one of them listens on all addresses. The
+    /// place is that of the later address in the table, since a default has none.
+    fn check_addresses(&self, table: &Table<'_>) {
+        for (nth, protocol) in Protocol::ALL.into_iter().enumerate() {
+            let Some(field) = table.field(protocol.name()) else {
+                continue;
+            };
+            let before =
+                |other: &Protocol| Protocol::ALL[..nth].contains(other) || !table.has(other.name());
+            if let Some(other) = self.others_at(protocol, before) {
+                field.mistake(format!("{other} has this address; want another"));
+            }
         }
     }
 
@@ -195,12 +168,19 @@ impl ServerConfig {
         }
     }
 
-    /// Returns the name of another protocol whose listener has the same address.
-    pub fn others_at(&self, protocol: Protocol) -> Option<&'static str> {
+    /// Returns the name of another protocol, among those for which `counts` returns true, whose listener has the same
+    /// address.
+    pub fn others_at(
+        &self,
+        protocol: Protocol,
+        counts: impl Fn(&Protocol) -> bool,
+    ) -> Option<&'static str> {
         let address = self.address(protocol)?;
         let shares = |other: &Protocol| self.address(*other).is_some_and(|it| it.overlaps(address));
-        let mut others = Protocol::ALL.into_iter().filter(|other| *other != protocol);
-        others.find(shares).map(Protocol::name)
+        let others = Protocol::ALL
+            .into_iter()
+            .filter(|other| *other != protocol && counts(other));
+        others.filter(shares).map(Protocol::name).next()
     }
 
     /// Returns true if a listener can be reached by other machines.
@@ -228,200 +208,72 @@ impl ServerConfig {
     }
 }
 
-/// Reports listeners with the same address, or with the same port where one of them listens on all
-/// addresses.
-fn collisions(file: &file::ServerTable, problems: &mut Problems) {
-    let default = ServerConfig::default();
-    let fields = [&file.http, &file.resp, &file.admin, &file.grpc];
-    let fields = Protocol::ALL.into_iter().zip(fields);
-    // Addresses that are defaults come first, so that the error is reported at an address that is
-    // written in the file.
-    let unsaid = fields.clone().filter(|(_, field)| field.is_none());
-    let mut taken: Vec<(Protocol, ListenAddress)> = unsaid
-        .filter_map(|(protocol, _)| Some((protocol, default.address(protocol)?.clone())))
-        .collect();
-    for (protocol, field) in fields {
-        let Some(field) = field else { continue };
-        let Ok(address) = listen::parse(field.get_ref()) else {
-            continue;
-        };
-        match taken.iter().find(|(_, known)| known.overlaps(&address)) {
-            Some((other, _)) => {
-                let (name, other) = (protocol.name(), other.name());
-                problems.add(
-                    field.span(),
-                    format!("{name}: {other} has this address; want another"),
-                );
-            }
-            None => taken.push((protocol, address)),
-        }
-    }
-}
-
-fn limits(file: &file::ServerTable, default: Limits, problems: &mut Problems) -> Limits {
-    let mut count = |name, field: &file::Placed<u64>, default: usize, least| {
-        number(
-            name,
-            field.as_ref(),
-            default as u64,
-            least..=u64::from(u32::MAX),
-            problems,
-        ) as usize
-    };
-    let connections = count(
-        "max_connections",
-        &file.max_connections,
-        default.connections,
-        1,
-    );
-    let connections_by_address = count(
-        "max_connections_per_address",
-        &file.max_connections_per_address,
-        Limits::of_one_address(connections),
-        1,
-    );
-    let held_bytes = count(
-        "max_held_memory",
-        &file.max_held_memory,
-        default.held_bytes,
-        1024 * 1024,
-    );
-    let streams = count(
-        "max_streams",
-        &file.max_streams,
-        default.streams as usize,
-        1,
-    ) as u32;
-    let mut time = |name, field: &file::Placed<String>, default| {
-        seconds(name, field.as_ref(), default, 1..=86_400, problems)
-    };
-    Limits {
-        streams,
-        connections,
-        connections_by_address,
-        held_bytes,
-        idle: time("idle_timeout", &file.idle_timeout, default.idle),
-        request: time("request_timeout", &file.request_timeout, default.request),
-    }
-}
-
-/// Validates the names of the server's hosts.
-fn hosts(names: &[Spanned<String>], problems: &mut Problems) -> Vec<String> {
-    for name in names {
-        let text = name.get_ref();
-        let is_host = !text.is_empty() && Condition::new("host", text, Paths::TOLERANT).is_ok();
-        if !is_host || text.contains('*') {
-            problems.expected(
-                "hosts",
-                name,
-                "a host, as \"limits.example\", without scheme and port",
-            );
-        }
-    }
-    names.iter().map(|name| name.get_ref().clone()).collect()
-}
-
-fn threads(field: Option<&Spanned<u64>>, problems: &mut Problems) -> Option<usize> {
-    field.map(|_| number("threads", field, 1, 1..=1024, problems) as usize)
-}
-
-fn max_body(field: Option<&Spanned<u64>>, default: usize, problems: &mut Problems) -> usize {
-    number(
-        "max_body",
-        field,
-        default as u64,
-        1024..=16 * 1024 * 1024,
-        problems,
-    ) as usize
-}
-
+/// Returns the address in a field, which may also be `off`.
 fn address(
-    name: &str,
-    field: &file::Placed<String>,
-    default: Option<ListenAddress>,
-    problems: &mut Problems,
+    table: &Table<'_>,
+    name: &'static str,
+    usual: Option<ListenAddress>,
 ) -> Option<ListenAddress> {
-    let Some(field) = field else { return default };
-    if field.get_ref() == "off" {
-        return None;
-    }
-    let parsed = listen::parse(field.get_ref());
-    if let Err(expected) = &parsed {
-        let want = expected.trim_start_matches("expected ");
-        problems.expected(name, field, format!("{want}, or \"off\""));
-    }
-    parsed.ok()
-}
-
-/// Validates the file mode of Unix sockets, which is written in octal.
-fn socket_mode(field: Option<&Spanned<String>>, default: u32, problems: &mut Problems) -> u32 {
-    let Some(field) = field else { return default };
-    let parsed = u32::from_str_radix(field.get_ref(), 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777);
-    parsed.unwrap_or_else(|| {
-        problems.expected("socket_mode", field, "a file's mode in octal, as \"660\"");
-        default
-    })
-}
-
-pub(super) fn client_address(
-    file: &file::ClientAddressTable,
-    problems: &mut Problems,
-) -> ClientAddress {
-    let mut address = ClientAddress::default();
-    for proxy in &file.trusted_proxies {
-        match network(proxy.get_ref()) {
-            Some(network) if network.prefix_len() == 0 => problems.add(
-                proxy.span(),
-                "trusted_proxies: that is everybody; name the proxies' networks, or set hops",
-            ),
-            Some(network) => address = address.trust(network),
-            None => {
-                let want = "an address or a network, as \"10.0.0.0/8\"";
-                problems.expected("trusted_proxies", proxy, want);
-            }
-        }
-    }
-    if let (Some(hops), false) = (&file.hops, file.trusted_proxies.is_empty()) {
-        problems.add(
-            hops.span(),
-            "hops: trusted_proxies is set already; want one of them",
-        );
-    }
-    let hops = number("hops", file.hops.as_ref(), 0, 0..=16, problems) as usize;
-    if let Some(header) = &file.header {
-        match source(header.get_ref()) {
-            Some(_) if file.trusted_proxies.is_empty() && hops == 0 => problems.add(
-                header.span(),
-                "header: only with trusted_proxies or hops, the proxies that set it",
-            ),
-            Some(source) => address = address.source(source),
-            None => {
-                let want = "the name of a header, as \"forwarded\" or \"x-real-ip\"";
-                problems.expected("header", header, want);
-            }
-        }
-    }
-    let mut bounded = |name, field: &file::Placed<u64>, default: u8, most| {
-        number(name, field.as_ref(), default.into(), 0..=most, problems)
+    let Some(field) = table.field(name) else {
+        return usual;
     };
-    // The default prefix lengths are those of [`Prefixes::default`].
-    let ipv4 = bounded("ipv4_prefix", &file.ipv4_prefix, 32, 32) as u8;
-    let ipv6 = bounded("ipv6_prefix", &file.ipv6_prefix, 64, 128) as u8;
-    address.hops(hops).prefixes(Prefixes::new(ipv4, ipv6))
+    let text = field.text()?;
+    let ListenAt(address) = match text.parse() {
+        Ok(address) => address,
+        Err(why) => return field.refuse(format!("`{}`: {why}", shown(text))),
+    };
+    address
 }
 
-/// Reports that listeners expect the PROXY protocol although no address is trusted to use it.
-pub(super) fn check_balancers(file: &file::File, problems: &mut Problems) {
-    if let Some(first) = file.server.proxy_protocol.first()
-        && file.client_address.trusted_proxies.is_empty()
-    {
-        problems.add(
-            first.span(),
-            "proxy_protocol: needs [client_address] trusted_proxies, the load balancers' addresses",
-        );
+/// Returns the file mode in a field, which is written in octal.
+fn file_mode(field: Field<'_>) -> Option<u32> {
+    let mode = |text| u32::from_str_radix(text, 8).ok();
+    let parse = |text| mode(text).filter(|mode| *mode <= 0o777);
+    field.parsed("a file's mode in octal, as \"660\"", parse)
+}
+
+/// Returns the name of a host of the server.
+fn host(field: Field<'_>) -> Option<String> {
+    let is_host = |text: &&str| {
+        let condition = Condition::new("host", text, Paths::TOLERANT);
+        condition.is_ok() && !text.is_empty() && !text.contains('*')
+    };
+    let want = "a host, as \"limits.example\", without scheme and port";
+    field.parsed(want, |text| Some(text).filter(is_host).map(str::to_owned))
+}
+
+/// Reads the `[client_address]` table.
+pub(super) fn client_address(table: &Table<'_>) -> ClientAddress {
+    let mut address = ClientAddress::default();
+    for field in table.items("trusted_proxies") {
+        let want = "an address or a network, as \"10.0.0.0/8\"";
+        match field.parsed(want, network) {
+            Some(network) if network.prefix_len() == 0 => {
+                field.mistake("that is everybody; name the proxies' networks, or set hops")
+            }
+            Some(network) => address = address.trust(network),
+            None => {}
+        }
     }
+    if let Some(field) = table.field("hops").filter(|_| address.believes_proxies()) {
+        field.mistake("trusted_proxies is set already; want one of them");
+    }
+    address = address.hops(table.number("hops", 0..=16).unwrap_or(0) as usize);
+    if let Some(field) = table.field("header") {
+        let want = "the name of a header, as \"forwarded\" or \"x-real-ip\"";
+        match field.parsed(want, source) {
+            Some(_) if !address.believes_proxies() => {
+                field.mistake("only with trusted_proxies or hops, the proxies that set it");
+            }
+            Some(source) => address = address.source(source),
+            None => {}
+        }
+    }
+    let length = |name, most: u8| Some(table.number(name, 0..=most.into())? as u8);
+    // The default lengths are those of [`Prefixes::default`].
+    let ipv4 = length("ipv4_prefix", 32).unwrap_or(32);
+    let ipv6 = length("ipv6_prefix", 128).unwrap_or(64);
+    address.prefixes(Prefixes::new(ipv4, ipv6))
 }
 
 /// Returns the syntax of the header in which proxies report the client.

@@ -350,7 +350,7 @@ mod redis {
             ),
             (
                 "redis = \"redis://h\"\ndeadline = \"1m\"",
-                "3:12: deadline: expected 1ms to 10s",
+                "3:12: deadline: `1m`: expected a duration from 1ms to 10s",
             ),
             (
                 "redis = \"redis://h\"\nprefix = \"a{b\"",
@@ -436,8 +436,9 @@ fn unknown_fields_show_where_and_what_was_meant() {
         ("[servr]\n", "f:1:2: unknown field `servr`"),
     ] {
         let found = problems(text);
-        assert!(found[0].starts_with(expected), "{found:?}");
-        assert!(found[0].contains("; did you mean `"), "{found:?}");
+        let unknown = found.iter().find(|found| found.starts_with(expected));
+        let is_meant = unknown.is_some_and(|found| found.contains("; did you mean `"));
+        assert!(is_meant, "{found:?}");
     }
 }
 
@@ -467,15 +468,15 @@ fn every_mistake_shows_with_its_place() {
         ),
         (
             rule("max_delay = \"1s\""),
-            "4:13: max_delay: only for action",
+            "4:13: max_delay: only with action",
         ),
-        (rule("key = [\"usr\"]"), "4:7: key: unknown attribute `usr`"),
+        (rule("key = [\"usr\"]"), "4:8: key: unknown attribute `usr`"),
         (
             rule("key = \"ip\""),
             "4:7: key: unknown attribute `ip`, expected client, user, path, method, domain, header:NAME, \
              attribute:NAME or descriptor:NAME; did you mean `client`?",
         ),
-        (rule("key = []"), "4:7: key: 0 parts"),
+        (rule("key = []"), "4:7: key: 0 values; expected 1 to 64"),
         (
             rule("match = { pth = \"/\" }"),
             "4:11: match: unknown attribute `pth`",
@@ -483,7 +484,7 @@ fn every_mistake_shows_with_its_place() {
         (rule("match = { path = \"/*/a\" }"), "4:18: match: `/*/a`"),
         (
             rule("match = { path = 5 }"),
-            "4:18: path: expected a string or a list",
+            "4:18: match: expected a string or a list",
         ),
         (
             rule("match = { path = \"/a?b=1\" }"),
@@ -496,7 +497,7 @@ fn every_mistake_shows_with_its_place() {
         (rule("cost = nan"), "4:8: cost: `nan`"),
         (
             rule("cost = 1e-10"),
-            "4:8: cost: `0.0000000001` is not a whole multiple of 1e-9",
+            "4:8: cost: `1e-10` is not a whole multiple of 1e-9",
         ),
         (
             rule("cost = 9223372036854775807"),
@@ -690,12 +691,12 @@ fn every_mistake_says_what_would_be_right() {
         (
             rule("max_delay = \"1s\""),
             "4:13:",
-            "only for action = \"delay\"",
+            "only with action = \"delay\"",
         ),
         (rule("key = \"ip\""), "4:7:", "did you mean `client`?"),
         (
             rule("key = [\"usr\"]"),
-            "4:7:",
+            "4:8:",
             "expected client, user, path",
         ),
         (
@@ -727,14 +728,18 @@ fn every_mistake_says_what_would_be_right() {
         (
             server("threads = \"two\""),
             "2:11:",
-            "threads: expected a whole number",
+            "threads: `two`: expected a whole number",
         ),
         (
             server("threads = -1"),
             "2:11:",
-            "threads: expected a whole number, 0 or more, got",
+            "threads: -1 is not from 1 to 1024",
         ),
-        (server("http = 8080"), "2:8:", "http: expected a string"),
+        (
+            server("http = 8080"),
+            "2:8:",
+            "http: expected a string, got 8080",
+        ),
         ("server = 5".to_owned(), "1:10:", "server: expected a table"),
         (
             server("allow_remote = 1"),
@@ -775,13 +780,13 @@ fn every_mistake_says_what_would_be_right() {
         (server("hosts = [\"*\"]"), "2:10:", "expected a host"),
         (
             server("proxy_protocol = [\"http\"]"),
-            "2:19:",
+            "2:18:",
             "needs [client_address] trusted_proxies",
         ),
         (
             server("proxy_protocol = [\"tcp\"]\n[client_address]\ntrusted_proxies = [\"::1\"]"),
             "2:19:",
-            "http, resp, grpc or admin",
+            "`tcp` is none of http, resp, admin, grpc",
         ),
         (
             address("trusted_proxies = [\"0.0.0.0/0\"]"),
@@ -825,7 +830,7 @@ fn every_mistake_says_what_would_be_right() {
             "2:19:",
             "path_parameters: `drop` is none of keep, ignore",
         ),
-        ("rules = \"off\"".to_owned(), "1:9:", "expected \"none\""),
+        ("rules = \"off\"".to_owned(), "1:9:", "or \"none\""),
         (
             "rules = \"none\"\n".to_owned() + &rule(""),
             "1:9:",
@@ -848,7 +853,7 @@ fn every_mistake_says_what_would_be_right() {
         ),
         (
             rule("match = { path = [\"/a\", \"b*\"] }"),
-            "4:18:",
+            "4:25:",
             "as \"/login\"",
         ),
         (
@@ -856,7 +861,7 @@ fn every_mistake_says_what_would_be_right() {
             "4:11:",
             "did you mean `method`?",
         ),
-        (rule("cost = { \"api\" = 2 }"), "4:8:", "as \"/login\""),
+        (rule("cost = { \"api\" = 2 }"), "4:18:", "as \"/login\""),
         (rule("cost = 61"), "4:8:", "at most 60 can"),
         (rule("cost = { \"/big\" = 100 }"), "4:8:", "at most 60 can"),
         (rule("cost = \"attribute:\""), "4:8:", "attribute:NAME"),
@@ -893,7 +898,7 @@ fn every_mistake_says_what_would_be_right() {
         ),
         (
             rule("key = [\"client\", \"client\"]"),
-            "4:7:",
+            "4:18:",
             "once is enough",
         ),
         (
@@ -910,7 +915,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             "rule = \"gcra 1/s burst=5\"".to_owned(),
             "1:8:",
-            "expected a list",
+            "expected [[rule]], in two brackets each",
         ),
         (
             limited("GCRA 1/s burst=5", ""),
@@ -983,7 +988,7 @@ fn every_mistake_says_what_would_be_right() {
                 "check_token = \"0123456789abcdef\"\n[[server.token]]\nname = \"a\"\n\
                  token = \"0123456789abcdef\"\nscopes = [\"top\"]",
             ),
-            "3:1:",
+            "5:9:",
             "the secret of \"a\" is that of \"check_token\"",
         ),
         (
@@ -994,17 +999,17 @@ fn every_mistake_says_what_would_be_right() {
         (
             "[rule.override]\nlimit = \"x\"".to_owned(),
             "1:",
-            "rule.override: expected [[rule.override]]",
+            "rule: expected [[rule]]",
         ),
         (
             "[[rule.override]]\nlimit = \"x\"".to_owned(),
             "1:",
-            "below its [[rule]]",
+            "rule: expected [[rule]]",
         ),
         (
             rule("[rule.override]\nlimit = \"x\""),
             "4:1:",
-            "expected [[rule.override]] below",
+            "rule.override: expected [[rule.override]], in two",
         ),
         (
             "[server.token]\nname = \"x\"".to_owned(),
@@ -1014,14 +1019,18 @@ fn every_mistake_says_what_would_be_right() {
         (
             rule("match = [[\"a\"]]"),
             "4:9:",
-            "match: expected a table, got sequence",
+            "match: expected a table, got a list",
         ),
         (
             rule("match = 1979-05-27"),
             "4:9:",
-            "match: expected another value, got a date",
+            "match: expected a table, got a date",
         ),
-        (rule("cost = [1]"), "4:8:", "cost: `[1]`: expected a number"),
+        (
+            rule("cost = [1]"),
+            "4:8:",
+            "cost: expected a number from 0, got a list",
+        ),
         (rule("cost = 1e300"), "4:8:", "cost: `1e300` is not"),
         (
             rule("key = 5"),
@@ -1031,7 +1040,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             rule("match = { path = 5 }"),
             "4:18:",
-            "path: expected a string or a list of strings, got 5",
+            "match: expected a string or a list of strings, got 5",
         ),
         (
             "[engine]\nredis = 5".to_owned(),
@@ -1071,7 +1080,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             server("max_connections = 99999999999999999999999"),
             "2:19:",
-            "max_connections: expected a whole number, 0 or more, got integer `99999999999999999999999`",
+            "max_connections: 99999999999999999999999 is not from 1 to 4294967295",
         ),
         (
             server("http = \"x\""),
@@ -1101,7 +1110,7 @@ fn every_mistake_says_what_would_be_right() {
         (
             "[envoy]\nalgorithm = \"x\"".to_owned(),
             "2:13:",
-            "algorithm: `x`: expected",
+            "algorithm: `x` is none of fixed-window",
         ),
         (
             address("header = \"x-real-ip\""),
@@ -1149,7 +1158,7 @@ fn every_mistake_says_what_would_be_right() {
                  key = { client = \"10.0.0.7\", user = \"a\" }\nlimit = \"gcra 1/s burst=5\"",
             ),
             "6:7:",
-            "override: these are exempt from the rule",
+            "key: these are exempt from the rule",
         ),
         (
             rule("cost = \"tokens\""),

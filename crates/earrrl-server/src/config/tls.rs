@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::file;
 use super::listen::Protocol;
-use super::problem::Problems;
-use super::value::{listeners, path_of};
+use super::table::{Field, Table};
+use super::value::path_of;
 
 /// The validated `[server.tls]` table. Its files are read when the server starts and whenever they
 /// change.
@@ -28,44 +27,25 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    pub(super) fn validate(file: &file::TlsTable, problems: &mut Problems) -> Self {
-        let path = |field: &toml::Spanned<String>, problems: &mut Problems| {
-            if field.get_ref().is_empty() {
-                problems.add(field.span(), "expected the path of a PEM file");
-            }
-            path_of(field.get_ref()).unwrap_or_else(|error| {
-                problems.add(field.span(), error);
-                PathBuf::new()
-            })
-        };
-        let client_ca = file.client_ca.as_ref().map(|field| path(field, problems));
-        if let (None, Some(name)) = (&client_ca, file.client_names.first()) {
-            problems.add(
-                name.span(),
-                "client_names: only with client_ca, without which clients show no certificate",
-            );
-        }
-        for name in file
-            .client_names
-            .iter()
-            .filter(|name| name.get_ref().is_empty())
-        {
-            problems.add(name.span(), "client_names: expected a DNS name or a URI");
-        }
+    pub(super) fn read(table: &Table<'_>) -> Self {
+        let file = |field: Field<'_>| field.path().unwrap_or_default();
+        table.only_if(
+            table.has("client_ca"),
+            "client_ca, without which clients show no certificate",
+            &["client_names"],
+        );
+        let names = table.items("client_names").into_iter();
+        let name = |text: &str| Some(text.to_owned()).filter(|name| !name.is_empty());
+        // The default leaves out `admin`, since health probes have no certificates.
+        let usual = || vec![Protocol::Http, Protocol::Resp, Protocol::Grpc];
         Self {
-            cert: path(&file.cert, problems),
-            key: path(&file.key, problems),
-            client_ca,
-            client_names: file
-                .client_names
-                .iter()
-                .map(|name| name.get_ref().clone())
+            cert: table.required("cert").map(file).unwrap_or_default(),
+            key: table.required("key").map(file).unwrap_or_default(),
+            client_ca: table.field("client_ca").map(file),
+            client_names: names
+                .filter_map(|field| field.parsed("a DNS name or a URI", name))
                 .collect(),
-            // The default leaves out `admin`, since health probes have no certificates.
-            listeners: match &file.listeners {
-                None => vec![Protocol::Http, Protocol::Resp, Protocol::Grpc],
-                Some(names) => listeners("listeners", names, problems),
-            },
+            listeners: Protocol::list(table, "listeners").unwrap_or_else(usual),
         }
     }
 
@@ -76,9 +56,9 @@ impl TlsConfig {
 }
 
 /// Returns the paths of the configured TLS files, with their places in the text.
-pub(super) fn places(file: &file::TlsTable) -> Vec<(PathBuf, Range<usize>)> {
-    let fields = [Some(&file.cert), Some(&file.key), file.client_ca.as_ref()];
-    let place =
-        |field: &toml::Spanned<String>| Some((path_of(field.get_ref()).ok()?, field.span()));
-    fields.into_iter().flatten().filter_map(place).collect()
+pub(super) fn places(table: &Table<'_>) -> Vec<(PathBuf, Range<usize>)> {
+    let fields = ["cert", "key", "client_ca"].map(|name| table.field(name));
+    let place = |field: Field<'_>| Some((path_of(field.text()?).ok()?, field.span()));
+    let named = fields.into_iter().flatten().filter(|field| field.is_text());
+    named.filter_map(place).collect()
 }

@@ -150,7 +150,7 @@ impl Running {
                 ),
                 (None, None) => continue,
             };
-            let taken = || config.server.others_at(protocol);
+            let taken = || config.server.others_at(protocol, |_| true);
             let failed = |error: io::Error| {
                 let listener = protocol.name();
                 let hint = match (error.kind(), taken()) {

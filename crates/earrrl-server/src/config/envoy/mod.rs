@@ -14,15 +14,15 @@ pub mod xds;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use toml::Spanned;
-
 pub use self::algorithm::EnvoyAlgorithm;
 use self::tree::Tree;
 pub use self::wildcard::Wildcard;
-use super::problem::Problems;
-use super::suggest::nearest;
+use super::ConfigError;
+use super::table::Table;
 pub use super::yaml::Position;
-use super::{ConfigError, file as toml_file};
+
+/// The largest number of files and folders that the field `files` may list.
+const MAX_FILES: usize = 10_000;
 
 /// The `[envoy]` table, and the descriptors of the files that it names.
 #[derive(Clone, Debug, Default)]
@@ -105,6 +105,25 @@ impl ControlPlane {
         })
     }
 
+    /// Reads the fields of a control plane; `None` if there is none.
+    fn read(table: &Table<'_>) -> Option<Self> {
+        let field = table.field("xds");
+        let others = ["xds_ca", "xds_cert", "xds_key", "node"];
+        table.only_if(field.is_some(), "xds = \"host:port\"", &others);
+        let path = |name| table.text(name).map(PathBuf::from);
+        let files = PlaneFiles {
+            ca: path("xds_ca"),
+            cert: path("xds_cert"),
+            key: path("xds_key"),
+        };
+        let node = table.text("node").unwrap_or_default();
+        let field = field?;
+        if table.has("files") {
+            field.mistake("files is set already; want one of them");
+        }
+        field.checked(|address| Self::new(address, node)?.with_files(files))
+    }
+
     /// Sets the TLS files of the connection to the control plane.
     ///
     /// # Errors
@@ -157,8 +176,12 @@ impl EnvoyConfig {
         !self.files.is_empty() || self.control_plane.is_some()
     }
 
-    pub(super) fn validate(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Self {
-        let paths = file.files.as_ref().map(|field| field.get_ref().as_slice());
+    /// Reads the table.
+    pub(super) fn read(table: &Table<'_>) -> Self {
+        let files = table
+            .field("files")
+            .and_then(|field| field.texts(MAX_FILES));
+        let files = files.unwrap_or_default().into_iter();
         let algorithms = EnvoyAlgorithm::ALL.map(|known| (known.name(), known));
         let headers = [
             ("draft-11", Headers::Draft11),
@@ -166,21 +189,15 @@ impl EnvoyConfig {
             ("off", Headers::Off),
         ];
         Self {
-            files: paths
-                .unwrap_or_default()
-                .iter()
-                .map(PathBuf::from)
-                .collect(),
-            merge_domains: file.merge_domains,
-            algorithm: word("algorithm", file.algorithm.as_ref(), &algorithms, problems),
-            shadow_mode: false,
-            drain_denied: file.drain_denied,
-            headers: word("headers", file.headers.as_ref(), &headers, problems),
-            problem_body: file.problem_body,
-            dynamic_metadata: file.dynamic_metadata,
-            control_plane: control_plane(file, problems),
-            metrics: false,
-            tree: None,
+            files: files.map(|(_, path)| path.into()).collect(),
+            merge_domains: table.is_on("merge_domains"),
+            algorithm: table.choice("algorithm", &algorithms).unwrap_or_default(),
+            drain_denied: table.is_on("drain_denied"),
+            headers: table.choice("headers", &headers).unwrap_or_default(),
+            problem_body: table.is_on("problem_body"),
+            dynamic_metadata: table.is_on("dynamic_metadata"),
+            control_plane: ControlPlane::read(table),
+            ..Self::default()
         }
     }
 
@@ -198,64 +215,4 @@ impl EnvoyConfig {
         self.tree = Some(Arc::new(loaded.tree));
         Ok(loaded.warnings)
     }
-}
-
-fn control_plane(file: &toml_file::EnvoyTable, problems: &mut Problems) -> Option<ControlPlane> {
-    let Some(field) = &file.xds else {
-        let ca = &file.xds_ca;
-        let cert = &file.xds_cert;
-        let key = &file.xds_key;
-        let all = [
-            ("xds_ca", ca),
-            ("xds_cert", cert),
-            ("xds_key", key),
-            ("node", &file.node),
-        ];
-        for (name, field) in all
-            .into_iter()
-            .filter_map(|(name, field)| Some((name, field.as_ref()?)))
-        {
-            problems.add(
-                field.span(),
-                format!("{name}: only with xds = \"host:port\""),
-            );
-        }
-        return None;
-    };
-    if file.files.is_some() {
-        problems.add(field.span(), "xds: files is set already; want one of them");
-    }
-    let path = |name: &toml_file::Placed<String>| name.as_ref().map(|it| it.get_ref().into());
-    let files = PlaneFiles {
-        ca: path(&file.xds_ca),
-        cert: path(&file.xds_cert),
-        key: path(&file.xds_key),
-    };
-    let node = file.node.as_ref().map_or("", |node| node.get_ref());
-    let plane = ControlPlane::new(field.get_ref(), node);
-    let plane = plane.and_then(|plane| plane.with_files(files));
-    plane
-        .map_err(|why| problems.add(field.span(), format!("xds: {why}")))
-        .ok()
-}
-
-/// Validates that a field has one of several allowed words.
-fn word<T: Copy + Default>(
-    name: &str,
-    field: Option<&Spanned<String>>,
-    known: &[(&str, T)],
-    problems: &mut Problems,
-) -> T {
-    let Some(field) = field else {
-        return T::default();
-    };
-    let text = field.get_ref().as_str();
-    if let Some((_, value)) = known.iter().find(|(word, _)| *word == text) {
-        return *value;
-    }
-    let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
-    let meant = nearest(text, words.iter().copied());
-    let meant = meant.map_or_else(String::new, |word| format!("; did you mean `{word}`?"));
-    problems.expected(name, field, format!("{}{meant}", words.join(", ")));
-    T::default()
 }

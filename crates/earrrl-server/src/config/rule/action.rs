@@ -1,11 +1,12 @@
 //! The fields of a rule that select one of a few treatments: `action` with `max_delay`, `on_error`,
 //! `on_expiry`, `missing` and `consistency`.
 
+use std::time::Duration;
+
 use earrrl::{Action, OnExpiry};
 use earrrl_redis::Consistency;
 
-use crate::config::problem::Problems;
-use crate::config::{file, value};
+use crate::config::table::Table;
 
 /// The treatments of a rule's reservations that expire.
 pub(super) const ON_EXPIRY: [(&str, OnExpiry); 2] =
@@ -51,32 +52,29 @@ impl OnMissing {
     ];
 }
 
-/// Validates the fields `action` and `max_delay`.
-pub(super) fn action(file: &file::RuleTable, problems: &mut Problems) -> Action {
-    let max = file.max_delay.as_ref();
-    let delay = max.and_then(|field| value::duration("max_delay", field, problems));
-    let max_delay = Action::Delay {
-        max: delay.unwrap_or_default(),
-    };
+/// Reads the fields `action` and `max_delay`.
+pub(super) fn action(table: &Table<'_>) -> Action {
+    let above_zero = |duration: &Duration| !duration.is_zero();
+    let want = "a duration above 0, as \"250ms\" or \"2s\"";
+    let max = table
+        .duration("max_delay", want, above_zero)
+        .unwrap_or_default();
     let actions = [
         Action::Deny,
         Action::ShadowBan,
         Action::Quarantine,
-        max_delay,
+        Action::Delay { max },
         Action::Observe,
     ];
     let named = actions.map(|action| (action_name(action), action));
-    let action = value::choice("action", &file.action, &named, problems);
-    let action = action.unwrap_or(Action::Deny);
-    match (action, &file.action, &file.max_delay) {
-        (Action::Delay { .. }, Some(field), None) => problems.add(
-            field.span(),
-            "action: delay needs max_delay, the longest delay of a request",
-        ),
-        (Action::Delay { .. }, ..) | (_, _, None) => {}
-        (.., Some(max_delay)) => {
-            problems.add(max_delay.span(), "max_delay: only for action = \"delay\"");
-        }
+    let action = table.choice("action", &named).unwrap_or(Action::Deny);
+    let delays = matches!(action, Action::Delay { .. });
+    table.only_if(delays, "action = \"delay\"", &["max_delay"]);
+    if let Some(field) = table.field("action")
+        && delays
+        && !table.has("max_delay")
+    {
+        field.mistake("delay needs max_delay, the longest delay of a request");
     }
     action
 }

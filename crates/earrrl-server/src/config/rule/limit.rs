@@ -2,73 +2,90 @@
 
 use std::ops::RangeInclusive;
 
-use earrrl::{Action, Cost, Rule};
-use toml::Spanned;
+use earrrl::{Action, Cost, OnExpiry, Rule};
 
-use crate::config::problem::Problems;
-use crate::config::value;
+use super::Surroundings;
+use super::action::{ON_EXPIRY, action};
+use super::cost::{CostSource, cost_source, max_cost, never_passes};
+use crate::config::engine::EngineConfig;
+use crate::config::table::{Field, Table};
 
-/// The smallest and the largest value of the field `max_bytes`.
+/// The bounds of the field `max_bytes`.
 const MAX_BYTES: RangeInclusive<u64> = 1_000_000..=1_000_000_000_000_000;
 
-/// The fields of a rule that its overrides share.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SharedTerms {
-    pub(super) action: Action,
+/// The terms of a rule that its overrides share.
+#[derive(Debug)]
+pub(super) struct Terms {
+    action: Action,
+    pub(super) cost: CostSource,
     pub(super) max_cost: Option<Cost>,
+    max_bytes: Option<usize>,
+    on_expiry: OnExpiry,
+    is_on_redis: bool,
 }
 
-/// Validates the text of a limit.
-pub(super) fn limit(
-    field: &Spanned<String>,
-    SharedTerms { action, max_cost }: SharedTerms,
-    problems: &mut Problems,
-) -> Option<Rule> {
-    let rule = field.get_ref().parse::<Rule>().map_err(|error| {
-        // The parser's error has a column within the rule's text, which is converted to a place in
-        // the file.
-        let start = field.span().start + error.column().unwrap_or(1);
-        (start, format!("limit: {}", error.message()))
-    });
-    let rule = rule.and_then(|rule| {
-        let start = field.span().start;
-        let rule = rule
-            .with_action(action)
-            .map_err(|error| (start, error.to_string()))?;
-        match max_cost {
-            Some(max_cost) => rule
-                .with_max_cost(max_cost)
-                .map_err(|e| (start, e.to_string())),
-            None => Ok(rule),
-        }
-    });
-    match rule {
-        Ok(rule) => Some(rule),
-        Err((start, problem)) => {
-            problems.add(start..field.span().end, problem);
-            None
+impl Terms {
+    /// Reads the fields beside `limit` that are terms of a rule.
+    pub(super) fn read(table: &Table<'_>, around: &Surroundings<'_>) -> Self {
+        let cost = cost_source(table, around.paths);
+        Self {
+            action: action(table),
+            max_cost: max_cost(table, &cost),
+            cost,
+            max_bytes: table
+                .number("max_bytes", MAX_BYTES)
+                .map(|bytes| bytes as usize),
+            on_expiry: table
+                .choice("on_expiry", &ON_EXPIRY)
+                .unwrap_or(OnExpiry::Keep),
+            is_on_redis: matches!(around.engine, EngineConfig::Redis(_)),
         }
     }
-}
 
-/// Sets the rule's bound on bytes from the field `max_bytes`.
-pub(super) fn bounded(
-    rule: Rule,
-    field: Option<&Spanned<u64>>,
-    problems: &mut Problems,
-) -> Option<Rule> {
-    let Some(field) = field else {
-        return Some(rule);
-    };
-    let bytes = usize::try_from(*field.get_ref()).unwrap_or(usize::MAX);
-    match rule.with_max_bytes(bytes) {
-        Ok(bounded) => {
-            value::number("max_bytes", Some(field), 0, MAX_BYTES, problems);
-            Some(bounded)
+    /// Reads the rule's own limit, whose clients must be able to exceed `max_bytes`.
+    pub(super) fn own_limit(&self, table: &Table<'_>) -> Option<Rule> {
+        let field = table.required("limit")?;
+        let rule = self.limit(field, table.field("cost"))?;
+        match (table.field("max_bytes"), self.max_bytes) {
+            (Some(field), Some(bytes)) => {
+                let bounded = rule.with_max_bytes(bytes);
+                bounded.map_err(|error| field.note(error)).ok()
+            }
+            _ => Some(rule),
         }
-        Err(error) => {
-            problems.add(field.span(), error);
-            None
+    }
+
+    /// Reads the limit of an override, which has the rule's bound on bytes if its algorithm can have one.
+    pub(super) fn limit_of_override(&self, field: Field<'_>) -> Option<Rule> {
+        let rule = self.limit(field, None)?;
+        let bounded = self
+            .max_bytes
+            .map(|bytes| rule.clone().with_max_bytes(bytes));
+        Some(bounded.and_then(Result::ok).unwrap_or(rule))
+    }
+
+    /// Reads a limit, under which the cost in the field `cost`, or the usual one, must be able to pass.
+    fn limit(&self, field: Field<'_>, cost: Option<Field<'_>>) -> Option<Rule> {
+        let place = field.span();
+        let rule = field.text()?.parse::<Rule>().map_err(|error| {
+            // The parser's error has a column within the rule's text, which begins after a quote.
+            let start = place.start + error.column().unwrap_or(1);
+            field.mistake_at(start..place.end, error.message());
+        });
+        let rule = rule.ok()?.with_action(self.action);
+        let rule = rule.and_then(|rule| match self.max_cost {
+            Some(most) => rule.with_max_cost(most),
+            None => Ok(rule),
+        });
+        let rule = rule.map_err(|error| field.note(error)).ok()?;
+        if self.is_on_redis
+            && let Err(error) = earrrl_redis::check_rule(&rule)
+        {
+            field.mistake(error);
         }
+        if let Some(why) = never_passes(&rule, &self.cost) {
+            cost.unwrap_or(field).note(why);
+        }
+        Some(rule.with_on_expiry(self.on_expiry))
     }
 }

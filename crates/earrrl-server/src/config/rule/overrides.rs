@@ -2,11 +2,10 @@
 
 use earrrl::Rule;
 
-use super::limit::{SharedTerms, limit};
+use super::limit::Terms;
 use crate::config::attribute::{Condition, conditions};
 use crate::config::condition_index::ConditionIndex;
-use crate::config::file;
-use crate::config::problem::Problems;
+use crate::config::table::Table;
 use earrrl_tower::path::Paths;
 
 /// The largest number of overrides that a rule may have.
@@ -32,61 +31,51 @@ impl Override {
         let covered = |own: &Condition| conditions.iter().any(|other| own.covers(other));
         !self.conditions.is_empty() && self.conditions.iter().all(covered)
     }
-
-    /// Sets the override's bound on bytes to that of its rule, if the override's limit can have
-    /// one.
-    pub(super) fn bound_as(&mut self, rule: &Rule) {
-        let max_bytes = rule.max_bytes();
-        if let Some(Ok(bounded)) = max_bytes.map(|bytes| self.rule.clone().with_max_bytes(bytes)) {
-            self.rule = bounded;
-        }
-    }
 }
 
-/// Validates the overrides of a rule.
+/// Reads the overrides of a rule.
 pub(super) fn overrides(
-    (file, exempt): (&file::RuleTable, &[Condition]),
-    terms: SharedTerms,
+    table: &Table<'_>,
+    exempt: &[Condition],
+    terms: &Terms,
     paths: Paths,
-    problems: &mut Problems,
 ) -> Vec<Override> {
     let is_exempt = |conditions: &[Condition]| {
-        exempt
-            .iter()
-            .any(|one| conditions.iter().any(|own| one.covers(own)))
+        let covers = |one: &Condition| conditions.iter().any(|own| one.covers(own));
+        exempt.iter().any(covers)
     };
-    if let Some(excess) = file.overrides.get(MAX_OVERRIDES) {
-        let count = file.overrides.len();
-        problems.add(
-            excess.key.span(),
-            format!("{count} overrides; at most {MAX_OVERRIDES}"),
-        );
+    let tables = table.tables("override");
+    if let Some(excess) = tables.get(MAX_OVERRIDES) {
+        excess.mistake(format!(
+            "{} overrides; at most {MAX_OVERRIDES}",
+            tables.len()
+        ));
     }
-    let mut valid: Vec<Override> = Vec::with_capacity(file.overrides.len().min(MAX_OVERRIDES));
+    let mut valid: Vec<Override> = Vec::with_capacity(tables.len());
     let mut index = ConditionIndex::default();
-    for entry in file.overrides.iter().take(MAX_OVERRIDES) {
-        let conditions = conditions("override", entry.key.get_ref(), paths, problems);
-        if entry.key.get_ref().is_empty() {
-            problems.add(
-                entry.key.span(),
-                "override: key must name the clients, such as { user = \"alice\" }",
-            );
+    for table in tables {
+        let limit = table.required("limit");
+        let Some(key) = table.required("key") else {
+            continue;
+        };
+        let conditions = conditions(key, paths);
+        if key.is_table() && key.entries().is_empty() {
+            key.mistake("expected the clients, as { user = \"alice\" }");
         } else if is_exempt(&conditions) {
-            let why = "override: these are exempt from the rule, so it never applies";
-            problems.add(entry.key.span(), why);
+            key.mistake("these are exempt from the rule, so the override never applies");
         } else if is_covered(&valid, &index, &conditions) {
-            let why =
-                "override: one before it is for all of these, and the first counts; put it first";
-            problems.add(entry.key.span(), why);
+            key.mistake(
+                "an override before is for all of these, and the first counts; put it first",
+            );
         }
-        if let Some(rule) = limit(&entry.limit, terms, problems) {
+        if let Some(rule) = limit.and_then(|field| terms.limit_of_override(field)) {
             index.add(valid.len(), &conditions);
             valid.push(Override { conditions, rule });
         }
-        if index.compared() > MAX_COMPARED {
-            let why = format!("more than {MAX_COMPARED} overrides by prefixes alone");
-            problems.add(entry.key.span(), why);
-            break;
+        if index.compared() == MAX_COMPARED + 1 {
+            key.mistake(format!(
+                "more than {MAX_COMPARED} overrides by prefixes alone"
+            ));
         }
     }
     valid
