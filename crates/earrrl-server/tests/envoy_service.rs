@@ -11,7 +11,6 @@ use earrrl_server::config::Config;
 use earrrl_server::protobuf::ratelimit::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
-use earrrl_server::protocol::http::envoy_json as json;
 use earrrl_server::service::Service;
 use earrrl_server::service::error::AskError;
 use earrrl_testing::block_on;
@@ -71,9 +70,9 @@ fn request(text: &str) -> Value {
 }
 
 fn ask(service: &Service, request: &Value) -> Result<Value, AskError> {
-    let request = json::request(request.to_string().as_bytes()).unwrap();
+    let request = serde_json::from_value::<RateLimitRequest>(request.clone()).unwrap();
     block_on(service.should_rate_limit(&request, Mode::Check, None))
-        .map(|answer| json::response(&answer))
+        .map(|answer| serde_json::to_value(answer).unwrap())
 }
 
 /// Writes a status as `X 0 57`: the code, the remaining hits, and the seconds until the reset.
@@ -517,7 +516,7 @@ fn metrics_have_the_peers_names_and_labels() {
 /// with a decimal point.
 #[test]
 fn json_is_read_as_the_peer_reads_it() {
-    let read = |text: &str| json::request(text.as_bytes());
+    let read = |text: &str| serde_json::from_str::<RateLimitRequest>(text);
     let all = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":null}],"limit":{"requestsPerUnit":1e1,"unit":null},"hitsAddend":"7","isNegativeHits":null}],"hits_addend":3.0}"#;
     let request = read(all).unwrap();
     let descriptor = &request.descriptors[0];
@@ -527,7 +526,7 @@ fn json_is_read_as_the_peer_reads_it() {
     let value = descriptor.entries[0].value.as_slice();
     assert_eq!((value, descriptor.is_negative_hits), (&b""[..], false));
     let nothing = r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#;
-    assert_eq!(read(nothing), Ok(Default::default()));
+    assert_eq!(read(nothing).unwrap(), Default::default());
     let unset = r#"{"domain":"d","descriptors":[{"entries":null,"limit":null,"hitsAddend":null}]}"#;
     let descriptor = &read(unset).unwrap().descriptors[0];
     assert!(descriptor.limit.is_none() && descriptor.hits_addend.is_none());
@@ -550,7 +549,7 @@ fn json_is_read_as_the_peer_reads_it() {
             "requestsPerUnit: 4294967296 is above 4294967295",
         ),
     ] {
-        let error = read(text).unwrap_err();
+        let error = read(text).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{text}: {error}");
     }
 }

@@ -8,13 +8,15 @@
 
 pub mod authorization;
 pub mod discovery;
+pub mod json;
 pub mod ratelimit;
 pub mod reservation;
+pub mod unit;
 
 pub use prost_types::{Any, Duration, ListValue, Struct, Value, value};
 
 /// An HTTP header, `envoy.config.core.v3.HeaderValue`.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, serde::Serialize)]
 pub struct HeaderValue {
     /// The header's name, in lower case.
     #[prost(string, tag = "1")]
@@ -24,6 +26,7 @@ pub struct HeaderValue {
     pub value: String,
     /// The value, where Envoy is configured to send headers unchanged; `value` is empty then.
     #[prost(bytes = "vec", tag = "3")]
+    #[serde(skip)]
     pub raw_value: Vec<u8>,
 }
 

@@ -2,48 +2,61 @@
 
 use std::borrow::Cow;
 
-use super::{Duration, HeaderValue, Struct};
+use serde::{Deserialize, Serialize};
+
+use super::{Duration, HeaderValue, Struct, json};
 
 /// A request for a decision on one or more descriptors.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RateLimitRequest {
     /// The domain of all descriptors.
     #[prost(string, tag = "1")]
+    #[serde(deserialize_with = "json::or_default")]
     pub domain: String,
     /// The descriptors; the request is denied if one of them is over its limit.
     #[prost(message, repeated, tag = "2")]
+    #[serde(deserialize_with = "json::or_default")]
     pub descriptors: Vec<RateLimitDescriptor>,
     /// The number of hits of each descriptor that states none itself; 0 stands for 1.
     #[prost(uint32, tag = "3")]
+    #[serde(alias = "hits_addend", deserialize_with = "json::hits_addend")]
     pub hits_addend: u32,
 }
 
 /// A list of entries that a limit may match, the message
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RateLimitDescriptor {
     /// The entries, from the outermost level of the configuration.
     #[prost(message, repeated, tag = "1")]
+    #[serde(deserialize_with = "json::or_default")]
     pub entries: Vec<Entry>,
     /// A limit to apply instead of the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
     /// The number of hits of this descriptor.
     #[prost(message, optional, tag = "3")]
+    #[serde(alias = "hits_addend", deserialize_with = "json::whole")]
     pub hits_addend: Option<u64>,
     /// True if the hits are refunded instead of counted.
     #[prost(bool, tag = "4")]
+    #[serde(alias = "is_negative_hits", deserialize_with = "json::or_default")]
     pub is_negative_hits: bool,
 }
 
 /// One entry of a descriptor: a key and its value.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Entry {
     /// The key of the entry.
     #[prost(string, tag = "1")]
+    #[serde(deserialize_with = "json::or_default")]
     pub key: String,
     /// The value of the entry, often that of a header.
     #[prost(bytes = "vec", tag = "2")]
+    #[serde(deserialize_with = "json::bytes")]
     pub value: Vec<u8>,
 }
 
@@ -55,67 +68,100 @@ impl Entry {
 }
 
 /// A limit that a request states for a descriptor.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct RateLimitOverride {
     /// The number of requests that are allowed per unit of time.
     #[prost(uint32, tag = "1")]
+    #[serde(
+        alias = "requests_per_unit",
+        deserialize_with = "json::requests_per_unit"
+    )]
     pub requests_per_unit: u32,
     /// The number of the unit of time.
     #[prost(int32, tag = "2")]
+    #[serde(deserialize_with = "json::unit")]
     pub unit: i32,
 }
 
 /// The response to a [`RateLimitRequest`].
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RateLimitResponse {
     /// The verdict on the request.
     #[prost(enumeration = "Code", tag = "1")]
+    #[serde(serialize_with = "json::code_name")]
     pub overall_code: i32,
     /// The verdict on each descriptor, in the request's order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
     /// The headers that are added to the response to the client.
     #[prost(message, repeated, tag = "3")]
+    #[serde(skip_serializing_if = "json::is_default")]
     pub response_headers_to_add: Vec<HeaderValue>,
     /// The headers that are added to the request to the application behind Envoy.
     #[prost(message, repeated, tag = "4")]
+    #[serde(skip_serializing_if = "json::is_default")]
     pub request_headers_to_add: Vec<HeaderValue>,
     /// The body of the client's response if the request is denied.
     #[prost(bytes = "vec", tag = "5")]
+    #[serde(
+        skip_serializing_if = "json::is_default",
+        serialize_with = "json::base64"
+    )]
     pub raw_body: Vec<u8>,
     /// Metadata for Envoy's filters and access logs.
     #[prost(message, optional, tag = "6")]
+    #[serde(
+        skip_serializing_if = "json::is_default",
+        serialize_with = "json::object"
+    )]
     pub dynamic_metadata: Option<Struct>,
 }
 
 /// The verdict on one descriptor.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DescriptorStatus {
     /// The verdict on the descriptor.
     #[prost(enumeration = "Code", tag = "1")]
+    #[serde(serialize_with = "json::code_name")]
     pub code: i32,
     /// The limit that was applied, if any.
     #[prost(message, optional, tag = "2")]
+    #[serde(skip_serializing_if = "json::is_default")]
     pub current_limit: Option<RateLimit>,
     /// The number of hits that are left in this unit of time.
     #[prost(uint32, tag = "3")]
+    #[serde(skip_serializing_if = "json::is_default")]
     pub limit_remaining: u32,
     /// The time until the limit is reset.
     #[prost(message, optional, tag = "4")]
+    #[serde(
+        skip_serializing_if = "json::is_default",
+        serialize_with = "json::seconds"
+    )]
     pub duration_until_reset: Option<Duration>,
 }
 
 /// A limit that was applied to a descriptor.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RateLimit {
     /// The number of requests that are allowed per unit of time.
     #[prost(uint32, tag = "1")]
+    #[serde(skip_serializing_if = "json::is_default")]
     pub requests_per_unit: u32,
     /// The number of the unit of time.
     #[prost(int32, tag = "2")]
+    #[serde(
+        skip_serializing_if = "json::is_default",
+        serialize_with = "json::unit_name"
+    )]
     pub unit: i32,
     /// The name of the limit.
     #[prost(string, tag = "3")]
+    #[serde(skip_serializing_if = "json::is_default")]
     pub name: String,
 }
 

@@ -3,7 +3,7 @@
 use earrrl::{Rule, RuleError};
 
 use super::file::{Amount, LimitConfig};
-use super::unit::Unit;
+use crate::protobuf::unit::Unit;
 
 /// The algorithm of limits that do not name an algorithm themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use earrrl::{Action, Cost, Limit, Rule};
 
-use super::unit::Unit;
 use crate::config::value::check_passes;
 use crate::config::yaml::{self, Position, Value, YamlNode};
 use crate::config::{ConfigError, ConfigProblem};
+use crate::protobuf::unit::Unit;
 
 /// Every known key, at any depth of a file. All but the last two are keys of envoyproxy/ratelimit.
 const KEYS: [&str; 19] = [

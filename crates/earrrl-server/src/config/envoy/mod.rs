@@ -7,7 +7,7 @@ pub mod explain;
 pub mod file;
 pub mod load;
 pub mod tree;
-pub mod unit;
+
 mod wildcard;
 pub mod xds;
 

@@ -3,10 +3,10 @@
 //! A message is converted to the same tree as a YAML file, so that the same code validates both.
 
 use super::file::{self, DomainConfig};
-use super::unit::Unit;
 use crate::config::ConfigError;
 use crate::config::yaml::{Position, Value, YamlNode};
 use crate::protobuf::discovery::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use crate::protobuf::unit::Unit;
 use crate::protobuf::value::Kind;
 use crate::protobuf::{Struct, Value as ProtoValue};
 

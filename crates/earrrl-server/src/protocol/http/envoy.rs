@@ -7,10 +7,9 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
-use super::envoy_json;
 use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
-use crate::protobuf::ratelimit::Code;
+use crate::protobuf::ratelimit::{Code, RateLimitRequest};
 use crate::protocol::response::problem::Problem;
 use crate::service::error::AskError;
 use earrrl::Mode;
@@ -25,7 +24,8 @@ pub(super) async fn json(
     let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
     let body = to_bytes(request.into_body(), server.config.max_body).await;
     let body = body.map_err(|error| bad(error.to_string()))?;
-    let request = envoy_json::request(&body).map_err(bad)?;
+    let request: RateLimitRequest =
+        serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
     let answer = server
         .service
         .should_rate_limit(&request, Mode::Check, None)
@@ -43,7 +43,7 @@ pub(super) async fn json(
     } else {
         StatusCode::OK
     };
-    Ok((status, Json(envoy_json::response(&answer))).into_response())
+    Ok((status, Json(answer)).into_response())
 }
 
 /// Returns 200 and `OK`, or 500 while the server is stopping.

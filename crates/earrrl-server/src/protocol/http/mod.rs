@@ -7,7 +7,6 @@ mod clients;
 mod condition;
 mod dashboard;
 mod envoy;
-pub mod envoy_json;
 pub mod events;
 mod host;
 pub mod lines;

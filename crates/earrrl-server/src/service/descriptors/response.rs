@@ -15,12 +15,12 @@ use super::asked::{AskedLimit, Source};
 use super::limits::Descriptors;
 use super::verdict::{Verdict, Verdicts};
 use crate::config::envoy::Headers;
-use crate::config::envoy::unit::Unit;
+use crate::protobuf::json::to_struct;
 use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use crate::protobuf::value::Kind;
-use crate::protobuf::{Duration as ProtoDuration, HeaderValue, ListValue, Struct, Value};
+use crate::protobuf::unit::Unit;
+use crate::protobuf::{Duration as ProtoDuration, HeaderValue, Struct};
 
 type Object = serde_json::Map<String, Json>;
 
@@ -260,26 +260,4 @@ fn merge(into: &mut Object, from: &Object) {
             _ => {}
         }
     }
-}
-
-/// Converts a JSON object to its protobuf form.
-fn to_struct(object: &Object) -> Struct {
-    let field = |(key, value): (&String, &Json)| (key.clone(), to_value(value));
-    Struct {
-        fields: object.iter().map(field).collect(),
-    }
-}
-
-fn to_value(json: &Json) -> Value {
-    let kind = match json {
-        Json::Null => Kind::NullValue(0),
-        Json::Bool(truth) => Kind::BoolValue(*truth),
-        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Json::String(text) => Kind::StringValue(text.clone()),
-        Json::Array(list) => Kind::ListValue(ListValue {
-            values: list.iter().map(to_value).collect(),
-        }),
-        Json::Object(object) => Kind::StructValue(to_struct(object)),
-    };
-    Value { kind: Some(kind) }
 }
