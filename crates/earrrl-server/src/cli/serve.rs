@@ -16,11 +16,10 @@ use earrrl_server::config::{
     Config, ConfigError, EngineConfig, RuleConfig, StateConfig, check_passes,
 };
 use earrrl_server::log::Log;
-use earrrl_server::serve::allocator;
-use earrrl_server::serve::descriptors;
 use earrrl_server::serve::handover::HandedOver;
 use earrrl_server::serve::reload::ConfigSource;
 use earrrl_server::serve::run::{Running, Signals, catch_hangup};
+use earrrl_server::serve::{allocator, process};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -302,10 +301,10 @@ fn start(args: ServeArgs) -> Result<ExitCode, CliFailure> {
     let config = args
         .load()
         .map_err(|error| failure::lines(&error.to_string()))?;
-    match descriptors::raise() {
+    match process::raise() {
         Ok(limit) => {
             tracing::debug!(limit, "open files");
-            let needed = config.server.limits.connections as u64 + descriptors::BESIDE_CONNECTIONS;
+            let needed = config.server.limits.connections as u64 + process::BESIDE_CONNECTIONS;
             if let Some(limit) = limit.filter(|limit| *limit < needed) {
                 tracing::warn!(
                     "max_connections = {} is more than the limit of {limit} open files allows: raise the limit to \

@@ -16,7 +16,7 @@ use earrrl::{
 use earrrl_redis::{Consistency, WhenGone};
 use earrrl_tower::bounded_key;
 
-use self::redis::Redis;
+use self::redis::{EngineState, Redis};
 use self::throttle::{Call, Throttle, Throttled};
 use crate::config::{EngineConfig, StateConfig};
 
@@ -56,17 +56,6 @@ enum RuleEngine {
     Memory(Memory),
     /// States are stored in Redis, which several servers share.
     Redis(Redis),
-}
-
-/// The way in which the engine makes decisions at present, as `/readyz` reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineState {
-    /// The name of the engine's mode, such as `redis` or `local`.
-    pub mode: &'static str,
-    /// The reason why the mode is not the usual one; `None` in the usual mode.
-    pub trouble: Option<String>,
-    /// The number of clients whose counts are still to be sent to Redis.
-    pub owed: Option<usize>,
 }
 
 /// # Making the engine, and changing its configuration

@@ -13,7 +13,6 @@ use earrrl_redis::{
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-use super::EngineState;
 use super::throttle::{Call, Throttle, Throttled};
 use crate::config::redis::RedisConfig;
 use crate::metrics::Family;
@@ -21,6 +20,17 @@ use crate::metrics::Family;
 /// The engine's modes, as `/readyz` and metrics name them. In the mode `partly` some shards of a
 /// Redis Cluster are unavailable.
 const MODES: [&str; 5] = ["redis", "partly", "local", "allow", "deny"];
+
+/// The way in which the engine makes decisions at present, as `/readyz` reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineState {
+    /// The name of the engine's mode, such as `redis` or `local`.
+    pub mode: &'static str,
+    /// The reason why the mode is not the usual one; `None` in the usual mode.
+    pub trouble: Option<String>,
+    /// The number of clients whose counts are still to be sent to Redis.
+    pub owed: Option<usize>,
+}
 
 /// The engine that stores states in Redis.
 ///

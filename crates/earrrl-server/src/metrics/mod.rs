@@ -2,20 +2,15 @@
 
 mod counter;
 mod family;
-mod outcomes;
-mod passed;
 mod process;
 
 use prometheus::{Encoder as _, TextEncoder};
 
-pub use counter::{Counter, Histogram, SmallCounter};
+pub(crate) use counter::digest;
+pub use counter::{Counter, Histogram, Outcomes, RuleOutcomes, SmallCounter};
 pub use family::{Family, Labels};
-pub(crate) use outcomes::digest;
-pub use outcomes::{Outcomes, RuleOutcomes};
-pub use passed::{PassReason, PassedUnjudged};
 
-use counter::CountsByName;
-use outcomes::OUTCOMES;
+use counter::{CountsByName, OUTCOMES};
 
 /// The HTTP statuses that have counters of their own; all other statuses share one counter.
 const STATUSES: [u16; 15] = [
@@ -258,6 +253,47 @@ impl Metrics {
                 failed_reloads,
             ),
         ]
+    }
+}
+
+/// The reason why a proxied request passed without a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassReason {
+    /// A rule could not be judged, and its `on_error` or the engine's policy allows such requests.
+    RuleFailed,
+    /// No decision was made before the caller's deadline, and the policy allows such requests.
+    Late,
+    /// The server replied with an error, upon which a proxy lets the request pass.
+    Refused,
+}
+
+impl PassReason {
+    /// All reasons, in the order of their metrics.
+    pub const ALL: [Self; 3] = [Self::RuleFailed, Self::Late, Self::Refused];
+
+    /// Returns the name of the reason in metrics and in `/readyz`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RuleFailed => "rule_failed",
+            Self::Late => "late",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The number of requests that passed without a verdict, by reason.
+#[derive(Debug, Default)]
+pub struct PassedUnjudged([Counter; PassReason::ALL.len()]);
+
+impl PassedUnjudged {
+    /// Counts one request that passed for this reason.
+    pub fn count(&self, reason: PassReason) {
+        self.0[reason as usize].increment();
+    }
+
+    /// Returns the number of requests that passed for this reason.
+    pub fn get(&self, reason: PassReason) -> u64 {
+        self.0[reason as usize].get()
     }
 }
 

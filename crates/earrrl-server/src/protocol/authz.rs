@@ -15,7 +15,7 @@ use earrrl_tower::address;
 use earrrl_tower::problem::CONTENT_TYPE;
 use smallvec::SmallVec;
 
-use super::response::problem::Problem;
+use super::response::Problem;
 use super::response::{self, ACTION, Verdict};
 use crate::server::Server;
 use crate::service::answer::Answer;
@@ -177,7 +177,7 @@ fn joined(lines: Lines<'_>) -> Lines<'_> {
 /// Returns the denial of a request for another reason than a limit.
 pub(super) fn refuse(deny_status: u16, why: &str) -> Verdict {
     let status = status(deny_status);
-    let mut verdict = Verdict::new(Problem::new(status, why).to_json().to_string().into_bytes());
+    let mut verdict = Verdict::new(Problem::new(status, why).to_json());
     *verdict.status_mut() = status;
     verdict
         .headers_mut()

@@ -10,4 +10,3 @@ mod http2;
 mod linger;
 pub mod resp;
 mod response;
-pub mod seconds;

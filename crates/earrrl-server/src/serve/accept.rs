@@ -1,4 +1,5 @@
-//! The loop that accepts connections.
+//! Accepts connections, also those from load balancers, which name their clients by the PROXY protocol. After a
+//! failure, whose cause may be temporary, such as a lack of file descriptors, it tries again.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,6 +9,9 @@ use super::socket::{Listener, Socket};
 use crate::config::listen::Protocol;
 use crate::connections::{Connection, Refused};
 use crate::log::Seldom;
+use crate::proxy_protocol::read_head;
+use crate::server::Server;
+use crate::stream::Stream;
 
 /// The pause before the next `accept` when the process has no file descriptor or memory left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
@@ -64,5 +68,110 @@ async fn survive(error: &io::Error) {
             tracing::warn!(%error, "can't accept now; connections wait");
         }
         tokio::time::sleep(EXHAUSTED_PAUSE).await;
+    }
+}
+
+/// Reads the head that a load balancer sends first, and counts the connection as one of the client
+/// that the head names. Returns the client's address, or the load balancer's own if it names no
+/// client. Returns `None` if the connection must be closed: the peer is no trusted proxy, its head
+/// is invalid or late, or its client has too many connections.
+pub(super) async fn receive(
+    protocol: Protocol,
+    stream: &mut Stream,
+    connection: &mut Connection,
+    server: &Server,
+) -> Option<IpAddr> {
+    let metrics = &server.service.metrics;
+    let balancer = stream.peer()?;
+    if !server
+        .service
+        .rules()
+        .reading
+        .client_address
+        .trusts(balancer)
+    {
+        metrics.count_proxy_head("untrusted");
+        tracing::debug!(%balancer, "not in trusted_proxies: its connection is closed");
+        return None;
+    }
+    let head = connection.in_time(read_head(stream)).await;
+    metrics.count_proxy_head(result(&head));
+    let client = match head {
+        Ok(client) => client.unwrap_or(balancer),
+        Err(error) => {
+            tracing::debug!(%balancer, %error, "no PROXY head: its connection is closed");
+            return None;
+        }
+    };
+    if let Err(refused) = connection.belongs_to(client) {
+        metrics.refused.increment();
+        // A client that uses TLS could not read an unencrypted reply.
+        if !server.tls.as_ref().is_some_and(|tls| tls.covers(protocol)) {
+            // A failure does not matter, since the connection is closed next.
+            let _ = stream.try_write(refusal(protocol, refused).as_bytes());
+        }
+        return None;
+    }
+    Some(client)
+}
+
+/// Returns the name in metrics of a result of reading a head.
+fn result(head: &io::Result<Option<IpAddr>>) -> &'static str {
+    match head {
+        Ok(Some(_)) => "client",
+        Ok(None) => "local",
+        Err(error) => match error.kind() {
+            io::ErrorKind::InvalidData => "invalid",
+            io::ErrorKind::TimedOut => "late",
+            _ => "closed",
+        },
+    }
+}
+
+/// The longest pause between two retries, in seconds.
+const LONGEST: u32 = 8;
+
+/// Schedules retries after a failure, at pauses of 1, 2, 4 and then 8 seconds.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    /// The length of the current pause in seconds; zero if the last attempt succeeded.
+    pause: u32,
+    /// The number of seconds that remain of the current pause.
+    left: u32,
+}
+
+impl Again {
+    /// Records the result of an attempt, and starts the pause before the next one.
+    pub(super) fn attempted(&mut self, succeeded: bool) {
+        self.pause = if succeeded {
+            0
+        } else {
+            (2 * self.pause).clamp(1, LONGEST)
+        };
+        self.left = self.pause;
+    }
+
+    /// Records that a second has passed, and returns true if the pause is over and a retry is due.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.pause > 0 && self.left == 0
+    }
+}
+
+#[cfg(test)]
+mod again_tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_until_it_succeeds() {
+        let mut again = Again::default();
+        let due = |again: &mut Again| (1..=20).find(|_| again.is_due());
+        assert_eq!(due(&mut again), None);
+        for pause in [1, 2, 4, 8, 8] {
+            again.attempted(false);
+            assert_eq!(due(&mut again), Some(pause));
+        }
+        again.attempted(true);
+        assert_eq!(due(&mut again), None);
     }
 }

@@ -10,10 +10,9 @@ use tokio::signal::unix::Signal;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
-use super::again::Again;
-use super::notify;
-use super::stamps::Stamps;
-use super::ticks::each_second;
+use super::accept::Again;
+use super::process;
+use super::stamps::{Stamps, each_second};
 use crate::config::envoy::load::files;
 use crate::config::{Config, ConfigError, ServerConfig};
 use crate::server::{Reloaded, Server};
@@ -59,7 +58,7 @@ pub(super) async fn reload_forever(
         };
         // Preparing tables and moving clients to them may take long, so it runs on another thread
         // and does not delay new connections.
-        notify::reloading();
+        process::reloading();
         let server = Arc::clone(&server);
         let reloading = tokio::task::spawn_blocking(move || {
             let succeeded = reload(&server, (source.load)(), asked);
@@ -68,7 +67,7 @@ pub(super) async fn reload_forever(
         let Ok((back, succeeded)) = ended(reloading).await else {
             return;
         };
-        notify::ready();
+        process::ready();
         source = back;
         again.attempted(succeeded);
     }
@@ -91,9 +90,9 @@ async fn ended<T>(mut reloading: JoinHandle<T>) -> Result<T, JoinError> {
 /// Logs a warning for each SIGHUP to a server without configuration files.
 async fn warn_forever(mut hangup: Signal) {
     while hangup.recv().await.is_some() {
-        notify::reloading();
+        process::reloading();
         tracing::warn!("SIGHUP: there is no configuration file to reload");
-        notify::ready();
+        process::ready();
     }
     pending().await
 }

@@ -14,14 +14,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::accept::{accept, refusal};
+use super::accept::{self, accept, refusal};
 use super::allocator::give_back_free_memory;
-use super::balanced;
 use super::handover::HandedOver;
-use super::notify;
+use super::process;
 use super::reload::{ConfigSource, reload_certificates_forever, reload_forever};
 use super::socket::{Listener, Socket};
-use super::ticks::each_second;
+use super::stamps::each_second;
 use super::workers::{Accepted, Workers};
 use super::xds;
 use crate::config::Config;
@@ -274,7 +273,7 @@ impl Running {
                 Arc::clone(&workers),
             ));
         }
-        notify::ready();
+        process::ready();
         let result = tokio::select! {
             () = stop => Ok(()),
             Some(_) = tasks.join_next() => Err(Ended),
@@ -298,7 +297,7 @@ impl Running {
 /// Stops accepting, and waits until all connections are closed or the shutdown timeout has passed.
 /// Then sends the counts that the engine has not stored yet.
 async fn leave(server: &Server, services: &Services, tasks: &mut JoinSet<()>) {
-    notify::stopping();
+    process::stopping();
     server.announce_stop();
     services.announce_stop().await;
     sleep(Duration::from_secs(server.config.shutdown_delay.into())).await;
@@ -412,7 +411,7 @@ async fn open(
 ) -> Option<(Stream, Connection, Option<IpAddr>)> {
     let mut peer = stream.peer();
     if server.config.proxy_protocol.contains(&protocol) {
-        let head = balanced::receive(protocol, &mut stream, &mut connection, &server).await;
+        let head = accept::receive(protocol, &mut stream, &mut connection, &server).await;
         peer = Some(head?);
     }
     let stream = match (stream, &server.tls) {

@@ -7,7 +7,9 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// The properties of a file that change when the file, or a symbolic link on the way to it, does.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,4 +67,12 @@ fn stamp(file: &Path) -> Option<Stamp> {
         len: metadata.len(),
         inode: metadata.ino(),
     })
+}
+
+/// Returns a timer that ticks every second. After a late tick, the next one comes a full second
+/// later.
+pub(super) fn each_second() -> Interval {
+    let mut seconds = interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    seconds
 }

@@ -372,9 +372,9 @@ impl Service {
         } = answer;
         if let Some(decision) = decision
             && let Some(one) = charged.get_mut(decision.rule)
-            && Available::from_decision(&one.limit.rule, decision, decision.rule).is_some()
         {
-            one.set_available(decision);
+            one.available = Available::from_decision(&one.limit.rule, decision, decision.rule);
+            one.reset_after = decision.reset_after;
         }
         if charged.iter().any(|one| one.available.is_none()) {
             // The future is boxed, so that it takes no space in requests that need no peek.

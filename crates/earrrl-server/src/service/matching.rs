@@ -1,18 +1,21 @@
-//! Decides requests under all rules that match their attributes.
+//! Decides requests under all rules that match their attributes, if need be before a proxy stops waiting.
 
-use earrrl::{Action, Charge, Cost, Decision, Mode, Nanos, Outcome, Rule, Wait};
+use std::time::Instant;
+
+use earrrl::{Action, Charge, Cost, Decision, EngineError, Mode, Nanos, Outcome, Rule, Wait};
 use smallvec::SmallVec;
+use tokio::time::error::Elapsed;
 
-use super::Service;
-use super::answer::{AllCharged, Answer, Charged};
+use super::answer::{AllCharged, Answer, Charged, Unjudged};
 use super::ask::Manner;
 use super::attributes::Attributes;
-use super::hints;
 use super::key::{Key, bounded_owned};
 use super::limit::PreparedLimit;
 use super::rule::ActiveRule;
 use super::rules::ActiveRules;
+use super::{Service, hints};
 use crate::config::rule::OnMissing;
+use crate::metrics::PassReason;
 
 /// The effect of a rule on a request that it matches.
 pub(super) enum Application<'a> {
@@ -130,4 +133,51 @@ fn refusal(rule: &Rule, now: Nanos) -> Decision {
     refusal.retry_after = Wait::Never;
     refusal.over = [0].into_iter().collect();
     refusal
+}
+
+impl Service {
+    /// Decides like [`Service::ask_matching`], but at the latest shortly before `deadline`, after
+    /// which a proxy would let the request pass. If the engine has not decided by then, the
+    /// `on_error` of the matching rules decides, or the engine's policy for those without it.
+    pub async fn ask_matching_before<'a>(
+        &self,
+        rules: &'a ActiveRules,
+        request: &Attributes<'_>,
+        manner: Manner,
+        deadline: Option<Instant>,
+    ) -> Answer<'a> {
+        let Some(deadline) = deadline.filter(|_| self.engine.waits()) else {
+            return self.ask_matching(rules, request, manner).await;
+        };
+        // The future is boxed, so that it takes no space in requests without a deadline.
+        let answered = Box::pin(in_time(self.ask_matching(rules, request, manner), deadline));
+        answered
+            .await
+            .unwrap_or_else(|_| self.undecided(rules, request))
+    }
+
+    fn undecided<'a>(&self, rules: &'a ActiveRules, request: &Attributes<'_>) -> Answer<'a> {
+        let policy_denies = !self.engine.passes_undecided();
+        let matching = rules.iter().filter(|rule| rule.matches(request));
+        let unjudged = matching.map(|rule| Unjudged {
+            rule,
+            error: EngineError::Unavailable("no decision before the deadline".into()).into(),
+            denies: rule
+                .on_error
+                .map_or(policy_denies, |_| rule.denies_on_error()),
+            reason: PassReason::Late,
+        });
+        Answer {
+            unjudged: unjudged.max_by_key(|unjudged| unjudged.denies),
+            ..Answer::default()
+        }
+    }
+}
+
+/// Waits for an answer until shortly before the deadline, after which Envoy would let the request
+/// pass and count an error.
+pub(super) async fn in_time<F: Future>(answer: F, deadline: Instant) -> Result<F::Output, Elapsed> {
+    // A quarter of the remaining time is left for sending the response.
+    let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
+    tokio::time::timeout(left, answer).await
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use earrrl::internal::{memory_in_all, table_bytes};
 use earrrl_redis::WhenGone;
 
-use super::descriptors::limits::DescriptorsPlan;
+use super::descriptor_limits::DescriptorsPlan;
 use super::rules;
 use crate::config::{Config, EngineConfig};
 

@@ -5,14 +5,12 @@ pub mod answer;
 pub mod ask;
 pub mod attributes;
 pub mod changes;
-pub mod descriptors;
+pub mod descriptor_counts;
+pub mod descriptor_limits;
+mod descriptors;
 pub mod error;
-pub mod event_source;
 pub mod hints;
-mod inline;
 pub mod key;
-mod known;
-mod late;
 pub mod limit;
 mod matching;
 pub mod memory_check;
@@ -36,14 +34,13 @@ use crate::config::envoy::tree::Tree;
 use crate::config::{Config, EnvoyConfig};
 use crate::engine::{Engine, Memory, why_not_prepared};
 use crate::metrics::{Family, Metrics, PassReason};
-use descriptors::counts::CountsOf;
-use descriptors::limits::{DescriptorRecords, Descriptors, DescriptorsPlan};
+use descriptor_counts::CountsOf;
+use descriptor_limits::{DescriptorRecords, Descriptors, DescriptorsPlan};
 use error::AskError;
-use inline::InlineRules;
-use known::Known;
+use limit::Known;
 use names::ResetClient;
 use rule::{ActiveRule, RuleRecords};
-use rules::ActiveRules;
+use rules::{ActiveRules, InlineRules};
 
 /// The number of resets that a stream of events may lag behind.
 const MAX_RESETS: usize = 1024;
@@ -228,7 +225,7 @@ impl Service {
     /// # Errors
     /// Returns an [`AskError`] if the server does not allow rules as text, the text is not a valid
     /// rule, or too many such rules exist.
-    pub fn inline_rule(&self, text: &str) -> Result<Arc<ActiveRule>, AskError> {
+    pub fn inline_rule(&self, text: &str) -> Result<&'static ActiveRule, AskError> {
         self.inline.get(text, &self.engine, &self.metrics.outcomes)
     }
 

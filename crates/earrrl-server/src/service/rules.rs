@@ -1,9 +1,10 @@
-//! The active rules, in a form that decisions can use without repeated work.
+//! The active rules, in a form that decisions can use without repeated work; and rules that requests contain as text,
+//! whose number is bounded, so that clients cannot fill the memory with tables.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-use earrrl::RuleId;
+use earrrl::{Rule, RuleId};
 use earrrl_tower::ClientAddress;
 
 use super::attributes::{ReadOptions, shown};
@@ -13,7 +14,8 @@ use super::rule::{ActiveRule, PlannedRule, RuleRecords};
 use crate::config::Config;
 use crate::config::attribute::PLAIN;
 use crate::config::rule::{OnError, RuleConfig};
-use crate::engine::PlannedLimit;
+use crate::engine::{Engine, PlannedLimit};
+use crate::metrics::Outcomes;
 
 /// The largest number of names of attributes that are logged because no rule uses them.
 const MAX_UNREAD: usize = 32;
@@ -21,7 +23,7 @@ const MAX_UNREAD: usize = 32;
 /// All active rules. A reload creates a new set and replaces the old one as a whole.
 #[derive(Debug)]
 pub struct ActiveRules {
-    rules: Vec<Arc<ActiveRule>>,
+    rules: Vec<ActiveRule>,
     by_name: HashMap<Box<[u8]>, usize>,
     /// The indexes of rules by the ids of their limits, built when the first reservation is
     /// committed.
@@ -60,7 +62,7 @@ const LISTS: [&str; 14] = [
 
 /// Returns the headers that decide which rules apply, and to which client. A request that repeats one
 /// with another value could show one value to the limiter and one to the application.
-fn single_headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
+fn single_headers(rules: &[ActiveRule], client: &ClientAddress) -> Vec<String> {
     let named = rules.iter().flat_map(|rule| rule.deciding_attributes());
     let named = named.filter_map(|name| name.strip_prefix("header:"));
     let single = named.filter(|name| !LISTS.contains(name) && *name != client.header());
@@ -71,7 +73,7 @@ fn single_headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<Stri
 }
 
 /// Returns the headers that rules use, and the header that identifies clients.
-fn headers(rules: &[Arc<ActiveRule>], client: &ClientAddress) -> Vec<String> {
+fn headers(rules: &[ActiveRule], client: &ClientAddress) -> Vec<String> {
     let named = rules.iter().flat_map(|rule| rule.attributes());
     let named = named
         .filter(|name| name.starts_with("header:"))
@@ -119,7 +121,7 @@ impl<'a> RulesPlan<'a> {
             .rules
             .iter()
             .map(|rule| ActiveRule::new(rule, ids, kept));
-        let rules: Vec<_> = active.flatten().map(Arc::new).collect();
+        let rules: Vec<_> = active.flatten().collect();
         let by_name = rules
             .iter()
             .enumerate()
@@ -145,7 +147,7 @@ impl<'a> RulesPlan<'a> {
 impl ActiveRules {
     /// Returns the rules, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
-        self.rules.iter().map(Arc::as_ref)
+        self.rules.iter()
     }
 
     /// Returns true if at least one rule applies to Envoy's descriptors.
@@ -166,7 +168,7 @@ impl ActiveRules {
     /// Returns the ids of the limits of all rules, each with the verdict of its rule's `on_error` setting: true if
     /// it allows requests that the engine cannot judge.
     pub(super) fn verdicts_on_error(&self) -> Vec<(RuleId, Option<bool>)> {
-        let of_rule = |rule: &Arc<ActiveRule>| {
+        let of_rule = |rule: &ActiveRule| {
             let allows = rule.on_error.map(|verdict| verdict == OnError::Allow);
             rule.ids().map(move |id| (id, allows)).collect::<Vec<_>>()
         };
@@ -205,7 +207,6 @@ impl ActiveRules {
     pub fn at(&self, index: usize, name: &[u8]) -> Option<&ActiveRule> {
         self.rules
             .get(index)
-            .map(Arc::as_ref)
             .filter(|rule| rule.name.as_bytes() == name)
     }
 
@@ -217,7 +218,7 @@ impl ActiveRules {
     /// Returns the rule and the limit that the engine knows by this id; `None` if the limit was
     /// removed from the configuration.
     pub fn of_id(&self, id: RuleId) -> Option<(&ActiveRule, &PreparedLimit)> {
-        let ids = |(place, rule): (usize, &Arc<ActiveRule>)| {
+        let ids = |(place, rule): (usize, &ActiveRule)| {
             rule.ids().map(move |id| (id, place)).collect::<Vec<_>>()
         };
         let by_id = self
@@ -237,6 +238,67 @@ impl ActiveRules {
 
     /// Returns the rule of this name; `None` if no rule has it.
     pub fn get(&self, name: &[u8]) -> Option<&ActiveRule> {
-        self.rules.get(self.position(name)?).map(Arc::as_ref)
+        self.rules.get(self.position(name)?)
+    }
+}
+
+/// The greatest number of different rules that are accepted as text.
+const MAX_TEXTS: usize = 64;
+/// The greatest number of clients that the table of such a rule is sized for.
+const MAX_CAPACITY: usize = 100_000;
+/// The length of the longest accepted rule text, in bytes.
+const MAX_TEXT_LEN: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct InlineRules {
+    allowed: bool,
+    capacity: usize,
+    /// The rules by their texts. They stay until the process ends, so that requests can borrow them: there are few.
+    known: RwLock<HashMap<String, &'static ActiveRule>>,
+}
+
+impl InlineRules {
+    pub(super) fn new(allowed: bool, capacity: usize) -> Self {
+        Self {
+            allowed,
+            capacity: capacity.min(MAX_CAPACITY),
+            known: RwLock::default(),
+        }
+    }
+
+    /// Returns the rule for this text, which is created when the text arrives for the first time.
+    pub(super) fn get(
+        &self,
+        text: &str,
+        engine: &Engine,
+        outcomes: &Outcomes,
+    ) -> Result<&'static ActiveRule, AskError> {
+        if !self.allowed {
+            return Err(AskError::InlineRulesOff);
+        }
+        if let Some(rule) = self
+            .known
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(text)
+        {
+            return Ok(rule);
+        }
+        if text.len() > MAX_TEXT_LEN {
+            let why = format!("rule: {} bytes; at most {MAX_TEXT_LEN}", text.len());
+            return Err(AskError::Invalid(why));
+        }
+        let rule: Rule = text.parse()?;
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rule) = known.get(text) {
+            return Ok(rule);
+        }
+        if known.len() >= MAX_TEXTS {
+            return Err(AskError::TooManyInlineRules { most: MAX_TEXTS });
+        }
+        let rule = ActiveRule::inline(&rule, self.capacity, engine, outcomes)?;
+        let rule: &'static ActiveRule = Box::leak(Box::new(rule));
+        known.insert(text.to_owned(), rule);
+        Ok(rule)
     }
 }

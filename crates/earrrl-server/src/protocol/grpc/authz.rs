@@ -10,8 +10,8 @@ use h2::RecvStream;
 use tonic::{Code, Status};
 
 use super::call;
+use super::message::Reply;
 use super::message::frame;
-use super::reply::Reply;
 use crate::protobuf::authorization::{
     AddressKind, CheckRequest, CheckResponse, DeniedHttpResponse, HeaderAppendAction,
     HeaderValueOption, HttpRequest, HttpResponse, HttpStatus, OkHttpResponse, Peer,

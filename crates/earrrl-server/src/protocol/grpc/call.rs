@@ -11,8 +11,8 @@ use h2::RecvStream;
 use hyper::body::Bytes;
 use tonic::Status;
 
+use super::message::Reply;
 use super::message::{Incoming, frame};
-use super::reply::Reply;
 use crate::config::access::Scope;
 use crate::protobuf::ratelimit::{Code, RateLimitRequest, RateLimitResponse};
 use crate::protocol::bearer::{self, TokenRefused};

@@ -3,13 +3,11 @@
 //!
 //! `serve` handles the HTTP/2 requests of a connection, and `call` one unary call. They use `h2`
 //! directly for speed. The rarely called services for health and reflection are implemented by
-//! tonic (`others`).
+//! tonic.
 
 mod authz;
 mod call;
 mod message;
-mod others;
-mod reply;
 mod reserve;
 pub mod serve;
 mod services;

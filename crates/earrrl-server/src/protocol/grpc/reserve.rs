@@ -10,8 +10,8 @@ use h2::RecvStream;
 use tonic::Status;
 
 use super::call;
+use super::message::Reply;
 use super::message::frame;
-use super::reply::Reply;
 use crate::protobuf;
 use crate::protobuf::ratelimit::{Code, RateLimitDescriptor, RateLimitRequest};
 use crate::protobuf::reservation::{

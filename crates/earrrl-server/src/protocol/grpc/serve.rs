@@ -11,12 +11,12 @@ use h2::server::SendResponse;
 use hyper::body::Bytes;
 
 use super::call::RateLimitCall;
-use super::reply::{Reply, send};
+use super::message::{Reply, send};
 use super::services::{CallKind, Services, kind_of};
-use super::{authz, others, reserve};
+use super::{authz, reserve, services};
 use crate::connections::Connection;
 use crate::protocol::http2::held::{HeldBytes, HeldShare};
-use crate::protocol::http2::{self, exchange, unread};
+use crate::protocol::http2::{self, exchange};
 use crate::server::Server;
 use crate::stream::Stream;
 
@@ -66,7 +66,7 @@ fn answer(
                 authz::answer(&server, &held, request).await
             })
         }
-        CallKind::Other => others::answer(server, services, &held, request, respond),
+        CallKind::Other => services::answer(server, services, &held, request, respond),
     }
 }
 
@@ -119,7 +119,7 @@ fn refuse_type(
         .count_status(response.status().as_u16());
     // The sending fails only if the client has disconnected or cancelled the request.
     let _ = respond.send_response(response, true);
-    unread::discard(body, HeldShare::new(held), exchange::patience(server));
+    exchange::discard(body, HeldShare::new(held), exchange::patience(server));
 }
 
 /// Sends `answer` at once if it is ready. Otherwise starts a task that waits for it, unless the

@@ -1,17 +1,27 @@
-//! The gRPC services of this server, and the paths of their methods.
+//! The gRPC services of this server, and the paths of their methods. Calls for health and reflection are passed on to
+//! tonic's services.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{Method, Request};
+use axum::body::Body;
+use axum::http::{Method, Request, Response};
+use earrrl::Mode;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use hyper::body::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use tower::ServiceExt as _;
 
-use earrrl::Mode;
-
-use crate::protocol::http2::held::{EndlessCall, HeldBytes};
+use super::message::{OVERLOADED, count, refuse};
+use crate::protocol::http2::exchange;
+use crate::protocol::http2::held::{self, EndlessCall, HeldBytes, HeldShare};
+use crate::server::Server;
 
 /// The names of the services whose health is reported. The empty name, which stands for the whole
 /// server, is reported too.
@@ -135,4 +145,55 @@ pub(super) fn kind_of<B>(request: &Request<B>) -> CallKind {
         "/envoy.service.auth.v3.Authorization/Check" => CallKind::Authorization,
         _ => CallKind::Other,
     }
+}
+
+/// Answers a call in a task, which ends with the call or when the client cancels it.
+pub(super) fn answer(
+    server: &Arc<Server>,
+    services: &Services,
+    held: &Arc<HeldBytes>,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
+    let mut share = HeldShare::new(held);
+    let share_of_body = HeldShare::new(held);
+    if !share.set(held::head(request.headers())) {
+        server.service.metrics.shed.increment();
+        return refuse(server, Status::unavailable(OVERLOADED), respond);
+    }
+    let watch = match is_watch(&request).then(|| services.begin_watch(held)) {
+        None => None,
+        Some(Some(watch)) => Some(watch),
+        Some(None) => {
+            let why = "too many Watch calls at once";
+            return refuse(server, Status::resource_exhausted(why), respond);
+        }
+    };
+    let server = Arc::clone(server);
+    let services = services.others();
+    let of_body = Arc::clone(held);
+    tokio::spawn(async move {
+        let _watch = watch;
+        let patience = exchange::patience(&server);
+        let request = exchange::receive(request, &of_body, Some(share_of_body), patience);
+        let answered = counted(&server, services, request);
+        exchange::send_answer(&server, answered, respond, share).await;
+    });
+}
+
+/// Returns true for a call to `Watch`, which stays open and reports each change of the server's
+/// health.
+fn is_watch(request: &Request<RecvStream>) -> bool {
+    request.uri().path() == "/grpc.health.v1.Health/Watch"
+}
+
+/// Returns the response of tonic's services, and counts it in the metrics.
+async fn counted(
+    server: &Server,
+    services: Router,
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
+    let answer = services.oneshot(request).await?;
+    count(server, Some(answer.headers()));
+    Ok(answer)
 }

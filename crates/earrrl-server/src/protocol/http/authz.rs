@@ -17,8 +17,8 @@ use axum::response::{IntoResponse as _, Response};
 use super::request::authorize;
 use crate::config::access::Scope;
 use crate::protocol::authz::{Lines, NO_MEMORY, ProxiedRequest, decide, refuse};
+use crate::protocol::response::Problem;
 use crate::protocol::response::Verdict;
-use crate::protocol::response::problem::Problem;
 use crate::server::Server;
 
 /// The path of the route. A proxy may append the path of the client's request to it (Envoy's

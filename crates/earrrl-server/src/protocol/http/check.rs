@@ -1,7 +1,6 @@
 //! The routes that decide: `/v1/check`, `/v1/peek`, `/v1/charge`, `/v1/check/batch`; and
 //! `/v1/refund`.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
@@ -13,11 +12,11 @@ use futures_util::future::join_all;
 use super::body::{BatchBody, Check, MAX_BATCH, NamedCharge, Refund, WantedDecision};
 use super::request::{ServerState, parse, read};
 use crate::config::access::{Access, Scope};
-use crate::protocol::response::problem::Problem;
+use crate::protocol::response::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::server::Server;
 use crate::service::answer::Answer;
-use crate::service::ask::{Ask, Manner};
+use crate::service::ask::Manner;
 use crate::service::attributes::{Attributes, bytes};
 use crate::service::error::AskError;
 use crate::service::rule::ActiveRule;
@@ -86,7 +85,7 @@ async fn decide<T>(
     match wanted {
         WantedDecision::One(named) => {
             let rule = find(server, access, &rules, &named)?;
-            let ask = named.ask(rule.get());
+            let ask = named.ask(rule);
             Ok(then(&server.service.ask(&ask, manner).await?, false))
         }
         // Nearly all checks name one rule. The other kinds are boxed, so that their futures do not
@@ -116,45 +115,27 @@ async fn decide_several<T>(
     manner: Manner,
     then: impl FnOnce(&Answer<'_>, bool) -> T,
 ) -> Result<T, Problem> {
-    let found: Vec<Found<'_>> = list
-        .iter()
-        .map(|named| find(server, access, rules, named))
-        .collect::<Result<_, _>>()?;
-    let each = found.iter().zip(list);
-    let asks: Vec<Ask<'_>> = each.map(|(rule, named)| named.ask(rule.get())).collect();
+    let ask = |named| Ok(NamedCharge::ask(named, find(server, access, rules, named)?));
+    let asks = list.iter().map(ask).collect::<Result<Vec<_>, Problem>>()?;
     Ok(then(&server.service.ask_all(&asks, manner).await?, true))
 }
 
-/// The rule of a charge: a configured rule, or an inline rule, whose text is in the request itself.
-enum Found<'a> {
-    Named(&'a ActiveRule),
-    Inline(Arc<ActiveRule>),
-}
-
-impl Found<'_> {
-    fn get(&self) -> &ActiveRule {
-        match self {
-            Self::Named(rule) => rule,
-            Self::Inline(rule) => rule,
-        }
-    }
-}
-
-/// Returns the rule that a charge names, if the client's token permits it.
+/// Returns the rule that a charge names, if the client's token permits it: a configured rule, or one whose text is in
+/// the request itself.
 fn find<'a>(
     server: &Server,
     access: &Access,
     rules: &'a ActiveRules,
     named: &NamedCharge<'_>,
-) -> Result<Found<'a>, Problem> {
+) -> Result<&'a ActiveRule, Problem> {
     match rules.get(named.rule.as_bytes()) {
         Some(rule) => {
             access.permit_rule(&rule.name)?;
-            Ok(Found::Named(rule))
+            Ok(rule)
         }
         None if named.rule.contains(' ') => {
             access.permit_all_rules()?;
-            Ok(Found::Inline(server.service.inline_rule(&named.rule)?))
+            Ok(server.service.inline_rule(&named.rule)?)
         }
         None => Err(AskError::unknown_rule(named.rule.as_bytes()).into()),
     }
@@ -214,7 +195,7 @@ async fn decide_into(server: &Server, access: &Access, check: Check<'_>, out: &m
         Err(error) => Err(error.into()),
     };
     if let Err(problem) = decided {
-        out.extend_from_slice(problem.to_json().to_string().as_bytes());
+        out.extend_from_slice(&problem.to_json());
     }
     out.push(b',');
 }
@@ -235,7 +216,7 @@ pub(super) async fn refund(
     let named = refund.named()?;
     let rules = server.service.rules();
     let rule = find(&server, &access, &rules, &named)?;
-    let ask = named.ask(rule.get());
+    let ask = named.ask(rule);
     server.service.refund(&ask, charged_at).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::request::{ServerState, authorize};
 use crate::config::access::Scope;
 use crate::config::attribute::KeyPart;
-use crate::protocol::response::problem::Problem;
+use crate::protocol::response::Problem;
 use crate::protocol::response::{self, AnswerStatus};
 use crate::service::ask::{Ask, Manner};
 use crate::service::rule::ActiveRule;

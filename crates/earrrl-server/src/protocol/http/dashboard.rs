@@ -10,10 +10,10 @@ use earrrl::Outcome;
 use futures_util::stream;
 use serde_json::{Value, json};
 
+use super::events::{Subscription, respond};
 use super::request::ServerState;
-use super::stream::{Subscription, respond};
 use super::top::{client, distribution, permitted_rule};
-use crate::protocol::response::problem::Problem;
+use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::error::AskError;
 

@@ -1,23 +1,28 @@
 //! `GET /v1/events`: the clients that cross their limit, are forgiven or are reset, as a stream for other tools.
+//! Streams stay open until the client leaves, its token is revoked or the server stops.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, Uri};
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
 use earrrl::Nanos;
-use futures_util::stream;
+use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
 
 use super::request::{ServerState, authorize};
-use super::stream::{Subscription, respond};
 use super::top::{client, insert_key, invalid, parameter, seconds_since_epoch};
 use crate::config::access::{Access, Scope};
-use crate::protocol::response::problem::Problem;
-use crate::service::changes::ClientEvent;
-use crate::service::event_source::{EventSource, RuleEvent};
+use crate::protocol::response::Problem;
+use crate::server::Server;
+use crate::service::changes::{ClientEvent, EventSource, RuleEvent};
 use crate::service::names::{ENVOY, ResetClient};
 use crate::service::reports::SurveyedClient;
 
@@ -201,4 +206,55 @@ fn ascii(json: &str) -> String {
         }
     }
     out
+}
+
+/// The time between two steps of a stream.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The connection of a stream: the client's token, and its place among the streams that may be open.
+pub(super) struct Subscription {
+    /// The server.
+    pub(super) server: Arc<Server>,
+    headers: HeaderMap,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Subscription {
+    /// Takes a place for a stream of the client that sent `headers`.
+    pub(super) fn open(server: Arc<Server>, headers: HeaderMap) -> Result<Self, Problem> {
+        let place = Arc::clone(&server.watchers)
+            .try_acquire_owned()
+            .map_err(|_| {
+                Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many streams are open already",
+                )
+            })?;
+        Ok(Self {
+            server,
+            headers,
+            _place: place,
+        })
+    }
+
+    /// Waits for the next step; returns `None` if the stream is to end.
+    pub(super) async fn step(&self) -> Option<Access> {
+        sleep(INTERVAL).await;
+        if self.server.is_stopping() || self.server.connections.are_stopping() {
+            return None;
+        }
+        authorize(&self.server, &self.headers, Scope::Top).ok()
+    }
+}
+
+/// Returns the response whose body is a stream.
+pub(super) fn respond(
+    kind: &'static str,
+    stream: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response {
+    let mut response = Body::from_stream(stream.map(Ok::<_, Infallible>)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }

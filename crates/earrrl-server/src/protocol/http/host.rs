@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 
-use crate::protocol::response::problem::Problem;
+use crate::protocol::response::Problem;
 use crate::server::Server;
 
 /// Checks that the request names exactly one host, and that this server accepts it.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::body::{self, JsonObject};
 use crate::config::access::{Access, Forbidden, Scope};
 use crate::protocol::bearer::{self, TokenRefused};
-use crate::protocol::response::problem::{GONE, Problem};
+use crate::protocol::response::{GONE, Problem};
 use crate::server::Server;
 
 /// The most bytes that are allocated for a body before any of it has arrived.

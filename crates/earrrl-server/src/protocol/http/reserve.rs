@@ -16,7 +16,7 @@ use super::check::find_named;
 use super::request::{ServerState, parse, read};
 use crate::config::access::{Access, Scope};
 use crate::protocol::response;
-use crate::protocol::response::problem::Problem;
+use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::ask::Ask;
 use crate::service::attributes::{Attributes, bytes};

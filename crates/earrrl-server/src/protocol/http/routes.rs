@@ -1,24 +1,34 @@
-//! The routes of the HTTP API, and the handlers that answer them.
+//! The routes of the HTTP API; the handlers for health, readiness, metrics and the OpenAPI document; and the routes of
+//! envoyproxy/ratelimit, `POST /json` and `GET /healthcheck`.
 
 use std::sync::Arc;
 
-use axum::Router;
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
+use earrrl::Mode;
+use serde_json::{Value, json};
 
-use super::{check, clients, condition, dashboard, envoy, events, openapi, reserve, top};
-use crate::protocol::response::problem::Problem;
+use super::request::{ServerState, authorize};
+use super::{authz, check, clients, dashboard, events, reserve, top};
+use crate::config::access::Scope;
+use crate::protobuf::ratelimit::{Code, RateLimitRequest};
+use crate::protocol::response::Problem;
 use crate::server::Server;
+use crate::service::error::AskError;
 
 const JSON: &str = "application/json";
 
 /// Returns all routes except `/v1/authz`, which bypasses the router. `/metrics` is left out if an
 /// admin listener is configured, since that listener serves it.
 pub fn router(server: Arc<Server>) -> Router {
-    let document = openapi::document(&server);
+    let document = document(&server);
     let routes = match server.config.admin {
         Some(_) => health(),
-        None => health().route("/metrics", get(condition::metrics)),
+        None => health().route("/metrics", get(metrics)),
     };
     routes
         .route("/v1/check", post(check::check))
@@ -34,8 +44,8 @@ pub fn router(server: Arc<Server>) -> Router {
             "/openapi.json",
             get(async move || ([(header::CONTENT_TYPE, JSON)], document)),
         )
-        .route("/json", post(envoy::json))
-        .route("/healthcheck", get(envoy::healthcheck))
+        .route("/json", post(json))
+        .route("/healthcheck", get(healthcheck))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "no such route; see /openapi.json"))
         .method_not_allowed_fallback(async || {
             Problem::new(
@@ -50,7 +60,7 @@ pub fn router(server: Arc<Server>) -> Router {
 /// that show clients.
 pub fn admin_router(server: Arc<Server>) -> Router {
     health()
-        .route("/metrics", get(condition::metrics))
+        .route("/metrics", get(metrics))
         .merge(visibility())
         .route("/", get(dashboard::page))
         .route("/dashboard.css", get(dashboard::style))
@@ -65,9 +75,7 @@ pub fn admin_router(server: Arc<Server>) -> Router {
 /// the places reserved for health checks and metrics. Other routes return 503.
 pub fn reserved_router(server: Arc<Server>) -> Router {
     let full = "as many are connected as may be; come back in a second";
-    let routes = health()
-        .route("/metrics", get(condition::metrics))
-        .with_state(server);
+    let routes = health().route("/metrics", get(metrics)).with_state(server);
     routes.fallback(async move || {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, full);
         (
@@ -92,6 +100,120 @@ fn visibility() -> Router<Arc<Server>> {
 
 fn health() -> Router<Arc<Server>> {
     Router::new()
-        .route("/healthz", get(condition::healthz))
-        .route("/readyz", get(condition::readyz))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+}
+
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Returns 200 once the server has a valid configuration, and 503 before that and while the server
+/// is stopping. A rejected reload is only reported in the body, since the previous rules remain in
+/// force. An unreachable Redis is only reported too, since it would otherwise take every server out
+/// of service at once.
+pub(super) async fn readyz(server: ServerState) -> Response {
+    let stopping = server.is_stopping();
+    let (status, word) = match (stopping, server.is_configured()) {
+        (true, _) => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        (false, false) => (StatusCode::SERVICE_UNAVAILABLE, "no configuration yet"),
+        (false, true) => (StatusCode::OK, "ready"),
+    };
+    let engine = server.service.engine().state();
+    let unjudged = server
+        .service
+        .passed_unjudged()
+        .map(|(reason, n)| (reason.into(), n.into()));
+    let mut body = json!({
+        "status": word, "reload_error": server.reload_error(), "engine": { "mode": engine.mode },
+        "passed_without_verdict": Value::Object(unjudged.into_iter().collect()),
+    });
+    if let Some(owed) = engine.owed {
+        body["engine"]["owed_clients"] = owed.into();
+        body["engine"]["trouble"] = engine.trouble.into();
+    }
+    (status, Json(body)).into_response()
+}
+
+pub(super) async fn metrics(server: ServerState) -> Response {
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], server.metrics()).into_response()
+}
+
+const DOCUMENT: &str = include_str!("openapi.json");
+
+/// The methods, besides GET, that `/v1/authz` accepts. A proxy may use the method of its client's
+/// request.
+const METHODS: [&str; 8] = [
+    "delete", "head", "options", "patch", "post", "put", "query", "trace",
+];
+
+/// Returns the OpenAPI document of `server`.
+pub(super) fn document(server: &Server) -> Bytes {
+    match serde_json::from_str(DOCUMENT) {
+        Ok(document) => fitted(document, server).to_string().into(),
+        Err(_) => Bytes::from_static(DOCUMENT.as_bytes()),
+    }
+}
+
+fn fitted(mut document: Value, server: &Server) -> Value {
+    let asked = &mut document["paths"][authz::PATH];
+    for method in METHODS {
+        asked[method] = asked["get"].clone();
+        asked[method]["operationId"] = format!("authz-{method}").into();
+    }
+    if server.config.admin.is_some()
+        && let Some(paths) = document["paths"].as_object_mut()
+    {
+        paths.remove("/metrics");
+    }
+    if !server.tokens().any()
+        && let Some(document) = document.as_object_mut()
+    {
+        document.remove("security");
+    }
+    document
+}
+
+/// Decides a request for descriptors. As in envoyproxy/ratelimit, the status is 200 if the request
+/// is within the limits, 429 if not, 400 for an invalid request, and 500 if the server failed.
+pub(super) async fn json(
+    State(server): ServerState,
+    request: Request,
+) -> Result<Response, Problem> {
+    authorize(&server, request.headers(), Scope::Check)?.permit_all_rules()?;
+    let bad = |why: String| Problem::new(StatusCode::BAD_REQUEST, why);
+    let body = to_bytes(request.into_body(), server.config.max_body).await;
+    let body = body.map_err(|error| bad(error.to_string()))?;
+    let request: RateLimitRequest =
+        serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
+    let answer = server
+        .service
+        .should_rate_limit(&request, Mode::Check, None)
+        .await;
+    let answer = answer.map_err(|error| {
+        let status = match error {
+            AskError::NotConfigured | AskError::Engine(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Problem::new(status, error.to_string())
+    })?;
+    let over = answer.overall_code == i32::from(Code::OverLimit);
+    let status = if over {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
+    };
+    Ok((status, Json(answer)).into_response())
+}
+
+/// Returns 200 and `OK`, or 500 while the server is stopping.
+pub(super) async fn healthcheck(server: ServerState) -> Response {
+    let going = server.is_stopping();
+    let status = if going {
+        StatusCode::INTERNAL_SERVER_ERROR
+    } else {
+        StatusCode::OK
+    };
+    (status, if going { "" } else { "OK" }).into_response()
 }

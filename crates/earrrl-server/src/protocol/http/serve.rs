@@ -28,7 +28,7 @@ use crate::protocol::first::Rewound;
 use crate::protocol::http2::held::{self, HeldBytes, HeldShare};
 use crate::protocol::http2::{self, exchange};
 use crate::protocol::linger::linger;
-use crate::protocol::response::problem::{GONE, Problem};
+use crate::protocol::response::{GONE, Problem};
 use crate::server::Server;
 use crate::stream::Stream;
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::request::{ServerState, authorize};
 use crate::config::access::{Access, Scope};
-use crate::protocol::response::problem::Problem;
+use crate::protocol::response::Problem;
 use crate::server::Server;
 use crate::service::attributes::shown;
 use crate::service::reports::{MAX_TOP, SurveyReport, SurveyedClient};

@@ -1,21 +1,23 @@
 //! The body and the response of one HTTP/2 request that a service answers, with their deadlines.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
+use httpdate::fmt_http_date;
 use hyper::body::{Body as _, Bytes, Frame, SizeHint};
+use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::held::{self, HeldBytes, HeldShare};
-use super::{date, unread};
 use crate::server::Server;
 
 /// The reason why a response was not sent completely.
@@ -129,7 +131,7 @@ fn set_headers(headers: &mut HeaderMap, body: &Body) {
     }
     // HTTP/2 forbids this header.
     headers.remove(header::CONNECTION);
-    if let Some(date) = date::now() {
+    if let Some(date) = date() {
         headers.entry(header::DATE).or_insert(date);
     }
 }
@@ -246,7 +248,7 @@ impl Drop for Received {
     fn drop(&mut self) {
         // A client that was waited for in vain gets no more time.
         if let (Some(body), None) = (self.body.take(), &self.late) {
-            unread::discard(body, HeldShare::new(&self.held), self.patience);
+            discard(body, HeldShare::new(&self.held), self.patience);
         }
     }
 }
@@ -290,5 +292,57 @@ impl hyper::body::Body for Received {
         }
         self.left
             .map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<(u64, Option<HeaderValue>)> = const { RefCell::new((0, None)) };
+}
+
+/// Returns the present time as the value of a `date` header.
+fn date() -> Option<HeaderValue> {
+    let now = SystemTime::now();
+    let second = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    LAST.with_borrow_mut(|last| {
+        if last.1.is_none() || last.0 != second {
+            *last = (second, HeaderValue::try_from(fmt_http_date(now)).ok());
+        }
+        last.1.clone()
+    })
+}
+
+/// The most bytes that are read. The client may have to be stopped from sending more.
+const MOST: usize = 64 * 1024;
+
+/// Reads and drops the rest of a request's body for at most `patience`, in a task. Does nothing if
+/// the body has ended or memory is short.
+///
+/// If the stream were dropped before all of the body has arrived, `h2` would send RST_STREAM after
+/// the response. A client must not discard the response then (RFC 9113, section 8.1), but curl 7.88
+/// does if it has not sent its body yet.
+pub(in crate::protocol) fn discard(body: RecvStream, mut share: HeldShare, patience: Duration) {
+    if body.is_end_stream() || !share.set(held::STREAM) {
+        return;
+    }
+    // A stream may be dropped while the runtime shuts down.
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
+    runtime.spawn(async move {
+        let _share = share;
+        // It makes no difference here how the reading ended.
+        let _ = timeout(patience, read(body)).await;
+    });
+}
+
+async fn read(mut body: RecvStream) {
+    let mut read = 0;
+    while let Some(Ok(data)) = body.data().await {
+        read += data.len();
+        if read > MOST {
+            return;
+        }
+        // These bytes have been read, so the client may send as many more.
+        let _ = body.flow_control().release_capacity(data.len());
     }
 }

@@ -6,7 +6,7 @@ use earrrl::{Brief, Decision, Outcome, Wait};
 
 use super::reply::Writer;
 use crate::engine::throttle::Throttled;
-use crate::protocol::seconds::SecondsText;
+use crate::protocol::response::SecondsText;
 use crate::service::answer::Answer;
 use crate::service::reserve::Reserved;
 

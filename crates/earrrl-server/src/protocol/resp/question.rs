@@ -1,8 +1,6 @@
 //! Questions, the commands that request a decision: their words become the rule, the client's limit under it, the key
 //! of the stored state and the cost; the service decides; the decision becomes the reply.
 
-use std::sync::Arc;
-
 use earrrl::table::KeyHash;
 use earrrl::{Cost, MAX_CHARGES, Mode, Outcome};
 
@@ -36,25 +34,8 @@ pub(super) enum Question<'a> {
     Allow(Ask<'a>),
     /// One of the commands of [`Question::Ask`] with several charges, which `AND` separates.
     Several { asks: Vec<Ask<'a>>, mode: Mode },
-    /// One of the commands of [`Question::Ask`] with an inline rule, whose text is in the command.
-    Inline(InlineAsk<'a>),
     /// A command that is invalid or not permitted, and is answered with this error.
     Refused(Refusal),
-}
-
-/// A request for a decision under an inline rule, whose text is in the command.
-#[derive(Debug)]
-pub(super) struct InlineAsk<'a> {
-    rule: Arc<ActiveRule>,
-    key: &'a [u8],
-    cost: Option<Cost>,
-    pub(super) mode: Mode,
-}
-
-impl InlineAsk<'_> {
-    pub(super) fn ask(&self) -> Ask<'_> {
-        Ask::new(&self.rule, self.key, self.cost)
-    }
 }
 
 /// The form of the words that follow a command's name.
@@ -102,7 +83,7 @@ impl Question<'_> {
                 *hash = Some(service.engine().throttle.prefetch(key));
             }
             Self::Ask { ask, .. } | Self::Allow(ask) => service.prefetch(ask),
-            Self::Several { .. } | Self::Inline(_) | Self::Refused(_) => {}
+            Self::Several { .. } | Self::Refused(_) => {}
         }
     }
 }
@@ -143,16 +124,15 @@ impl Session {
         let Some(named) = parse_one(request)? else {
             return parse_several(request, &self.access, rules, mode);
         };
-        match self.rule(named.rule, rules) {
+        let rule = match self.rule(named.rule, rules) {
             Some(rule) => {
                 self.access.permit_rule(&rule.name)?;
-                Ok(Question::Ask {
-                    ask: named.of(rule),
-                    mode,
-                })
+                rule
             }
-            None => self.parse_inline(named, mode),
-        }
+            None => self.inline_rule(named.rule)?,
+        };
+        let ask = named.of(rule);
+        Ok(Question::Ask { ask, mode })
     }
 
     /// Parses `EARRRL.ALLOW rule key [COST c]`.
@@ -169,20 +149,14 @@ impl Session {
         Ok(Question::Allow(named.of(rule)))
     }
 
+    /// Returns the rule whose text a command has in the place of a name.
     #[cold]
-    fn parse_inline<'a>(&self, named: Named<'a>, mode: Mode) -> Result<Question<'a>, Refusal> {
-        let text = std::str::from_utf8(named.rule).unwrap_or_default();
-        if !text.contains(' ') {
-            return Err(AskError::unknown_rule(named.rule).into());
-        }
+    fn inline_rule(&self, text: &[u8]) -> Result<&'static ActiveRule, Refusal> {
+        let inline = std::str::from_utf8(text).ok();
+        let inline = inline.filter(|text| text.contains(' '));
+        let inline = inline.ok_or_else(|| AskError::unknown_rule(text))?;
         self.access.permit_all_rules()?;
-        let rule = self.server.service.inline_rule(text)?;
-        Ok(Question::Inline(InlineAsk {
-            rule,
-            key: named.key,
-            cost: named.cost,
-            mode,
-        }))
+        Ok(self.server.service.inline_rule(inline)?)
     }
 
     /// Returns the rule of this name. The rule that the client named last is compared first, since
@@ -232,11 +206,6 @@ pub(super) async fn decide(
         Question::Several { asks, mode } => {
             let answer = Box::pin(service.ask_all(asks, *mode)).await?;
             write_answer(&answer, true, &mut Writer::new(out, version));
-        }
-        Question::Inline(inline) => {
-            let ask = inline.ask();
-            let answer = Box::pin(service.ask(&ask, inline.mode)).await?;
-            write_answer(&answer, false, &mut Writer::new(out, version));
         }
         Question::Refused(refusal) => session.refuse(refusal, out),
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::seconds::SecondsText;
+use crate::protocol::response::SecondsText;
 
 /// The version of RESP that a connection uses. It is RESP2 until the client sends `HELLO 3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -16,13 +16,12 @@ use earrrl::{Cost, Decision, EngineError, Mode, Outcome, Wait};
 use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
-use super::asked::{AskedLimit, Source};
-use super::limits::Descriptors;
-use super::verdict::whole_seconds;
+use super::asked::{AskedLimit, Source, whole_seconds};
 use crate::protobuf::ratelimit::RateLimit;
 use crate::protobuf::unit::Unit;
 use crate::service::Service;
 use crate::service::answer::Charged;
+use crate::service::descriptor_limits::Descriptors;
 use crate::service::error::AskError;
 
 /// The decisions on single limits of a request, in the order of its limits; `None` for those that are decided

@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::time::Duration;
 
 use earrrl::{Charge, Cost, Mode, Outcome};
 use earrrl_tower::headers::is_shown;
 use smallvec::SmallVec;
 
-use super::limits::{DescriptorLimit, Descriptors, key_of, reported};
 use crate::config::envoy::file::{Amount, LimitConfig};
 use crate::config::envoy::tree::TreeLimit;
 use crate::protobuf::ratelimit::{
@@ -21,6 +21,7 @@ use crate::protobuf::unit::Unit;
 use crate::service::Service;
 use crate::service::answer::{AllCharged, Charged};
 use crate::service::attributes::Attributes;
+use crate::service::descriptor_limits::{DescriptorLimit, Descriptors, key_of, reported};
 use crate::service::error::AskError;
 use crate::service::key::{Key, bounded_owned};
 use crate::service::limit::PreparedLimit;
@@ -355,4 +356,11 @@ impl<'s, 'a> Charges<'s, 'a> {
         self.charges.push(charge);
         Some(self.charges.len() - 1)
     }
+}
+
+/// Returns a duration in whole seconds, rounded up.
+pub(super) fn whole_seconds(duration: Duration) -> u64 {
+    duration
+        .as_secs()
+        .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

@@ -9,8 +9,6 @@
 
 mod apart;
 mod asked;
-pub mod counts;
-pub mod limits;
 mod response;
 mod verdict;
 
@@ -18,14 +16,14 @@ use std::pin::pin;
 use std::time::Instant;
 
 use earrrl::{HoldId, HoldTerms, Mode};
-use tokio::time::error::Elapsed;
 
 use self::apart::Apart;
 use self::asked::{Asked, AskedLimit, Charges, Source};
-use self::limits::Descriptors;
 use self::verdict::Verdicts;
 use super::Service;
+use super::descriptor_limits::Descriptors;
 use super::error::AskError;
+use super::matching::in_time;
 use super::reserve::Reserved;
 use super::rules::ActiveRules;
 use crate::metrics::PassReason;
@@ -215,12 +213,4 @@ impl Descriptors {
             Mode::Check
         }
     }
-}
-
-/// Waits for an answer until shortly before the deadline, after which Envoy would let the request
-/// pass and count an error.
-pub(super) async fn in_time<F: Future>(answer: F, deadline: Instant) -> Result<F::Output, Elapsed> {
-    // A quarter of the remaining time is left for sending the response.
-    let left = deadline.saturating_duration_since(Instant::now()) * 3 / 4;
-    tokio::time::timeout(left, answer).await
 }

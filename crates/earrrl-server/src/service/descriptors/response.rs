@@ -4,6 +4,8 @@
 //! Statuses and headers have the figures of the limits that the client may know of; see
 //! [`AskedLimit::is_shown`].
 
+use std::sync::Arc;
+
 use axum::http::{HeaderName, HeaderValue as HttpHeaderValue, StatusCode};
 use earrrl::{Outcome, Quota};
 use earrrl_tower::headers::current;
@@ -12,15 +14,17 @@ use serde_json::Value as Json;
 use smallvec::SmallVec;
 
 use super::asked::{AskedLimit, Source};
-use super::limits::Descriptors;
 use super::verdict::{Verdict, Verdicts};
 use crate::config::envoy::Headers;
+use crate::config::envoy::file::level_name;
 use crate::protobuf::json::to_struct;
 use crate::protobuf::ratelimit::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use crate::protobuf::unit::Unit;
 use crate::protobuf::{Duration as ProtoDuration, HeaderValue, Struct};
+use crate::service::descriptor_counts::{Became, DescriptorCounts};
+use crate::service::descriptor_limits::Descriptors;
 
 type Object = serde_json::Map<String, Json>;
 
@@ -175,6 +179,58 @@ fn draft_11(shown: &[Shown<'_>]) -> Vec<HeaderValue> {
     .into_iter()
     .filter_map(text)
     .collect()
+}
+
+impl Descriptors {
+    /// Counts the hits of each descriptor under the metric names of envoyproxy/ratelimit, if the configuration
+    /// enables them.
+    pub(super) fn count(
+        &self,
+        request: &RateLimitRequest,
+        limits: &[AskedLimit<'_>],
+        verdicts: &Verdicts,
+    ) {
+        if !self.config.metrics {
+            return;
+        }
+        let each = limits.iter().zip(&verdicts.each);
+        for (asked, verdict) in each.filter(|(asked, _)| !asked.is_refund && asked.is_limited()) {
+            if let Some(counts) = self.counts_of(request, asked) {
+                counts.count(Became {
+                    hits: asked.hits,
+                    over: verdict.is_over(),
+                    shadow: asked.shadow_mode(),
+                    limit: asked.reported().requests_per_unit.into(),
+                    remaining: verdict.available.units,
+                });
+            }
+        }
+    }
+
+    /// Returns the counters of a limit in Envoy's format.
+    fn counts_of(
+        &self,
+        request: &RateLimitRequest,
+        asked: &AskedLimit<'_>,
+    ) -> Option<Arc<DescriptorCounts>> {
+        let entries = &request.descriptors[asked.descriptor].entries;
+        let key = match &asked.source {
+            Source::Tree(limit, of_tree) => {
+                if let Some(counts) = &limit.counts {
+                    return Some(Arc::clone(counts));
+                }
+                of_tree.metric_key_of(entries.iter().map(Entry::text))
+            }
+            Source::Request(_) => {
+                let level = |entry: &Entry| level_name(&entry.key, &entry.text());
+                std::iter::once(request.domain.clone())
+                    .chain(entries.iter().map(level))
+                    .collect()
+            }
+            Source::Rule(_) => return None,
+        };
+        Some(self.records.counts.of(&key))
+    }
 }
 
 /// Returns the body of a denial, in the form of the problems that clients of the other ports get.

@@ -8,7 +8,7 @@ use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 
 use super::apart::Apart;
-use super::asked::AskedLimit;
+use super::asked::{AskedLimit, whole_seconds};
 use crate::service::answer::{Answer, Charged};
 
 /// The verdicts of all limits that a request meets.
@@ -153,13 +153,6 @@ impl Verdict {
     pub(super) fn tightness(&self) -> (Reverse<bool>, u64) {
         (Reverse(self.denies()), self.available.units)
     }
-}
-
-/// Returns a duration in whole seconds, rounded up.
-pub(super) fn whole_seconds(duration: Duration) -> u64 {
-    duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
 /// Returns the seconds until the end of the current window. Windows are of this length, and begin at

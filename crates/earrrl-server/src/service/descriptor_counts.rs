@@ -3,13 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::asked::{AskedLimit, Source};
-use super::limits::Descriptors;
-use super::verdict::Verdicts;
-use crate::config::envoy::file::level_name;
+use super::error::AskError;
 use crate::metrics::{Counter, Family, Histogram, Labels, Metrics, SmallCounter};
-use crate::protobuf::ratelimit::{Entry, RateLimitRequest};
-use crate::service::error::AskError;
 
 /// The greatest number of descriptors that have counters of their own.
 const MAX_KEYS: usize = 10_000;
@@ -80,58 +75,6 @@ impl DescriptorCounts {
         if used > near {
             self.near_limit.add(hits.min(used - near));
         }
-    }
-}
-
-impl Descriptors {
-    /// Counts the hits of each descriptor under the metric names of envoyproxy/ratelimit, if the configuration
-    /// enables them.
-    pub(super) fn count(
-        &self,
-        request: &RateLimitRequest,
-        limits: &[AskedLimit<'_>],
-        verdicts: &Verdicts,
-    ) {
-        if !self.config.metrics {
-            return;
-        }
-        let each = limits.iter().zip(&verdicts.each);
-        for (asked, verdict) in each.filter(|(asked, _)| !asked.is_refund && asked.is_limited()) {
-            if let Some(counts) = self.counts_of(request, asked) {
-                counts.count(Became {
-                    hits: asked.hits,
-                    over: verdict.is_over(),
-                    shadow: asked.shadow_mode(),
-                    limit: asked.reported().requests_per_unit.into(),
-                    remaining: verdict.available.units,
-                });
-            }
-        }
-    }
-
-    /// Returns the counters of a limit in Envoy's format.
-    fn counts_of(
-        &self,
-        request: &RateLimitRequest,
-        asked: &AskedLimit<'_>,
-    ) -> Option<Arc<DescriptorCounts>> {
-        let entries = &request.descriptors[asked.descriptor].entries;
-        let key = match &asked.source {
-            Source::Tree(limit, of_tree) => {
-                if let Some(counts) = &limit.counts {
-                    return Some(Arc::clone(counts));
-                }
-                of_tree.metric_key_of(entries.iter().map(Entry::text))
-            }
-            Source::Request(_) => {
-                let level = |entry: &Entry| level_name(&entry.key, &entry.text());
-                std::iter::once(request.domain.clone())
-                    .chain(entries.iter().map(level))
-                    .collect()
-            }
-            Source::Rule(_) => return None,
-        };
-        Some(self.records.counts.of(&key))
     }
 }
 

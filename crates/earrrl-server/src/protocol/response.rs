@@ -1,19 +1,17 @@
-//! Writes decisions as JSON and as HTTP responses.
-
-mod headers;
-pub(super) mod problem;
+//! Writes decisions as JSON and as HTTP responses, with the `RateLimit` headers; errors as problem details (RFC 9457);
+//! and durations in seconds.
 
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::response::Response;
-use earrrl::{Cost, Decision, Outcome, Wait};
-use earrrl_tower::headers::is_shown;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use earrrl::{Action, Cost, Decision, EngineError, Outcome, Wait};
+use earrrl_tower::headers::{current, is_shown, retry_after, x_rate_limit};
 use earrrl_tower::problem::{CONTENT_TYPE, Kind, write_members as write_members_of, write_names};
 
-use crate::protocol::seconds::SecondsText;
-use crate::service::answer::Answer;
+use crate::service::answer::{Answer, Charged};
+use crate::service::error::AskError;
 use crate::service::limit::PreparedLimit;
 use crate::service::reserve::Reserved;
 
@@ -105,7 +103,7 @@ fn respond_with(
     let json = HeaderValue::from_static("application/json");
     let kind = if refused { CONTENT_TYPE } else { json };
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    headers::write(
+    write_headers(
         answer,
         refused,
         x_rate_limit,
@@ -149,7 +147,7 @@ pub(super) fn authorize(answer: &Answer<'_>, deny_status: StatusCode, older: boo
             .insert(header::CONTENT_TYPE, CONTENT_TYPE);
     }
     let shown = |limit: &PreparedLimit| is_shown(limit.rule.action());
-    headers::write(answer, refused, older, shown, response.headers_mut());
+    write_headers(answer, refused, older, shown, response.headers_mut());
     let outcome = answer
         .decision
         .as_ref()
@@ -275,4 +273,156 @@ fn write_double(value: f64, body: &mut Vec<u8>) {
 
 fn write_seconds(duration: Duration, body: &mut Vec<u8>) {
     body.extend_from_slice(SecondsText::default().format(duration));
+}
+
+/// Writes the headers `RateLimit-Policy` and `RateLimit`, with an item for each charged rule for
+/// which `shown` returns true. In `RateLimit`, the item of the deciding rule comes first. Rules in
+/// a dry run are left out if a rule that is enforced was charged too. Also writes `Retry-After` if
+/// the request was `refused`, and the `X-RateLimit` headers if `older` is true.
+fn write_headers(
+    answer: &Answer<'_>,
+    refused: bool,
+    older: bool,
+    shown: impl Fn(&PreparedLimit) -> bool,
+    headers: &mut HeaderMap,
+) {
+    let Some(decision) = &answer.decision else {
+        return;
+    };
+    let acts = |limit: &PreparedLimit| limit.rule.action() != Action::Observe;
+    let some_act = answer.charged.iter().any(|one| acts(one.limit));
+    let shown = |one: &&Charged<'_>| shown(one.limit) && (acts(one.limit) || !some_act);
+    let others = (0..answer.charged.len()).filter(|place| *place != decision.rule);
+    let items = std::iter::once(decision.rule)
+        .chain(others)
+        .filter_map(|place| {
+            let one = answer.charged.get(place).filter(shown)?;
+            Some((&*one.rule.name, one.limit.quota, one.available?))
+        });
+    let charged = answer.charged.iter().filter(shown);
+    let policies = charged.map(|one| (&*one.rule.name, one.limit.quota));
+    if let Some(policies) = current::policies(policies) {
+        headers.insert(current::POLICY, policies);
+    }
+    let limits = items.clone().map(|(name, _, available)| (name, available));
+    if let Some(limits) = current::limits(limits) {
+        headers.insert(current::LIMIT, limits);
+    }
+    if let (true, Some(wait)) = (refused, retry_after(decision)) {
+        headers.insert(header::RETRY_AFTER, wait);
+    }
+    if let (true, Some((_, quota, available))) = (older, items.clone().next()) {
+        x_rate_limit(quota, available, headers);
+    }
+}
+
+/// The status that is counted for a request whose client disconnected before the response; nginx
+/// uses the same number.
+pub(in crate::protocol) const GONE: u16 = 499;
+
+/// An error response: its HTTP status, which also determines the title, and a text that describes
+/// the error.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::protocol) struct Problem {
+    pub(in crate::protocol) status: StatusCode,
+    pub(in crate::protocol) detail: String,
+}
+
+impl Problem {
+    pub(in crate::protocol) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+        }
+    }
+
+    /// Returns the error as a JSON object.
+    pub(in crate::protocol) fn to_json(&self) -> Vec<u8> {
+        let mut json = vec![b'{'];
+        write_members_of(Kind::Blank, self.status, [], &mut json);
+        json.extend_from_slice(b",\"detail\":");
+        let detail = serde_json::Value::from(self.detail.as_str());
+        json.extend_from_slice(detail.to_string().as_bytes());
+        json.push(b'}');
+        json
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let kind = [(header::CONTENT_TYPE, CONTENT_TYPE)];
+        let mut response = (self.status, kind, self.to_json()).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        response
+    }
+}
+
+impl From<AskError> for Problem {
+    fn from(error: AskError) -> Self {
+        let status = match &error {
+            AskError::UnknownRule(_) => StatusCode::NOT_FOUND,
+            AskError::InlineRulesOff => StatusCode::FORBIDDEN,
+            AskError::TooManyInlineRules { .. } => StatusCode::CONFLICT,
+            AskError::Engine(EngineError::UnknownReservation(_)) => StatusCode::NOT_FOUND,
+            AskError::NotConfigured
+            | AskError::Engine(EngineError::Unavailable(_) | EngineError::Reservations { .. }) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            AskError::Invalid(_) | AskError::Engine(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// A buffer for a duration's text in seconds, long enough for the longest duration.
+#[derive(Debug, Default)]
+pub(super) struct SecondsText([u8; 32]);
+
+impl SecondsText {
+    /// Returns the duration in seconds as decimal text, such as `12.3`.
+    #[inline]
+    pub(super) fn format(&mut self, duration: Duration) -> &[u8] {
+        let mut integer = itoa::Buffer::new();
+        let seconds = integer.format(duration.as_secs()).as_bytes();
+        let point = seconds.len();
+        self.0[..point].copy_from_slice(seconds);
+        let nanos = duration.subsec_nanos();
+        if nanos == 0 {
+            return &self.0[..point];
+        }
+        // The leading digit 1 preserves the zeros that the fraction begins with. The decimal point
+        // then replaces this digit.
+        let fraction = integer.format(1_000_000_000 + nanos).as_bytes();
+        let zeros = fraction
+            .iter()
+            .rev()
+            .take_while(|&&digit| digit == b'0')
+            .count();
+        self.0[point..point + fraction.len()].copy_from_slice(fraction);
+        self.0[point] = b'.';
+        &self.0[..point + fraction.len() - zeros]
+    }
+}
+
+#[cfg(test)]
+mod seconds_tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_exact_and_short() {
+        for (duration, text) in [
+            (Duration::ZERO, "0"),
+            (Duration::from_nanos(1), "0.000000001"),
+            (Duration::from_millis(12_300), "12.3"),
+            (Duration::from_secs(60), "60"),
+            (Duration::MAX, "18446744073709551615.999999999"),
+        ] {
+            assert_eq!(SecondsText::default().format(duration), text.as_bytes());
+        }
+    }
 }

@@ -11,7 +11,11 @@ use earrrl::{Action, EngineError, Limit, Quota, Rule, RuleError, RuleId};
 use earrrl_redis::Consistency;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use super::counts::{CountsOf, DescriptorCounts};
+use super::descriptor_counts::{CountsOf, DescriptorCounts};
+use super::key::Key;
+use super::limit::PreparedLimit;
+use super::names::{Directory, ENVOY};
+use super::rule::NamedRule;
 use crate::config::envoy::file::Amount;
 use crate::config::envoy::tree::{PathPart, Tree, TreeLimit};
 use crate::config::envoy::{EnvoyAlgorithm, EnvoyConfig};
@@ -20,10 +24,6 @@ use crate::engine::{Engine, PlannedLimit};
 use crate::metrics::Outcomes;
 use crate::protobuf::ratelimit::{Entry, RateLimit};
 use crate::protobuf::unit::Unit;
-use crate::service::key::Key;
-use crate::service::limit::PreparedLimit;
-use crate::service::names::{Directory, ENVOY};
-use crate::service::rule::NamedRule;
 
 /// The smallest number of clients that a limit with wildcard values is sized for, if its table
 /// grows as clients arrive.
@@ -43,7 +43,7 @@ pub struct DescriptorsPlan {
     tree: Arc<Tree>,
     config: EnvoyConfig,
     /// The limits to prepare in the engine.
-    pub(in crate::service) limits: Vec<PlannedLimit>,
+    pub(super) limits: Vec<PlannedLimit>,
     /// The index of each limit of the tree among those to prepare; `None` if it counts nothing.
     counted: Vec<Option<usize>>,
     /// The number of clients that each store for limits of requests is sized for.
