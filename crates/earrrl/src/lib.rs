@@ -57,7 +57,7 @@ pub use hold_id::HoldId;
 pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
 #[cfg(feature = "std")]
 pub use limiter::{
-    Builder, Denied, Hold, HoldError, Limiter, Patience, Reservation, StableKey, Verdict, WaitError,
+    Builder, Denied, Hold, HoldError, Limiter, Patience, Queue, StableKey, Turn, TurnError, Verdict,
 };
 #[cfg(feature = "std")]
 pub use memory::{MemoryEngine, Notice, Preparation};

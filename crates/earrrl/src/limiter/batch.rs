@@ -22,6 +22,7 @@ struct Answers {
     left: usize,
 }
 
+/// # Deciding in batches
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides one request of cost 1 for each key, in order. This is several times as fast as
     /// single decisions if the clients' states do not fit the processor's cache. The states of

@@ -12,7 +12,7 @@ use crate::store::file::{FileSpec, absolute};
 use crate::store::table::KeyHasher;
 use crate::store::{BuildError, Clients, StateError};
 
-use super::Limiter;
+use super::{Limiter, Queue};
 
 const DEFAULT_CAPACITY: usize = 100_000;
 
@@ -43,6 +43,7 @@ struct StatePath {
     known: fn(&KeyHasher) -> u64,
 }
 
+/// # Building
 impl<K: ?Sized> Limiter<K> {
     /// Returns the settings of a limiter for a rule, or for one algorithm with its parameters. The
     /// default capacity is 100 000 clients, and the default clock is the system's.
@@ -139,15 +140,7 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
 
     /// Sets a hasher with a known secret, for tests. By default the secret is random, so that no
     /// client can choose its place in the table.
-    ///
-    /// ```
-    /// # use earrrl::{Limiter, Rule, table::KeyHasher};
-    /// # let rule: Rule = "gcra 1/s burst=9".parse()?;
-    /// let hasher = KeyHasher::with_key(&[7; 16]);
-    /// let limiter: Limiter<str> = Limiter::builder(rule).hasher(hasher).build()?;
-    /// assert_eq!(limiter.hash("alice"), hasher.hash("alice"));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn hasher(self, hasher: KeyHasher) -> Self {
         Self {
@@ -165,7 +158,6 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
     /// created if only the last part of the path is missing; it must belong to this user, and no
     /// other user may write to it. In `/dev/shm`, `/tmp` and other directories of all users, the file
     /// gets a directory of its own: `/dev/shm/login` is stored as `/dev/shm/login/login.1f2e3d4c.earrrl`.
-    /// The key of the hash is in the file, so [`hasher`](Self::hasher) cannot be set too.
     ///
     /// A killed process loses nothing. After a power failure, the states are as old as the pages
     /// that the kernel has written; on tmpfs, such as `/dev/shm`, they are gone after a reboot. The
@@ -248,6 +240,14 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
             buckets: Box::default(),
             keys: PhantomData,
         })
+    }
+
+    /// Builds the limiter as a [`Queue`], whose clients wait for their turns.
+    ///
+    /// # Errors
+    /// Returns the errors of [`build`](Self::build), and an error if the rule is no bucket.
+    pub fn build_queue(self) -> Result<Queue<K, C>, BuildError> {
+        Ok(Queue::new(self.build()?)?)
     }
 }
 

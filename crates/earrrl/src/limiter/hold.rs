@@ -246,6 +246,7 @@ impl<K: ?Sized, C: Clock> fmt::Debug for Hold<'_, K, C> {
     }
 }
 
+/// # Reserving
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Checks a request whose cost is only estimated. If it is allowed, charges the estimate, and
     /// returns a [`Hold`], whose commit corrects the charge to the actual cost.

@@ -3,11 +3,11 @@
 mod batch;
 mod builder;
 mod hold;
+mod queue;
 mod stable;
 #[cfg(test)]
 mod tests;
 mod verdict;
-mod wait;
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -15,14 +15,13 @@ use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
 use std::boxed::Box;
-use std::vec::Vec;
 
 pub use builder::Builder;
 pub use hold::{Hold, HoldError};
+pub use queue::{Patience, Queue, Turn, TurnError};
 pub use stable::StableKey;
 use verdict::Details;
 pub use verdict::{Denied, Verdict};
-pub use wait::{Patience, Reservation, WaitError};
 
 use crate::algorithm::{Algorithm, Judged, Limit, Mode, judge};
 use crate::clock::{Clock, Nanos, SystemClock, Time};
@@ -36,7 +35,6 @@ use crate::rules::part::Part;
 use crate::store::file::FileSpec;
 use crate::store::table::{Change, KeyHash, KeyHasher, Lookup, ReadEntry, Swept, Table, Word};
 use crate::store::{Bounds, BuildError, ByRank, Clients};
-use crate::survey::{Survey, TopClient};
 
 /// An upper bound of the age of the clock's last reading. A request that the rule denies at the
 /// last reading, and would still deny this much later, is denied without another reading.
@@ -85,6 +83,7 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     keys: PhantomData<fn(&K)>,
 }
 
+/// # Deciding
 impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request of cost 1.
     ///
@@ -130,6 +129,80 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         Ok(self.decide(self.fetch(key), cost, None, Mode::Check))
     }
 
+    /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.peek("alice", Cost::ONE)?.is_allowed());
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert!(!limiter.peek("alice", Cost::ONE)?.is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the cost is above the rule's `max_cost`.
+    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
+        let cost = self.rule.accept(cost)?;
+        Ok(self.decide(self.fetch(key), cost, None, Mode::Peek))
+    }
+
+    /// Decides a request as [`check_cost`](Self::check_cost) does, but stores it even if it is over
+    /// the limit. Used for costs that are known only afterwards. A bucket goes into debt.
+    ///
+    /// ```
+    /// use earrrl::{Cost, Limiter, ManualClock, Nanos, Rule};
+    /// use std::time::Duration;
+    ///
+    /// let rule: Rule = "gcra 100/s burst=1000".parse()?;
+    /// let clock = ManualClock::new(Nanos::from_secs(1));
+    /// let tokens = Limiter::<str>::builder(rule).clock(clock).build()?;
+    /// // The model answered with 4000 tokens: 30 seconds of the allowance are owed.
+    /// let answer = tokens.charge("alice", Cost::from_units(4000))?;
+    /// assert!(!answer.is_allowed());
+    /// let wait = tokens.check("alice").retry_after();
+    /// assert_eq!(wait.duration(), Some(Duration::from_millis(30_010)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the cost is above the rule's `max_cost`.
+    pub fn charge<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
+    where
+        K: Borrow<Q>,
+    {
+        let cost = self.rule.accept(cost)?;
+        Ok(self.decide(self.fetch(key), cost, None, Mode::Charge))
+    }
+
+    /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
+    /// stands for the latest charge. A rule of [`Concurrent`](crate::Concurrent) has no charges, only
+    /// the places of live holds, which this function leaves there.
+    ///
+    /// ```
+    /// # use earrrl::{Cost, Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let charged_at = limiter.check("alice").decided_at();
+    /// // The work failed, so that the request is not counted.
+    /// limiter.refund("alice", Cost::ONE, Some(charged_at));
+    /// assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost, charged_at: Option<Nanos>)
+    where
+        K: Borrow<Q>,
+    {
+        self.take_back(self.hasher.hash(key), cost, charged_at, self.clock.now());
+    }
+}
+
+/// # Deciding as of an instant, for replays and simulations
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Decides a request as of the instant `now`, or as of the latest instant that was used if that
     /// is later. An instant in the future therefore stops this limiter's time until its clock
     /// catches up, so clients must not be able to choose it.
@@ -212,112 +285,21 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     {
         self.take_back(self.hasher.hash(key), cost, charged_at, self.clock.at(now));
     }
+}
 
-    /// Returns the verdict that [`check_cost`](Self::check_cost) would return, and stores nothing.
-    ///
-    /// ```
-    /// # use earrrl::{Cost, Limiter, Rule};
-    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
-    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// assert!(limiter.peek("alice", Cost::ONE)?.is_allowed());
-    /// assert!(limiter.check("alice").is_allowed());
-    /// assert!(!limiter.peek("alice", Cost::ONE)?.is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the cost is above the rule's `max_cost`.
-    pub fn peek<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
-    where
-        K: Borrow<Q>,
-    {
-        let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.fetch(key), cost, None, Mode::Peek))
-    }
-
-    /// Decides a request as [`check_cost`](Self::check_cost) does, but stores it even if it is over
-    /// the limit. Used for costs that are known only afterwards. A bucket goes into debt.
-    ///
-    /// ```
-    /// use earrrl::{Cost, Limiter, ManualClock, Nanos, Rule};
-    /// use std::time::Duration;
-    ///
-    /// let rule: Rule = "gcra 100/s burst=1000".parse()?;
-    /// let clock = ManualClock::new(Nanos::from_secs(1));
-    /// let tokens = Limiter::<str>::builder(rule).clock(clock).build()?;
-    /// // The model answered with 4000 tokens: 30 seconds of the allowance are owed.
-    /// let answer = tokens.charge("alice", Cost::from_units(4000))?;
-    /// assert!(!answer.is_allowed());
-    /// let wait = tokens.check("alice").retry_after();
-    /// assert_eq!(wait.duration(), Some(Duration::from_millis(30_010)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the cost is above the rule's `max_cost`.
-    pub fn charge<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost) -> Result<Verdict<'_>, RuleError>
-    where
-        K: Borrow<Q>,
-    {
-        let cost = self.rule.accept(cost)?;
-        Ok(self.decide(self.fetch(key), cost, None, Mode::Charge))
-    }
-
-    /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
-    /// stands for the latest charge. A rule of [`Concurrent`](crate::Concurrent) has no charges, only
-    /// the places of live holds, which this function leaves there.
-    ///
-    /// ```
-    /// # use earrrl::{Cost, Limiter, Rule};
-    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
-    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// let charged_at = limiter.check("alice").decided_at();
-    /// // The work failed, so that the request is not counted.
-    /// limiter.refund("alice", Cost::ONE, Some(charged_at));
-    /// assert!(limiter.check("alice").is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn refund<Q: Hash + ?Sized>(&self, key: &Q, cost: Cost, charged_at: Option<Nanos>)
-    where
-        K: Borrow<Q>,
-    {
-        self.take_back(self.hasher.hash(key), cost, charged_at, self.clock.now());
-    }
-
-    /// Removes a client's state.
+/// # The rule
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
+    /// Returns the limiter's rule.
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};
-    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
-    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// assert!(limiter.check("alice").is_allowed());
-    /// limiter.reset("alice");
-    /// assert!(limiter.check("alice").is_allowed());
+    /// let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// let limiter: Limiter<str> = Limiter::builder(rule.clone()).build()?;
+    /// assert_eq!(limiter.rule(), &rule);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
-    where
-        K: Borrow<Q>,
-    {
-        self.part(self.hasher.hash(key), Cost::ZERO)
-            .reset(self.clock.latest());
-    }
-
-    /// Removes the states of all clients, and returns their number. With a state file, these are the clients of all
-    /// processes that use it. Others may decide requests meanwhile, each of which comes before or after the
-    /// removal of its client.
-    ///
-    /// ```
-    /// # use earrrl::{Limiter, Rule};
-    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
-    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// assert!(limiter.check("alice").is_allowed());
-    /// assert_eq!(limiter.clear(), 1);
-    /// assert!(limiter.check("alice").is_allowed());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn clear(&self) -> usize {
-        self.clients.clear()
+    pub fn rule(&self) -> &Rule {
+        &self.rule
     }
 
     /// Replaces the rule. A changed rate, burst, quota, policy or action applies to the stored states. If the
@@ -326,6 +308,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     ///
     /// A bucket keeps the time at which it is full. If it fills faster now, that is at most the time that fills
     /// an empty one.
+    ///
+    /// Threads that share a limiter cannot change it: [`MemoryEngine::prepare`](crate::Engine::prepare)
+    /// changes rules while requests go on.
     ///
     /// In a state file, other processes use the states too, each under its own rule. Clients that begin afresh
     /// do so in another file.
@@ -362,60 +347,10 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.rule = rule;
         Ok(())
     }
+}
 
-    /// Returns the `count` clients with the highest rates, the highest first; see
-    /// [`survey`](Self::survey). A limiter keeps no keys, so clients have fingerprints, for which a directory of
-    /// [`Names`](crate::Names) beside it may have names.
-    ///
-    /// ```
-    /// use earrrl::{Limiter, Rule};
-    ///
-    /// let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
-    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// for client in ["alice", "bob", "bob"] {
-    ///     limiter.check(client).ok()?;
-    /// }
-    /// assert_eq!(limiter.top(1)[0].fingerprint, limiter.hash("bob").fingerprint());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn top(&self, count: usize) -> Vec<TopClient> {
-        self.survey(count).top
-    }
-
-    /// Walks over all clients; see [`MemoryEngine::survey`](crate::MemoryEngine::survey).
-    ///
-    /// ```
-    /// # use earrrl::{Limiter, Rule};
-    /// # let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
-    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// for client in ["alice", "bob", "bob"] {
-    ///     limiter.check(client).ok()?;
-    /// }
-    /// let survey = limiter.survey(1);
-    /// assert_eq!((survey.top.len(), survey.rates.clients()), (1, 2));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn survey(&self, count: usize) -> Survey {
-        Survey::of(&self.clients, &self.rule, self.clock.latest(), count)
-    }
-
-    /// Returns the hash of a client's key, whose fingerprint [`top`](Self::top) reports.
-    ///
-    /// ```
-    /// # use earrrl::{Limiter, Rule};
-    /// # let rule: Rule = "recent-average 1/s half-life=1m".parse()?;
-    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-    /// limiter.check("alice").ok()?;
-    /// assert_eq!(limiter.top(1)[0].fingerprint, limiter.hash("alice").fingerprint());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash
-    where
-        K: Borrow<Q>,
-    {
-        self.hasher.hash(key)
-    }
-
+/// # The clients
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Returns a client's state as it was stored by its last request, for callers that need more
     /// than the figures of a decision; `None` for a client that is not stored.
     ///
@@ -440,17 +375,40 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
         self.clients.inspect(key, self.rule.limit(), now, keep)
     }
 
-    /// Returns the limiter's rule.
+    /// Removes a client's state.
     ///
     /// ```
     /// # use earrrl::{Limiter, Rule};
-    /// let rule: Rule = "fixed-window 1/1d".parse()?;
-    /// let limiter: Limiter<str> = Limiter::builder(rule.clone()).build()?;
-    /// assert_eq!(limiter.rule(), &rule);
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// limiter.reset("alice");
+    /// assert!(limiter.check("alice").is_allowed());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn rule(&self) -> &Rule {
-        &self.rule
+    pub fn reset<Q: Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.part(self.hasher.hash(key), Cost::ZERO)
+            .reset(self.clock.latest());
+    }
+
+    /// Removes the states of all clients, and returns their number. With a state file, these are the clients of all
+    /// processes that use it. Others may decide requests meanwhile, each of which comes before or after the
+    /// removal of its client.
+    ///
+    /// ```
+    /// # use earrrl::{Limiter, Rule};
+    /// # let rule: Rule = "fixed-window 1/1d".parse()?;
+    /// # let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// assert!(limiter.check("alice").is_allowed());
+    /// assert_eq!(limiter.clear(), 1);
+    /// assert!(limiter.check("alice").is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clear(&self) -> usize {
+        self.clients.clear()
     }
 
     /// Returns the number of stored clients, including idle ones. With a capacity above 12,000, the number is an
@@ -512,10 +470,41 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Returns the numbers of entries that were removed from the state file when it was opened, or
     /// `None` if there is no state file. All are 0 unless a process died in the middle of an
     /// insertion, the machine lost its power, or the file was damaged.
+    #[doc(hidden)]
     pub fn swept(&self) -> Option<Swept> {
         self.clients.file().map(|file| file.swept)
     }
 
+    /// Returns the hash of a client's key.
+    #[doc(hidden)]
+    pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash
+    where
+        K: Borrow<Q>,
+    {
+        self.hasher.hash(key)
+    }
+}
+
+/// # One limit for everybody
+impl<C: Clock> Limiter<(), C> {
+    /// Decides a request of cost 1 of a limiter that has no keys, and so only one client.
+    ///
+    /// ```
+    /// use earrrl::{Limiter, Rule};
+    ///
+    /// let rule: Rule = "gcra 1/s burst=2".parse()?;
+    /// let limiter: Limiter<()> = Limiter::builder(rule).capacity(1).build()?;
+    /// assert!(limiter.check_any().is_allowed() && limiter.check_any().is_allowed());
+    /// assert!(!limiter.check_any().is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn check_any(&self) -> Verdict<'_> {
+        self.check(&())
+    }
+}
+
+impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// Hashes a key and prefetches its client's state.
     #[inline(always)]
     fn fetch<Q: Hash + ?Sized>(&self, key: &Q) -> Fetched<'_> {

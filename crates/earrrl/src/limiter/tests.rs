@@ -48,6 +48,11 @@ fn manual_for<K: ?Sized>(text: &str) -> Manual<K> {
     (limiter.build().unwrap(), clock)
 }
 
+fn queue(text: &str) -> (Queue<str, Arc<ManualClock>>, Arc<ManualClock>) {
+    let (limiter, clock) = manual(text);
+    (Queue::new(limiter).unwrap(), clock)
+}
+
 fn allowed_of(limiter: &Limiter<str, Arc<ManualClock>>, key: &str, requests: usize) -> usize {
     (0..requests)
         .filter(|_| limiter.check(key).is_allowed())
@@ -320,7 +325,7 @@ fn whatever_takes_an_instant_or_decides_nothing_keeps_a_replay_in_its_time() {
         limiter.refund_at("k", Cost::ONE, Some(charged.decided_at()), now);
         limiter.reset("other");
         assert!(limiter.state("k").is_some());
-        assert_eq!(limiter.survey(1).top.len(), 1);
+        assert_eq!(limiter.len(), 1);
     }
     assert_eq!(allowed, 1);
 }
@@ -391,16 +396,22 @@ fn threads_together_are_allowed_what_one_is() {
 }
 
 #[test]
+fn a_limiter_without_keys_has_one_client() {
+    let (limiter, clock) = manual_for::<()>("fixed-window 2/1m");
+    let expected = [true, true, false];
+    assert_eq!(expected.map(|_| limiter.check_any().is_allowed()), expected);
+    assert_eq!(limiter.len(), 1);
+    clock.advance(Duration::from_secs(60));
+    assert!(limiter.check_any().is_allowed());
+}
+
+#[test]
 fn turns_come_in_the_order_of_arrival() {
-    let (limiter, clock) = manual("gcra 2/s burst=1");
-    let reserve = || {
-        limiter
-            .reserve("k", Cost::ONE, Patience::default())
-            .unwrap()
-    };
+    let (queue, clock) = queue("gcra 2/s burst=1");
+    let take = || queue.turn("k", Cost::ONE, Patience::default()).unwrap();
     let waits: Vec<Duration> = (0..4)
         .map(|_| {
-            let turn = reserve();
+            let turn = take();
             let wait = turn.wait();
             turn.keep();
             wait
@@ -408,9 +419,9 @@ fn turns_come_in_the_order_of_arrival() {
         .collect();
     assert_eq!(waits, [0, 500, 1000, 1500].map(Duration::from_millis));
     clock.advance(Duration::from_millis(1750));
-    assert_eq!(reserve().wait(), Duration::from_millis(250));
+    assert_eq!(take().wait(), Duration::from_millis(250));
     assert_eq!(
-        reserve().wait(),
+        take().wait(),
         Duration::from_millis(250),
         "the last one was dropped"
     );
@@ -420,7 +431,7 @@ fn turns_come_in_the_order_of_arrival() {
 #[test]
 fn no_two_callers_have_one_turn_whoever_gives_up() {
     for seed in 0..200 {
-        let (limiter, clock) = manual("gcra 10/s burst=1");
+        let (queue, clock) = queue("gcra 10/s burst=1");
         let mut random = crate::random::Random::new(seed);
         let mut waiting = Vec::new();
         let mut turns = Vec::new();
@@ -428,14 +439,14 @@ fn no_two_callers_have_one_turn_whoever_gives_up() {
             clock.advance(Duration::from_millis(random.below(150)));
             let now = clock.now();
             while let Some(due) = waiting.iter().position(|(at, _)| *at <= now) {
-                let (at, turn): (Nanos, Reservation<'_, _>) = waiting.remove(due);
+                let (at, turn): (Nanos, Turn<'_, _>) = waiting.remove(due);
                 turns.push(at);
                 turn.keep();
             }
             if random.below(3) == 0 && !waiting.is_empty() {
                 drop(waiting.remove(random.below(waiting.len() as u64) as usize));
             } else {
-                let turn = limiter.reserve("k", Cost::ONE, Patience::default());
+                let turn = queue.turn("k", Cost::ONE, Patience::default());
                 let turn = turn.unwrap();
                 waiting.push((now + turn.wait(), turn));
             }
@@ -450,40 +461,43 @@ fn no_two_callers_have_one_turn_whoever_gives_up() {
 
 #[test]
 fn the_queue_is_bounded_and_impossible_turns_are_refused() {
-    let (limiter, _) = manual("gcra 1/s burst=2");
+    let (queue, _) = queue("gcra 1/s burst=2");
     let patience = Patience::default().max_wait(Duration::from_secs(3));
     let kept = (0..100)
-        .map_while(|_| limiter.reserve("k", Cost::ONE, patience).ok())
-        .map(Reservation::keep)
+        .map_while(|_| queue.turn("k", Cost::ONE, patience).ok())
+        .map(Turn::keep)
         .count();
     assert_eq!(kept, 2 + 3);
     let refused = |cost| {
-        limiter
-            .reserve("k", Cost::from_units(cost), patience)
+        queue
+            .turn("k", Cost::from_units(cost), patience)
             .unwrap_err()
     };
     assert_eq!(
         refused(1),
-        WaitError::TooLong(Wait::For(Duration::from_secs(4)))
+        TurnError::TooLong(Wait::For(Duration::from_secs(4)))
     );
-    assert_eq!(refused(3), WaitError::TooLong(Wait::Never));
-    let (other, _) = manual("fixed-window 1/1s");
-    assert!(matches!(
-        other.reserve("k", Cost::ONE, patience),
-        Err(WaitError::Rule(_))
-    ));
+    assert_eq!(refused(3), TurnError::TooLong(Wait::Never));
+}
+
+#[test]
+fn only_buckets_have_turns() {
+    for text in RULES {
+        let queue = Limiter::<str>::builder(rule(text)).build_queue();
+        assert_eq!(queue.is_ok(), text.starts_with("gcra"), "{text}");
+    }
 }
 
 #[test]
 fn jitter_only_ever_adds() {
-    let (limiter, _) = manual("gcra 1/s burst=1");
-    limiter
-        .reserve("k", Cost::ONE, Patience::default())
+    let (queue, _) = queue("gcra 1/s burst=1");
+    queue
+        .turn("k", Cost::ONE, Patience::default())
         .unwrap()
         .keep();
     let patience = Patience::default().jitter(Duration::from_millis(100));
     let waits: Vec<Duration> = (0..50)
-        .map(|_| limiter.reserve("k", Cost::ONE, patience).unwrap().wait())
+        .map(|_| queue.turn("k", Cost::ONE, patience).unwrap().wait())
         .collect();
     assert!(
         waits
@@ -496,14 +510,14 @@ fn jitter_only_ever_adds() {
 
 #[test]
 fn waiting_sleeps_once_and_giving_up_refunds() {
-    let (limiter, _) = manual("gcra 1/s burst=1");
+    let (queue, _) = queue("gcra 1/s burst=1");
     let slept = std::sync::Mutex::new(vec![]);
     let sleep = |wait: Duration| {
         slept.lock().unwrap().push(wait);
         core::future::ready(())
     };
-    let turn = || limiter.until_ready_with("k", Cost::ONE, Patience::default(), sleep);
-    let poll = |future: &mut core::pin::Pin<Box<dyn Future<Output = Result<(), WaitError>>>>| {
+    let turn = || queue.until_ready_with("k", Cost::ONE, Patience::default(), sleep);
+    let poll = |future: &mut core::pin::Pin<Box<dyn Future<Output = Result<(), TurnError>>>>| {
         future.as_mut().poll(&mut core::task::Context::from_waker(
             core::task::Waker::noop(),
         ))
@@ -512,12 +526,12 @@ fn waiting_sleeps_once_and_giving_up_refunds() {
     assert!(poll(&mut (Box::pin(turn()) as _)).is_ready());
     assert_eq!(*slept.lock().unwrap(), [Duration::from_secs(1)]);
     let never = |_| core::future::pending::<()>();
-    let mut waiting: core::pin::Pin<Box<dyn Future<Output = Result<(), WaitError>>>> =
-        Box::pin(limiter.until_ready_with("k", Cost::ONE, Patience::default(), never));
+    let mut waiting: core::pin::Pin<Box<dyn Future<Output = Result<(), TurnError>>>> =
+        Box::pin(queue.until_ready_with("k", Cost::ONE, Patience::default(), never));
     assert!(poll(&mut waiting).is_pending());
     let next = || {
-        limiter
-            .reserve("k", Cost::ONE, Patience::default())
+        queue
+            .turn("k", Cost::ONE, Patience::default())
             .unwrap()
             .wait()
     };

@@ -1,4 +1,4 @@
-//! Waiting until a request is allowed: a reservation now, and a sleep until it is due.
+//! Waiting until a request is allowed: its turn is taken now, and a sleep lasts until it comes.
 //!
 //! A bucket's balance may go below zero: a request that finds the bucket empty is charged at once,
 //! and gets the wait until the refill has paid for it. So requests are served in the order of
@@ -9,13 +9,13 @@
 use core::borrow::Borrow;
 use core::future::Future;
 use core::hash::Hash;
+use core::ops::Deref;
 use core::time::Duration;
 use std::fmt;
 
 use super::Limiter;
 use crate::algorithm::{Algorithm, Limit, Moment, State, TokenBucket};
-use crate::clock::Time;
-use crate::clock::{Clock, Nanos};
+use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::Wait;
 use crate::error::RuleError;
@@ -66,29 +66,28 @@ impl Patience {
     }
 }
 
-/// The reason why a wait could not begin.
+/// The reason why a request gets no turn.
 ///
 /// ```
-/// use earrrl::{Cost, Limiter, Patience, Rule, WaitError};
+/// use earrrl::{Cost, Limiter, Patience, Queue, Rule, TurnError};
 ///
 /// let rule: Rule = "gcra 1/h burst=1".parse()?;
-/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-/// limiter.check("alice").ok()?;
-/// let refused = limiter.reserve("alice", Cost::ONE, Patience::default());
-/// assert!(matches!(refused, Err(WaitError::TooLong(_)))); // an hour
+/// let queue: Queue<str> = Limiter::builder(rule).build_queue()?;
+/// queue.check("alice").ok()?;
+/// let refused = queue.turn("alice", Cost::ONE, Patience::default());
+/// assert!(matches!(refused, Err(TurnError::TooLong(_)))); // an hour
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WaitError {
+pub enum TurnError {
     /// The wait would be longer than [`Patience::max_wait`]; contains the wait.
     TooLong(Wait),
-    /// The rule cannot reserve (only token-bucket, credit-pool and gcra can), or does not accept
-    /// the cost.
+    /// The rule does not accept the cost.
     Rule(RuleError),
 }
 
-impl fmt::Display for WaitError {
+impl fmt::Display for TurnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong(Wait::For(wait)) => write!(f, "the wait would be {wait:?}"),
@@ -98,7 +97,7 @@ impl fmt::Display for WaitError {
     }
 }
 
-impl std::error::Error for WaitError {
+impl std::error::Error for TurnError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Rule(error) => Some(error),
@@ -107,22 +106,22 @@ impl std::error::Error for WaitError {
     }
 }
 
-/// A request that was charged before it is due. It is refunded if it is dropped before
+/// The turn of a request, which was charged before it is due. It is refunded if it is dropped before
 /// [`keep`](Self::keep) is called, except for what later requests of the client wait for.
 ///
 /// ```
-/// use earrrl::{Cost, Limiter, Patience, Rule};
+/// use earrrl::{Cost, Limiter, Patience, Queue, Rule};
 ///
 /// let rule: Rule = "gcra 10/s burst=1".parse()?;
-/// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
-/// limiter.check("alice").ok()?;
-/// let turn = limiter.reserve("alice", Cost::ONE, Patience::default())?;
+/// let queue: Queue<str> = Limiter::builder(rule).build_queue()?;
+/// queue.check("alice").ok()?;
+/// let turn = queue.turn("alice", Cost::ONE, Patience::default())?;
 /// assert!(turn.wait().as_millis() <= 100);
 /// turn.keep(); // otherwise the drop refunds it
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use]
-pub struct Reservation<'a, C: Clock> {
+pub struct Turn<'a, C: Clock> {
     part: Part<'a>,
     clock: &'a Time<C>,
     /// The bucket's state after this request was charged.
@@ -131,13 +130,13 @@ pub struct Reservation<'a, C: Clock> {
     kept: bool,
 }
 
-impl<C: Clock> Reservation<'_, C> {
-    /// Returns the wait from the reservation until the request is due.
+impl<C: Clock> Turn<'_, C> {
+    /// Returns the wait, from when the turn was taken until the request is due.
     pub fn wait(&self) -> Duration {
         self.wait
     }
 
-    /// Uses the reservation, so that it is not refunded any more.
+    /// Uses the turn, so that it is not refunded any more.
     pub fn keep(mut self) {
         self.kept = true;
     }
@@ -157,7 +156,7 @@ impl<C: Clock> Reservation<'_, C> {
     }
 }
 
-impl<C: Clock> Drop for Reservation<'_, C> {
+impl<C: Clock> Drop for Turn<'_, C> {
     fn drop(&mut self) {
         if !self.kept {
             self.give_up(self.clock.now());
@@ -165,96 +164,118 @@ impl<C: Clock> Drop for Reservation<'_, C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for Reservation<'_, C> {
+impl<C: Clock> fmt::Debug for Turn<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
+        f.debug_struct("Turn")
             .field("wait", &self.wait)
             .finish_non_exhaustive()
     }
 }
 
-impl<K: ?Sized, C: Clock> Limiter<K, C> {
-    /// Reserves the next request of a client: charges it now, and returns a reservation with the
-    /// wait until it is due.
+/// A limiter whose clients wait for their turns, in the order of their arrival. It is a [`Limiter`]
+/// too. Its rule is a bucket: no other rule can charge a request before it is due.
+///
+/// ```
+/// use earrrl::{Limiter, Queue, Rule};
+///
+/// let rule: Rule = "gcra 10/s burst=1".parse()?;
+/// let queue: Queue<str> = Limiter::builder(rule).build_queue()?;
+/// assert!(queue.check("alice").is_allowed());
+/// let window: Rule = "fixed-window 10/1s".parse()?;
+/// assert!(Limiter::<str>::builder(window).build_queue().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Queue<K: ?Sized, C = SystemClock> {
+    limiter: Limiter<K, C>,
+    bucket: TokenBucket,
+}
+
+impl<K: ?Sized, C: Clock> Queue<K, C> {
+    pub(super) fn new(limiter: Limiter<K, C>) -> Result<Self, RuleError> {
+        let Limit::TokenBucket(bucket) = *limiter.rule.limit() else {
+            let problem = "has no turns: token-bucket, credit-pool and gcra have";
+            return Err(RuleError::new(std::format!("`{}` {problem}", limiter.rule)));
+        };
+        Ok(Self { limiter, bucket })
+    }
+
+    /// Takes the next turn of a client: charges the request now, and returns its turn with the wait
+    /// until it is due.
     ///
     /// # Errors
-    /// Returns an error, with nothing charged, if the wait would be longer than `patience` permits
-    /// or the rule cannot reserve.
-    pub fn reserve<Q: Hash + ?Sized>(
+    /// Returns an error, with nothing charged, if the wait would be longer than `patience` permits,
+    /// or the cost is above the rule's `max_cost`.
+    pub fn turn<Q: Hash + ?Sized>(
         &self,
         key: &Q,
         cost: Cost,
         patience: Patience,
-    ) -> Result<Reservation<'_, C>, WaitError>
+    ) -> Result<Turn<'_, C>, TurnError>
     where
         K: Borrow<Q>,
     {
-        let cost = self.rule.accept(cost).map_err(WaitError::Rule)?;
-        let part = self.part(self.hasher.hash(key), cost);
-        let now = self.clock.now();
-        let Limit::TokenBucket(limit) = self.rule.limit() else {
-            let problem = std::format!("`{}` can't reserve: token-bucket and gcra can", self.rule);
-            return Err(WaitError::Rule(RuleError::new(problem)));
-        };
-        let take_turn = |state: Option<State>| {
+        let limiter = &self.limiter;
+        let cost = limiter.rule.accept(cost).map_err(TurnError::Rule)?;
+        let part = limiter.part(limiter.hasher.hash(key), cost);
+        let now = limiter.clock.now();
+        let take = |state: Option<State>| {
             let before = match state {
                 Some(State::TokenBucket(before)) => Some(before),
                 _ => None,
             };
-            match turn(limit, before, now, cost, patience.max_wait) {
+            match next_turn(&self.bucket, before, now, cost, patience.max_wait) {
                 Ok((after, wait)) => (Some(State::TokenBucket(after)), Ok((after, wait))),
-                Err(wait) => (state, Err(WaitError::TooLong(wait))),
+                Err(wait) => (state, Err(TurnError::TooLong(wait))),
             }
         };
-        let reserved = self
-            .clients
-            .update(part.key, self.rule.limit(), now, take_turn);
-        let (charged, wait) = reserved?;
+        let taken = part.clients.update(part.key, part.rule.limit(), now, take);
+        let (charged, wait) = taken?;
         let wait = wait.saturating_add(random_up_to(patience.jitter));
-        Ok(Reservation {
+        Ok(Turn {
             part,
-            clock: &self.clock,
+            clock: &limiter.clock,
             charged,
             wait,
             kept: false,
         })
     }
 
-    /// Waits until a request of the client is due, in the order of arrival, on any async runtime.
-    /// `sleep` is the runtime's sleep function, such as `tokio::time::sleep`. The request is
-    /// refunded if the future is dropped before.
+    /// Waits until a request of the client is due, on any async runtime. `sleep` is the runtime's
+    /// sleep function, such as `tokio::time::sleep`. The request is refunded if the future is
+    /// dropped before.
     ///
     /// ```
-    /// use earrrl::{Cost, Limiter, Patience, Rule};
+    /// use earrrl::{Cost, Limiter, Patience, Queue, Rule};
     ///
     /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     /// # let future = async {
     /// let rule: Rule = "gcra 1/s burst=5".parse()?;
-    /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
+    /// let queue: Queue<str> = Limiter::builder(rule).build_queue()?;
     /// // With tokio, the last argument is `tokio::time::sleep`.
-    /// limiter.until_ready_with("alice", Cost::ONE, Patience::default(), async |_| {}).await?;
+    /// queue.until_ready_with("alice", Cost::ONE, Patience::default(), async |_| {}).await?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # };
     /// # assert!(std::pin::pin!(future).poll(&mut context).is_ready());
     /// ```
     ///
     /// # Errors
-    /// Returns the errors of [`reserve`](Self::reserve), before any wait.
+    /// Returns the errors of [`turn`](Self::turn), before any wait.
     pub async fn until_ready_with<Q: Hash + ?Sized, F: Future>(
         &self,
         key: &Q,
         cost: Cost,
         patience: Patience,
         sleep: impl FnOnce(Duration) -> F,
-    ) -> Result<(), WaitError>
+    ) -> Result<(), TurnError>
     where
         K: Borrow<Q>,
     {
-        let reservation = self.reserve(key, cost, patience)?;
-        if !reservation.wait.is_zero() {
-            sleep(reservation.wait).await;
+        let turn = self.turn(key, cost, patience)?;
+        if !turn.wait.is_zero() {
+            sleep(turn.wait).await;
         }
-        reservation.keep();
+        turn.keep();
         Ok(())
     }
 
@@ -262,9 +283,9 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// timer that the runtime need not provide.
     ///
     /// # Errors
-    /// Returns the errors of [`reserve`](Self::reserve), before any wait.
+    /// Returns the errors of [`turn`](Self::turn), before any wait.
     #[cfg(feature = "timer")]
-    pub async fn until_ready<Q: Hash + ?Sized>(&self, key: &Q) -> Result<(), WaitError>
+    pub async fn until_ready<Q: Hash + ?Sized>(&self, key: &Q) -> Result<(), TurnError>
     where
         K: Borrow<Q>,
     {
@@ -274,9 +295,17 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 }
 
+impl<K: ?Sized, C> Deref for Queue<K, C> {
+    type Target = Limiter<K, C>;
+
+    fn deref(&self) -> &Limiter<K, C> {
+        &self.limiter
+    }
+}
+
 /// Returns the state with the request charged, and the wait until it is due; or the wait as an
 /// error if it is too long.
-fn turn(
+fn next_turn(
     limit: &TokenBucket,
     before: Option<Moment>,
     now: Nanos,
