@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-use earrrl::{Cost, Engine, MemoryEngine, Mode, NameOptions, Names, Nanos, Rule, RuleId};
+use earrrl::{Cost, Engine, MemoryEngine, Mode, Nanos, Rule, RuleId};
+use earrrl::internal::{NameOptions, Names};
 use heavykeeper::TopK;
 use pingora_limits::estimator::Estimator;
 use rand::rngs::SmallRng;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Clock, Limiter, Rule, SystemClock, TickingClock};
+use earrrl::{Clock, Limiter, Rule, SystemClock};
+use earrrl::internal::TickingClock;
 
 use crate::contender::{Contender, Key};
 use crate::{Load, Setting};

@@ -5,11 +5,8 @@
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
-use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{
-    Concurrent, Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage,
-    Rule, SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket, Wait,
-};
+use earrrl::{Cost, Limit, Mode, Nanos, Policy, Rate, Rule, Wait};
+use earrrl::algorithm::{Concurrent, Exponential, FixedWindow, RecentAverage, SlidingCounter, SlidingLog, SlidingWindow, State, TokenBucket, sliding_window::Edge};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arbitrary::Arbitrary;
 use earrrl_testing::{ReferenceEngine, block_on};
-use earrrl::table::{Change, KeyHash, MIN_WORD, Table, Word};
+use earrrl::internal::table::{Change, KeyHash, MIN_WORD, Table, Word};
 use earrrl::{
     Charge, Cost, Engine, ManualClock, MemoryEngine, Mode, Nanos, Rule, RuleId,
 };

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use earrrl::{Cost, Decision, Nanos, Rule, State};
+use earrrl::{Cost, Decision, Nanos, Rule};
+use earrrl::algorithm::State;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
@@ -242,10 +243,10 @@ impl Kind {
         }
         let duration = Duration::from_secs(window);
         let rule = match self {
-            Self::Fixed { .. } => earrrl::FixedWindow::new(most(window), duration).map(Rule::from),
+            Self::Fixed { .. } => earrrl::algorithm::FixedWindow::new(most(window), duration).map(Rule::from),
             Self::Sliding { limit, .. } => {
                 let quota = Cost::from_units(limit) + Cost::from_billionths(NEARLY_ONE);
-                earrrl::SlidingCounter::new(quota, duration).map(Rule::from)
+                earrrl::algorithm::SlidingCounter::new(quota, duration).map(Rule::from)
             }
         };
         rule.map_err(invalid)

@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earrrl::internal::{decide_all, merge_charges, restore_places};
-use earrrl::{
-    Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId, State,
-    check_name,
-};
+use earrrl::algorithm::State;
+use earrrl::internal::{check_name, decide_all, merge_charges, restore_places};
+use earrrl::{Charge, Clock, Cost, Decision, Engine, EngineError, Mode, Nanos, Rule, RuleId};
 
 /// An engine for tests, with which every other engine is compared. Its memory grows with the number
 /// of clients.

@@ -43,7 +43,7 @@ impl RequestRule {
     /// # Errors
     /// Returns an error for an invalid name.
     pub fn new(name: String, rule: Rule) -> Result<Self, Error> {
-        earrrl::check_name(&name)?;
+        earrrl::internal::check_name(&name)?;
         Ok(Self {
             name,
             rule,

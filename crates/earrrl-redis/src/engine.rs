@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use earrrl::internal::{merge_charges, restore_places};
+use earrrl::internal::{Reserving, merge_charges, restore_places};
 use earrrl::{
     Actual, Charge, Clock, Committed, Cost, Decision, Engine, EngineError, HoldId, HoldTerms,
-    Holding, Mode, Nanos, Reserving, Rule, RuleId, SystemClock,
+    Holding, Mode, Nanos, Rule, RuleId, SystemClock,
 };
 use tokio::task::JoinHandle;
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use earrrl::{DEFAULT_MAX_HOLDS, EngineError, HoldId, Nanos};
+use earrrl::internal::DEFAULT_MAX_HOLDS;
+use earrrl::{EngineError, HoldId, Nanos};
 
 use crate::request::Request;
 

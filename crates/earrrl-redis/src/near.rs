@@ -14,8 +14,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::internal::{Judgement, combine, restore_places};
-use earrrl::{Charge, Cost, Decision, Figures, Mode, Nanos, Policy, Rule, State, Wait};
+use earrrl::algorithm::State;
+use earrrl::internal::{Figures, Judgement, combine, restore_places};
+use earrrl::{Charge, Cost, Decision, Mode, Nanos, Policy, Rule, Wait};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

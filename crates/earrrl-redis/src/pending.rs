@@ -8,7 +8,8 @@
 //! Redis cannot be reached, this node also notes when it knows the pool to be full, for the case that the
 //! record is gone. An exponential average cannot be added up, and is never pending.
 
-use earrrl::{Cost, Limit, Mode, Nanos, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Limit, Mode, Nanos};
 
 use crate::algorithm::{self, Adjustment, micros};
 

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use earrrl::{Cost, EngineError, Mode, Rule, RuleError, RuleId, check_name};
+use earrrl::internal::check_name;
+use earrrl::{Cost, EngineError, Mode, Rule, RuleError, RuleId};
 
 use crate::algorithm::{self, AlgorithmKind};
 use crate::units::NearTable;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use earrrl::{Charge, Clock, EngineError, MemoryEngine, Preparation, Rule, RuleId};
+use earrrl::internal::Preparation;
+use earrrl::{Charge, Clock, EngineError, MemoryEngine, Rule, RuleId};
 
 use crate::backlog::Backlog;
 use crate::batches::Batches;

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use earrrl::{Action, Limit, Nanos, Rule, RuleError, State};
+use earrrl::algorithm::State;
+use earrrl::{Action, Limit, Nanos, Rule, RuleError};
 use lru::LruCache;
 
 use crate::algorithm::{self, micros};

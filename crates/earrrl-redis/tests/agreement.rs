@@ -223,12 +223,12 @@ macro_rules! algorithms {
         impl<'a> Visitor<'a> for Listed {
             type Out = &'static str;
             $(
-                fn $name(self, _: &'a earrrl::$Algorithm) -> &'static str {
+                fn $name(self, _: &'a earrrl::algorithm::$Algorithm) -> &'static str {
                     $text
                 }
             )*
             $(
-                fn $reserved(self, _: &'a earrrl::$Reserved) -> &'static str {
+                fn $reserved(self, _: &'a earrrl::algorithm::$Reserved) -> &'static str {
                     $word
                 }
             )*

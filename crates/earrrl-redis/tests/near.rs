@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Decision, Engine, Mode, Nanos, Rule, RuleId, State};
+use earrrl::algorithm::State;
+use earrrl::{Charge, Cost, Decision, Engine, Mode, Nanos, Rule, RuleId};
 use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
 use earrrl_testing::Random;
 

@@ -613,12 +613,13 @@ async fn options_that_can_t_be_are_refused() {
     let zero = wrong(|options| options.longest_backoff = Duration::ZERO);
     assert!(zero.contains("longest_backoff"), "{zero}");
     let engine = RedisEngine::new(Options::new("redis://127.0.0.1:1")).unwrap();
-    let mut window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_nanos(1_000_001));
+    let mut window =
+        earrrl::algorithm::FixedWindow::new(Cost::ONE, Duration::from_nanos(1_000_001));
     let error = engine
         .prepare("w", &earrrl::Limit::from(window.unwrap()).into())
         .unwrap_err();
     assert!(error.to_string().contains("microseconds"), "{error}");
-    window = earrrl::FixedWindow::new(Cost::ONE, Duration::from_millis(1));
+    window = earrrl::algorithm::FixedWindow::new(Cost::ONE, Duration::from_millis(1));
     assert!(
         engine
             .prepare("w", &earrrl::Limit::from(window.unwrap()).into())

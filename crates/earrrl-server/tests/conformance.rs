@@ -11,9 +11,10 @@ use crate::support::TestServer;
 use crate::support::resp::Reply;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use earrrl::internal::{Brief, Places, check_name};
 use earrrl::{
-    Brief, Charge, Cost, Decision, Engine, EngineError, ManualClock, Mode, Nanos, Outcome, Places,
-    Rule, RuleId, Wait, check_name,
+    Charge, Cost, Decision, Engine, EngineError, ManualClock, Mode, Nanos, Outcome, Rule, RuleId,
+    Wait,
 };
 use earrrl_server::config::{Config, RuleConfig};
 use earrrl_testing::{Profile, Random, ReferenceEngine, block_on, conformance};

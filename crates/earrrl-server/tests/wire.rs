@@ -154,7 +154,7 @@ fn play(path: &Path) -> String {
             Some(("< ", _)) => continue,
             Some(("@ ", "reconnect")) => wire.stream = connect(),
             Some(("@ ", step)) => {
-                let step = earrrl::parse_duration(step.trim_start_matches('+')).unwrap();
+                let step = earrrl::internal::parse_duration(step.trim_start_matches('+')).unwrap();
                 wire.clock
                     .advance(Duration::from_nanos(step.as_nanos() as u64));
             }

@@ -7,7 +7,8 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Replenishment, Rule, Wait};
+use earrrl::algorithm::Replenishment;
+use earrrl::{Action, Cost, Decision, Limit, Outcome, Quota, Rule, Wait};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::buffer::Buffer;
@@ -370,7 +371,8 @@ fn value(text: &Text) -> Option<HeaderValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use earrrl::{Mode, Nanos, State};
+    use earrrl::algorithm::State;
+    use earrrl::{Mode, Nanos};
     use sfv::{BareItem, ListEntry, Parser};
 
     fn rule(text: &str) -> Rule {

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use earrrl::{Actual, Cost, Decision, Engine, EngineError, HoldId, Holding, Reserving, RuleId};
+use earrrl::internal::Reserving;
+use earrrl::{Actual, Cost, Decision, Engine, EngineError, HoldId, Holding, RuleId};
 
 use crate::event::Event;
 use crate::pending_charge::PendingCharge;

@@ -8,9 +8,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use earrrl::internal::Reserving;
 use earrrl::{
     Actual, Charge, Committed, Cost, Engine as _, EngineError, HoldId, HoldTerms, Holding,
-    MemoryEngine, Mode, Nanos, Reserving, Rule, RuleId,
+    MemoryEngine, Mode, Nanos, Rule, RuleId,
 };
 use earrrl_tower::{Judged, RateLimitLayer, RequestHold, RequestRule, key};
 use futures_util::{FutureExt, StreamExt, stream};

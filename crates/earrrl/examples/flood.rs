@@ -12,7 +12,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use earrrl::{Clock, Cost, Limiter, Mode, Nanos, Rule, RuleError, State};
+use earrrl::algorithm::State;
+use earrrl::{Clock, Cost, Limiter, Mode, Nanos, Rule, RuleError};
 
 const OFFENDERS: u64 = 1_000;
 /// The keys between two requests of busy offenders.

@@ -157,7 +157,7 @@ impl Outcome {
 /// request has at most [`MAX_CHARGES`](crate::MAX_CHARGES) charges.
 ///
 /// ```
-/// use earrrl::Places;
+/// use earrrl::internal::Places;
 /// let places: Places = [3, 0].into_iter().collect();
 /// assert!(places.contains(3) && !places.contains(1));
 /// assert_eq!(places.iter().collect::<Vec<_>>(), [0, 3]);
@@ -172,7 +172,7 @@ impl Places {
     /// Returns true if the set contains `place`.
     ///
     /// ```
-    /// let places: earrrl::Places = [3, 0].into_iter().collect();
+    /// let places: earrrl::internal::Places = [3, 0].into_iter().collect();
     /// assert!(places.contains(0) && !places.contains(1));
     /// ```
     #[inline]
@@ -183,7 +183,7 @@ impl Places {
     /// Adds `place`, which must be below 64; does nothing otherwise.
     ///
     /// ```
-    /// let mut places = earrrl::Places::NONE;
+    /// let mut places = earrrl::internal::Places::NONE;
     /// places.insert(3);
     /// assert!(places.contains(3));
     /// ```
@@ -207,7 +207,7 @@ impl Places {
     /// Returns the places in the set, the lowest first.
     ///
     /// ```
-    /// let places: earrrl::Places = [3, 0].into_iter().collect();
+    /// let places: earrrl::internal::Places = [3, 0].into_iter().collect();
     /// assert_eq!(places.iter().collect::<Vec<_>>(), [0, 3]);
     /// ```
     pub fn iter(self) -> impl Iterator<Item = usize> {
@@ -326,7 +326,8 @@ impl Decision {
 /// work than the whole [`Decision`].
 ///
 /// ```
-/// use earrrl::{Brief, Cost, MemoryEngine, Outcome};
+/// use earrrl::{Cost, MemoryEngine, Outcome};
+/// use earrrl::internal::Brief;
 ///
 /// let engine = MemoryEngine::new(1000)?;
 /// let rule = engine.prepare_with("login", &"fixed-window 5/1d".parse()?, 1000)?;

@@ -43,8 +43,8 @@ pub(crate) fn parse_unit(text: &str) -> Option<u64> {
 ///
 /// ```
 /// use std::time::Duration;
-/// assert_eq!(earrrl::parse_duration("1m30s")?, Duration::from_secs(90));
-/// assert!(earrrl::parse_duration("90").is_err());
+/// assert_eq!(earrrl::internal::parse_duration("1m30s")?, Duration::from_secs(90));
+/// assert!(earrrl::internal::parse_duration("90").is_err());
 /// # Ok::<(), earrrl::RuleError>(())
 /// ```
 ///

@@ -312,8 +312,8 @@ impl From<RuleError> for EngineError {
 /// Checks that a rule's name matches `[a-z0-9][a-z0-9_-]{0,63}`.
 ///
 /// ```
-/// assert!(earrrl::check_name("login-by_address").is_ok());
-/// assert!(earrrl::check_name("Login").is_err());
+/// assert!(earrrl::internal::check_name("login-by_address").is_ok());
+/// assert!(earrrl::internal::check_name("Login").is_err());
 /// ```
 ///
 /// # Errors

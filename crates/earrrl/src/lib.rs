@@ -40,52 +40,61 @@ mod store;
 #[cfg(feature = "std")]
 mod survey;
 
-pub use algorithm::types::*;
-pub use algorithm::{Algorithm, Limit, Mode, Moment, Policy, Replenishment, State};
+pub use algorithm::{Limit, Mode, Policy};
 #[cfg(feature = "std")]
-pub use clock::{Anchor, SystemClock, TickingClock};
+pub use clock::SystemClock;
 pub use clock::{Clock, ManualClock, Nanos};
 pub use cost::Cost;
-pub use decision::{Action, Brief, Decision, Figures, Outcome, Places, Wait};
-pub use duration::parse_duration;
-pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, Reserving, RuleId, check_name};
+pub use decision::{Action, Decision, Outcome, Wait};
+pub use engine::{Charge, Engine, EngineError, MAX_CHARGES, RuleId};
 pub use error::{RuleError, RuleErrorKind};
-pub use held::{Held, OnExpiry};
+pub use held::OnExpiry;
 pub use hold::{Actual, Committed, HoldTerms, Holding};
 pub use hold_id::HoldId;
 #[cfg(feature = "std")]
-pub use holds::{DEFAULT_MAX_HOLDS, Reservations};
-#[cfg(feature = "std")]
 pub use limiter::{
-    Builder, Denied, Hold, HoldError, Limiter, Patience, Queue, StableKey, Turn, TurnError, Verdict,
+    Builder, Denied, Hold, HoldError, Limiter, Patience, Queue, Turn, TurnError, Verdict,
 };
 #[cfg(feature = "std")]
-pub use memory::{MemoryEngine, Notice, Preparation};
+pub use memory::MemoryEngine;
 pub use parameter::Rate;
 pub use quota::Quota;
 pub use rule::Rule;
-#[cfg(all(feature = "std", target_os = "linux"))]
-pub use store::StateSummary;
 #[cfg(feature = "std")]
-pub use store::{BuildError, StateDirectory, StateError, table};
-#[cfg(feature = "std")]
-pub use survey::{Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient};
+pub use store::{BuildError, StateError};
 
 /// Items for the other EARRRL crates only, which may change without notice.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::algorithm::Tally;
-    pub use crate::engine::{merge_charges, restore_places};
+    #[cfg(feature = "std")]
+    pub use crate::clock::{Anchor, TickingClock};
+    pub use crate::decision::{Brief, Figures, Places};
+    pub use crate::duration::parse_duration;
+    pub use crate::engine::{Reserving, check_name, merge_charges, restore_places};
     pub use crate::grammar::{RuleWords, Word};
+    pub use crate::held::Held;
+    #[cfg(feature = "std")]
+    pub use crate::holds::{DEFAULT_MAX_HOLDS, Reservations};
+    #[cfg(feature = "std")]
+    pub use crate::limiter::StableKey;
+    #[cfg(feature = "std")]
+    pub use crate::memory::{Notice, Preparation};
     pub use crate::nearest::nearest;
     pub use crate::random::Random;
     #[cfg(feature = "std")]
     pub use crate::rules::WordRequest;
     pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
+    #[cfg(all(feature = "std", target_os = "linux"))]
+    pub use crate::store::StateSummary;
     #[cfg(feature = "std")]
     pub use crate::store::table::{available::total as memory_in_all, lines::room_for};
     #[cfg(feature = "std")]
-    pub use crate::store::table_bytes;
+    pub use crate::store::{StateDirectory, table, table_bytes};
+    #[cfg(feature = "std")]
+    pub use crate::survey::{
+        Above, Name, NameOptions, Names, RateBucket, Rates, Survey, TopClient,
+    };
 
     /// Returns the usual name of every algorithm.
     pub fn algorithms() -> impl Iterator<Item = &'static str> {

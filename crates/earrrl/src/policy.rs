@@ -61,7 +61,8 @@ pub enum Mode {
 /// The way in which used quota comes back.
 ///
 /// ```
-/// use earrrl::{Replenishment, Rule};
+/// use earrrl::Rule;
+/// use earrrl::algorithm::Replenishment;
 ///
 /// let bucket: Rule = "gcra 1/s burst=60".parse()?;
 /// assert_eq!(bucket.limit().replenishment(), Replenishment::Steady);

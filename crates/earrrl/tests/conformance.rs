@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use earrrl::{Clock, ManualClock, MemoryEngine, Nanos, StateDirectory, SystemClock};
+use earrrl::internal::StateDirectory;
+use earrrl::{Clock, ManualClock, MemoryEngine, Nanos, SystemClock};
 use earrrl_testing::{Profile, ReferenceEngine, block_on, conformance, interleavings};
 
 #[test]

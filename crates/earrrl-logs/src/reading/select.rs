@@ -269,7 +269,7 @@ impl Filter {
 /// # Errors
 /// Returns a sentence about the expected forms if the text has none of them.
 pub fn parse_bound(text: &str, now: u64) -> Result<u64, String> {
-    if let Ok(age) = earrrl::parse_duration(text) {
+    if let Ok(age) = earrrl::internal::parse_duration(text) {
         let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         return Ok(now.saturating_sub(age));
     }

@@ -2,7 +2,8 @@
 
 use std::hint::black_box;
 
-use earrrl::{Cost, Decision, Mode, Nanos, Rule, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Decision, Mode, Nanos, Rule};
 
 use crate::reading::LoggedRequest;
 

@@ -1,6 +1,7 @@
 //! Measures the rates of the clients that a rule denied most, around their denials and their peak.
 
-use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
 
 use super::axis::across;
 use super::measured::MeasuredRule;

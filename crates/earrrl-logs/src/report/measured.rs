@@ -1,7 +1,8 @@
 //! Measures every client's rates as a rule would if it denied no request: the greatest rate, and
 //! when the client was seen.
 
-use earrrl::{Limit, Mode, Nanos, Policy, RecentAverage, Rule, State};
+use earrrl::algorithm::{RecentAverage, State};
+use earrrl::{Limit, Mode, Nanos, Policy, Rule};
 
 use crate::plot::{Across, Figure, Mark, Panel, Series, Ticks};
 use crate::reading::LoggedRequest;

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use earrrl::{Cost, Decision, Mode, Nanos, Rule, RuleError, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Decision, Mode, Nanos, Rule, RuleError};
 
 use super::client::{Client, Reaction};
 use super::schedule::Schedule;

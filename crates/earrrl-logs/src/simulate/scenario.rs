@@ -107,7 +107,7 @@ impl Scenario {
 /// # Errors
 /// Returns an error without the name of the field.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = earrrl::parse_duration(text).map_err(|error| error.to_string())?;
+    let time = earrrl::internal::parse_duration(text).map_err(|error| error.to_string())?;
     if time.is_zero() {
         Err("expected a time above 0".to_owned())
     } else {

@@ -3,7 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use earrrl::{Cost, Limit, Rate, RecentAverage, Rule, RuleError};
+use earrrl::algorithm::RecentAverage;
+use earrrl::{Cost, Limit, Rate, Rule, RuleError};
 
 use super::{Gap, Peaks};
 

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Algorithm as _, Moment, Nanos, Rate, RecentAverage, RuleError};
+use earrrl::algorithm::{Algorithm as _, Moment, RecentAverage};
+use earrrl::{Nanos, Rate, RuleError};
 
 use crate::reading::LoggedRequest;
 

@@ -1,8 +1,8 @@
 //! Concurrency limit. A record holds the places that live reservations have taken; the slots of its
 //! tally are microseconds.
 
-use earrrl::algorithm::Tally;
-use earrrl::{Concurrent, Nanos, RuleError, State};
+use earrrl::algorithm::{Concurrent, State, Tally};
+use earrrl::{Nanos, RuleError};
 
 use super::Terms;
 use super::fields::{Packed, micros, whole_micros};

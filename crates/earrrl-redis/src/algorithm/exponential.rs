@@ -1,8 +1,8 @@
 //! Exponential rate limiting. A record holds the last average and its time. Averages of several
 //! nodes cannot be added up.
 
-use earrrl::algorithm::exponential::Measured;
-use earrrl::{Cost, Exponential, Nanos, State};
+use earrrl::algorithm::{Exponential, State, exponential::Measured};
+use earrrl::{Cost, Nanos};
 
 use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, moved_slot, nanos};

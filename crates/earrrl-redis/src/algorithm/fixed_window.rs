@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::fixed_window::Count;
-use earrrl::{Cost, FixedWindow, Nanos, RuleError, State};
+use earrrl::algorithm::{FixedWindow, State, fixed_window::Count};
+use earrrl::{Cost, Nanos, RuleError};
 
 use super::fields::{Fields, Packed, moved_slot, whole_micros};
 use super::{Adjustment, OnRedis, Terms};

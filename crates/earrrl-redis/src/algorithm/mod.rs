@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Visitor;
-use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError, State};
+use earrrl::algorithm::{State, Visitor};
+use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError};
 
 mod average;
 mod concurrent;
@@ -225,7 +225,7 @@ macro_rules! algorithms {
         impl<'a> Visitor<'a> for ByLimit {
             type Out = (AlgorithmKind, &'a dyn OnRedis);
             $(
-                fn $file(self, limit: &'a earrrl::$algorithm) -> Self::Out {
+                fn $file(self, limit: &'a earrrl::algorithm::$algorithm) -> Self::Out {
                     (AlgorithmKind::$algorithm, limit)
                 }
             )*

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Nanos, RecentAverage, State};
+use earrrl::algorithm::{RecentAverage, State};
+use earrrl::{Cost, Nanos};
 
 use super::average::{Life, MANY, life};
 use super::fields::{Fields, Packed, span_micros};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::sliding_counter::WindowCounts;
-use earrrl::{Cost, Nanos, RuleError, SlidingCounter, State};
+use earrrl::algorithm::{SlidingCounter, State, sliding_counter::WindowCounts};
+use earrrl::{Cost, Nanos, RuleError};
 
 use super::fields::{Fields, Packed, moved_slot};
 use super::fixed_window::{check_window, start, window_parameters};

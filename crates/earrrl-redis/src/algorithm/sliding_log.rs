@@ -1,8 +1,8 @@
 //! Sliding window log. A record holds every request of the last window; the slots of its tally are
 //! microseconds.
 
-use earrrl::algorithm::Tally;
-use earrrl::{Nanos, RuleError, SlidingLog, State};
+use earrrl::algorithm::{SlidingLog, State, Tally};
+use earrrl::{Nanos, RuleError};
 
 use super::Terms;
 use super::fields::{Packed, micros, whole_micros};

@@ -1,9 +1,8 @@
 //! Hybrid sliding window. A record holds the counts of sub-windows; the slots of its tally are the
 //! sub-windows' indices since 1970.
 
-use earrrl::algorithm::Tally;
-use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{Nanos, RuleError, SlidingWindow, State};
+use earrrl::algorithm::{SlidingWindow, State, Tally, sliding_window::Edge};
+use earrrl::{Nanos, RuleError};
 
 use super::Terms;
 use super::fields::{Packed, whole_micros};

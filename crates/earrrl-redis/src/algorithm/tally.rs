@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Tally;
-use earrrl::{Cost, Nanos, RuleError, State};
+use earrrl::algorithm::{State, Tally};
+use earrrl::{Cost, Nanos, RuleError};
 
 use super::fields::{Fields, Packed, moved_slot};
 use super::{Adjustment, Answers, OnRedis, Terms};

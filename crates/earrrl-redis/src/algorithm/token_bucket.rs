@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::Moment;
-use earrrl::{Cost, Nanos, RuleError, State, TokenBucket};
+use earrrl::algorithm::{Moment, State, TokenBucket};
+use earrrl::{Cost, Nanos, RuleError};
 
 use super::fields::{FARTHEST, Fields, Packed, span_micros};
 use super::{Adjustment, OnRedis, Terms};

@@ -1,7 +1,8 @@
 //! The decisions that are computed from scripts' answers.
 
-use earrrl::internal::{Judgement, combine};
-use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Rule, State};
+use earrrl::algorithm::State;
+use earrrl::internal::{Figures, Judgement, combine};
+use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
 
 use crate::algorithm::{self, Answers};
 use crate::reply::{Observation, ScriptVerdict};

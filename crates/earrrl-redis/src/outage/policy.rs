@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::internal::{Judgement, combine};
-use earrrl::{
-    Action, Charge, Cost, Decision, Engine, EngineError, Figures, Mode, Nanos, Outcome, State, Wait,
-};
+use earrrl::algorithm::State;
+use earrrl::internal::{Figures, Judgement, combine};
+use earrrl::{Action, Charge, Cost, Decision, Engine, EngineError, Mode, Nanos, Outcome, Wait};
 
 use crate::algorithm;
 use crate::backlog::unsettled::{Noted, Unsettled};

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use earrrl::{Rule, StateDirectory, StateError};
+use earrrl::internal::StateDirectory;
+use earrrl::{Rule, StateError};
 use earrrl_logs::text::counted;
 use earrrl_server::config::listen::{ListenAddress, Protocol};
 use earrrl_server::config::{Config, ConfigError, EngineConfig, EnvoyConfig, RuleConfig};

@@ -45,7 +45,7 @@ const COLUMNS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 #[command(after_help = "Example:\n  earrrl demo --for 30s")]
 pub(super) struct DemoArgs {
     /// The time after which the demo ends, as `30s`; without it, Ctrl-C ends it
-    #[arg(long = "for", value_name = "TIME", value_parser = earrrl::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = earrrl::internal::parse_duration)]
     duration: Option<Duration>,
 }
 

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use earrrl::{Cost, Rule, StateDirectory, SystemClock};
+use earrrl::internal::StateDirectory;
+use earrrl::{Cost, Rule, SystemClock};
 use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
 use earrrl_server::config::listen::{ListenAddress, ListenAt, Protocol};
 use earrrl_server::config::{
@@ -267,7 +268,7 @@ fn named_rule(text: &str) -> Result<RuleConfig, String> {
         }
         _ => ("default", text),
     };
-    earrrl::check_name(name).map_err(|error| error.to_string())?;
+    earrrl::internal::check_name(name).map_err(|error| error.to_string())?;
     let rule = parse(rule).map_err(|error| error.to_string())?;
     check_passes(rule.limit(), Cost::ONE)?;
     Ok(RuleConfig::new(name, rule))

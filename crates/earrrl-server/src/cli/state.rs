@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use earrrl::{StateDirectory, StateError, StateSummary};
+use earrrl::StateError;
+use earrrl::internal::{StateDirectory, StateSummary};
 
 use super::CliFailure;
 

@@ -31,7 +31,7 @@ pub(crate) struct SuggestArgs {
 
     /// The time after which a request counts half; without it, 10s and 1m are tried, and the one under
     /// which more clients stand out is chosen
-    #[arg(long, value_name = "TIME", value_parser = earrrl::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = earrrl::internal::parse_duration)]
     half_life: Option<Duration>,
 
     /// The largest share of clients that the limit may affect [default: 5%, and at least one client]

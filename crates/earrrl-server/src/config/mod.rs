@@ -36,7 +36,7 @@ pub use server::ServerConfig;
 pub use tls::TlsConfig;
 pub use value::{check_passes, read_bytes};
 
-use earrrl::DEFAULT_MAX_HOLDS;
+use earrrl::internal::DEFAULT_MAX_HOLDS;
 use earrrl_tower::ClientAddress;
 use earrrl_tower::path::Paths;
 use table::{Reading, Table, defaults};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use earrrl::NameOptions;
+use earrrl::internal::NameOptions;
 
 use super::table::{Field, Table};
 

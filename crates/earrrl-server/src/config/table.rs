@@ -181,7 +181,7 @@ impl<'t> Table<'t> {
         want: &str,
         is_valid: impl FnOnce(&Duration) -> bool,
     ) -> Option<Duration> {
-        let parse = |text: &str| earrrl::parse_duration(text).ok().filter(is_valid);
+        let parse = |text: &str| earrrl::internal::parse_duration(text).ok().filter(is_valid);
         self.field(name)?.parsed(want, parse)
     }
 

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use earrrl::table::{Change, KeyHash, KeyHasher, Table, Word};
+use earrrl::internal::table::{Change, KeyHash, KeyHasher, Table, Word};
 use earrrl::{Clock, EngineError};
 
 /// The logarithm to base 2 of the number of time units in a nanosecond.

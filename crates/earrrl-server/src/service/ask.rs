@@ -4,11 +4,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
-use earrrl::table::KeyHash;
-use earrrl::{
-    Brief, Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome, Policy,
-    Wait,
-};
+use earrrl::{Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome, Policy, Wait};
+use earrrl::internal::{Brief, table::KeyHash};
 use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 

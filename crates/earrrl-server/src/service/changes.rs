@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 
-use earrrl::{Name, Nanos, Wait};
+use earrrl::{Nanos, Wait};
+use earrrl::internal::Name;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -227,10 +228,8 @@ impl EventSource {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use earrrl::{
-        Charge, Cost, Engine as _, ManualClock, MemoryEngine, Mode, NameOptions, Names, Rule,
-        RuleId,
-    };
+    use earrrl::{Charge, Cost, Engine as _, ManualClock, MemoryEngine, Mode, Rule, RuleId};
+    use earrrl::internal::{NameOptions, Names};
 
     use super::*;
 

@@ -4,7 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-use earrrl::{EngineError, Places, Quota, Rule, RuleId};
+use earrrl::{EngineError, Quota, Rule, RuleId};
+use earrrl::internal::Places;
 use siphasher::sip::SipHasher13;
 
 use crate::engine::{Engine, PlannedLimit};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use earrrl::table::KeyHash;
-use earrrl::{Decision, Limit, Names, Rule};
+use earrrl::internal::{Names, table::KeyHash};
+use earrrl::{Decision, Limit, Rule};
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use earrrl::{Name, Nanos, Rates, TopClient};
+use earrrl::Nanos;
+use earrrl::internal::{Name, Rates, TopClient};
 use tokio::sync::Mutex;
 
 /// The greatest number of clients that a report lists.

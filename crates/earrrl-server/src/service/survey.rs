@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use earrrl::{Nanos, Rates, Survey, TopClient};
+use earrrl::Nanos;
+use earrrl::internal::{Rates, Survey, TopClient};
 
 use super::Service;
 use super::error::AskError;

@@ -8,7 +8,8 @@ mod store;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use earrrl::{Algorithm, Cost, Limit, Mode, Moment, Nanos, RecentAverage, Rule, TokenBucket};
+use earrrl::algorithm::{Algorithm, Moment, RecentAverage, TokenBucket};
+use earrrl::{Cost, Limit, Mode, Nanos, Rule};
 
 /// A workload: runs a number of steps and returns a value that depends on all of them.
 struct Workload {

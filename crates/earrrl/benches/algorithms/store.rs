@@ -2,10 +2,10 @@
 
 use std::hint::black_box;
 
-use earrrl::table::KeyHasher;
+use earrrl::internal::{NameOptions, Names, table::KeyHasher};
 use earrrl::{
-    Actual, Charge, Cost, Engine, HoldTerms, Limiter, ManualClock, MemoryEngine, Mode, NameOptions,
-    Names, Nanos, Rule, RuleId,
+    Actual, Charge, Cost, Engine, HoldTerms, Limiter, ManualClock, MemoryEngine, Mode, Nanos, Rule,
+    RuleId,
 };
 
 use super::{START, Workload};

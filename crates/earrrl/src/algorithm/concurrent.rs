@@ -32,7 +32,8 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// A limit of `places` reservations at a time, each for at most the timeout unless it is renewed.
 ///
 /// ```
-/// use earrrl::{Charge, Actual, Concurrent, Cost, HoldTerms, MemoryEngine};
+/// use earrrl::{Actual, Charge, Cost, HoldTerms, MemoryEngine};
+/// use earrrl::algorithm::Concurrent;
 /// use std::time::Duration;
 ///
 /// let engine = MemoryEngine::new(1000)?;
@@ -59,7 +60,7 @@ impl Concurrent {
     /// Returns a limit of 1 to 100,000 places, which a holder has for a `timeout` of 1 ms to 24 h.
     ///
     /// ```
-    /// # use earrrl::Concurrent;
+    /// # use earrrl::algorithm::Concurrent;
     /// # use std::time::Duration;
     /// let limit = Concurrent::new(10, Duration::from_secs(60))?;
     /// assert_eq!((limit.places(), limit.timeout()), (10, Duration::from_secs(60)));

@@ -20,7 +20,7 @@ use crate::policy::{Mode, Policy, Replenishment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub i128);
 
-/// A client's state in 88 bits, as an entry of the bounded [`table`](crate::table) holds it.
+/// A client's state in 88 bits, as an entry of the bounded [`table`](crate::internal::table) holds it.
 ///
 /// A smaller word usually means a lower current rate; see [`Algorithm::rank`].
 pub type Word = i128;

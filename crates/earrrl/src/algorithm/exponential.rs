@@ -38,7 +38,8 @@ const RESET: f64 = 1.01;
 /// by default.
 ///
 /// ```
-/// use earrrl::{Cost, Exponential, Limit, Nanos, Mode};
+/// use earrrl::{Cost, Limit, Mode, Nanos};
+/// use earrrl::algorithm::Exponential;
 /// use std::time::Duration;
 /// let limit = Limit::from(Exponential::new(Cost::from_units(60), Duration::from_secs(60))?);
 /// let (_, decision) = limit.decide(None, Nanos::ZERO, Cost::ONE, Mode::Check);
@@ -69,7 +70,8 @@ impl Exponential {
     /// Returns a limit of `limit` units (at most 10^9) in every `period` (1 ms to ten years).
     ///
     /// ```
-    /// # use earrrl::{Cost, Exponential};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::Exponential;
     /// # use std::time::Duration;
     /// let limit = Exponential::new(Cost::from_units(60), Duration::from_secs(60))?;
     /// assert_eq!(limit.quota(), Cost::from_units(60));
@@ -96,7 +98,8 @@ impl Exponential {
     /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
     ///
     /// ```
-    /// # use earrrl::{Cost, Exponential, Policy};
+    /// # use earrrl::{Cost, Policy};
+    /// # use earrrl::algorithm::Exponential;
     /// # use std::time::Duration;
     /// let limit = Exponential::new(Cost::from_units(500), Duration::from_secs(86_400))?;
     /// let strict = limit.with_policy(Policy::Strict);
@@ -110,7 +113,8 @@ impl Exponential {
     /// Returns the cost that is allowed per period.
     ///
     /// ```
-    /// # use earrrl::{Cost, Exponential};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::Exponential;
     /// # use std::time::Duration;
     /// let limit = Exponential::new(Cost::from_units(500), Duration::from_secs(86_400))?;
     /// assert_eq!(limit.quota(), Cost::from_units(500));
@@ -123,7 +127,8 @@ impl Exponential {
     /// Returns the averaging period.
     ///
     /// ```
-    /// # use earrrl::{Cost, Exponential};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::Exponential;
     /// # use std::time::Duration;
     /// let limit = Exponential::new(Cost::from_units(500), Duration::from_secs(86_400))?;
     /// assert_eq!(limit.period(), Duration::from_secs(86_400));

@@ -19,7 +19,8 @@ use crate::grammar::RuleWords;
 /// A limit of `quota` cost units in each window. Leaky by default.
 ///
 /// ```
-/// use earrrl::{Cost, FixedWindow, Limit, Nanos, Mode};
+/// use earrrl::{Cost, Limit, Mode, Nanos};
+/// use earrrl::algorithm::FixedWindow;
 /// use std::time::Duration;
 /// let limit = Limit::from(FixedWindow::new(Cost::from_units(2), Duration::from_secs(60))?);
 /// let (_, decision) = limit.decide(None, Nanos::from_secs(59), Cost::ONE, Mode::Check);
@@ -48,7 +49,8 @@ impl FixedWindow {
     /// Returns a limit of `quota` in every `window` of 1 ms to ten years.
     ///
     /// ```
-    /// # use earrrl::{Cost, FixedWindow};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::FixedWindow;
     /// # use std::time::Duration;
     /// let limit = FixedWindow::new(Cost::from_units(10_000), Duration::from_secs(30 * 86_400))?;
     /// assert_eq!(limit.quota(), Cost::from_units(10_000));

@@ -131,7 +131,8 @@ impl Limit {
     /// `actual` cost. The state may have changed since the reservation.
     ///
     /// ```
-    /// use earrrl::{Cost, Held, Limit, Mode, Nanos, Rule};
+    /// use earrrl::{Cost, Limit, Mode, Nanos, Rule};
+    /// use earrrl::internal::Held;
     /// let rule: Rule = "fixed-window 100/1m".parse()?;
     /// let (limit, at) = (rule.limit(), Nanos::from_secs(1));
     /// let (state, decision) = limit.decide(None, at, Cost::from_units(60), Mode::Check);
@@ -274,7 +275,8 @@ impl Limit {
     /// Returns how used quota comes back.
     ///
     /// ```
-    /// # use earrrl::{Replenishment, Rule};
+    /// # use earrrl::Rule;
+    /// # use earrrl::algorithm::Replenishment;
     /// let rule: Rule = "fixed-window 60/1m".parse()?;
     /// assert_eq!(rule.limit().replenishment(), Replenishment::AtWindowEnd);
     /// # Ok::<(), earrrl::RuleError>(())

@@ -6,11 +6,6 @@ macro_rules! algorithms {
     ($($(#[$doc:meta])* $Algorithm:ident $module:ident),* $(,)?) => {
         $(pub use $module::$Algorithm;)*
 
-        /// The algorithms' types, for re-export from the crate's root.
-        pub(crate) mod types {
-            pub use super::{$($Algorithm),*};
-        }
-
         /// A limit: one of the algorithms with its parameters.
         #[derive(Clone, Copy, Debug, PartialEq)]
         #[non_exhaustive]

@@ -41,7 +41,8 @@ const TOLERANCE: f64 = 1e-9;
 /// A limit of `rate`, averaged over the recent past. Strict by default.
 ///
 /// ```
-/// use earrrl::{RecentAverage, Rate, Limit, Mode, Cost, Nanos};
+/// use earrrl::{Cost, Limit, Mode, Nanos, Rate};
+/// use earrrl::algorithm::RecentAverage;
 /// use std::time::Duration;
 /// let limit = Limit::from(RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?);
 /// let (state, first) = limit.decide(None, Nanos::from_secs(0), Cost::ONE, Mode::Check);
@@ -74,7 +75,8 @@ pub struct RecentAverage {
 /// The averaging time in the form in which it was given; `period = half-life / ln 2`.
 ///
 /// ```
-/// use earrrl::{Rate, RecentAverage, algorithm::recent_average::Averaging};
+/// use earrrl::Rate;
+/// use earrrl::algorithm::{RecentAverage, recent_average::Averaging};
 /// use std::time::Duration;
 ///
 /// let ten = Duration::from_secs(10);
@@ -95,7 +97,8 @@ impl RecentAverage {
     /// request counts half. Strict by default.
     ///
     /// ```
-    /// # use earrrl::{Rate, RecentAverage};
+    /// # use earrrl::Rate;
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
     /// assert!((limit.period_secs() - 14.427).abs() < 0.001); // 10 s / ln 2
@@ -118,7 +121,8 @@ impl RecentAverage {
     /// years. Strict by default.
     ///
     /// ```
-    /// # use earrrl::{Rate, RecentAverage};
+    /// # use earrrl::Rate;
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// let limit = RecentAverage::with_period(Rate::per_second(1)?, Duration::from_secs(60))?;
     /// assert_eq!(limit.period_secs(), 60.0);
@@ -159,7 +163,8 @@ impl RecentAverage {
     /// Sets the policy for denied requests; [`Policy::Strict`] by default.
     ///
     /// ```
-    /// # use earrrl::{Policy, Rate, RecentAverage};
+    /// # use earrrl::{Policy, Rate};
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
     /// let leaky = limit.with_policy(Policy::Leaky);
@@ -173,7 +178,8 @@ impl RecentAverage {
     /// Returns the allowed rate.
     ///
     /// ```
-    /// # use earrrl::{Rate, RecentAverage};
+    /// # use earrrl::Rate;
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// let limit = RecentAverage::with_half_life(Rate::per_second(1)?, Duration::from_secs(10))?;
     /// assert_eq!(limit.rate(), Rate::per_second(1)?);
@@ -197,7 +203,8 @@ impl RecentAverage {
     /// `B = L/λ`.
     ///
     /// ```
-    /// # use earrrl::{Rate, RecentAverage};
+    /// # use earrrl::Rate;
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// let limit = RecentAverage::with_period(Rate::per_second(2)?, Duration::from_secs(30))?;
     /// assert_eq!(limit.burst(), 60.0);
@@ -210,7 +217,8 @@ impl RecentAverage {
     /// Merges two states of one client into one. Counts of several nodes add up exactly.
     ///
     /// ```
-    /// # use earrrl::{Nanos, Rate, RecentAverage};
+    /// # use earrrl::{Nanos, Rate};
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// # let limit = RecentAverage::with_period(Rate::per_second(2)?, Duration::from_secs(30))?;
     /// let at = |count| limit.state_with_count(count, Nanos::ZERO);
@@ -248,7 +256,8 @@ impl RecentAverage {
     /// a count of 0 or less has no state.
     ///
     /// ```
-    /// # use earrrl::{Nanos, Rate, RecentAverage};
+    /// # use earrrl::{Nanos, Rate};
+    /// # use earrrl::algorithm::RecentAverage;
     /// # use std::time::Duration;
     /// # let limit = RecentAverage::with_period(Rate::per_second(2)?, Duration::from_secs(30))?;
     /// let state = limit.state_with_count(42.0, Nanos::ZERO);

@@ -23,7 +23,8 @@ use crate::grammar::RuleWords;
 /// A limit of about `quota` cost units in any `window`. Leaky by default.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, SlidingCounter, Mode};
+/// use earrrl::{Cost, Limit, Mode, Nanos};
+/// use earrrl::algorithm::SlidingCounter;
 /// use std::time::Duration;
 /// let limit = Limit::from(SlidingCounter::new(Cost::from_units(5), Duration::from_secs(1))?);
 /// let three = Cost::from_units(3);
@@ -56,7 +57,8 @@ impl SlidingCounter {
     /// Returns a limit of about `quota` in any `window` of 1 ms to ten years.
     ///
     /// ```
-    /// # use earrrl::{Cost, SlidingCounter};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::SlidingCounter;
     /// # use std::time::Duration;
     /// let limit = SlidingCounter::new(Cost::from_units(60), Duration::from_secs(60))?;
     /// assert_eq!(limit.window(), Duration::from_secs(60));

@@ -38,7 +38,8 @@ const READ_BACK: u64 = 240;
 /// A limit of `quota` cost units in any interval `(now - window, now]`. Leaky by default.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, SlidingLog, Mode};
+/// use earrrl::{Cost, Limit, Mode, Nanos};
+/// use earrrl::algorithm::SlidingLog;
 /// use std::time::Duration;
 /// let limit = Limit::from(SlidingLog::new(Cost::ONE, Duration::from_secs(60))?);
 /// let (state, _) = limit.decide(None, Nanos::from_secs(59), Cost::ONE, Mode::Check);
@@ -58,7 +59,8 @@ impl SlidingLog {
     /// Returns a limit of `quota` in any `window` of 1 ms to ten years.
     ///
     /// ```
-    /// # use earrrl::{Cost, SlidingLog};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::SlidingLog;
     /// # use std::time::Duration;
     /// let limit = SlidingLog::new(Cost::from_units(60), Duration::from_secs(60))?;
     /// assert_eq!(limit.quota(), Cost::from_units(60));
@@ -79,7 +81,8 @@ impl SlidingLog {
     /// finer cells.
     ///
     /// ```
-    /// # use earrrl::{Cost, SlidingLog};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::SlidingLog;
     /// # use std::time::Duration;
     /// # let limit = SlidingLog::new(Cost::from_units(60), Duration::from_secs(60))?;
     /// let limit = limit.with_max_entries(1001);

@@ -27,7 +27,8 @@ const DEFAULT_MOST: u64 = 60;
 /// The sub-windows that count towards the quota.
 ///
 /// ```
-/// use earrrl::{Cost, SlidingWindow, algorithm::sliding_window::Edge};
+/// use earrrl::Cost;
+/// use earrrl::algorithm::{SlidingWindow, sliding_window::Edge};
 /// use std::time::Duration;
 ///
 /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
@@ -46,7 +47,8 @@ pub enum Edge {
 /// default.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, SlidingWindow, Mode};
+/// use earrrl::{Cost, Limit, Mode, Nanos};
+/// use earrrl::algorithm::SlidingWindow;
 /// use std::time::Duration;
 /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
 /// assert_eq!(limit.sub_windows(), 60);
@@ -68,7 +70,8 @@ impl SlidingWindow {
     /// of sub-windows up to 60 that divides the window into whole nanoseconds.
     ///
     /// ```
-    /// # use earrrl::{Cost, SlidingWindow};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::SlidingWindow;
     /// # use std::time::Duration;
     /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
     /// assert_eq!((limit.window().as_secs(), limit.sub_windows()), (3600, 60));
@@ -95,7 +98,8 @@ impl SlidingWindow {
     /// Sets the number of sub-windows per window, 1 to 10 000.
     ///
     /// ```
-    /// # use earrrl::{Cost, SlidingWindow};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::SlidingWindow;
     /// # use std::time::Duration;
     /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
     /// assert_eq!(limit.with_sub_windows(60)?.sub_windows(), 60);
@@ -118,7 +122,8 @@ impl SlidingWindow {
     /// Sets the sub-windows that count; [`Edge::Harsh`] by default.
     ///
     /// ```
-    /// # use earrrl::{Cost, SlidingWindow, algorithm::sliding_window::Edge};
+    /// # use earrrl::Cost;
+    /// # use earrrl::algorithm::{SlidingWindow, sliding_window::Edge};
     /// # use std::time::Duration;
     /// let limit = SlidingWindow::new(Cost::from_units(600), Duration::from_secs(3600))?;
     /// assert_eq!(limit.with_edge(Edge::Lenient).edge(), Edge::Lenient);

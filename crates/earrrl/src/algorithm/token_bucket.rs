@@ -41,7 +41,8 @@ const LATEST: i128 = (1 << 87) - 1;
 /// A pool of `capacity` credits that refills at the rate `refill`. Denied requests change nothing.
 ///
 /// ```
-/// use earrrl::{Cost, Limit, Nanos, Rate, Mode, TokenBucket};
+/// use earrrl::{Cost, Limit, Mode, Nanos, Rate};
+/// use earrrl::algorithm::TokenBucket;
 /// // The article's table: 100 credits, one a minute.
 /// let pool = Limit::from(TokenBucket::new(Cost::from_units(100), Rate::per_minute(1)?)?);
 /// let (mut state, mut left) = (None, vec![]);
@@ -70,7 +71,8 @@ impl TokenBucket {
     /// Returns a pool of `capacity` credits that refills at the rate `refill`.
     ///
     /// ```
-    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// # use earrrl::{Cost, Rate};
+    /// # use earrrl::algorithm::TokenBucket;
     /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(1)?)?;
     /// assert_eq!(bucket.capacity(), Cost::from_units(60));
     /// assert_eq!(bucket.refill(), Rate::per_second(1)?);
@@ -109,7 +111,8 @@ impl TokenBucket {
     /// Returns the most credits that a client can save up.
     ///
     /// ```
-    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// # use earrrl::{Cost, Rate};
+    /// # use earrrl::algorithm::TokenBucket;
     /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(1)?)?;
     /// assert_eq!(bucket.capacity(), Cost::from_units(60));
     /// # Ok::<(), earrrl::RuleError>(())
@@ -121,7 +124,8 @@ impl TokenBucket {
     /// Returns the rate at which credits come back.
     ///
     /// ```
-    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// # use earrrl::{Cost, Rate};
+    /// # use earrrl::algorithm::TokenBucket;
     /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(1)?)?;
     /// assert_eq!(bucket.refill(), Rate::per_second(1)?);
     /// # Ok::<(), earrrl::RuleError>(())
@@ -141,7 +145,8 @@ impl TokenBucket {
     /// Returns the time that fills the pool from empty, in seconds.
     ///
     /// ```
-    /// # use earrrl::{Cost, Rate, TokenBucket};
+    /// # use earrrl::{Cost, Rate};
+    /// # use earrrl::algorithm::TokenBucket;
     /// let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(2)?)?;
     /// assert_eq!(bucket.fill_secs(), 30.0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -203,7 +208,8 @@ impl TokenBucket {
     /// delayed requests queue.
     ///
     /// ```
-    /// # use earrrl::{Cost, Nanos, Rate, TokenBucket};
+    /// # use earrrl::{Cost, Nanos, Rate};
+    /// # use earrrl::algorithm::TokenBucket;
     /// # let bucket = TokenBucket::new(Cost::from_units(60), Rate::per_second(2)?)?;
     /// assert_eq!(bucket.balance(None, Nanos::ZERO), 60.0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -172,7 +172,7 @@ macro_rules! windowed_terms {
             self.terms.allowance()
         }
 
-        fn given_back(&self, _now: Nanos, _held: &crate::Held, _actual: Cost) -> Duration {
+        fn given_back(&self, _now: Nanos, _held: &crate::held::Held, _actual: Cost) -> Duration {
             Duration::ZERO
         }
     };

@@ -13,7 +13,8 @@ use super::{Clock, Nanos, SystemClock};
 /// are exact only to a step. The thread ends when the last clone of the clock is dropped.
 ///
 /// ```
-/// use earrrl::{Limiter, Rule, TickingClock};
+/// use earrrl::{Limiter, Rule};
+/// use earrrl::internal::TickingClock;
 /// use std::time::Duration;
 ///
 /// let rule: Rule = "recent-average 1/s half-life=10s".parse()?;

@@ -49,7 +49,8 @@ impl<K: ?Sized> Limiter<K> {
     /// default capacity is 100 000 clients, and the default clock is the system's.
     ///
     /// ```
-    /// use earrrl::{Limiter, Rate, RecentAverage, Rule};
+    /// use earrrl::{Limiter, Rate, Rule};
+    /// use earrrl::algorithm::RecentAverage;
     /// use std::time::Duration;
     ///
     /// let parsed: Limiter<str> = Limiter::builder("gcra 1/s burst=9".parse::<Rule>()?).build()?;

@@ -155,7 +155,7 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         self.held.at
     }
 
-    /// Keeps the places of a rule of [`Concurrent`](crate::Concurrent) for its timeout from now on.
+    /// Keeps the places of a rule of [`Concurrent`](crate::algorithm::Concurrent) for its timeout from now on.
     /// Returns false if they are gone, because they have timed out or the client was reset. Under other
     /// rules a hold lives until it is dropped, and nothing changes.
     ///

@@ -57,7 +57,8 @@ struct Fetched<'a> {
 /// ([`Limit::fits_words`]), and then never wait for another thread.
 ///
 /// ```
-/// use earrrl::{Cost, Limiter, Rate, TokenBucket};
+/// use earrrl::{Cost, Limiter, Rate};
+/// use earrrl::algorithm::TokenBucket;
 ///
 /// let bucket = TokenBucket::new(Cost::from_units(2), Rate::per_second(1)?)?;
 /// let limiter: Limiter<str> = Limiter::builder(bucket).capacity(10_000).build()?;
@@ -180,7 +181,7 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     }
 
     /// Takes back a request that was charged at `charged_at` (see [`Verdict::decided_at`]); `None`
-    /// stands for the latest charge. A rule of [`Concurrent`](crate::Concurrent) has no charges, only
+    /// stands for the latest charge. A rule of [`Concurrent`](crate::algorithm::Concurrent) has no charges, only
     /// the places of live holds, which this function leaves there.
     ///
     /// ```
@@ -355,7 +356,8 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// than the figures of a decision; `None` for a client that is not stored.
     ///
     /// ```
-    /// use earrrl::{Limiter, Rule, State};
+    /// use earrrl::{Limiter, Rule};
+    /// use earrrl::algorithm::State;
     ///
     /// let rule: Rule = "sliding-counter 5/1d".parse()?;
     /// let limiter: Limiter<str> = Limiter::builder(rule).build()?;
@@ -365,13 +367,13 @@ impl<K: ?Sized, C: Clock> Limiter<K, C> {
     /// assert!(limiter.state("alice").is_some() && limiter.state("bob").is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn state<Q: Hash + ?Sized>(&self, key: &Q) -> Option<crate::State>
+    pub fn state<Q: Hash + ?Sized>(&self, key: &Q) -> Option<crate::algorithm::State>
     where
         K: Borrow<Q>,
     {
         let key = self.hasher.hash(key);
         let now = self.clock.latest();
-        let keep = |state: Option<crate::State>| (state.clone(), state);
+        let keep = |state: Option<crate::algorithm::State>| (state.clone(), state);
         self.clients.inspect(key, self.rule.limit(), now, keep)
     }
 

@@ -10,10 +10,11 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::algorithm::State;
 use crate::clock::tests::Lagging;
 use crate::clock::{Clock, ManualClock};
 use crate::store::table::TableError;
-use crate::{Decision, OnExpiry, Outcome, Policy, State, Wait};
+use crate::{Decision, OnExpiry, Outcome, Policy, Wait};
 
 const RULES: [&str; 8] = [
     "recent-average 2/s half-life=5s strict",

@@ -11,7 +11,8 @@ use super::*;
 use crate::algorithm::Limit;
 use crate::clock::ManualClock;
 use crate::engine::Engine;
-use crate::{Action, Preparation, Rule};
+use crate::internal::Preparation;
+use crate::{Action, Rule};
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 const STREAMS: &str = "concurrent 3 timeout=60s";

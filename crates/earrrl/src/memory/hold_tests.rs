@@ -5,8 +5,9 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
+use crate::algorithm::State;
 use crate::clock::ManualClock;
-use crate::{Action, Engine, Rule, State};
+use crate::{Action, Engine, Rule};
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
 

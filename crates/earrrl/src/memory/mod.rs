@@ -261,7 +261,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// The result is exact for recent-average, token-bucket and gcra. Under the other algorithms
     /// clients are ordered by their usage of the limit. The walk takes about a second for ten
     /// million clients, so call this from a thread that serves no requests. Decisions go on
-    /// meanwhile. Of rules that [share a store](crate::Preparation::store), each reports the clients of all
+    /// meanwhile. Of rules that [share a store](crate::internal::Preparation::store), each reports the clients of all
     /// of them, with the figures of their own limits.
     ///
     /// ```

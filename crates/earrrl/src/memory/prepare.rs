@@ -16,7 +16,8 @@ use crate::store::{Bounds, Clients, States};
 /// A rule to prepare in a [`MemoryEngine`].
 ///
 /// ```
-/// use earrrl::{MemoryEngine, Preparation};
+/// use earrrl::MemoryEngine;
+/// use earrrl::internal::Preparation;
 ///
 /// let engine = MemoryEngine::new(1000)?;
 /// let (login, search) = ("gcra 1/s burst=5".parse()?, "fixed-window 60/1m".parse()?);

@@ -34,7 +34,7 @@ pub struct Survey {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct TopClient {
-    /// The fingerprint of the client's key; see [`KeyHash::fingerprint`](crate::table::KeyHash::fingerprint).
+    /// The fingerprint of the client's key; see [`KeyHash::fingerprint`](crate::internal::table::KeyHash::fingerprint).
     pub fingerprint: u64,
     /// The client's usage relative to the limit: 1 at the limit, more above it. It is the rate
     /// relative to the limit, or the share of a bucket that is used.

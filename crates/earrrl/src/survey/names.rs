@@ -24,7 +24,7 @@ const OVERHEAD: usize = size_of::<Entry>() + 32;
 /// The bounds of a directory of names; see [`Names`].
 ///
 /// ```
-/// use earrrl::NameOptions;
+/// use earrrl::internal::NameOptions;
 ///
 /// let mut options = NameOptions::default();
 /// options.capacity = 1000;
@@ -46,7 +46,8 @@ impl NameOptions {
     /// Returns the number of remaining requests below which a client of this limit is named.
     ///
     /// ```
-    /// # use earrrl::{NameOptions, Rule};
+    /// # use earrrl::Rule;
+    /// # use earrrl::internal::NameOptions;
     /// let rule: Rule = "gcra 1/s burst=10".parse()?;
     /// assert_eq!(NameOptions::default().remaining_below(rule.limit()), 5);
     /// # Ok::<(), earrrl::RuleError>(())
@@ -75,7 +76,8 @@ impl Default for NameOptions {
 /// clients as the capacity, about 5 % have no name. An allowed client below that share costs one comparison.
 ///
 /// ```
-/// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, NameOptions, Names, Rule};
+/// use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode, Rule};
+/// use earrrl::internal::{NameOptions, Names};
 ///
 /// let engine = MemoryEngine::new(10_000)?;
 /// let login: Rule = "gcra 1/s burst=2".parse()?;
@@ -145,7 +147,8 @@ impl Names {
     /// Returns an empty directory for the clients of a limit.
     ///
     /// ```
-    /// # use earrrl::{NameOptions, Names, Rule};
+    /// # use earrrl::Rule;
+    /// # use earrrl::internal::{NameOptions, Names};
     /// let rule: Rule = "gcra 1/s burst=10".parse()?;
     /// assert!(Names::new(rule.limit(), NameOptions::default()).is_empty());
     /// # Ok::<(), earrrl::RuleError>(())
@@ -182,7 +185,8 @@ impl Names {
     /// limit.
     ///
     /// ```
-    /// # use earrrl::{NameOptions, Names, Rule};
+    /// # use earrrl::Rule;
+    /// # use earrrl::internal::{NameOptions, Names};
     /// let rule: Rule = "gcra 1/s burst=10".parse()?;
     /// let names = Names::new(rule.limit(), NameOptions::default());
     /// assert!(names.wants_figures(0, true)); // a denied client

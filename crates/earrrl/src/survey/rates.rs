@@ -15,7 +15,7 @@ const BUCKETS: usize = (OCTAVES * PER_OCTAVE) as usize;
 /// used share of the burst times the refill.
 ///
 /// ```
-/// use earrrl::Rates;
+/// use earrrl::internal::Rates;
 ///
 /// let mut rates = Rates::default();
 /// for rate in [0.5, 1.0, 2.0, 100.0] {
@@ -72,7 +72,7 @@ impl Rates {
     /// Counts a client.
     ///
     /// ```
-    /// # use earrrl::Rates;
+    /// # use earrrl::internal::Rates;
     /// let mut rates = Rates::default();
     /// rates.add(2.5);
     /// assert_eq!(rates.clients(), 1);
@@ -89,7 +89,7 @@ impl Rates {
     /// Adds the clients of another distribution.
     ///
     /// ```
-    /// # use earrrl::Rates;
+    /// # use earrrl::internal::Rates;
     /// let (mut here, mut there) = (Rates::default(), Rates::default());
     /// here.add(1.0);
     /// there.add(3.0);
@@ -114,7 +114,7 @@ impl Rates {
     /// Returns the sum of all clients' rates.
     ///
     /// ```
-    /// # use earrrl::Rates;
+    /// # use earrrl::internal::Rates;
     /// let mut rates = Rates::default();
     /// rates.add(1.0);
     /// rates.add(2.0);
@@ -128,7 +128,7 @@ impl Rates {
     /// Returns the buckets that are not empty, the lowest rate first.
     ///
     /// ```
-    /// # use earrrl::Rates;
+    /// # use earrrl::internal::Rates;
     /// let mut rates = Rates::default();
     /// rates.add(5.0);
     /// assert!(rates.buckets().all(|bucket| bucket.from <= 5.0 && 5.0 < bucket.to));
@@ -151,7 +151,7 @@ impl Rates {
     /// their share of all requests.
     ///
     /// ```
-    /// # use earrrl::Rates;
+    /// # use earrrl::internal::Rates;
     /// let mut rates = Rates::default();
     /// rates.add(1.0);
     /// rates.add(99.0);

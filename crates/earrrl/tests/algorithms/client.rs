@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Decision, Figures, Limit, Mode, Nanos, Rule, State};
+use earrrl::algorithm::State;
+use earrrl::internal::Figures;
+use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
 
 /// A limit, and the state of one client under it.
 #[derive(Clone, Debug)]

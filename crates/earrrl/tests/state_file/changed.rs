@@ -5,7 +5,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Stdio;
 use std::time::Duration;
 
-use earrrl::{Cost, Limiter, MemoryEngine, Rule, StateDirectory};
+use earrrl::internal::StateDirectory;
+use earrrl::{Cost, Limiter, MemoryEngine, Rule};
 
 use super::process::{decider, idle_ledger};
 use super::{BUCKET, CAPACITY, FIVE, Scratch, open, pruned};

@@ -3,9 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use earrrl::{
-    Charge, Clock, Cost, Engine, ManualClock, MemoryEngine, Mode, StateDirectory, SystemClock,
-};
+use earrrl::internal::StateDirectory;
+use earrrl::{Charge, Clock, Cost, Engine, ManualClock, MemoryEngine, Mode, SystemClock};
 
 use super::{AVERAGE, BUCKET, Scratch, pruned};
 

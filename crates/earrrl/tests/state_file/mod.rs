@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::RwLockReadGuard;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use earrrl::{BuildError, Limiter, Rule, StateDirectory, StateError};
+use earrrl::internal::StateDirectory;
+use earrrl::{BuildError, Limiter, Rule, StateError};
 
 use crate::starts::no_starts;
 

@@ -4,8 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use earrrl::table::KeyHasher;
-use earrrl::{Limiter, Rule, StateDirectory};
+use earrrl::internal::{StateDirectory, table::KeyHasher};
+use earrrl::{Limiter, Rule};
 
 use super::{BUCKET, CAPACITY, Scratch, field, open};
 

@@ -1,7 +1,8 @@
 //! The figure of a pool of 100 credits that regains one a minute: the requests of the article's
 //! table, and the minutes after them.
 
-use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Limit, Mode, Nanos, Rule, RuleError};
 
 use earrrl_logs::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke, Ticks};
 

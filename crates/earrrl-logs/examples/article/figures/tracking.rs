@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Mode, Nanos, Rule, RuleError, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Mode, Nanos, Rule, RuleError};
 
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Panel, Series, Stroke};
 use earrrl_logs::simulate::{Client, run};

@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use earrrl::{Name, Nanos, Wait};
+use earrrl::internal::Name;
+use earrrl::{Nanos, Wait};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
@@ -79,7 +80,7 @@ pub(super) async fn rates(
 /// Returns the distribution of rates as JSON.
 pub(super) fn distribution(rule: &str, limit: Option<f64>, report: &SurveyReport) -> Value {
     let rates = &report.rates;
-    let bucket = |one: earrrl::RateBucket| json!({ "from": one.from, "to": one.to, "clients": one.clients, "rate": one.rate });
+    let bucket = |one: earrrl::internal::RateBucket| json!({ "from": one.from, "to": one.to, "clients": one.clients, "rate": one.rate });
     json!({
         "rule": rule,
         "at": seconds_since_epoch(report.at),

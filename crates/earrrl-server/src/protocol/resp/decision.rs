@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Brief, Decision, Outcome, Wait};
+use earrrl::{Decision, Outcome, Wait};
+use earrrl::internal::Brief;
 
 use super::reply::Writer;
 use crate::engine::throttle::Throttled;

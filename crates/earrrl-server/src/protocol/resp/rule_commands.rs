@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use earrrl::{Cost, HoldId, HoldTerms, MAX_CHARGES, Mode, Name, Nanos, Wait};
+use earrrl::internal::Name;
+use earrrl::{Cost, HoldId, HoldTerms, MAX_CHARGES, Mode, Nanos, Wait};
 use smallvec::SmallVec;
 
 use super::codec::Request;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::StateError;
 use super::state_file::{FileSpec, KeyAndClock, Opened, absolute};
-use crate::TokenBucket;
 use crate::algorithm::Limit;
+use crate::algorithm::TokenBucket;
 use crate::clock::{Anchor, Nanos};
 use crate::cost::Cost;
 use crate::parameter::Rate;
@@ -20,7 +20,8 @@ pub(super) const ROOT: &str = "_engine";
 /// [`MemoryEngine::with_state`](crate::MemoryEngine::with_state).
 ///
 /// ```
-/// use earrrl::{Engine, MemoryEngine, StateDirectory, SystemClock};
+/// use earrrl::{Engine, MemoryEngine, SystemClock};
+/// use earrrl::internal::StateDirectory;
 /// # let path = std::env::temp_dir().join(format!("earrrl-states-{}", std::process::id()));
 ///
 /// let directory = StateDirectory::open(&path)?.accept_rules_in_memory(true);

@@ -10,7 +10,7 @@ pub use crate::algorithm::Word;
 /// A change of a client's state.
 ///
 /// ```
-/// use earrrl::table::{Change, KeyHasher, Table};
+/// use earrrl::internal::table::{Change, KeyHasher, Table};
 ///
 /// let (table, hasher) = (Table::new(100)?, KeyHasher::random()?);
 /// table.update(hasher.hash("alice"), || 0, |_| (Change::Store(7), ()));

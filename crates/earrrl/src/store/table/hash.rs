@@ -23,7 +23,7 @@ impl KeyHash {
     /// Returns a hash that was computed elsewhere. Its 64 bits must be uniformly distributed.
     ///
     /// ```
-    /// assert_eq!(earrrl::table::KeyHash::from_bits(0x11).fingerprint(), 0x11);
+    /// assert_eq!(earrrl::internal::table::KeyHash::from_bits(0x11).fingerprint(), 0x11);
     /// ```
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
@@ -40,7 +40,7 @@ impl KeyHash {
     /// fingerprint is never 0, which marks an empty slot.
     ///
     /// ```
-    /// # use earrrl::table::KeyHash;
+    /// # use earrrl::internal::table::KeyHash;
     /// assert_eq!(KeyHash::from_bits(0xabcd_0000_0000_0010).fingerprint(), 0x11);
     /// ```
     #[inline(always)]
@@ -73,7 +73,7 @@ fn scale(hash: u64, below: usize) -> usize {
 /// Hashes keys of any type that implements [`Hash`], with a secret.
 ///
 /// ```
-/// use earrrl::table::KeyHasher;
+/// use earrrl::internal::table::KeyHasher;
 ///
 /// let hasher = KeyHasher::random()?;
 /// assert_eq!(hasher.hash("alice"), hasher.hash("alice"));
@@ -115,7 +115,7 @@ impl KeyHasher {
     /// without.
     ///
     /// ```
-    /// # use earrrl::table::KeyHasher;
+    /// # use earrrl::internal::table::KeyHasher;
     /// let (one, other) = (KeyHasher::with_key(&[7; 16]), KeyHasher::with_key(&[7; 16]));
     /// assert_eq!(one.hash("alice"), other.hash("alice"));
     /// ```

@@ -100,7 +100,7 @@ pub(crate) fn sets_for(capacity: usize) -> usize {
 /// A table of a fixed number of clients' states, which any number of threads can share.
 ///
 /// ```
-/// use earrrl::table::{Change, KeyHasher, Table};
+/// use earrrl::internal::table::{Change, KeyHasher, Table};
 ///
 /// let table = Table::new(1_000)?;
 /// let hasher = KeyHasher::random()?;
@@ -300,7 +300,7 @@ impl Table {
     /// Returns a client's state, or `None` if the client is absent.
     ///
     /// ```
-    /// # use earrrl::table::{Change, KeyHash, Table};
+    /// # use earrrl::internal::table::{Change, KeyHash, Table};
     /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
     /// assert_eq!(table.get(alice), None);
     /// table.update(alice, || 0, |_| (Change::Store(42), ()));
@@ -315,7 +315,7 @@ impl Table {
     /// Removes a client. Returns true if it was in the table.
     ///
     /// ```
-    /// # use earrrl::table::{Change, KeyHash, Table};
+    /// # use earrrl::internal::table::{Change, KeyHash, Table};
     /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
     /// table.update(alice, || 0, |_| (Change::Store(42), ()));
     /// assert!(table.reset(alice));
@@ -351,7 +351,7 @@ impl Table {
     /// iteration may be missing.
     ///
     /// ```
-    /// # use earrrl::table::{Change, KeyHash, Table};
+    /// # use earrrl::internal::table::{Change, KeyHash, Table};
     /// let (table, alice) = (Table::new(100)?, KeyHash::from_bits(7 << 60 | 7));
     /// table.update(alice, || 0, |_| (Change::Store(42), ()));
     /// assert!(table.iter().any(|client| client.word == 42));

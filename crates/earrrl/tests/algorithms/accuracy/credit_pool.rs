@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Cost, Limit, Nanos, Rate, TokenBucket, Wait};
+use earrrl::algorithm::TokenBucket;
+use earrrl::{Cost, Limit, Nanos, Rate, Wait};
 use earrrl_testing::Random;
 
 use crate::algorithms::client::{Client, units};

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Algorithm, Cost, Moment, Nanos, Rate, RecentAverage};
+use earrrl::algorithm::{Algorithm, Moment, RecentAverage};
+use earrrl::{Cost, Nanos, Rate};
 use earrrl_testing::Random;
 
 use super::double_double::DoubleDouble;

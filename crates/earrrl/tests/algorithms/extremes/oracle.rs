@@ -2,8 +2,10 @@
 //! lose digits, over whole histories instead of states. Slow, but simple enough to be evidently
 //! right.
 
-use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{Cost, Exponential, Limit, Nanos, Policy, RecentAverage, SlidingWindow, TokenBucket};
+use earrrl::algorithm::{
+    Exponential, RecentAverage, SlidingWindow, TokenBucket, sliding_window::Edge,
+};
+use earrrl::{Cost, Limit, Nanos, Policy};
 use num_bigint::BigUint;
 
 use crate::algorithms::accuracy::double_double::DoubleDouble;

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{
-    Concurrent, Cost, Exponential, Figures, FixedWindow, Limit, Nanos, Policy, Rate, RecentAverage,
-    SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+use earrrl::algorithm::{
+    Concurrent, Exponential, FixedWindow, RecentAverage, SlidingCounter, SlidingLog, SlidingWindow,
+    TokenBucket, sliding_window::Edge,
 };
+use earrrl::internal::Figures;
+use earrrl::{Cost, Limit, Nanos, Policy, Rate};
 use proptest::prelude::*;
 use proptest::sample::select;
 

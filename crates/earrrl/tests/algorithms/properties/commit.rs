@@ -1,6 +1,8 @@
 //! A commit leaves the state that a charge of the actual cost would have left, or less quota.
 
-use earrrl::{Cost, Held, Limit, Mode, Nanos, State, TokenBucket};
+use earrrl::algorithm::{State, TokenBucket};
+use earrrl::internal::Held;
+use earrrl::{Cost, Limit, Mode, Nanos};
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -1,6 +1,7 @@
 //! Recent-average states of several nodes merge to what one node would hold.
 
-use earrrl::{Algorithm, Limit, Nanos};
+use earrrl::algorithm::Algorithm;
+use earrrl::{Limit, Nanos};
 use proptest::prelude::*;
 
 use super::strategies::{cases, recent_averages, requests, starts};

@@ -1,6 +1,7 @@
 //! Exactly `remaining` more requests of cost 1 pass at once.
 
-use earrrl::{Cost, Limit, Nanos, State};
+use earrrl::algorithm::State;
+use earrrl::{Cost, Limit, Nanos};
 use proptest::prelude::*;
 
 use super::strategies::{cases, costs, histories};

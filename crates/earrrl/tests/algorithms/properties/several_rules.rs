@@ -264,7 +264,7 @@ fn held_requests_queue_instead_of_stampeding() {
     }
     assert!(
         Rule::from(Limit::from(
-            earrrl::FixedWindow::new(Cost::ONE, max).unwrap()
+            earrrl::algorithm::FixedWindow::new(Cost::ONE, max).unwrap()
         ))
         .with_action(Action::Delay { max })
         .is_err()

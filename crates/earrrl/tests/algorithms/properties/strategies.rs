@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{
-    Concurrent, Cost, Exponential, FixedWindow, Limit, Mode, Nanos, Policy, Rate, RecentAverage,
-    Rule, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+use earrrl::algorithm::{
+    Concurrent, Exponential, FixedWindow, RecentAverage, SlidingCounter, SlidingLog, SlidingWindow,
+    TokenBucket, sliding_window::Edge,
 };
+use earrrl::{Cost, Limit, Mode, Nanos, Policy, Rate, Rule};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;

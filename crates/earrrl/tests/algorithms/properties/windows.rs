@@ -1,7 +1,7 @@
 //! What windows and logs admit, counted by hand.
 
-use earrrl::algorithm::sliding_window::Edge;
-use earrrl::{Cost, Limit, Nanos, Policy, SlidingLog, State};
+use earrrl::algorithm::{SlidingLog, State, sliding_window::Edge};
+use earrrl::{Cost, Limit, Nanos, Policy};
 use earrrl_testing::Random;
 use proptest::prelude::*;
 use std::time::Duration;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use earrrl::{Cost, Held, Nanos};
+use earrrl::internal::Held;
+use earrrl::{Cost, Nanos};
 
 use super::data::{Vectors, list, text, whole};
 use crate::algorithms::client::{Client, cost};

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::algorithm::{State, TokenBucket};
 use earrrl::internal::decide_all;
-use earrrl::{
-    Action, Charge, Cost, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Rate, Rule, State,
-    TokenBucket,
-};
+use earrrl::{Action, Charge, Cost, Engine, Limit, ManualClock, Mode, Nanos, Outcome, Rate, Rule};
 use earrrl_testing::ReferenceEngine;
 use serde_json::Value;
 

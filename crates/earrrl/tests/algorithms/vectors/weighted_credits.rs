@@ -1,6 +1,7 @@
 //! Credit pools: the source's table, and cases beside it.
 
-use earrrl::{Algorithm, Cost, Nanos, Rate, TokenBucket};
+use earrrl::algorithm::{Algorithm, TokenBucket};
+use earrrl::{Cost, Nanos, Rate};
 
 use super::data::{Vectors, flag, list, number, text, whole};
 use crate::algorithms::client::{assert_close, assert_wait, at, units};
@@ -45,7 +46,7 @@ fn balances_verdicts_and_waits() {
             vectors.reached(1);
         }
     }
-    let idle: Option<&earrrl::Moment> = None;
+    let idle: Option<&earrrl::algorithm::Moment> = None;
     let pool = TokenBucket::new(units(5), Rate::per_second(1).unwrap()).unwrap();
     assert!(pool.allows(idle, Nanos::ZERO, Cost::ZERO));
 }
