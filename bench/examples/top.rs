@@ -78,8 +78,9 @@ impl Ranking for Limiter {
         };
         let top = self
             .engine
-            .top(self.rule, FAST as usize)
-            .expect("the rule is known");
+            .survey(self.rule, FAST as usize)
+            .expect("the rule is known")
+            .top;
         let named = |fingerprint| {
             Some(u64::from_le_bytes(
                 (*names.get(fingerprint)?.name).try_into().ok()?,

@@ -44,6 +44,7 @@ impl HoldId {
     /// ```
     /// assert_eq!(&earrrl::HoldId::from_bits(255).digits()[30..], b"ff");
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];

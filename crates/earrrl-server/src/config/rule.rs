@@ -8,8 +8,8 @@ mod overrides;
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
-use earrrl::{Action, Cost, MAX_CHARGES, Rule};
 use earrrl::internal::check_name;
+use earrrl::{Action, Cost, MAX_CHARGES, Rule};
 use earrrl_redis::Consistency;
 use earrrl_tower::Prefixes;
 use earrrl_tower::path::Paths;

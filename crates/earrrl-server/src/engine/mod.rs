@@ -8,8 +8,10 @@ pub mod throttle;
 
 use std::sync::Arc;
 
-use earrrl::{Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId};
 use earrrl::internal::{Preparation, StateDirectory, table::KeyHash};
+use earrrl::{
+    Charge, Clock, Decision, Engine as _, EngineError, MemoryEngine, Mode, Nanos, Rule, RuleId,
+};
 use earrrl_redis::{Consistency, WhenGone};
 use earrrl_tower::bounded_key;
 

@@ -4,8 +4,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
-use earrrl::{Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome, Policy, Wait};
 use earrrl::internal::{Brief, table::KeyHash};
+use earrrl::{
+    Charge, Cost, Decision, EngineError, Limit, MAX_CHARGES, Mode, Nanos, Outcome, Policy, Wait,
+};
 use earrrl_tower::headers::Available;
 use smallvec::SmallVec;
 

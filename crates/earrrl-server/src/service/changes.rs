@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use earrrl::{Nanos, Wait};
 use earrrl::internal::Name;
+use earrrl::{Nanos, Wait};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -228,8 +228,8 @@ impl EventSource {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use earrrl::{Charge, Cost, Engine as _, ManualClock, MemoryEngine, Mode, Rule, RuleId};
     use earrrl::internal::{NameOptions, Names};
+    use earrrl::{Charge, Cost, Engine as _, ManualClock, MemoryEngine, Mode, Rule, RuleId};
 
     use super::*;
 

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-use earrrl::{EngineError, Quota, Rule, RuleId};
 use earrrl::internal::Places;
+use earrrl::{EngineError, Quota, Rule, RuleId};
 use siphasher::sip::SipHasher13;
 
 use crate::engine::{Engine, PlannedLimit};

@@ -26,8 +26,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use earrrl::{Clock, EngineError, Nanos};
 use earrrl::internal::table::Swept;
+use earrrl::{Clock, EngineError, Nanos};
 use tokio::sync::broadcast;
 
 use crate::config::envoy::tree::Tree;

@@ -39,6 +39,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// assert_eq!(engine.reservations().live, 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[doc(hidden)]
     pub fn reservations(&self) -> Reservations {
         self.holds.usage()
     }
@@ -47,12 +48,14 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the reservation is unknown or expired.
+    #[doc(hidden)]
     pub fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
         self.holds.rules(id, self.clock.now())
     }
 
     /// Returns true if this engine made a reservation of this id, also if that has expired, or was
     /// committed so long ago that it is forgotten. The latest 4 billion reservations are known.
+    #[doc(hidden)]
     pub fn has_issued(&self, id: HoldId) -> bool {
         self.holds.has_issued(id)
     }
@@ -238,6 +241,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Ends the reservations that have expired. Each [`hold`](Self::hold) does so too; call this
     /// regularly if holds are rare and rules release expired reservations.
+    #[doc(hidden)]
     pub fn expire(&self) {
         self.expire_holds(self.clock.now());
     }

@@ -36,7 +36,7 @@ use crate::rules::atomic::{self, Each};
 use crate::rules::part::Part;
 use crate::store::table::{KeyHash, KeyHasher, Swept};
 use crate::store::{BuildError, StateDirectory};
-use crate::survey::{Survey, TopClient};
+use crate::survey::Survey;
 pub use notice::Notice;
 pub use prepare::Preparation;
 use prepared::{Prepared, Registry, RuleBlocks};
@@ -169,6 +169,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the operating system returns no random bytes.
+    #[doc(hidden)]
     pub fn in_directory(
         capacity: usize,
         directory: StateDirectory,
@@ -202,6 +203,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Returns the rules from whose files entries were removed when they were opened, with the
     /// numbers of these entries; see [`Limiter::swept`](crate::Limiter::swept).
+    #[doc(hidden)]
     pub fn swept(&self) -> Vec<(String, Swept)> {
         let rules = self.rules.load();
         let swept = |known: &Prepared| {
@@ -230,29 +232,11 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Returns the number of a rule's stored clients, and the number of its clients that were
     /// evicted although they were not idle.
+    #[doc(hidden)]
     pub fn usage(&self, rule: RuleId) -> Option<(usize, u64)> {
         let rules = self.rules.load();
         let known = rules.get(rule.0 as usize)?;
         Some((known.clients.len(), known.clients.displaced()))
-    }
-
-    /// Returns the `count` clients of a rule with the highest rates, the highest first; see
-    /// [`survey`](Self::survey).
-    ///
-    /// ```
-    /// # use earrrl::{Charge, Cost, Engine, MemoryEngine, Mode};
-    /// # let engine = MemoryEngine::new(1000)?;
-    /// # let rule = engine.prepare("login", &"recent-average 1/s half-life=1m".parse()?)?;
-    /// let charge = Charge { rule, key: b"alice", cost: Cost::ONE };
-    /// engine.decide(&[charge], Mode::Check, None).into_inner()?;
-    /// assert_eq!(engine.top(rule, 10)?[0].fingerprint, engine.hash(b"alice").fingerprint());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the rule is unknown.
-    pub fn top(&self, rule: RuleId, count: usize) -> Result<Vec<TopClient>, EngineError> {
-        self.survey(rule, count).map(|survey| survey.top)
     }
 
     /// Walks over the clients of a rule, and returns the `count` clients with the highest rates and
@@ -278,6 +262,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the rule is unknown.
+    #[doc(hidden)]
     pub fn survey(&self, rule: RuleId, count: usize) -> Result<Survey, EngineError> {
         let known = self.rules.load().get(rule.0 as usize).cloned();
         let known = known.ok_or(EngineError::UnknownRule(rule))?;
@@ -286,6 +271,7 @@ impl<C: Clock> MemoryEngine<C> {
     }
 
     /// Returns the hash of a key, for [`prefetch`](Self::prefetch) and [`decide_hashed`](Self::decide_hashed).
+    #[doc(hidden)]
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         self.hasher.hash_bytes(key)
@@ -293,6 +279,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Prefetches a client's state, which takes longer than the decision itself. Useful for callers
     /// that have other work to do before the decision.
+    #[doc(hidden)]
     #[inline]
     pub fn prefetch(&self, rule: RuleId, key: KeyHash) {
         if let Some(known) = self.rules.load().get(rule.0 as usize) {
@@ -317,6 +304,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the rule is unknown or the cost is above its `max_cost`.
+    #[doc(hidden)]
     #[inline]
     pub fn decide_hashed(
         &self,
@@ -338,6 +326,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the rule is unknown or the cost is above its `max_cost`.
+    #[doc(hidden)]
     #[inline]
     pub fn check_hashed(
         &self,
@@ -365,6 +354,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the rule is unknown.
+    #[doc(hidden)]
     pub fn adopt(
         &self,
         rule: RuleId,

@@ -137,6 +137,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if the name or the rule is invalid, or there is not enough memory.
+    #[doc(hidden)]
     pub fn prepare_with(
         &self,
         name: &str,
@@ -162,6 +163,7 @@ impl<C: Clock> MemoryEngine<C> {
     ///
     /// # Errors
     /// Returns an error if a name or a rule is invalid, or there is not enough memory.
+    #[doc(hidden)]
     pub fn prepare_all(&self, wanted: &[Preparation<'_>]) -> Result<Vec<RuleId>, EngineError> {
         let mut names = lock(&self.names);
         // Every step that can fail comes before the first change that a request can see.
@@ -215,6 +217,7 @@ impl<C: Clock> MemoryEngine<C> {
 
     /// Returns the consequences of preparing rules that their users should know, at most one of each rule, and
     /// forgets them.
+    #[doc(hidden)]
     pub fn notices(&self) -> Vec<Notice> {
         let notices = std::mem::take(&mut *lock(&self.notices));
         notices.into_values().collect()
@@ -223,6 +226,7 @@ impl<C: Clock> MemoryEngine<C> {
     /// Frees the memory of clients with larger states that are as good as new, gives tables without live clients
     /// the capacity that their rules have by now, and removes state files that a changed rule has left behind.
     /// Call it now and then.
+    #[doc(hidden)]
     pub fn tidy(&self) {
         self.drop_idle();
         for place in 0..self.rules.load().len() {

@@ -5,6 +5,7 @@ use std::thread;
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::survey::TopClient;
 
 type Manual = MemoryEngine<Arc<ManualClock>>;
 

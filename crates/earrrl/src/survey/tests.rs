@@ -58,7 +58,7 @@ fn the_top_clients_are_in_order_and_have_the_figures_of_a_peek() {
         for client in 1..=50 {
             requests(&engine, rule, client, client);
         }
-        let top = engine.top(rule, 10).unwrap();
+        let top = engine.survey(rule, 10).unwrap().top;
         let expected: Vec<_> = (41..=50)
             .rev()
             .map(|client| engine.hash(&name(client)).fingerprint())
@@ -297,7 +297,7 @@ fn after_a_flood_the_fastest_clients_are_found_with_their_names() {
                 clock.advance(Duration::from_micros(500));
             }
         }
-        let top = engine.top(rule, FAST as usize).unwrap();
+        let top = engine.survey(rule, FAST as usize).unwrap().top;
         let named: std::collections::HashSet<_> = top
             .iter()
             .filter_map(|client| Some(names.get(client.fingerprint)?.name))
@@ -330,7 +330,7 @@ fn a_walk_beside_decisions_finds_the_clients_that_stay() {
                 .map(|client| engine.hash(&name(client)).fingerprint())
                 .collect();
             for _ in 0..20 {
-                let top = engine.top(rule, 10).unwrap();
+                let top = engine.survey(rule, 10).unwrap().top;
                 let found = top.iter().map(|client| client.fingerprint).collect();
                 assert_eq!(expected, found, "{text}");
             }
@@ -371,7 +371,7 @@ fn idle_clients_are_no_part_of_a_survey() {
 
 #[test]
 fn an_unknown_rule_is_an_error() {
-    let unknown = engine().top(RuleId(7), 1).unwrap_err();
+    let unknown = engine().survey(RuleId(7), 1).unwrap_err();
     assert_eq!(unknown.to_string(), "rule 7 is not prepared");
     assert_ne!(KeyHash::from_bits(0).fingerprint(), 0);
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use earrrl::{Decision, Outcome, Wait};
 use earrrl::internal::Brief;
+use earrrl::{Decision, Outcome, Wait};
 
 use super::reply::Writer;
 use crate::engine::throttle::Throttled;

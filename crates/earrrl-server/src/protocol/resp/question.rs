@@ -1,8 +1,8 @@
 //! Questions, the commands that request a decision: their words become the rule, the client's limit under it, the key
 //! of the stored state and the cost; the service decides; the decision becomes the reply.
 
-use earrrl::{Cost, MAX_CHARGES, Mode, Outcome};
 use earrrl::internal::table::KeyHash;
+use earrrl::{Cost, MAX_CHARGES, Mode, Outcome};
 
 use super::codec::Request;
 use super::decision::{write_answer, write_brief, write_throttled};
