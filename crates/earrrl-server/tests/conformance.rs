@@ -101,7 +101,10 @@ impl Engine for Remote {
             .position(|known| known.name == name)
             .unwrap_or(rules.len());
         rules.truncate(place);
-        rules.push(RuleConfig::new(name, rule.clone()));
+        let text = format!("[[rule]]\nname = \"{name}\"\nlimit = \"gcra 1/s burst=1\"");
+        let mut usual = Config::parse(&text, "usual").unwrap().rules.remove(0);
+        usual.rule = rule.clone();
+        rules.push(usual);
         let config = Config {
             rules: rules.clone(),
             capacity: 1000,

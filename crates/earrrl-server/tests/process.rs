@@ -806,7 +806,7 @@ fn the_flags_and_addresses_of_other_servers_are_understood_or_get_a_hint() {
                 "--resp",
                 "127.0.0.1:46311",
             ],
-            "; http has it",
+            "resp: http has this address",
         ),
         (
             &["serve", "--envoy-algorithm", "gcra"],

@@ -1,26 +1,24 @@
 //! The command `earrrl serve`.
 
-use std::collections::HashSet;
 use std::env;
 use std::io::{self, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Not;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use earrrl::internal::StateDirectory;
-use earrrl::{Cost, Rule, SystemClock};
-use earrrl_server::config::envoy::{ControlPlane, EnvoyAlgorithm, PlaneFiles};
-use earrrl_server::config::listen::{ListenAddress, ListenAt, Protocol};
-use earrrl_server::config::{
-    Config, ConfigError, EngineConfig, RuleConfig, StateConfig, check_passes,
-};
+use earrrl::{Rule, SystemClock};
+use earrrl_server::config::listen::{ListenAddress, Protocol};
+use earrrl_server::config::{Config, ConfigError, EngineConfig};
 use earrrl_server::log::Log;
 use earrrl_server::serve::handover::HandedOver;
 use earrrl_server::serve::reload::ConfigSource;
 use earrrl_server::serve::run::{Running, Signals, catch_hangup};
 use earrrl_server::serve::{allocator, process};
+use serde::{Serialize, Serializer};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -38,7 +36,7 @@ const DEFAULT_RULE: &str = "[[rule]]\nname = \"default\"\n\
 const LOG_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Serve rate limits over HTTP and RESP, from memory or shared over Redis.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args, Serialize)]
 #[command(
     after_help = "Every option can also come from the environment: EARRRL_HTTP=8081.\n\n\
                         Example:\n  earrrl serve --config limits.toml\n  \
@@ -48,230 +46,176 @@ const LOG_PATIENCE: Duration = Duration::from_millis(500);
 pub(super) struct ServeArgs {
     /// The configuration file; without it one default rule is served.
     #[arg(short, long, value_name = "FILE", env = "EARRRL_CONFIG")]
+    #[serde(skip)]
     config: Option<PathBuf>,
     /// A rule to serve instead of a configuration file, as `NAME=RULE`; may be repeated, or hold several
     /// rules with `;` between them.
     #[arg(long = "rule", value_name = "RULE", env = "EARRRL_RULE")]
     #[arg(conflicts_with = "config", value_parser = named_rules)]
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    #[serde(serialize_with = "flat")]
     rules: Vec<NamedRules>,
+    #[command(flatten)]
+    server: ServerOptions,
+    #[command(flatten)]
+    engine: EngineOptions,
+    #[command(flatten)]
+    envoy: EnvoyOptions,
+    /// Write the log as JSON.
+    #[arg(long, env = "EARRRL_LOG_JSON", value_parser = truth)]
+    #[serde(skip)]
+    log_json: bool,
+}
+
+/// The options that set fields of `[server]`.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+struct ServerOptions {
     /// The address for HTTP, or `off` [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR", env = "EARRRL_HTTP")]
-    http: Option<ListenAt>,
+    http: Option<String>,
     /// The address for RESP (Redis clients), or `off` [default: 127.0.0.1:6380].
     #[arg(long, value_name = "ADDR", env = "EARRRL_RESP")]
-    resp: Option<ListenAt>,
+    resp: Option<String>,
     /// A separate address for health and metrics.
     #[arg(long, value_name = "ADDR", env = "EARRRL_ADMIN")]
-    admin: Option<ListenAt>,
+    admin: Option<String>,
+    /// The address for gRPC, Envoy's rate limit service [default with --envoy-config:
+    /// 127.0.0.1:8081].
+    #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC")]
+    grpc: Option<String>,
+    /// Serve other machines without tokens.
+    #[arg(long, env = "EARRRL_ALLOW_REMOTE", value_parser = truth)]
+    #[serde(skip_serializing_if = "Not::not")]
+    allow_remote: bool,
+    /// Let checks contain the text of a rule instead of its name.
+    #[arg(long, env = "EARRRL_ALLOW_INLINE_RULES", value_parser = truth)]
+    #[serde(skip_serializing_if = "Not::not")]
+    allow_inline_rules: bool,
+}
+
+/// The options that set fields of `[engine]`.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+struct EngineOptions {
     /// The URL of a Redis or Valkey that several servers share.
     #[arg(long, value_name = "URL", env = "EARRRL_REDIS", hide_env_values = true)]
     redis: Option<String>,
     /// The directory of state files, which survive the process and which several servers can share.
-    #[arg(
-        long,
-        value_name = "DIR",
-        env = "EARRRL_STATE",
-        conflicts_with = "redis"
-    )]
+    #[arg(long, value_name = "DIR", env = "EARRRL_STATE")]
+    #[arg(conflicts_with = "redis")]
     state: Option<PathBuf>,
-    /// The address for gRPC, Envoy's rate limit service [default with --envoy-config:
-    /// 127.0.0.1:8081].
-    #[arg(long, value_name = "ADDR", env = "EARRRL_GRPC")]
-    grpc: Option<ListenAt>,
-    /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
-    #[arg(long, value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
-    envoy_config: Vec<PathBuf>,
-    /// The address of a control plane that sends the descriptors instead (xDS, an ADS stream).
-    #[arg(
-        long,
-        value_name = "[https://]HOST:PORT",
-        env = "EARRRL_ENVOY_XDS",
-        conflicts_with = "envoy_config"
-    )]
-    envoy_xds: Option<String>,
-    /// With https://: CA certificates that verify the control plane [default: the system's].
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "EARRRL_ENVOY_XDS_CA",
-        requires = "envoy_xds"
-    )]
-    envoy_xds_ca: Option<PathBuf>,
-    /// With https://: this server's certificate for the control plane.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "EARRRL_ENVOY_XDS_CERT",
-        requires = "envoy_xds"
-    )]
-    envoy_xds_cert: Option<PathBuf>,
-    /// With https://: the private key of that certificate.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "EARRRL_ENVOY_XDS_KEY",
-        requires = "envoy_xds"
-    )]
-    envoy_xds_key: Option<PathBuf>,
-    /// This server's node id for the control plane [default: ratelimit].
-    #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "envoy_xds")]
-    node: Option<String>,
-    /// The algorithm of its limits: fixed-window, sliding-window, gcra or recent-average.
-    #[arg(long, value_name = "NAME", env = "EARRRL_ENVOY_ALGORITHM", value_parser = algorithm)]
-    envoy_algorithm: Option<EnvoyAlgorithm>,
     /// The number of clients for which each rule reserves memory.
     #[arg(long, value_name = "N", env = "EARRRL_CAPACITY")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
     capacity: Option<u64>,
-    /// Serve other machines without tokens.
-    #[arg(long, env = "EARRRL_ALLOW_REMOTE", value_parser = truth)]
-    allow_remote: bool,
-    /// Let checks contain the text of a rule instead of its name.
-    #[arg(long, env = "EARRRL_ALLOW_INLINE_RULES", value_parser = truth)]
-    allow_inline_rules: bool,
-    /// Write the log as JSON.
-    #[arg(long, env = "EARRRL_LOG_JSON", value_parser = truth)]
-    log_json: bool,
+}
+
+/// The options that set fields of `[envoy]`.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+struct EnvoyOptions {
+    /// envoyproxy/ratelimit's configuration: YAML files, or folders of them.
+    #[arg(long = "envoy-config", value_name = "FILE|DIR", num_args = 1.., env = "EARRRL_ENVOY_CONFIG")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<PathBuf>,
+    /// The address of a control plane that sends the descriptors instead (xDS, an ADS stream).
+    #[arg(long = "envoy-xds", value_name = "[https://]HOST:PORT")]
+    #[arg(env = "EARRRL_ENVOY_XDS", conflicts_with = "files")]
+    xds: Option<String>,
+    /// With https://: CA certificates that verify the control plane [default: the system's].
+    #[arg(long = "envoy-xds-ca", value_name = "FILE")]
+    #[arg(env = "EARRRL_ENVOY_XDS_CA", requires = "xds")]
+    xds_ca: Option<PathBuf>,
+    /// With https://: this server's certificate for the control plane.
+    #[arg(long = "envoy-xds-cert", value_name = "FILE")]
+    #[arg(env = "EARRRL_ENVOY_XDS_CERT", requires = "xds")]
+    xds_cert: Option<PathBuf>,
+    /// With https://: the private key of that certificate.
+    #[arg(long = "envoy-xds-key", value_name = "FILE")]
+    #[arg(env = "EARRRL_ENVOY_XDS_KEY", requires = "xds")]
+    xds_key: Option<PathBuf>,
+    /// This server's node id for the control plane [default: ratelimit].
+    #[arg(long, value_name = "ID", env = "EARRRL_NODE", requires = "xds")]
+    node: Option<String>,
+    /// The algorithm of its limits: fixed-window, sliding-window, gcra or recent-average.
+    #[arg(
+        long = "envoy-algorithm",
+        value_name = "NAME",
+        env = "EARRRL_ENVOY_ALGORITHM"
+    )]
+    algorithm: Option<String>,
 }
 
 impl ServeArgs {
+    /// Loads the configuration file, in which each option replaces the field of its name.
     fn load(&self) -> Result<Config, ConfigError> {
+        let failed =
+            |error: toml::ser::Error| ConfigError::unreadable("options", error.to_string());
+        let options = toml::to_string(self).map_err(failed)?;
+        let has_descriptors = !self.envoy.files.is_empty() || self.envoy.xds.is_some();
         let mut config = match &self.config {
-            Some(path) => Config::load(path)?,
-            None if !self.rules.is_empty() => {
-                let rules = self
-                    .rules
-                    .iter()
-                    .flat_map(|rules| rules.0.clone())
-                    .collect::<Vec<_>>();
-                only_once(&rules)?;
-                Config {
-                    rules,
-                    ..Config::default()
-                }
+            Some(path) => Config::load_with(path, &options)?,
+            None if !self.rules.is_empty() || has_descriptors => {
+                Config::parse_with("", "serve", &options)?
             }
-            None if !self.envoy_config.is_empty() || self.envoy_xds.is_some() => Config::default(),
-            None => Config::parse(DEFAULT_RULE, "default")?,
+            None => Config::parse_with(DEFAULT_RULE, "serve", &options)?,
         };
-        let server = &mut config.server;
-        put(&mut server.http, self.http.as_ref());
-        put(&mut server.resp, self.resp.as_ref());
-        put(&mut server.admin, self.admin.as_ref());
-        put(&mut server.grpc, self.grpc.as_ref());
-        server.allow_remote |= self.allow_remote;
-        server.allow_inline_rules |= self.allow_inline_rules;
-        if let Some(url) = &self.redis {
-            config.engine = EngineConfig::redis_at(url)
-                .map_err(|error| ConfigError::unreadable("--redis", error))?;
-            config.capacity = config.engine.default_capacity();
-        }
-        if let Some(directory) = &self.state {
-            let accepts_other_rules = match &config.engine {
-                EngineConfig::State(state) => state.accepts_other_rules,
-                _ => false,
-            };
-            let directory = directory.clone();
-            config.engine = EngineConfig::State(StateConfig {
-                directory,
-                accepts_other_rules,
-            });
-        }
-        if let Some(capacity) = self.capacity {
-            config.capacity = capacity as usize;
-        }
-        self.load_envoy(&mut config)?;
-        Ok(config)
-    }
-
-    fn load_envoy(&self, config: &mut Config) -> Result<(), ConfigError> {
-        let envoy = &mut config.envoy;
-        if !self.envoy_config.is_empty() {
-            envoy.files.clone_from(&self.envoy_config);
-        }
-        envoy.algorithm = self.envoy_algorithm.unwrap_or(envoy.algorithm);
-        let field = if self.envoy_config.is_empty() {
-            "[envoy] files"
-        } else {
-            "--envoy-config"
+        let field = match self.envoy.files.is_empty() {
+            true => "[envoy] files",
+            false => "--envoy-config",
         };
-        for warning in envoy.load().map_err(|error| error.of(field))? {
+        for warning in config.envoy.load().map_err(|error| error.of(field))? {
             tracing::warn!("{warning}");
         }
-        if let Some(address) = &self.envoy_xds {
-            let plane = ControlPlane::new(address, self.node.as_deref().unwrap_or_default());
-            let plane = plane.and_then(|plane| {
-                plane.with_files(PlaneFiles {
-                    ca: self.envoy_xds_ca.clone(),
-                    cert: self.envoy_xds_cert.clone(),
-                    key: self.envoy_xds_key.clone(),
-                })
-            });
-            let failed = |why| ConfigError::unreadable("--envoy-xds", why);
-            envoy.control_plane = Some(plane.map_err(failed)?);
-        }
-        let serves = envoy.has_descriptors();
-        if self.envoy_algorithm.is_some() && !serves {
+        let serves = config.envoy.has_descriptors();
+        if self.envoy.algorithm.is_some() && !serves {
             let why = "only with descriptors, of --envoy-config, --envoy-xds or [envoy] files";
             return Err(ConfigError::unreadable("--envoy-algorithm", why.to_owned()));
         }
-        if serves && config.server.grpc.is_none() && self.grpc.is_none() {
+        if serves && config.server.grpc.is_none() && self.server.grpc.is_none() {
             config.server.grpc = Some(ListenAddress::Tcp(DEFAULT_GRPC));
         }
-        Ok(())
+        Ok(config)
     }
 }
 
-/// Replaces an address of the configuration by one from the command line, if that is given.
-fn put(address: &mut Option<ListenAddress>, place: Option<&ListenAt>) {
-    if let Some(ListenAt(given)) = place {
-        address.clone_from(given);
-    }
-}
-
-/// Returns an error if two rules have one name.
-fn only_once(rules: &[RuleConfig]) -> Result<(), ConfigError> {
-    let mut names = HashSet::new();
-    match rules.iter().find(|rule| !names.insert(&rule.name)) {
-        None => Ok(()),
-        Some(rule) => {
-            let why = format!(
-                "two rules are named {}; each needs a name of its own",
-                rule.name
-            );
-            Err(ConfigError::unreadable("--rule", why))
-        }
-    }
+/// A rule of an option `--rule`, as the configuration has it.
+#[derive(Clone, Debug, Serialize)]
+struct NamedRule {
+    name: String,
+    limit: String,
 }
 
 /// The rules of one option `--rule`.
 #[derive(Clone, Debug)]
-struct NamedRules(Vec<RuleConfig>);
+struct NamedRules(Vec<NamedRule>);
 
-/// Parses rules with `;` between them.
+/// Writes the rules of all options as one list.
+fn flat<S: Serializer>(rules: &[NamedRules], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(rules.iter().flat_map(|rules| &rules.0))
+}
+
+/// Splits rules with `;` between them.
 fn named_rules(text: &str) -> Result<NamedRules, String> {
     let rules = text.split(';').filter(|rule| !rule.trim().is_empty());
     let rules: Vec<_> = rules.map(named_rule).collect::<Result<_, _>>()?;
-    if rules.is_empty() {
-        return Err("expected NAME=RULE, as \"login=gcra 1/s burst=60\"".to_owned());
+    match rules.is_empty() {
+        true => Err("expected NAME=RULE, as \"login=gcra 1/s burst=60\"".to_owned()),
+        false => Ok(NamedRules(rules)),
     }
-    Ok(NamedRules(rules))
 }
 
-/// Parses a rule with a name, such as `login=gcra 1/s burst=60`. A rule without a name is called
-/// `default`.
-fn named_rule(text: &str) -> Result<RuleConfig, String> {
+/// Splits a rule with a name, such as `login=gcra 1/s burst=60`. A rule without a name is called `default`.
+fn named_rule(text: &str) -> Result<NamedRule, String> {
     let parse = |rule: &str| rule.trim().parse::<Rule>();
-    // The first `=` may also be that of an option; no rule follows it then.
-    let (name, rule) = match text.split_once('=') {
-        Some((name, rule)) if !name.trim().contains(' ') || parse(rule).is_ok() => {
-            (name.trim(), rule)
-        }
+    // The first `=` may also be that of a rule's parameter; no rule follows it then.
+    let (name, limit) = match text.split_once('=') {
+        Some((name, rule)) if !name.trim().contains(' ') || parse(rule).is_ok() => (name, rule),
         _ => ("default", text),
     };
-    earrrl::internal::check_name(name).map_err(|error| error.to_string())?;
-    let rule = parse(rule).map_err(|error| error.to_string())?;
-    check_passes(rule.limit(), Cost::ONE)?;
-    Ok(RuleConfig::new(name, rule))
+    parse(limit).map_err(|error| error.to_string())?;
+    Ok(NamedRule {
+        name: name.trim().to_owned(),
+        limit: limit.trim().to_owned(),
+    })
 }
 
 pub(super) fn run(args: ServeArgs, warnings: &[String]) -> Result<ExitCode, CliFailure> {
@@ -422,11 +366,6 @@ fn announce(args: &ServeArgs, running: &Running, config: &Config) {
             resp.port()
         );
     }
-}
-
-fn algorithm(name: &str) -> Result<EnvoyAlgorithm, String> {
-    let names = EnvoyAlgorithm::ALL.map(EnvoyAlgorithm::name).join(", ");
-    EnvoyAlgorithm::parse(name).ok_or_else(|| format!("expected one of {names}"))
 }
 
 fn shown(address: Option<&ListenAddress>) -> String {

@@ -80,13 +80,12 @@ impl Condition {
 
     /// Shortens the condition's networks to the prefix that distinguishes clients, since a client's
     /// key contains only that prefix of the address.
-    pub(super) fn of_clients(mut self, prefixes: Prefixes) -> Self {
+    pub(super) fn cut_clients(&mut self, prefixes: Prefixes) {
         for pattern in &mut self.patterns {
             if let ValuePattern::Network(_, meant) = pattern {
                 *meant = prefixes.widen(*meant);
             }
         }
-        self
     }
 
     /// Returns true if an attribute's value meets the condition. An empty value stands for an attribute that the
@@ -178,6 +177,12 @@ impl fmt::Display for Condition {
 
 impl ValuePattern {
     fn new(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
+        let pattern = Self::parse(attribute, text, paths);
+        pattern.map_err(|why| format!("`{}`: {why}", text.escape_debug()))
+    }
+
+    /// Parses a pattern; the error does not repeat the text.
+    fn parse(attribute: &str, text: &str, paths: Paths) -> Result<Self, String> {
         if attribute == "client"
             && let Some(network) = network(text)
         {
@@ -186,39 +191,30 @@ impl ValuePattern {
         let (before, is_prefix) = match text.split_once('*') {
             None => (text, false),
             Some((before, "")) => (before, true),
-            Some(_) => {
-                return Err(format!(
-                    "`{}`: `*` may stand at the end only",
-                    text.escape_debug()
-                ));
-            }
+            Some(_) => return Err("`*` may stand at the end only".to_owned()),
         };
-        let is_possible = match attribute {
-            "client" if is_prefix && plausible::begins_address(before) => Ok(()),
-            _ => plausible::check(attribute, before),
-        };
-        is_possible.map_err(|why| format!("`{}`: {why}", text.escape_debug()))?;
+        match attribute {
+            "client" if is_prefix && plausible::begins_address(before) => {}
+            _ => plausible::check(attribute, before)?,
+        }
         if attribute == "host" && !is_prefix {
             let lower = text.to_ascii_lowercase();
             let host = String::from_utf8_lossy(&normal_host(lower.as_bytes().into())).into_owned();
             if host != lower {
+                let host = host.escape_debug();
                 return Err(format!(
-                    "`{}`: requests have a host without port and last dot; want `{}`",
-                    text.escape_debug(),
-                    host.escape_debug()
+                    "requests have a host without port and last dot; want `{host}`"
                 ));
             }
         }
         let before = match attribute {
             "path" if !text.is_empty() && !before.starts_with('/') && text != "*" => {
-                return Err(no_path(text));
+                return Err("expected a path that begins with `/`, as \"/login\"".to_owned());
             }
             "path" if text.is_empty() => String::new(),
             "path" if text.contains(['?', '#']) => {
-                let shown = text.escape_debug();
-                return Err(format!(
-                    "`{shown}`: a path ends before `?` and `#`; write them as %3F and %23"
-                ));
+                let why = "a path ends before `?` and `#`; write them as %3F and %23";
+                return Err(why.to_owned());
             }
             "path" if is_prefix => paths.normalize_prefix(before),
             "path" => paths.normalize_text(before),
@@ -301,13 +297,6 @@ impl ValuePattern {
 pub(super) fn address(value: &[u8]) -> Option<IpAddr> {
     let address = value.split(|byte| *byte == b'/').next().unwrap_or_default();
     str::from_utf8(address).ok().and_then(parse)
-}
-
-fn no_path(text: &str) -> String {
-    format!(
-        "`{}`: expected a path that begins with `/`, as \"/login\"",
-        text.escape_debug()
-    )
 }
 
 impl KeyPart {

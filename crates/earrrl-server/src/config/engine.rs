@@ -46,21 +46,6 @@ impl EngineConfig {
         }
     }
 
-    /// Creates the configuration of an engine over the Redis at this URL, with default options.
-    ///
-    /// # Errors
-    /// Returns the reason if the URL is not a Redis URL.
-    pub fn redis_at(url: &str) -> Result<Self, String> {
-        let options = earrrl_redis::Options::new(url);
-        for url in &options.urls {
-            earrrl_redis::check_url(url).map_err(|error| format!("redis: {error}"))?;
-        }
-        Ok(Self::Redis(Box::new(RedisConfig {
-            options,
-            own_clock: false,
-        })))
-    }
-
     /// Returns the number of clients for which a rule reserves memory by default.
     pub fn default_capacity(&self) -> usize {
         match self {

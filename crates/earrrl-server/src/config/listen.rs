@@ -16,48 +16,39 @@ const UNIX: &str = "unix:";
 /// The length in bytes of the longest path that a Unix socket may have on Linux.
 const MAX_PATH_LEN: usize = 107;
 
-/// Defines [`Protocol`] and [`Protocol::ALL`] from one list, so that no protocol can be missing
-/// from [`Protocol::ALL`].
-macro_rules! protocols {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// The protocols that have listeners.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Protocol {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl Protocol {
-            /// All protocols, in the order in which systemd passes listeners that have no names.
-            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
-
-            /// Returns the protocol's name in the configuration.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
+/// The protocols that have listeners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP with JSON bodies.
+    Http,
+    /// RESP, the protocol of Redis clients.
+    Resp,
+    /// HTTP for health checks and metrics only.
+    Admin,
+    /// gRPC.
+    Grpc,
 }
 
 impl Protocol {
+    /// All protocols, in the order in which systemd passes listeners that have no names.
+    pub const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Admin, Self::Grpc];
+
+    /// Returns the protocol's name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+            Self::Grpc => "grpc",
+        }
+    }
+
     /// Returns the protocols that the list in a field names; `None` if the field is not set.
     pub(super) fn list(table: &Table<'_>, name: &'static str) -> Option<Vec<Self>> {
         let choices = Self::ALL.map(|protocol| (protocol.name(), protocol));
         let items = table.field(name)?.items()?.into_iter();
         Some(items.filter_map(|field| field.choice(&choices)).collect())
     }
-}
-
-protocols! {
-    /// HTTP with JSON bodies.
-    Http = "http",
-    /// RESP, the protocol of Redis clients.
-    Resp = "resp",
-    /// HTTP for health checks and metrics only.
-    Admin = "admin",
-    /// gRPC.
-    Grpc = "grpc",
 }
 
 /// An address to listen on.
@@ -114,25 +105,6 @@ impl FromStr for ListenAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text)
-    }
-}
-
-/// The value of a command-line option for a listening address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenAt(pub Option<ListenAddress>);
-
-impl FromStr for ListenAt {
-    type Err = String;
-
-    /// Parses an address, or `off` for no listener.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.trim() {
-            "off" => Ok(Self(None)),
-            address => match parse(address) {
-                Ok(address) => Ok(Self(Some(address))),
-                Err(expected) => Err(format!("{expected}, or \"off\"")),
-            },
-        }
     }
 }
 

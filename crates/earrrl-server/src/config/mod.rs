@@ -34,7 +34,7 @@ pub use problem::{ConfigError, ConfigProblem};
 pub use rule::RuleConfig;
 pub use server::ServerConfig;
 pub use tls::TlsConfig;
-pub use value::{check_passes, read_bytes};
+pub use value::read_bytes;
 
 use earrrl::internal::DEFAULT_MAX_HOLDS;
 use earrrl_tower::ClientAddress;
@@ -116,8 +116,16 @@ impl Config {
     /// # Errors
     /// Returns all mistakes in the file, each with its line and column.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_with(path, "")
+    }
+
+    /// Reads and validates a configuration file whose fields are replaced by those of `options`.
+    ///
+    /// # Errors
+    /// Returns all mistakes in the file, each with its line and column, and those in the options.
+    pub fn load_with(path: &Path, options: &str) -> Result<Self, ConfigError> {
         let (name, text) = read(path)?;
-        Self::parse(&text, &name)
+        Self::parse_with(&text, &name, options)
     }
 
     /// Reads a configuration file and validates the rules and the settings that they depend on. The
@@ -128,7 +136,7 @@ impl Config {
     /// Returns all mistakes in the validated parts, each with its line and column.
     pub fn load_rules(path: &Path) -> Result<Self, ConfigError> {
         let (name, text) = read(path)?;
-        Self::parse_parts(&text, &name, true)
+        Self::parse_parts(&text, &name, "", Reading::new(true))
     }
 
     /// Validates the text of a configuration; errors use `name` as the name of its file.
@@ -136,14 +144,32 @@ impl Config {
     /// # Errors
     /// Returns all mistakes in the text, each with its line and column.
     pub fn parse(text: &str, name: &str) -> Result<Self, ConfigError> {
-        Self::parse_parts(text, name, false)
+        Self::parse_with(text, name, "")
     }
 
-    fn parse_parts(text: &str, name: &str, of_rules_alone: bool) -> Result<Self, ConfigError> {
-        let reading = Reading::new(of_rules_alone);
-        let fields =
-            DeTable::parse(text).map_err(|error| ConfigError::syntax(name, text, &error))?;
-        let config = Self::read(&Table::whole(fields.get_ref(), &reading));
+    /// Validates the text of a configuration whose fields are replaced by those of `options`, the text of another.
+    ///
+    /// # Errors
+    /// Returns all mistakes in the texts. Those in the options have no line.
+    pub fn parse_with(text: &str, name: &str, options: &str) -> Result<Self, ConfigError> {
+        Self::parse_parts(text, name, options, Reading::default())
+    }
+
+    fn parse_parts(
+        text: &str,
+        name: &str,
+        options: &str,
+        reading: Reading,
+    ) -> Result<Self, ConfigError> {
+        // The places in the options lie behind the file, so that the errors tell the two apart.
+        let options = " ".repeat(text.len() + 1) + options;
+        let parse =
+            |text| DeTable::parse(text).map_err(|error| ConfigError::syntax(name, text, &error));
+        let fields = parse(text)?;
+        let options = parse(&options)?;
+        let whole = Table::whole(fields.get_ref(), options.get_ref(), &reading);
+        let config = Self::read(&whole);
+        drop(whole);
         reading.finish(config, name, text)
     }
 
@@ -188,7 +214,7 @@ impl Config {
             envoy,
             rules,
         };
-        if file.has("server") && !file.reading.of_rules_alone {
+        if !(file.has("server") && file.reading.of_rules_alone) {
             config.read_server(&file.table("server"), &proxies, &names);
         }
         config

@@ -7,7 +7,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConfigProblem {
-    /// The line of the mistake, counted from 1; `None` if the file could not be read.
+    /// The line of the mistake, counted from 1; `None` if the mistake is not in the file's text.
     pub line: Option<usize>,
     /// The column of the mistake in characters, counted from 1.
     pub column: Option<usize>,
@@ -98,7 +98,13 @@ impl fmt::Display for ConfigProblem {
 
 impl ConfigProblem {
     fn at(text: &str, span: Range<usize>, message: String) -> Self {
-        let before = text.get(..span.start).unwrap_or(text);
+        let Some(before) = text.get(..span.start) else {
+            return Self {
+                line: None,
+                column: None,
+                message: format!("options: {message}"),
+            };
+        };
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         Self {
             line: Some(before.matches('\n').count() + 1),

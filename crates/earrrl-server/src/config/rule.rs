@@ -64,26 +64,6 @@ pub struct RuleConfig {
 }
 
 impl RuleConfig {
-    /// Creates a rule that applies to all requests and identifies clients by the attribute
-    /// `client`.
-    pub fn new(name: &str, rule: Rule) -> Self {
-        Self {
-            name: name.to_owned(),
-            rule,
-            key: vec![KeyPart::Attribute("client".to_owned())],
-            conditions: Vec::new(),
-            cost: CostSource::Fixed(Cost::ONE),
-            min_cost: Cost::ONE,
-            capacity: None,
-            capacity_place: None,
-            on_error: None,
-            missing: OnMissing::default(),
-            consistency: Consistency::Exact,
-            exempt: Vec::new(),
-            overrides: Vec::new(),
-        }
-    }
-
     /// Makes the rule a dry run, which only counts what it would have denied.
     pub(super) fn observe(&mut self) {
         self.on_error = Some(OnError::Allow);
@@ -108,11 +88,8 @@ impl RuleConfig {
     /// two can be compared.
     fn cut_clients(&mut self, prefixes: Prefixes) {
         let overrides = self.overrides.iter_mut().map(|entry| &mut entry.conditions);
-        for conditions in overrides.chain([&mut self.exempt]) {
-            let all = std::mem::take(conditions).into_iter();
-            *conditions = all
-                .map(|condition| condition.of_clients(prefixes))
-                .collect();
+        for condition in overrides.chain([&mut self.exempt]).flatten() {
+            condition.cut_clients(prefixes);
         }
     }
 }
@@ -228,7 +205,8 @@ impl RuleConfig {
                 };
                 if let Some(field) = table.field("limit") {
                     field.mistake(format!(
-                        "no state file can keep it; expected {kept}, or not_persisted = \"ok\" in [engine]"
+                        "no state file can keep `{}`; expected {kept}, or not_persisted = \"ok\" in [engine]",
+                        self.rule
                     ));
                 }
             }

@@ -7,7 +7,7 @@ use axum::http::HeaderName;
 
 use super::access::Tokens;
 use super::attribute::{Condition, network};
-use super::listen::{ListenAddress, ListenAt, Protocol};
+use super::listen::{ListenAddress, Protocol};
 use super::names::NamesConfig;
 use super::table::{Field, Table, defaults, shown};
 use super::tls::TlsConfig;
@@ -150,10 +150,13 @@ impl ServerConfig {
             let Some(field) = table.field(protocol.name()) else {
                 continue;
             };
-            let before =
-                |other: &Protocol| Protocol::ALL[..nth].contains(other) || !table.has(other.name());
-            if let Some(other) = self.others_at(protocol, before) {
-                field.mistake(format!("{other} has this address; want another"));
+            let has_it = |(at, other): &(usize, Protocol)| {
+                let is_before = *at < nth || !table.has(other.name());
+                let pair = self.address(protocol).zip(self.address(*other));
+                is_before && pair.is_some_and(|(own, other)| own.overlaps(other))
+            };
+            if let Some((_, other)) = Protocol::ALL.into_iter().enumerate().find(has_it) {
+                field.mistake(format!("{} has this address; want another", other.name()));
             }
         }
     }
@@ -166,21 +169,6 @@ impl ServerConfig {
             Protocol::Admin => self.admin.as_ref(),
             Protocol::Grpc => self.grpc.as_ref(),
         }
-    }
-
-    /// Returns the name of another protocol, among those for which `counts` returns true, whose listener has the same
-    /// address.
-    pub fn others_at(
-        &self,
-        protocol: Protocol,
-        counts: impl Fn(&Protocol) -> bool,
-    ) -> Option<&'static str> {
-        let address = self.address(protocol)?;
-        let shares = |other: &Protocol| self.address(*other).is_some_and(|it| it.overlaps(address));
-        let others = Protocol::ALL
-            .into_iter()
-            .filter(|other| *other != protocol && counts(other));
-        others.filter(shares).map(Protocol::name).next()
     }
 
     /// Returns true if a listener can be reached by other machines.
@@ -217,12 +205,13 @@ fn address(
     let Some(field) = table.field(name) else {
         return usual;
     };
-    let text = field.text()?;
-    let ListenAt(address) = match text.parse() {
-        Ok(address) => address,
-        Err(why) => return field.refuse(format!("`{}`: {why}", shown(text))),
-    };
-    address
+    match field.text()?.trim() {
+        "off" => None,
+        text => match text.parse() {
+            Ok(address) => Some(address),
+            Err(why) => field.refuse(format!("`{}`: {why}, or \"off\"", shown(text))),
+        },
+    }
 }
 
 /// Returns the file mode in a field, which is written in octal.

@@ -41,6 +41,8 @@ pub(super) struct Table<'t> {
     name: String,
     span: Range<usize>,
     fields: &'t DeTable<'t>,
+    /// The fields that options of the command line set, which replace those of the file.
+    options: &'t DeTable<'t>,
     /// The names of the fields that readers have asked for.
     known: RefCell<Vec<&'static str>>,
     pub(super) reading: &'t Reading,
@@ -87,29 +89,32 @@ impl Reading {
 /// Returns what a reader makes of a table without fields: the defaults.
 pub(super) fn defaults<T>(read: impl FnOnce(&Table<'_>) -> T) -> T {
     let reading = Reading::default();
-    read(&Table::whole(&reading.none, &reading))
+    read(&Table::whole(&reading.none, &reading.none, &reading))
 }
 
 impl<'t> Table<'t> {
-    /// Returns the top level of a file.
-    pub(super) fn whole(fields: &'t DeTable<'t>, reading: &'t Reading) -> Self {
-        Self::new(String::new(), 0..0, fields, reading)
-    }
-
-    fn new(
-        name: String,
-        span: Range<usize>,
+    /// Returns the top level of a file, with the fields that options set.
+    pub(super) fn whole(
         fields: &'t DeTable<'t>,
+        options: &'t DeTable<'t>,
         reading: &'t Reading,
     ) -> Self {
-        let known = RefCell::default();
         Self {
-            name,
-            span,
+            name: String::new(),
+            span: 0..0,
             fields,
-            known,
+            options,
+            known: RefCell::default(),
             reading,
         }
+    }
+
+    /// Returns a table below this one, at a place in the file.
+    fn inner(&self, name: &str, span: Range<usize>, fields: &'t DeTable<'t>) -> Self {
+        let mut table = Self::whole(fields, &self.reading.none, self.reading);
+        table.name = self.path(name);
+        table.span = span;
+        table
     }
 
     /// Returns a field; `None` if it is not set.
@@ -118,7 +123,7 @@ impl<'t> Table<'t> {
         if !known.contains(&name) {
             known.push(name);
         }
-        let value = self.fields.get(name)?;
+        let value = self.options.get(name).or_else(|| self.fields.get(name))?;
         let reading = self.reading;
         Some(Field {
             name,
@@ -236,29 +241,45 @@ impl<'t> Table<'t> {
 
     /// Returns the table in a field, or one without fields.
     pub(super) fn table(&self, name: &'static str) -> Table<'t> {
-        let path = self.path(name);
-        let none = || Self::new(path.clone(), 0..0, &self.reading.none, self.reading);
-        let Some(field) = self.field(name) else {
-            return none();
-        };
-        match field.value.get_ref() {
-            DeValue::Table(fields) => Self::new(path, field.span(), fields, self.reading),
-            DeValue::Array(list) if list.iter().any(|item| item.get_ref().is_table()) => {
-                let want = format!("{path}: expected [{path}], in one bracket each");
-                field.note(format!("{want}: there is one of it"));
-                none()
+        let found = self.fields.get(name).and_then(|value| {
+            let reading = self.reading;
+            let field = Field {
+                name,
+                value,
+                reading,
+            };
+            match value.get_ref() {
+                DeValue::Table(fields) => Some((value.span(), fields)),
+                DeValue::Array(list) if list.iter().any(|item| item.get_ref().is_table()) => {
+                    let path = self.path(name);
+                    let want = format!("{path}: expected [{path}], in one bracket each");
+                    field.note(format!("{want}: there is one of it"));
+                    None
+                }
+                _ => field.expected("a table"),
             }
-            _ => field.expected("a table").unwrap_or_else(none),
+        });
+        // Marks the field as one that is known.
+        self.has(name);
+        let (span, fields) = found.unwrap_or((0..0, &self.reading.none));
+        let mut table = self.inner(name, span, fields);
+        if let Some(options) = self
+            .options
+            .get(name)
+            .and_then(|value| value.get_ref().as_table())
+        {
+            table.options = options;
         }
+        table
     }
 
     /// Returns the tables in a field, each of which has a header in two brackets.
     pub(super) fn tables(&self, name: &'static str) -> Vec<Table<'t>> {
-        let path = self.path(name);
         let Some(field) = self.field(name) else {
             return Vec::new();
         };
         let Some(list) = field.value.get_ref().as_array() else {
+            let path = self.path(name);
             let want = format!("{path}: expected [[{path}]], in two brackets each");
             field.note(format!("{want}: there may be several"));
             return Vec::new();
@@ -268,7 +289,7 @@ impl<'t> Table<'t> {
             let Some(fields) = item.value.get_ref().as_table() else {
                 return item.expected("a table");
             };
-            Some(Self::new(path.clone(), item.span(), fields, self.reading))
+            Some(self.inner(name, item.span(), fields))
         };
         list.iter().filter_map(table).collect()
     }

@@ -580,6 +580,27 @@ fn all_mistakes_show_at_once() {
     assert_eq!(found.len(), 3, "{found:?}");
 }
 
+/// An option replaces the field of its name alone, and its mistakes have no line.
+#[test]
+fn options_replace_fields_of_the_file() {
+    let text = "[server]\nhttp = \"x\"\n[engine]\nredis = \"redis://a\"\npolicy = \"deny\"\n";
+    let options = "[server]\nhttp = \"off\"\n[engine]\nredis = \"redis://b\"\n";
+    let config = Config::parse_with(text, "f", options).unwrap();
+    let EngineConfig::Redis(redis) = config.engine else {
+        panic!("another engine")
+    };
+    assert_eq!(config.server.http, None);
+    assert_eq!(redis.options.urls, ["redis://b"]);
+    assert_eq!(redis.options.when_gone, earrrl_redis::WhenGone::Deny);
+    let error = Config::parse_with("x = 1", "f", "[server]\nhttp = \"of\"").unwrap_err();
+    let found: Vec<_> = error.problems.iter().map(ToString::to_string).collect();
+    assert!(found[0].starts_with("1:1: unknown field `x`"), "{found:?}");
+    assert!(
+        found[1].starts_with(" options: http: `of`: expected"),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn other_machines_need_a_token_or_permission() {
     let config = |extra: &str| {

@@ -62,7 +62,7 @@ pub fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// Returns the costs that pass if this one never does.
-pub fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
+pub(super) fn check_passes(limit: &Limit, cost: Cost) -> Result<(), String> {
     let (_, decision) = limit.decide(None, Nanos::ZERO, cost, Mode::Peek);
     if decision.retry_after != Wait::Never {
         return Ok(());

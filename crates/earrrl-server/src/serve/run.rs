@@ -149,12 +149,10 @@ impl Running {
                 ),
                 (None, None) => continue,
             };
-            let taken = || config.server.others_at(protocol, |_| true);
             let failed = |error: io::Error| {
                 let listener = protocol.name();
-                let hint = match (error.kind(), taken()) {
-                    (io::ErrorKind::AddrInUse, Some(other)) => format!("; {other} has it"),
-                    (io::ErrorKind::AddrInUse, None) => {
+                let hint = match error.kind() {
+                    io::ErrorKind::AddrInUse => {
                         format!("; `--{listener} off` if no client needs it, or another address")
                     }
                     _ => String::new(),

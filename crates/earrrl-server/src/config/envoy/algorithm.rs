@@ -47,11 +47,6 @@ impl EnvoyAlgorithm {
         }
     }
 
-    /// Returns the algorithm of this name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-
     /// Returns the rule that allows this number of requests per unit of time; `None` if the number
     /// is zero.
     ///
@@ -105,7 +100,6 @@ mod tests {
             Unit::Year,
         ];
         for algorithm in EnvoyAlgorithm::ALL {
-            assert_eq!(EnvoyAlgorithm::parse(algorithm.name()), Some(algorithm));
             assert_eq!(algorithm.rule(0, Unit::Day).unwrap(), None);
             for unit in units {
                 for requests in [1, 7, 1_000_000] {

@@ -81,7 +81,7 @@ pub struct DescriptorConfig {
 }
 
 /// The limit of a descriptor, with its options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LimitConfig {
     /// The number of requests that the limit allows.
     pub amount: Amount,
@@ -100,13 +100,14 @@ pub struct LimitConfig {
 }
 
 /// The number of requests that a descriptor allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Amount {
     /// All requests are allowed, and none is counted.
     Unlimited,
     /// This number of requests is allowed in each unit of time.
     PerUnit(u32, Unit),
     /// The limit is given in the rule grammar of this server, instead of as an amount.
+    #[default]
     Own,
 }
 
@@ -262,7 +263,7 @@ impl Reader {
             place: node.place,
             ..DescriptorConfig::default()
         };
-        let mut limit = LimitReader::default();
+        let mut limit = LimitConfig::default();
         for (key, value) in entries(node) {
             match key {
                 "key" => descriptor.key = self.text(key, value),
@@ -275,8 +276,8 @@ impl Reader {
                 "share_threshold" => descriptor.share_threshold = self.truth(key, value),
                 "metadata" => descriptor.metadata = self.metadata(value),
                 "rate_limit" => self.rate_limit(value, &mut limit),
-                "limit" => limit.own = self.own_limit(value),
-                "action" => limit.action = self.action(value),
+                "limit" => limit.limit = self.own_limit(value).map(Box::new),
+                "action" => limit.action = self.action(value).unwrap_or_default(),
                 _ => self.misplaced(key, value, "a descriptor"),
             }
         }
@@ -294,15 +295,17 @@ impl Reader {
                 ),
             );
         }
-        descriptor.limit = limit.finish();
+        let is_limit = limit.limit.is_some() || limit.amount != Amount::Own;
+        descriptor.limit = is_limit.then_some(limit);
         descriptor
     }
 
-    fn rate_limit(&mut self, node: &YamlNode, limit: &mut LimitReader) {
+    fn rate_limit(&mut self, node: &YamlNode, limit: &mut LimitConfig) {
         if node.is_null() {
             return;
         }
         let mut requests = None;
+        let mut replaces = Vec::new();
         let mut unit = (node.place, String::new());
         let mut unlimited = false;
         for (key, value) in entries(node) {
@@ -311,40 +314,36 @@ impl Reader {
                 "unit" => unit = (value.place, self.text(key, value)),
                 "unlimited" => unlimited = self.truth(key, value),
                 "name" => limit.name = self.text(key, value),
-                "replaces" => limit.replaces = self.replaces(value),
+                "replaces" => replaces = self.replaces(value),
                 _ => self.misplaced(key, value, "a rate_limit"),
             }
+        }
+        for (place, name) in replaces {
+            if name.is_empty() {
+                self.problem(place, "should not have an empty replaces entry");
+            } else if name == limit.name {
+                self.problem(place, "replaces should not contain name of same descriptor");
+            }
+            limit.replaces.push(name);
         }
         let place = unit.0;
         let unit = (Unit::parse(&unit.1), unit.1);
         limit.amount = match unit {
             (Some(_), _) if unlimited => {
-                self.problem(place, "should not specify rate limit unit when unlimited");
-                None
+                return self.problem(place, "should not specify rate limit unit when unlimited");
             }
-            _ if unlimited => Some(Amount::Unlimited),
+            _ if unlimited => Amount::Unlimited,
             (Some(unit), _) => {
                 if requests.is_none() {
                     let why = "no requests_per_unit is 0 requests: all are denied";
                     self.warnings.push(node.place.problem(why));
                 }
-                Some(Amount::PerUnit(requests.unwrap_or(0), unit))
+                Amount::PerUnit(requests.unwrap_or(0), unit)
             }
             (None, text) => {
-                self.problem(place, format!("invalid rate limit unit '{text}'"));
-                None
+                return self.problem(place, format!("invalid rate limit unit '{text}'"));
             }
         };
-        for (place, name) in &limit.replaces {
-            if name.is_empty() {
-                self.problem(*place, "should not have an empty replaces entry");
-            } else if *name == limit.name {
-                self.problem(
-                    *place,
-                    "replaces should not contain name of same descriptor",
-                );
-            }
-        }
     }
 
     fn replaces(&mut self, node: &YamlNode) -> Vec<(Position, String)> {
@@ -441,33 +440,6 @@ impl Reader {
                     .problem(format!("'{key}' is no key of {of}; ignored")),
             );
         }
-    }
-}
-
-/// The settings of a limit that a file may contain in several places.
-#[derive(Default)]
-struct LimitReader {
-    amount: Option<Amount>,
-    own: Option<Limit>,
-    name: String,
-    replaces: Vec<(Position, String)>,
-    shadow_mode: bool,
-    quota_mode: bool,
-    action: Option<Action>,
-}
-
-impl LimitReader {
-    fn finish(self) -> Option<LimitConfig> {
-        let amount = self.amount.or(self.own.as_ref().map(|_| Amount::Own))?;
-        Some(LimitConfig {
-            amount,
-            limit: self.own.map(Box::new),
-            name: self.name,
-            replaces: self.replaces.into_iter().map(|(_, name)| name).collect(),
-            shadow_mode: self.shadow_mode,
-            quota_mode: self.quota_mode,
-            action: self.action.unwrap_or_default(),
-        })
     }
 }
 

@@ -73,22 +73,6 @@ pub struct PlaneTls {
     pub cert: Option<(PathBuf, PathBuf)>,
 }
 
-/// Returns the address `host:port` of a peer that speaks gRPC, and the TLS settings if its URL begins with `https://`.
-///
-/// # Errors
-/// Returns the forms that the text may have if it has none of them.
-pub fn peer(text: &str) -> Result<(String, Option<PlaneTls>), String> {
-    let encrypted = text.strip_prefix("https://");
-    let bare = encrypted.or(text.strip_prefix("http://")).unwrap_or(text);
-    let parts = bare.rsplit_once(':').filter(|(host, port)| {
-        !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
-    });
-    if parts.is_none() {
-        return Err("expected host:port, http://host:port or https://host:port".to_owned());
-    }
-    Ok((bare.to_owned(), encrypted.map(|_| PlaneTls::default())))
-}
-
 impl ControlPlane {
     /// Creates a control plane from `host:port`, `http://host:port` or, for TLS,
     /// `https://host:port`.
@@ -96,65 +80,50 @@ impl ControlPlane {
     /// # Errors
     /// Returns the forms that an address may have if `address` has none of them.
     pub fn new(address: &str, node: &str) -> Result<Self, String> {
-        let (address, tls) = peer(address)?;
+        let encrypted = address.strip_prefix("https://");
+        let bare = encrypted
+            .or(address.strip_prefix("http://"))
+            .unwrap_or(address);
+        let parts = bare.rsplit_once(':').filter(|(host, port)| {
+            !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
+        });
+        if parts.is_none() {
+            return Err("expected host:port, http://host:port or https://host:port".to_owned());
+        }
         let node = if node.is_empty() { "ratelimit" } else { node };
         Ok(Self {
-            address,
+            address: bare.to_owned(),
             node: node.to_owned(),
-            tls,
+            tls: encrypted.map(|_| PlaneTls::default()),
         })
     }
 
     /// Reads the fields of a control plane; `None` if there is none.
     fn read(table: &Table<'_>) -> Option<Self> {
         let field = table.field("xds");
-        let others = ["xds_ca", "xds_cert", "xds_key", "node"];
-        table.only_if(field.is_some(), "xds = \"host:port\"", &others);
-        let path = |name| table.text(name).map(PathBuf::from);
-        let files = PlaneFiles {
-            ca: path("xds_ca"),
-            cert: path("xds_cert"),
-            key: path("xds_key"),
-        };
-        let node = table.text("node").unwrap_or_default();
+        let files = ["xds_ca", "xds_cert", "xds_key"];
+        for names in [&files[..], &["node"]] {
+            table.only_if(field.is_some(), "xds = \"host:port\"", names);
+        }
         let field = field?;
         if table.has("files") {
             field.mistake("files is set already; want one of them");
         }
-        field.checked(|address| Self::new(address, node)?.with_files(files))
-    }
-
-    /// Sets the TLS files of the connection to the control plane.
-    ///
-    /// # Errors
-    /// Returns an error if the connection does not use TLS, or if only one of certificate and
-    /// private key is set.
-    pub fn with_files(mut self, files: PlaneFiles) -> Result<Self, String> {
-        let cert = match (files.cert, files.key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err("a certificate and its key: expected both or none".to_owned()),
-        };
-        match &mut self.tls {
-            Some(tls) => *tls = PlaneTls { ca: files.ca, cert },
-            None if files.ca.is_some() || cert.is_some() => {
-                return Err("files for TLS: expected an address with https://".to_owned());
+        let node = table.text("node").unwrap_or_default();
+        let mut plane = field.checked(|address| Self::new(address, node))?;
+        match &mut plane.tls {
+            None => table.only_if(false, "xds = \"https://host:port\"", &files),
+            Some(tls) => {
+                let [ca, cert, key] = files.map(|name| table.text(name).map(PathBuf::from));
+                if cert.is_some() != key.is_some() {
+                    field.mistake("xds_cert and xds_key: expected both or none");
+                }
+                tls.ca = ca;
+                tls.cert = cert.zip(key);
             }
-            None => {}
         }
-        Ok(self)
+        Some(plane)
     }
-}
-
-/// The TLS files for a control plane as they are configured, before validation.
-#[derive(Clone, Debug, Default)]
-pub struct PlaneFiles {
-    /// The file of the CA certificates that verify the control plane.
-    pub ca: Option<PathBuf>,
-    /// The file of this server's certificate.
-    pub cert: Option<PathBuf>,
-    /// The file of the certificate's private key.
-    pub key: Option<PathBuf>,
 }
 
 /// The rate limit headers that clients receive.
