@@ -382,6 +382,21 @@ fn rules_of_the_server_serve_descriptors() {
     assert_eq!(counts, [(&b"a"[..], 1, 1)]);
 }
 
+/// What only asks, as Kuadrant's `CheckRateLimit`, is counted by the charge that follows it.
+#[test]
+fn a_peek_is_counted_nowhere() {
+    let (service, _) = service("");
+    for text in ["path=/login; banned=x", "path=/login l1/2", "trial=x h5"] {
+        let request = serde_json::from_value::<RateLimitRequest>(request(text)).unwrap();
+        let peek = service.should_rate_limit(&request, Mode::Peek, None);
+        block_on(peek).unwrap();
+    }
+    assert_eq!(service.metrics.outcomes.total(), 0);
+    let answer = ask(&service, &request("path=/login")).unwrap();
+    assert_eq!(short(&answer["statuses"][0]), "O 4 60");
+    assert_eq!(service.metrics.outcomes.total(), 1);
+}
+
 #[test]
 fn shadow_mode_reports_denials_and_denies_nothing() {
     let (service, _) = service("shadow_mode = true\n[envoy]\nproblem_body = true\n");

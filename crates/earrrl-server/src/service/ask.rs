@@ -267,9 +267,7 @@ impl Service {
         }
         let decision = self.engine.decide(charges, hash, mode).await?;
         let mut answer = Answer::new(charged, decision);
-        if mode != Mode::Peek {
-            self.count(&answer, charges, decision.allowed || mode == Mode::Charge);
-        }
+        self.count(&answer, charges, mode);
         if available {
             self.add_available(&mut answer, charges).await;
         }
@@ -343,11 +341,14 @@ impl Service {
         }
     }
 
-    /// Counts the outcome of each charge in the metrics, and notes clients over or close to a limit. Of a
-    /// request that is not charged under the rules that allow it, as it is denied, only those over their
-    /// limit are counted: `all` is false.
+    /// Counts the outcome of each charge in the metrics, and notes clients over or close to a limit. A denied
+    /// request is not charged under the rules that allow it, so it is counted under the others alone.
     #[inline]
-    pub(super) fn count(&self, answer: &Answer<'_>, charges: &[Charge<'_>], all: bool) {
+    pub(super) fn count(&self, answer: &Answer<'_>, charges: &[Charge<'_>], mode: Mode) {
+        if mode == Mode::Peek {
+            return;
+        }
+        let all = mode == Mode::Charge || !answer.is_denied();
         for (place, (one, charge)) in answer.charged.iter().zip(charges).enumerate() {
             let Some(outcome) = one.outcome.filter(|_| all || one.is_over()) else {
                 continue;

@@ -14,21 +14,19 @@ const MAX_NAME: usize = 1024;
 /// The name under which all descriptors without counters of their own are counted.
 const OTHERS: &str = "other";
 
-/// The counters of one descriptor. They are not striped over CPUs, because that would take 5 KiB a
-/// descriptor.
+/// The suffixes of the names of a descriptor's metrics, and their help texts.
+const OUTCOMES: [(&str, &str); 5] = [
+    ("total_hits", "Hits."),
+    ("over_limit", "Hits over."),
+    ("near_limit", "Hits near."),
+    ("within_limit", "Hits within."),
+    ("shadow_mode", "Hits let pass."),
+];
+
+/// The counters of one descriptor: of all hits, and of those over the limit, above 80 % of it, within it, and over
+/// it in shadow mode. They are not striped over CPUs, because that would take 5 KiB a descriptor.
 #[derive(Debug, Default)]
-pub struct DescriptorCounts {
-    /// The number of all hits.
-    pub total_hits: SmallCounter,
-    /// The number of hits over the limit.
-    pub over_limit: SmallCounter,
-    /// The number of hits above 80% of the limit.
-    pub near_limit: SmallCounter,
-    /// The number of hits within the limit.
-    pub within_limit: SmallCounter,
-    /// The number of hits over the limit in shadow mode.
-    pub shadow_mode: SmallCounter,
-}
+pub struct DescriptorCounts([SmallCounter; OUTCOMES.len()]);
 
 /// The result of one descriptor in a request, as it is counted in the metrics.
 #[derive(Clone, Copy, Debug)]
@@ -55,35 +53,29 @@ impl DescriptorCounts {
             remaining,
             ..
         } = became;
+        let [total, over_limit, near_limit, within, shadow_mode] = &self.0;
         // The number is bounded, since a descriptor may name so many hits that the sums would
         // overflow.
         let hits = became.hits.min(u32::MAX.into());
         if hits == 0 {
             return;
         }
-        self.total_hits.add(hits);
+        total.add(hits);
         if over {
-            self.over_limit.add(hits);
+            over_limit.add(hits);
             if shadow {
-                self.shadow_mode.add(hits);
+                shadow_mode.add(hits);
             }
             return;
         }
-        self.within_limit.add(hits);
+        within.add(hits);
         let near = limit * 4 / 5;
         let used = limit.saturating_sub(remaining);
         if used > near {
-            self.near_limit.add(hits.min(used - near));
+            near_limit.add(hits.min(used - near));
         }
     }
 }
-
-/// The suffix of a metric's name, its help text, and the function that returns its counter.
-type OutcomeCounter = (
-    &'static str,
-    &'static str,
-    fn(&DescriptorCounts) -> &SmallCounter,
-);
 
 /// The counters of every descriptor, and those of all calls of the service. A reload of the
 /// configuration does not reset them.
@@ -107,19 +99,11 @@ impl CountsOf {
     /// Returns the counters of a descriptor, which is named by its domain and the names of its
     /// levels.
     pub fn of(&self, key: &[String]) -> Arc<DescriptorCounts> {
-        let short = key.iter().all(|name| name.len() <= MAX_NAME);
         let mut counts = self.lock();
-        let key = if short {
-            labels(key)
-        } else {
-            labels(&[OTHERS.to_owned()])
-        };
-        let known = counts.contains_key(&key) || counts.len() < MAX_KEYS;
-        let key = if known {
-            key
-        } else {
-            labels(&[OTHERS.to_owned()])
-        };
+        let is_short = key.iter().all(|name| name.len() <= MAX_NAME);
+        let own = is_short.then(|| labels(key));
+        let own = own.filter(|own| counts.contains_key(own) || counts.len() < MAX_KEYS);
+        let key = own.unwrap_or_else(|| labels(&[OTHERS.to_owned()]));
         Arc::clone(counts.entry(key).or_default())
     }
 
@@ -155,25 +139,14 @@ impl CountsOf {
 
     fn of_descriptors(&self) -> Vec<Family> {
         let counts = self.lock();
-        let family = |(outcome, help, counter): OutcomeCounter| {
+        let family = |(place, (outcome, help)): (usize, (&str, &str))| {
             let values = counts
                 .iter()
-                .map(|(labels, counts)| (labels.clone(), counter(counts).get() as f64));
+                .map(|(labels, counts)| (labels.clone(), counts.0[place].get() as f64));
             let name = format!("ratelimit_service_rate_limit_{outcome}");
             Family::counter(&name, help).with_labels(values)
         };
-        let outcomes: [OutcomeCounter; 5] = [
-            ("total_hits", "Hits.", |counts| &counts.total_hits),
-            ("over_limit", "Hits over.", |counts| &counts.over_limit),
-            ("near_limit", "Hits near.", |counts| &counts.near_limit),
-            ("within_limit", "Hits within.", |counts| {
-                &counts.within_limit
-            }),
-            ("shadow_mode", "Hits let pass.", |counts| {
-                &counts.shadow_mode
-            }),
-        ];
-        outcomes.map(family).into()
+        OUTCOMES.into_iter().enumerate().map(family).collect()
     }
 
     fn of_calls(&self) -> [Family; 3] {

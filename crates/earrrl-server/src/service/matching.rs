@@ -27,6 +27,23 @@ pub(super) enum Application<'a> {
     Denial(Box<Answer<'a>>),
 }
 
+/// The keys of clients and the costs, in the order of the charges.
+pub(super) type Keys = SmallVec<[(Key, Cost); 4]>;
+
+/// Returns the engine's charges.
+pub(super) fn charges_of<'k>(
+    charged: &[Charged<'_>],
+    keys: &'k [(Key, Cost)],
+) -> SmallVec<[Charge<'k>; 4]> {
+    let each = charged.iter().zip(keys);
+    each.map(|(one, (key, cost))| Charge {
+        rule: one.limit.id,
+        key,
+        cost: *cost,
+    })
+    .collect()
+}
+
 impl Service {
     /// Decides a request under every rule that matches it. A rule that cannot be judged is
     /// reported in [`Answer::unjudged`], and the other rules are judged all the same, so this
@@ -37,46 +54,47 @@ impl Service {
         request: &Attributes<'_>,
         manner: Manner,
     ) -> Answer<'a> {
-        let mut charged = AllCharged::new();
-        let mut keyed: SmallVec<[(Key, Cost); 4]> = SmallVec::new();
-        let mut unmatched = true;
-        for rule in rules
-            .iter()
-            .filter(|rule| rule.is_checked() && rule.matches(request))
+        let mut checked = rules.iter().filter(|rule| rule.is_checked());
+        let (charged, keys) = match self.matched(checked.clone(), request, manner) {
+            Ok(matched) => matched,
+            Err(denial) => return *denial,
+        };
+        if charged.is_empty()
+            && manner.mode != Mode::Peek
+            && !checked.any(|rule| rule.matches(request))
         {
-            unmatched = false;
-            match self.application(rule, request, manner) {
-                Application::Charge(limit, key) => {
-                    charged.push(Charged::new(rule, limit));
-                    keyed.push((key, rule.cost(request)));
-                }
-                Application::None => {}
-                Application::Denial(answer) => return *answer,
-            }
-        }
-        if unmatched && manner.mode != Mode::Peek {
             self.metrics.unmatched.increment();
         }
-        let each = charged.iter().zip(&keyed);
-        let charges: SmallVec<[Charge<'_>; 4]> = each
-            .map(|(one, (key, cost))| Charge {
-                rule: one.limit.id,
-                key,
-                cost: *cost,
-            })
-            .collect();
+        let charges = charges_of(&charged, &keys);
         let mut answer = self.judge(charged, &charges, manner.mode).await;
-        if manner.mode != Mode::Peek {
-            self.count(
-                &answer,
-                &charges,
-                !answer.is_denied() || manner.mode == Mode::Charge,
-            );
-        }
+        self.count(&answer, &charges, manner.mode);
         if manner.available {
             self.add_available(&mut answer, &charges).await;
         }
         answer
+    }
+
+    /// Returns the charges of a request under those of the rules that match it, or the denial of a rule whose
+    /// key it lacks.
+    pub(super) fn matched<'a>(
+        &self,
+        rules: impl Iterator<Item = &'a ActiveRule>,
+        request: &Attributes<'_>,
+        manner: Manner,
+    ) -> Result<(AllCharged<'a>, Keys), Box<Answer<'a>>> {
+        let mut charged = AllCharged::new();
+        let mut keys = Keys::new();
+        for rule in rules.filter(|rule| rule.matches(request)) {
+            match self.application(rule, request, manner) {
+                Application::Charge(limit, key) => {
+                    charged.push(Charged::new(rule, limit));
+                    keys.push((key, rule.cost(request)));
+                }
+                Application::None => {}
+                Application::Denial(answer) => return Err(answer),
+            }
+        }
+        Ok((charged, keys))
     }
 
     /// Finds out how a rule that matches a request applies to it, and counts the request if it

@@ -10,8 +10,7 @@ use super::answer::{AllCharged, Answer, Charged};
 use super::ask::Ask;
 use super::attributes::Attributes;
 use super::error::AskError;
-use super::key::Key;
-use super::matching::Application;
+use super::matching::charges_of;
 use super::rules::ActiveRules;
 
 /// The answer to a reservation.
@@ -92,31 +91,17 @@ impl Service {
         request: &Attributes<'_>,
         terms: HoldTerms,
     ) -> Result<Reserved<'a>, AskError> {
-        let mut charged = AllCharged::new();
-        let mut keyed: Vec<(Key, Cost)> = Vec::new();
-        for rule in rules.iter().filter(|rule| rule.matches(request)) {
-            match self.application(rule, request, Mode::Check.into()) {
-                Application::Charge(limit, key) => {
-                    charged.push(Charged::new(rule, limit));
-                    keyed.push((key, rule.cost(request)));
-                }
-                Application::None => {}
-                Application::Denial(answer) => {
-                    return Ok(Reserved {
-                        answer: *answer,
-                        ..Reserved::default()
-                    });
-                }
+        let manner = Mode::Check.into();
+        let (charged, keys) = match self.matched(rules.iter(), request, manner) {
+            Ok(matched) => matched,
+            Err(denial) => {
+                return Ok(Reserved {
+                    answer: *denial,
+                    ..Reserved::default()
+                });
             }
-        }
-        let each = charged.iter().zip(&keyed);
-        let charges: Vec<Charge<'_>> = each
-            .map(|(one, (key, cost))| Charge {
-                rule: one.limit.id,
-                key,
-                cost: *cost,
-            })
-            .collect();
+        };
+        let charges = charges_of(&charged, &keys);
         self.hold(charged, &charges, terms, true).await
     }
 
@@ -133,7 +118,7 @@ impl Service {
         }
         let holding = self.engine.hold(charges, terms).await?;
         let mut answer = Answer::new(charged, holding.decision);
-        self.count(&answer, charges, holding.decision.allowed);
+        self.count(&answer, charges, Mode::Check);
         if available {
             self.add_available(&mut answer, charges).await;
         }

@@ -146,7 +146,7 @@ impl<'a> RulesPlan<'a> {
 
 impl ActiveRules {
     /// Returns the rules, in the order of the configuration.
-    pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> {
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveRule> + Clone {
         self.rules.iter()
     }
 

@@ -38,41 +38,6 @@ pub(super) enum Question<'a> {
     Refused(Refusal),
 }
 
-/// The form of the words that follow a command's name.
-#[derive(Clone, Copy)]
-enum Form {
-    Throttle,
-    Ask(Mode),
-    Allow,
-}
-
-impl Form {
-    #[inline]
-    fn of(name: &[u8]) -> Option<Self> {
-        let mut upper = [0; 13];
-        let upper = upper.get_mut(..name.len())?;
-        upper.copy_from_slice(name);
-        upper.make_ascii_uppercase();
-        match &*upper {
-            b"CL.THROTTLE" => Some(Self::Throttle),
-            b"EARRRL.CHECK" => Some(Self::Ask(Mode::Check)),
-            b"EARRRL.ALLOW" => Some(Self::Allow),
-            b"EARRRL.PEEK" => Some(Self::Ask(Mode::Peek)),
-            b"EARRRL.CHARGE" => Some(Self::Ask(Mode::Charge)),
-            _ => None,
-        }
-    }
-
-    /// Returns the operation that a client's token must permit.
-    #[inline]
-    fn scope(&self) -> Scope {
-        match self {
-            Self::Throttle | Self::Allow => Scope::Check,
-            Self::Ask(mode) => (*mode).into(),
-        }
-    }
-}
-
 impl Question<'_> {
     /// Prefetches the state of the client that the question names, if it names exactly one stored
     /// state.
@@ -100,15 +65,19 @@ impl Session {
         if self.transaction.is_some() {
             return None;
         }
-        let form = Form::of(request.word(0)?)?;
-        let parsed = self.may(form.scope()).and_then(|()| match form {
-            Form::Throttle => {
-                self.access.permit_all_rules()?;
-                parse_throttle(request)
-            }
-            Form::Ask(mode) => self.parse_ask(request, rules, mode),
-            Form::Allow => self.parse_allow(request, rules),
-        });
+        let name = request.word(0)?;
+        let mut upper = [0; 13];
+        let upper = upper.get_mut(..name.len())?;
+        upper.copy_from_slice(name);
+        upper.make_ascii_uppercase();
+        let parsed = match &*upper {
+            b"CL.THROTTLE" => self.parse_throttle(request),
+            b"EARRRL.CHECK" => self.parse_ask(request, rules, Mode::Check),
+            b"EARRRL.ALLOW" => self.parse_allow(request, rules),
+            b"EARRRL.PEEK" => self.parse_ask(request, rules, Mode::Peek),
+            b"EARRRL.CHARGE" => self.parse_ask(request, rules, Mode::Charge),
+            _ => return None,
+        };
         Some(parsed.unwrap_or_else(Question::Refused))
     }
 
@@ -121,6 +90,7 @@ impl Session {
         rules: &'a ActiveRules,
         mode: Mode,
     ) -> Result<Question<'a>, Refusal> {
+        self.may(mode.into())?;
         let Some(named) = parse_one(request)? else {
             return parse_several(request, &self.access, rules, mode);
         };
@@ -135,6 +105,31 @@ impl Session {
         Ok(Question::Ask { ask, mode })
     }
 
+    /// Parses `CL.THROTTLE key max_burst count period [quantity]`.
+    #[inline]
+    fn parse_throttle<'a>(&self, request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
+        self.may(Scope::Check)?;
+        self.access.permit_all_rules()?;
+        let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
+            return Err(Refusal::WordCount);
+        };
+        let number = |place, name| match request.word(place) {
+            Some(text) => integer(text).ok_or_else(|| wrong(name, text, "a whole number")),
+            None => Ok(1),
+        };
+        let max_burst = number(2, "max_burst")?;
+        let count = number(3, "count")?;
+        let period = number(4, "period")?;
+        let quantity = number(5, "quantity")?;
+        let call = Call::new(max_burst, count, period, quantity)
+            .map_err(|error| Refusal::Error(error.to_string()))?;
+        Ok(Question::Throttle {
+            key,
+            call,
+            hash: None,
+        })
+    }
+
     /// Parses `EARRRL.ALLOW rule key [COST c]`.
     #[inline]
     fn parse_allow<'a>(
@@ -142,6 +137,7 @@ impl Session {
         request: Request<'a, '_>,
         rules: &'a ActiveRules,
     ) -> Result<Question<'a>, Refusal> {
+        self.may(Scope::Check)?;
         let named = parse_one(request)?.ok_or(Refusal::WordCount)?;
         let rule = self.rule(named.rule, rules);
         let rule = rule.ok_or_else(|| AskError::unknown_rule(named.rule))?;
@@ -289,29 +285,6 @@ fn parse_several<'a>(
     };
     let asks = all.into_iter().map(ask).collect::<Result<_, Refusal>>()?;
     Ok(Question::Several { asks, mode })
-}
-
-/// Parses `CL.THROTTLE key max_burst count period [quantity]`.
-#[inline]
-fn parse_throttle<'a>(request: Request<'a, '_>) -> Result<Question<'a>, Refusal> {
-    let (5..=6, Some(key)) = (request.len(), request.word(1)) else {
-        return Err(Refusal::WordCount);
-    };
-    let number = |place, name| match request.word(place) {
-        Some(text) => integer(text).ok_or_else(|| wrong(name, text, "a whole number")),
-        None => Ok(1),
-    };
-    let max_burst = number(2, "max_burst")?;
-    let count = number(3, "count")?;
-    let period = number(4, "period")?;
-    let quantity = number(5, "quantity")?;
-    let call = Call::new(max_burst, count, period, quantity)
-        .map_err(|error| Refusal::Error(error.to_string()))?;
-    Ok(Question::Throttle {
-        key,
-        call,
-        hash: None,
-    })
 }
 
 /// Parses a decimal integer as Redis does: a minus sign is permitted, a plus sign and spaces are

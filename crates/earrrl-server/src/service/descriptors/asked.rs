@@ -67,6 +67,13 @@ pub(super) enum Source<'a> {
     Rule(&'a ActiveRule),
 }
 
+/// The place where a limit comes from, the limit as the engine counts it, and the client's key under it.
+struct Met<'a> {
+    source: Source<'a>,
+    limit: Option<&'a PreparedLimit>,
+    key: Key,
+}
+
 impl<'a> AskedLimit<'a> {
     /// Returns the charge of these hits; `None` if the engine does not count under the limit.
     /// More hits than the limit's `max_cost` are no error: the number may come from a header that the
@@ -190,7 +197,7 @@ impl Service {
         let mut asked = Asked::default();
         for (place, descriptor) in request.descriptors.iter().enumerate() {
             let hits = descriptor.hits_addend;
-            let found = |(source, limit, key)| AskedLimit {
+            let found = |Met { source, limit, key }| AskedLimit {
                 descriptor: place,
                 source,
                 limit,
@@ -216,7 +223,8 @@ impl Service {
                     Application::Denial(_) => (None, Key::new()),
                     Application::None => continue,
                 };
-                asked.limits.push(found((Source::Rule(rule), limit, key)));
+                let source = Source::Rule(rule);
+                asked.limits.push(found(Met { source, limit, key }));
             }
         }
         drop_replaced(&mut asked.limits);
@@ -230,7 +238,7 @@ impl Service {
         descriptors: &'a Descriptors,
         domain: &str,
         descriptor: &RateLimitDescriptor,
-    ) -> Result<Option<(Source<'a>, Option<&'a PreparedLimit>, Key)>, AskError> {
+    ) -> Result<Option<Met<'a>>, AskError> {
         let entries = &descriptor.entries;
         let pairs = entries
             .iter()
@@ -241,7 +249,11 @@ impl Service {
             match self.requested(descriptors, own, configured) {
                 Ok((limit, counter)) => {
                     let key = bounded_owned(key_of(domain, entries, &[]));
-                    return Ok(Some((Source::Request(limit), Some(counter), key)));
+                    return Ok(Some(Met {
+                        source: Source::Request(limit),
+                        limit: Some(counter),
+                        key,
+                    }));
                 }
                 Err(error) if configured.is_none() => return Err(error),
                 Err(error) => descriptors.records.counts.refused_limit(&error),
@@ -249,7 +261,11 @@ impl Service {
         }
         Ok(configured.map(|(limit, of_tree)| {
             let key = bounded_owned(key_of(domain, entries, &of_tree.path));
-            (Source::Tree(limit, of_tree), limit.counted.as_deref(), key)
+            Met {
+                source: Source::Tree(limit, of_tree),
+                limit: limit.counted.as_deref(),
+                key,
+            }
         }))
     }
 

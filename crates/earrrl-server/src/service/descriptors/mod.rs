@@ -101,9 +101,16 @@ impl Service {
             charges,
             places,
         } = Charges::of(descriptors, &limits);
-        let mode = match mode {
-            Mode::Check => descriptors.mode(&limits, request),
+        // A denied check is counted, though nothing is stored for it.
+        let counted = match mode {
+            Mode::Check if descriptors.stores_denied(&limits, request) => Mode::Charge,
             mode => mode,
+        };
+        let is_forbidden = limits.iter().any(AskedLimit::is_forbidden);
+        let mode = if counted == Mode::Check && is_forbidden {
+            Mode::Peek
+        } else {
+            counted
         };
         let mut answer = self.judge(charged, &charges, mode).await;
         // Limits that the request brings come last, so that they count no request that others deny.
@@ -112,8 +119,8 @@ impl Service {
         } else {
             mode
         };
-        let counted = self.decide_apart(descriptors, &limits, false, own_mode, &mut apart);
-        failed = failed.or(counted.await);
+        let own = self.decide_apart(descriptors, &limits, false, own_mode, &mut apart);
+        failed = failed.or(own.await);
         self.add_available(&mut answer, &charges).await;
         let verdicts = Verdicts::new(&limits, &places, &apart, &mut answer, self.now());
         if verdicts.over && mode == Mode::Check {
@@ -124,9 +131,8 @@ impl Service {
         if let (Some(error), false) = (failed, verdicts.over) {
             return Err(error);
         }
-        let all = !verdicts.over || mode == Mode::Charge;
-        self.count(&answer, &charges, all);
-        self.count_beside(descriptors, &limits, &apart, &verdicts, all);
+        self.count(&answer, &charges, counted);
+        self.count_beside(descriptors, &limits, &apart, &verdicts, counted);
         descriptors.count(request, &limits, &verdicts);
         Ok(response::response(descriptors, request, &limits, &verdicts))
     }
@@ -166,7 +172,7 @@ impl Service {
         let allowed = !is_forbidden && !answer.is_over();
         let apart: Apart<'_> = limits.iter().map(|_| None).collect();
         let verdicts = Verdicts::new(&limits, &charges.places, &apart, &mut answer, self.now());
-        self.count_beside(descriptors, &limits, &apart, &verdicts, allowed);
+        self.count_beside(descriptors, &limits, &apart, &verdicts, Mode::Check);
         descriptors.count(request, &limits, &verdicts);
         Ok((allowed, id))
     }
@@ -178,8 +184,12 @@ impl Service {
         limits: &[AskedLimit<'_>],
         apart: &Apart<'_>,
         verdicts: &Verdicts,
-        all: bool,
+        mode: Mode,
     ) {
+        if mode == Mode::Peek {
+            return;
+        }
+        let all = mode == Mode::Charge || !verdicts.over;
         for ((asked, apart), verdict) in limits.iter().zip(apart).zip(&verdicts.each) {
             if asked.is_refund || !(all || verdict.is_over()) {
                 continue;
@@ -196,21 +206,14 @@ impl Service {
 }
 
 impl Descriptors {
-    /// Returns the mode in which the engine decides a check. Usually a denied request is not
-    /// charged. All charges are stored whatever the verdict if a descriptor sets its own number of
+    /// Returns true if a check stores all charges whatever the verdict: if a descriptor sets its own number of
     /// hits, since these report work that is already done, or if the configuration charges denied
     /// requests as envoyproxy/ratelimit does.
-    fn mode(&self, limits: &[AskedLimit<'_>], request: &RateLimitRequest) -> Mode {
+    fn stores_denied(&self, limits: &[AskedLimit<'_>], request: &RateLimitRequest) -> bool {
         let bills = |asked: &AskedLimit<'_>| {
             let own = &request.descriptors[asked.descriptor].hits_addend;
             own.is_some_and(|hits| hits > 0)
         };
-        if self.config.drain_denied || limits.iter().any(bills) {
-            Mode::Charge
-        } else if limits.iter().any(AskedLimit::is_forbidden) {
-            Mode::Peek
-        } else {
-            Mode::Check
-        }
+        self.config.drain_denied || limits.iter().any(bills)
     }
 }

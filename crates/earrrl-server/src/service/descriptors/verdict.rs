@@ -66,6 +66,9 @@ impl Verdicts {
             .partition(|(asked, _)| asked.quota_mode());
         let all_quotas = !quotas.is_empty() && quotas.iter().all(denies);
         let over = all_quotas || others.iter().any(denies);
+        if let Some(decision) = &mut answer.decision {
+            decision.allowed &= !over;
+        }
         Self { each, over }
     }
 
