@@ -5,17 +5,18 @@
 //! not wait for a Redis that is far away, nor on a Cluster, where a script's keys must be in one slot.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use earrrl::Nanos;
+use earrrl::{Cost, Nanos};
 use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::algorithm::AlgorithmKind;
+use crate::algorithm::{Adjustment, AdjustmentKind, AlgorithmKind};
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
+use crate::lock::lock;
 use crate::reply::Reply;
 
 /// The most calls that are sent together. A receipt has a bit for each of them.
@@ -41,11 +42,29 @@ pub(crate) struct PackedCharge {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct UnitsWanted {
     pub(crate) want: u16,
-    /// The charge for units that were not spent, in billionths, or in units of an average.
-    pub(crate) unspent: f64,
+    pub(crate) unspent: Unspent,
+}
+
+/// The charge for units that a server has not spent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Unspent {
+    pub(crate) billionths: f64,
     /// The microsecond at which they were charged, and the record that was charged.
     pub(crate) charged_at: f64,
     pub(crate) born: u32,
+}
+
+impl Unspent {
+    /// Returns the adjustment that takes the charge back; `None` if there is nothing to take back.
+    pub(crate) fn back(self) -> Option<Adjustment> {
+        (self.billionths >= 1.0).then(|| Adjustment {
+            kind: AdjustmentKind::Unspent,
+            when: self.charged_at,
+            cost: Cost::from_billionths(self.billionths as u128),
+            born: self.born,
+            ..Adjustment::default()
+        })
+    }
 }
 
 impl PackedCharge {
@@ -121,7 +140,7 @@ enum BatchProgress {
 
 impl Ticket {
     fn lock(&self) -> MutexGuard<'_, BatchProgress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Notes that the call is sent now. Returns false if the request no longer waits for it; the call
@@ -183,9 +202,7 @@ impl Batches {
     }
 
     fn lock(&self, group: usize) -> MutexGuard<'_, Queue> {
-        self.queues[group]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues[group])
     }
 
     /// Adds a call. Returns true if the caller must start a task that sends batches.

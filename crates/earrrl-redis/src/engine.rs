@@ -1,9 +1,7 @@
 //! The public engine, and the steps of a decision.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Ready, ready};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use earrrl::internal::{Reserving, merge_charges, restore_places};
@@ -11,63 +9,30 @@ use earrrl::{
     Actual, Charge, Clock, Committed, Cost, Decision, Engine, EngineError, HoldId, HoldTerms,
     Holding, Mode, Nanos, Rule, RuleId, SystemClock,
 };
+use futures_util::future::{BoxFuture, Either};
 use tokio::task::JoinHandle;
 
-use crate::calls::decide::ask;
-use crate::calls::deliver::take_back;
-use crate::calls::figures;
-use crate::calls::reset::reset;
 use crate::connection::fault::Fault;
+use crate::decide::ask;
+use crate::deliver::{hand_over, take_back};
 use crate::options::{Consistency, Options};
-use crate::outage::hand_over::hand_over;
-use crate::outage::policy;
-use crate::request::Request;
+use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
 use crate::status::{Status, count};
-use crate::{holds, near, supervisor};
-
-type Waited<T> = Pin<Box<dyn Future<Output = Result<T, EngineError>> + Send>>;
+use crate::{figures, holds, near, outage, supervisor};
 
 /// The future of a decision, which may be complete already.
-#[derive(Debug)]
-pub struct Answer<T>(Stage<T>);
+pub type Answer<T> =
+    Either<Ready<Result<T, EngineError>>, BoxFuture<'static, Result<T, EngineError>>>;
 
-enum Stage<T> {
-    There(Option<Result<T, EngineError>>),
-    UnderWay(Waited<T>),
+fn there<T>(answer: Result<T, EngineError>) -> Answer<T> {
+    Either::Left(ready(answer))
 }
 
-impl<T> std::fmt::Debug for Stage<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self, Self::There(_)) {
-            "There"
-        } else {
-            "UnderWay"
-        })
-    }
-}
-
-impl<T> Answer<T> {
-    pub(crate) fn there(answer: Result<T, EngineError>) -> Self {
-        Self(Stage::There(Some(answer)))
-    }
-
-    pub(crate) fn under_way(
-        answer: impl Future<Output = Result<T, EngineError>> + Send + 'static,
-    ) -> Self {
-        Self(Stage::UnderWay(Box::pin(answer)))
-    }
-}
-
-impl<T: Unpin> Future for Answer<T> {
-    type Output = Result<T, EngineError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            Stage::There(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
-            Stage::UnderWay(answer) => answer.as_mut().poll(context),
-        }
-    }
+fn under_way<T>(
+    answer: impl Future<Output = Result<T, EngineError>> + Send + 'static,
+) -> Answer<T> {
+    Either::Right(Box::pin(answer))
 }
 
 /// An engine that keeps clients' records in Redis or Valkey. All processes that use the same server
@@ -241,7 +206,16 @@ impl RedisEngine {
         &self,
         wanted: &[(&str, &Rule, usize, Consistency)],
     ) -> Result<Vec<RuleId>, EngineError> {
-        self.shared.prepare(wanted)
+        let before = self.shared.rules.all();
+        let ids = self.shared.prepare(wanted)?;
+        let after = self.shared.rules.all();
+        for (old, new) in before.iter().zip(after.iter()) {
+            let tables = old.near.as_ref().zip(new.near.as_ref());
+            if tables.is_none_or(|(old, new)| !Arc::ptr_eq(old, new)) {
+                near::give_back(&self.shared, old);
+            }
+        }
+        Ok(ids)
     }
 
     /// Sets rules' verdicts on requests that Redis does not answer, in place of [`WhenGone::Allow`]
@@ -358,7 +332,8 @@ impl RedisEngine {
         });
     }
 
-    /// Sends what Redis lacks of this node's counts, for at most `timeout`. Call it once, after the last decision
+    /// Sends what Redis lacks of this node's counts, and gives back the units that it has not spent, for at most
+    /// `timeout`. Call it once, after the last decision
     /// and before the engine is dropped, which loses what was not sent.
     ///
     /// ```
@@ -375,6 +350,9 @@ impl RedisEngine {
     /// ```
     pub async fn flush(&self, timeout: Duration) {
         let all = async {
+            for rule in self.shared.rules.all().iter() {
+                near::give_back(&self.shared, rule);
+            }
             for group in self.shared.connection.breakers.groups() {
                 if let Ok(link) = self.shared.connection.distant_link(group) {
                     hand_over(&self.shared, &link, group).await.ok();
@@ -394,19 +372,11 @@ impl RedisEngine {
         mode: Mode,
         now: Option<Nanos>,
     ) -> Result<Request, EngineError> {
-        let rules: Vec<_> = charges
-            .iter()
-            .filter_map(|c| self.shared.rules.get(c.rule))
-            .collect();
-        let rule = |id| {
-            rules
-                .iter()
-                .find(|known| known.id == id)
-                .map(|known| &known.rule)
-        };
+        let rules = self.shared.rules.all();
+        let rule = |id: RuleId| rules.get(id.0 as usize).map(|known| &known.rule);
         let merged = merge_charges(charges, rule)?;
         let keyed = merged.iter().filter_map(|(place, charge)| {
-            let rule = rules.iter().find(|known| known.id == charge.rule)?.clone();
+            let rule = rules.get(charge.rule.0 as usize)?.clone();
             Some(self.shared.keyed(rule, charge, *place))
         });
         Ok(Request {
@@ -421,7 +391,7 @@ impl RedisEngine {
     fn run(&self, charges: &[Charge<'_>], mode: Mode, now: Option<Nanos>) -> Answer<Decision> {
         let given = self.shared.clocks.given(now);
         if let Some(decision) = near::decide_here(&self.shared, charges, mode, given) {
-            return Answer::there(Ok(decision));
+            return there(Ok(decision));
         }
         let accepted = |request: Request| {
             request
@@ -431,8 +401,8 @@ impl RedisEngine {
             Ok(request)
         };
         match self.request(charges, mode, given).and_then(accepted) {
-            Ok(request) => Answer::under_way(decide(self.shared.clone(), Arc::new(request))),
-            Err(error) => Answer::there(Err(error)),
+            Ok(request) => under_way(decide(self.shared.clone(), Arc::new(request))),
+            Err(error) => there(Err(error)),
         }
     }
 }
@@ -458,16 +428,31 @@ async fn decide(shared: Arc<Shared>, request: Arc<Request>) -> Result<Decision, 
         Ok(observed) => {
             count(&shared.connection.counters.shared);
             let (decision, states) = figures::decide(&request.rules(), &observed, request.mode);
-            policy::adopt(&shared, &request, &observed, states);
+            outage::adopt(&shared, &request, &observed, states);
             decision
         }
         Err(failure) => {
             count(&shared.connection.counters.alone);
-            policy::decide(&shared, &request, failure).await?
+            outage::decide(&shared, &request, failure).await?
         }
     };
     restore_places(&mut decision, &request.places());
     Ok(decision)
+}
+
+/// Removes all charges of a client under a rule, on this node and in Redis.
+async fn reset(shared: &Shared, charge: &KeyedCharge) -> Result<(), EngineError> {
+    let local = shared.local.reset(charge.rule.local, &charge.client);
+    local.await.ok();
+    shared.ledger.forget(charge);
+    shared.unsettled.forget(charge);
+    if let Some(table) = &charge.rule.near {
+        table.forget(&charge.client);
+    }
+    let mut delete = redis::cmd("DEL");
+    delete.arg(&charge.key);
+    shared.connection.send(charge.group, &delete).await?;
+    Ok(())
 }
 
 impl Engine for RedisEngine {
@@ -496,29 +481,29 @@ impl Engine for RedisEngine {
         now: Option<Nanos>,
     ) -> Self::Done {
         let Some(rule) = self.shared.rules.get(charge.rule) else {
-            return Answer::there(Err(EngineError::UnknownRule(charge.rule)));
+            return there(Err(EngineError::UnknownRule(charge.rule)));
         };
         if let Err(error) = rule.accept_mode(Mode::Charge) {
-            return Answer::there(Err(error));
+            return there(Err(error));
         }
         let keyed = self.shared.keyed(rule, charge, 0);
         let (shared, now) = (self.shared.clone(), self.shared.clocks.given(now));
-        Answer::under_way(async move {
+        under_way(async move {
             near::end_denial(&keyed);
             let taken_back = match shared.connection.link(keyed.group) {
                 Ok(_) => take_back(&shared, &keyed, charged_at, now).await,
                 Err(fault) => Err(fault),
             };
             match taken_back.and_then(noted) {
-                Ok(()) => policy::refunded(&shared, &keyed, charged_at, now),
-                Err(fault) => policy::refund(&shared, &keyed, charged_at, now, fault),
+                Ok(()) => outage::refunded(&shared, &keyed, charged_at, now),
+                Err(fault) => outage::refund(&shared, &keyed, charged_at, now, fault),
             }
         })
     }
 
     fn reset(&self, rule: RuleId, key: &[u8]) -> Self::Done {
         let Some(known) = self.shared.rules.get(rule) else {
-            return Answer::there(Err(EngineError::UnknownRule(rule)));
+            return there(Err(EngineError::UnknownRule(rule)));
         };
         let charge = Charge {
             rule,
@@ -527,7 +512,7 @@ impl Engine for RedisEngine {
         };
         let keyed = self.shared.keyed(known, &charge, 0);
         let shared = self.shared.clone();
-        Answer::under_way(async move { reset(&shared, &keyed).await.map_err(EngineError::from) })
+        under_way(async move { reset(&shared, &keyed).await })
     }
 
     fn place_hold(

@@ -9,6 +9,7 @@
 //! braces, `%` and non-printing bytes are escaped, like `%7B`. If names must not be stored in Redis,
 //! a keyed hash replaces them.
 
+use crc16::{State, XMODEM};
 use earrrl::HoldId;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -159,7 +160,7 @@ fn escape(client: &[u8], key: &mut Vec<u8>) {
         if byte.is_ascii_graphic() && !b"{}%".contains(&byte) {
             key.push(byte);
         } else {
-            key.extend([b'%', hex(byte >> 4), hex(byte & 15)]);
+            key.extend(format!("%{byte:02X}").into_bytes());
         }
     }
 }
@@ -167,17 +168,10 @@ fn escape(client: &[u8], key: &mut Vec<u8>) {
 fn hash(secret: &[u8], client: &[u8], key: &mut Vec<u8>) {
     if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) {
         mac.update(client);
-        let digest = mac.finalize().into_bytes();
-        key.extend(
-            digest[..16]
-                .iter()
-                .flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]),
-        );
+        for byte in &mac.finalize().into_bytes()[..16] {
+            key.extend(format!("{byte:02X}").into_bytes());
+        }
     }
-}
-
-fn hex(digit: u8) -> u8 {
-    b"0123456789ABCDEF"[usize::from(digit & 15)]
 }
 
 /// Returns the slot of a key: the hash of the text between its first braces.
@@ -187,20 +181,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
         let close = tag.iter().position(|byte| *byte == b'}')?;
         (close > 0).then_some(&tag[..close])
     });
-    crc16(tag.unwrap_or(key)) % 16_384
-}
-
-/// Returns the CRC-16/XMODEM checksum, which Cluster uses.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
-            if crc & 0x8000 == 0 {
-                crc << 1
-            } else {
-                crc << 1 ^ 0x1021
-            }
-        })
-    })
+    State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
 }
 
 #[cfg(test)]
@@ -248,7 +229,7 @@ mod tests {
     #[test]
     fn slots_are_those_of_redis() {
         // The expected values are from the Cluster specification and from `CLUSTER KEYSLOT`.
-        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"123456789"), 0x31c3);
         assert_eq!(slot(b"somekey"), 11_058);
         assert_eq!(slot(b"foo{hash_tag}"), 2515);
         assert_eq!(slot(b"x{hash_tag}:y"), slot(b"{hash_tag}"));

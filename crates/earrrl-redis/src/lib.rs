@@ -27,20 +27,22 @@
 //! `docs/redis.md` failure modes and eviction, and `docs/sizing.md` the costs.
 
 mod algorithm;
-mod backlog;
 mod batches;
-mod calls;
 #[cfg(feature = "tls")]
 mod certificates;
 mod clocks;
 mod connection;
+mod decide;
+mod deliver;
 mod engine;
+mod figures;
 mod hold_format;
 mod holds;
 mod key;
+mod ledger;
 mod live_holds;
+mod lock;
 mod near;
-mod node;
 mod options;
 mod outage;
 mod pending;
@@ -48,11 +50,13 @@ mod reply;
 mod request;
 mod reservations;
 mod rules;
+mod send;
 mod shared;
 mod status;
 mod supervisor;
 mod throttle;
 mod units;
+mod unsettled;
 
 pub use algorithm::max_exact_units;
 #[cfg(feature = "tls")]

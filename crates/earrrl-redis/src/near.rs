@@ -21,15 +21,15 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::algorithm;
-use crate::calls::decide::{Failure, ask as ask_redis};
-use crate::calls::figures;
 use crate::connection::fault::Fault;
-use crate::outage::policy;
+use crate::decide::{Failure, ask as ask_redis};
 use crate::reply::{Observation, ScriptVerdict};
 use crate::request::{KeyedCharge, Request};
+use crate::rules::PreparedRule;
 use crate::shared::Shared;
 use crate::status::count;
 use crate::units::{Line, NearTable, UNIT, Units};
+use crate::{figures, outage};
 
 /// The longest time for which a denial is kept, so that a reset, an override or a refund at another server is seen.
 const DENIED_FOR: Duration = Duration::from_secs(1);
@@ -47,66 +47,56 @@ pub(crate) fn decide_here(
     let cost = rule.rule.accept(charge.cost).ok()?;
     let local = shared.clocks.now(given);
     let strict = rule.rule.limit().policy() == Policy::Strict;
-    let (decision, at) = table.with(charge.key, |line| {
+    let decision = table.with(charge.key, |line| {
         let now = given.unwrap_or_else(|| shared.clocks.redis(line.group, local));
-        let at = Moments { local, now };
         if mode == Mode::Check {
             line.note(table.lease, local);
         }
-        let spent = spend(&rule.rule, table, line, (cost, mode), at);
-        let decided = spent.or_else(|| {
-            // In simulated time nobody delivers attempts, so a strict rule's are asked for.
-            let is_kept = local < line.denied_until && !(strict && given.is_some());
-            is_kept.then(|| deny(&rule.rule, line, (cost, mode), now))?
-        })?;
-        Some((decided, at))
+        // In simulated time nobody delivers attempts, so a strict rule's are asked for.
+        let is_kept = local < line.denied_until && !(strict && given.is_some());
+        let rule = &rule.rule;
+        match spend(rule, table, line, (cost, mode), local, now) {
+            None if is_kept => deny(rule, line, (cost, mode), now),
+            spent => spent,
+        }
     })??;
     table.count();
     if strict && decision.is_over(0) && mode == Mode::Check {
         let keyed = shared.keyed(rule, charge, 0);
         // Delivered with all other changes, within a second.
-        shared.backlog.ledger.add(&keyed, at.local, Nanos::ZERO);
+        shared.ledger.add(&keyed, local, Nanos::ZERO);
     }
     Some(decision)
 }
 
-/// The time of a request, by this node's clock and by Redis's.
-#[derive(Clone, Copy)]
-struct Moments {
-    local: Nanos,
-    now: Nanos,
-}
-
-/// Allows a request of whole units from those that this node has.
+/// Allows a request of whole units from those that this node has. The time is `local` by this node's clock, and `now`
+/// by Redis's.
 fn spend(
     rule: &Rule,
     table: &NearTable,
     line: &mut Line,
     (cost, mode): (Cost, Mode),
-    at: Moments,
+    local: Nanos,
+    now: Nanos,
 ) -> Option<Decision> {
-    let live = line.live(table.units, at.local);
+    let live = line.live(table.units, local);
     let count = u32::try_from(cost.billionths() / UNIT as u128).ok()?;
     let is_whole = cost.billionths().is_multiple_of(UNIT as u128);
     if mode == Mode::Charge || !is_whole || live == 0 || count > live {
         return None;
     }
-    let stored = if mode == Mode::Check {
-        Mode::Charge
-    } else {
-        mode
+    let (stored, left) = match mode {
+        Mode::Check => (Mode::Charge, live - count),
+        _ => (mode, live),
     };
-    let (state, _, mut figures) = rule.limit().step(line.state.clone(), at.now, cost, stored);
-    let mut left = live;
+    let (state, _, mut figures) = rule.limit().step(line.state.clone(), now, cost, stored);
     if mode == Mode::Check {
-        line.units = live;
-        line.spend(table.units, count, at.local);
+        line.spend(table.units, live, count, local);
         line.state = state;
-        left -= count;
     }
     figures.retry_after = Wait::NONE;
     figures.remaining = figures.remaining.max(left.into());
-    Some(answer(rule, true, at.now, &figures))
+    Some(answer(rule, true, now, &figures))
 }
 
 /// Denies a request by the state that Redis has reported, if that still denies it.
@@ -142,14 +132,23 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<
     let units = {
         let mut shard = table.shard(&charge.client);
         let line = shard.get_or_insert_mut(charge.client.clone().into_boxed_slice(), || {
-            let mut line = Line::new(charge.group, local);
+            let mut line = Line::new(group);
             line.note(table.lease, local);
             line
         });
-        if line.asking {
-            return None;
+        match line.asking {
+            true => None,
+            false => Some(line.begin(table.units, local)),
         }
-        line.begin(table.units, local)
+    };
+    // A Redis that is too far away is not waited for.
+    let waits = !shared.connection.breakers.is_open(group);
+    let Some(units) = units else {
+        return if waits {
+            None
+        } else {
+            meanwhile(shared, request).await
+        };
     };
     let request = Arc::new(Request {
         units: Some(units),
@@ -163,36 +162,57 @@ pub(crate) async fn ask(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<
     };
     let (answer, answered) = oneshot::channel();
     shared.batches.runtime.spawn(call.run(answer));
-    // A Redis that is too far away is not waited for.
-    let waits = !shared.connection.breakers.is_open(group);
-    let answered = if waits {
-        timeout(shared.options.deadline, answered).await.ok()
-    } else {
-        None
-    };
-    match answered {
-        Some(Ok(Ok(decision))) => {
+    if !waits {
+        drop(answered);
+        return meanwhile(shared, &request).await;
+    }
+    match timeout(shared.options.deadline, answered).await {
+        Ok(Ok(Ok(decision))) => {
             count(&shared.connection.counters.shared);
             Some(decision)
         }
-        Some(Ok(Err(failure))) => without_redis(shared, &request, failure).await,
-        Some(Err(_)) | None => {
-            if waits {
-                shared.connection.failed(group, &Fault::Late);
-            }
-            without_redis(shared, &request, Failure::all(Fault::Late)).await
+        Ok(Ok(Err(failure))) => without_redis(shared, &request, failure).await,
+        Ok(Err(_)) | Err(_) => {
+            shared.connection.failed(group, &Fault::Late);
+            meanwhile(shared, &request).await
         }
     }
 }
 
-/// Decides a request that Redis did not answer in time. The units that its call may still bring are for later requests.
+/// Decides a request that does not wait for the call for units that is under way. The units are for later requests. A
+/// client that Redis has denied within the last second is denied: by its own table, each server would admit what the
+/// limit gives to all of them together.
+async fn meanwhile(shared: &Arc<Shared>, request: &Arc<Request>) -> Option<Decision> {
+    let charge = &request.charges[0];
+    let local = shared.clocks.now(request.now);
+    let is_wary = |line: &mut Line| (local < line.wary_until).then(|| line.state.clone());
+    let table = charge.rule.near.as_ref()?;
+    let Some(state) = table.with(&charge.client, is_wary).flatten() else {
+        return without_redis(shared, request, Failure::all(Fault::Late)).await;
+    };
+    table.count();
+    let rule = &charge.rule.rule;
+    if rule.limit().policy() == Policy::Strict {
+        shared.ledger.add(charge, local, Nanos::ZERO);
+    }
+    let redis = || shared.clocks.redis(charge.group, local);
+    let now = request.now.unwrap_or_else(redis);
+    let (_, allowed, mut figures) = rule.limit().step(state, now, charge.cost, Mode::Peek);
+    if allowed {
+        figures.remaining = 0;
+        figures.retry_after = Wait::For(shared.options.deadline);
+    }
+    Some(answer(rule, false, now, &figures))
+}
+
+/// Decides a request that Redis did not answer, by the policy for outages.
 async fn without_redis(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
     failure: Failure,
 ) -> Option<Decision> {
     count(&shared.connection.counters.alone);
-    let mut decision = policy::decide(shared, request, failure).await.ok()?;
+    let mut decision = outage::decide(shared, request, failure).await.ok()?;
     restore_places(&mut decision, &request.places());
     Some(decision)
 }
@@ -216,9 +236,18 @@ impl Call {
             Err(failure) => {
                 self.table.with(key, |line| {
                     line.asking = false;
-                    line.end_grant();
+                    // The receipt tells if Redis has taken the unspent units back. If Redis was not asked at all,
+                    // the next call gives them back.
+                    if failure.fault != Fault::Skipped {
+                        line.end_grant();
+                    }
                 });
-                answer.send(Err(failure)).ok();
+                if let Err(Err(failure)) = answer.send(Err(failure)) {
+                    // Its request was decided without it, so Redis must not count that.
+                    let noted = Vec::new();
+                    let unsettled = &self.shared.unsettled;
+                    unsettled.add(&self.request, failure.unanswered, &noted, true);
+                }
                 return;
             }
         };
@@ -226,8 +255,16 @@ impl Call {
         let observed = std::slice::from_ref(&one);
         let (mut decision, states) = figures::decide(&rules, observed, Mode::Check);
         restore_places(&mut decision, &self.request.places());
-        self.adopt(&one, &states);
         let state = states.into_iter().next().flatten();
+        // The client's state with all granted units.
+        let mut charged = state.clone();
+        if one.granted > 1 {
+            let more = Cost::from_units(u64::from(one.granted) - 1);
+            let limit = self.request.charges[0].rule.rule.limit();
+            limit.admit(&mut charged, one.at, more, Mode::Charge);
+        }
+        let good_for = self.good_for(charged.clone(), one.at);
+        outage::adopt(&self.shared, &self.request, observed, vec![charged]);
         let wait = decision.retry_after;
         // Sent while the client is locked, so that its next request finds the units.
         let mut answer = Some((answer, decision));
@@ -238,7 +275,7 @@ impl Call {
         };
         let noted = self.table.with(key, |line| {
             let is_used = send();
-            self.note(line, &one, state, (is_used, wait));
+            self.note(line, &one, state, (is_used, wait, good_for));
         });
         if noted.is_none() {
             send();
@@ -251,7 +288,7 @@ impl Call {
         line: &mut Line,
         one: &Observation,
         state: Option<State>,
-        (is_used, wait): (bool, Wait),
+        (is_used, wait, good_for): (bool, Wait, Duration),
     ) {
         let charge = &self.request.charges[0];
         let limit = charge.rule.rule.limit();
@@ -259,7 +296,9 @@ impl Call {
         line.state = state;
         if one.verdict == ScriptVerdict::Over {
             let until = wait.duration().unwrap_or(DENIED_FOR).min(DENIED_FOR);
-            line.denied_until = self.shared.clocks.now(self.request.now) + until;
+            let now = self.shared.clocks.now(self.request.now);
+            line.denied_until = now + until;
+            line.wary_until = now + DENIED_FOR;
             // A leaky rule has stored nothing, so the next call gives the units back. A window's are given
             // back only to a request that passes.
             if limit.policy() == Policy::Strict {
@@ -268,34 +307,38 @@ impl Call {
             return;
         }
         line.end_grant();
-        let granted = u32::from(one.granted);
-        line.units = granted - u32::from(is_used);
+        // The first unit was charged as one that is used at once. If it was not, that is the same for a bucket and a
+        // window, an average gets it back, and a log's is lost.
+        let more = u32::from(one.granted) - 1;
+        let first = u32::from(!is_used);
+        line.units = match self.table.units {
+            Units::Bucket { .. } | Units::Window { .. } => more + first,
+            Units::Average { .. } | Units::None => more,
+        };
         line.sent = self.local;
         line.granted_at = one.at;
         line.born = algorithm::born(limit, &one.state, one.at);
         line.denied_until = Nanos::ZERO;
-        line.ends = self.local + self.good_for(line, one);
+        line.ends = self.local + good_for;
         if let Units::Average { value, .. } = self.table.units {
-            line.charged = f64::from(granted - 1) * value;
+            line.charged = f64::from(more) * value + f64::from(first);
         }
     }
 
-    /// Returns the time for which units may be spent after they were granted.
-    fn good_for(&self, line: &Line, one: &Observation) -> Duration {
+    /// Returns the time for which units may be spent after they were granted at `at`, when the client got the state
+    /// `charged`.
+    fn good_for(&self, charged: Option<State>, at: Nanos) -> Duration {
         let limit = self.request.charges[0].rule.rule.limit();
         match self.table.units {
             Units::Bucket { .. } => {
-                let more = Cost::from_units(u64::from(one.granted).saturating_sub(1));
-                let mut state = line.state.clone();
-                limit.admit(&mut state, one.at, more, Mode::Charge);
                 limit
-                    .step(state, one.at, Cost::ZERO, Mode::Peek)
+                    .step(charged, at, Cost::ZERO, Mode::Peek)
                     .2
                     .reset_after
             }
             Units::Window { window, parts } => {
                 let (window, parts) = (u128::from(window), u128::from(parts));
-                let at = u128::from(one.at.get());
+                let at = u128::from(at.get());
                 let ends = (at * parts / window + 1) * window / parts;
                 let rest = u64::try_from(ends - at).unwrap_or(0);
                 self.table.lease.min(Duration::from_nanos(rest))
@@ -303,31 +346,28 @@ impl Call {
             Units::Average { .. } | Units::None => self.table.lease,
         }
     }
+}
 
-    /// Copies the client's state, with all granted units, to the table that decides without Redis.
-    fn adopt(&self, one: &Observation, states: &[Option<State>]) {
-        let charge = &self.request.charges[0];
-        let mut states = states.to_vec();
-        if let Some(state) = states.first_mut().filter(|_| one.granted > 1) {
-            let more = Cost::from_units(u64::from(one.granted) - 1);
-            charge
-                .rule
-                .rule
-                .limit()
-                .admit(state, one.at, more, Mode::Charge);
-        }
-        policy::adopt(
-            &self.shared,
-            &self.request,
-            std::slice::from_ref(one),
-            states,
-        );
+/// Notes that Redis must take back the units of a rule that this node has not spent.
+pub(crate) fn give_back(shared: &Shared, rule: &Arc<PreparedRule>) {
+    let unspent = rule.near.iter().flat_map(|table| table.end_all());
+    for (key, back) in unspent {
+        let charge = Charge {
+            rule: rule.id,
+            key: &key,
+            cost: Cost::ZERO,
+        };
+        let charge = shared.keyed(rule.clone(), &charge, 0);
+        shared.ledger.take_back_there(&charge, back, None);
     }
 }
 
 /// Ends a denial that is kept, since the client got something back.
 pub(crate) fn end_denial(charge: &KeyedCharge) {
     if let Some(table) = &charge.rule.near {
-        table.with(&charge.client, |line| line.denied_until = Nanos::ZERO);
+        table.with(&charge.client, |line| {
+            line.denied_until = Nanos::ZERO;
+            line.wary_until = Nanos::ZERO;
+        });
     }
 }

@@ -15,6 +15,8 @@ use crate::key::ClientKeys;
 const MAX_PREFIX_LEN: usize = 64;
 /// The longest deadline of a decision.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
+/// The longest time for which records are kept without a use.
+const MAX_LINGER: Duration = Duration::from_secs(5 * 86_400);
 
 /// The policy for requests that Redis does not answer in time.
 ///
@@ -209,44 +211,51 @@ impl Options {
     /// # Errors
     /// Returns an error about the first invalid option.
     pub fn check(&self) -> Result<(), RuleError> {
-        let wrong = |field: &str, problem: String| Err(RuleError::new(problem).of(field));
-        if self.urls.is_empty() {
-            return wrong(
-                "urls",
-                "none is given; expected redis://host:port".to_owned(),
-            );
-        }
         self.urls.iter().try_for_each(|url| check_url(url))?;
-        if self.cluster && self.sentinel.is_some() {
-            return wrong(
-                "sentinel",
-                "a Cluster has none; expected one or the other".to_owned(),
-            );
-        }
         self.check_sentinel_login()?;
         #[cfg(feature = "tls")]
         self.check_certificates()?;
         check_prefix(&self.prefix)?;
-        if self.deadline.is_zero() || self.deadline > MAX_DEADLINE {
-            return wrong(
-                "deadline",
-                format!("{:?} is not above 0 and at most 60s", self.deadline),
-            );
-        }
-        if self.linger > Duration::from_secs(5 * 86_400) {
-            return wrong(
-                "linger",
-                format!("{:?} is not at most five days", self.linger),
-            );
-        }
-        if self.longest_backoff.is_zero() {
-            return wrong("longest_backoff", "0s is not above 0".to_owned());
-        }
         self.node.as_deref().map_or(Ok(()), check_node)?;
-        if self.local_capacity == 0 {
-            return wrong("local_capacity", "0 is not above 0".to_owned());
+        let Self {
+            deadline, linger, ..
+        } = self;
+        let wrong = [
+            (
+                self.urls.is_empty(),
+                "urls",
+                "none is given; expected redis://host:port".to_owned(),
+            ),
+            (
+                self.cluster && self.sentinel.is_some(),
+                "sentinel",
+                "a Cluster has none; expected one or the other".to_owned(),
+            ),
+            (
+                deadline.is_zero() || *deadline > MAX_DEADLINE,
+                "deadline",
+                format!("{deadline:?} is not above 0 and at most 60s"),
+            ),
+            (
+                *linger > MAX_LINGER,
+                "linger",
+                format!("{linger:?} is not at most five days"),
+            ),
+            (
+                self.longest_backoff.is_zero(),
+                "longest_backoff",
+                "0s is not above 0".to_owned(),
+            ),
+            (
+                self.local_capacity == 0,
+                "local_capacity",
+                "0 is not above 0".to_owned(),
+            ),
+        ];
+        match wrong.into_iter().find(|(is_wrong, ..)| *is_wrong) {
+            Some((_, field, problem)) => Err(RuleError::new(problem).of(field)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     #[cfg(feature = "tls")]
@@ -378,18 +387,7 @@ pub fn uses_tls(url: &str) -> bool {
 /// # Errors
 /// Returns an error if the prefix is too long, or contains braces or characters that do not print.
 pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
-    let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
-    if prefix.len() <= MAX_PREFIX_LEN && prefix.bytes().all(plain) {
-        return Ok(());
-    }
-    let shown: String = prefix
-        .chars()
-        .take(70)
-        .flat_map(char::escape_debug)
-        .collect();
-    let problem =
-        format!("`{shown}` is not at most {MAX_PREFIX_LEN} printing characters without braces");
-    Err(RuleError::new(problem).of("prefix"))
+    check_plain("prefix", prefix, 0)
 }
 
 /// Checks the name of a node: 1 to 64 printing ASCII characters without braces.
@@ -402,14 +400,18 @@ pub fn check_prefix(prefix: &str) -> Result<(), RuleError> {
 /// # Errors
 /// Returns an error if the name is another.
 pub fn check_node(node: &str) -> Result<(), RuleError> {
+    check_plain("node", node, 1)
+}
+
+fn check_plain(field: &str, text: &str, least: usize) -> Result<(), RuleError> {
     let plain = |b: u8| b.is_ascii_graphic() && b != b'{' && b != b'}';
-    if (1..=MAX_PREFIX_LEN).contains(&node.len()) && node.bytes().all(plain) {
+    if (least..=MAX_PREFIX_LEN).contains(&text.len()) && text.bytes().all(plain) {
         return Ok(());
     }
-    let shown: String = node.chars().take(70).flat_map(char::escape_debug).collect();
+    let shown: String = text.chars().take(70).flat_map(char::escape_debug).collect();
     let problem =
-        format!("`{shown}` is not 1 to {MAX_PREFIX_LEN} printing characters without braces");
-    Err(RuleError::new(problem).of("node"))
+        format!("`{shown}` is not {least} to {MAX_PREFIX_LEN} printing characters without braces");
+    Err(RuleError::new(problem).of(field))
 }
 
 /// Checks that Redis can count a rule exactly.

@@ -25,30 +25,9 @@ pub(crate) struct Pending {
     pub(crate) sum: Cost,
     /// The state of a client that has only these charges.
     pub(crate) state: Option<State>,
-    /// True if some of these charges were decided while Redis could not be reached.
-    pub(crate) without_redis: bool,
     /// The time at which the client is as good as new, according to all that this node knew when it
     /// decided the last of these charges without Redis; `None` if that is not certain.
     new_at: Option<Nanos>,
-}
-
-/// Changes of a client's record that were sent. They are not modified any more, and Redis applies
-/// them only once even if they are sent several times.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Contribution {
-    pub(crate) number: u64,
-    pub(crate) pending: Pending,
-    /// Charges that Redis has stored and must take back, with times of Redis's clock.
-    pub(crate) take_backs: Vec<Adjustment>,
-}
-
-impl Contribution {
-    /// Returns the changes as adjustments of the client's record at `now`, by Redis's clock.
-    pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
-        let mut all = self.pending.adjustments(limit, now);
-        all.extend(&self.take_backs);
-        all
-    }
 }
 
 impl Pending {
@@ -56,21 +35,16 @@ impl Pending {
         self.state.is_none()
     }
 
-    pub(crate) fn add(&mut self, limit: &Limit, now: Nanos, cost: Cost) {
+    /// Adds a charge. `new_at` is the instant at which the client is as good as new, according to this node. This
+    /// node may have counted a request twice when an outage began, if its answer was lost and a later answer already
+    /// contained it. So `new_at` is used only if at least as much time has passed since the first of the charges
+    /// as is left until then.
+    pub(crate) fn add(&mut self, limit: &Limit, now: Nanos, cost: Cost, new_at: Nanos) {
         if self.state.is_none() {
             self.since = now;
         }
         limit.admit(&mut self.state, now, cost, Mode::Charge);
         self.sum = self.sum + cost;
-    }
-
-    /// Notes that the last charge was decided while Redis could not be reached, and that the client is as
-    /// good as new at the instant `new_at`, according to this node. This node may have counted a request
-    /// twice when the outage began, if its answer was lost and a later answer already contained it. So
-    /// `new_at` is used only if at least as much time has passed since the first of the charges as is left
-    /// until then.
-    pub(crate) fn note_without_redis(&mut self, now: Nanos, new_at: Nanos) {
-        self.without_redis = true;
         self.new_at = (new_at.since(now) <= now.since(self.since)).then_some(new_at);
     }
 
@@ -105,19 +79,18 @@ impl Pending {
     pub(crate) fn move_clock(&mut self, limit: &Limit, from: Nanos, to: Nanos) {
         self.new_at = self.new_at.map(|at| to + at.since(from));
         let state = self.state.take();
-        self.state = state.map(|state| algorithm::of(limit).moved(state, from, to));
+        self.state = state.map(|state| algorithm::moved(limit, state, from, to));
     }
 
     /// Returns the adjustments for the client's record at `now`, by Redis's clock.
-    fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
+    pub(crate) fn adjustments(&self, limit: &Limit, now: Nanos) -> Vec<Adjustment> {
         let Some(state) = &self.state else {
             return Vec::new();
         };
         let now = Nanos::new(now.get() / 1000 * 1000);
-        let all = algorithm::of(limit).adjustments(state, self.sum, now);
+        let all = algorithm::adjustments(limit, state, self.sum, now);
         let mut all: Vec<_> = all.into_iter().filter(|one| !one.cost.is_zero()).collect();
         for adjustment in &mut all {
-            adjustment.without_redis = self.without_redis;
             adjustment.new_at = self.new_at.map_or(0.0, micros);
             if adjustment.when < 0.0 {
                 adjustment.when = micros(now);

@@ -36,8 +36,9 @@ pub(crate) struct Request {
     pub(crate) units: Option<UnitsWanted>,
 }
 
-/// The time for which a call matters that brings units for later requests.
-const UNITS_PATIENCE: Duration = Duration::from_secs(1);
+/// The time for which a call matters that brings units for later requests, and so the longest round trip to a Redis
+/// that near rules use.
+pub(crate) const UNITS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A reservation that is asked for.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! The engine's rules, which are prepared once and replaced when they change.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -9,6 +9,7 @@ use earrrl::internal::check_name;
 use earrrl::{Cost, EngineError, Mode, Rule, RuleError, RuleId};
 
 use crate::algorithm::{self, AlgorithmKind};
+use crate::lock::lock;
 use crate::units::NearTable;
 
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ impl Rules {
             check_name(name)?;
             algorithm::check(rule)?;
         }
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let locals = local()?;
         let before = self.all();
         let each = before.iter().enumerate();
@@ -98,7 +99,7 @@ impl Rules {
 
     /// Sets rules' verdicts in place of the policies that allow or deny all requests.
     pub(crate) fn set_without_redis(&self, verdicts: &[(RuleId, Option<bool>)]) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = lock(&self.changing);
         let mut rules = Vec::clone(&self.all());
         for (id, verdict) in verdicts {
             if let Some(rule) = rules.get_mut(id.0 as usize)

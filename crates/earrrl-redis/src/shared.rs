@@ -5,17 +5,17 @@ use std::sync::Arc;
 use earrrl::internal::Preparation;
 use earrrl::{Charge, Clock, EngineError, MemoryEngine, Rule, RuleId};
 
-use crate::backlog::Backlog;
 use crate::batches::Batches;
 use crate::clocks::{Clocks, WholeMicros};
 use crate::connection::RedisConnection;
+use crate::ledger::Ledger;
 use crate::live_holds::LiveHolds;
-use crate::node::NodeIdentity;
 use crate::options::{Consistency, Options, WhenGone};
 use crate::request::KeyedCharge;
 use crate::rules::{PreparedRule, RuleSpec, Rules};
 use crate::status::Status;
 use crate::units::check_near;
+use crate::unsettled::UnsettledCalls;
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
@@ -24,13 +24,19 @@ pub(crate) struct Shared {
     pub(crate) rules: Rules,
     /// The engine that decides while Redis is not reachable.
     pub(crate) local: MemoryEngine<Arc<dyn Clock>>,
-    pub(crate) backlog: Backlog,
+    /// The changes of records that Redis lacks.
+    pub(crate) ledger: Ledger,
+    /// The calls that Redis may or may not have executed.
+    pub(crate) unsettled: UnsettledCalls,
     /// The decisions that wait to be sent to Redis.
     pub(crate) batches: Batches,
-    pub(crate) node: NodeIdentity,
     /// The reservations that this node has made.
     pub(crate) holds: LiveHolds,
+    /// The rule of the requests that show if Redis can be used.
+    pub(crate) probe: Rule,
 }
+
+const PROBE: &str = "fixed-window 9000000/1s";
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,17 +52,18 @@ impl Shared {
             |error: &dyn std::error::Error| EngineError::Unavailable(error.to_string());
         let clock: Arc<dyn Clock> = Arc::new(WholeMicros(clock));
         let local = MemoryEngine::with_clock(options.local_capacity, clock.clone());
-        let connection = RedisConnection::new(&options)?;
+        let connection = RedisConnection::new(&options);
         let groups = connection.breakers.groups().len();
         Ok(Self {
             connection,
             clocks: Clocks::new(clock, groups),
             rules: Rules::default(),
             local: local.map_err(|error| unavailable(&error))?,
-            backlog: Backlog::new(options.local_capacity, groups),
+            ledger: Ledger::new(options.local_capacity),
+            unsettled: UnsettledCalls::new(groups),
             batches: Batches::new(groups, options.cluster, options.deadline),
-            node: NodeIdentity::new(),
             holds: LiveHolds::default(),
+            probe: PROBE.parse()?,
             options,
         })
     }
@@ -130,8 +137,8 @@ impl Shared {
         Status {
             mode: self.connection.mode(),
             last_failure: self.connection.last_failure(),
-            owed: self.backlog.ledger.len(),
-            unsettled: self.backlog.unsettled.len(),
+            owed: self.ledger.len(),
+            unsettled: self.unsettled.len(),
             counts,
         }
     }

@@ -8,13 +8,18 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use earrrl::{Cost, Mode};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::connection::RedisConnection;
+use crate::algorithm::{self, AlgorithmKind, Terms, flags};
+use crate::batches::{BatchCall, PackedCharge, Ticket};
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
-use crate::outage::hand_over::hand_over;
+use crate::deliver::hand_over;
+use crate::reply::Reply;
+use crate::request::UNITS_PATIENCE;
+use crate::send;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -30,8 +35,6 @@ const SUCCESSES: u32 = 3;
 /// The number of failed probes in a row after which the connection is replaced.
 const FAILURES: u32 = 3;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(10);
-/// The longest round trip to a Redis that near rules use.
-const FAR: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(shared: Arc<Shared>) {
     shared.connection.breakers.groups().for_each(|group| {
@@ -109,6 +112,7 @@ struct GroupSupervisor {
     /// afterwards.
     cooldown: Backoff,
     let_in: Option<Instant>,
+    probe: PackedCharge,
 }
 
 impl GroupSupervisor {
@@ -121,6 +125,7 @@ impl GroupSupervisor {
             backoff: Backoff::new(SHORTEST_BACKOFF, longest),
             cooldown: Backoff::new(10 * SHORTEST_BACKOFF, 10 * longest),
             let_in: None,
+            probe: probe(shared, group),
         }
     }
 
@@ -227,21 +232,14 @@ impl GroupSupervisor {
     /// that an answer came after the deadline.
     async fn probe_once(&self) -> Result<Duration, Fault> {
         let connection = &self.shared.connection;
-        let RedisConnection {
-            probe,
-            scripts,
-            receipts,
-            ..
-        } = connection;
-        let receipt = receipts.take(connection.slot(probe.key(self.group)));
-        let call = probe.ask(scripts, self.link.clone(), self.group, receipt);
         let deadline = self.shared.options.deadline;
         let patience = match self.shared.rules.some_near() {
-            true => deadline.max(FAR),
+            true => deadline.max(UNITS_PATIENCE),
             false => deadline,
         };
         let sent = Instant::now();
-        let answered = timeout(patience, call).await.unwrap_or(Err(Fault::Late));
+        let answered = timeout(patience, self.ask(patience)).await;
+        let answered = answered.unwrap_or(Err(Fault::Late));
         let round_trip = sent.elapsed();
         let is_late = answered.is_ok() && round_trip > deadline;
         connection.breakers.set_far(self.group, is_late);
@@ -251,6 +249,33 @@ impl GroupSupervisor {
         } else {
             Ok(round_trip)
         }
+    }
+
+    /// Makes a decision that stores a state and a receipt, a second time if Redis's clock was not known. A Redis that
+    /// is out of memory, read-only, or does not permit receipts would answer commands that store nothing.
+    async fn ask(&self, patience: Duration) -> Result<(), Fault> {
+        let connection = &self.shared.connection;
+        let call = BatchCall {
+            now: None,
+            patience,
+            slot: connection.slot(&self.probe.key),
+            charges: vec![self.probe.clone()],
+            hold: None,
+        };
+        for _ in 0..2 {
+            let ticket = Arc::<Ticket>::default();
+            let (link, call) = (self.link.clone(), call.clone());
+            match send::call_alone(&self.shared, self.group, link, call, &ticket).await? {
+                Some(Reply::Expired { .. }) => {}
+                Some(Reply::Decided { .. }) => {
+                    let place = ticket.receipt();
+                    place.iter().for_each(|place| place.receipt.answered(true));
+                    return Ok(());
+                }
+                None => return Err(Fault::Refused(Fault::nonsense().detail().to_owned())),
+            }
+        }
+        Err(Fault::clock())
     }
 
     async fn hand_over(&self) {
@@ -268,6 +293,28 @@ impl GroupSupervisor {
         if let Err(fault) = handed_over {
             self.shared.connection.failed(self.group, &fault);
         }
+    }
+}
+
+/// Returns the charge of a group's probes: a request under a rule of the engine's own, whose limit is never reached.
+fn probe(shared: &Shared, group: usize) -> PackedCharge {
+    let connection = &shared.connection;
+    let tags = connection.keys.receipt_tags().iter();
+    let mut keys = tags.map(|tag| connection.keys.probe(*tag).into_bytes());
+    let terms = Terms {
+        rule: &shared.probe,
+        cost: Cost::ONE,
+        sign: 1.0,
+        linger: Duration::ZERO,
+    };
+    PackedCharge {
+        kind: AlgorithmKind::of(shared.probe.limit()),
+        flags: flags(&shared.probe, Cost::ONE, Mode::Check),
+        key: keys
+            .find(|key| connection.group(key) == group)
+            .unwrap_or_default(),
+        parameters: algorithm::pack(&terms),
+        units: None,
     }
 }
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 use earrrl::{EngineError, Nanos, RuleError};
 use redis::Value;
 
-use crate::algorithm::{FARTHEST, micros};
+use crate::algorithm::{FARTHEST, Fields, Packed};
 use crate::connection::fault::Fault;
+use crate::connection::script::Frame;
 use crate::engine::RedisEngine;
 use crate::reply::split_time;
+use crate::request::time_argument;
 use crate::shared::Shared;
 use crate::status::count;
 
@@ -65,7 +67,7 @@ impl RedisEngine {
         } else {
             &counters.alone
         });
-        answer.map_err(EngineError::from)
+        Ok(answer?)
     }
 
     /// Deletes a key's time. Returns true if Redis had one.
@@ -76,14 +78,9 @@ impl RedisEngine {
         let connection = &self.shared().connection;
         let record = connection.keys.record(key, NAME);
         let group = connection.group(&record);
-        let mut link = connection.link(group).map_err(EngineError::from)?;
-        let mut command = redis::cmd("DEL");
-        command.arg(record);
-        let call = async { link.send(&command).await.map_err(Fault::from) };
-        let deleted = connection
-            .within(self.shared().options.deadline, group, call)
-            .await;
-        Ok(deleted.map_err(EngineError::from)? == Value::Int(1))
+        let mut delete = redis::cmd("DEL");
+        delete.arg(record);
+        Ok(connection.send(group, &delete).await? == Value::Int(1))
     }
 }
 
@@ -95,49 +92,35 @@ async fn shift(
 ) -> Result<Shifted, Fault> {
     let record = shared.connection.keys.record(key, NAME);
     let group = shared.connection.group(&record);
-    let mut link = shared.connection.link(group)?;
-    let arguments = arguments(shared.options.linger, shift, now);
-    let call = async {
-        let keys = std::slice::from_ref(&record);
-        let script = &shared.connection.scripts.throttle;
-        let answer = link
-            .call(script, keys, std::slice::from_ref(&arguments))
-            .await?;
-        let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-        let Value::BulkString(bytes) = answer else {
-            return Err(nonsense());
-        };
-        let (time, before) = split_time(&bytes).ok_or_else(nonsense)?;
-        let now = now.or(time).ok_or_else(nonsense)?;
-        Ok(Shifted {
-            now: i128::from(now.get()) << 16,
-            before: decode(before),
-        })
+    let keys = [record];
+    let args = [argument(shared.options.linger, shift, now)];
+    let script = shared.connection.scripts.get(Frame::Throttle, []);
+    let answer = shared.connection.call(group, script, &keys, &args);
+    let Value::BulkString(bytes) = answer.await? else {
+        return Err(Fault::nonsense());
     };
-    shared
-        .connection
-        .within(shared.options.deadline, group, call)
-        .await
+    let (time, before) = split_time(&bytes).ok_or_else(Fault::nonsense)?;
+    let now = now.or(time).ok_or_else(Fault::nonsense)?;
+    Ok(Shifted {
+        now: i128::from(now.get()) << 16,
+        before: decode(before),
+    })
 }
 
-fn arguments(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
-    let whole = |span: i128| (span / MICROSECOND) as f64;
-    let rest = |span: i128| (span % MICROSECOND) as f64;
-    let now = now.map_or(-1.0, micros);
-    let linger = linger.as_millis() as f64;
-    let Shift { by, most } = shift;
-    let numbers = [now, whole(by), rest(by), whole(most), rest(most), linger];
-    numbers
-        .iter()
-        .flat_map(|number| number.to_le_bytes())
-        .collect()
+fn argument(linger: Duration, shift: Shift, now: Option<Nanos>) -> Vec<u8> {
+    let mut packed = Packed(time_argument(now).to_vec());
+    for span in [shift.by, shift.most] {
+        let whole = (span / MICROSECOND) as f64;
+        packed.numbers(&[whole, (span % MICROSECOND) as f64]);
+    }
+    packed.numbers(&[linger.as_millis() as f64]);
+    packed.0
 }
 
 /// Reads the time in a record: seven bytes of microseconds, and four bytes of the remaining units.
 fn decode(record: &[u8]) -> Option<i128> {
-    let (&whole, rest) = record.split_first_chunk::<7>()?;
-    let (&rest, _) = rest.split_first_chunk::<4>()?;
-    let mut micros = [0; 16];
-    micros[..7].copy_from_slice(&whole);
-    Some(i128::from_le_bytes(micros) * MICROSECOND + i128::from(u32::from_le_bytes(rest)))
+    let mut fields = Fields(record);
+    let micros = fields.whole(7)?;
+    let rest = fields.whole(4)?;
+    Some(i128::from(micros) * MICROSECOND + i128::from(rest))
 }

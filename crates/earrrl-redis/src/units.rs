@@ -13,15 +13,16 @@
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use earrrl::algorithm::State;
 use earrrl::{Action, Limit, Nanos, Rule, RuleError};
 use lru::LruCache;
 
-use crate::algorithm::{self, micros};
-use crate::batches::UnitsWanted;
+use crate::algorithm::{self, Adjustment, micros};
+use crate::batches::{UnitsWanted, Unspent};
+use crate::lock::lock;
 
 /// The longest lease of units.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);
@@ -75,6 +76,7 @@ pub(crate) enum Units {
 
 impl Units {
     fn of(limit: &Limit) -> Self {
+        let window = |window, parts| Self::Window { window, parts };
         match limit {
             Limit::TokenBucket(bucket) => Self::Bucket {
                 rate: bucket.refill().per_second_f64(),
@@ -88,18 +90,9 @@ impl Units {
                     value: value.exp(),
                 }
             }
-            Limit::FixedWindow(window) => Self::Window {
-                window: window.window_nanos(),
-                parts: 1,
-            },
-            Limit::SlidingCounter(window) => Self::Window {
-                window: window.window_nanos(),
-                parts: 1,
-            },
-            Limit::SlidingWindow(window) => Self::Window {
-                window: window.window_nanos(),
-                parts: window.sub_windows(),
-            },
+            Limit::FixedWindow(limit) => window(limit.window_nanos(), 1),
+            Limit::SlidingCounter(limit) => window(limit.window_nanos(), 1),
+            Limit::SlidingWindow(limit) => window(limit.window_nanos(), limit.sub_windows()),
             _ => Self::None,
         }
     }
@@ -120,7 +113,7 @@ pub(crate) struct NearTable {
 }
 
 /// The line of a client in the table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Line {
     pub(crate) group: usize,
     /// The units that are left, and until when they may be spent: a bucket's until it would be full.
@@ -134,6 +127,8 @@ pub(crate) struct Line {
     pub(crate) granted_at: Nanos,
     pub(crate) born: u32,
     pub(crate) denied_until: Nanos,
+    /// The time until which a request is denied that finds no unit and is not answered in time.
+    pub(crate) wary_until: Nanos,
     /// The requests in a lease, as a decaying count, and the time of the last one.
     pace: f64,
     last: Nanos,
@@ -144,21 +139,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(group: usize, now: Nanos) -> Self {
+    pub(crate) fn new(group: usize) -> Self {
         Self {
             group,
-            units: 0,
-            sent: now,
-            ends: now,
-            charged: 0.0,
-            spent: 0.0,
-            granted_at: Nanos::ZERO,
-            born: 0,
-            denied_until: Nanos::ZERO,
-            pace: 0.0,
-            last: now,
-            state: None,
-            asking: false,
+            ..Self::default()
         }
     }
 
@@ -183,8 +167,9 @@ impl Line {
         self.last = self.last.max(local);
     }
 
-    pub(crate) fn spend(&mut self, units: Units, count: u32, local: Nanos) {
-        self.units -= count;
+    /// Spends some of the `live` units at `local`. Those that are not live are lost.
+    pub(crate) fn spend(&mut self, units: Units, live: u32, count: u32, local: Nanos) {
+        self.units = live - count;
         if let Units::Average { period, .. } = units {
             // The call was executed after it was sent, so this is no less than the value then.
             let value = (local.since(self.sent).as_secs_f64() / period).exp();
@@ -192,13 +177,22 @@ impl Line {
         }
     }
 
-    /// Takes the units that were not spent, to give them back with the next call, and begins that call.
-    pub(crate) fn begin(&mut self, units: Units, local: Nanos) -> UnitsWanted {
+    /// Returns what was charged for units that were not spent.
+    fn unspent(&self, units: Units) -> Unspent {
         let unspent = match units {
             Units::Average { .. } => (self.charged - self.spent).max(0.0),
-            Units::Window { .. } => f64::from(self.units) * UNIT,
+            Units::Window { .. } => f64::from(self.units),
             Units::Bucket { .. } | Units::None => 0.0,
         };
+        Unspent {
+            billionths: unspent * UNIT,
+            charged_at: micros(self.granted_at),
+            born: self.born,
+        }
+    }
+
+    /// Ends the lease and begins a call for units, which gives back those that were not spent.
+    pub(crate) fn begin(&mut self, units: Units, local: Nanos) -> UnitsWanted {
         let want = match units {
             Units::None => 1.0,
             _ => self.pace.round().clamp(1.0, MOST),
@@ -207,9 +201,7 @@ impl Line {
         self.ends = local;
         UnitsWanted {
             want: want as u16,
-            unspent,
-            charged_at: micros(self.granted_at),
-            born: self.born,
+            unspent: self.unspent(units),
         }
     }
 
@@ -246,14 +238,27 @@ impl NearTable {
 
     pub(crate) fn shard(&self, key: &[u8]) -> MutexGuard<'_, LruCache<Box<[u8]>, Line>> {
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
-        self.shards[shard]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[shard])
     }
 
     /// Calls a function with a client's line, if there is one.
     pub(crate) fn with<R>(&self, key: &[u8], change: impl FnOnce(&mut Line) -> R) -> Option<R> {
         self.shard(key).get_mut(key).map(change)
+    }
+
+    /// Ends the leases of all clients about which no call is under way. Returns what was charged for units that
+    /// were not spent.
+    pub(crate) fn end_all(&self) -> Vec<(Box<[u8]>, Adjustment)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for (key, line) in shard.iter_mut().filter(|(_, line)| !line.asking) {
+                let back = line.unspent(self.units).back();
+                all.extend(back.map(|back| (key.clone(), back)));
+                line.end_grant();
+            }
+        }
+        all
     }
 
     /// Forgets a client that was reset. Its units are lost.

@@ -215,20 +215,20 @@ async fn near_clients_are_not_denied_when_the_clock_is_set() {
 }
 
 /// A server's clock, which can be set.
-struct SetClock {
+pub(crate) struct SetClock {
     clock: SystemClock,
     ahead: AtomicI64,
 }
 
 impl SetClock {
-    fn new(ahead_secs: i64) -> Arc<Self> {
+    pub(crate) fn new(ahead_secs: i64) -> Arc<Self> {
         Arc::new(Self {
             clock: SystemClock::new(),
             ahead: (ahead_secs * 1_000_000_000).into(),
         })
     }
 
-    fn set(&self, ahead_secs: i64) {
+    pub(crate) fn set(&self, ahead_secs: i64) {
         self.ahead
             .store(ahead_secs * 1_000_000_000, Ordering::Relaxed);
     }

@@ -1,11 +1,14 @@
 //! After an outage, the charges of a node are in Redis exactly once, under every algorithm.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use earrrl::{Charge, Cost, Engine, Mode, Nanos, RuleId};
 use earrrl_redis::{Consistency, EngineMode, Options, RedisEngine};
 
+use crate::support::cluster::Cluster;
 use crate::support::load::becomes;
 use crate::support::proxy::Proxy;
 use crate::support::{PATIENCE, Server, until};
@@ -341,4 +344,156 @@ async fn counts_of_an_earlier_algorithm_go_to_its_record() {
     assert_eq!(node.status().counts.not_handed_over, 0);
     assert_eq!(used(&node, prepare(window), 300).await, 4);
     assert_eq!(used(&node, prepare(log), 300).await, 3);
+}
+
+/// A connection that hears the commands of a server.
+struct Monitor {
+    port: u16,
+    lines: BufReader<TcpStream>,
+}
+
+impl Monitor {
+    fn start(port: u16) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        Self {
+            port,
+            lines: BufReader::new(stream),
+        }
+    }
+
+    /// Returns the deliveries that the server has got so far.
+    fn deliveries(mut self) -> Vec<Vec<Vec<u8>>> {
+        crate::support::command::<()>(
+            &format!("redis://127.0.0.1:{}", self.port),
+            &["ECHO", "the end"],
+        )
+        .ok();
+        let mut found = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            self.lines.read_until(b'\n', &mut line).unwrap();
+            let words = words(&line);
+            if words.last().is_some_and(|word| word == b"the end") {
+                return found;
+            }
+            if words.get(4).is_some_and(|key| key.ends_with(b":added")) {
+                found.push(words);
+            }
+        }
+    }
+}
+
+/// Returns the words of a command in a line of a monitor.
+fn words(line: &[u8]) -> Vec<Vec<u8>> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<u8>> = None;
+    let mut bytes = line.iter().copied();
+    while let Some(byte) = bytes.next() {
+        match (&mut word, byte) {
+            (None, b'"') => word = Some(Vec::new()),
+            (Some(_), b'"') => words.extend(word.take()),
+            (Some(word), b'\\') => word.push(match bytes.next().unwrap() {
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b't' => b'\t',
+                b'a' => 7,
+                b'b' => 8,
+                b'x' => {
+                    let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
+                    u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+                }
+                other => other,
+            }),
+            (Some(word), other) => word.push(other),
+            (None, _) => {}
+        }
+    }
+    words
+}
+
+/// Deliveries that come again, and in another order, change nothing. They are charges of two outages, a refund, and
+/// units that a near rule gives back.
+async fn deliveries_count_once(ports: &[u16], options: impl Fn() -> Options, lose: impl Fn()) {
+    let monitors: Vec<_> = ports.iter().map(|port| Monitor::start(*port)).collect();
+    let mut lost = options();
+    lost.deadline = Duration::from_millis(100);
+    let node = RedisEngine::connect(lost, PATIENCE).await.unwrap();
+    assert!(node.ready(PATIENCE).await);
+    let rules = RULES.map(|(text, burst)| {
+        let name = text.split(' ').next().unwrap();
+        (node.prepare(name, &text.parse().unwrap()).unwrap(), burst)
+    });
+    for _ in 0..2 {
+        for (rule, _) in rules {
+            ask(&node, rule, 2).await;
+        }
+        lose();
+        for (rule, _) in rules {
+            ask(&node, rule, 3).await;
+        }
+        assert!(node.ready(PATIENCE).await);
+        until("counts are handed over", || {
+            node.status().owed + node.status().unsettled == 0
+        })
+        .await;
+    }
+    for (rule, _) in rules {
+        let charge = Charge {
+            rule,
+            key: b"k",
+            cost: Cost::ONE,
+        };
+        node.refund(&charge, None, None).await.unwrap();
+    }
+    let window = "fixed-window 400/3650d".parse().unwrap();
+    let near = node
+        .prepare_as("near", &window, 100, Consistency::Near)
+        .unwrap();
+    ask(&node, near, 20).await;
+    node.flush(PATIENCE).await;
+    let near = node.prepare("near", &window).unwrap();
+    let mut all = 0;
+    for monitor in monitors {
+        let port = monitor.port;
+        let mut deliveries = monitor.deliveries();
+        deliveries.reverse();
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        for words in deliveries.iter().cycle().take(2 * deliveries.len()) {
+            let mut again = redis::Cmd::new();
+            words.iter().for_each(|word| {
+                again.arg(word);
+            });
+            again.query::<redis::Value>(&mut connection).unwrap();
+            all += 1;
+        }
+    }
+    assert!(
+        all >= 2 * (3 * RULES.len() + 1),
+        "{all} deliveries came again"
+    );
+    for ((rule, burst), (text, _)) in rules.into_iter().zip(RULES) {
+        assert_eq!(used(&node, rule, burst).await, 9, "{text}");
+    }
+    assert_eq!(used(&node, near, 400).await, 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deliveries_count_once_in_any_order() {
+    let server = Server::start(&[]).await;
+    let proxy = Proxy::start(server.port).await;
+    let options = || Options::new(&proxy.url());
+    deliveries_count_once(&[server.port], options, || proxy.swallow()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deliveries_count_once_in_any_order_on_a_cluster() {
+    let cluster = Cluster::start().await;
+    let proxies = cluster.behind_proxies().await;
+    let urls: Vec<_> = proxies.iter().map(Proxy::url).collect();
+    let ports: Vec<_> = cluster.nodes.iter().map(|node| node.port).collect();
+    let options = || Options::cluster(urls.iter().map(String::as_str));
+    deliveries_count_once(&ports, options, || proxies.iter().for_each(Proxy::swallow)).await;
 }

@@ -1,8 +1,10 @@
-//! Little-endian fields of records and of scripts' arguments, as Lua's `struct` packs them.
+//! Little-endian fields of records and of scripts' arguments, as Lua's `struct` packs them, and the tallies that they
+//! form.
 
 use std::time::Duration;
 
 use earrrl::Nanos;
+use earrrl::algorithm::{State, Tally, TokenBucket};
 
 /// The longest time that a state may lie ahead of now. Doubles represent microseconds since 1970
 /// exactly only for a limited time beyond it.
@@ -75,9 +77,56 @@ pub(super) fn whole_micros(nanos: u64) -> f64 {
     (nanos / 1000) as f64
 }
 
-/// Returns the slot (an instant, or the index of a window) that is as far from `to` as `slot` is
-/// from `from`.
-pub(super) fn moved_slot(slot: u64, from: u64, to: u64) -> u64 {
-    let moved = i128::from(slot) + i128::from(to) - i128::from(from);
-    u64::try_from(moved.max(0)).unwrap_or(u64::MAX)
+/// The number of ticks per microsecond.
+pub(super) const TICKS_PER_MICRO: i128 = TokenBucket::TICKS_PER_NANO * 1000;
+
+/// Splits ticks into whole microseconds and the remaining ticks.
+pub(super) fn in_two(ticks: i128) -> (f64, f64) {
+    (
+        ticks.div_euclid(TICKS_PER_MICRO) as f64,
+        ticks.rem_euclid(TICKS_PER_MICRO) as f64,
+    )
+}
+
+/// The length of an entry of a record in bytes.
+const ENTRY: usize = 16;
+
+/// The slots of a record in units of the slots of a state, and the variant of states.
+pub(crate) struct Tallies {
+    pub(super) unit: u64,
+    pub(super) state: fn(Tally) -> State,
+}
+
+impl Tallies {
+    /// Reads a whole record without the time at which it was made.
+    pub(super) fn decode(&self, mut record: Fields<'_>) -> Option<State> {
+        let oldest = record.whole(4)? as usize;
+        let last = record.whole(4)? as usize;
+        let _sum = record.number()?;
+        let newest = self.entry(&mut record)?;
+        let mut rest = Fields(if oldest < last {
+            record.0.get(ENTRY * oldest..)?
+        } else {
+            &[]
+        });
+        let older = (oldest..last).map(|_| self.entry(&mut rest));
+        let entries: Vec<_> = older.chain([Some(newest)]).collect::<Option<_>>()?;
+        Some((self.state)(Tally::from_entries(entries.into_iter())))
+    }
+
+    /// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
+    /// the same slot that must expire next, and the same newest slot.
+    pub(super) fn summary(&self, mut summary: Fields<'_>) -> Option<State> {
+        let leaving = self.entry(&mut summary)?;
+        let newest = self.entry(&mut summary)?;
+        let kept = [leaving, newest].into_iter().filter(|(_, cost)| *cost > 0);
+        Some((self.state)(Tally::from_entries(kept)))
+    }
+
+    fn entry(&self, fields: &mut Fields<'_>) -> Option<(u64, u128)> {
+        Some((
+            fields.number()? as u64 * self.unit,
+            fields.number()? as u128,
+        ))
+    }
 }

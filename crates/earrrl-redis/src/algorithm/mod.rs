@@ -1,7 +1,7 @@
-//! The algorithms on Redis, one file each, beside the parts of its Lua script.
+//! The algorithms on Redis: here what they have in common, and beside it the format of the records of each, with a file
+//! `<name>.lua` that has the parts of its scripts.
 //!
-//! Each file defines the parameters that the script reads, the format of a client's record, and how
-//! counts are added to a record. The key of a record carries a tag, a hash of the algorithm and of the
+//! An algorithm defines the parameters that the script reads, and the format of a client's record. The key of a record carries a tag, a hash of the algorithm and of the
 //! parameters without which the record cannot be interpreted: under another half-life or window, clients
 //! have other records. A record begins with a part of the microsecond at which it was made, which tells it
 //! from a later one of the same key.
@@ -10,22 +10,20 @@
 
 use std::time::Duration;
 
-use earrrl::algorithm::{State, Visitor};
+use earrrl::algorithm::{
+    Moment, State, Tally, TokenBucket, Visitor, exponential::Measured, fixed_window::Count,
+    sliding_counter::WindowCounts,
+};
 use earrrl::{Action, Cost, Limit, Mode, Nanos, Policy, Rule, RuleError};
 
-mod average;
-mod concurrent;
-mod exponential;
+mod averages;
 mod fields;
-mod fixed_window;
-mod recent_average;
-mod sliding_counter;
-mod sliding_log;
-mod sliding_window;
 mod tally;
 mod token_bucket;
+mod windows;
 
 pub(crate) use fields::{FARTHEST, Fields, Packed, micros, nanos};
+use fields::{Tallies, in_two};
 
 /// The largest count in units that a double holds exactly in billionths: 2^53 billionths.
 const MAX_EXACT_UNITS: u64 = 9_007_199;
@@ -38,12 +36,10 @@ pub(crate) const UNITS: u8 = 32;
 
 /// An algorithm whose clients' records are kept in Redis.
 pub(crate) trait OnRedis {
-    /// Returns the parameters without which a record cannot be interpreted. They determine its key.
-    fn meaning(&self) -> [u64; 4];
-
-    /// Returns the parameters that a charge depends on, so that it can be corrected only under the same ones.
-    fn charge_meaning(&self) -> [u64; 4] {
-        self.meaning()
+    /// Returns what a charge depends on beside [`Limit::meaning`], so that it can be corrected only under the same
+    /// parameters.
+    fn charge_meaning(&self) -> [u64; 3] {
+        [0; 3]
     }
 
     /// Returns an error if Redis cannot count the limit exactly in whole microseconds. Requests are
@@ -61,23 +57,24 @@ pub(crate) trait OnRedis {
         4
     }
 
-    /// Returns the state that a record holds at `now`.
-    fn decode(&self, record: Fields<'_>, now: Nanos) -> Option<State>;
-
-    /// Converts a state from one clock to another. Times and windows keep their distance from the
-    /// present, which is `from` by the old clock and `to` by the new one. A state of another
-    /// algorithm stays as it is.
-    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State;
-
-    /// Returns which state the script reports: the record before the request, or the summary of the
-    /// state after it, which the script's part `answer` computes.
-    fn answers(&self) -> Answers {
-        Answers::Before
+    /// Returns the form of the algorithm's tallies; `None` if its records are no tallies.
+    fn tallies(&self) -> Option<Tallies> {
+        None
     }
 
-    /// Returns the state that a summary describes.
-    fn summary(&self, _summary: Fields<'_>) -> Option<State> {
-        None
+    /// Returns the state that a record holds at `now`.
+    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
+        self.tallies()?.decode(record)
+    }
+
+    /// Returns the slot of an instant: the index of a window, or the instant itself.
+    fn slot_of(&self, now: Nanos) -> u64 {
+        now.get()
+    }
+
+    /// Returns the first microsecond of a slot.
+    fn begins(&self, slot: u64) -> f64 {
+        micros(Nanos::new(slot))
     }
 
     /// Returns true if the counts of several nodes can be added up.
@@ -90,17 +87,6 @@ pub(crate) trait OnRedis {
     fn max_exact_units(&self) -> Option<u64> {
         Some(MAX_EXACT_UNITS)
     }
-
-    /// Returns the adjustments that add one node's counts, with the total cost `sum`, to the
-    /// client's record.
-    fn adjustments(&self, counted: &State, sum: Cost, now: Nanos) -> Vec<Adjustment>;
-}
-
-/// The state that a script reports: the one before or after the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answers {
-    Before,
-    After,
 }
 
 /// A charge, for which [`OnRedis::parameters`] writes the script's parameters.
@@ -140,53 +126,63 @@ fn hold(rule: &Rule) -> Option<Duration> {
 }
 
 /// A correction of a record by `add.lua`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Adjustment {
-    /// True if the cost is taken back, false if it is added.
-    pub(crate) back: bool,
-    /// True if the cost is taken back since it was counted twice.
-    pub(crate) twice: bool,
+    pub(crate) kind: AdjustmentKind,
     /// The microsecond of the request; below zero for the present time.
     pub(crate) when: f64,
     /// The time at which a bucket would be full after these charges alone, in microseconds and
     /// ticks.
     pub(crate) alone: (f64, f64),
     pub(crate) cost: Cost,
-    /// True if the charges were decided while Redis could not be reached.
-    pub(crate) without_redis: bool,
     /// The microsecond at which the client is as good as new, according to the node that decided while
     /// Redis could not be reached; 0 if it does not know.
     pub(crate) new_at: f64,
+    /// The record that was charged for units that were not spent.
+    pub(crate) born: u32,
+}
+
+/// The kinds of adjustments, with their numbers in `add.lua`. Those with odd numbers take a cost back.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum AdjustmentKind {
+    Charge = 1,
+    #[default]
+    Add = 2,
+    CountedTwice = 3,
+    Unspent = 5,
 }
 
 impl Adjustment {
     /// Returns an adjustment that adds a cost as of a microsecond.
     fn add(when: f64, billionths: u128) -> Self {
-        let cost = Cost::from_billionths(billionths);
         Self {
-            back: false,
-            twice: false,
             when,
-            alone: (0.0, 0.0),
-            cost,
-            without_redis: false,
-            new_at: 0.0,
+            cost: Cost::from_billionths(billionths),
+            ..Self::default()
         }
     }
 
-    /// Returns an adjustment that takes back a cost which was charged at an instant. The instant is
-    /// rounded to the nearest microsecond: it was a whole one before it was converted to a double.
+    /// Returns an adjustment that takes back a cost which was charged at an instant, and which was counted twice if
+    /// `twice` is true. The instant is rounded to the nearest microsecond: it was a whole one before it was
+    /// converted to a double.
     pub(crate) fn take_back(charged_at: Option<Nanos>, cost: Cost, twice: bool) -> Self {
         let nearest = |at: Nanos| micros(Nanos::new(at.get().saturating_add(500)));
-        let when = charged_at.map_or(-1.0, nearest);
         Self {
-            back: true,
-            twice,
-            when,
-            alone: (0.0, 0.0),
+            kind: match twice {
+                true => AdjustmentKind::CountedTwice,
+                false => AdjustmentKind::Charge,
+            },
+            when: charged_at.map_or(-1.0, nearest),
             cost,
-            without_redis: false,
-            new_at: 0.0,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the sign of the cost: -1 if it is taken back.
+    pub(crate) fn sign(&self) -> f64 {
+        match self.kind {
+            AdjustmentKind::Add => 1.0,
+            _ => -1.0,
         }
     }
 }
@@ -280,18 +276,17 @@ pub fn max_exact_units(limit: &Limit) -> Option<u64> {
 /// Returns the tag in the keys of a limit's records: a hash of the algorithm and of the parameters without which a
 /// record cannot be interpreted.
 pub(crate) fn tag(limit: &Limit) -> u32 {
-    let (kind, algorithm) = limit.visit(ByLimit);
-    hash(kind, algorithm.meaning())
+    hash(limit, [0; 2])
 }
 
 /// Returns the tag of a limit's charges: a commit corrects a charge only under a limit with the same one.
 pub(crate) fn charge_tag(limit: &Limit) -> u32 {
-    let (kind, algorithm) = limit.visit(ByLimit);
-    hash(kind, algorithm.charge_meaning())
+    hash(limit, of(limit).charge_meaning())
 }
 
-fn hash(kind: AlgorithmKind, parameters: [u64; 4]) -> u32 {
-    let numbers = [kind as u64].into_iter().chain(parameters);
+fn hash<const N: usize>(limit: &Limit, more: [u64; N]) -> u32 {
+    let kind = AlgorithmKind::of(limit) as u64;
+    let numbers = [kind].into_iter().chain(limit.meaning().1).chain(more);
     fnv32(numbers.flat_map(u64::to_le_bytes))
 }
 
@@ -335,26 +330,97 @@ pub(crate) fn decode(limit: &Limit, record: &[u8], now: Nanos) -> Option<State> 
     algorithm.decode(Fields(record.get(algorithm.born_len()..)?), now)
 }
 
-/// Returns the state after a decision, given the summary that the script's part `answer` computed.
-pub(crate) fn decode_summary(limit: &Limit, summary: &[u8]) -> Option<State> {
-    of(limit).summary(Fields(summary))
+/// Returns the state that a script has reported: the record before the request, or the summary of a tally after it.
+pub(crate) fn reported(limit: &Limit, reported: &[u8], now: Nanos) -> Option<State> {
+    match of(limit).tallies() {
+        Some(tallies) => tallies.summary(Fields(reported)),
+        None => decode(limit, reported, now),
+    }
 }
 
-/// Returns the part of a time that tells a client's record from a later one of the same key, given the state that a
-/// script reported at `now`: the record before the request, or the summary of a tally after it.
+/// Returns the part of a time that tells a client's record from a later one of the same key, given what a
+/// script reported at `now`. A summary ends with it.
 pub(crate) fn born(limit: &Limit, reported: &[u8], now: Nanos) -> u32 {
     let algorithm = of(limit);
     let len = algorithm.born_len();
-    let stored = match algorithm.answers() {
-        Answers::Before => reported.get(..len),
-        Answers::After => reported
-            .len()
-            .checked_sub(len)
-            .and_then(|from| reported.get(from..)),
+    let from = match algorithm.tallies() {
+        Some(_) => reported.len().saturating_sub(len),
+        None => 0,
     };
     let of_now = now.get() / 1000 % (1 << (8 * len));
-    let stored = stored.and_then(|bytes| Fields(bytes).whole(len));
-    stored.unwrap_or(of_now) as u32
+    Fields(&reported[from..]).whole(len).unwrap_or(of_now) as u32
+}
+
+/// Converts a state from one clock to another. Times and windows keep their distance from the
+/// present, which is `from` by the old clock and `to` by the new one.
+pub(crate) fn moved(limit: &Limit, state: State, from: Nanos, to: Nanos) -> State {
+    let algorithm = of(limit);
+    let by = i128::from(algorithm.slot_of(to)) - i128::from(algorithm.slot_of(from));
+    let slot = |slot: u64| u64::try_from((i128::from(slot) + by).max(0)).unwrap_or(u64::MAX);
+    let tally =
+        |tally: Tally| Tally::from_entries(tally.entries().map(|(at, cost)| (slot(at), cost)));
+    match (limit, state) {
+        (Limit::RecentAverage(average), State::RecentAverage(moment)) => {
+            let count = average.count(Some(&moment), from);
+            State::RecentAverage(average.state_with_count(count, to).unwrap_or(moment))
+        }
+        (_, State::Exponential(Measured { at, rate })) => State::Exponential(Measured {
+            at: Nanos::new(slot(at.get())),
+            rate,
+        }),
+        (_, State::TokenBucket(Moment(ticks))) => {
+            State::TokenBucket(Moment(ticks + by * TokenBucket::TICKS_PER_NANO))
+        }
+        (_, State::FixedWindow(Count { window, count })) => State::FixedWindow(Count {
+            window: slot(window),
+            count,
+        }),
+        (_, State::SlidingCounter(counts)) => State::SlidingCounter(WindowCounts {
+            window: slot(counts.window),
+            ..counts
+        }),
+        (_, State::SlidingLog(log)) => State::SlidingLog(tally(log)),
+        (_, State::SlidingWindow(window)) => State::SlidingWindow(tally(window)),
+        (_, State::Concurrent(places)) => State::Concurrent(tally(places)),
+        (_, state) => state,
+    }
+}
+
+/// Returns the adjustments that add one node's counts, with the total cost `sum`, to the client's record.
+pub(crate) fn adjustments(
+    limit: &Limit,
+    counted: &State,
+    sum: Cost,
+    now: Nanos,
+) -> Vec<Adjustment> {
+    let at = |slot: u64, cost: u128| Adjustment::add(of(limit).begins(slot), cost);
+    match (limit, counted) {
+        (Limit::RecentAverage(average), State::RecentAverage(moment)) => {
+            let count = average.count(Some(moment), now);
+            if count >= 1.0 || count <= 0.0 {
+                return vec![Adjustment::add(-1.0, (count * 1e9) as u128)];
+            }
+            // A billionth of a unit is too coarse for a count that has decayed, so the count is sent
+            // with the time at which it was 1.
+            let age = Duration::from_secs_f64((-count.ln() * average.period_secs()).min(1e9));
+            let micro = now.get().saturating_sub(age.as_nanos() as u64) / 1000;
+            let then = average.count(Some(moment), Nanos::new(micro * 1000));
+            vec![Adjustment::add(micro as f64, (then * 1e9) as u128)]
+        }
+        (_, State::TokenBucket(full_at)) => vec![Adjustment {
+            alone: in_two(full_at.0),
+            ..Adjustment::add(-1.0, sum.billionths())
+        }],
+        (_, State::FixedWindow(Count { window, count })) => vec![at(*window, *count)],
+        (_, State::SlidingCounter(counts)) => vec![
+            at(counts.window.saturating_sub(1), counts.previous),
+            at(counts.window, counts.current),
+        ],
+        (_, State::SlidingLog(tally) | State::SlidingWindow(tally) | State::Concurrent(tally)) => {
+            tally.entries().map(|(slot, cost)| at(slot, cost)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -367,7 +433,7 @@ mod tests {
             ("recent-average 1/s period=60s", 0x7240_1ca0),
             ("exponential 60/1m", 0x4628_8983),
             ("fixed-window 60/1m", 0x7a1f_7c7f),
-            ("sliding-log 60/1m", 0xe3cd_8b22),
+            ("sliding-log 60/1m", 0x128e_5db8),
             ("sliding-window 600/1h sub-windows=60", 0xb77f_0efe),
             ("sliding-counter 60/1m", 0xa02f_f06a),
         ] {

@@ -1,115 +1,122 @@
-//! Tallies (counts ordered by time) in the format of `tally.lua`, and the algorithms whose states they
-//! are.
+//! The algorithms whose records are tallies (counts ordered by time) in the format of `tally.lua`: sliding-log,
+//! sliding-window and concurrent. Their scripts report a summary of the state after the request.
 
 use std::time::Duration;
 
-use earrrl::algorithm::{State, Tally};
-use earrrl::{Cost, Nanos, RuleError};
+use earrrl::algorithm::{Concurrent, SlidingLog, SlidingWindow, State, sliding_window::Edge};
+use earrrl::{Nanos, RuleError};
 
-use super::fields::{Fields, Packed, moved_slot};
-use super::{Adjustment, Answers, OnRedis, Terms};
+use super::fields::{Packed, Tallies, whole_micros};
+use super::windows::check_window;
+use super::{OnRedis, Terms};
 
-/// The length of an entry of a record in bytes.
-const ENTRY: usize = 16;
+/// A microsecond, which is a slot of sliding-log and concurrent, in nanoseconds.
+const MICROSECOND: u64 = 1000;
+const UNIT: u128 = 1_000_000_000;
+const MOST_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// An algorithm whose clients' records are tallies.
-pub(super) trait TallyOnRedis {
-    /// A slot of a record, in the unit of the slots of a state.
-    const SLOT: u64;
-
-    /// As [`OnRedis::meaning`].
-    fn meaning(&self) -> [u64; 4];
-
-    /// As [`OnRedis::check`].
-    fn check(&self) -> Result<(), RuleError>;
-
-    /// As [`OnRedis::parameters`].
-    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed);
-
-    /// Returns the state with this tally.
-    fn state(tally: Tally) -> State;
-
-    /// Returns the tally of a state; `None` if the state is one of another algorithm.
-    fn tally(state: &State) -> Option<&Tally>;
-
-    /// Returns the slot of an instant.
-    fn slot_of(&self, now: Nanos) -> u64;
-
-    /// Returns the first microsecond of a slot.
-    fn begins(&self, slot: u64) -> f64;
-}
-
-impl<A: TallyOnRedis> OnRedis for A {
-    fn meaning(&self) -> [u64; 4] {
-        TallyOnRedis::meaning(self)
-    }
-
+/// Slots are microseconds.
+impl OnRedis for SlidingLog {
     fn check(&self, _hold: Duration) -> Result<(), RuleError> {
-        TallyOnRedis::check(self)
+        check_window(self.window_nanos())
     }
 
     fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
-        TallyOnRedis::parameters(self, terms, packed);
+        let window = whole_micros(self.window_nanos());
+        let quota = self.quota().billionths() as f64;
+        let exact = self.exact_entries() as f64;
+        let grain = whole_micros(self.grain_nanos());
+        let outweighed = whole_micros(self.outweighed_grain_nanos());
+        let step = (window / 4.0).ceil();
+        let lives = (window + step) / 1e3 + terms.linger_ms();
+        packed.numbers(&[window, quota, terms.billionths(), exact, grain, outweighed]);
+        packed.numbers(&[step, lives.ceil()]);
     }
 
-    fn decode(&self, record: Fields<'_>, _now: Nanos) -> Option<State> {
-        decode(record, A::SLOT).map(A::state)
-    }
-
-    fn answers(&self) -> Answers {
-        Answers::After
-    }
-
-    fn summary(&self, summary: Fields<'_>) -> Option<State> {
-        decode_summary(summary, A::SLOT).map(A::state)
-    }
-
-    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let Some(tally) = A::tally(&state) else {
-            return state;
-        };
-        let from = self.slot_of(from);
-        let to = self.slot_of(to);
-        let entry = |(slot, cost)| (moved_slot(slot, from, to), cost);
-        A::state(Tally::from_entries(tally.entries().map(entry)))
-    }
-
-    fn adjustments(&self, counted: &State, _sum: Cost, _now: Nanos) -> Vec<Adjustment> {
-        let entries = A::tally(counted).into_iter().flat_map(Tally::entries);
-        entries
-            .map(|(slot, cost)| Adjustment::add(self.begins(slot), cost))
-            .collect()
+    fn tallies(&self) -> Option<Tallies> {
+        Some(Tallies {
+            unit: MICROSECOND,
+            state: State::SlidingLog,
+        })
     }
 }
 
-/// Reads a whole record without the time at which it was made. A slot is `unit` times the stored number.
-fn decode(mut record: Fields<'_>, unit: u64) -> Option<Tally> {
-    let oldest = record.whole(4)? as usize;
-    let last = record.whole(4)? as usize;
-    let _sum = record.number()?;
-    let newest = entry(&mut record, unit)?;
-    let mut rest = Fields(if oldest < last {
-        record.0.get(ENTRY * oldest..)?
-    } else {
-        &[]
-    });
-    let mut entries = Vec::new();
-    for _ in oldest..last {
-        entries.push(entry(&mut rest, unit)?);
+/// Slots are the sub-windows' indices since 1970.
+impl OnRedis for SlidingWindow {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
+        let shares = self.sub_windows() / common_divisor(self);
+        if whole_micros(self.window_nanos()) * shares as f64 >= MOST_EXACT {
+            let problem = format!(
+                "{} parts of {}us cannot be stored exactly on Redis; expected a divisor of the window",
+                self.sub_windows(),
+                self.window_nanos() / 1000
+            );
+            return Err(RuleError::new(problem).of("sub-windows"));
+        }
+        check_window(self.window_nanos())
     }
-    Some(Tally::from_entries(entries.into_iter().chain([newest])))
+
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        let window = whole_micros(self.window_nanos());
+        let quota = self.quota().billionths() as f64;
+        let parts = self.sub_windows();
+        let common = common_divisor(self);
+        let share = parts / common;
+        let width = self.window_nanos() / 1000 / common;
+        let lifetime = (parts + u64::from(self.edge() == Edge::Harsh)) as f64;
+        let lives = window / 1e3 * (lifetime / parts as f64) + terms.linger_ms();
+        packed.numbers(&[window, parts as f64, share as f64, width as f64, lifetime]);
+        packed.numbers(&[quota, terms.billionths(), lives.ceil()]);
+    }
+
+    fn tallies(&self) -> Option<Tallies> {
+        Some(Tallies {
+            unit: 1,
+            state: State::SlidingWindow,
+        })
+    }
+
+    fn slot_of(&self, now: Nanos) -> u64 {
+        let parts = u128::from(self.sub_windows());
+        let window = u128::from(self.window_nanos());
+        u64::try_from(u128::from(now.get()) * parts / window).unwrap_or(u64::MAX)
+    }
+
+    fn begins(&self, slot: u64) -> f64 {
+        let parts = u128::from(self.sub_windows());
+        let window = u128::from(self.window_nanos());
+        (u128::from(slot) * window).div_ceil(parts * 1000) as f64
+    }
 }
 
-/// Reads a summary of `tally.lua`, which stands for the whole tally: two entries with the same sum,
-/// the same slot that must expire next, and the same newest slot.
-fn decode_summary(mut summary: Fields<'_>, unit: u64) -> Option<Tally> {
-    let leaving = entry(&mut summary, unit)?;
-    let newest = entry(&mut summary, unit)?;
-    Some(Tally::from_entries(
-        [leaving, newest].into_iter().filter(|(_, cost)| *cost > 0),
-    ))
+/// Slots are the microseconds at which places were taken or renewed.
+impl OnRedis for Concurrent {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
+        check_window(self.timeout_nanos())
+    }
+
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        let timeout = whole_micros(self.timeout_nanos());
+        let places = |units: u128| (units * UNIT) as f64;
+        let cost = places(terms.cost.billionths().div_ceil(UNIT)) * terms.sign;
+        let lives = (timeout / 1e3 + terms.linger_ms()).ceil();
+        packed.numbers(&[timeout, places(self.places().into()), cost, lives]);
+    }
+
+    fn tallies(&self) -> Option<Tallies> {
+        Some(Tallies {
+            unit: MICROSECOND,
+            state: State::Concurrent,
+        })
+    }
 }
 
-fn entry(fields: &mut Fields<'_>, unit: u64) -> Option<(u64, u128)> {
-    Some((fields.number()? as u64 * unit, fields.number()? as u128))
+/// Returns the greatest common divisor of the window in microseconds and the number of sub-windows.
+fn common_divisor(limit: &SlidingWindow) -> u64 {
+    let mut a = limit.window_nanos() / 1000;
+    let mut b = limit.sub_windows();
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
 }

@@ -4,23 +4,18 @@
 use std::time::Duration;
 
 use earrrl::algorithm::{Moment, State, TokenBucket};
-use earrrl::{Cost, Nanos, RuleError};
+use earrrl::{Nanos, RuleError};
 
-use super::fields::{FARTHEST, Fields, Packed, span_micros};
-use super::{Adjustment, OnRedis, Terms};
+use super::fields::{FARTHEST, Fields, Packed, TICKS_PER_MICRO, in_two, span_micros};
+use super::{OnRedis, Terms};
 
 impl OnRedis for TokenBucket {
-    /// Returns no parameters: a record is an instant, whatever the refill and the capacity.
-    fn meaning(&self) -> [u64; 4] {
-        [0; 4]
-    }
-
-    /// Returns the refill and the capacity, too: a charge is a span of refill.
-    fn charge_meaning(&self) -> [u64; 4] {
+    /// Returns the refill and the capacity: a charge is a span of refill.
+    fn charge_meaning(&self) -> [u64; 3] {
         let (amount, per) = self.refill().parts();
         let rate = amount.billionths() as f64 / per.as_nanos() as f64;
         let capacity = self.capacity().billionths();
-        [rate.to_bits(), capacity as u64, (capacity >> 64) as u64, 0]
+        [rate.to_bits(), capacity as u64, (capacity >> 64) as u64]
     }
 
     fn check(&self, hold: Duration) -> Result<(), RuleError> {
@@ -60,39 +55,9 @@ impl OnRedis for TokenBucket {
         Some(State::TokenBucket(Moment(ticks)))
     }
 
-    fn moved(&self, state: State, from: Nanos, to: Nanos) -> State {
-        let State::TokenBucket(full_at) = state else {
-            return state;
-        };
-        let by = i128::from(to.get()) - i128::from(from.get());
-        State::TokenBucket(Moment(full_at.0 + by * Self::TICKS_PER_NANO))
-    }
-
     fn max_exact_units(&self) -> Option<u64> {
         None
     }
-
-    fn adjustments(&self, counted: &State, sum: Cost, _now: Nanos) -> Vec<Adjustment> {
-        let State::TokenBucket(full_at) = counted else {
-            return Vec::new();
-        };
-        let alone = in_two(full_at.0);
-        vec![Adjustment {
-            alone,
-            ..Adjustment::add(-1.0, sum.billionths())
-        }]
-    }
-}
-
-/// The number of ticks per microsecond.
-const TICKS_PER_MICRO: i128 = TokenBucket::TICKS_PER_NANO * 1000;
-
-/// Splits ticks into whole microseconds and the remaining ticks.
-fn in_two(ticks: i128) -> (f64, f64) {
-    (
-        ticks.div_euclid(TICKS_PER_MICRO) as f64,
-        ticks.rem_euclid(TICKS_PER_MICRO) as f64,
-    )
 }
 
 /// Returns the time that fills the pool, the most that may be missing for a request that is held

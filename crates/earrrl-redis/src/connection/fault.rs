@@ -32,6 +32,16 @@ impl Fault {
         }
     }
 
+    /// Returns the fault of an answer that no script of ours gives.
+    pub(crate) fn nonsense() -> Self {
+        Self::Record("the script's answer makes no sense".to_owned())
+    }
+
+    /// Returns the fault of calls each of which found another time in Redis than expected.
+    pub(crate) fn clock() -> Self {
+        Self::Refused("its clock is set all the time".to_owned())
+    }
+
     /// Returns the fault with the place where it happened before the cause.
     pub(crate) fn at(self, place: &str) -> Self {
         let put = |why: String| format!("{place}: {why}");

@@ -81,22 +81,20 @@ impl Link {
     /// that does not answer would delay the other shards.
     pub(crate) async fn load(&mut self, scripts: &Scripts) {
         scripts.forget();
-        if let Self::Cluster(_) = self {
+        let Self::Single(connection) = self else {
             return;
-        }
-        let load = |script: &Script| {
-            let mut command = redis::cmd("SCRIPT");
-            command.arg("LOAD").arg(&script.code);
-            command
         };
-        let answers = self.send_all(scripts.common().map(load).collect()).await;
-        let loaded = scripts
-            .common()
-            .zip(answers)
-            .filter(|(_, answer)| answer.is_ok());
-        loaded.for_each(|(script, _)| {
-            script.is_first();
-        });
+        let mut pipeline = redis::Pipeline::new();
+        for script in scripts.common() {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
+        }
+        let loading = connection.req_packed_commands(&pipeline, 0, scripts.common().count());
+        let answers = loading.await.unwrap_or_default();
+        for (script, answer) in scripts.common().zip(answers) {
+            if answer.extract_error().is_ok() {
+                script.is_first();
+            }
+        }
     }
 
     /// Sends a command. Commands are written in the order in which they are first polled. The
@@ -139,40 +137,10 @@ impl Link {
     }
 
     /// Returns the command that calls a script.
-    pub(crate) fn command(verb: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Cmd {
+    fn command(verb: &str, script: &str, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Cmd {
         let mut command = redis::cmd(verb);
         command.arg(script).arg(keys.len()).arg(keys).arg(args);
         command
-    }
-
-    /// Sends commands in one write, or one by one to a Cluster. A command without an answer counts
-    /// as failed.
-    pub(crate) async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
-        match self {
-            Self::Single(connection) => {
-                let count = commands.len();
-                let mut pipeline = redis::Pipeline::new();
-                commands.into_iter().for_each(|command| {
-                    pipeline.add_command(command);
-                });
-                match connection.req_packed_commands(&pipeline, 0, count).await {
-                    Ok(values) => values.into_iter().map(Value::extract_error).collect(),
-                    Err(error) => vec![Err(error)],
-                }
-            }
-            Self::Cluster(cluster) => {
-                let calls = commands.into_iter().map(|command| {
-                    let mut cluster = cluster.clone();
-                    tokio::spawn(async move { cluster.send(&command).await })
-                });
-                let mut answers = Vec::new();
-                for call in calls.collect::<Vec<_>>() {
-                    let stopped = |_| Err(std::io::Error::other("a task was stopped").into());
-                    answers.push(call.await.unwrap_or_else(stopped));
-                }
-                answers
-            }
-        }
     }
 }
 

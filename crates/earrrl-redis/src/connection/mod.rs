@@ -3,28 +3,28 @@
 pub(crate) mod breaker;
 pub(crate) mod fault;
 pub(crate) mod link;
-pub(crate) mod probe;
 pub(crate) mod receipt;
 pub(crate) mod redirect;
 pub(crate) mod script;
 pub(crate) mod sentinel;
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use earrrl::EngineError;
+use arc_swap::ArcSwapOption;
+use redis::{Cmd, Value};
 use tokio::sync::{Notify, watch};
 
 use crate::key::{Keys, slot};
+use crate::lock::lock;
 use crate::options::Options;
 use crate::status::{Counters, EngineMode, count};
 use breaker::Breakers;
 use fault::Fault;
 use link::Link;
-use probe::Probe;
 use receipt::Receipts;
-use script::Scripts;
+use script::{Script, Scripts};
 
 /// The shortest time between two warnings that there is no connection.
 const WARNING_PAUSE: Duration = Duration::from_secs(60);
@@ -34,7 +34,6 @@ pub(crate) struct RedisConnection {
     pub(crate) scripts: Scripts,
     pub(crate) receipts: Arc<Receipts>,
     pub(crate) breakers: Breakers,
-    pub(crate) probe: Probe,
     pub(crate) counters: Counters,
     /// Wakes the supervisor of a group when it has work to do.
     pub(crate) attention: Vec<Notify>,
@@ -43,11 +42,13 @@ pub(crate) struct RedisConnection {
     /// True while every breaker is closed.
     pub(crate) all_closed: watch::Sender<bool>,
     cluster: bool,
+    /// The longest time for which a decision waits for Redis.
+    deadline: Duration,
     /// The name of the policy for outages, which is written to the log.
     policy: &'static str,
     /// The options of the next connection: addresses and passwords may change.
     options: Mutex<Options>,
-    link: RwLock<Option<Link>>,
+    link: ArcSwapOption<Link>,
     last_failure: Mutex<Option<String>>,
     /// The last warning that there is no connection, and its time; `None` once Redis decides.
     warned: Mutex<Option<(String, Instant)>>,
@@ -56,27 +57,27 @@ pub(crate) struct RedisConnection {
 }
 
 impl RedisConnection {
-    pub(crate) fn new(options: &Options) -> Result<Self, EngineError> {
+    pub(crate) fn new(options: &Options) -> Self {
         let keys = Keys::new(&options.prefix, options.clients.clone(), options.cluster);
         let breakers = Breakers::new(options.cluster, options.failures);
-        Ok(Self {
+        Self {
             scripts: Scripts::new(),
             receipts: Arc::new(Receipts::new(&keys, options.node.as_deref())),
-            probe: Probe::new(probe_keys(&keys, &breakers, options.cluster))?,
             counters: Counters::default(),
             attention: breakers.groups().map(|_| Notify::new()).collect(),
             reconnect: Notify::new(),
             all_closed: watch::Sender::new(false),
             cluster: options.cluster,
+            deadline: options.deadline,
             policy: options.when_gone.name(),
             options: Mutex::new(options.clone()),
-            link: RwLock::default(),
+            link: ArcSwapOption::empty(),
             last_failure: Mutex::default(),
             warned: Mutex::default(),
             logged: Mutex::new(EngineMode::Connecting),
             keys,
             breakers,
-        })
+        }
     }
 
     /// Returns the slot of a key. Without a Cluster, all keys are in slot 0.
@@ -108,27 +109,42 @@ impl RedisConnection {
 
     /// Returns the link, even if breakers are open.
     pub(crate) fn any_link(&self) -> Option<Link> {
-        self.link
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.link.load().as_deref().cloned()
     }
 
     pub(crate) fn set_link(&self, link: Link) {
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        self.link.store(Some(Arc::new(link)));
     }
 
     /// Returns the options of the next connection.
     pub(crate) fn options(&self) -> Options {
-        self.options
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.options).clone()
     }
 
     /// Changes the options of the next connection.
     pub(crate) fn change_options(&self, change: impl FnOnce(&mut Options)) {
-        change(&mut self.options.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.options));
+    }
+
+    /// Sends a command, waits for its answer within the deadline of decisions, and reports the outcome to the
+    /// breaker.
+    pub(crate) async fn send(&self, group: usize, command: &Cmd) -> Result<Value, Fault> {
+        let mut link = self.link(group)?;
+        let call = async { link.send(command).await.map_err(Fault::from) };
+        self.within(self.deadline, group, call).await
+    }
+
+    /// Calls a script in the same way.
+    pub(crate) async fn call(
+        &self,
+        group: usize,
+        script: &Script,
+        keys: &[Vec<u8>],
+        args: &[Vec<u8>],
+    ) -> Result<Value, Fault> {
+        let mut link = self.link(group)?;
+        let call = async { link.call(script, keys, args).await.map_err(Fault::from) };
+        self.within(self.deadline, group, call).await
     }
 
     /// Waits for a call, for at most `timeout`, and reports its outcome to the breaker.
@@ -141,11 +157,16 @@ impl RedisConnection {
         let answer = tokio::time::timeout(timeout, call)
             .await
             .unwrap_or(Err(Fault::Late));
-        match &answer {
+        self.report(group, &answer);
+        answer
+    }
+
+    /// Reports the outcome of a call to the breaker.
+    pub(crate) fn report<T>(&self, group: usize, answer: &Result<T, Fault>) {
+        match answer {
             Ok(_) => self.breakers.succeeded(group),
             Err(fault) => self.failed(group, fault),
         }
-        answer
     }
 
     /// Counts a failure, and opens the group's breaker after too many failures in a row.
@@ -178,7 +199,7 @@ impl RedisConnection {
     pub(crate) fn let_in(&self, group: usize) {
         self.breakers.close(group);
         count(&self.counters.closed);
-        *self.warned.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.warned) = None;
         self.publish();
         self.log_mode(None);
     }
@@ -192,7 +213,7 @@ impl RedisConnection {
 
     /// Logs a change of mode in one line, however many groups are affected.
     fn log_mode(&self, fault: Option<&Fault>) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = lock(&self.logged);
         let mode = self.mode();
         if std::mem::replace(&mut *logged, mode) == mode {
             return;
@@ -223,7 +244,7 @@ impl RedisConnection {
             .chars()
             .filter(|c| !c.is_ascii_digit())
             .collect();
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warned = lock(&self.warned);
         let is_told = warned
             .as_ref()
             .is_some_and(|(known, since)| *known == cause || since.elapsed() < WARNING_PAUSE);
@@ -236,18 +257,12 @@ impl RedisConnection {
     /// Stores a failure for the status. Returns true if it differs from the previous one.
     pub(crate) fn note(&self, fault: &Fault) -> bool {
         let text = format!("{}: {}", fault.name(), fault.detail());
-        let mut last = self
-            .last_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last_failure);
         last.replace(text) != *last
     }
 
     pub(crate) fn last_failure(&self) -> Option<String> {
-        self.last_failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.last_failure).clone()
     }
 
     /// Returns how decisions are made at present.
@@ -262,19 +277,6 @@ impl RedisConnection {
     }
 }
 
-/// Returns a key for probes in each group.
-fn probe_keys(keys: &Keys, breakers: &Breakers, cluster: bool) -> Vec<Vec<u8>> {
-    let group = |key: &[u8]| breakers.group(if cluster { slot(key) } else { 0 });
-    let key_in = |wanted| {
-        let mut keys = keys
-            .receipt_tags()
-            .iter()
-            .map(|tag| keys.probe(*tag).into_bytes());
-        keys.find(|key| group(key) == wanted)
-    };
-    breakers.groups().filter_map(key_in).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn one_warning_is_enough_while_nothing_else_changes() {
-        let connection = RedisConnection::new(&Options::new("redis://127.0.0.1:1")).unwrap();
+        let connection = RedisConnection::new(&Options::new("redis://127.0.0.1:1"));
         let is_new = |why: &str| connection.deserves_warning(&Fault::Lost(why.to_owned()));
         assert!(is_new("certificate expired: 57373372 seconds ago"));
         assert!(!is_new("certificate expired: 57373373 seconds ago"));
@@ -301,7 +303,7 @@ mod tests {
     /// The supervisors of several groups close their breakers concurrently.
     #[test]
     fn all_are_closed_once_the_last_group_is_let_in() {
-        let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"])).unwrap();
+        let connection = RedisConnection::new(&Options::cluster(["redis://127.0.0.1:1"]));
         let fault = Fault::Lost("broken".to_owned());
         let begin = Barrier::new(2);
         let all_closed = |_: &u32| {

@@ -12,13 +12,14 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use earrrl::Nanos;
 
 use crate::algorithm::{Fields, nanos};
 use crate::key::{Keys, place_of};
+use crate::lock::lock;
 
 /// The most calls of a slot that have a receipt at the same time; further calls have none.
 const MAX_RECEIPTS: usize = 4096;
@@ -111,9 +112,7 @@ impl Receipts {
     }
 
     fn lock(&self, slot: u16) -> MutexGuard<'_, SlotPlaces> {
-        self.slots[place_of(slot) % self.slots.len()]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots[place_of(slot) % self.slots.len()])
     }
 }
 

@@ -4,7 +4,7 @@
 //! connection may have executed, which would count them twice. So the crate's retries are turned
 //! off, and commands that a node has rejected are redirected by this module.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionLike;
@@ -14,6 +14,8 @@ use redis::{
     Cmd, ErrorKind, Pipeline, RedisError, RedisResult, RetryMethod, ServerErrorKind, Value,
 };
 use tokio::time::sleep;
+
+use crate::lock::lock;
 
 /// The most redirections of one command.
 const MAX_REDIRECTIONS: u32 = 3;
@@ -78,13 +80,13 @@ impl Cluster {
             .as_ref()
             .is_err_and(|error| error.kind() == ErrorKind::ClusterConnectionNotFound)
         {
-            *self.unknown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *lock(&self.unknown) = Some(Instant::now());
         }
         answers?.pop().unwrap_or(Value::Nil).extract_error()
     }
 
     fn knows_all(&self) -> bool {
-        let unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let unknown = lock(&self.unknown);
         unknown.is_none_or(|since| since.elapsed() > UNKNOWN_NODE_PAUSE)
     }
 }

@@ -1,9 +1,8 @@
 //! The Lua scripts, composed of the parts in the algorithms' files.
 //!
-//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and inserted into
-//! frames: a request under one rule (without closures, each of which costs Redis 0.1 µs), several such
-//! requests, a request under several rules, a contribution of a node, and a reservation and its commit
-//! under one rule and under several.
+//! An algorithm's arithmetic is written once, in `algorithm/<name>.lua`, and its parts are inserted into the slots
+//! of frames (`--[[ part ]]`). There are frames for one algorithm, without closures, each of which costs Redis
+//! 0.1 µs, and frames with a function for each algorithm of a set. A script is composed when it is first used.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -11,55 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::algorithm::{AlgorithmKind, KINDS};
 
-/// A script, and its SHA-1 hash, by which Redis knows it.
-#[derive(Debug)]
-pub(crate) struct Script {
-    pub(crate) code: String,
-    pub(crate) hash: String,
-    /// True if Redis was sent the text over the present connection.
-    is_sent: AtomicBool,
-}
-
-impl Script {
-    fn new(code: &str) -> Self {
-        let code = with_verdicts(code, "'");
-        let hash = redis::Script::new(&code).get_hash().to_owned();
-        Self {
-            code,
-            hash,
-            is_sent: AtomicBool::new(false),
-        }
-    }
-
-    /// Notes that Redis is sent the text. Returns false if it was sent before.
-    pub(crate) fn is_first(&self) -> bool {
-        !self.is_sent.swap(true, Ordering::Relaxed)
-    }
-
-    /// Notes that there is a new connection, perhaps to another server.
-    fn forget(&self) {
-        self.is_sent.store(false, Ordering::Relaxed);
-    }
-}
-
-impl AlgorithmKind {
-    /// Returns true if the algorithm's record is a tally, which needs `tally.lua`. Only tallies
-    /// report a summary.
-    fn is_tally(self) -> bool {
-        !self.part("answer").is_empty()
-    }
-
-    /// Returns the text under the line `-- part` in the algorithm's file, up to the next part.
-    fn part(self, part: &str) -> &'static str {
-        let header = format!("\n-- {part}\n");
-        let rest = self.text().split_once(&header).map_or("", |(_, rest)| rest);
-        let ends = PARTS
-            .iter()
-            .filter_map(|next| rest.find(&format!("\n-- {next}\n")));
-        &rest[..ends.min().unwrap_or(rest.len())]
-    }
-}
-
+/// The parts of an algorithm's file, in the order in which they are inserted: some contain slots for later ones.
 const PARTS: [&str; 11] = [
     "parameters",
     "once",
@@ -77,217 +28,235 @@ const PARTS: [&str; 11] = [
 const OF_UNITS: [&str; 3] = ["correct", "units", "more"];
 /// The verdicts, each at the position that is its digit.
 const VERDICTS: [&str; 5] = ["ALLOWED", "HELD", "OVER", "EXPIRED", "FAILED"];
+/// The number of frames.
+const FRAMES: usize = Frame::Throttle as usize + 1;
+/// The number of sets of algorithms, one bit each.
+const SETS: usize = 1 << KINDS.len();
+/// The command with which a part reads its record.
+const GET: &str = "call('GET', key)";
 
-/// All scripts that the engine calls.
-pub(crate) struct Scripts {
-    single: Vec<Script>,
-    add: Vec<Script>,
-    /// The scripts for several rules, by the set of their algorithms (one bit each). Each is
-    /// composed when it is first used.
-    several: Vec<OnceLock<Script>>,
-    /// The scripts for several requests under one rule each, by the set of their algorithms.
-    batch: Vec<OnceLock<Script>>,
-    /// The scripts that reserve under one rule, and those that commit such a reservation.
-    hold_one: Vec<Script>,
-    commit_one: Vec<Script>,
-    /// The scripts that reserve under several rules, by the set of their algorithms.
-    hold: Vec<OnceLock<Script>>,
-    /// The scripts that commit reservations under several rules, by the set of their algorithms.
-    commit: Vec<OnceLock<Script>>,
-    /// Prolongs a reservation.
-    pub(crate) renew: Script,
+/// The purposes of scripts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Frame {
+    /// Decides a request under one rule.
+    Single,
+    /// Decides a request under several rules.
+    Several,
+    /// Decides several requests, each under one rule.
+    Batch,
+    /// Applies what a node has counted by itself.
+    Add,
+    /// Reserves under one rule or several.
+    HoldOne,
+    Hold,
+    /// Commits such a reservation.
+    CommitOne,
+    Commit,
+    /// Prolongs a reservation, and moves the places that it has under concurrent.
+    Renew,
     /// Advances the time of a throttle's key.
-    pub(crate) throttle: Script,
+    Throttle,
 }
+
+/// All scripts that the engine calls, by frame and by set of algorithms.
+pub(crate) struct Scripts(Box<[OnceLock<Script>]>);
 
 impl Scripts {
     pub(crate) fn new() -> Self {
-        let each = |frame: fn(AlgorithmKind) -> String| {
-            KINDS
-                .iter()
-                .map(|kind| Script::new(&frame(*kind)))
-                .collect()
-        };
-        let sets = || (0..1 << KINDS.len()).map(|_| Default::default()).collect();
-        Self {
-            single: each(single),
-            add: each(|kind| in_frame(include_str!("../scripts/add.lua"), kind)),
-            several: sets(),
-            batch: sets(),
-            hold_one: each(hold_one),
-            commit_one: each(commit_one),
-            hold: sets(),
-            commit: sets(),
-            renew: Script::new(&renew()),
-            throttle: Script::new(&strip(include_str!("../scripts/throttle.lua"))),
-        }
+        Self((0..FRAMES * SETS).map(|_| OnceLock::new()).collect())
     }
 
-    /// Returns the scripts that every engine calls, which are all but those for several algorithms.
+    /// Returns the script of a frame for these algorithms.
+    pub(crate) fn get(
+        &self,
+        frame: Frame,
+        kinds: impl IntoIterator<Item = AlgorithmKind>,
+    ) -> &Script {
+        let set = kinds
+            .into_iter()
+            .fold(0, |set, kind| set | 1 << kind as usize);
+        self.0[frame as usize * SETS + set].get_or_init(|| Script::new(&frame.compose(set)))
+    }
+
+    /// Returns the scripts that every engine calls, which are all but those for several algorithms and for
+    /// reservations.
     pub(crate) fn common(&self) -> impl Iterator<Item = &Script> {
-        let batches = KINDS.iter().map(|kind| self.batch([*kind].into_iter()));
-        let of_limits = self.single.iter().chain(&self.add).chain(batches);
-        of_limits.chain([&self.throttle])
+        let of = |frame| KINDS.iter().map(move |kind| self.get(frame, [*kind]));
+        let each = of(Frame::Single)
+            .chain(of(Frame::Add))
+            .chain(of(Frame::Batch));
+        each.chain([self.get(Frame::Throttle, [])])
     }
 
     /// Notes that there is a new connection, perhaps to a server without the scripts.
     pub(crate) fn forget(&self) {
-        self.common().for_each(Script::forget);
-        self.hold_one
-            .iter()
-            .chain(&self.commit_one)
-            .chain([&self.renew])
-            .for_each(Script::forget);
-        let composed = self
-            .several
-            .iter()
-            .chain(&self.batch)
-            .chain(&self.hold)
-            .chain(&self.commit);
-        composed.filter_map(OnceLock::get).for_each(Script::forget);
+        let composed = self.0.iter().filter_map(OnceLock::get);
+        composed.for_each(|script| script.is_sent.store(false, Ordering::Relaxed));
     }
+}
 
-    /// Returns the script that decides a request under one rule.
-    pub(crate) fn single(&self, kind: AlgorithmKind) -> &Script {
-        &self.single[kind as usize]
-    }
+/// A script, and its SHA-1 hash, by which Redis knows it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) code: String,
+    pub(crate) hash: String,
+    /// True if Redis was sent the text over the present connection.
+    is_sent: AtomicBool,
+}
 
-    /// Returns the script that applies a node's changes.
-    pub(crate) fn add(&self, kind: AlgorithmKind) -> &Script {
-        &self.add[kind as usize]
-    }
-
-    /// Returns the script that decides a request under several rules with these algorithms.
-    pub(crate) fn several(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
-        let set = set_of(kinds);
-        self.several[set].get_or_init(|| Script::new(&several(set)))
-    }
-
-    /// Returns the script that reserves under rules with these algorithms, one for each charge.
-    pub(crate) fn hold(&self, kinds: &[AlgorithmKind]) -> &Script {
-        if let [kind] = kinds {
-            return &self.hold_one[*kind as usize];
+impl Script {
+    fn new(code: &str) -> Self {
+        Self {
+            code: code.to_owned(),
+            hash: redis::Script::new(code).get_hash().to_owned(),
+            is_sent: AtomicBool::new(false),
         }
-        let set = set_of(kinds.iter().copied());
-        self.hold[set].get_or_init(|| Script::new(&hold(set)))
     }
 
-    /// Returns the script that commits a reservation under rules with these algorithms, one for each
-    /// charge.
-    pub(crate) fn commit(&self, kinds: &[AlgorithmKind]) -> &Script {
-        if let [kind] = kinds {
-            return &self.commit_one[*kind as usize];
+    /// Notes that Redis is sent the text. Returns false if it was sent before.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.is_sent.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl AlgorithmKind {
+    /// Returns true if the algorithm's record is a tally, which needs `tally.lua`. Only tallies
+    /// report a summary.
+    fn is_tally(self) -> bool {
+        !self.part("answer").is_empty()
+    }
+
+    /// Returns the text under the line `-- part` in the algorithm's file, up to the next part.
+    fn part(self, part: &str) -> String {
+        let header = format!("\n-- {part}\n");
+        let rest = self.text().split_once(&header).map_or("", |(_, rest)| rest);
+        let ends = PARTS
+            .iter()
+            .filter_map(|next| rest.find(&format!("\n-- {next}\n")));
+        strip(&rest[..ends.min().unwrap_or(rest.len())])
+    }
+}
+
+impl Frame {
+    fn compose(self, set: usize) -> String {
+        let set = match self {
+            Self::Renew => 1 << AlgorithmKind::Concurrent as usize,
+            _ => set,
+        };
+        let kinds = KINDS
+            .iter()
+            .copied()
+            .filter(|kind| set >> *kind as usize & 1 == 1);
+        let first = kinds.clone().next().unwrap_or(AlgorithmKind::Concurrent);
+        let each = |one: fn(AlgorithmKind) -> String| kinds.clone().map(one).collect::<String>();
+        let several = strip(include_str!("../scripts/several.lua"));
+        let text = match self {
+            Self::Throttle => return strip(include_str!("../scripts/throttle.lua")),
+            Self::Single => single(first),
+            Self::Add => filled(include_str!("../scripts/add.lua"), first),
+            Self::HoldOne => {
+                let text = filled(include_str!("../scripts/hold_one.lua"), first);
+                fetching(text, first, &["key", "given_key"])
+            }
+            Self::CommitOne => {
+                let text = filled(include_str!("../scripts/commit_one.lua"), first);
+                fetching(
+                    with_unit(&text, first),
+                    first,
+                    &["KEYS[1]", "key", "given_key"],
+                )
+            }
+            Self::Renew => filled(&with_hold(include_str!("../scripts/renew.lua")), first),
+            Self::Several => several
+                .replace("--[[ algorithms ]]\n", &each(|kind| judged(kind, "")))
+                .replace("--[[ hold ]]\n", ""),
+            Self::Batch => strip(include_str!("../scripts/batch.lua"))
+                .replace("--[[ algorithms ]]\n", &each(decided)),
+            Self::Hold => several
+                .replacen(
+                    "place = unpack('<dBdc4Bc0'",
+                    "place, lasts, hold_lives = unpack('<dBdc4Bc0dd'",
+                    1,
+                )
+                .replace("--[[ algorithms ]]\n", &each(held))
+                .replace(
+                    "--[[ hold ]]\n",
+                    &strip(include_str!("../scripts/hold.lua")),
+                ),
+            Self::Commit => with_hold(include_str!("../scripts/commit.lua"))
+                .replace("--[[ algorithms ]]\n", &each(corrected)),
+        };
+        let tally = match kinds.clone().any(AlgorithmKind::is_tally) {
+            true => include_str!("../algorithm/tally.lua"),
+            false => "",
+        };
+        let text = strip(include_str!("../scripts/prelude.lua")) + &strip(tally) + &text;
+        match self {
+            // The prelude uses the name `unpack` for another function.
+            Self::Batch => {
+                let text = format!("local values = table.unpack or unpack\n{text}");
+                with_verdicts(&with_local_math(&text), "")
+            }
+            _ => with_verdicts(&text, "'"),
         }
-        let set = set_of(kinds.iter().copied());
-        self.commit[set].get_or_init(|| Script::new(&commit(set)))
     }
-
-    /// Returns the script that decides several requests, each under one rule, with these algorithms.
-    pub(crate) fn batch(&self, kinds: impl Iterator<Item = AlgorithmKind>) -> &Script {
-        let set = set_of(kinds);
-        self.batch[set].get_or_init(|| Script::new(&batch(set)))
-    }
-}
-
-/// Returns a set of algorithms, one bit each.
-fn set_of(kinds: impl Iterator<Item = AlgorithmKind>) -> usize {
-    kinds.fold(0, |set, kind| set | 1 << kind as usize)
-}
-
-/// Returns the algorithms of a set.
-fn kinds_of(set: usize) -> impl Iterator<Item = AlgorithmKind> + Clone {
-    KINDS
-        .iter()
-        .copied()
-        .filter(move |kind| set >> *kind as usize & 1 == 1)
-}
-
-/// Returns the beginning of a script for these algorithms.
-fn prelude_of(set: usize) -> String {
-    prelude(kinds_of(set).any(AlgorithmKind::is_tally))
-}
-
-fn prelude(tally: bool) -> String {
-    let tally = if tally {
-        include_str!("../algorithm/tally.lua")
-    } else {
-        ""
-    };
-    strip(&format!(
-        "{}{tally}",
-        include_str!("../scripts/prelude.lua")
-    ))
-}
-
-fn in_frame(frame: &str, kind: AlgorithmKind) -> String {
-    prelude(kind.is_tally()) + &filled(frame, kind)
 }
 
 /// Composes the script of one rule. A single `unpack` reads the call's fields and the rule's
 /// parameters.
 fn single(kind: AlgorithmKind) -> String {
-    let whole = strip(kind.part("parameters"))
+    let whole = kind
+        .part("parameters")
         .replacen("local ", "local now, flags, latest, entry, place, ", 1)
         .replacen("unpack('<", "unpack('<dBdc4Bc0", 1)
         .replacen("args, at", "ARGV[1]", 1);
-    in_frame(
-        &include_str!("../scripts/single.lua").replace("--[[ parameters ]]", &whole),
-        kind,
-    )
-}
-
-/// Composes the script of several rules.
-fn several(set: usize) -> String {
-    let algorithms: String = kinds_of(set).map(|kind| judged(kind, "")).collect();
-    let frame = strip(include_str!("../scripts/several.lua"));
-    prelude_of(set)
-        + &frame
-            .replace("--[[ algorithms ]]", &algorithms)
-            .replace("--[[ hold ]]\n", "")
+    let frame = include_str!("../scripts/single.lua");
+    filled(&frame.replace("--[[ parameters ]]", &whole), kind)
 }
 
 /// Returns the function of several.lua that judges a charge by one algorithm, and ends the charge with
 /// the text `charged`.
 fn judged(kind: AlgorithmKind, charged: &str) -> String {
-    let [parameters, once, judge, charge, answer] =
-        ["parameters", "once", "judge", "charge", "answer"]
-            .map(|part| filled(&format!("--[[ {part} ]]"), kind));
-    format!(
-        "judge[{}] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n{parameters}{once}{judge}\
-         return verdict, function()\n{charge}{charged}end, function()\n{answer}return state\nend\nend\n",
-        kind as u8,
+    let text = format!(
+        "judge[--[[ number ]]] = function(key, now, args, at, flags, given_key)\nlocal verdict, state\n\
+         --[[ parameters ]]\n--[[ once ]]\n--[[ judge ]]\nreturn verdict, function()\n--[[ charge ]]\n{charged}end, \
+         function()\n--[[ answer ]]\nreturn state\nend\nend\n"
+    );
+    filled(&text, kind)
+}
+
+/// Returns the same function, whose charges return the details for the reservation.
+fn held(kind: AlgorithmKind) -> String {
+    judged(
+        kind,
+        "local details = ''\n--[[ details ]]\nreturn pack('<I4', born) .. details\n",
     )
 }
 
-/// Composes the script that reserves under several rules. Each charge returns the details for the
-/// reservation.
-fn hold(set: usize) -> String {
-    let one = |kind: AlgorithmKind| {
-        let details = strip(kind.part("details"));
-        judged(
-            kind,
-            &format!("local details = ''\n{details}return pack('<I4', born) .. details\n"),
-        )
-    };
-    let algorithms: String = kinds_of(set).map(one).collect();
-    let frame = strip(include_str!("../scripts/several.lua"))
-        .replacen(
-            "place = unpack('<dBdc4Bc0'",
-            "place, lasts, hold_lives = unpack('<dBdc4Bc0dd'",
-            1,
-        )
-        .replace("--[[ algorithms ]]", &algorithms)
-        .replace(
-            "--[[ hold ]]\n",
-            &strip(include_str!("../scripts/hold.lua")),
-        );
-    prelude_of(set) + &frame
+/// Returns the function of commit.lua that corrects a charge by one algorithm.
+fn corrected(kind: AlgorithmKind) -> String {
+    with_unit(
+        &filled(include_str!("../scripts/commit_algorithm.lua"), kind),
+        kind,
+    )
 }
 
-/// Composes the script that reserves under one rule.
-fn hold_one(kind: AlgorithmKind) -> String {
-    let frame = in_frame(include_str!("../scripts/hold_one.lua"), kind);
-    fetching(frame, kind, &["key", "given_key"])
+/// Returns the function of batch.lua that decides requests by one algorithm. Whole records are read together.
+fn decided(kind: AlgorithmKind) -> String {
+    let frame = include_str!("../scripts/batch_algorithm.lua");
+    let text = with_parts(frame, kind, |part| match part {
+        "correct" => {
+            let correct = kind.part(part);
+            format!("if unspent > 0 and born == made then\n{correct}end\n")
+        }
+        _ => kind.part(part),
+    });
+    let records = match text.contains(GET) {
+        true => "redis.pcall('MGET', values(keys, done + 1, last))",
+        false => "{}",
+    };
+    text.replace(GET, &format!("(found or {GET})"))
+        .replace("--[[ records ]]", records)
 }
 
 /// Replaces the reads of these keys by one that reads them together. What commits give back is read
@@ -310,27 +279,37 @@ fn fetching(frame: String, kind: AlgorithmKind, keys: &[&str]) -> String {
         .replace("--[[ fetch ]]\n", &fetch)
 }
 
-/// The command with which a script reads a record.
-const GET: &str = "call('GET', key)";
-/// Finds a record among those that were read together, or reads it.
-const GET_FROM_BATCH: &str = "(found or call('GET', key))";
-/// Reads the records of the requests from `done + 1` to `last` by one command.
-const GET_ALL: &str = "redis.pcall('MGET', values(keys, done + 1, last))";
-
-fn batch(set: usize) -> String {
-    let algorithm = |kind: AlgorithmKind| {
-        let text = filled_with_units(include_str!("../scripts/batch_algorithm.lua"), kind);
-        let reads_whole = text.contains(GET);
-        text.replace(GET, GET_FROM_BATCH)
-            .replace("--[[ records ]]", if reads_whole { GET_ALL } else { "{}" })
+/// Inserts the cost that the answer of a tally is about: a unit, as that of a peek.
+fn with_unit(text: &str, kind: AlgorithmKind) -> String {
+    let unit = match kind.is_tally() {
+        true => "cost = 1000000000\n",
+        false => "",
     };
-    let algorithms: String = kinds_of(set).map(algorithm).collect();
-    let frame = strip(include_str!("../scripts/batch.lua"));
-    // The prelude uses the name `unpack` for another function.
-    let text = "local values = table.unpack or unpack\n".to_owned()
-        + &prelude_of(set)
-        + &frame.replace("--[[ algorithms ]]", &algorithms);
-    with_verdicts(&with_local_math(&text), "")
+    text.replace("--[[ unit ]]\n", unit)
+}
+
+/// Returns a script with the part that reads a reservation inserted.
+fn with_hold(text: &str) -> String {
+    strip(text).replace(
+        "--[[ hold ]]\n",
+        &strip(include_str!("../scripts/held.lua")),
+    )
+}
+
+/// Returns a text with the parts and the number of an algorithm inserted, for requests of one unit.
+fn filled(text: &str, kind: AlgorithmKind) -> String {
+    let text = with_parts(text, kind, |part| match OF_UNITS.contains(&part) {
+        true => String::new(),
+        false => kind.part(part),
+    });
+    text.replace(" * k)", ")").replace(" * k,", ",")
+}
+
+fn with_parts(text: &str, kind: AlgorithmKind, part: impl Fn(&str) -> String) -> String {
+    let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
+    PARTS.iter().fold(text, |text, name| {
+        text.replace(&format!("--[[ {name} ]]\n"), &part(name))
+    })
 }
 
 /// Replaces the names of verdicts by their digits, each enclosed in `quote`.
@@ -354,97 +333,34 @@ fn with_local_math(text: &str) -> String {
     locals.collect::<String>() + &text.replace("math.", "math_")
 }
 
-fn commit(set: usize) -> String {
-    let one = |kind| {
-        with_unit(
-            &filled(include_str!("../scripts/commit_algorithm.lua"), kind),
-            kind,
-        )
-    };
-    let algorithms: String = kinds_of(set).map(one).collect();
-    let frame = with_hold(include_str!("../scripts/commit.lua"));
-    prelude_of(set) + &frame.replace("--[[ algorithms ]]", &algorithms)
-}
-
-/// Composes the script that commits a reservation under one rule.
-fn commit_one(kind: AlgorithmKind) -> String {
-    let frame = with_unit(
-        &in_frame(include_str!("../scripts/commit_one.lua"), kind),
-        kind,
-    );
-    fetching(frame, kind, &["KEYS[1]", "key", "given_key"])
-}
-
-/// Inserts the cost that the answer of a tally is about: a unit, as that of a peek.
-fn with_unit(text: &str, kind: AlgorithmKind) -> String {
-    text.replace(
-        "--[[ unit ]]\n",
-        if kind.is_tally() {
-            "cost = 1000000000\n"
-        } else {
-            ""
-        },
-    )
-}
-
-/// Returns a script with the part that reads a reservation inserted.
-fn with_hold(text: &str) -> String {
-    strip(text).replace("--[[ hold ]]", &strip(include_str!("../scripts/held.lua")))
-}
-
-/// Returns the script that prolongs a reservation, and moves the places that it has under concurrent.
-fn renew() -> String {
-    let text = with_hold(include_str!("../scripts/renew.lua"));
-    prelude(true) + &filled(&text, AlgorithmKind::Concurrent)
-}
-
-/// Returns a text with the parts and the number of an algorithm inserted, for requests of one unit.
-fn filled(text: &str, kind: AlgorithmKind) -> String {
-    let whole = with_parts(text, kind);
-    let without = |text: String, part: &&str| text.replace(&format!("--[[ {part} ]]\n"), "");
-    OF_UNITS
-        .iter()
-        .fold(whole, without)
-        .replace(" * k)", ")")
-        .replace(" * k,", ",")
-}
-
-/// Returns a text with the parts and the number of an algorithm inserted. A request may take several units, if
-/// the algorithm can grant them.
-fn filled_with_units(text: &str, kind: AlgorithmKind) -> String {
-    let whole = with_parts(text, kind);
-    OF_UNITS.iter().fold(whole, |text, part| {
-        let inserted = strip(kind.part(part));
-        let inserted = match *part {
-            "correct" => format!("if unspent > 0 and born == made then\n{inserted}end\n"),
-            _ => inserted,
-        };
-        text.replace(&format!("--[[ {part} ]]\n"), &inserted)
-    })
-}
-
-fn with_parts(text: &str, kind: AlgorithmKind) -> String {
-    let text = strip(text).replace("--[[ number ]]", &(kind as u8).to_string());
-    let parts = PARTS.iter().filter(|part| !OF_UNITS.contains(part));
-    parts.fold(text, |text, part| {
-        text.replace(&format!("--[[ {part} ]]"), &strip(kind.part(part)))
-    })
-}
-
 /// Removes comments and empty lines, since Redis keeps a copy of every script.
 fn strip(text: &str) -> String {
     let lines = text.lines().map(str::trim);
-    let kept = lines.filter(|line| !line.is_empty() && (!line.starts_with("--") || is_slot(line)));
-    kept.fold(String::new(), |text, line| text + line + "\n")
-}
-
-fn is_slot(line: &str) -> bool {
-    line.starts_with("--[[")
+    let is_code =
+        |line: &&str| !line.is_empty() && (!line.starts_with("--") || line.starts_with("--[["));
+    lines
+        .filter(is_code)
+        .fold(String::new(), |text, line| text + line + "\n")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    const ALL: [Frame; 10] = [
+        Frame::Single,
+        Frame::Several,
+        Frame::Batch,
+        Frame::Add,
+        Frame::HoldOne,
+        Frame::Hold,
+        Frame::CommitOne,
+        Frame::Commit,
+        Frame::Renew,
+        Frame::Throttle,
+    ];
 
     #[test]
     fn every_algorithm_has_its_parts() {
@@ -460,20 +376,69 @@ mod tests {
         }
     }
 
+    /// Returns every script for one algorithm, and those for all.
+    fn all() -> Vec<String> {
+        let of_one = (0..KINDS.len()).map(|bit| 1 << bit).chain([SETS - 1]);
+        let sets = of_one.flat_map(|set| ALL.map(|frame| (frame, set)));
+        sets.map(|(frame, set)| frame.compose(set)).collect()
+    }
+
     #[test]
     fn frames_are_filled() {
-        let texts = KINDS.iter().map(|kind| single(*kind));
-        let add = KINDS
-            .iter()
-            .map(|kind| in_frame(include_str!("../scripts/add.lua"), *kind));
-        let sets = [1, 127]
-            .into_iter()
-            .flat_map(|set| [several(set), hold(set), batch(set), commit(set)]);
-        let ones = KINDS
-            .iter()
-            .flat_map(|kind| [hold_one(*kind), commit_one(*kind)]);
-        for text in texts.chain(add).chain(sets).chain(ones) {
+        for text in all() {
             assert!(!text.contains("--"), "{text}");
+            assert!(!VERDICTS.iter().any(|name| text.contains(name)), "{text}");
+        }
+    }
+
+    /// Returns the words of a script that may be names of variables: outside of texts, and not after a dot.
+    fn names(text: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        for (place, code) in text.split('\'').enumerate() {
+            if place % 2 == 1 {
+                continue;
+            }
+            let mut before = ' ';
+            for word in code.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+                let name = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                if before != '.' && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+                {
+                    names.push(name.to_owned());
+                }
+                before = word.chars().last().unwrap_or(' ');
+            }
+        }
+        names
+    }
+
+    /// The parts of an algorithm use variables that the frames have declared. A misspelt one would be an error of
+    /// Redis in the first call that comes there.
+    #[test]
+    fn every_name_is_declared() {
+        const KNOWN: &str = "and break do else elseif end false for function if in local nil not or return repeat \
+            then true until while redis struct math table string unpack pcall ipairs type assert KEYS ARGV";
+        // The keys of the tables that are tallies and parts of reservations.
+        const FIELDS: &str = "born oldest last sum newest cost shift there kept from";
+        for text in all() {
+            let known = KNOWN.split_whitespace().chain(FIELDS.split_whitespace());
+            let mut declared: HashSet<&str> = known.collect();
+            for line in text.lines() {
+                for lead in ["local function ", "local ", "for ", "function"] {
+                    for (_, rest) in line
+                        .match_indices(lead)
+                        .map(|(at, _)| line[at..].split_at(lead.len()))
+                    {
+                        let end = rest.find([')', '=']).unwrap_or(rest.len());
+                        let rest = rest[..end].split(" in ").next().unwrap();
+                        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                        declared
+                            .extend(rest.split(|c| !is_name(c)).filter(|name| !name.is_empty()));
+                    }
+                }
+            }
+            for name in names(&text) {
+                assert!(declared.contains(name.as_str()), "{name} in {text}");
+            }
         }
     }
 }

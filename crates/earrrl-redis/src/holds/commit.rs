@@ -8,8 +8,9 @@ use redis::Value;
 
 use super::find::{HeldCharge, HeldSlot, find, read_slot};
 use crate::algorithm::{AlgorithmKind, Packed};
-use crate::calls::figures;
 use crate::connection::fault::Fault;
+use crate::connection::script::Frame;
+use crate::figures;
 use crate::hold_format::{self as format, ActualCosts};
 use crate::reply::{self, CommitReply, CommitStatus};
 use crate::request::time_argument;
@@ -112,7 +113,11 @@ async fn commit_slot(
         .iter()
         .map(|held| held.charge.rule.kind)
         .collect();
-    let script = shared.connection.scripts.commit(&kinds);
+    let frame = match kinds.len() {
+        1 => Frame::CommitOne,
+        _ => Frame::Commit,
+    };
+    let script = shared.connection.scripts.get(frame, kinds);
     let mut head = Packed(time_argument(given).to_vec());
     head.numbers(&[REMEMBERED.as_millis() as f64]);
     if stores {
@@ -126,8 +131,7 @@ async fn commit_slot(
     }
     let call = async {
         let answer = link.call(script, &keys, &args).await?;
-        let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-        reply::commit(&answer, slot.charges.len()).ok_or_else(nonsense)
+        reply::commit(&answer, slot.charges.len()).ok_or_else(Fault::nonsense)
     };
     shared
         .connection
@@ -202,7 +206,11 @@ pub(crate) async fn renew(
         let first = (key, argument.0.clone());
         let (keys, args): (Vec<_>, Vec<_>) = std::iter::once(first).chain(moved).unzip();
         let mut link = shared.connection.link(group)?;
-        let call = link.call(&shared.connection.scripts.renew, &keys, &args);
+        let call = link.call(
+            shared.connection.scripts.get(Frame::Renew, []),
+            &keys,
+            &args,
+        );
         let call = async { call.await.map_err(Fault::from) };
         let renewed = shared
             .connection

@@ -6,13 +6,11 @@ use earrrl::internal::grant::granted;
 use earrrl::internal::restore_places;
 use earrrl::{Cost, Decision, EngineError, Mode};
 
-use crate::backlog::unsettled::Unsettled;
-use crate::calls::decide::{Failure, ask};
-use crate::calls::figures;
-use crate::outage::policy;
+use crate::decide::{Failure, ask};
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
 use crate::status::count;
+use crate::{figures, outage};
 
 /// Decides a request, and stores its reservation if it is allowed. Without an answer, nothing is
 /// reserved: charges that Redis may have stored are taken back.
@@ -26,7 +24,7 @@ pub(crate) async fn reserve(
     };
     count(&shared.connection.counters.shared);
     let (mut decision, states) = figures::decide(&request.rules(), &observed, request.mode);
-    policy::adopt(shared, request, &observed, states);
+    outage::adopt(shared, request, &observed, states);
     restore_places(&mut decision, &request.places());
     if !decision.allowed {
         forget(shared, request).await;
@@ -36,17 +34,10 @@ pub(crate) async fn reserve(
 
 /// Notes that the calls without an answer are to be taken back.
 fn give_up(shared: &Shared, request: &Arc<Request>, failure: Failure) -> EngineError {
-    for call in failure.unanswered {
-        let request = request.clone();
-        let unsettled = Unsettled {
-            call,
-            request,
-            noted: Vec::new(),
-            denied: true,
-            done: 0,
-        };
-        shared.backlog.unsettled.add(unsettled);
-    }
+    let noted = Vec::new();
+    shared
+        .unsettled
+        .add(request, failure.unanswered, &noted, true);
     failure.fault.into()
 }
 

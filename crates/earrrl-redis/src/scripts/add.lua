@@ -5,11 +5,11 @@
 -- name, the number of the contribution, the time (below zero for Redis's own), and the server's idea of Redis's
 -- time. If that is wrong, the times of the changes are wrong too; nothing is changed, and the answer is EXPIRED.
 --
--- Each further ARGV is a change. It begins with a byte: 0 adds a charge, 1 takes one back, 2 adds a charge
--- that the server decided while Redis could not be reached, 3 takes back one that was counted twice. The time
--- of the request follows (below zero for now), for a bucket the time at which it would be full after these
--- charges alone, the time at which the client is as good as new according to the server if it decided without Redis,
--- and the parameters, with a cost below zero to take back.
+-- Each further ARGV is a change. It begins with a byte: 1 takes back a charge, 2 adds one that the server decided by
+-- itself, 3 takes back one that was counted twice, 5 takes back what was charged for units that the server has
+-- not spent. The time of the request follows (below zero for now), for a bucket the time at which it would be full
+-- after these charges alone, the time at which the client is as good as new according to the server, for units
+-- the record that was charged, and the parameters, with a cost below zero to take back.
 --
 -- The numbers, the oldest first: a server's name, its last number, the second of it, and what a bucket
 -- has dropped of its charges. One that is an hour old is forgotten. They live as long as the record, so that
@@ -37,12 +37,14 @@ if number <= last then return ALLOWED .. time .. ' ' end
 
 local function apply(args)
   local flags, verdict, state = 1
-  local kind, when, alone, alone_rest, new_at, at = unpack('<Bdddd', args)
-  local back, without_redis, twice, unnamed = kind % 2 == 1, kind == 2, kind == 3, when < 0
+  local kind, when, alone, alone_rest, new_at, made, at = unpack('<Bddddd', args)
+  local back, without_redis, twice, unnamed = kind ~= 2, kind == 2, kind == 3, when < 0
   if unnamed then when = now end
   --[[ parameters ]]
   --[[ once ]]
   --[[ judge ]]
+  -- Units of a record that is gone are those of nobody.
+  if kind == 5 and born ~= made then return end
   --[[ adjust ]]
 end
 for place = 2, #ARGV do apply(ARGV[place]) end

@@ -16,7 +16,7 @@ use crate::connection::fault::Fault;
 use crate::connection::link::Link;
 use crate::connection::receipt::Receipt;
 use crate::connection::redirect::is_moving;
-use crate::connection::script::Script;
+use crate::connection::script::{Frame, Script};
 use crate::reply::{self, Reply};
 use crate::request::time_argument;
 use crate::shared::Shared;
@@ -34,6 +34,30 @@ pub(crate) async fn call(
     call: BatchCall,
     ticket: &Arc<Ticket>,
 ) -> Result<Option<Reply>, Fault> {
+    let (call, answered) = waiting(link, call, ticket);
+    if shared.batches.add(group, call) {
+        start(shared, group);
+    }
+    // If the sender was dropped, the deadline has passed.
+    Ok(answered.await.map_err(|_| Fault::Late)??)
+}
+
+/// Calls a script at once, without other calls.
+pub(crate) async fn call_alone(
+    shared: &Arc<Shared>,
+    group: usize,
+    link: Link,
+    call: BatchCall,
+    ticket: &Arc<Ticket>,
+) -> Result<Option<Reply>, Fault> {
+    let (call, answered) = waiting(link, call, ticket);
+    send(shared, group, vec![vec![call]]).await;
+    Ok(answered.await.map_err(|_| Fault::Late)??)
+}
+
+type Answered = oneshot::Receiver<RedisResult<Option<Reply>>>;
+
+fn waiting(link: Link, call: BatchCall, ticket: &Arc<Ticket>) -> (WaitingCall, Answered) {
     let (answer, answered) = oneshot::channel();
     let call = WaitingCall {
         call,
@@ -41,11 +65,7 @@ pub(crate) async fn call(
         ticket: ticket.clone(),
         answer,
     };
-    if shared.batches.add(group, call) {
-        start(shared, group);
-    }
-    // If the sender was dropped, the deadline has passed.
-    Ok(answered.await.map_err(|_| Fault::Late)??)
+    (call, answered)
 }
 
 /// Starts to send the batches of a group.
@@ -170,60 +190,50 @@ fn script_call<'a>(
     receipt: Option<&Receipt>,
     latest: Nanos,
 ) -> ScriptCall<'a> {
-    let scripts = &shared.connection.scripts;
-    let count = calls.iter().flatten().count();
-    let charges: Vec<_> = calls
-        .iter()
-        .flatten()
-        .flat_map(|call| &call.call.charges)
-        .collect();
-    let kinds = charges.iter().map(|charge| charge.kind);
+    let all = || calls.iter().flatten().map(|call| &call.call);
+    let charges: Vec<_> = all().flat_map(|call| &call.charges).collect();
+    let hold = all().find_map(|call| call.hold.as_ref());
+    let mut keys: Vec<_> = charges.iter().map(|charge| charge.key.clone()).collect();
+    if let Some(hold) = hold {
+        keys.push(hold.key.clone());
+        keys.extend(hold.given.iter().cloned());
+    }
     // The receipt's key is declared, although only a Cluster that moves slots and some
     // Redis-compatible servers require it.
-    let receipts = receipt.map(|receipt| receipt.key.as_bytes().to_vec());
-    let hold = calls
-        .iter()
-        .flatten()
-        .find_map(|call| call.call.hold.as_ref());
-    let of_hold = hold.map(|hold| {
-        [hold.key.clone()]
-            .into_iter()
-            .chain(hold.given.iter().cloned())
-    });
-    let keys = charges.iter().map(|charge| charge.key.clone());
-    let keys = keys
-        .chain(of_hold.into_iter().flatten())
-        .chain(receipts)
-        .collect();
-    let now = calls.iter().flatten().next().and_then(|call| call.call.now);
-    let time = time_argument(now);
-    let latest = micros(latest).to_le_bytes();
-    let prolongs = Receipt::flags(receipt);
-    let receipt = Receipt::argument(receipt);
-    let head = |flags| [&time[..], &[flags | prolongs], &latest, &receipt].concat();
-    let after_head = |rest: Vec<Vec<u8>>| [head(0)].into_iter().chain(rest).collect();
-    let kind_and_flags = |charge: &PackedCharge| [charge.kind as u8, charge.flags];
-    let argument =
-        |charge: &&PackedCharge| [&kind_and_flags(charge)[..], &charge.parameters].concat();
-    let (script, args) = match (hold, count, &charges[..]) {
-        (Some(hold), _, charges) => {
-            let mut args = vec![[&head(0)[..], &hold.argument].concat()];
-            args.extend(charges.iter().map(argument));
-            (scripts.hold(&kinds.collect::<Vec<_>>()), args)
-        }
+    keys.extend(receipt.map(|receipt| receipt.key.as_bytes().to_vec()));
+    let head = |flags: u8| {
+        let mut head = Packed(time_argument(all().next().and_then(|call| call.now)).to_vec());
+        head.whole((flags | Receipt::flags(receipt)).into(), 1);
+        head.numbers(&[micros(latest)]);
+        head.0.extend(Receipt::argument(receipt));
+        head.0
+    };
+    let mut args = vec![head(0)];
+    let frame = match (hold, all().count(), &charges[..]) {
         (None, 1, [charge]) if charge.units.is_none() => {
-            let argument = [&head(charge.flags)[..], &charge.parameters].concat();
-            (scripts.single(charge.kind), vec![argument])
+            args = vec![[&head(charge.flags)[..], &charge.parameters].concat()];
+            Frame::Single
         }
-        (None, 1, charges) if charges.len() > 1 => (
-            scripts.several(kinds),
-            after_head(charges.iter().map(argument).collect()),
-        ),
-        _ => {
-            let each = calls.iter().map(|group| group_argument(group));
-            (scripts.batch(kinds), after_head(each.collect()))
+        (None, 1, [_, _, ..]) => Frame::Several,
+        (None, ..) => Frame::Batch,
+        (Some(hold), ..) => {
+            args[0].extend(&hold.argument);
+            match charges.len() {
+                1 => Frame::HoldOne,
+                _ => Frame::Hold,
+            }
         }
     };
+    match frame {
+        Frame::Single => {}
+        Frame::Batch => args.extend(calls.iter().map(|group| group_argument(group))),
+        _ => args.extend(charges.iter().map(|charge| {
+            let head = [charge.kind as u8, charge.flags];
+            [&head[..], &charge.parameters].concat()
+        })),
+    }
+    let kinds = charges.iter().map(|charge| charge.kind);
+    let script = shared.connection.scripts.get(frame, kinds);
     ScriptCall { script, keys, args }
 }
 
@@ -245,8 +255,9 @@ fn group_argument(group: &[WaitingCall]) -> Vec<u8> {
     packed.whole(repeated.into(), 2);
     for units in charges.iter().filter_map(|charge| charge.units) {
         packed.whole(units.want.into(), 2);
-        packed.numbers(&[units.unspent, units.charged_at]);
-        packed.whole(units.born.into(), 4);
+        let unspent = units.unspent;
+        packed.numbers(&[unspent.billionths, unspent.charged_at]);
+        packed.whole(unspent.born.into(), 4);
     }
     packed.0.extend(&first.parameters);
     packed.0

@@ -12,16 +12,16 @@ use earrrl::Mode;
 use tokio::time::{Instant, timeout};
 
 use crate::algorithm::{UNITS, flags};
-use crate::backlog::unsettled::Unanswered;
 use crate::batches::{BatchCall, PackedCharge, ReceiptPlace, Ticket};
-use crate::calls::batch::{self, GRACE};
-use crate::calls::deliver::take_back;
 use crate::connection::fault::Fault;
 use crate::connection::link::Link;
+use crate::deliver::take_back;
 use crate::hold_format as format;
 use crate::reply::{Observation, Reply, ScriptVerdict};
 use crate::request::Request;
+use crate::send::{self, GRACE};
 use crate::shared::Shared;
+use crate::unsettled::Unanswered;
 
 /// The greatest error in measuring [`GRACE`].
 const SLACK: Duration = Duration::from_millis(500);
@@ -50,14 +50,11 @@ pub(crate) async fn ask(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
 ) -> Result<Vec<Observation>, Failure> {
-    let mut slots = request.by_slot();
-    match slots.pop() {
-        Some(places) if slots.is_empty() => ask_slot(shared, request, places).await,
-        Some(places) => {
-            slots.push(places);
-            ask_slots(shared, request, slots).await
-        }
-        None => Err(Failure::all(Fault::Skipped)),
+    let slots = request.by_slot();
+    match &slots[..] {
+        [] => Err(Failure::all(Fault::Skipped)),
+        [places] => ask_slot(shared, request, places).await,
+        _ => ask_slots(shared, request, &slots).await,
     }
 }
 
@@ -65,9 +62,9 @@ pub(crate) async fn ask(
 async fn ask_slot(
     shared: &Arc<Shared>,
     request: &Request,
-    places: Vec<usize>,
+    places: &[usize],
 ) -> Result<Vec<Observation>, Failure> {
-    let (group, _) = request.group_and_slot(&places);
+    let (group, _) = request.group_and_slot(places);
     let link = match request.units {
         Some(_) => shared.connection.distant_link(group),
         None => shared.connection.link(group),
@@ -76,25 +73,18 @@ async fn ask_slot(
     let patience = request.patience(shared.options.deadline);
     let ticket = Arc::new(Ticket::default());
     let ends = Instant::now() + 3 * patience + GRACE + SLACK;
-    let call = exchange(shared, link, request, &places, &ticket);
-    let answer = if request.units.is_some() {
-        let answer = timeout(patience, call).await.unwrap_or(Err(Fault::Late));
-        match &answer {
-            Ok(_) => shared.connection.breakers.succeeded(group),
-            // Its request has been decided without it, and has reported that.
-            Err(Fault::Late) => {}
-            Err(fault) => shared.connection.failed(group, fault),
-        }
-        answer
-    } else {
-        shared.connection.within(patience, group, call).await
-    };
+    let call = exchange(shared, link, request, places, &ticket);
+    let answer = timeout(patience, call).await.unwrap_or(Err(Fault::Late));
+    // A late call for units is reported by its request, which was decided without it.
+    if request.units.is_none() || !matches!(answer, Err(Fault::Late)) {
+        shared.connection.report(group, &answer);
+    }
     match answer {
         Ok(observed) => {
             if let Some(ReceiptPlace { receipt, .. }) = ticket.receipt() {
                 let verdict =
                     |place| Some(observed[places.iter().position(|at| *at == place)?].verdict);
-                receipt.answered(!stored(request, &places, verdict).is_empty());
+                receipt.answered(!stored(request, places, verdict).is_empty());
             }
             Ok(observed)
         }
@@ -103,10 +93,10 @@ async fn ask_slot(
                 .give_up()
                 .filter(|_| matches!(fault, Fault::Late | Fault::Lost(_)));
             let unanswered = place
-                .filter(|_| request.may_store(&places))
+                .filter(|_| request.may_store(places))
                 .map(|place| Unanswered {
                     place,
-                    places,
+                    places: places.to_vec(),
                     ends,
                 });
             Err(Failure {
@@ -121,13 +111,13 @@ async fn ask_slot(
 async fn ask_slots(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
-    slots: Vec<Vec<usize>>,
+    slots: &[Vec<usize>],
 ) -> Result<Vec<Observation>, Failure> {
     let calls = slots.iter().map(|places| {
         let shared = shared.clone();
         let request = request.clone();
         let places = places.clone();
-        tokio::spawn(async move { ask_slot(&shared, &request, places).await })
+        tokio::spawn(async move { ask_slot(&shared, &request, &places).await })
     });
     let calls: Vec<_> = calls.collect();
     let mut observed: Vec<Option<Observation>> = vec![None; request.charges.len()];
@@ -159,7 +149,7 @@ async fn ask_slots(
                 !over || !charge.rule.rule.action().enforces()
             });
     if !passes {
-        undo(shared, request, &slots, &mut observed).await;
+        undo(shared, request, slots, &mut observed).await;
     }
     let Some(fault) = fault else {
         return Ok(observed.into_iter().flatten().collect());
@@ -167,7 +157,7 @@ async fn ask_slots(
     Err(Failure {
         fault,
         unanswered,
-        kept: kept(request, &slots, &observed),
+        kept: kept(request, slots, &observed),
     })
 }
 
@@ -247,7 +237,8 @@ pub(crate) fn stored(
         .collect()
 }
 
-/// Calls the script, and returns what it saw of each charge.
+/// Calls the script, a second time if Redis's clock was set since this node last saw its time. Returns what it saw of
+/// each charge.
 async fn exchange(
     shared: &Arc<Shared>,
     link: Link,
@@ -255,32 +246,12 @@ async fn exchange(
     places: &[usize],
     ticket: &Arc<Ticket>,
 ) -> Result<Vec<Observation>, Fault> {
-    let nonsense = || Fault::Record("the script's answer makes no sense".to_owned());
-    match in_time(shared, link, request, places, ticket).await? {
-        Some(Reply::Decided { time, mut observed }) if observed.len() == places.len() => {
-            let at = request.now.or(time).ok_or_else(nonsense)?;
-            observed.iter_mut().for_each(|observed| observed.at = at);
-            Ok(observed)
-        }
-        _ => Err(nonsense()),
-    }
-}
-
-/// Calls the script, a second time if Redis's clock was set since this node last saw its time.
-async fn in_time(
-    shared: &Arc<Shared>,
-    link: Link,
-    request: &Request,
-    places: &[usize],
-    ticket: &Arc<Ticket>,
-) -> Result<Option<Reply>, Fault> {
     let (group, slot) = request.group_and_slot(places);
     let charge = |place: &usize| {
         let charge = &request.charges[*place];
-        let of_hold = if request.hold.is_some() {
-            format::flags(&charge.rule.rule)
-        } else {
-            0
+        let of_hold = match request.hold {
+            Some(_) => format::flags(&charge.rule.rule),
+            None => 0,
         };
         let of_units = request.units.map_or(0, |_| UNITS);
         PackedCharge {
@@ -291,22 +262,25 @@ async fn in_time(
             units: request.units,
         }
     };
-    let hold = request
-        .hold
-        .map(|hold| format::pack(shared, request, hold, places));
-    let charges = places.iter().map(charge).collect();
     let call = BatchCall {
         now: request.now,
         patience: request.patience(shared.options.deadline),
         slot,
-        charges,
-        hold,
+        charges: places.iter().map(charge).collect(),
+        hold: request
+            .hold
+            .map(|hold| format::pack(shared, request, hold, places)),
     };
     for _ in 0..2 {
-        let reply = batch::call(shared, group, link.clone(), call.clone(), ticket).await?;
-        if !matches!(reply, Some(Reply::Expired { .. })) {
-            return Ok(reply);
+        match send::call(shared, group, link.clone(), call.clone(), ticket).await? {
+            Some(Reply::Expired { .. }) => {}
+            Some(Reply::Decided { time, mut observed }) if observed.len() == places.len() => {
+                let at = request.now.or(time).ok_or_else(Fault::nonsense)?;
+                observed.iter_mut().for_each(|observed| observed.at = at);
+                return Ok(observed);
+            }
+            _ => return Err(Fault::nonsense()),
         }
     }
-    Err(Fault::Refused("its clock is set all the time".to_owned()))
+    Err(Fault::clock())
 }

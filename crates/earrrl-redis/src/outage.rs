@@ -8,14 +8,14 @@ use earrrl::internal::{Figures, Judgement, combine};
 use earrrl::{Action, Charge, Cost, Decision, Engine, EngineError, Mode, Nanos, Outcome, Wait};
 
 use crate::algorithm;
-use crate::backlog::unsettled::{Noted, Unsettled};
-use crate::calls::decide::Failure;
 use crate::connection::fault::Fault;
+use crate::decide::Failure;
 use crate::options::WhenGone;
 use crate::reply::Observation;
 use crate::request::{KeyedCharge, Request};
 use crate::shared::Shared;
 use crate::status::count;
+use crate::unsettled::Noted;
 
 /// The wait that a denial reports if the policy is to deny every request.
 const RETRY: Duration = Duration::from_secs(1);
@@ -33,17 +33,9 @@ pub(crate) async fn decide(
         WhenGone::Deny => (by_policy(shared, request, now, false), Noted::new()),
     };
     let denied = !passed(&decision);
-    for call in failure.unanswered {
-        let request = request.clone();
-        let noted = noted.clone();
-        shared.backlog.unsettled.add(Unsettled {
-            call,
-            request,
-            noted,
-            denied,
-            done: 0,
-        });
-    }
+    shared
+        .unsettled
+        .add(request, failure.unanswered, &noted, denied);
     Ok(decision)
 }
 
@@ -86,11 +78,7 @@ async fn locally(
         }
         let known = charge.as_charge(charge.rule.local);
         let known = shared.local.decide(&[known], Mode::Peek, Some(now)).await?;
-        if let Some(at) = shared
-            .backlog
-            .ledger
-            .add(charge, now, known.at + known.reset_after)
-        {
+        if let Some(at) = shared.ledger.add(charge, now, known.at + known.reset_after) {
             noted.push((place, at));
             // A single failure opens no breaker, so the supervisor must be woken to deliver this
             // charge.
@@ -147,11 +135,11 @@ pub(crate) fn adopt(
     }
     let now = shared.clocks.now(request.now);
     for ((charge, observed), state) in request.charges.iter().zip(observed).zip(states) {
-        if shared.backlog.ledger.has(charge) {
+        if shared.ledger.has(charge) {
             continue;
         }
         let limit = charge.rule.rule.limit();
-        let state = state.map(|state| algorithm::of(limit).moved(state, observed.at, now));
+        let state = state.map(|state| algorithm::moved(limit, state, observed.at, now));
         // Cannot fail, since the local engine knows every rule of a request that came this far.
         shared
             .local
@@ -170,7 +158,7 @@ pub(crate) fn refund(
     fault: Fault,
 ) -> Result<(), EngineError> {
     let now = shared.clocks.now(now);
-    if !shared.backlog.ledger.take_back(charge, charged_at, now) {
+    if !shared.ledger.take_back(charge, charged_at, now) {
         return Err(fault.into());
     }
     refunded(shared, charge, charged_at, Some(now))

@@ -2,9 +2,9 @@
 
 use earrrl::algorithm::State;
 use earrrl::internal::{Figures, Judgement, combine};
-use earrrl::{Cost, Decision, Limit, Mode, Nanos, Rule};
+use earrrl::{Cost, Decision, Mode, Nanos, Rule};
 
-use crate::algorithm::{self, Answers};
+use crate::algorithm;
 use crate::reply::{Observation, ScriptVerdict};
 
 /// Computes the decision from the observations, and each client's state after it.
@@ -35,7 +35,7 @@ pub(crate) fn standing<'a>(
     let mut at = Nanos::ZERO;
     let mut judged = Vec::new();
     for (rule, (state, now)) in states {
-        let (limit, state) = (rule.limit(), read(rule.limit(), state, *now));
+        let (limit, state) = (rule.limit(), algorithm::reported(rule.limit(), state, *now));
         let (_, allowed, figures) = limit.step(state, *now, Cost::ONE, Mode::Peek);
         at = if judged.is_empty() { *now } else { at };
         judged.push((
@@ -52,14 +52,6 @@ pub(crate) fn standing<'a>(
     )
 }
 
-/// Returns the state that a script reported.
-fn read(limit: &Limit, state: &[u8], now: Nanos) -> Option<State> {
-    match algorithm::of(limit).answers() {
-        Answers::After => algorithm::decode_summary(limit, state),
-        Answers::Before => algorithm::decode(limit, state, now),
-    }
-}
-
 struct ObservedCharge<'a> {
     rule: &'a Rule,
     cost: Cost,
@@ -74,8 +66,8 @@ impl<'a> ObservedCharge<'a> {
     fn new(rule: &'a Rule, cost: Cost, observed: &Observation) -> Self {
         let limit = rule.limit();
         let now = observed.at;
-        let after = algorithm::of(limit).answers() == Answers::After;
-        let state = match read(limit, &observed.state, now) {
+        let after = algorithm::of(limit).tallies().is_some();
+        let state = match algorithm::reported(limit, &observed.state, now) {
             Some(state) if after && observed.undone => limit.refund(Some(state), now, now, cost),
             // The units after the first are this node's.
             Some(state) if after && observed.granted > 1 => {

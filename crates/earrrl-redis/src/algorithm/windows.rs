@@ -1,0 +1,87 @@
+//! The windows: fixed-window and sliding-counter. A record holds a window's index since 1970 and its count, and that of
+//! the window before it.
+
+use std::time::Duration;
+
+use earrrl::algorithm::{
+    FixedWindow, SlidingCounter, State, fixed_window::Count, sliding_counter::WindowCounts,
+};
+use earrrl::{Cost, Nanos, RuleError};
+
+use super::fields::{Fields, Packed, whole_micros};
+use super::{OnRedis, Terms};
+
+impl OnRedis for FixedWindow {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
+        check_window(self.window_nanos())
+    }
+
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        window_parameters(self.window_nanos(), self.quota(), terms, packed);
+    }
+
+    fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
+        let window = record.number()? as u64;
+        let count = record.number()? as u128;
+        Some(State::FixedWindow(Count { window, count }))
+    }
+
+    fn slot_of(&self, now: Nanos) -> u64 {
+        now.get() / self.window_nanos()
+    }
+
+    fn begins(&self, slot: u64) -> f64 {
+        start(slot, self.window_nanos())
+    }
+}
+
+impl OnRedis for SlidingCounter {
+    fn check(&self, _hold: Duration) -> Result<(), RuleError> {
+        check_window(self.window_nanos())
+    }
+
+    fn parameters(&self, terms: &Terms<'_>, packed: &mut Packed) {
+        window_parameters(self.window_nanos(), self.quota(), terms, packed);
+    }
+
+    fn decode(&self, mut record: Fields<'_>, _now: Nanos) -> Option<State> {
+        Some(State::SlidingCounter(WindowCounts {
+            window: record.number()? as u64,
+            current: record.number()? as u128,
+            previous: record.number()? as u128,
+        }))
+    }
+
+    fn slot_of(&self, now: Nanos) -> u64 {
+        now.get() / self.window_nanos()
+    }
+
+    fn begins(&self, slot: u64) -> f64 {
+        start(slot, self.window_nanos())
+    }
+}
+
+/// Returns an error if a window is not a whole number of microseconds.
+pub(super) fn check_window(window: u64) -> Result<(), RuleError> {
+    if window.is_multiple_of(1000) {
+        return Ok(());
+    }
+    let problem = format!("{window}ns is not whole microseconds, the resolution of Redis's clock");
+    Err(RuleError::new(problem).of("window"))
+}
+
+/// Writes the parameters that the script of a limit with one window reads.
+fn window_parameters(window: u64, quota: Cost, terms: &Terms<'_>, packed: &mut Packed) {
+    let quota = quota.billionths() as f64;
+    packed.numbers(&[
+        whole_micros(window),
+        quota,
+        terms.billionths(),
+        terms.linger_ms(),
+    ]);
+}
+
+/// Returns the microsecond at which a window begins.
+fn start(index: u64, window: u64) -> f64 {
+    (u128::from(index) * u128::from(window) / 1000) as f64
+}
