@@ -110,7 +110,7 @@ macro_rules! windowed {
             /// Sets the policy for denied requests; [`Policy::Leaky`] by default.
             ///
             /// ```
-            #[doc = concat!("# use earrrl::{Cost, Policy, ", stringify!($Algorithm), "};")]
+            #[doc = concat!("# use earrrl::{Cost, Policy, algorithm::", stringify!($Algorithm), "};")]
             /// # use std::time::Duration;
             #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
             /// let strict = limit.with_policy(Policy::Strict);
@@ -125,7 +125,7 @@ macro_rules! windowed {
             /// Returns the cost that is allowed per window.
             ///
             /// ```
-            #[doc = concat!("# use earrrl::{Cost, Policy, ", stringify!($Algorithm), "};")]
+            #[doc = concat!("# use earrrl::{Cost, Policy, algorithm::", stringify!($Algorithm), "};")]
             /// # use std::time::Duration;
             #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
             /// assert_eq!(limit.quota(), Cost::from_units(60));
@@ -138,7 +138,7 @@ macro_rules! windowed {
             /// Returns the length of the window.
             ///
             /// ```
-            #[doc = concat!("# use earrrl::{Cost, Policy, ", stringify!($Algorithm), "};")]
+            #[doc = concat!("# use earrrl::{Cost, Policy, algorithm::", stringify!($Algorithm), "};")]
             /// # use std::time::Duration;
             #[doc = concat!("let limit = ", stringify!($Algorithm), "::new(Cost::from_units(60), Duration::from_secs(60))?;")]
             /// assert_eq!(limit.window(), Duration::from_secs(60));
