@@ -407,7 +407,7 @@ fn what_a_format_does_not_have_is_told() {
         assert!(outcome.err.contains(expected), "{outcome:?}");
     }
     let outcome = replay(&["--key", "path", &log("sshd.log")]);
-    assert!(outcome.err.contains("it has client, user"), "{outcome:?}");
+    assert!(outcome.err.contains("it has user, client"), "{outcome:?}");
 }
 
 #[test]

@@ -5,10 +5,7 @@
 //! The list of X-Forwarded-For may stand in place of the host, or behind the agent, as in the
 //! format that nginx's example configuration calls `main`.
 
-use std::borrow::Cow;
-
-use super::{Field, LineFields, path_of, target};
-use crate::envelope::Message;
+use super::field::{Field, path_of, target};
 use crate::line::Skip;
 use crate::line::time;
 use crate::line::time::{CommonTime, Stamp};
@@ -62,7 +59,7 @@ impl Parser {
 
     /// Parses a line up to its time.
     #[inline]
-    fn split<'a>(&mut self, line: &'a [u8]) -> Result<(Stamp, Line<'a>), Skip> {
+    pub(super) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<(Stamp, Line<'a>), Skip> {
         let mut line = line;
         if line.first() == Some(&b'"') {
             line = unquoted(line);
@@ -107,23 +104,10 @@ impl Parser {
     }
 }
 
-impl Parser {
-    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
-        self.split(message.text)
-    }
-}
-
-impl<'a> LineFields<'a> for Line<'a> {
-    #[inline]
-    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        self.value(field).map(Cow::Borrowed)
-    }
-}
-
 impl<'a> Line<'a> {
     /// Returns the value of a field; `None` if it is missing, empty or `-`.
     #[inline]
-    fn value(&self, field: &Field) -> Option<&'a [u8]> {
+    pub(super) fn get(&self, field: &Field) -> Option<&'a [u8]> {
         let value = match field {
             Field::Client => self.client,
             Field::User => self.user(),
@@ -304,8 +288,8 @@ mod tests {
     const LINE: &[u8] = br#"192.0.2.7 - ann lee [17/May/2015:10:05:03 +0000] "GET /a\"b?q=1 HTTP/1.1" 200 - "-" "curl 8""#;
 
     fn get(line: &[u8], vhost: bool, name: &str) -> Option<String> {
-        let (_, record) = Parser::new(vhost).split(line).ok()?;
-        Some(String::from_utf8(record.value(&Field::new(name))?.to_vec()).unwrap())
+        let (_, record) = Parser::new(vhost).parse(line).ok()?;
+        Some(String::from_utf8(record.get(&Field::new(name))?.to_vec()).unwrap())
     }
 
     #[test]
@@ -367,7 +351,7 @@ mod tests {
             "2015-05-17T12:05:03.5+02:00",
         ] {
             let line = format!("192.0.2.7 - - [{stamp}] \"GET /a HTTP/1.1\" 200 5");
-            let (time, _) = Parser::new(false).split(line.as_bytes()).ok().unwrap();
+            let (time, _) = Parser::new(false).parse(line.as_bytes()).ok().unwrap();
             assert_eq!(time.nanos, 1_431_857_103_500_000_000, "{stamp}");
         }
     }
@@ -390,12 +374,12 @@ mod tests {
                 let line = format!(
                     r#"{host}2001:db8::1 - {user} [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#
                 );
-                let record = Parser::new(!host.is_empty()).split(line.as_bytes()).ok();
+                let record = Parser::new(!host.is_empty()).parse(line.as_bytes()).ok();
                 let (time, record) = record.unwrap_or_else(|| panic!("{line}"));
                 assert_eq!(time.nanos, 1_431_857_103_000_000_000, "{line}");
                 assert_eq!(record.client, b"2001:db8::1", "{line}");
                 assert_eq!(record.user(), user.as_bytes(), "{line}");
-                assert_eq!(record.value(&Field::Path), Some(&b"/a"[..]), "{line}");
+                assert_eq!(record.get(&Field::Path), Some(&b"/a"[..]), "{line}");
             }
         }
     }
@@ -407,7 +391,7 @@ mod tests {
                 r#"192.0.2.7 - {user} [17/May/2015:10:05:03 +0000] {text}"GET /[7] HTTP/1.1" 200"#
             );
             Parser::new(false)
-                .split(line.as_bytes())
+                .parse(line.as_bytes())
                 .map(|(time, _)| time.nanos)
         };
         assert_eq!(line("ann", "example.org "), Ok(1_431_857_103_000_000_000));
@@ -453,7 +437,7 @@ mod tests {
             (b"\"", Skip::Malformed),
         ];
         for (line, skip) in cases {
-            assert_eq!(Parser::new(false).split(line).err(), Some(skip));
+            assert_eq!(Parser::new(false).parse(line).err(), Some(skip));
         }
         let cut = b"192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET /a";
         assert_eq!(get(cut, false, "client").as_deref(), Some("192.0.2.7"));

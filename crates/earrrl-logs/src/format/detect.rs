@@ -103,18 +103,17 @@ fn fits(parser: &mut Parser, line: &[u8], format: Format, with_client: bool) -> 
     let Ok(Some(record)) = parser.parse(line) else {
         return false;
     };
-    // In the common formats the client is followed by the identity, which is always `-` in
-    // practice. Another value means that the first word is not a virtual host.
-    if format == Format::Vhost && record.get(&Field::new("ident")).is_some() {
-        return false;
-    }
-    // If the identity is an address, that address is the client's or a proxy's, and the first word
-    // on the line is a different field.
-    if format == Format::Combined
-        && record
-            .get(&Field::new("ident"))
-            .is_some_and(|ident| is_address(&ident))
-    {
+    let ident = || record.get(&Field::new("ident"));
+    let is_shifted = match format {
+        // The client is followed by the identity, which is always `-` in practice. Another value means that the
+        // first word is not a virtual host.
+        Format::Vhost => ident().is_some(),
+        // An identity that is an address is the client's or a proxy's, and the first word on the line is a
+        // different field.
+        Format::Combined => ident().is_some_and(|ident| is_address(&ident)),
+        _ => false,
+    };
+    if is_shifted {
         return false;
     }
     match record.get(&Field::Client) {

@@ -1,7 +1,5 @@
-//! The fields of a request: independent of their names in each log format, their usual names in formats whose
-//! lines or headers name them, and the trait by which each format has them.
-
-use std::borrow::Cow;
+//! The fields of a request: independent of their names in each log format, and their usual names in formats
+//! whose lines or headers name them.
 
 use crate::line::{is_address, is_dotted, last_of_list};
 
@@ -63,12 +61,6 @@ impl Field {
     }
 }
 
-/// The fields of a parsed line of one format.
-pub(super) trait LineFields<'a> {
-    /// Returns the value of a field; `None` if it is missing, empty or `-`.
-    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>>;
-}
-
 /// Returns the path of a request's target, without the query, and without the scheme and host that
 /// requests to a proxy contain.
 pub(super) fn path_of(target: &[u8]) -> &[u8] {
@@ -126,7 +118,7 @@ pub(super) const TIMES: [&str; 19] = [
 
 /// The usual names of the field with the client. The names of fields in which a proxy reports the
 /// client precede those of the connection's peer.
-const CLIENTS: [&str; 30] = [
+const CLIENTS: [&str; 32] = [
     "client_ip",
     "remote_addr",
     "remote",
@@ -167,9 +159,14 @@ const CLIENTS: [&str; 30] = [
     // Fields in the logs of Suricata.
     "src_ip",
     "source_ip",
+    // Fields of the W3C format.
+    "c-ip",
+    "c-dns",
 ];
 
-const USERS: [&str; 11] = [
+const USERS: [&str; 13] = [
+    "cs-username",
+    "x-cs-username",
     "user",
     "remote_user",
     "user_id",
@@ -183,7 +180,9 @@ const USERS: [&str; 11] = [
     "request.user_id",
 ];
 
-const PATHS: [&str; 16] = [
+const PATHS: [&str; 18] = [
+    "cs-uri-stem",
+    "cs-uri",
     "path",
     "uri",
     "request_uri",
@@ -204,7 +203,10 @@ const PATHS: [&str; 16] = [
 
 /// The usual names of the field with a list of addresses, to which each proxy appends its peer's
 /// address.
-const FORWARDED: [&str; 9] = [
+const FORWARDED: [&str; 12] = [
+    "forwardedfor",
+    "cs(x-forwarded-for)",
+    "x-forwarded",
     "x_forwarded_for",
     "forwarded_for",
     "http_x_forwarded_for",
@@ -233,10 +235,7 @@ pub(super) fn first<T: AsRef<[u8]>>(field: &Field, find: impl Fn(&str) -> Option
 }
 
 /// Returns the first address that `find` finds under one of the names, or else the first value.
-pub(super) fn address<T: AsRef<[u8]>>(
-    names: &[&str],
-    find: impl Fn(&str) -> Option<T>,
-) -> Option<T> {
+fn address<T: AsRef<[u8]>>(names: &[&str], find: impl Fn(&str) -> Option<T>) -> Option<T> {
     let mut other = None;
     for value in names.iter().filter_map(|name| find(name)) {
         let text = value.as_ref();

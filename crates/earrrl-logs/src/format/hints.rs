@@ -4,22 +4,6 @@ use std::sync::Arc;
 
 use super::pattern::LinePattern;
 
-/// The names of the fields that the user has chosen, for formats whose lines name their fields.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ChosenFields {
-    pub(super) time: Option<String>,
-    pub(super) client: Option<String>,
-}
-
-impl From<&Hints> for ChosenFields {
-    fn from(hints: &Hints) -> Self {
-        Self {
-            time: hints.time_field.clone(),
-            client: hints.key_field.clone(),
-        }
-    }
-}
-
 /// The user's settings for details that a log format leaves open.
 ///
 /// ```

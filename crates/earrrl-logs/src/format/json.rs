@@ -7,71 +7,31 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Field, Hints, LineFields, field, path_of, target};
 use crate::envelope::Message;
 use crate::line::Skip;
 use crate::line::time::{self, Stamp};
 
-/// Reads lines of JSON.
-pub(super) struct Parser {
-    time_field: Option<String>,
-    key_field: Option<String>,
-    /// The copy of a line in which invalid JSON was repaired.
-    mended: String,
-}
+/// The members of a JSON object, with values that are not parsed yet.
+pub(super) struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-/// The JSON object on one line.
-pub(super) struct Line<'a> {
-    object: JsonMembers<'a>,
-    key_field: Option<&'a str>,
-}
+/// A JSON string, which is borrowed unless it contains escapes.
+#[derive(Deserialize)]
+struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Parser {
-    /// Creates a parser. If `hints` name the field with the time or the client, the parser reads
-    /// only that field instead of the usual ones.
-    pub(super) fn new(hints: &Hints) -> Self {
-        Self {
-            time_field: hints.time_field.clone(),
-            key_field: hints.key_field.clone(),
-            mended: String::new(),
-        }
-    }
-}
-
-impl Parser {
-    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
-        let Message {
-            text: line,
-            time: outer,
-            ..
-        } = console(message);
-        let object = match serde_json::from_slice(line) {
-            Ok(object) => object,
-            Err(_) => {
-                // Invalid bytes are repaired, so that a client cannot hide its request by sending
-                // them: nginx without `escape=json` writes `\x22`, and copies bytes that are not
-                // UTF-8.
-                self.mended = String::from_utf8_lossy(line).replace("\\x", "\\u00");
-                serde_json::from_str(&self.mended).map_err(|_| Skip::Malformed)?
-            }
-        };
-        let value = |name: &str| find(&object, name);
-        let time = match &self.time_field {
-            Some(name) => value(name).and_then(|text| Stamp::of(time::parse_any, text.as_bytes())),
-            None => {
-                let recent = |name| Stamp::of(time::parse_recent, value(name)?.as_bytes());
-                field::TIMES.into_iter().find_map(recent).or(outer)
-            }
-        };
-        let time = time.ok_or(Skip::Time)?;
-        let key_field = self.key_field.as_deref();
-        Ok((time, Line { object, key_field }))
-    }
+/// Returns the members of the object on a line.
+///
+/// Invalid bytes are repaired in `mended`, so that a client cannot hide its request by sending them: nginx without
+/// `escape=json` writes `\x22`, and copies bytes that are not UTF-8.
+pub(super) fn members<'a>(line: &'a [u8], mended: &'a mut String) -> Result<JsonMembers<'a>, Skip> {
+    serde_json::from_slice(line).or_else(|_| {
+        *mended = String::from_utf8_lossy(line).replace("\\x", "\\u00");
+        serde_json::from_str(mended).map_err(|_| Skip::Malformed)
+    })
 }
 
 /// Removes the text before the JSON object in Caddy's console format: time, level, logger and
 /// message, with tabs between them.
-fn console(message: Message<'_>) -> Message<'_> {
+pub(super) fn without_console(message: Message<'_>) -> Message<'_> {
     let text = message.text;
     if text.first() == Some(&b'{') {
         return message;
@@ -89,47 +49,6 @@ fn console(message: Message<'_>) -> Message<'_> {
         ..message
     }
 }
-
-impl<'a> LineFields<'a> for Line<'a> {
-    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        // A field that is empty or `-` is ignored, so that another field for the same purpose is
-        // used.
-        let filled = |name: &str| {
-            let value = find(&self.object, name)?;
-            (!matches!(&*value, "" | "-")).then(|| bytes(value))
-        };
-        match (field, self.key_field) {
-            (Field::Client, Some(name)) => filled(name),
-            (Field::Path, _) => self.path(field::first(field, filled)),
-            _ => field::first(field, filled),
-        }
-    }
-}
-
-impl<'a> Line<'a> {
-    /// Returns the path, from the field of the target or from the request line.
-    fn path(&self, target_field: Option<Cow<'a, [u8]>>) -> Option<Cow<'a, [u8]>> {
-        if let Some(found) = target_field {
-            return Some(Cow::Owned(path_of(&found).to_vec()));
-        }
-        let request = find(&self.object, "request")?;
-        Some(Cow::Owned(path_of(target(request.as_bytes())?).to_vec()))
-    }
-}
-
-fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
-    match text {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-    }
-}
-
-/// The members of a JSON object, with values that are not parsed yet.
-struct JsonMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-/// A JSON string, which is borrowed unless it contains escapes.
-#[derive(Deserialize)]
-struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for JsonMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -153,24 +72,27 @@ impl<'de> Deserialize<'de> for JsonMembers<'de> {
     }
 }
 
-/// Returns the text of the member at a path with dots. If several members have one name, the last
-/// is used, as in most programs. A member whose own name contains the dots takes precedence over a
-/// nested one.
-fn find<'a>(object: &JsonMembers<'a>, path: &str) -> Option<Cow<'a, str>> {
-    let member = |name: &str| {
-        object
-            .0
-            .iter()
-            .rfind(|(n, _)| n == name)
-            .map(|&(_, value)| value)
-    };
-    if let Some(found) = member(path).and_then(text) {
-        return Some(found);
+impl<'a> JsonMembers<'a> {
+    /// Returns the text of the member at a path with dots. If several members have one name, the last
+    /// is used, as in most programs. A member whose own name contains the dots takes precedence over a
+    /// nested one.
+    pub(super) fn find(&self, path: &str) -> Option<Cow<'a, [u8]>> {
+        let member = |name: &str| {
+            let Self(members) = self;
+            let found = members.iter().rfind(|(known, _)| known == name);
+            found.map(|&(_, value)| value)
+        };
+        if let Some(found) = member(path).and_then(text) {
+            return Some(match found {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            });
+        }
+        path.match_indices('.').find_map(|(dot, _)| {
+            let inner: Self = serde_json::from_str(member(&path[..dot])?.get()).ok()?;
+            inner.find(&path[dot + 1..])
+        })
     }
-    path.match_indices('.').find_map(|(dot, _)| {
-        let inner: JsonMembers<'a> = serde_json::from_str(member(&path[..dot])?.get()).ok()?;
-        find(&inner, &path[dot + 1..])
-    })
 }
 
 /// The greatest number of fields that are listed, and the greatest depth of nested fields.
@@ -226,14 +148,18 @@ fn text(value: &RawValue) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::envelope::Message;
+    use crate::format::named::{Notation, Parser};
+    use crate::format::{Field, Hints};
+    use crate::line::Skip;
 
     const NGINX: &str = r#"{"time":"2015-05-17T10:05:03+00:00","remote_addr":"192.0.2.7","remote_user":"-","request":"GET /a?b HTTP/1.1","status":200}"#;
     const CADDY: &str = r#"{"level":"info","ts":1431857103.5241025,"request":{"remote_ip":"192.0.2.1","client_ip":"192.0.2.7","method":"GET","uri":"/a?b","headers":{"X-Key":["k1"]}},"user_id":"ann"}"#;
 
     fn get(line: &str, hints: &Hints, name: &str) -> Result<(u64, Option<String>), Skip> {
-        let mut parser = Parser::new(hints);
-        let (time, record) = parser.parse(Message::plain(line.as_bytes()))?;
+        let mut parser = Parser::new(Notation::Json, hints);
+        let record = parser.parse(Message::plain(line.as_bytes()))?;
+        let (time, record) = record.unwrap();
         let value = record
             .get(&Field::new(name))
             .map(|v| String::from_utf8(v.to_vec()).unwrap());
@@ -402,8 +328,8 @@ mod tests {
     #[test]
     fn a_client_cannot_spoil_its_line() {
         let line = b"{\"ts\":1431857103,\"client_ip\":\"192.0.2.7\",\"uri\":\"/\\x22\xff\"}";
-        let mut parser = Parser::new(&Hints::default());
-        let (_, record) = parser.parse(Message::plain(line)).ok().unwrap();
+        let mut parser = Parser::new(Notation::Json, &Hints::default());
+        let (_, record) = parser.parse(Message::plain(line)).ok().unwrap().unwrap();
         assert_eq!(
             record.get(&Field::Client).as_deref(),
             Some(&b"192.0.2.7"[..])

@@ -4,28 +4,16 @@
 //! entries, and the tests parse each entry's example. A missing part is therefore a compile error
 //! or a failing test.
 
-use super::{csv, vendors, w3c};
-use crate::format::Hints;
+use super::named::Notation;
+use super::{Hints, columns, vendors};
 
 /// The syntax of a format, which selects its parser.
 #[derive(Clone, Copy)]
 pub(super) enum Syntax {
     /// The common log format; if `vhost` is true, with a virtual host in front.
     Common { vhost: bool },
-    /// JSON objects.
-    Json,
-    /// Comma-separated values under a header.
-    Csv,
-    /// The W3C extended log format, with columns that a header names.
-    W3c,
-    /// `name=value` pairs.
-    Logfmt,
-    /// Labelled tab-separated values.
-    Ltsv,
-    /// Failed login attempts in OpenSSH's log.
-    Sshd,
-    /// All lines of OpenSSH's log that contain an address.
-    SshdLines,
+    /// Names and values.
+    Named(Notation),
     /// A regular expression, and a prefix of the program name that syslog must report.
     Expression(&'static str, &'static str),
     /// The expression of `--pattern` or `--log-format`.
@@ -88,7 +76,7 @@ macro_rules! formats {
 }
 
 use Detection::{Header, Lines, Never};
-use Syntax::Expression;
+use Syntax::{Expression, Named};
 
 // Specific formats precede general ones, since a line with a virtual host in front can also be
 // parsed as the combined log format.
@@ -106,15 +94,15 @@ formats! {
         "the same without the two last fields",
         r#"192.0.2.7 - ann [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5"#;
     /// One JSON object on each line.
-    Json = "json" ["traefik", "caddy", "cloudflare", "gcp", "kong", "api-gateway"], Syntax::Json, Lines,
+    Json = "json" ["traefik", "caddy", "cloudflare", "gcp", "kong", "api-gateway"], Named(Notation::Json), Lines,
         "Caddy, Traefik, Envoy, Cloudflare, Google Cloud, Kong, API Gateway, AWS WAF, Suricata, Azure",
         r#"{"ts":1431857103.5,"client_ip":"192.0.2.7","uri":"/a"}"#;
     /// Comma-separated values under the header `time,key[,cost]`.
-    Csv = "csv" [], Syntax::Csv, Header(csv::is_header),
+    Csv = "csv" [], Named(Notation::Csv), Header(columns::is_csv),
         "a header with time and key, and then lines",
         "time,key\n2015-05-17T10:05:03Z,ann";
     /// The W3C extended log format.
-    W3c = "w3c" ["iis", "cloudfront", "zeek"], Syntax::W3c, Header(w3c::is_header),
+    W3c = "w3c" ["iis", "cloudfront", "zeek"], Named(Notation::W3c), Header(columns::is_w3c),
         "IIS, CloudFront, Zeek",
         "#Fields: date time c-ip cs-uri-stem\n2024-01-01 12:00:00 192.0.2.7 /a";
     /// HAProxy's HTTP and TCP logs.
@@ -158,19 +146,19 @@ formats! {
         "messages, refusals, failed logins",
         "Jan  1 12:00:00 mx postfix/smtpd[7]: NOQUEUE: reject: RCPT from unknown[192.0.2.7]: 554 5.7.1 Relay access denied";
     /// Failed login attempts in OpenSSH's syslog messages; each attempt counts once.
-    Sshd = "sshd" ["ssh"], Syntax::Sshd, Lines,
+    Sshd = "sshd" ["ssh"], Expression(vendors::SSHD, "sshd"), Lines,
         "OpenSSH's failed attempts, each once",
         "Jan  1 12:00:00 host sshd[7]: Failed password for root from 192.0.2.7 port 4711 ssh2";
     /// All of OpenSSH's syslog messages that contain an address.
-    SshdLines = "sshd-lines" [], Syntax::SshdLines, Never,
+    SshdLines = "sshd-lines" [], Expression(vendors::SSHD_LINES, "sshd"), Never,
         "every line of OpenSSH with an IPv4 address",
         "Jan  1 12:00:00 host sshd[7]: Invalid user bob from 192.0.2.7";
     /// Lines of `name=value` pairs.
-    Logfmt = "logfmt" ["heroku"], Syntax::Logfmt, Lines,
+    Logfmt = "logfmt" ["heroku"], Named(Notation::Logfmt), Lines,
         "Heroku's router, many programs",
         r#"2012-10-11T03:47:20+00:00 heroku[router]: at=info method=GET path="/a" fwd="192.0.2.7" status=200"#;
     /// Labelled tab-separated values.
-    Ltsv = "ltsv" [], Syntax::Ltsv, Lines,
+    Ltsv = "ltsv" [], Named(Notation::Ltsv), Lines,
         "labelled tab-separated values",
         "time:2015-05-17T10:05:03Z\thost:192.0.2.7\treq:GET /a HTTP/1.1\tstatus:200";
     /// Failed logins in Dovecot's log.
@@ -203,15 +191,7 @@ impl Format {
     /// Returns true if logs in this format usually contain other lines as well, which are not
     /// requests.
     pub(crate) fn is_one_of_many(self) -> bool {
-        match self.entry().syntax {
-            Syntax::Sshd | Syntax::SshdLines | Syntax::Expression(..) | Syntax::Given => true,
-            Syntax::Common { .. }
-            | Syntax::Json
-            | Syntax::Csv
-            | Syntax::W3c
-            | Syntax::Logfmt
-            | Syntax::Ltsv => false,
-        }
+        matches!(self.entry().syntax, Syntax::Expression(..) | Syntax::Given)
     }
 
     /// Returns true if a user in a log of this format is a name with which a login was tried.

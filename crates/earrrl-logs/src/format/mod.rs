@@ -2,21 +2,19 @@
 //!
 //! A record finds the value of a field only when the field is read.
 
+mod columns;
 mod common;
-mod csv;
 mod detect;
 mod field;
 mod hints;
 mod json;
 mod list;
-mod logfmt;
-mod ltsv;
+mod named;
 pub mod notation;
+mod pairs;
 mod pattern;
 mod sshd;
-mod sshd_lines;
 mod vendors;
-mod w3c;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,7 +23,6 @@ use std::time::SystemTime;
 pub(crate) use detect::mostly;
 pub(crate) use detect::{LINES, detect, envelope_of};
 pub use field::Field;
-use field::{LineFields, path_of, target};
 pub use hints::Hints;
 pub use list::Format;
 use list::Syntax;
@@ -39,21 +36,14 @@ use crate::line::{Skip, Years};
 pub(crate) struct Parser {
     opener: Opener,
     years: Years,
-    format: Format,
     body: Body,
 }
 
 /// The parser of the log's format, which applies to the part of a line inside the envelope.
 enum Body {
     Common(common::Parser),
-    Json(json::Parser),
-    Csv(csv::Parser),
-    W3c(w3c::Parser),
-    Logfmt(logfmt::Parser),
-    Ltsv(ltsv::Parser),
+    Named(named::Parser),
     Pattern(pattern::Parser),
-    Sshd(sshd::Parser),
-    SshdLines,
 }
 
 impl Parser {
@@ -67,7 +57,6 @@ impl Parser {
         Self {
             opener: Opener::new(envelope),
             years: Years::new(hints.year, modified),
-            format,
             body: Body::new(format, hints),
         }
     }
@@ -86,8 +75,7 @@ impl Parser {
         match &self.body {
             Body::Common(_) => Some(common::FIELDS.to_vec()),
             Body::Pattern(parser) => Some(parser.fields()),
-            Body::Sshd(_) | Body::SshdLines => Some(sshd::FIELDS.to_vec()),
-            _ => None,
+            Body::Named(_) => None,
         }
     }
 
@@ -106,7 +94,7 @@ impl Parser {
 
     /// Returns true if `--time-field` and `--key-field` apply to the format.
     pub(crate) fn takes_names(&self) -> bool {
-        self.fields().is_none() && self.format != Format::W3c
+        matches!(&self.body, Body::Named(parser) if parser.takes_names())
     }
 
     /// Returns the request on a line; `None` if the line is a header.
@@ -118,36 +106,18 @@ impl Parser {
         let message = self.opener.open(line, &mut self.years)?;
         let mut count = message.count;
         let (time, line) = match &mut self.body {
-            Body::Common(parser) => parser
-                .parse(message)
-                .map(|(t, line)| (t, Line::Common(line)))?,
-            Body::Json(parser) => parser
-                .parse(message)
-                .map(|(t, line)| (t, Line::Json(line)))?,
-            Body::Csv(parser) => match parser.parse(message)? {
-                Some((time, line)) => (time, Line::Csv(line)),
+            Body::Common(parser) => {
+                let (time, line) = parser.parse(message.text)?;
+                (time, Line::Common(line))
+            }
+            Body::Named(parser) => match parser.parse(message)? {
+                Some((time, line)) => (time, Line::Named(line)),
                 None => return Ok(None),
             },
-            Body::W3c(parser) => match parser.parse(message)? {
-                Some((time, line)) => (time, Line::W3c(line)),
-                None => return Ok(None),
-            },
-            Body::Logfmt(parser) => parser
-                .parse(message)
-                .map(|(t, line)| (t, Line::Logfmt(line)))?,
-            Body::Ltsv(parser) => parser
-                .parse(message)
-                .map(|(t, line)| (t, Line::Ltsv(line)))?,
             Body::Pattern(parser) => {
                 let (time, line) = parser.parse(message)?;
                 count = count.saturating_mul(line.attempts()?);
                 (time, Line::Pattern(line))
-            }
-            Body::Sshd(parser) => parser
-                .parse(message)
-                .map(|(t, line)| (t, Line::Sshd(line)))?,
-            Body::SshdLines => {
-                sshd_lines::parse(message).map(|(t, line)| (t, Line::SshdLines(line)))?
             }
         };
         Ok(Some(Record { time, count, line }))
@@ -156,21 +126,15 @@ impl Parser {
 
 impl Body {
     fn new(format: Format, hints: &Hints) -> Self {
-        let expression = |pattern: Arc<LinePattern>| Self::Pattern(pattern::Parser::new(pattern));
-        match format.entry().syntax {
-            Syntax::Common { vhost } => Self::Common(common::Parser::new(vhost)),
-            Syntax::Json => Self::Json(json::Parser::new(hints)),
-            Syntax::Csv => Self::Csv(csv::Parser::new(hints)),
-            Syntax::W3c => Self::W3c(w3c::Parser::default()),
-            Syntax::Logfmt => Self::Logfmt(logfmt::Parser(hints.into())),
-            Syntax::Ltsv => Self::Ltsv(ltsv::Parser(hints.into())),
-            Syntax::Sshd => Self::Sshd(sshd::Parser::default()),
-            Syntax::SshdLines => Self::SshdLines,
+        Self::Pattern(match format.entry().syntax {
+            Syntax::Common { vhost } => return Self::Common(common::Parser::new(vhost)),
+            Syntax::Named(notation) => return Self::Named(named::Parser::new(notation, hints)),
             Syntax::Expression(text, program) => {
-                expression(Arc::new(LinePattern::preset(text, program)))
+                let pattern = Arc::new(LinePattern::preset(text, program));
+                pattern::Parser::new(pattern, format == Format::Sshd)
             }
-            Syntax::Given => expression(hints.pattern.clone().unwrap_or_default()),
-        }
+            Syntax::Given => pattern::Parser::new(hints.pattern.clone().unwrap_or_default(), false),
+        })
     }
 }
 
@@ -185,14 +149,8 @@ pub struct Record<'a> {
 /// A parsed line of one of the formats.
 enum Line<'a> {
     Common(common::Line<'a>),
-    Json(json::Line<'a>),
-    Csv(csv::Line<'a>),
-    W3c(w3c::Line<'a>),
-    Logfmt(logfmt::Line<'a>),
-    Ltsv(ltsv::Line<'a>),
+    Named(named::Line<'a>),
     Pattern(pattern::Line<'a>),
-    Sshd(sshd::Line<'a>),
-    SshdLines(sshd_lines::Line<'a>),
 }
 
 impl<'a> Record<'a> {
@@ -219,46 +177,31 @@ impl<'a> Record<'a> {
     #[inline]
     pub fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
         match &self.line {
-            // The usual format of large logs is asked without a call through a table.
-            Line::Common(line) => line.get(field),
-            _ => self.fields().get(field),
+            Line::Common(line) => line.get(field).map(Cow::Borrowed),
+            Line::Named(line) => line.get(field),
+            Line::Pattern(line) => line.get(field).map(Cow::Borrowed),
         }
     }
 
     /// Returns the cost of the request; `None` if the format has no field for the cost.
     pub fn cost(&self) -> Option<Cow<'a, [u8]>> {
         match &self.line {
-            Line::Csv(line) => line.cost(),
-            Line::Pattern(line) => line.cost(),
-            _ => None,
+            Line::Common(_) => None,
+            Line::Named(line) => line.cost(),
+            Line::Pattern(line) => line.cost().map(Cow::Borrowed),
         }
     }
 
     /// Returns true if the format's clients are addresses, which are then cut to prefixes.
     #[inline]
     pub(crate) fn has_addresses(&self) -> bool {
-        !matches!(self.line, Line::Csv(_))
-    }
-
-    #[inline]
-    fn fields(&self) -> &dyn LineFields<'a> {
-        match &self.line {
-            Line::Common(line) => line,
-            Line::Json(line) => line,
-            Line::Csv(line) => line,
-            Line::W3c(line) => line,
-            Line::Logfmt(line) => line,
-            Line::Ltsv(line) => line,
-            Line::Pattern(line) => line,
-            Line::Sshd(line) => line,
-            Line::SshdLines(line) => line,
-        }
+        !matches!(&self.line, Line::Named(line) if line.is_csv())
     }
 }
 
 /// Returns true if a line looks like a header of CSV, whatever its names.
 pub(crate) fn is_csv_header(line: &[u8]) -> bool {
-    csv::columns(line, b"").is_some()
+    columns::csv_example(line, b"").is_some()
 }
 
 /// Returns the names of the fields of a log that begins with these lines, with examples of their values: of
@@ -267,13 +210,13 @@ pub(crate) fn named_fields(start: &[u8]) -> Vec<(String, String)> {
     let mut lines = start.split(|&b| b == b'\n');
     let line = lines.next().unwrap_or_default();
     let next = lines.next().unwrap_or_default();
-    if let Some(columns) = csv::columns(line, next) {
+    if let Some(columns) = columns::csv_example(line, next) {
         return columns;
     }
     let pairs = || {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        logfmt::pairs(line)
-            .map(|(name, value)| (text(name), text(value)))
+        pairs::logfmt(line)
+            .map(|(name, value)| (text(name), text(&value)))
             .collect()
     };
     json::fields(line).unwrap_or_else(pairs)

@@ -310,14 +310,13 @@ mod tests {
     use std::sync::Arc;
 
     use crate::envelope::Message;
-    use crate::format::field::LineFields as _;
     use crate::format::{Field, pattern};
     use crate::line::Skip;
 
     const MAIN: &str = r#"$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" "$http_x_forwarded_for""#;
 
     fn get(notation: &str, line: &str, field: &str) -> Option<String> {
-        let mut parser = pattern::Parser::new(Arc::new(super::pattern(notation).unwrap()));
+        let mut parser = pattern::Parser::new(Arc::new(super::pattern(notation).unwrap()), false);
         let (time, record) = parser.parse(Message::plain(line.as_bytes())).ok()?;
         assert_eq!(time.nanos, 1_431_857_103_000_000_000, "{line}");
         record
@@ -378,7 +377,7 @@ mod tests {
     fn two_times_without_quotes_are_ambiguous() {
         let parsed =
             super::pattern("$remote_addr - $remote_user [$time_local] $status $request_time");
-        let mut parser = pattern::Parser::new(Arc::new(parsed.unwrap()));
+        let mut parser = pattern::Parser::new(Arc::new(parsed.unwrap()), false);
         let line = "192.0.2.7 - a [1795741030] 200 0.1 [17/May/2015:10:05:03 +0000] 200 0.1";
         assert_eq!(
             parser.parse(Message::plain(line.as_bytes())).err(),

@@ -2,14 +2,15 @@
 //! of the formats of most products.
 //!
 //! The groups of the expression are the fields: `time` is the time, `key` or `client` the client,
-//! and `cost` the cost. A line with the group `attempts` stands for that many requests. The path is the group `path`, or part of the group `request`.
+//! and `cost` the cost. A line with the group `attempts` stands for that many requests. The path is the group
+//! `path`, or part of the group `request`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
-use super::{Field, LineFields, path_of, target};
+use super::field::{Field, path_of, target};
+use super::sshd::Attempts;
 use crate::envelope::Message;
 use crate::line::time::{self, Stamp};
 use crate::line::{Skip, is_address};
@@ -169,6 +170,8 @@ pub(super) struct Parser {
     spans: CaptureLocations,
     /// The text and the value of the last time, since busy logs repeat it.
     last: (Vec<u8>, Option<Stamp>),
+    /// The attempts to log in by SSH that were counted, if the lines are about these.
+    attempts: Option<Attempts>,
 }
 
 /// A line that matches a pattern.
@@ -179,13 +182,15 @@ pub(super) struct Line<'a> {
 }
 
 impl Parser {
-    /// Creates a parser of lines with this pattern.
-    pub(super) fn new(pattern: Arc<LinePattern>) -> Self {
+    /// Creates a parser of lines with this pattern. If `by_attempt` is true, several lines may be about one
+    /// attempt to log in by SSH.
+    pub(super) fn new(pattern: Arc<LinePattern>, by_attempt: bool) -> Self {
         let spans = pattern.regex.capture_locations();
         Self {
             pattern,
             spans,
             last: (Vec::new(), None),
+            attempts: by_attempt.then(Attempts::default),
         }
     }
 
@@ -205,9 +210,11 @@ impl Parser {
         }
         self.last.1
     }
-}
 
-impl Parser {
+    /// Returns the request on a line.
+    ///
+    /// # Errors
+    /// Returns [`Skip::NoRequest`] for lines of the right program that the pattern does not match.
     pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
         if !message.program.starts_with(self.pattern.program.as_bytes()) {
             return Err(Skip::Malformed);
@@ -215,7 +222,10 @@ impl Parser {
         let text = message.text;
         let regex = &self.pattern.regex;
         if regex.captures_read(&mut self.spans, text).is_none() {
-            return Err(Skip::Malformed);
+            return Err(match self.pattern.program {
+                "" => Skip::Malformed,
+                _ => Skip::NoRequest,
+            });
         }
         let place = self.pattern.place("time");
         let time = match place.and_then(|place| self.spans.get(place)) {
@@ -230,6 +240,10 @@ impl Parser {
         };
         if line.is_ambiguous() {
             return Err(Skip::Ambiguous);
+        }
+        if let Some(attempts) = &mut self.attempts {
+            let client = line.group("client").unwrap_or_default();
+            attempts.count(message, client)?;
         }
         Ok((time, line))
     }
@@ -248,12 +262,6 @@ fn whole_number(text: &[u8]) -> Option<u64> {
     text?.parse().ok()
 }
 
-impl<'a> LineFields<'a> for Line<'a> {
-    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        self.value(field).map(Cow::Borrowed)
-    }
-}
-
 impl<'a> Line<'a> {
     /// Returns the number of requests that the line stands for.
     ///
@@ -265,11 +273,12 @@ impl<'a> Line<'a> {
     }
 
     /// Returns the cost of the request; `None` if the pattern has no group for the cost.
-    pub(super) fn cost(&self) -> Option<Cow<'a, [u8]>> {
-        self.group("cost").map(Cow::Borrowed)
+    pub(super) fn cost(&self) -> Option<&'a [u8]> {
+        self.group("cost")
     }
 
-    fn value(&self, field: &Field) -> Option<&'a [u8]> {
+    /// Returns the value of a field; `None` if it is missing, empty or `-`.
+    pub(super) fn get(&self, field: &Field) -> Option<&'a [u8]> {
         match field {
             Field::Client => ["key", "client", "forwarded_for"]
                 .into_iter()
@@ -278,7 +287,8 @@ impl<'a> Line<'a> {
                 Some(path) => Some(path_of(path)),
                 None => Some(path_of(target(self.group("request")?)?)),
             },
-            Field::User | Field::Forwarded => self.group(field.name()),
+            Field::User => self.group("user").or_else(|| self.group("account")),
+            Field::Forwarded => self.group("forwarded_for"),
             Field::Named(name) => self.group(name).or_else(|| {
                 let method = || self.group("request")?.split(|&b| b == b' ').next();
                 (name == "method").then(method)?
@@ -334,6 +344,7 @@ impl<'a> Line<'a> {
         })
     }
 
+    /// Returns the text of a group; `None` if the group is missing, empty or `-`.
     fn group(&self, name: &str) -> Option<&'a [u8]> {
         let (start, end) = self.spans.get(self.pattern.place(name)?)?;
         let text = &self.line[start..end];
@@ -348,14 +359,14 @@ mod tests {
     type Found = (u64, Option<String>, Option<String>);
 
     fn read(pattern: LinePattern, lines: &[&str]) -> Vec<Result<Found, Skip>> {
-        let mut parser = Parser::new(Arc::new(pattern));
+        let mut parser = Parser::new(Arc::new(pattern), false);
         let text = |value: Option<&[u8]>| value.map(|v| String::from_utf8_lossy(v).into_owned());
         let mut one = |line: &&str| {
             let (time, record) = parser.parse(Message::plain(line.as_bytes()))?;
             Ok((
                 time.nanos,
-                text(record.get(&Field::Client).as_deref()),
-                text(record.cost().as_deref()),
+                text(record.get(&Field::Client)),
+                text(record.cost()),
             ))
         };
         lines.iter().map(&mut one).collect()

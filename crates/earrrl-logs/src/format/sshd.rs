@@ -1,4 +1,4 @@
-//! Failed attempts to log in by SSH, each counted once, from the SSH daemon's syslog messages.
+//! The attempts to log in by SSH, each counted once, on the lines that [`super::vendors::SSHD`] matches.
 //!
 //! One attempt causes up to four lines: `Invalid user`, PAM's message, `Failed password`, and the
 //! end of the connection. A line `Failed … for` counts, unless it is about an invalid user that
@@ -7,236 +7,112 @@
 //! same attempt. The end of a connection counts only if no failure of that connection
 //! was logged before, since daemons that accept only keys log nothing else. An accepted login is
 //! not a failure.
-//!
-//! The address is the one that the daemon itself wrote at the end of the line. It stands behind
-//! the user's name, which the client chooses and which may look like an address: `Invalid user
-//! from 9.9.9.9 from 192.0.2.7 port 22`.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::net::IpAddr;
 
-use super::{Field, LineFields};
 use crate::envelope::Message;
 use crate::line::Skip;
-use crate::line::time::Stamp;
-
-/// The names of the fields in SSH login attempts.
-pub(super) const FIELDS: [&str; 2] = ["client", "user"];
 
 /// The greatest number of connections that are remembered. When it is reached, all of them are
 /// dropped.
 const MOST: usize = 1 << 16;
 
-/// The texts at the start of lines about the end of a connection.
-const ENDS: [&[u8]; 3] = [
-    b"Connection closed by ",
-    b"Connection reset by ",
-    b"Disconnected from ",
-];
-
-/// Parses the lines of the SSH daemon.
+/// The last event of each connection, which is identified by its process and address.
 #[derive(Default)]
-pub(super) struct Parser {
-    /// The last event counted for each connection. A connection is identified by its process and
-    /// address.
-    connections: HashMap<Vec<u8>, CountedConnection>,
-}
-
-/// The last event that was counted for a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CountedConnection {
-    /// The user was invalid. The first failure after this event belongs to the same attempt.
-    InvalidUser,
-    /// PAM reported a failed dialogue. A failure of the dialogue after this event is the same attempt.
-    Dialogue,
-    /// A failed attempt was counted, or a login was accepted.
-    Attempt,
-}
-
-/// A failed attempt to log in by SSH.
-pub(super) struct Line<'a> {
-    client: &'a [u8],
-    user: &'a [u8],
-}
+pub(super) struct Attempts(HashMap<Vec<u8>, Event>);
 
 /// The event that a line reports.
-enum SshdEvent {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The user is invalid. The first failure after this event belongs to the same attempt.
     InvalidUser,
-    Failed {
-        invalid_user: bool,
-        by_dialogue: bool,
-    },
-    /// PAM's own line about a failed dialogue.
+    /// PAM reports a failed dialogue. A failure of the dialogue after this event is the same attempt.
     FailedByPam,
-    Ended,
+    /// An attempt failed.
+    Failed,
+    /// A login was accepted.
     Accepted,
+    /// The connection ended.
+    Ended,
 }
 
-impl Parser {
-    /// Returns the attempt on a line.
-    fn attempt<'a>(&mut self, message: Message<'a>) -> Result<Line<'a>, Skip> {
-        if !message.program.starts_with(b"sshd") {
-            return Err(Skip::Malformed);
+impl Attempts {
+    /// Remembers the event of a line about this client.
+    ///
+    /// # Errors
+    /// Returns [`Skip::NoRequest`] unless the line reports a failed attempt that has not been counted yet, and
+    /// [`Skip::Ambiguous`] if an address or a port follows the text `ssh2: `, which may be part of a user's name.
+    pub(super) fn count(&mut self, message: Message<'_>, client: &[u8]) -> Result<(), Skip> {
+        let Self(connections) = self;
+        let from = |part: &str| {
+            let at = memchr::memmem::find(message.text, part.as_bytes())?;
+            Some(&message.text[at..])
+        };
+        let has = |text: &[u8], part: &str| memchr::memmem::find(text, part.as_bytes()).is_some();
+        if from(" ssh2: ").is_some_and(|text| has(text, " from ") || has(text, " port ")) {
+            return Err(Skip::Ambiguous);
         }
-        let (event, rest) = event(message.text).ok_or(Skip::NoRequest)?;
-        let rest = without_key(rest).ok_or(Skip::Ambiguous)?;
-        let (user, client) = user_and_client(&event, rest).ok_or(Skip::NoClient)?;
-        if !self.counts(&event, &[message.program, b" ", client].concat()) {
+        let is_invalid = from(" for ").is_some_and(|text| text.starts_with(b" for invalid user "));
+        let begins = |start: &str| message.text.starts_with(start.as_bytes());
+        let event = match message.text[0] {
+            b'I' => Event::InvalidUser,
+            b'e' => Event::FailedByPam,
+            b'F' => Event::Failed,
+            b'A' => Event::Accepted,
+            _ => Event::Ended,
+        };
+        // A client uses the method `none` to ask which methods it may use.
+        if begins("Failed none ") && !is_invalid {
             return Err(Skip::NoRequest);
         }
-        Ok(Line { client, user })
-    }
-
-    /// Returns true if the event is a failed attempt that has not been counted yet, and records
-    /// the event.
-    fn counts(&mut self, event: &SshdEvent, connection: &[u8]) -> bool {
-        if self.connections.len() >= MOST {
-            self.connections.clear();
+        if connections.len() >= MOST {
+            connections.clear();
         }
+        let connection = [message.program, b" ", client].concat();
         let before = match event {
-            SshdEvent::Ended => self.connections.remove(connection),
-            SshdEvent::InvalidUser => self
-                .connections
-                .insert(connection.to_owned(), CountedConnection::InvalidUser),
-            SshdEvent::FailedByPam => self
-                .connections
-                .insert(connection.to_owned(), CountedConnection::Dialogue),
-            SshdEvent::Failed { .. } | SshdEvent::Accepted => self
-                .connections
-                .insert(connection.to_owned(), CountedConnection::Attempt),
+            Event::Ended => connections.remove(&connection),
+            event => connections.insert(connection, event),
         };
-        match event {
-            SshdEvent::InvalidUser => true,
-            SshdEvent::FailedByPam => before != Some(CountedConnection::InvalidUser),
-            SshdEvent::Failed {
-                invalid_user,
-                by_dialogue,
-            } => match before {
-                Some(CountedConnection::InvalidUser) => !invalid_user,
-                Some(CountedConnection::Dialogue) => !by_dialogue,
-                _ => true,
-            },
-            SshdEvent::Ended => before.is_none(),
-            SshdEvent::Accepted => false,
-        }
-    }
-}
-
-impl Parser {
-    pub(super) fn parse<'a>(&'a mut self, message: Message<'a>) -> Result<(Stamp, Line<'a>), Skip> {
-        let line = self.attempt(message)?;
-        let time = message.time.ok_or(Skip::Time)?;
-        Ok((time, line))
-    }
-}
-
-impl<'a> LineFields<'a> for Line<'a> {
-    fn get(&self, field: &Field) -> Option<Cow<'a, [u8]>> {
-        match field {
-            Field::Client => Some(Cow::Borrowed(self.client)),
-            Field::User => (!self.user.is_empty()).then_some(Cow::Borrowed(self.user)),
-            Field::Path | Field::Forwarded | Field::Named(_) => None,
-        }
-    }
-}
-
-/// Returns the event that a line reports, and the text behind the event's description.
-fn event(text: &[u8]) -> Option<(SshdEvent, &[u8])> {
-    if let Some(rest) = text.strip_prefix(b"Failed ") {
-        let at = memchr::memmem::find(rest, b" for ")?;
-        let method = &rest[..at];
-        let rest = &rest[at + 5..];
-        // A client uses the method `none` to ask which methods it may use, so its failure does not
-        // count.
-        let invalid_user = rest.starts_with(b"invalid user ");
-        let by_dialogue = method.starts_with(b"keyboard-interactive");
-        let asks = method == b"none" && !invalid_user;
-        let failed = SshdEvent::Failed {
-            invalid_user,
-            by_dialogue,
+        let counts = match (event, before) {
+            (Event::InvalidUser, _) => true,
+            (Event::FailedByPam, before) => before != Some(Event::InvalidUser),
+            (Event::Failed, Some(Event::InvalidUser)) => !is_invalid,
+            (Event::Failed, Some(Event::FailedByPam)) => !begins("Failed keyboard-interactive"),
+            (Event::Failed, _) => true,
+            (Event::Accepted, _) => false,
+            (Event::Ended, before) => before.is_none(),
         };
-        return (!asks && !method.contains(&b' ')).then_some((failed, rest));
+        if counts { Ok(()) } else { Err(Skip::NoRequest) }
     }
-    if let Some(rest) = text.strip_prefix(b"error: PAM: ") {
-        let rest = &rest[memchr::memmem::find(rest, b" for ")? + 5..];
-        return Some((SshdEvent::FailedByPam, rest));
-    }
-    for start in [&b"Invalid user "[..], b"Illegal user "] {
-        if let Some(rest) = text.strip_prefix(start) {
-            return Some((SshdEvent::InvalidUser, rest));
-        }
-    }
-    if let Some(rest) = text.strip_prefix(b"Accepted ") {
-        return Some((
-            SshdEvent::Accepted,
-            &rest[memchr::memmem::find(rest, b" for ")? + 5..],
-        ));
-    }
-    let rest = ENDS.iter().find_map(|start| text.strip_prefix(*start))?;
-    let known = [&b"authenticating user "[..], b"invalid user "];
-    let rest = known.iter().find_map(|start| rest.strip_prefix(*start))?;
-    Some((SshdEvent::Ended, rest))
-}
-
-/// Removes the description of a key from the end of a line. The description may contain names that
-/// the client has chosen: `… port 4711 ssh2: RSA SHA256:…, client user "bob", client host "x from
-/// 9.9.9.9 port 22"`. Returns `None` if an address follows the first `ssh2: `, since the text
-/// `ssh2: ` may also be part of the user's name.
-fn without_key(rest: &[u8]) -> Option<&[u8]> {
-    let Some(at) = memchr::memmem::find(rest, b" ssh2: ") else {
-        return Some(rest);
-    };
-    let forged = memchr::memmem::find(&rest[at..], b" from ").is_some();
-    (!forged).then_some(&rest[..at])
-}
-
-/// Returns the user's name, and the client's address behind it, which is the last address on the
-/// line.
-fn user_and_client<'a>(event: &SshdEvent, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-    let invalid = [&b"invalid user "[..], b"illegal user "];
-    let name = invalid.iter().find_map(|start| rest.strip_prefix(*start));
-    let rest = name.unwrap_or(rest);
-    let rest = rest.strip_suffix(b" [preauth]").unwrap_or(rest);
-    let mark: &[u8] = if matches!(event, SshdEvent::Ended) {
-        b" "
-    } else {
-        b"from "
-    };
-    let port = memchr::memmem::rfind(rest, b" port ");
-    // The text behind the port is the protocol and the description of a key. A port that an address follows
-    // is part of the user's name: PAM and old daemons write none.
-    let is_last = |at: &usize| {
-        let behind = &rest[at + 6..];
-        let is_of_user = mark != b" " && memchr::memmem::find(behind, mark).is_some();
-        behind.first().is_some_and(u8::is_ascii_digit) && !is_of_user
-    };
-    let end = port.filter(is_last).unwrap_or(rest.len());
-    let at = memchr::memmem::rfind(&rest[..end], mark)?;
-    let client = rest[at + mark.len()..end].trim_ascii_end();
-    address(client)?;
-    Some((rest[..at].trim_ascii(), client))
-}
-
-/// Parses an IP address; the zone of a link-local address is ignored.
-fn address(text: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    text.split('%').next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+
+    use crate::envelope::Message;
+    use crate::format::Field;
+    use crate::format::pattern::{LinePattern, Parser};
+    use crate::format::vendors::SSHD;
+    use crate::line::time::Stamp;
 
     fn attempts(lines: &[(&str, &str)]) -> Vec<String> {
-        let mut parser = Parser::default();
+        let pattern = Arc::new(LinePattern::preset(SSHD, "sshd"));
+        let mut parser = Parser::new(pattern, true);
         let mut found = Vec::new();
         for (program, text) in lines {
             let program = program.as_bytes();
             let message = Message::plain(text.as_bytes());
-            if let Ok(line) = parser.attempt(Message { program, ..message }) {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                found.push(text(line.client) + " " + &text(line.user));
+            let time = Some(Stamp::utc(1));
+            let message = Message {
+                time,
+                program,
+                ..message
+            };
+            if let Ok((_, line)) = parser.parse(message) {
+                let text =
+                    |field| String::from_utf8_lossy(line.get(&field).unwrap_or(b"")).into_owned();
+                found.push(text(Field::Client) + " " + &text(Field::User));
             }
         }
         found

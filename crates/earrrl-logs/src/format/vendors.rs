@@ -184,6 +184,30 @@ pub(super) const POSTFIX: &str = concat!(
     r"(?:$|, |(?::\d+)?: (?:[45]\d\d |[45]\.\d+\.\d+ |[A-Z]{4} ?|\\|SASL (?<mechanism>\S+) authentication failed))",
 );
 
+// The messages of OpenSSH's daemon.
+//
+// The address is the one that the daemon itself wrote at the end of the line. It stands behind
+// the user's name, which the client chooses and which may look like an address: `Invalid user
+// from 9.9.9.9 from 192.0.2.7 port 22`. So nothing but the port, the protocol and the description of a key may
+// follow the address. The description may contain names that the client has chosen: `… port 4711 ssh2: RSA
+// SHA256:…, client user "bob", client host "x from 9.9.9.9 port 22"`, and the text `ssh2: ` may be part of the
+// user's name, so [`super::sshd`] finds a line with another address or port behind that text ambiguous.
+
+/// The lines about failed attempts to log in and their ends.
+pub(super) const SSHD: &str = concat!(
+    r"^(?:Failed \S+ for |error: PAM: .*? for |I(?:nvalid|llegal) user |Accepted .*? for ",
+    r"|(?:Connection closed by|Connection reset by|Disconnected from) (?:authenticating|invalid) user )",
+    r"(?:(?:invalid|illegal) user )?(?<user>.*?)(?: from)?",
+    r" (?<client>\d+\.\d+\.\d+\.\d+|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?)(?: port \d+(?: ssh\d?(?:: .*)?)?)?(?: \[preauth\])?$",
+);
+
+/// All lines with an IPv4 address behind one of a few words. One attempt to log in causes several such lines,
+/// and a client that chooses a user's name can forge the address.
+pub(super) const SSHD_LINES: &str = concat!(
+    r"^(?:(?:.*? for (?:[Ii](?:nvalid|llegal) user )?|[Ii](?:nvalid|llegal) user )(?<user>\S+))?.*?(?:from |rhost=|\[)",
+    r"(?<client>(?:25[0-5]|2[0-4]\d|[01]?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|[01]?\d?\d)){3})(?:[^\d].* user=(?<account>\S+)|[^\d]|$)",
+);
+
 #[cfg(test)]
 mod vendors_tests {
     use crate::format::{Format, last_request};
@@ -472,6 +496,97 @@ mod mail_tests {
                 (Format::Postfix, "1704110400 192.0.2.7".into()),
                 "{line}"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod sshd_lines_tests {
+    use std::sync::Arc;
+
+    use super::SSHD_LINES;
+    use crate::envelope::Message;
+    use crate::format::Field;
+    use crate::format::pattern::{LinePattern, Parser};
+    use crate::line::Skip;
+
+    fn parse(program: &str, message: &str, field: &Field) -> Result<Option<String>, Skip> {
+        let text = Message::plain(message.as_bytes());
+        let pattern = Arc::new(LinePattern::preset(SSHD_LINES, "sshd"));
+        let mut parser = Parser::new(pattern, false);
+        let record = parser.parse(Message {
+            program: program.as_bytes(),
+            time: Some(crate::line::time::Stamp::utc(1)),
+            ..text
+        });
+        let (_, record) = record?;
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        Ok(record.get(field).map(text))
+    }
+
+    #[test]
+    fn an_address_stands_behind_a_mark() {
+        let cases = [
+            ("Invalid user x from 192.0.2.7", Some("192.0.2.7")),
+            (
+                "Failed password for root from 192.0.2.7 port 22 ssh2",
+                Some("192.0.2.7"),
+            ),
+            (
+                "failure; rhost=192.0.2.7.dynamic.example.net  user=root",
+                Some("192.0.2.7"),
+            ),
+            (
+                "checking getaddrinfo for a.example [192.0.2.7] failed",
+                Some("192.0.2.7"),
+            ),
+            (
+                "from host.example [192.0.2.7]: from 198.51.100.1",
+                Some("192.0.2.7"),
+            ),
+            (
+                "input_userauth_request: invalid user webmaster [preauth]",
+                None,
+            ),
+            ("Connection closed by 192.0.2.7", None),
+            ("from 192.0.2.256", None),
+            ("from 192.0.2", None),
+            ("from 192.0.2.1234", None),
+            ("from 192..2.1", None),
+        ];
+        for (message, address) in cases {
+            let expected = address.ok_or(Skip::NoRequest);
+            let expected = expected.map(|address| Some(address.to_owned()));
+            let found = parse("sshd[24200]", message, &Field::Client);
+            assert_eq!(found, expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn other_programs_are_skipped() {
+        let found = parse("cron[1]", "from 192.0.2.7", &Field::Client);
+        assert_eq!(found, Err(Skip::Malformed));
+    }
+
+    #[test]
+    fn users() {
+        for (message, user) in [
+            (
+                "Failed password for root from 192.0.2.7 port 22",
+                Some("root"),
+            ),
+            (
+                "Failed password for invalid user bob from 192.0.2.7",
+                Some("bob"),
+            ),
+            (
+                "authentication failure; rhost=192.0.2.7  user=root",
+                Some("root"),
+            ),
+            ("Connection reset from 192.0.2.7", None),
+        ] {
+            let found = parse("sshd[1]", message, &Field::User);
+            assert_eq!(found, Ok(user.map(str::to_owned)), "{message}");
         }
     }
 }
