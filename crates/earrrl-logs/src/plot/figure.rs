@@ -1,36 +1,14 @@
-//! The parts of a figure, and the colours and fonts that all figures share.
-
-use plotters::prelude::*;
+//! The parts of a figure, and the colours that all figures share.
 
 use super::ticks::Ticks;
 
 /// Colours that remain distinct under every kind of colour blindness (Okabe and Ito's palette).
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(110, 110, 110),
+const COLOURS: [&str; 7] = [
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6E6E6E",
 ];
 
 /// The index of grey in the palette; grey is for requests before any rule is applied.
 pub const GREY: usize = 6;
-
-/// The factor by which figures are drawn larger than they are shown. The drawing library rounds
-/// points to whole pixels, which would be visible at the shown size.
-pub(super) const GRAIN: u32 = 4;
-
-/// The size of texts and of the title, in pixels of the shown picture.
-pub(super) const TEXT: u32 = 14;
-pub(super) const TITLE: u32 = 16;
-
-/// An upper bound of the average width of a character at the size [`TEXT`], in pixels.
-pub(super) const CHARACTER: u32 = 8;
-
-/// The ratio of the size of a font in the drawing library to the size that it writes to SVG.
-const FONT_UNIT: f64 = 1.24;
 
 /// A picture: panels with a common horizontal axis.
 pub struct Figure {
@@ -151,17 +129,7 @@ impl Series {
     }
 }
 
-/// Returns the colour of a series.
-pub(super) fn colour(series: &Series) -> RGBColor {
-    shade(series.colour)
-}
-
 /// Returns the colour with this index in the palette.
-pub(super) fn shade(place: usize) -> RGBColor {
+pub(super) fn shade(place: usize) -> &'static str {
     COLOURS[place % COLOURS.len()]
-}
-
-/// Returns the font of all figures at `size` pixels.
-pub(super) fn font(size: u32) -> FontDesc<'static> {
-    ("sans-serif", f64::from(size * GRAIN) * FONT_UNIT).into_font()
 }

@@ -1,19 +1,14 @@
 //! Writes figures as SVG files, and as parts of pages.
 
-use std::error::Error;
 use std::path::Path;
-use std::sync::Once;
 
-use plotters::coord::Shift;
-use plotters::prelude::*;
-
-use super::figure::{Figure, GRAIN, Panel, Series, Stroke, TITLE, font};
-use super::panel;
+use super::chart;
+use super::figure::{Figure, Panel, Series, Stroke};
 use super::ticks::short;
 use crate::text::{Html, plain};
 
-/// The font file of all figures.
-const FONT: &[u8] = include_bytes!("../../assets/roboto-subset.ttf");
+/// The height of a title with the space around it, in pixels.
+const TITLE: f64 = 34.0;
 
 /// The style of files on dark pages: the colours of the background, of texts and axes, and of lines
 /// that would be too dark.
@@ -23,7 +18,7 @@ const DARK: &str = "@media (prefers-color-scheme: dark) { \
     [fill='#6E6E6E'] { fill: #9198a1 } [stroke='#0072B2'] { stroke: #56b4e9 } \
     [fill='#0072B2'] { fill: #56b4e9 } }";
 
-/// Writes a figure to an SVG file.
+/// Writes a figure to an SVG file, with a white background, or a dark one for readers that prefer it.
 ///
 /// # Errors
 /// Returns one line with the reason if the name does not end in `.svg`, or if the file cannot be
@@ -33,7 +28,10 @@ pub fn save(figure: &Figure, path: &Path) -> Result<(), String> {
     if !is_svg(path) {
         return Err(problem_of(EXPECTED));
     }
-    let content = with_dark_mode(&svg(figure, Some(&WHITE))?);
+    let background = format!(
+        "<style>{DARK}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#FFFFFF\"/>\n<title>"
+    );
+    let content = svg(figure).replacen("<title>", &background, 1);
     std::fs::write(path, content).map_err(|error| problem_of(&plain(&error)))
 }
 
@@ -51,29 +49,31 @@ pub fn is_svg(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "svg")
 }
 
-/// Renders a figure as SVG. Without a background colour the picture is transparent.
-///
-/// # Errors
-/// Returns one line with the reason if the figure cannot be drawn.
-pub fn svg(figure: &Figure, background: Option<&RGBColor>) -> Result<String, String> {
+/// Renders a figure as SVG with a transparent background.
+pub fn svg(figure: &Figure) -> String {
     let (width, height) = figure.size;
-    let fine = (width * GRAIN, height * GRAIN);
-    let mut text = String::new();
-    let area = SVGBackend::with_string(&mut text, fine).into_drawing_area();
-    draw(&area, figure, background).map_err(|error| format!("the figure: {error}"))?;
-    drop(area);
-    // The view box keeps the large size of the drawing; only the shown width and height are
-    // reduced.
-    let drawn = format!(r#"width="{}" height="{}""#, fine.0, fine.1);
-    let shown = format!(r#"role="img" width="{width}" height="{height}" stroke-linejoin="round""#);
-    let text = text.replacen(&drawn, &shown, 1);
-    let start = text.find(">\n").map_or(0, |end| end + 2);
-    Ok(format!(
-        "{}{}{}",
-        &text[..start],
-        described(figure),
-        &text[start..]
-    ))
+    let mut out = format!(
+        "<svg role=\"img\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"sans-serif\" stroke-linejoin=\"round\" xmlns=\"http://www.w3.org/2000/svg\">\n{}",
+        described(figure)
+    );
+    let mut top = 0.0;
+    if !figure.title.is_empty() {
+        let middle = (f64::from(width) / 2.0, TITLE / 2.0);
+        chart::text(&mut out, &figure.title, middle, "middle", 16);
+        top = TITLE;
+    }
+    let part = (f64::from(height) - top) / figure.panels.len().max(1) as f64;
+    for (place, panel) in (1..).zip(&figure.panels) {
+        let bottom = top + part;
+        let label = match place == figure.panels.len() {
+            true => &figure.x.label,
+            false => "",
+        };
+        chart::draw(&mut out, panel, figure, label, (top, bottom));
+        top = bottom;
+    }
+    out + "</svg>\n"
 }
 
 /// Returns the title of a figure, and as its description the peaks of its lines and its notes, for
@@ -97,55 +97,21 @@ fn described(figure: &Figure) -> String {
 /// Returns the greatest value of each line of a panel. A line without a name is the one that the
 /// label of the axis is about, unless it is dashed.
 fn peaks(panel: &Panel) -> impl Iterator<Item = String> {
-    let lines = panel.series.iter().filter(|series| series.points.len() > 1);
-    lines.filter_map(
-        |Series {
-             name,
-             stroke,
-             points,
-             ..
-         }| {
-            let name = match name.is_empty() {
-                true if *stroke == Stroke::Dashed => return None,
-                true => &panel.y_label,
-                false => name,
-            };
-            let peak = points.iter().map(|point| point.1).fold(0.0, f64::max);
-            Some(format!("{name}: at most {}", short(peak)))
-        },
-    )
-}
-
-/// Returns a figure with a style for readers that prefer dark pages.
-fn with_dark_mode(svg: &str) -> String {
-    svg.replacen("<title>", &format!("<style>{DARK}</style>\n<title>"), 1)
-}
-
-fn draw<DB: DrawingBackend<ErrorType: 'static>>(
-    area: &DrawingArea<DB, Shift>,
-    figure: &Figure,
-    background: Option<&RGBColor>,
-) -> Result<(), Box<dyn Error>> {
-    static FONTS: Once = Once::new();
-    FONTS.call_once(|| {
-        // Registering fails only for a file that is no font, and this one is compiled in.
-        let _ = plotters::style::register_font("sans-serif", FontStyle::Normal, FONT);
-    });
-    if let Some(background) = background {
-        area.fill(background)?;
-    }
-    let area = if figure.title.is_empty() {
-        area.clone()
-    } else {
-        area.margin(8 * GRAIN, 0, 0, 0)
-            .titled(&figure.title, font(TITLE))?
+    let is_line = |series: &&Series| {
+        series.points.len() > 1 && !(series.name.is_empty() && series.stroke == Stroke::Dashed)
     };
-    let panels = area.split_evenly((figure.panels.len().max(1), 1));
-    for (place, (panel, area)) in figure.panels.iter().zip(&panels).enumerate() {
-        panel::draw(area, panel, &figure.x, place + 1 == figure.panels.len())?;
-    }
-    area.present()?;
-    Ok(())
+    panel.series.iter().filter(is_line).map(|series| {
+        let name = match series.name.is_empty() {
+            true => &panel.y_label,
+            false => &series.name,
+        };
+        let peak = series
+            .points
+            .iter()
+            .map(|point| point.1)
+            .fold(0.0, f64::max);
+        format!("{name}: at most {}", short(peak))
+    })
 }
 
 #[cfg(test)]

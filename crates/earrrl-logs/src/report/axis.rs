@@ -5,16 +5,6 @@ use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks, days};
 use crate::replay::Timeline;
 use crate::text::{per, three_digits};
 
-/// Returns the horizontal axis from one time to another, in nanoseconds since the epoch.
-pub(crate) fn across((from, to): (u64, u64)) -> Across {
-    let seconds = |time: u64| time as f64 / SECOND as f64;
-    Across {
-        label: days((from / SECOND) as i64, (to / SECOND) as i64),
-        span: (seconds(from), seconds(to)),
-        ticks: Ticks::Calendar,
-    }
-}
-
 /// Returns one column of the timeline's counts as a step curve: times in seconds, and requests a
 /// second.
 fn rates(timeline: &Timeline, column: usize) -> Vec<(f64, f64)> {
@@ -58,7 +48,7 @@ pub type Column = (String, usize, usize);
 /// use earrrl_logs::{plot, report::over_time};
 /// let timeline = replay.timeline.as_ref().ok_or("no timeline")?;
 /// let figure = over_time(timeline, 0, &[("fixed-window 60/1m".to_owned(), 1, 0)], (960, 300));
-/// assert!(plot::svg(&figure, None)?.starts_with("<svg"));
+/// assert!(plot::svg(&figure).starts_with("<svg"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn over_time(
@@ -84,10 +74,15 @@ pub fn over_time(
         })
         .collect();
     let height = size.1 * panels.len().max(1) as u32;
+    let seconds = |time: u64| time as f64 / SECOND as f64;
     let end = timeline.start + timeline.counts.len() as u64 * timeline.width;
     Figure {
         title: String::new(),
-        x: across((timeline.start, end)),
+        x: Across {
+            label: days((timeline.start / SECOND) as i64, (end / SECOND) as i64),
+            span: (seconds(timeline.start), seconds(end)),
+            ticks: Ticks::Calendar,
+        },
         panels,
         size: (size.0, height),
     }

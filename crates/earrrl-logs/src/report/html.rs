@@ -3,15 +3,16 @@
 
 use std::io::{self, Write};
 
+use earrrl::Nanos;
+
 use super::axis::{over_time, written_rate};
-use super::incident::{Incident, incidents};
-use super::measured::{MeasuredRule, distribution};
+use super::measured::MeasuredRule;
 use super::page::{HALF, WIDE, share, write_end, write_figure, write_start, write_table};
 use super::{Summary, TOP};
 use crate::line::time;
+use crate::plot::{Reached, distribution};
 use crate::reading::HeldBack;
-use crate::replay::Offender;
-use crate::replay::Timeline;
+use crate::replay::{Offender, Timeline, Trial};
 use crate::text::{Html, counted, percent, three_digits};
 
 /// Writes the HTML report. It iterates over the requests again, since the most denied clients are
@@ -52,7 +53,7 @@ pub fn write(
     held: &HeldBack,
 ) -> io::Result<()> {
     let replay = summary.replay;
-    let from = replay.from.map_or(0, earrrl::Nanos::get);
+    let from = replay.from.map_or(0, Nanos::get);
     write_start(out, summary.reader, replay.events, (from, replay.now.get()))?;
     write_comparison(out, summary)?;
     let rules = replay.trials.iter().map(|trial| &trial.rule);
@@ -65,7 +66,15 @@ pub fn write(
          nobody; a bucket measures no rate, so an average of its rate and burst stands for it. A rule \
          limits those right of its dashes.</p>"
     )?;
-    write_figure(out, &distribution(replay, &measured, WIDE))?;
+    let reached = replay.trials.iter().zip(&measured);
+    let reached = reached.map(|(trial, measured)| Reached {
+        name: trial.rule.to_string(),
+        peaks: measured.peaks(),
+        limit: trial.rule.limit().per_second(),
+        above: trial.clients_limited(),
+    });
+    let reached: Vec<Reached> = reached.collect();
+    write_figure(out, &distribution(&reached, held.unit(), WIDE))?;
     for (place, measured) in measured.iter().enumerate() {
         write_rule(out, summary, (place, measured), timeline, held)?;
     }
@@ -116,20 +125,55 @@ fn write_rule(
     if offenders.is_empty() {
         return writeln!(out, "<p>Nobody is denied.</p>");
     }
-    let clients: Vec<u32> = offenders.iter().map(|offender| offender.client).collect();
-    let incidents = incidents(&trial.rule, measured, &clients, || held.requests());
+    let incidents = incidents(trial, &offenders, held);
     writeln!(
         out,
-        "<p class=\"faint\">Below: the rate of the most denied as the rule measures it if it stops \
-         nobody, and the limit (dashes).</p>"
+        "<p class=\"faint\">Below: the requests of the most denied, and those that the rule permits.</p>"
     )?;
     writeln!(out, "<div class=\"offenders\">")?;
     for (offender, incident) in offenders.iter().zip(&incidents) {
         write_offender(out, summary, (place, measured), offender, incident)?;
-        write_figure(out, &incident.figure(&trial.rule, place, held.unit(), HALF))?;
+        let permitted = [("permitted".into(), 1, place)];
+        write_figure(out, &over_time(&incident.timeline, 0, &permitted, HALF))?;
         writeln!(out, "</section>")?;
     }
     writeln!(out, "</div>")
+}
+
+/// The requests of one client over time, and the times of its first and last denial, in nanoseconds since the
+/// epoch.
+struct Incident {
+    timeline: Timeline,
+    denied: (u64, u64),
+}
+
+/// Judges the requests of these clients again, to count them over time.
+fn incidents(trial: &Trial, offenders: &[Offender], held: &HeldBack) -> Vec<Incident> {
+    let mut again = Trial::new(trial.rule.clone());
+    let incident = |_: &Offender| Incident {
+        timeline: Timeline::new(1),
+        denied: (u64::MAX, 0),
+    };
+    let mut incidents: Vec<Incident> = offenders.iter().map(incident).collect();
+    let place = |client| {
+        offenders
+            .iter()
+            .position(|offender| offender.client == client)
+    };
+    for request in held.requests() {
+        let Some(place) = place(request.client) else {
+            continue;
+        };
+        let Incident { timeline, denied } = &mut incidents[place];
+        let allowed = again.judge(request.client, Nanos::new(request.time), request.cost);
+        let counts = timeline.at(request.time);
+        counts[0] += 1;
+        counts[1] += u64::from(allowed);
+        if !allowed {
+            *denied = (denied.0.min(request.time), request.time);
+        }
+    }
+    incidents
 }
 
 fn write_offender(

@@ -4,19 +4,12 @@
 use earrrl::algorithm::{RecentAverage, State};
 use earrrl::{Limit, Mode, Nanos, Policy, Rule};
 
-use crate::plot::{Across, Figure, Mark, Panel, Series, Ticks};
 use crate::reading::LoggedRequest;
-use crate::replay::Replay;
-use crate::text::per;
-
-/// The least rate on the axis, as a share of the least limit. Clients with lower rates are far
-/// below every limit.
-const DEEPEST: f64 = 1e-3;
 
 /// The rates of all clients, as one rule measures them when it denies nothing.
 pub(super) struct MeasuredRule {
     /// The limit that measures the rates: the rule's own, or an average that stands for it.
-    pub limit: Limit,
+    limit: Limit,
     /// The history of each client, indexed by client number.
     clients: Vec<History>,
 }
@@ -66,15 +59,12 @@ impl MeasuredRule {
     }
 
     /// Returns the history of the client with this number.
-    pub(super) fn client(&self, number: u32) -> History {
-        self.clients
-            .get(number as usize)
-            .cloned()
-            .unwrap_or_default()
+    pub(super) fn client(&self, number: u32) -> &History {
+        &self.clients[number as usize]
     }
 
     /// Returns the greatest rates of all clients that were seen, in descending order.
-    fn peaks(&self) -> Vec<f64> {
+    pub(super) fn peaks(&self) -> Vec<f64> {
         let seen = self.clients.iter().filter(|client| client.last > 0);
         let mut peaks: Vec<f64> = seen.map(|client| client.peak.0).collect();
         peaks.sort_by(|a, b| b.total_cmp(a));
@@ -91,81 +81,6 @@ fn measuring(limit: &Limit) -> Limit {
     let fill = std::time::Duration::try_from_secs_f64(bucket.fill_secs()).unwrap_or_default();
     RecentAverage::with_period(bucket.refill(), fill)
         .map_or(*limit, |average| average.with_policy(Policy::Strict).into())
-}
-
-/// Draws how many clients reach each rate under each rule, with a dashed line at the rule's limit.
-pub(super) fn distribution(replay: &Replay, measured: &[MeasuredRule], size: (u32, u32)) -> Figure {
-    let peaks: Vec<Vec<f64>> = measured.iter().map(MeasuredRule::peaks).collect();
-    let limits = replay
-        .trials
-        .iter()
-        .map(|trial| trial.rule.limit().per_second());
-    let limits: Vec<f64> = limits.collect();
-    let all = || {
-        peaks
-            .iter()
-            .flatten()
-            .chain(&limits)
-            .copied()
-            .filter(|rate| *rate > 0.0)
-    };
-    let (per, unit) = per(limits.iter().copied());
-    let greatest = all().fold(f64::MIN_POSITIVE, f64::max);
-    let lowest = limits.iter().copied().fold(greatest, f64::min);
-    let least = all().fold(greatest, f64::min).max(lowest * DEEPEST);
-    let span = ((least * per / 1.5).log10(), (greatest * per * 2.0).log10());
-    let series = peaks
-        .iter()
-        .zip(&replay.trials)
-        .enumerate()
-        .map(|(place, (peaks, trial))| {
-            Series::new(trial.rule.to_string(), place, curve(peaks, per, span))
-        });
-    let marks = replay
-        .trials
-        .iter()
-        .zip(&limits)
-        .enumerate()
-        .map(|(place, (trial, limit))| {
-            let above = trial.clients_limited();
-            Mark {
-                at: (limit * per).log10(),
-                colour: Some(place),
-                text: format!("limit {place}: {above} above", place = place + 1),
-            }
-        });
-    Figure {
-        title: String::new(),
-        x: Across {
-            label: format!("peak rate, {unit}"),
-            span,
-            ticks: Ticks::Powers,
-        },
-        panels: vec![Panel {
-            y_label: "clients that reach it".into(),
-            marks: marks.collect(),
-            series: series.collect(),
-            log_from: Some(0.8),
-            ..Panel::default()
-        }],
-        size,
-    }
-}
-
-/// Returns a step curve with the number of peaks that are at least as great as each rate. `peaks`
-/// are descending; rates are shown as decimal logarithms.
-fn curve(peaks: &[f64], per: f64, (from, to): (f64, f64)) -> Vec<(f64, f64)> {
-    let mut points = vec![(from, peaks.len() as f64)];
-    for (above, peak) in peaks.iter().enumerate().rev() {
-        let at = (peak * per).log10().max(from);
-        let last = points.last().copied().unwrap_or_default();
-        // Clients that are closer than a pixel are drawn as one step, to keep the picture small.
-        if above > 20 && at - last.0 < (to - from) / 2000.0 {
-            continue;
-        }
-        points.extend([(at, last.1), (at, above as f64)]);
-    }
-    points
 }
 
 #[cfg(test)]
@@ -192,30 +107,22 @@ mod tests {
             let rule: Rule = rule.parse().unwrap();
             let limit = rule.limit().per_second() * (1.0 + 1e-9);
             for (times, over) in [(&[10.0, 10.0, 10.0][..], false), (&[10.0; 5], true)] {
-                let client = MeasuredRule::of(&rule, requests(times)).client(0);
-                assert_eq!(client.peak.0 > limit, over, "{rule}, {}", times.len());
+                let measured = MeasuredRule::of(&rule, requests(times));
+                assert_eq!(
+                    measured.client(0).peak.0 > limit,
+                    over,
+                    "{rule}, {}",
+                    times.len()
+                );
             }
         }
         let rule: Rule = "fixed-window 3/1m".parse().unwrap();
-        let client = MeasuredRule::of(&rule, requests(&[1.0, 2.0, 300.0])).client(0);
+        let measured = MeasuredRule::of(&rule, requests(&[1.0, 2.0, 300.0]));
+        let client = measured.client(0);
         let second = |time: u64| (time - 1_000_000_000_000_000_000) / 1_000_000_000;
         assert_eq!(
             [client.first, client.peak.1, client.last].map(second),
             [1, 2, 300]
         );
-    }
-
-    #[test]
-    fn a_curve_descends_from_all_clients_to_none() {
-        let points = curve(&[10.0, 1.0, 0.0], 1.0, (-1.0, 2.0));
-        let steps = [
-            (-1.0, 3.0),
-            (-1.0, 3.0),
-            (-1.0, 2.0),
-            (0.0, 2.0),
-            (0.0, 1.0),
-            (1.0, 1.0),
-        ];
-        assert_eq!(points, [&steps[..], &[(1.0, 0.0)]].concat());
     }
 }

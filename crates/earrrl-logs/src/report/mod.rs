@@ -3,7 +3,6 @@
 pub mod axis;
 mod blocklist;
 mod html;
-mod incident;
 pub mod jsonl;
 mod measured;
 pub mod page;

@@ -112,13 +112,10 @@ pub fn share(part: u64, whole: u64) -> String {
 /// # Errors
 /// Returns the writer's error if writing fails.
 pub fn write_figure(out: &mut impl Write, figure: &Figure) -> io::Result<()> {
-    let svg = plot::svg(figure, None).map_err(io::Error::other)?;
-    // An SVG within a page must not have an XML declaration.
-    let start = svg.find("<svg").unwrap_or(0);
     let class = if figure.size.0 > HALF.0 {
         "scroll wide"
     } else {
         "scroll"
     };
-    writeln!(out, "<div class=\"{class}\">{}</div>", &svg[start..])
+    writeln!(out, "<div class=\"{class}\">{}</div>", plot::svg(figure))
 }

@@ -52,8 +52,6 @@ pub struct PathRule {
     pub path: Vec<u8>,
     /// The number of clients that requested the path.
     pub clients: usize,
-    /// The number of requests for the path.
-    pub requests: u64,
     /// The limit, and the clients that it affects.
     pub judged: JudgedAdvice,
 }
@@ -136,7 +134,6 @@ impl PartRequests {
         let rule = |(_, requests, (clients, judged)): (usize, &[PathRequest], _)| PathRule {
             path: paths[requests[0].path as usize].to_vec(),
             clients,
-            requests: requests.len() as u64,
             judged,
         };
         let paths = found.into_iter().take(MOST_RULES).map(rule).collect();
@@ -268,10 +265,7 @@ mod tests {
             .iter()
             .map(|client| client.number)
             .collect();
-        assert_eq!(
-            (&rule.path[..], rule.clients, rule.requests),
-            (&b"/login"[..], 31, 1230)
-        );
+        assert_eq!((&rule.path[..], rule.clients), (&b"/login"[..], 31));
         assert_eq!(touched, [200]);
         assert_eq!(rule.judged.touched[0].requests, 1200);
         assert!(found.user.is_none());

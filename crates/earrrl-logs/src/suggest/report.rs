@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{
-    Gap, JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep,
-};
+use super::{JudgedAdvice, JudgedLimit, PartRules, Peaks, Profiles, RuleTerms, SeenClient, Sweep};
 use crate::line::time::written;
 use crate::line::{Escaped, shell_word};
+use crate::plot::{Figure, Reached, distribution};
 use crate::reading::{ClientNames, LogReader};
-use crate::text::{counted, per, percent, printable_json, three_digits, write_rows};
+use crate::text::{counted, percent, printable_json, three_digits, write_rows};
 
 /// The quantiles of the clients' peak rates that are reported, and their names.
 const QUANTILES: [(f64, &str); 7] = [
@@ -27,8 +26,8 @@ const QUANTILES: [(f64, &str); 7] = [
 /// The greatest number of affected clients whose names are written.
 const NAMED: usize = 20;
 
-/// The units of a rate: the length of each in seconds, and its suffix in a rule.
-const UNITS: [(f64, &str); 4] = [(1.0, "/s"), (60.0, "/m"), (3600.0, "/h"), (86_400.0, "/d")];
+/// The unit of rates that are written together: its length in seconds, and its suffix in a rule.
+struct RateUnit(f64, &'static str);
 
 /// The percentage of the clients above which a limit is marked as affecting many.
 const MANY: u64 = 1;
@@ -86,22 +85,22 @@ impl Advice<'_> {
                 _ => self.nobody(),
             };
         };
-        let (unit, name) = unit([gap.above, gap.below].into_iter());
+        let unit = RateUnit::of([gap.above, gap.below].into_iter());
         let tried = if self.sweep.tried.len() > 1 {
             " under which the most clients stand out,"
         } else {
             ""
         };
         format!(
-            "With a half-life of {half_life},{tried} {} at {}{name} or more, {} times the next one's \
-             peak of {}{name}.",
+            "With a half-life of {half_life},{tried} {} at {} or more, {} times the next one's \
+             peak of {}.",
             match gap.clients {
                 1 => "one client peaks".to_owned(),
                 clients => format!("{clients} clients peak"),
             },
-            three_digits(gap.above * unit),
+            unit.written(gap.above),
             three_digits(gap.ratio()),
-            three_digits(gap.below * unit),
+            unit.written(gap.below),
         )
     }
 
@@ -117,20 +116,19 @@ impl Advice<'_> {
             [one] => format!("a half-life of {one}"),
             several => format!("half-lives of {}", several.join(" and ")),
         };
-        let found = self.sweep.elsewhere.iter().map(|&(half_life, clients)| {
+        let mut text = format!(
+            "No client stands out: under {tried}, no few clients have peaks far above all others."
+        );
+        for (place, &(half_life, clients)) in self.sweep.elsewhere.iter().enumerate() {
+            text.pop();
+            text += if place == 0 { ". " } else { ", " };
             let clients = counted(clients as u64, "client");
-            format!(
-                "`suggest --half-life {}` finds {clients}",
+            text += &format!(
+                "`suggest --half-life {}` finds {clients}.",
                 duration(half_life)
-            )
-        });
-        let found = match found.collect::<Vec<_>>().join(", ") {
-            none if none.is_empty() => none,
-            some => format!(" {some}."),
-        };
-        format!(
-            "No client stands out: under {tried}, no few clients have peaks far above all others.{found}"
-        )
+            );
+        }
+        text
     }
 }
 
@@ -166,15 +164,13 @@ fn write_suggested(
 ) -> io::Result<()> {
     let peaks = advice.sweep.peaks();
     let clients = peaks.clients() as u64;
-    writeln!(
-        out,
-        "\nThis limit touches {} ({}) and denies {} of the requests:\n\n    {}--rule '{}'\n",
+    let intro = format!(
+        "This limit touches {} ({}) and denies {} of the requests",
         counted(suggested.clients as u64, "client"),
         percent(suggested.clients as u64, clients),
         percent(suggested.requests, peaks.requests),
-        advice.terms.flags,
-        suggested.rule,
-    )?;
+    );
+    write_rule(out, &intro, &advice.terms.flags, suggested)?;
     write_clients(out, advice, &advice.judged.touched)?;
     if suggested.clients as u64 * 100 > clients * MANY {
         writeln!(
@@ -183,7 +179,14 @@ fn write_suggested(
              `--touch {MANY}%`."
         )?;
     }
-    write_second(out, advice)?;
+    if let Some((limit, further)) = &advice.judged.second {
+        let half_life = duration(limit.half_life);
+        let count = counted(further.len() as u64, "further client");
+        let intro =
+            format!("A second rule, with a half-life of {half_life}, touches {count} beside it");
+        write_rule(out, &intro, &advice.terms.flags, limit)?;
+        write_clients(out, advice, further)?;
+    }
     if !advice.judged.below.is_empty() {
         writeln!(out, "\nThe next below the limit:\n")?;
         write_clients(out, advice, &advice.judged.below)?;
@@ -197,52 +200,41 @@ fn write_suggested(
 
 /// Writes the rules for single paths and for users, and the clients that they affect.
 fn write_parts(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
-    for rule in &advice.parts.paths {
-        let limit = &rule.judged.suggested;
+    let PartRules { paths, user, users } = advice.parts;
+    for rule in paths {
         let path = Escaped(&rule.path);
-        let count = counted(limit.clients as u64, "client");
+        let clients = counted(rule.clients as u64, "client");
+        let touched = counted(rule.judged.touched.len() as u64, "client");
         let condition = shell_word(&[b"path=", &rule.path[..]].concat());
-        writeln!(
+        write_rule(
             out,
-            "\nA rule for {path} alone, which {} requested, touches {count}:\n\n    --where {condition} --rule '{}'\n",
-            counted(rule.clients as u64, "client"),
-            limit.rule,
+            &format!("A rule for {path} alone, which {clients} requested, touches {touched}"),
+            &format!("--where {condition} "),
+            &rule.judged.suggested,
         )?;
         write_clients(out, advice, &rule.judged.touched)?;
     }
-    let Some(judged) = &advice.parts.user else {
-        return Ok(());
-    };
-    let count = counted(judged.suggested.clients as u64, "user");
-    let rule = &judged.suggested.rule;
-    writeln!(
-        out,
-        "\nA rule for each user touches {count}:\n\n    --key user --rule '{rule}'\n"
-    )?;
-    write_named(out, &judged.touched, |user| {
-        advice.names.printable(&advice.parts.users, user)
-    })
+    let Some(judged) = user else { return Ok(()) };
+    let touched = counted(judged.touched.len() as u64, "user");
+    let intro = format!("A rule for each user touches {touched}");
+    write_rule(out, &intro, "--key user ", &judged.suggested)?;
+    let name = |user| advice.names.printable(users, user);
+    write_named(out, &judged.touched, name)
 }
 
-/// Writes the second suggested rule, if there is one, and the clients that only it affects.
-fn write_second(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
-    let Some((limit, further)) = &advice.judged.second else {
-        return Ok(());
-    };
-    let count = counted(further.len() as u64, "further client");
-    writeln!(
-        out,
-        "\nA second rule, with a half-life of {}, touches {count} beside it:\n\n    {}--rule '{}'\n",
-        duration(limit.half_life),
-        advice.terms.flags,
-        limit.rule,
-    )?;
-    write_clients(out, advice, further)
+/// Writes what a suggested rule does, and the rule with the flags that it needs.
+fn write_rule(
+    out: &mut impl Write,
+    intro: &str,
+    flags: &str,
+    limit: &JudgedLimit,
+) -> io::Result<()> {
+    writeln!(out, "\n{intro}:\n\n    {flags}--rule '{}'\n", limit.rule)
 }
 
 fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
-    let peaks = |gap: &Option<Gap>| gap.map_or(vec![], |gap| vec![gap.above, gap.below]);
-    let (unit, name) = unit(sweep.tried.iter().flat_map(|(_, gap)| peaks(gap)));
+    let gaps = sweep.tried.iter().filter_map(|(_, gap)| *gap);
+    let unit = RateUnit::of(gaps.flat_map(|gap| [gap.above, gap.below]));
     let header = [
         "half-life",
         "gap",
@@ -253,28 +245,21 @@ fn write_sweep(out: &mut impl Write, sweep: &Sweep) -> io::Result<()> {
     ];
     let mut rows = vec![header.map(str::to_owned)];
     for (place, (peaks, gap)) in sweep.tried.iter().enumerate() {
-        let chosen = if place == sweep.chosen && gap.is_some() {
-            "<- chosen"
-        } else {
-            ""
-        };
-        let [ratio, clients, above, below] = match gap {
-            None => ["-"; 4].map(str::to_owned),
-            Some(gap) => [
-                format!("{} times", three_digits(gap.ratio())),
-                gap.clients.to_string(),
-                three_digits(gap.above * unit) + name,
-                three_digits(gap.below * unit) + name,
-            ],
-        };
-        rows.push([
-            duration(peaks.half_life),
-            ratio,
-            clients,
-            above,
-            below,
-            chosen.to_owned(),
-        ]);
+        let mut row = ["", "-", "-", "-", "-", ""].map(str::to_owned);
+        row[0] = duration(peaks.half_life);
+        if let Some(gap) = gap {
+            row[1] = format!("{} times", three_digits(gap.ratio()));
+            row[2] = gap.clients.to_string();
+            row[3] = unit.written(gap.above);
+            row[4] = unit.written(gap.below);
+            row[5] = if place == sweep.chosen {
+                "<- chosen"
+            } else {
+                ""
+            }
+            .into();
+        }
+        rows.push(row);
     }
     write_rows(out, "", &rows)?;
     writeln!(out)
@@ -289,13 +274,10 @@ fn write_quantiles(out: &mut impl Write, peaks: &Peaks) -> io::Result<()> {
         descending[above]
     };
     // The unit is chosen by the printed rates. The lowest rate of any client may need a far longer one.
-    let (unit, name) = unit(QUANTILES.iter().map(|(quantile, _)| least(*quantile)));
+    let unit = RateUnit::of(QUANTILES.iter().map(|(quantile, _)| least(*quantile)));
     let mut rows = vec![["clients", "recent average rate at its peak, at most"].map(str::to_owned)];
     for (quantile, share) in QUANTILES {
-        rows.push([
-            share.to_owned(),
-            three_digits(least(quantile) * unit) + name,
-        ]);
+        rows.push([share.to_owned(), unit.written(least(quantile))]);
     }
     write_rows(out, "", &rows)?;
     writeln!(out)
@@ -314,10 +296,11 @@ fn write_limits(out: &mut impl Write, advice: &Advice<'_>) -> io::Result<()> {
     ];
     let mut rows = vec![header.map(str::to_owned)];
     let candidates = &advice.judged.limits;
-    let (unit, name) = unit(candidates.iter().map(|judged| judged.rate.per_second_f64()));
+    let rate = |judged: &JudgedLimit| judged.rate.per_second_f64();
+    let unit = RateUnit::of(candidates.iter().map(rate));
     rows.extend(candidates.iter().map(|judged| {
         [
-            three_digits(judged.rate.per_second_f64() * unit) + name,
+            unit.written(rate(judged)),
             judged.at_once.to_string(),
             judged.clients.to_string(),
             percent(judged.clients as u64, clients),
@@ -348,11 +331,11 @@ fn write_named(
     clients: &[SeenClient],
     shown: impl Fn(u32) -> String,
 ) -> io::Result<()> {
-    let (unit, name) = unit(clients.iter().map(|client| client.peak));
+    let unit = RateUnit::of(clients.iter().map(|client| client.peak));
     let mut rows = vec![["peak", "requests", "first", "last", "client"].map(str::to_owned)];
     rows.extend(clients.iter().take(NAMED).map(|client| {
         [
-            three_digits(client.peak * unit) + name,
+            unit.written(client.peak),
             client.requests.to_string(),
             written(client.first),
             written(client.last),
@@ -445,16 +428,21 @@ fn clients_json(advice: &Advice<'_>, clients: &[SeenClient]) -> Value {
     clients.iter().map(object).collect()
 }
 
-/// Returns the shortest unit in which none of the rates is below 0.1: its length in seconds, and
-/// its suffix.
-fn unit(rates: impl Iterator<Item = f64>) -> (f64, &'static str) {
-    let least = rates
-        .filter(|&rate| rate > 0.0)
-        .fold(f64::INFINITY, f64::min);
-    UNITS
-        .into_iter()
-        .find(|(seconds, _)| least * seconds >= 0.1)
-        .unwrap_or(UNITS[3])
+impl RateUnit {
+    /// Returns the shortest unit in which none of the rates is below 0.1.
+    fn of(rates: impl Iterator<Item = f64>) -> Self {
+        let rates = rates.filter(|&rate| rate > 0.0);
+        match rates.fold(f64::INFINITY, f64::min) {
+            0.1.. => Self(1.0, "/s"),
+            rate if rate * 60.0 >= 0.1 => Self(60.0, "/m"),
+            rate if rate * 3600.0 >= 0.1 => Self(3600.0, "/h"),
+            _ => Self(86_400.0, "/d"),
+        }
+    }
+
+    fn written(&self, rate: f64) -> String {
+        three_digits(rate * self.0) + self.1
+    }
 }
 
 /// Writes a duration in the grammar of rules.
@@ -467,43 +455,17 @@ fn duration(time: Duration) -> String {
     }
 }
 
-/// Draws the peak rates of all clients, and the suggested limit.
-pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> crate::plot::Figure {
-    use crate::plot::{Across, Figure, GREY, Panel, Series, Stroke, Ticks};
-
-    /// The number of segments of the curve of all clients.
-    const POINTS: usize = 500;
-
-    let descending = peaks.descending();
-    let last = descending.len().saturating_sub(1);
-    let (per, unit) = per(descending.iter().copied());
-    let at = |point: usize| {
-        let share = point as f64 / POINTS as f64;
-        let peak = descending.get(last - (share * last as f64) as usize);
-        (share * 100.0, peak.copied().unwrap_or(0.0) * per)
+/// Draws how many clients reach each rate, and the suggested limit.
+pub fn figure(peaks: &Peaks, suggested: &JudgedLimit, measure: &str) -> Figure {
+    let reached = Reached {
+        name: format!("clients; the suggested limit is {}", suggested.rate),
+        peaks: peaks.descending(),
+        limit: suggested.limit,
+        above: suggested.clients,
     };
-    // The axis begins below the peaks of clients with two requests. A client with one request has
-    // no rate, and is drawn at the lower end of the axis.
-    let floor = peaks.of_one_request / 10.0 * per;
-    let ends = [0.0, 100.0].map(|x| (x, suggested.limit * per)).into();
-    let name = format!("suggested limit, {}", suggested.rate);
-    let dashes = Series::new(name, GREY, ends).with_stroke(Stroke::Dashed);
-    let curve = Series::new("peak rate", 0, (0..=POINTS).map(at).collect());
-    Figure {
-        title: "Clients by the peak of their recent average rate".into(),
-        x: Across {
-            label: "clients, from the calmest to the worst, in %".into(),
-            span: (0.0, 100.0),
-            ticks: Ticks::Numbers,
-        },
-        panels: vec![Panel {
-            y_label: format!("{measure} {unit}"),
-            series: vec![curve.with_stroke(Stroke::Filled), dashes],
-            log_from: Some(floor),
-            ..Panel::default()
-        }],
-        size: (640, 400),
-    }
+    let mut figure = distribution(&[reached], measure, (640, 400));
+    figure.title = "Clients by the peak of their recent average rate".into();
+    figure
 }
 
 #[cfg(test)]
@@ -512,10 +474,11 @@ mod tests {
 
     #[test]
     fn one_unit_a_column() {
-        assert_eq!(unit([5.0, 0.2].into_iter()).1, "/s");
-        assert_eq!(unit([5.0, 0.05, 0.0].into_iter()).1, "/m");
-        assert_eq!(unit([1e-9].into_iter()).1, "/d");
-        assert_eq!(unit(std::iter::empty()).1, "/s");
+        let unit = |rates: &[f64]| RateUnit::of(rates.iter().copied()).1;
+        assert_eq!(unit(&[5.0, 0.2]), "/s");
+        assert_eq!(unit(&[5.0, 0.05, 0.0]), "/m");
+        assert_eq!(unit(&[1e-9]), "/d");
+        assert_eq!(unit(&[]), "/s");
     }
 
     #[test]
