@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// Writes `part` of `whole` in percent, with more digits if the share is close to 0 or 100 %.
 ///
@@ -128,6 +129,36 @@ pub fn write_rows<const N: usize>(
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+/// Returns a text as a CSV field, in quotes if it needs them. A text that begins like a formula is changed,
+/// since a spreadsheet would execute it.
+pub(crate) fn csv_field(text: &str) -> String {
+    let guard = match text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        true => "'",
+        false => "",
+    };
+    if guard.is_empty() && !text.contains([',', '"', '\n', '\r']) {
+        return text.to_owned();
+    }
+    format!("\"{guard}{}\"", text.replace('"', "\"\""))
+}
+
+/// Parses a duration above 0.
+///
+/// ```
+/// use earrrl_logs::text::parse_time;
+///
+/// assert!(parse_time("90s").is_ok() && parse_time("0s").is_err());
+/// ```
+///
+/// # Errors
+/// Returns an error without the name of the field.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    match earrrl::internal::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("expected a time above 0".into()),
+        time => time.map_err(|error| error.to_string()),
+    }
 }
 
 /// A text that is escaped when displayed, since clients can put markup into their names.

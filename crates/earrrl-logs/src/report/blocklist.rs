@@ -14,8 +14,9 @@ use ipnet::IpNet;
 use super::Summary;
 use crate::line::{is_edge, is_private, network, overlaps, time};
 use crate::reading::ClientNumbers;
+use crate::replay::Offender;
 use crate::suggest::Profiles;
-use crate::text::{counted, percent};
+use crate::text::{counted, csv_field, percent};
 
 /// A program that blocks addresses, and so determines the form of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +77,10 @@ pub struct Blocklist {
     terms: BlockTerms,
     /// The listed clients, each once for each rule under which it is listed.
     blocked: Vec<Blocked>,
-    left_out: LeftOut,
+    /// The number of limited clients that lost too few requests to be listed.
+    few: u64,
+    /// The number of limited clients with the addresses of proxies or private networks.
+    protected: u64,
 }
 
 /// A client that lost enough requests under one rule to be listed.
@@ -90,28 +94,17 @@ struct Blocked {
     requests: u64,
 }
 
-/// The limited clients that are not listed, by reason.
-#[derive(Default)]
-struct LeftOut {
-    /// The number of clients that lost fewer requests.
-    few: u64,
-    /// The number of clients with the addresses of proxies or private networks.
-    protected: u64,
-}
-
 impl Blocklist {
     /// Selects the clients that are listed.
     pub fn new(summary: &Summary<'_>, terms: BlockTerms) -> Self {
         let mut limited = BTreeMap::<u32, Vec<Blocked>>::new();
         for (rule, trial) in summary.replay.trials.iter().enumerate() {
-            for offender in trial.offenders(usize::MAX) {
-                let client = offender.client;
+            for Offender { client, denied } in trial.offenders(usize::MAX) {
                 let requests = summary.replay.requests(client);
+                let key = std::str::from_utf8(summary.reader.clients.key(client));
+                let network = key.ok().and_then(network).filter(|n| n.prefix_len() > 0);
                 let found = limited.entry(client).or_default();
-                if offender.denied >= terms.min_denied && offender.denied * 2 >= requests {
-                    let key = std::str::from_utf8(summary.reader.clients.key(client));
-                    let network = key.ok().and_then(network).filter(|n| n.prefix_len() > 0);
-                    let denied = offender.denied;
+                if denied >= terms.min_denied && denied * 2 >= requests {
                     found.push(Blocked {
                         client,
                         network,
@@ -125,13 +118,14 @@ impl Blocklist {
         let mut list = Self {
             terms,
             blocked: Vec::new(),
-            left_out: LeftOut::default(),
+            few: 0,
+            protected: 0,
         };
         for (client, found) in limited {
             if list.is_protected(summary.reader.clients.key(client)) {
-                list.left_out.protected += 1;
+                list.protected += 1;
             } else if found.is_empty() {
-                list.left_out.few += 1;
+                list.few += 1;
             } else {
                 list.blocked.extend(found);
             }
@@ -153,32 +147,27 @@ impl Blocklist {
     /// Returns a sentence about the limited clients that a list for a firewall leaves out; `None` if it
     /// leaves out none.
     pub fn left_out(&self, firewall: bool) -> Option<String> {
-        let LeftOut { few, protected } = self.left_out;
-        let names = self
-            .blocked
-            .iter()
-            .filter(|blocked| firewall && blocked.network.is_none());
+        let names = self.blocked.iter();
+        let names = names.filter(|blocked| firewall && blocked.network.is_none());
         let mut names: Vec<u32> = names.map(|blocked| blocked.client).collect();
         names.dedup();
         let names = names.len() as u64;
         let least = self.terms.min_denied;
+        let few = format!("lost fewer than {least} requests or less than half of theirs");
         let reasons = [
+            (self.few, &*few),
             (
-                few,
-                format!("lost fewer than {least} requests or less than half of theirs"),
+                self.protected,
+                "have addresses of private networks or of proxies",
             ),
-            (
-                protected,
-                "have addresses of private networks or of proxies".into(),
-            ),
-            (names, "are no addresses".into()),
+            (names, "are no addresses"),
         ];
         let reasons = reasons.iter().filter(|(count, _)| *count > 0);
         let reasons: Vec<_> = reasons
             .map(|(count, why)| format!("{count} {why}"))
             .collect();
         (!reasons.is_empty()).then(|| {
-            let all = counted(few + protected + names, "limited client");
+            let all = counted(self.few + self.protected + names, "limited client");
             format!("{all} left out of the list: {}", reasons.join(", "))
         })
     }
@@ -203,19 +192,17 @@ impl Blocklist {
         writeln!(out, "# and at least {least} of them; expires {expires} UTC")?;
         let mut worst = BTreeMap::<IpNet, &Blocked>::new();
         for blocked in &self.blocked {
-            let Some(network) = blocked.network else {
-                continue;
-            };
-            let known = worst.entry(network).or_insert(blocked);
-            if blocked.denied > known.denied {
-                *known = blocked;
+            if let Some(network) = blocked.network {
+                let known = worst.entry(network).or_insert(blocked);
+                if blocked.denied > known.denied {
+                    *known = blocked;
+                }
             }
         }
         let line = |(network, blocked): (&IpNet, &&Blocked)| BlockedLine {
-            address: written(network),
+            network: *network,
             comment: comment(blocked, summary, profiles),
             is_verified: profiles.is_verified_crawler(blocked.client),
-            is_ipv4: network.addr().is_ipv4(),
         };
         let lines: Vec<BlockedLine> = worst.iter().map(line).collect();
         match blocker {
@@ -233,22 +220,18 @@ impl Blocklist {
         let expires = self.end() / time::SECOND;
         writeln!(out, "client,denied,requests,expires,rule")?;
         for (number, trial) in summary.replay.trials.iter().enumerate() {
-            let rule = quoted(&trial.rule.to_string());
-            let mut rows: Vec<_> = self
-                .blocked
-                .iter()
-                .filter(|row| row.rule == number)
-                .collect();
+            let rule = csv_field(&trial.rule.to_string());
+            let rows = self.blocked.iter().filter(|row| row.rule == number);
+            let mut rows: Vec<_> = rows.collect();
             rows.sort_by_key(|row| std::cmp::Reverse(row.denied));
-            for Blocked {
-                client,
-                denied,
-                requests,
-                ..
-            } in rows
-            {
-                let client = quoted(&summary.names.exact(&summary.reader.clients, *client));
-                writeln!(out, "{client},{denied},{requests},{expires},{rule}")?;
+            for row in rows {
+                let client = summary.names.exact(&summary.reader.clients, row.client);
+                let client = csv_field(&client);
+                writeln!(
+                    out,
+                    "{client},{},{},{expires},{rule}",
+                    row.denied, row.requests
+                )?;
             }
         }
         Ok(())
@@ -263,45 +246,35 @@ impl Blocklist {
 
 /// A line of a list.
 struct BlockedLine {
-    address: String,
+    network: IpNet,
     /// The figures of the client, and a remark on it if there is one.
     comment: String,
     is_verified: bool,
-    is_ipv4: bool,
 }
 
 /// Returns a client's figures under the rule that denied the most of its requests, and the remark that
 /// its profile calls for.
 fn comment(blocked: &Blocked, summary: &Summary<'_>, profiles: &Profiles) -> String {
     let Blocked {
-        client,
-        rule,
-        denied,
-        requests,
-        ..
+        denied, requests, ..
     } = *blocked;
     let share = percent(denied, requests);
-    let rule = &summary.replay.trials[rule].rule;
+    let rule = &summary.replay.trials[blocked.rule].rule;
     let tried = summary
         .reader
         .formats
         .iter()
         .all(|format| format.has_tried_names());
-    let remark = profiles.remark(client, tried, summary.names.are_hidden());
+    let remark = profiles.remark(blocked.client, tried, summary.names.are_hidden());
     let remark = remark.map_or(String::new(), |remark| format!("; {remark}"));
     format!("{denied} of {requests} requests denied ({share}) by {rule}{remark}")
 }
 
 fn write_nginx(out: &mut impl Write, lines: &[BlockedLine]) -> io::Result<()> {
-    for BlockedLine {
-        address,
-        comment,
-        is_verified,
-        ..
-    } in lines
-    {
-        let mark = if *is_verified { "# " } else { "" };
-        writeln!(out, "{mark}deny {address}; # {comment}")?;
+    for line in lines {
+        let mark = if line.is_verified { "# " } else { "" };
+        let address = written(&line.network);
+        writeln!(out, "{mark}deny {address}; # {}", line.comment)?;
     }
     Ok(())
 }
@@ -320,47 +293,39 @@ fn write_nft(out: &mut impl Write, lines: &[BlockedLine], seconds: u64) -> io::R
         out,
         "add table inet earrrl\ndelete table inet earrrl\ntable inet earrrl {{"
     )?;
-    for (name, kind, ipv4) in [
-        ("limited4", "ipv4_addr", true),
-        ("limited6", "ipv6_addr", false),
-    ] {
+    for (version, is_ipv4) in [(4, true), (6, false)] {
         writeln!(
             out,
-            "    set {name} {{\n        type {kind}; flags interval, timeout; auto-merge;"
+            "    set limited{version} {{\n        type ipv{version}_addr; flags interval, timeout; auto-merge;"
         )?;
-        let of_kind = || lines.iter().filter(|line| line.is_ipv4 == ipv4);
-        for line in of_kind().filter(|line| line.is_verified) {
-            writeln!(out, "        # {} # {}", line.address, line.comment)?;
+        let lines = lines
+            .iter()
+            .filter(|line| line.network.addr().is_ipv4() == is_ipv4);
+        let (verified, blocked): (Vec<_>, Vec<_>) = lines.partition(|line| line.is_verified);
+        for line in verified {
+            writeln!(
+                out,
+                "        # {} # {}",
+                written(&line.network),
+                line.comment
+            )?;
         }
-        let blocked: Vec<_> = of_kind().filter(|line| !line.is_verified).collect();
         // A set without elements must not have an empty list of them.
         if !blocked.is_empty() {
             writeln!(out, "        elements = {{")?;
-            for BlockedLine {
-                address, comment, ..
-            } in blocked
-            {
-                writeln!(out, "            {address} timeout {seconds}s, # {comment}")?;
+            for line in blocked {
+                let address = written(&line.network);
+                writeln!(
+                    out,
+                    "            {address} timeout {seconds}s, # {}",
+                    line.comment
+                )?;
             }
             writeln!(out, "        }}")?;
         }
         writeln!(out, "    }}")?;
     }
     out.write_all(NFT_CHAIN.as_bytes())
-}
-
-/// Returns a value as a CSV field. A value that begins like a formula is changed, since a
-/// spreadsheet would execute it.
-fn quoted(value: &str) -> String {
-    let guard = if value.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-        "'"
-    } else {
-        ""
-    };
-    if guard.is_empty() && !value.contains([',', '"', '\n', '\r']) {
-        return value.to_owned();
-    }
-    format!("\"{guard}{}\"", value.replace('"', "\"\""))
 }
 
 /// Returns a network as text; a single address of IPv4 without its length.
@@ -454,8 +419,8 @@ mod blocklist_tests {
 
     #[test]
     fn no_field_of_csv_is_a_formula_or_two_fields() {
-        assert_eq!(quoted("192.0.2.7"), "192.0.2.7");
-        assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
-        assert_eq!(quoted("=1+1"), "\"'=1+1\"");
+        assert_eq!(csv_field("192.0.2.7"), "192.0.2.7");
+        assert_eq!(csv_field("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(csv_field("=1+1"), "\"'=1+1\"");
     }
 }

@@ -1,4 +1,4 @@
-//! Simulates clients under rules: reads a scenario, and writes its attempts as tables and figures.
+//! Simulates clients under rules, and writes their attempts as tables and figures.
 //!
 //! A [`Client`] describes when requests are sent and what happens after a denial. [`run`] decides
 //! the requests of several clients under one rule, in the order of their times. The same seed gives
@@ -7,10 +7,8 @@
 mod client;
 mod outcome;
 mod run;
-mod scenario;
 mod schedule;
 
 pub use client::{Client, Pattern, Reaction};
-pub use outcome::{ClientRun, SimulatedOutcome, figure, write_csv, write_table};
+pub use outcome::{Scenario, SimulatedOutcome, figure, write_csv, write_table};
 pub use run::{Attempt, MAX_ATTEMPTS, run};
-pub use scenario::{Scenario, parse_time};

@@ -1,34 +1,66 @@
 //! The results of a simulation: the requests of each client, and those that each rule permitted.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use earrrl::{Rule, RuleError};
 
+use super::client::Client;
 use super::run::{Attempt, run};
-use super::scenario::Scenario;
 use crate::plot::{Across, Figure, GREY, Note, Panel, Series, Stroke};
-use crate::text::{percent, write_rows};
+use crate::text::{csv_field, percent, write_rows};
 
-/// The counts of one client, or of all clients, under one rule, and the times of the first and the
-/// last denial in seconds.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ClientRun {
-    /// The number of requests.
-    pub asked: u64,
-    /// The number of permitted requests.
-    pub permitted: u64,
-    /// The time of the first denial.
-    pub first_denied: Option<f64>,
-    /// The time of the last denial.
-    pub last_denied: Option<f64>,
+/// Rules, and the clients that are simulated under each of them.
+///
+/// ```
+/// use earrrl_logs::simulate::Scenario;
+/// use std::time::Duration;
+///
+/// let scenario = Scenario {
+///     rules: vec!["fixed-window 60/1m".parse()?],
+///     clients: vec!["alice steady 2/s".parse()?],
+///     duration: Duration::from_secs(60),
+///     seed: 1,
+/// };
+/// # let _ = scenario;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The rules, each of which is tried separately.
+    pub rules: Vec<Rule>,
+    /// The simulated clients. Those with the same name are one client, whose requests change.
+    pub clients: Vec<Client>,
+    /// The simulated time.
+    pub duration: Duration,
+    /// The seed of the clients' random numbers.
+    pub seed: u64,
+}
+
+impl Scenario {
+    fn run(&self, rule: &Rule, each: impl FnMut(&Attempt<'_>)) -> Result<(), RuleError> {
+        run(rule, &self.clients, self.seed, self.duration, each)
+    }
+}
+
+/// The counts of one client under one rule, and the times of the first and the last denial in seconds.
+#[derive(Debug, Clone, Default)]
+struct ClientTally {
+    asked: u64,
+    permitted: u64,
+    denied: Option<(f64, f64)>,
 }
 
 /// The results of all clients under one rule.
 ///
 /// ```
 /// # use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
-/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
-/// let scenario: Scenario = text.parse()?;
+/// # let scenario = Scenario {
+/// #     rules: vec!["fixed-window 60/1m".parse()?],
+/// #     clients: vec!["alice steady 2/s".parse()?],
+/// #     duration: std::time::Duration::from_secs(60),
+/// #     seed: 1,
+/// # };
 /// for outcome in SimulatedOutcome::of(&scenario)? {
 ///     earrrl_logs::simulate::write_table(&mut std::io::stdout(), &scenario, &[outcome])?;
 /// }
@@ -36,7 +68,7 @@ pub struct ClientRun {
 /// ```
 pub struct SimulatedOutcome {
     rule: Rule,
-    tallies: Vec<ClientRun>,
+    tallies: Vec<ClientTally>,
     /// The time of each attempt in seconds, and whether it was permitted.
     attempts: Vec<(f64, bool)>,
 }
@@ -55,52 +87,25 @@ impl SimulatedOutcome {
     }
 
     fn of_rule(scenario: &Scenario, rule: &Rule) -> Result<Self, RuleError> {
-        let clients = &scenario.clients;
-        let mut tallies = vec![ClientRun::default(); clients.len()];
+        let mut tallies = vec![ClientTally::default(); scenario.clients.len()];
         let mut attempts = Vec::new();
-        run(
-            rule,
-            clients,
-            scenario.seed(),
-            scenario.duration(),
-            |attempt| {
-                let time = attempt.time.get() as f64 / 1e9;
-                let allowed = attempt.decision.allowed;
-                let tally = &mut tallies[attempt.client];
-                tally.asked += 1;
-                tally.permitted += u64::from(allowed);
-                if !allowed {
-                    tally.first_denied.get_or_insert(time);
-                    tally.last_denied = Some(time);
-                }
-                attempts.push((time, allowed));
-            },
-        )?;
+        scenario.run(rule, |attempt| {
+            let time = attempt.time.get() as f64 / 1e9;
+            let allowed = attempt.decision.allowed;
+            let tally = &mut tallies[attempt.client];
+            tally.asked += 1;
+            tally.permitted += u64::from(allowed);
+            if !allowed {
+                let (first, _) = tally.denied.unwrap_or((time, time));
+                tally.denied = Some((first, time));
+            }
+            attempts.push((time, allowed));
+        })?;
         Ok(Self {
             rule: rule.clone(),
             tallies,
             attempts,
         })
-    }
-
-    /// Returns the totals of all clients.
-    pub fn totals(&self) -> ClientRun {
-        let denied = || {
-            self.tallies
-                .iter()
-                .filter(|tally| tally.first_denied.is_some())
-        };
-        let sum = |count: fn(&ClientRun) -> u64| self.tallies.iter().map(count).sum();
-        ClientRun {
-            asked: sum(|tally| tally.asked),
-            permitted: sum(|tally| tally.permitted),
-            first_denied: denied()
-                .filter_map(|tally| tally.first_denied)
-                .reduce(f64::min),
-            last_denied: denied()
-                .filter_map(|tally| tally.last_denied)
-                .reduce(f64::max),
-        }
     }
 
     /// Returns a step curve of the number of requests up to each second: of all, or of the
@@ -151,8 +156,8 @@ pub fn write_table(
                 tally.asked.to_string(),
                 tally.permitted.to_string(),
                 percent(tally.permitted, tally.asked),
-                time(tally.first_denied),
-                time(tally.last_denied),
+                time(tally.denied.map(|denied| denied.0)),
+                time(tally.denied.map(|denied| denied.1)),
                 client.name.clone(),
                 outcome.rule.limit().at_once().to_string(),
                 outcome.rule.to_string(),
@@ -166,8 +171,12 @@ pub fn write_table(
 ///
 /// ```
 /// # use earrrl_logs::simulate::Scenario;
-/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
-/// let scenario: Scenario = text.parse()?;
+/// # let scenario = Scenario {
+/// #     rules: vec!["fixed-window 60/1m".parse()?],
+/// #     clients: vec!["alice steady 2/s".parse()?],
+/// #     duration: std::time::Duration::from_secs(60),
+/// #     seed: 1,
+/// # };
 /// let mut csv = Vec::new();
 /// earrrl_logs::simulate::write_csv(&mut csv, &scenario)?;
 /// assert!(csv.starts_with(b"rule,time,client,cost,allowed,rate,remaining,retry_after\n"));
@@ -205,26 +214,11 @@ pub fn write_csv(out: &mut impl Write, scenario: &Scenario) -> io::Result<()> {
                 );
             }
         };
-        run(
-            rule,
-            &scenario.clients,
-            scenario.seed(),
-            scenario.duration(),
-            each,
-        )
-        .map_err(|error| io::Error::other(error.to_string()))?;
+        let run = scenario.run(rule, each);
+        run.map_err(|error| io::Error::other(error.to_string()))?;
         written?;
     }
     Ok(())
-}
-
-/// Returns a text as a CSV field, in quotes if it needs them.
-fn csv_field(text: &str) -> String {
-    if text.contains([',', '"']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.into()
-    }
 }
 
 /// Draws the number of requests asked and permitted up to each instant under every rule, with the
@@ -232,15 +226,19 @@ fn csv_field(text: &str) -> String {
 ///
 /// ```
 /// # use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
-/// let text = "rule = fixed-window 60/1m\nclient = alice steady 2/s\nduration = 1m";
-/// let scenario: Scenario = text.parse()?;
+/// # let scenario = Scenario {
+/// #     rules: vec!["fixed-window 60/1m".parse()?],
+/// #     clients: vec!["alice steady 2/s".parse()?],
+/// #     duration: std::time::Duration::from_secs(60),
+/// #     seed: 1,
+/// # };
 /// let outcomes = SimulatedOutcome::of(&scenario)?;
 /// let figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
-/// assert!(earrrl_logs::plot::svg(&figure, None)?.starts_with("<svg"));
+/// assert!(earrrl_logs::plot::svg(&figure).starts_with("<svg"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn figure(scenario: &Scenario, outcomes: &[SimulatedOutcome]) -> Figure {
-    let end = scenario.duration().as_secs_f64();
+    let end = scenario.duration.as_secs_f64();
     // Clients that react to denials send different requests under each rule.
     let asked: Vec<usize> = outcomes
         .iter()

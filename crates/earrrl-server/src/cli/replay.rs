@@ -66,7 +66,7 @@ pub(crate) struct ReplayArgs {
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     /// The time for which a list of limited clients is valid
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl_logs::simulate::parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = earrrl_logs::text::parse_time)]
     expire: Duration,
 
     /// The least number of requests that a client of a list has lost, beside at least half of its own

@@ -1,6 +1,6 @@
 //! `earrrl simulate`: made-up clients through rules.
 
-use std::io::{self, BufWriter, Read as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,10 +10,6 @@ use earrrl::Rule;
 
 use super::CliFailure;
 use earrrl_logs::simulate::{Client, Scenario, SimulatedOutcome, write_csv, write_table};
-use earrrl_logs::text::plain;
-
-/// The size in bytes of the largest scenario file.
-const MAX_SCENARIO: u64 = 1 << 20;
 
 /// Simulate clients under rules
 ///
@@ -21,26 +17,27 @@ const MAX_SCENARIO: u64 = 1 << 20;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLE)]
 pub(crate) struct SimulateArgs {
-    /// A file with one `name = value` on each line: rule, client, duration, seed
-    #[arg(value_name = "SCENARIO")]
-    scenario: Option<PathBuf>,
-
     /// A rule, see below; may be given several times, each is tried on its own
-    #[arg(long = "rule", value_name = "RULE")]
+    #[arg(long = "rule", value_name = "RULE", required = true)]
     rules: Vec<Rule>,
 
     /// A client: NAME, then steady RATE, random RATE or bursty N every=T [gap=T], then [from=T]
     /// [until=T] [cost=C] [retry=T | obey]; may be given several times
-    #[arg(long = "client", value_name = "CLIENT")]
+    #[arg(long = "client", value_name = "CLIENT", required = true)]
     clients: Vec<Client>,
 
-    /// The time to simulate; 300s by default
-    #[arg(long, value_name = "TIME", value_parser = earrrl_logs::simulate::parse_time)]
-    duration: Option<Duration>,
+    /// The time to simulate
+    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = earrrl_logs::text::parse_time)]
+    duration: Duration,
 
-    /// The seed of random clients; 1 by default
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
-    seed: Option<u64>,
+    /// The seed of random clients
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 1,
+        allow_negative_numbers = true
+    )]
+    seed: u64,
 
     /// The form of the output
     #[arg(long, value_name = "FORM", default_value = "table")]
@@ -71,7 +68,12 @@ enum SimulateOutput {
 /// Runs `earrrl simulate`.
 pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
     let wrong = |error: earrrl::RuleError| CliFailure::new(error.to_string());
-    let scenario = args.scenario()?;
+    let scenario = Scenario {
+        rules: args.rules,
+        clients: args.clients,
+        duration: args.duration,
+        seed: args.seed,
+    };
     let outcomes = SimulatedOutcome::of(&scenario).map_err(wrong)?;
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
@@ -84,44 +86,4 @@ pub(crate) fn run(args: SimulateArgs) -> Result<ExitCode, CliFailure> {
         earrrl_logs::plot::save(&figure, path).map_err(CliFailure::new)?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-impl SimulateArgs {
-    /// Returns the scenario of the file, with the values of the flags in place of its own.
-    fn scenario(&self) -> Result<Scenario, CliFailure> {
-        let file = self
-            .scenario
-            .as_deref()
-            .map(read)
-            .transpose()?
-            .unwrap_or_default();
-        let scenario = file.with(Scenario {
-            rules: self.rules.clone(),
-            clients: self.clients.clone(),
-            duration: self.duration,
-            seed: self.seed,
-        });
-        if scenario.rules.is_empty() || scenario.clients.is_empty() {
-            return Err(CliFailure::new(
-                "expected at least one --rule and one --client",
-            ));
-        }
-        Ok(scenario)
-    }
-}
-
-fn read(path: &std::path::Path) -> Result<Scenario, CliFailure> {
-    let about = |problem: &str| CliFailure::new(format!("{}: {problem}", path.display()));
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| about(&plain(&error)))?;
-    // Reads one byte more than allowed, to notice a file that is too long. A device reports no
-    // length.
-    let read = file.take(MAX_SCENARIO + 1).read_to_string(&mut text);
-    read.map_err(|error| about(&plain(&error)))?;
-    if text.len() as u64 > MAX_SCENARIO {
-        return Err(about(&format!(
-            "a scenario has at most {MAX_SCENARIO} bytes"
-        )));
-    }
-    text.parse().map_err(|error: String| about(&error))
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use earrrl::{Rule, RuleError};
 
 use earrrl_logs::plot::{Across, Figure, GREY, Mark, Note, Panel, Series, Stroke};
-use earrrl_logs::simulate::ClientRun;
-use earrrl_logs::simulate::run;
-use earrrl_logs::simulate::{Scenario, SimulatedOutcome};
+use earrrl_logs::simulate::{Attempt, Scenario, SimulatedOutcome, run};
 
 /// Returns a scenario with a client that sends 5/3 requests a second for 150 s, and then exactly
 /// the permitted one a second.
@@ -21,7 +19,8 @@ fn greedy() -> Result<Scenario, RuleError> {
             "greedy steady 5/3s until=150s".parse()?,
             "greedy steady 1/s from=150s".parse()?,
         ],
-        ..Scenario::default()
+        duration: Duration::from_secs(300),
+        seed: 1,
     })
 }
 
@@ -30,18 +29,26 @@ fn greedy() -> Result<Scenario, RuleError> {
 pub(super) fn windowed_vs_recent() -> Result<Figure, RuleError> {
     let scenario = greedy()?;
     let outcomes = SimulatedOutcome::of(&scenario)?;
-    let ClientRun {
-        first_denied: first,
-        last_denied: last,
-        ..
-    } = outcomes[0].totals();
+    let mut denied = Vec::new();
+    let note = |attempt: &Attempt<'_>| {
+        if !attempt.decision.allowed {
+            denied.push(attempt.time.get() as f64 / 1e9);
+        }
+    };
+    run(
+        &scenario.rules[0],
+        &scenario.clients,
+        scenario.seed,
+        scenario.duration,
+        note,
+    )?;
     let mut figure = earrrl_logs::simulate::figure(&scenario, &outcomes);
     figure.title = "A client asks for 5/3 a second, from 150 s on for the 1 it may".into();
     let mark = |at: Option<f64>, text| Some(Mark::new(at?, text));
     figure.panels[0].marks = [
-        mark(first, "first denied"),
+        mark(denied.first().copied(), "first denied"),
         mark(Some(150.0), "slows down"),
-        mark(last, "last denied"),
+        mark(denied.last().copied(), "last denied"),
     ]
     .into_iter()
     .flatten()
@@ -140,19 +147,18 @@ mod tests {
     fn windows_forgive_and_recent_average_waits() {
         let scenario = greedy().unwrap();
         let outcomes = SimulatedOutcome::of(&scenario).unwrap();
-        let first_denied = Some(27.0);
-        let last_denied = Some(255.0);
-        let expected = ClientRun {
-            asked: 400,
-            permitted: 89,
-            first_denied,
-            last_denied,
-        };
-        assert_eq!(outcomes[0].totals(), expected);
-        let ClientRun {
-            asked, permitted, ..
-        } = outcomes[1].totals();
-        assert_eq!((asked, permitted), (400, 300));
+        let mut table = Vec::new();
+        earrrl_logs::simulate::write_table(&mut table, &scenario, &outcomes).unwrap();
+        let table = String::from_utf8(table).unwrap();
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[1][..8],
+            ["400", "89", "22.2", "%", "27.000", "s", "255.000", "s"]
+        );
+        assert_eq!(rows[2][..2], ["400", "300"]);
         let figure = windowed_vs_recent().unwrap();
         let notes: Vec<_> = figure.panels[0]
             .notes
