@@ -54,13 +54,12 @@ pub(crate) struct Opener {
     last: LastLine,
 }
 
-/// The last line of a syslog, which the daemon may report as repeated: its host, program and text one after
-/// the other, and the ends of the first two.
+/// The last line of a syslog, which the daemon may report as repeated.
 #[derive(Default)]
 struct LastLine {
-    bytes: Vec<u8>,
-    host: usize,
-    program: usize,
+    host: Vec<u8>,
+    program: Vec<u8>,
+    text: Vec<u8>,
 }
 
 impl Opener {
@@ -106,19 +105,14 @@ impl LastLine {
     fn repeat<'a>(&'a mut self, line: SyslogLine<'a>) -> Option<Message<'a>> {
         let SyslogLine { host, message } = line;
         if !message.text.is_empty() || !message.program.is_empty() {
-            self.bytes.clear();
-            self.bytes.extend_from_slice(host);
-            self.host = self.bytes.len();
-            self.bytes.extend_from_slice(message.program);
-            self.program = self.bytes.len();
-            self.bytes.extend_from_slice(message.text);
+            host.clone_into(&mut self.host);
+            message.program.clone_into(&mut self.program);
+            message.text.clone_into(&mut self.text);
             return Some(message);
         }
-        let program = &self.bytes[self.host..self.program];
-        let text = &self.bytes[self.program..];
-        (self.bytes[..self.host] == *host).then_some(Message {
-            program,
-            text,
+        (self.host == host).then_some(Message {
+            program: &self.program,
+            text: &self.text,
             ..message
         })
     }

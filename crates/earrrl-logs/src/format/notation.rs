@@ -15,8 +15,9 @@ enum Piece {
     Field(String, Cow<'static, str>),
 }
 
-/// Regular expressions for a field's content: a word, a list of addresses, or any text.
+/// Regular expressions for a field's content: a word, a time, a list of addresses, or any text.
 const WORD: &str = r"\S*?";
+const TIME: &str = r"\S+?(?: [-+]\d{4})?";
 const LIST: &str = r"\S*?(?:, ?\S+?)*?";
 const TEXT: &str = ".*?";
 
@@ -181,29 +182,38 @@ fn nginx(notation: &str) -> Result<Vec<Piece>, String> {
         if name.is_empty() {
             return Err("expected a variable's name behind $".into());
         }
-        pieces.push(nginx_field(name));
+        pieces.push(field(name_of(name)));
     }
     literal(&mut pieces, rest);
     Ok(pieces)
 }
 
-fn nginx_field(name: &str) -> Piece {
-    let (name, content) = match name {
-        "remote_addr" => ("client", WORD),
-        "remote_user" => ("user", TEXT),
-        "time_local" => ("time", r"\S+ \S+?"),
-        "time_iso8601" | "msec" => ("time", WORD),
-        "request" => ("request", TEXT),
-        "request_uri" | "uri" => ("path", WORD),
-        "request_method" => ("method", WORD),
-        "body_bytes_sent" | "bytes_sent" => ("bytes", WORD),
-        "http_referer" => ("referer", TEXT),
-        "http_user_agent" => ("agent", TEXT),
-        "http_x_forwarded_for" | "proxy_add_x_forwarded_for" => ("forwarded_for", LIST),
-        "host" | "http_host" | "server_name" => ("host", WORD),
-        other => return Piece::Field(group(other), WORD.into()),
+/// Returns the name of the field that a variable of nginx contains.
+fn name_of(variable: &str) -> &str {
+    match variable {
+        "remote_addr" => "client",
+        "remote_user" => "user",
+        "time_local" | "time_iso8601" | "msec" => "time",
+        "request_uri" | "uri" => "path",
+        "request_method" => "method",
+        "body_bytes_sent" | "bytes_sent" => "bytes",
+        "http_referer" => "referer",
+        "http_user_agent" => "agent",
+        "http_x_forwarded_for" | "proxy_add_x_forwarded_for" => "forwarded_for",
+        "http_host" | "server_name" => "host",
+        other => other,
+    }
+}
+
+/// Returns a field with the content that fields of this name have.
+fn field(name: &str) -> Piece {
+    let content = match name {
+        "user" | "request" | "referer" | "agent" => TEXT,
+        "time" => TIME,
+        "forwarded_for" => LIST,
+        _ => WORD,
     };
-    Piece::Field(name.into(), content.into())
+    Piece::Field(group(name), content.into())
 }
 
 fn apache(notation: &str) -> Result<(Vec<Piece>, Option<String>), String> {
@@ -228,7 +238,7 @@ fn apache(notation: &str) -> Result<(Vec<Piece>, Option<String>), String> {
             ('%', None) => literal(&mut pieces, "%"),
             ('t', None) => {
                 literal(&mut pieces, "[");
-                pieces.push(Piece::Field("time".into(), TEXT.into()));
+                pieces.push(field("time"));
                 literal(&mut pieces, "]");
             }
             ('t', Some(format)) => {
@@ -249,25 +259,26 @@ fn apache(notation: &str) -> Result<(Vec<Piece>, Option<String>), String> {
 }
 
 fn apache_field(directive: char, argument: Option<&str>) -> Result<Piece, String> {
-    let (name, content) = match (directive, argument) {
-        ('h' | 'a', None) => ("client", WORD),
-        ('l', _) => ("ident", WORD),
-        ('u', _) => ("user", TEXT),
-        ('r', _) => ("request", TEXT),
-        ('s', _) => ("status", WORD),
-        ('b' | 'B' | 'O', _) => ("bytes", WORD),
-        ('U', _) => ("path", WORD),
-        ('q', _) => ("query", WORD),
-        ('m', _) => ("method", WORD),
-        ('H', _) => ("protocol", WORD),
-        ('v' | 'V', _) => ("host", WORD),
-        ('i', Some(header)) => match header.to_ascii_lowercase().as_str() {
-            "referer" => ("referer", TEXT),
-            "user-agent" => ("agent", TEXT),
-            "x-forwarded-for" => ("forwarded_for", LIST),
-            "host" => ("host", WORD),
-            other => return Ok(Piece::Field(group(other), TEXT.into())),
-        },
+    let name = match (directive, argument) {
+        ('h' | 'a', None) => "client",
+        ('l', _) => "ident",
+        ('u', _) => "user",
+        ('r', _) => "request",
+        ('s', _) => "status",
+        ('b' | 'B' | 'O', _) => "bytes",
+        ('U', _) => "path",
+        ('q', _) => "query",
+        ('m', _) => "method",
+        ('H', _) => "protocol",
+        ('v' | 'V', _) => "host",
+        ('i', Some(header)) => {
+            let header = group(header);
+            let variable = format!("http_{header}");
+            return Ok(match name_of(&variable) {
+                name if name == variable => Piece::Field(header, TEXT.into()),
+                name => field(name),
+            });
+        }
         ('a' | 'o' | 'e' | 'n' | 'C' | 'x' | 'p' | 'P' | 'T' | '^', Some(argument)) => {
             return Ok(Piece::Field(group(argument), WORD.into()));
         }
@@ -276,7 +287,7 @@ fn apache_field(directive: char, argument: Option<&str>) -> Result<Piece, String
         }
         _ => return Err(format!("unknown directive %{directive}")),
     };
-    Ok(Piece::Field(name.into(), content.into()))
+    Ok(field(name))
 }
 
 /// Appends literal text; adjacent literal texts are joined into one part.

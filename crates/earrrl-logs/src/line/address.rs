@@ -21,9 +21,12 @@ pub fn is_client(text: &[u8]) -> bool {
 /// three dots. Nearly every client of a log has this form, so all bytes are compared at once.
 #[inline]
 pub(crate) fn is_dotted(text: &[u8]) -> bool {
-    let Some(bytes) = padded(text) else {
+    if !(7..=15).contains(&text.len()) {
         return false;
-    };
+    }
+    let mut bytes = [0; 16];
+    bytes[..text.len()].copy_from_slice(text);
+    let bytes = u128::from_le_bytes(bytes);
     let not_dot = above(bytes ^ splat(b'.'), 0);
     let not_digit = above(bytes ^ splat(b'0'), 9);
     let mut dots = !not_dot & HIGH;
@@ -45,24 +48,6 @@ const fn splat(byte: u8) -> u128 {
 #[inline]
 const fn above(bytes: u128, bound: u8) -> u128 {
     ((bytes & !HIGH) + splat(0x7f - bound)) | bytes
-}
-
-/// Returns a text of 7 to 15 bytes as a number, the first byte lowest; `None` if its length differs.
-#[inline]
-fn padded(text: &[u8]) -> Option<u128> {
-    if let &[a, b, c, d, e, f, g] = text {
-        return Some(u64::from_le_bytes([a, b, c, d, e, f, g, 0]).into());
-    }
-    let overlap = 16usize
-        .checked_sub(text.len())
-        .filter(|overlap| *overlap > 0)? as u32;
-    let first = text.first_chunk::<8>()?;
-    let last = text.last_chunk::<8>()?;
-    let first = u64::from_le_bytes(*first);
-    let last = u64::from_le_bytes(*last);
-    // The bytes of `last` that are in `first` too are its lowest ones, which the shift drops.
-    let last = last.checked_shr(8 * overlap).unwrap_or(0);
-    Some(u128::from(first) | u128::from(last) << 64)
 }
 
 #[cold]

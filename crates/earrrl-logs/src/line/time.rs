@@ -188,33 +188,28 @@ fn fraction_and_zone(text: &[u8]) -> Option<(u32, i32)> {
     Some((fraction, zone))
 }
 
-/// Parses seconds since the epoch, exactly to the nanosecond; further digits are cut off.
-///
-/// ```
-/// # use earrrl_logs::line::time::parse_seconds;
-/// assert_eq!(parse_seconds(b"1700000000.25"), Some(1_700_000_000_250_000_000));
-/// ```
-pub fn parse_seconds(text: &[u8]) -> Option<u64> {
-    u64::try_from(billionths(text)?)
-        .ok()
-        .filter(|&t| t < END_SECONDS * SECOND)
-}
-
 /// Returns a decimal number times a billion, cut to a whole number. A number with an exponent is read as the
 /// double that its writer had.
 fn billionths(text: &[u8]) -> Option<u128> {
-    let text = std::str::from_utf8(text).ok()?;
-    if text.contains(['e', 'E']) {
-        let number: f64 = text.parse().ok()?;
-        return (number >= 0.0).then_some((number * 1e9).round() as u128);
+    let point = text.iter().position(|&byte| byte == b'.');
+    let (whole, digits) = text.split_at(point.unwrap_or(text.len()));
+    let digits = digits.get(1..).unwrap_or_default();
+    let is_empty = whole.is_empty() && digits.is_empty();
+    if let (Some(whole), Some(nanos), false) = (number(whole), fraction(digits), is_empty) {
+        return Some(u128::from(whole) * u128::from(SECOND) + u128::from(nanos));
     }
-    let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
-    let whole = match whole {
-        "" if !digits.is_empty() => 0,
-        whole => whole.parse::<u64>().ok()?,
-    };
-    let nanos = fraction(digits.as_bytes())?;
-    Some(u128::from(whole) * u128::from(SECOND) + u128::from(nanos))
+    let has_exponent = text.iter().any(|byte| matches!(byte, b'e' | b'E'));
+    let number = std::str::from_utf8(text).ok().filter(|_| has_exponent);
+    let number: f64 = number?.parse().ok()?;
+    (number >= 0.0).then_some((number * 1e9).round() as u128)
+}
+
+/// Returns the value of decimal digits; 0 if there are none.
+fn number(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+        sum.checked_mul(10)?.checked_add(digit?)
+    })
 }
 
 /// Returns the nanoseconds that the digits after a decimal point stand for; further digits are cut off.
@@ -257,23 +252,7 @@ pub fn parse_any(text: &[u8]) -> Option<u64> {
     let number_or_iso = parse_epoch(text).or_else(|| parse_iso(text));
     number_or_iso
         .or_else(|| parse_common(text))
-        .or_else(|| parse_ctime(text))
-}
-
-/// Parses a time such as `Sun May 17 10:05:03.25 2015`, in UTC.
-fn parse_ctime(text: &[u8]) -> Option<u64> {
-    let (date, rest) = text
-        .strip_prefix(text.split_first_chunk::<4>()?.0)?
-        .split_first_chunk()?;
-    let (month, day, second) = parse_syslog(date)?;
-    let (fraction, year) = rest.split_at_checked(rest.len().checked_sub(5)?)?;
-    let (fraction, zone) = fraction_and_zone(fraction)?;
-    instant(
-        (digits(year.strip_prefix(b" ")?)?, month, day),
-        second,
-        fraction,
-        zone,
-    )
+        .or_else(|| parse_as("%a %b %d %H:%M:%S%.f %Y", text))
 }
 
 /// Parses a time from a field that may also contain a duration: numbers that would be times before
@@ -550,7 +529,7 @@ mod tests {
             ("1.2.3", None),
             ("NaN", None),
         ] {
-            assert_eq!(parse_seconds(text.as_bytes()), nanos, "{text}");
+            assert_eq!(parse_epoch(text.as_bytes()), nanos, "{text}");
         }
     }
 
@@ -589,11 +568,6 @@ mod tests {
             );
         }
         assert_eq!(parse_epoch(b"-1"), None);
-        assert_eq!(parse_seconds(b"1431857103250"), None);
-        assert_eq!(
-            parse_seconds(b"1111111111.123456789"),
-            Some(1_111_111_111_123_456_789)
-        );
     }
 
     #[test]

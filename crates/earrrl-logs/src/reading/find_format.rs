@@ -12,87 +12,53 @@ use crate::text::plain;
 /// The number of lines without a client after which the search gives up.
 const MOST_PASSED: u64 = 100_000;
 
-/// A search for the format of one log. It begins with the first lines, and passes over lines that
-/// have no client.
-pub(super) struct FormatSearch<'a> {
-    name: &'a str,
-    hints: &'a Hints,
-    /// The skipped lines of all logs so far, to which the search adds those that it passes over.
-    pub(super) skips: Skips,
-    /// The number of lines that the search has passed over.
-    pub(super) passed: u64,
-}
-
-impl<'a> FormatSearch<'a> {
-    /// Creates a search in the log of this name.
-    pub(super) fn new(name: &'a str, hints: &'a Hints, skips: Skips) -> Self {
-        Self {
-            name,
-            hints,
-            skips,
-            passed: 0,
+/// Finds the format of the log of this name, beginning with the first lines and passing over lines that have no
+/// client, which `skips` counts. Returns the format, or `None` if the log has no lines, and the number of lines
+/// that were passed over.
+///
+/// # Errors
+/// Returns the reason if the log cannot be read, or if no format fits its lines.
+pub(super) fn find_format<R: Read>(
+    lines: &mut LogLines<R>,
+    name: &str,
+    hints: &Hints,
+    skips: &mut Skips,
+) -> Result<(Option<(Envelope, Format)>, u64), ReadError> {
+    let error = |problem: &str| Err(ReadError::Input(format!("{name}: {problem}")));
+    let start = lines.peek().to_vec();
+    let too_long = skips.lines_of(Skip::TooLong);
+    let mut passed = 0;
+    loop {
+        let ahead = lines.peek();
+        if let Some(found) = detect(ahead, hints) {
+            return Ok((Some(found), passed));
         }
-    }
-
-    /// Returns the format; `None` if the log has no lines.
-    ///
-    /// # Errors
-    /// Returns the reason if the log cannot be read, or if no format fits its lines.
-    pub(super) fn run<R: Read>(
-        &mut self,
-        lines: &mut LogLines<R>,
-    ) -> Result<Option<(Envelope, Format)>, ReadError> {
-        let start = lines.peek().to_vec();
-        let too_long = self.skips.lines_of(Skip::TooLong);
-        loop {
-            let ahead = lines.peek();
-            if let Some(found) = detect(ahead, self.hints) {
-                return Ok(Some(found));
-            }
-            let examined = memchr::memchr_iter(b'\n', ahead)
-                .take(format::LINES)
-                .count();
-            if ahead.is_empty() || self.passed > MOST_PASSED || is_binary(ahead) {
-                break;
-            }
-            self.pass_over(lines, examined.max(1))?;
+        if ahead.is_empty() || passed > MOST_PASSED || is_binary(ahead) {
+            break;
         }
-        let too_long = self.skips.lines_of(Skip::TooLong) - too_long;
-        match lines.take_error() {
-            Some(error) => Err(self.error(&plain(&error))),
-            None if self.passed == 0 && start.is_empty() => Ok(None),
-            None if self.passed > 0 && too_long == self.passed => {
-                Err(self.error("has only lines longer than 64 KiB, so is no log"))
-            }
-            None => Err(self.error(&unknown_format(&start, self.hints))),
-        }
-    }
-
-    /// Skips the next lines, which were examined in vain.
-    fn pass_over<R: Read>(
-        &mut self,
-        lines: &mut LogLines<R>,
-        count: usize,
-    ) -> Result<(), ReadError> {
-        for _ in 0..count {
-            let next = match lines.next() {
+        // The lines that were examined in vain are skipped.
+        let breaks = memchr::memchr_iter(b'\n', ahead);
+        for _ in 0..breaks.take(format::LINES).count().max(1) {
+            let (skip, text) = match lines.next() {
                 // A followed log has no further line yet.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                next => next.map_err(|error| self.error(&plain(&error)))?,
+                Err(problem) => return error(&plain(&problem)),
+                Ok(None) => break,
+                Ok(Some(LogLine::Whole(text))) => (Skip::Malformed, text),
+                Ok(Some(LogLine::TooLong(text))) => (Skip::TooLong, text),
             };
-            let Some(line) = next else { break };
-            let (skip, text) = match line {
-                LogLine::Whole(text) => (Skip::Malformed, text),
-                LogLine::TooLong(text) => (Skip::TooLong, text),
-            };
-            self.passed += 1;
-            self.skips.add(skip, self.name, self.passed, text);
+            passed += 1;
+            skips.add(skip, name, passed, text);
         }
-        Ok(())
     }
-
-    fn error(&self, problem: &str) -> ReadError {
-        ReadError::Input(format!("{}: {problem}", self.name))
+    let too_long = skips.lines_of(Skip::TooLong) - too_long;
+    match lines.take_error() {
+        Some(problem) => error(&plain(&problem)),
+        None if passed == 0 && start.is_empty() => Ok((None, 0)),
+        None if passed > 0 && too_long == passed => {
+            error("has only lines longer than 64 KiB, so is no log")
+        }
+        None => error(&unknown_format(&start, hints)),
     }
 }
 

@@ -138,11 +138,6 @@ impl KeyMaker {
         }
     }
 
-    /// Returns the definition of the keys.
-    pub(crate) fn key(&self) -> &LogKey {
-        &self.key
-    }
-
     /// Makes the key of a record and passes it to `take`.
     ///
     /// A compound key has commas between its parts. A comma or backslash within a part is escaped

@@ -50,7 +50,7 @@ pub(super) struct Parsing<'a> {
     pub(super) parser: &'a mut Parser,
     pub(super) keys: &'a mut KeyMaker,
     pub(super) costs: &'a Costs,
-    pub(super) filter: Option<&'a Filter>,
+    pub(super) filter: &'a Filter,
     pub(super) hasher: RandomState,
     pub(super) skips: &'a mut Skips,
     pub(super) count: &'a mut u64,
@@ -147,7 +147,7 @@ impl Parsing<'_> {
                 if !record.has_zone() {
                     self.hours.see(time, self.number);
                 }
-                self.filter.map_or(Ok(()), |filter| filter.check(&record))?;
+                self.filter.check(&record)?;
                 let cost = self.costs.of(&record)?;
                 let hasher = &self.hasher;
                 let push = |key: &[u8]| {

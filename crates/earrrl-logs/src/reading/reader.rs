@@ -3,19 +3,15 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::batch::LoggedRequest;
-use super::batch::RequestBatch;
-use super::batch::resolve;
+use super::batch::{LoggedRequest, RequestBatch, resolve};
 use super::clients::ClientNumbers;
 use super::doubt::{self, HourWatch, MalformedLines};
-use super::find_format::{FormatSearch, first_lines};
+use super::find_format::{find_format, first_lines};
 use super::input::{self, Input, name_of};
 use super::key::{KeyMaker, LogKey};
 use super::lines::{LogLines, MAX_LINE};
-use super::parsing::Parsing;
-use super::parsing::ReadError;
-use super::select::Costs;
-use super::select::Filter;
+use super::parsing::{Parsing, ReadError};
+use super::select::{Costs, Filter};
 use crate::envelope::Envelope;
 use crate::format::{Format, Hints, Parser, envelope_of};
 use crate::line::{Skip, Skips};
@@ -79,12 +75,8 @@ pub struct Selection {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LogReader {
-    format: Option<Format>,
-    hints: Hints,
+    selection: Selection,
     keys: KeyMaker,
-    costs: Costs,
-    /// The conditions that requests must meet; `None` if every request is read.
-    filter: Option<Filter>,
     /// The parser of the previous file, from which the next one continues the year of the dates.
     last_parser: Option<Parser>,
     /// The number of every client that occurred.
@@ -110,20 +102,10 @@ pub struct LogReader {
 impl LogReader {
     /// Creates a reader that has read no file yet.
     pub fn new(selection: Selection) -> Self {
-        let Selection {
-            format,
-            hints,
-            key,
-            prefixes,
-            costs,
-            filter,
-        } = selection;
+        let strict = selection.format.is_none();
         Self {
-            format,
-            hints,
-            keys: KeyMaker::new(key, prefixes, format.is_none()),
-            costs,
-            filter: Some(filter).filter(|filter| !filter.is_empty()),
+            keys: KeyMaker::new(selection.key.clone(), selection.prefixes, strict),
+            selection,
             last_parser: None,
             clients: ClientNumbers::new(),
             skips: Skips::default(),
@@ -242,21 +224,18 @@ impl LogReader {
         let mut lines = LogLines::new(source);
         self.note_file(&name, path, lines.peek());
         let before = self.lines;
-        let (envelope, format) = match self.format {
-            Some(format) => (envelope_of(lines.peek(), format, &self.hints), format),
-            None => match self.find_format(&name, &mut lines)? {
-                Some(found) => found,
-                None => return Ok(None),
-            },
+        let Some((envelope, format)) = self.format_of(&name, &mut lines)? else {
+            return Ok(None);
         };
+        let hints = &self.selection.hints;
         let number = self.lines - before;
         let first = first_lines(lines.peek());
-        let mut parser = Parser::new((envelope, format), &self.hints, modified);
+        let mut parser = Parser::new((envelope, format), hints, modified);
         self.check(&parser, format)
             .map_err(|problem| ReadError::Input(format!("{name}: {problem}")))?;
         self.note(format, &parser);
         if let Some(last) = self.last_parser.take()
-            && self.hints.year.is_some()
+            && self.selection.hints.year.is_some()
         {
             parser = parser.following(last);
         }
@@ -272,10 +251,10 @@ impl LogReader {
         let malformed = self.skips.malformed() - malformed;
         let counts = (malformed, self.lines - before);
         let doubt = doubt::mixed(
-            (format, self.format.is_none()),
+            (format, self.selection.format.is_none()),
             counts,
             &others,
-            &self.hints,
+            &self.selection.hints,
         );
         self.doubts
             .extend(doubt.map(|doubt| format!("{name}: {doubt}")));
@@ -284,6 +263,23 @@ impl LogReader {
         }
         self.last_parser = Some(parser);
         result.map(|()| Some(format))
+    }
+
+    /// Returns the format of a log, which the user has named or which its lines show; `None` if it has no lines.
+    fn format_of(
+        &mut self,
+        name: &str,
+        lines: &mut LogLines<Box<dyn Read + Send>>,
+    ) -> Result<Option<(Envelope, Format)>, ReadError> {
+        let hints = &self.selection.hints;
+        if let Some(format) = self.selection.format {
+            return Ok(Some((envelope_of(lines.peek(), format, hints), format)));
+        }
+        let mut skips = self.skips.clone();
+        let (found, passed) = find_format(lines, name, hints, &mut skips)?;
+        self.lines += passed;
+        self.skips = skips;
+        Ok(found)
     }
 
     /// Remembers a file, and adds a warning if it was read before, from its path or as a copy.
@@ -309,14 +305,21 @@ impl LogReader {
         }
         self.formats.push(format);
         if let Some(known) = parser.fields() {
-            self.missing.extend(self.keys.key().missing(&known));
+            self.missing.extend(self.selection.key.missing(&known));
         }
     }
 
     /// Checks that the format has the fields that the command line flags name.
     fn check(&self, parser: &Parser, format: Format) -> Result<(), String> {
         let format = format.name();
-        let named = self.hints.time_field.is_some() || self.hints.key_field.is_some();
+        let Selection {
+            hints,
+            key,
+            costs,
+            filter,
+            ..
+        } = &self.selection;
+        let named = hints.time_field.is_some() || hints.key_field.is_some();
         if named && !parser.takes_names() {
             return Err(format!(
                 "is {format}; --time-field and --key-field are for json, csv and logfmt, --key for all"
@@ -325,11 +328,10 @@ impl LogReader {
         let Some(known) = parser.fields() else {
             return Ok(());
         };
-        let mut asked = self.keys.key().fields().iter().chain(&self.costs.field);
+        let mut asked = key.fields().iter().chain(&costs.field);
         let missing = asked.find(|field| !known.contains(&field.name()));
         let missing = missing.map(|field| field.name().to_owned());
-        let filter = self.filter.as_ref();
-        match missing.or_else(|| filter.and_then(|filter| filter.missing(&known))) {
+        match missing.or_else(|| filter.missing(&known)) {
             None => Ok(()),
             Some(name) => {
                 let known = known.join(", ");
@@ -356,8 +358,8 @@ impl LogReader {
             lines,
             parser,
             keys: &mut self.keys,
-            costs: &self.costs,
-            filter: self.filter.as_ref(),
+            costs: &self.selection.costs,
+            filter: &self.selection.filter,
             hasher: clients.hasher(),
             skips: &mut self.skips,
             count: &mut self.lines,
@@ -378,18 +380,6 @@ impl LogReader {
         self.doubts
             .extend(hours.doubt().map(|doubt| format!("{name}: {doubt}")));
         result
-    }
-
-    /// Detects the format of a file. Returns `None` if the file has no lines.
-    fn find_format(
-        &mut self,
-        name: &str,
-        lines: &mut LogLines<Box<dyn Read + Send>>,
-    ) -> Result<Option<(Envelope, Format)>, ReadError> {
-        let mut search = FormatSearch::new(name, &self.hints, self.skips.clone());
-        let found = search.run(lines)?;
-        (self.lines, self.skips) = (self.lines + search.passed, search.skips);
-        Ok(found)
     }
 }
 

@@ -179,10 +179,7 @@ pub trait RecordCondition: fmt::Debug + Send + Sync {
 }
 
 /// A consumer of the selected records. If there is one, the reader's caller gets no requests.
-pub trait RecordSink: fmt::Debug + Send + Sync {
-    /// Receives a selected record.
-    fn take(&self, record: &Record<'_>);
-}
+pub type RecordSink = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
 
 /// The conditions that requests must meet. All others are counted as skipped.
 ///
@@ -194,7 +191,7 @@ pub trait RecordSink: fmt::Debug + Send + Sync {
 /// # let _ = filter;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Filter {
     /// The condition of `--where`, if it was given.
     pub condition: Option<Arc<dyn RecordCondition>>,
@@ -203,21 +200,10 @@ pub struct Filter {
     /// The end of the selected time in nanoseconds since the epoch, exclusive.
     pub until: Option<u64>,
     /// The consumer of the selected records, instead of the reader's caller.
-    pub sink: Option<Arc<dyn RecordSink>>,
+    pub sink: Option<RecordSink>,
 }
 
 impl Filter {
-    /// Returns true if the filter selects every request and has no sink.
-    pub(crate) fn is_empty(&self) -> bool {
-        let Self {
-            condition,
-            since,
-            until,
-            sink,
-        } = self;
-        condition.is_none() && since.is_none() && until.is_none() && sink.is_none()
-    }
-
     /// Returns the first field that the condition needs and that is not in `known`, the fields of a
     /// format.
     pub(super) fn missing(&self, known: &[&str]) -> Option<String> {
@@ -238,20 +224,14 @@ impl Filter {
         {
             return Err(Skip::OtherTime);
         }
-        if self
-            .condition
-            .as_ref()
-            .is_some_and(|condition| !condition.holds(record))
-        {
+        let condition = self.condition.as_ref();
+        if condition.is_some_and(|condition| !condition.holds(record)) {
             return Err(Skip::Filtered);
         }
-        match &self.sink {
-            Some(sink) => {
-                sink.take(record);
-                Err(Skip::Filtered)
-            }
-            None => Ok(()),
-        }
+        self.sink.as_ref().map_or(Ok(()), |sink| {
+            sink(record);
+            Err(Skip::Filtered)
+        })
     }
 }
 

@@ -88,7 +88,10 @@ impl Replay {
     /// ```
     pub fn judge_all(&mut self, requests: &[LoggedRequest]) {
         self.fetch(requests);
-        requests.iter().for_each(|&request| self.judge(request));
+        for &request in requests {
+            let judge = |_, trial: &mut Trial, now| trial.judge(request.client, now, request.cost);
+            self.each(&request, judge);
+        }
     }
 
     /// Prefetches the clients' states. These reads do not depend on each other, so their cache
@@ -99,25 +102,6 @@ impl Replay {
             .map(|r| self.requests.get(r.client as usize).unwrap_or(&0));
         black_box(counts.fold(0, |seen, count| seen ^ count));
         self.trials.iter().for_each(|trial| trial.fetch(requests));
-    }
-
-    /// Judges a request under every rule.
-    #[inline]
-    fn judge(&mut self, request: LoggedRequest) {
-        let now = self.count(&request);
-        let mut counts = self
-            .timeline
-            .as_mut()
-            .map(|timeline| timeline.at(now.get()));
-        if let Some(counts) = &mut counts {
-            counts[0] += 1;
-        }
-        for (place, trial) in self.trials.iter_mut().enumerate() {
-            let allowed = trial.judge(request.client, now, request.cost);
-            if let Some(counts) = &mut counts {
-                counts[place + 1] += u64::from(allowed);
-            }
-        }
     }
 
     /// Judges a request under every rule; passes each rule's index and decision to `take`.
@@ -146,7 +130,26 @@ impl Replay {
         request: LoggedRequest,
         mut take: impl FnMut(usize, Decision) -> Result<(), E>,
     ) -> Result<(), E> {
-        let now = self.count(&request);
+        let mut taken = Ok(());
+        self.each(&request, |place, trial, now| {
+            let decision = trial.decide(request.client, now, request.cost);
+            if taken.is_ok() {
+                taken = take(place, decision);
+            }
+            decision.allowed
+        });
+        taken
+    }
+
+    /// Counts a request, and passes each rule's index and trial to `judge`, which returns true if the rule allows
+    /// the request.
+    #[inline]
+    fn each(
+        &mut self,
+        request: &LoggedRequest,
+        mut judge: impl FnMut(usize, &mut Trial, Nanos) -> bool,
+    ) {
+        let now = self.count(request);
         let mut counts = self
             .timeline
             .as_mut()
@@ -155,13 +158,11 @@ impl Replay {
             counts[0] += 1;
         }
         for (place, trial) in self.trials.iter_mut().enumerate() {
-            let decision = trial.decide(request.client, now, request.cost);
+            let allowed = judge(place, trial, now);
             if let Some(counts) = &mut counts {
-                counts[place + 1] += u64::from(decision.allowed);
+                counts[place + 1] += u64::from(allowed);
             }
-            take(place, decision)?;
         }
-        Ok(())
     }
 
     /// Returns the number of requests of the client with this number.

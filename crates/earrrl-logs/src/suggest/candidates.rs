@@ -11,9 +11,6 @@ use super::{Gap, Peaks};
 /// The most rows in the table of limits.
 const MOST: usize = 16;
 
-/// The lengths of the units of a rate, in seconds: second, minute, hour and day.
-const UNITS: [u64; 4] = [1, 60, 3600, 86_400];
-
 /// A share of the clients, written as `0.1%` or `0.001`.
 ///
 /// ```
@@ -110,31 +107,25 @@ pub(super) fn best(
 /// is well inside the gap.
 fn within(gap: Gap) -> Result<Rate, RuleError> {
     let middle = rate(gap.middle(), false)?;
-    let unit = UNITS
-        .into_iter()
-        .find(|&unit| gap.middle() * unit as f64 >= 0.995);
-    let unit = unit.unwrap_or(UNITS[3]);
+    let unit = unit(gap.middle());
     let exponent = (gap.middle() * unit as f64).log10().floor() as i32;
-    let round = [
+    let mut best = None;
+    for (digit, exponent) in [
         (1, exponent),
         (2, exponent),
         (5, exponent),
         (1, exponent + 1),
-    ];
-    let near = |rate: &Rate| (rate.per_second_f64() / gap.middle()).ln().abs();
-    let mut best: Option<Rate> = None;
-    for (digit, exponent) in round {
-        let rate = Rate::new(
-            format!("{digit}e{exponent}").parse::<Cost>()?,
-            Duration::from_secs(unit),
-        )?;
-        let inside =
-            rate.per_second_f64() > gap.below * 1.2 && rate.per_second_f64() < gap.above / 1.2;
-        if inside && best.as_ref().is_none_or(|best| near(&rate) < near(best)) {
-            best = Some(rate);
+    ] {
+        let amount = format!("{digit}e{exponent}").parse::<Cost>()?;
+        let rate = Rate::new(amount, Duration::from_secs(unit))?;
+        let per_second = rate.per_second_f64();
+        let distance = (per_second / gap.middle()).ln().abs();
+        let is_inside = per_second > gap.below * 1.2 && per_second < gap.above / 1.2;
+        if is_inside && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, rate));
         }
     }
-    Ok(best.unwrap_or(middle))
+    Ok(best.map_or(middle, |(_, rate)| rate))
 }
 
 fn candidate(
@@ -178,11 +169,18 @@ fn round_limits(descending: &[f64], least: f64) -> impl Iterator<Item = f64> {
     row.into_iter().skip(skipped)
 }
 
+/// Returns the length in seconds of the shortest unit, of a second, a minute, an hour and a day, in which a rate is
+/// about 1 or more.
+fn unit(rate: f64) -> u64 {
+    let units = [1, 60, 3600].into_iter();
+    let mut units = units.filter(|&unit| rate * unit as f64 >= 0.995);
+    units.next().unwrap_or(86_400)
+}
+
 /// Returns a limit with at most two digits in a suitable unit, rounded up if `up` is true,
 /// otherwise to the nearest.
 fn rate(limit: f64, up: bool) -> Result<Rate, RuleError> {
-    let unit = UNITS.into_iter().find(|&unit| limit * unit as f64 >= 0.995);
-    let unit = unit.unwrap_or(UNITS[3]);
+    let unit = unit(limit);
     let value = limit * unit as f64;
     let digits = 1 - value.log10().floor() as i32;
     let scaled = value * 10f64.powi(digits);

@@ -96,8 +96,7 @@ pub fn judge(
         suggested,
         touched: unseen(peaks, touched),
         below: unseen(peaks, below),
-        second: second
-            .map(|(place, limit, further)| (limit, unseen(&sweep.tried[place].0, &further))),
+        second,
     };
     judged.count(requests, peaks.half_life)?;
     Ok(judged)
@@ -108,9 +107,9 @@ pub fn judge(
 fn second(
     sweep: &Sweep,
     touched: &[u32],
-) -> Result<Option<(usize, JudgedLimit, Vec<u32>)>, RuleError> {
+) -> Result<Option<(JudgedLimit, Vec<SeenClient>)>, RuleError> {
     let known: HashSet<u32, RandomState> = touched.iter().copied().collect();
-    let mut found: Option<(usize, JudgedLimit, Vec<u32>)> = None;
+    let mut found: Option<(JudgedLimit, Vec<SeenClient>)> = None;
     for (place, (peaks, gap)) in sweep.tried.iter().enumerate() {
         let Some(gap) = gap.filter(|_| place != sweep.chosen) else {
             continue;
@@ -118,9 +117,9 @@ fn second(
         let limit = best(peaks, Some(gap), &peaks.descending())?;
         let mut further = peaks.worst(limit.clients);
         further.retain(|client| !known.contains(client));
-        let most = found.as_ref().map_or(0, |(_, _, further)| further.len());
+        let most = found.as_ref().map_or(0, |(_, further)| further.len());
         if further.len() > most && touched.len() + further.len() <= sweep.most {
-            found = Some((place, limit, further));
+            found = Some((limit, unseen(peaks, &further)));
         }
     }
     Ok(found)

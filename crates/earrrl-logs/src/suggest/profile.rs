@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use super::parts::{PartRequests, PartRules};
 use crate::format::{Field, Record};
 use crate::line::{Escaped, shell_word};
-use crate::reading::{ClientNumbers, KeyMaker, LogReader, RecordSink, Selection};
+use crate::reading::{ClientNumbers, KeyMaker, LogReader, Selection};
 use crate::text::percent;
 
 /// The most different values of a field that are counted for each client.
@@ -120,7 +120,6 @@ pub struct SecondReading<'a> {
 }
 
 /// Adds the requests of the named clients to their profiles.
-#[derive(Debug)]
 struct Profiler {
     agents: Vec<Field>,
     parts: bool,
@@ -157,7 +156,7 @@ impl KeyProfile {
     }
 }
 
-impl RecordSink for Profiler {
+impl Profiler {
     fn take(&self, record: &Record<'_>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (
@@ -231,7 +230,8 @@ impl Profiles {
             by_address,
             state,
         });
-        selection.filter.sink = Some(profiler.clone());
+        let sink = profiler.clone();
+        selection.filter.sink = Some(Arc::new(move |record| sink.take(record)));
         let mut reader = LogReader::new(selection);
         for file in files {
             // Errors were already reported when the log was first read.
