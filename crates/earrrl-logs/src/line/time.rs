@@ -198,9 +198,10 @@ fn billionths(text: &[u8]) -> Option<u128> {
     if let (Some(whole), Some(nanos), false) = (number(whole), fraction(digits), is_empty) {
         return Some(u128::from(whole) * u128::from(SECOND) + u128::from(nanos));
     }
-    let has_exponent = text.iter().any(|byte| matches!(byte, b'e' | b'E'));
-    let number = std::str::from_utf8(text).ok().filter(|_| has_exponent);
-    let number: f64 = number?.parse().ok()?;
+    if !text.iter().any(|byte| matches!(byte, b'e' | b'E')) {
+        return None;
+    }
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (number >= 0.0).then_some((number * 1e9).round() as u128)
 }
 
@@ -249,9 +250,9 @@ pub fn parse_epoch(text: &[u8]) -> Option<u64> {
 /// assert_eq!(parse_any(b"yesterday"), None);
 /// ```
 pub fn parse_any(text: &[u8]) -> Option<u64> {
-    let number_or_iso = parse_epoch(text).or_else(|| parse_iso(text));
-    number_or_iso
+    parse_iso(text)
         .or_else(|| parse_common(text))
+        .or_else(|| parse_epoch(text))
         .or_else(|| parse_as("%a %b %d %H:%M:%S%.f %Y", text))
 }
 
@@ -264,10 +265,11 @@ pub fn parse_any(text: &[u8]) -> Option<u64> {
 /// assert_eq!(parse_recent(b"0.125"), None); // a duration
 /// ```
 pub fn parse_recent(text: &[u8]) -> Option<u64> {
-    let number = parse_epoch(text).filter(|&time| time >= YEAR_2000);
-    number
-        .or_else(|| parse_iso(text))
+    // A number takes longer to be read than the others to be ruled out.
+    let number = || parse_epoch(text).filter(|&time| time >= YEAR_2000);
+    parse_iso(text)
         .or_else(|| parse_common(text))
+        .or_else(number)
 }
 
 /// Parses a time in a strptime format; a time without a zone is in UTC.
