@@ -35,6 +35,8 @@ mod random;
 mod rule;
 mod rule_id;
 mod rules;
+#[cfg(feature = "serde")]
+mod serial;
 #[cfg(feature = "std")]
 mod store;
 #[cfg(feature = "std")]
