@@ -28,7 +28,7 @@ mod streams;
 mod tables;
 
 pub use earrrl::internal::Random;
-pub use interleavings::interleavings;
+pub use interleavings::{Restart, interleavings};
 pub use lockstep::{Asked, Lockstep, Operation};
 pub use profile::{Mismatch, Profile};
 pub use reference::ReferenceEngine;

@@ -282,6 +282,20 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Returns the decision that lets the request pass, with the same figures.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn let_pass(self) -> Self {
+        Self {
+            allowed: true,
+            outcome: Outcome::Allow,
+            retry_after: Wait::NONE,
+            delay: Duration::ZERO,
+            over: Places::NONE,
+            ..self
+        }
+    }
+
     /// Returns true if the charge at `place` is over its own rule's limit.
     ///
     /// ```

@@ -274,6 +274,8 @@ pub enum EngineError {
     },
     /// The reservation is unknown: it expired, or never existed.
     UnknownReservation(HoldId),
+    /// Another request has a reservation of this id, which the caller chose.
+    OtherReservation(HoldId),
     /// The store of the states is not reachable, or has no memory left.
     Unavailable(String),
 }
@@ -289,6 +291,10 @@ impl fmt::Display for EngineError {
                 "{most} reservations are live, which is max_reservations; commit or release some"
             ),
             Self::UnknownReservation(id) => write!(f, "reservation {id} is unknown or expired"),
+            Self::OtherReservation(id) => write!(
+                f,
+                "reservation {id} is of another request; choose an id for each request"
+            ),
             Self::Unavailable(why) => write!(f, "the engine is unavailable: {why}"),
         }
     }

@@ -30,6 +30,8 @@ pub struct HoldTerms {
     pub ttl: Duration,
     /// True if less than the estimate may be granted: the remaining quota, in whole units.
     pub at_most: bool,
+    /// The id that the caller chose for the reservation.
+    pub id: Option<HoldId>,
 }
 
 impl Default for HoldTerms {
@@ -37,6 +39,7 @@ impl Default for HoldTerms {
         Self {
             ttl: Duration::from_secs(300),
             at_most: false,
+            id: None,
         }
     }
 }
@@ -53,6 +56,30 @@ impl HoldTerms {
     pub fn at_most(self) -> Self {
         Self {
             at_most: true,
+            ..self
+        }
+    }
+
+    /// Chooses the id of the reservation, so that the same request can be sent again if its answer is lost: it is
+    /// charged once. Choose 32 random digits for each reservation. The answer's id differs in the first eight, which
+    /// show that the engine made it.
+    ///
+    /// ```
+    /// use earrrl::{Charge, Cost, HoldId, HoldTerms, MemoryEngine};
+    ///
+    /// let engine = MemoryEngine::new(1000)?;
+    /// let rule = engine.prepare_with("tokens", &"fixed-window 1000/1d".parse()?, 1000)?;
+    /// let charge = Charge { rule, key: b"alice", cost: Cost::from_units(100) };
+    /// let terms = HoldTerms::default().id("5b0ece9a00112233445566778899aabb".parse()?);
+    /// let first = engine.hold(&[charge], terms, None)?;
+    /// let again = engine.hold(&[charge], terms, None)?;
+    /// assert_eq!((first.id, again.decision.remaining), (again.id, 900));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn id(self, id: HoldId) -> Self {
+        Self {
+            id: Some(id),
             ..self
         }
     }
@@ -161,6 +188,18 @@ impl Actual<'_> {
                 found.map_or(estimate, |(_, cost)| *cost)
             }
         }
+    }
+}
+
+impl Actual<'_> {
+    /// Returns a rule with a cost for which `is_part` is false; `None` if there is none.
+    #[doc(hidden)]
+    pub fn unknown(&self, is_part: impl Fn(RuleId) -> bool) -> Option<RuleId> {
+        let Self::ByRule(costs) = self else {
+            return None;
+        };
+        let mut rules = costs.iter().map(|(rule, _)| *rule);
+        rules.find(|rule| !is_part(*rule))
     }
 }
 

@@ -38,22 +38,6 @@ impl HoldId {
     pub const fn bits(self) -> u128 {
         self.0
     }
-
-    /// Returns the id's text: 32 hexadecimal digits in lower case.
-    ///
-    /// ```
-    /// assert_eq!(&earrrl::HoldId::from_bits(255).digits()[30..], b"ff");
-    /// ```
-    #[doc(hidden)]
-    #[must_use]
-    pub fn digits(self) -> [u8; 32] {
-        let mut digits = [0; 32];
-        for (byte, pair) in self.0.to_be_bytes().iter().zip(digits.chunks_exact_mut(2)) {
-            let half = |bits: u8| b"0123456789abcdef"[usize::from(bits & 15)];
-            pair.copy_from_slice(&[half(byte >> 4), half(*byte)]);
-        }
-        digits
-    }
 }
 
 impl FromStr for HoldId {
@@ -61,13 +45,10 @@ impl FromStr for HoldId {
 
     /// Parses 32 hexadecimal digits in lower case.
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let halves = text
-            .as_bytes()
-            .split_at_checked(16)
-            .filter(|(_, low)| low.len() == 16);
-        let bits = halves.and_then(|(high, low)| {
-            Some(u128::from(of_digits(high)?) << 64 | u128::from(of_digits(low)?))
-        });
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let bits = Some(text)
+            .filter(|text| text.len() == 32 && text.bytes().all(is_digit))
+            .and_then(|text| u128::from_str_radix(text, 16).ok());
         bits.map(Self).ok_or_else(|| {
             RuleError::syntax("expected 32 hexadecimal digits in lower case".to_owned())
                 .of("reservation")
@@ -75,21 +56,9 @@ impl FromStr for HoldId {
     }
 }
 
-/// Parses 16 hexadecimal digits in lower case; returns `None` for any other character.
-fn of_digits(text: &[u8]) -> Option<u64> {
-    text.iter().try_fold(0, |bits: u64, byte| {
-        let digit = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => return None,
-        };
-        Some(bits << 4 | u64::from(digit))
-    })
-}
-
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(core::str::from_utf8(&self.digits()).unwrap_or_default())
+        write!(f, "{:032x}", self.0)
     }
 }
 

@@ -77,7 +77,7 @@ pub mod internal {
     pub use crate::grammar::{RuleWords, Word};
     pub use crate::held::Held;
     #[cfg(feature = "std")]
-    pub use crate::holds::{DEFAULT_MAX_HOLDS, Reservations};
+    pub use crate::holds::{DEFAULT_MAX_HOLDS, Reservations, share_of_client};
     #[cfg(feature = "std")]
     pub use crate::limiter::StableKey;
     #[cfg(feature = "std")]
@@ -86,6 +86,8 @@ pub mod internal {
     pub use crate::random::Random;
     #[cfg(feature = "std")]
     pub use crate::rules::WordRequest;
+    #[cfg(feature = "std")]
+    pub use crate::rules::reserve::crowded;
     pub use crate::rules::{Judgement, Report, combine, decide_all, grant};
     #[cfg(all(feature = "std", target_os = "linux"))]
     pub use crate::store::StateSummary;

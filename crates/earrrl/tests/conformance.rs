@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
 use earrrl::internal::StateDirectory;
-use earrrl::{Clock, ManualClock, MemoryEngine, Nanos, SystemClock};
+use earrrl::{ManualClock, MemoryEngine, Nanos};
 use earrrl_testing::{Profile, ReferenceEngine, block_on, conformance, interleavings};
 
 #[test]
@@ -29,20 +30,29 @@ fn the_memory_engine_conforms() {
 fn interleavings_in_memory_agree_with_the_list_of_all_charges() {
     let clock = Arc::new(ManualClock::new(Nanos::ZERO));
     let engine = MemoryEngine::with_clock(10_000, clock).unwrap();
-    let compared = block_on(interleavings(&engine, &Profile::EXACT, true));
-    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 10_000);
+    let compared = block_on(interleavings(engine, &Profile::EXACT, true, None));
+    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 15_000);
 }
 
-/// State files hold the rules whose states are words.
+/// State files hold the rules whose states are words, and the reservations of all rules. The engine is restarted
+/// again and again.
+#[cfg(target_os = "linux")]
 #[test]
 fn interleavings_on_state_files_agree_with_the_list_of_all_charges() {
     let path = std::env::temp_dir().join(format!("earrrl-interleavings-{}", std::process::id()));
-    let directory = StateDirectory::open(&path).unwrap();
-    let now = SystemClock::with_anchor(directory.anchor()).now();
-    let clock = Arc::new(ManualClock::new(now));
-    let engine = MemoryEngine::in_directory(10_000, directory, clock).unwrap();
-    let compared = block_on(interleavings(&engine, &Profile::EXACT, true));
-    drop(engine);
-    std::fs::remove_dir_all(path).unwrap();
-    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 5_000);
+    let open = |now| {
+        let directory = StateDirectory::open(&path)
+            .unwrap()
+            .accept_rules_in_memory(true);
+        let clock = Arc::new(ManualClock::new(now));
+        MemoryEngine::in_directory(10_000, directory, clock).unwrap()
+    };
+    let mut restart = |engine, now| {
+        drop(engine);
+        open(now)
+    };
+    let ran = interleavings(open(Nanos::ZERO), &Profile::EXACT, true, Some(&mut restart));
+    let compared = block_on(ran);
+    std::fs::remove_dir_all(&path).unwrap();
+    assert!(compared.unwrap_or_else(|error| panic!("{error}")) > 15_000);
 }

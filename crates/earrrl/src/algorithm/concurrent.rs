@@ -193,10 +193,6 @@ impl Algorithm for Concurrent {
         Replenishment::Steady
     }
 
-    fn given_back(&self, _now: Nanos, _held: &Held, _actual: Cost) -> Duration {
-        Duration::ZERO
-    }
-
     fn last_charge(&self, state: &Tally) -> Option<Nanos> {
         state.newest().map(Nanos::new)
     }

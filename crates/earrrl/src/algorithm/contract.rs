@@ -113,10 +113,6 @@ pub trait Algorithm: Sized {
     /// Returns how used quota comes back. The window in a `RateLimit` header follows from it.
     fn replenishment(&self) -> Replenishment;
 
-    /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;
-    /// zero for other algorithms.
-    fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration;
-
     /// Returns the time of the client's last stored request if a refund must name this time to find
     /// the request; `None` if a refund finds it under the present time too.
     fn last_charge(&self, state: &Self::State) -> Option<Nanos>;

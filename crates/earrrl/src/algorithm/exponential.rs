@@ -22,7 +22,6 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
-use crate::held::Held;
 use crate::parameter;
 
 /// The shortest interval between requests, in periods. It keeps `c/i` finite.
@@ -248,10 +247,6 @@ impl Algorithm for Exponential {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
-    }
-
-    fn given_back(&self, _now: Nanos, _held: &Held, _actual: Cost) -> Duration {
-        Duration::ZERO
     }
 
     fn last_charge(&self, _state: &Measured) -> Option<Nanos> {

@@ -150,7 +150,7 @@ impl Limit {
     /// | recent-average | 1e-9 of the greater of the count before and after |
     /// | windows | exact; a window that has ended stays as it was |
     /// | sliding-log | exact, while the log still has the entry |
-    /// | token-bucket, gcra | exact if nothing else was charged, and until the bucket could be full again; otherwise too little is given back, by at most the refill since then |
+    /// | token-bucket, gcra | exact if nothing else was charged, and until the bucket could be full again; otherwise too little is given back, by at most the refill since then, or what other reservations could have given back |
     /// | exponential | within the difference of the costs |
     /// | concurrent | exact: a commit of any cost gives the places back |
     pub fn commit(
@@ -221,10 +221,13 @@ impl Limit {
         (tally.map(Concurrent::wrap), is_renewed)
     }
 
-    /// Returns the time in which a bucket refills what a commit of `actual` gives back, rounded up;
-    /// zero for other algorithms.
-    pub fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
-        each!(self, limit => limit.given_back(now, held, actual))
+    /// Returns the time in which a bucket refills a cost, rounded up; zero for other algorithms.
+    #[doc(hidden)]
+    pub fn time_to_refill(&self, cost: Cost) -> Duration {
+        match self {
+            Self::TokenBucket(limit) => limit.time_to_refill(cost),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Returns the policy, which decides if denied requests are stored.

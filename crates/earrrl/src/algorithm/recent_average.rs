@@ -27,7 +27,6 @@ use crate::decision::{Wait, duration_from_nanos};
 use crate::duration;
 use crate::error::RuleError;
 use crate::grammar::RuleWords;
-use crate::held::Held;
 use crate::parameter::{self, Rate};
 
 /// Ticks per nanosecond. Whole nanoseconds would be too coarse: a request moves the state by about
@@ -361,10 +360,6 @@ impl Algorithm for RecentAverage {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
-    }
-
-    fn given_back(&self, _now: Nanos, _held: &Held, _actual: Cost) -> Duration {
-        Duration::ZERO
     }
 
     fn last_charge(&self, _state: &Moment) -> Option<Nanos> {

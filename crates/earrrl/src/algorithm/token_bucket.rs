@@ -234,6 +234,11 @@ impl TokenBucket {
         (unused - lost).max(0)
     }
 
+    /// Returns the time in which the pool refills a cost, rounded up.
+    pub(super) fn time_to_refill(&self, cost: Cost) -> Duration {
+        duration_from_nanos(self.wait(self.price(cost)))
+    }
+
     /// Takes back a charge that left the state `charged`, except for what was charged since: later
     /// requests wait until after this one, and keep their turns.
     #[cfg(feature = "std")]
@@ -318,10 +323,6 @@ impl Algorithm for TokenBucket {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Steady
-    }
-
-    fn given_back(&self, now: Nanos, held: &Held, actual: Cost) -> Duration {
-        duration_from_nanos(self.wait(self.unused_ticks(now, held, actual)))
     }
 
     fn last_charge(&self, _state: &Moment) -> Option<Nanos> {

@@ -171,10 +171,6 @@ macro_rules! windowed_terms {
         fn allowance(&self) -> (f64, f64) {
             self.terms.allowance()
         }
-
-        fn given_back(&self, _now: Nanos, _held: &crate::held::Held, _actual: Cost) -> Duration {
-            Duration::ZERO
-        }
     };
 }
 

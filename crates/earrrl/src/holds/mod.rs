@@ -1,28 +1,52 @@
-//! The live reservations of an engine in memory: a bounded number, each under an id that cannot be
-//! guessed, with its expiry.
+//! The reservations of an engine in memory: a bounded number, each under its id, with its expiry.
+//!
+//! A reservation is live until it is committed or expires. A committed one is remembered for a while, so that a
+//! repeated commit, or a repeated reservation under an id that the caller chose, changes nothing.
 
-mod buckets;
-mod changed;
-mod shard;
-mod sharding;
+#[cfg(target_os = "linux")]
+mod record;
+#[cfg(target_os = "linux")]
+mod stored;
 
+use core::cmp::Reverse;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-pub(crate) use buckets::{BucketHold, BucketHolds};
-use shard::Shard;
-pub(crate) use shard::{HeldPart, HeldParts};
-use sharding::{SHARDS, lock};
+use smallvec::SmallVec;
 
 use crate::clock::Nanos;
 use crate::engine::{EngineError, RuleId};
 use crate::hold_id::HoldId;
-use crate::store::table::KeyHasher;
+use crate::rules::reserve::Reserved;
+use crate::store::Identity;
+#[cfg(target_os = "linux")]
+use crate::store::file::records::RecordFile;
+use crate::store::table::{KeyHash, KeyHasher};
 
 /// The default bound on the number of live reservations.
 pub const DEFAULT_MAX_HOLDS: usize = 100_000;
+
+/// The number of shards, a power of two.
+const SHARDS: usize = 16;
+/// The time for which a committed reservation is remembered, unless its place is needed earlier.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// The bits of an id that its caller may choose. The others are a keyed hash of these.
+const CHOSEN: u128 = u128::MAX >> 32;
+/// The number of reservations that a client may always have under a rule.
+const LEAST_SHARE: usize = 64;
+
+/// Returns how many of the `most` reservations of an engine one client of a rule may have: a sixteenth, which
+/// is more than a client can usefully do at a time, so that no client takes the places of all others.
+#[must_use]
+pub fn share_of_client(most: usize) -> usize {
+    (most / 16).max(LEAST_SHARE)
+}
 
 /// The numbers of an engine's reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,45 +64,67 @@ pub struct Reservations {
     pub expired: u64,
 }
 
-/// All live reservations of an engine.
+/// The part of a reservation that concerns one rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldPart {
+    pub(crate) rule: RuleId,
+    /// The hash of the rule's name, which a later process knows the rule by.
+    pub(crate) name: u64,
+    pub(crate) key: KeyHash,
+    pub(crate) reserved: Reserved,
+    /// The place of the part in the file of reservations.
+    pub(crate) record: Option<u32>,
+}
+
+pub(crate) type HeldParts = SmallVec<[HeldPart; 1]>;
+
+/// All reservations of an engine.
 pub(crate) struct Holds {
     shards: [Mutex<Shard>; SHARDS],
-    /// The reservations of the clients of buckets.
-    pub(crate) buckets: BucketHolds,
     /// No reservation expires before this instant, in nanoseconds.
     earliest: AtomicU64,
     live: AtomicUsize,
     most: AtomicUsize,
     committed: AtomicU64,
     expired: AtomicU64,
-    /// The number of reservations so far, from which the ids are derived.
+    /// The number of ids so far, beginning at random, from which the next ones are derived.
     count: AtomicU64,
-    /// Keyed with its own secret, so that ids reveal nothing about the hashes of keys.
+    /// Keyed, so that ids cannot be guessed.
     ids: KeyHasher,
-}
-
-/// The permit for one reservation, which is returned when this is dropped.
-pub(crate) struct Permit<'a>(&'a Holds);
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.0.live.fetch_sub(1, Relaxed);
-    }
+    #[cfg(target_os = "linux")]
+    file: OnceLock<RecordFile>,
+    /// The instant from which the file may be asked for again.
+    #[cfg(target_os = "linux")]
+    next_take: AtomicU64,
+    /// The reservations of an earlier process under each rule that is not prepared yet, by the hash of its name.
+    #[cfg(target_os = "linux")]
+    waiting: Mutex<HashMap<u64, Vec<HoldId>>>,
 }
 
 impl Holds {
-    pub(crate) fn new() -> Result<Self, getrandom::Error> {
-        Ok(Self {
+    /// Returns no reservations. Their ids are derived with a key that only `hasher` knows.
+    pub(crate) fn new(hasher: &KeyHasher) -> Self {
+        let half = |text: &[u8]| hasher.hash_bytes(text).bits().to_ne_bytes();
+        let [high, low] = [half(b"ids of reservations"), half(b"and their other half")];
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&high);
+        key[8..].copy_from_slice(&low);
+        Self {
             shards: Default::default(),
-            buckets: BucketHolds::default(),
             earliest: AtomicU64::new(u64::MAX),
             live: AtomicUsize::new(0),
             most: AtomicUsize::new(DEFAULT_MAX_HOLDS),
             committed: AtomicU64::new(0),
             expired: AtomicU64::new(0),
-            count: AtomicU64::new(0),
-            ids: KeyHasher::random()?,
-        })
+            count: AtomicU64::new(RandomState::new().build_hasher().finish()),
+            ids: KeyHasher::with_key(&key),
+            #[cfg(target_os = "linux")]
+            file: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            next_take: AtomicU64::new(0),
+            #[cfg(target_os = "linux")]
+            waiting: Mutex::default(),
+        }
     }
 
     pub(crate) fn set_most(&self, most: usize) {
@@ -94,100 +140,89 @@ impl Holds {
         Reservations {
             live: self.live.load(Relaxed),
             most: self.most(),
-            bytes: shards.sum::<usize>() + self.buckets.bytes(),
+            bytes: shards.sum(),
             committed: self.committed.load(Relaxed),
             expired: self.expired.load(Relaxed),
         }
     }
 
-    pub(crate) fn rules(&self, id: HoldId, now: Nanos) -> Result<Vec<RuleId>, EngineError> {
-        let (mut shard, place) = self.at(id);
-        shard
-            .rules(place, id, now)
-            .ok_or(EngineError::UnknownReservation(id))
+    /// Returns the id of a new reservation: that of the bits which the caller chose, or one that nobody can guess.
+    pub(crate) fn id(&self, chosen: Option<HoldId>) -> HoldId {
+        let bits = chosen.map_or_else(
+            || {
+                let count = self.count.fetch_add(1, Relaxed);
+                u128::from(self.ids.hash(&count).bits()) << 32 | u128::from(count as u32)
+            },
+            HoldId::bits,
+        );
+        self.marked(bits & CHOSEN)
     }
 
-    /// Takes a permit for one more reservation; returns an error if `most` are live.
-    pub(crate) fn permit(&self) -> Result<Permit<'_>, EngineError> {
+    /// Returns true if the id is that of a reservation of this engine, live or not.
+    pub(crate) fn has_issued(&self, id: HoldId) -> bool {
+        self.marked(id.bits() & CHOSEN) == id
+    }
+
+    fn marked(&self, bits: u128) -> HoldId {
+        let mark = self.ids.hash(&bits).bits() as u32;
+        HoldId::from_bits(u128::from(mark) << 96 | bits)
+    }
+
+    /// Locks the shard in which a reservation is, or will be.
+    pub(crate) fn lock(&self, id: HoldId) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[(id.bits() >> 96) as usize % SHARDS])
+    }
+
+    /// Counts one more live reservation; returns an error if `most` are live.
+    pub(crate) fn count_live(&self) -> Result<(), EngineError> {
         let most = self.most();
-        let permit = Permit(self);
         if self.live.fetch_add(1, Relaxed) < most {
-            return Ok(permit);
+            return Ok(());
         }
-        drop(permit);
+        self.discount_live(1);
         Err(EngineError::Reservations { most })
     }
 
-    /// Stores a reservation, and returns its id.
-    pub(crate) fn insert(
-        &self,
-        permit: Permit<'_>,
-        parts: HeldParts,
-        now: Nanos,
-        ttl: Duration,
-    ) -> HoldId {
-        let count = self.count.fetch_add(1, Relaxed);
-        let nth = count as usize % SHARDS;
-        let most = self.most().div_ceil(SHARDS);
-        let id = |place: u32| self.id(count, place * SHARDS as u32 + nth as u32);
-        let id = lock(&self.shards[nth]).insert(id, parts, (now, now + ttl), most);
-        self.expires(now + ttl);
-        std::mem::forget(permit);
-        id
+    /// Counts the end of live reservations.
+    pub(crate) fn discount_live(&self, ended: usize) {
+        self.live.fetch_sub(ended, Relaxed);
     }
 
-    /// Notes that a reservation expires at this instant. Called after its shard was locked, so that
-    /// [`expire`](Self::expire) either finds the reservation there or resets `earliest` before.
+    /// Stores a reservation in its shard, which the caller has locked.
+    pub(crate) fn insert(&self, shard: &mut Shard, id: HoldId, mut hold: Hold, now: Nanos) {
+        self.expires(hold.expires);
+        let most = self.most().div_ceil(SHARDS);
+        shard.forget(now, most, |parts| self.erase(parts));
+        self.write(id, &mut hold.parts, hold.expires, false);
+        shard.insert(id, hold);
+    }
+
+    /// Notes that a reservation of a locked shard expires at this instant. So [`expire`](Self::expire) finds the
+    /// reservation there, or has set `earliest` before.
     fn expires(&self, at: Nanos) {
         if at.get() < self.earliest.load(Relaxed) {
             self.earliest.fetch_min(at.get(), Relaxed);
         }
     }
 
-    /// Returns an id: the place in the low 32 bits, the low half of the count, and 64 bits of a
-    /// keyed hash, which nobody can guess.
-    fn id(&self, count: u64, place: u32) -> HoldId {
-        let low = u64::from(place) | count << 32;
-        let tag = self.ids.hash(&(count, place)).bits();
-        HoldId::from_bits(u128::from(tag) << 64 | u128::from(low))
-    }
-
-    /// Returns true if the id is that of a reservation of this engine, live or not.
-    pub(crate) fn has_issued(&self, id: HoldId) -> bool {
-        let place = id.bits() as u32;
-        let low = (id.bits() >> 32) as u32;
-        let Some(latest) = self.count.load(Relaxed).checked_sub(1) else {
-            return false;
-        };
-        let count = latest.checked_sub((latest as u32).wrapping_sub(low).into());
-        count.is_some_and(|count| self.id(count, place) == id)
-    }
-
-    fn at(&self, id: HoldId) -> (MutexGuard<'_, Shard>, u32) {
-        let place = id.bits() as u32;
-        (
-            lock(&self.shards[place as usize % SHARDS]),
-            place / SHARDS as u32,
-        )
-    }
-
-    /// Passes the parts of a reservation to `commit`, with true if it was committed before. Marks it
+    /// Passes the parts of a reservation to `commit`, with true if it was committed before, and a function that marks
+    /// it as committed in the file: a process that is killed then does not give back twice. Marks it
     /// as committed unless `commit` returns an error; no other commit or expiry comes in between.
     pub(crate) fn commit<R>(
         &self,
         id: HoldId,
         now: Nanos,
-        commit: impl FnOnce(&[HeldPart], bool) -> Result<R, EngineError>,
+        commit: impl FnOnce(&[HeldPart], bool, &dyn Fn()) -> Result<R, EngineError>,
     ) -> Result<R, EngineError> {
-        let (mut shard, place) = self.at(id);
-        let mut repeated = false;
-        let answer = shard.commit(place, id, now, |parts, is_committed| {
-            repeated = is_committed;
-            commit(parts, repeated)
-        })?;
-        drop(shard);
+        let mut shard = self.lock(id);
+        let mark = |parts: &[HeldPart]| {
+            let mut parts = HeldParts::from_slice(parts);
+            self.write(id, &mut parts, now + REMEMBERED, true);
+        };
+        let commit = |parts: &[HeldPart], repeated| commit(parts, repeated, &|| mark(parts));
+        let (answer, repeated) = shard.commit(id, now, commit)?;
         if !repeated {
-            drop(Permit(self));
+            self.discount_live(1);
             self.committed.fetch_add(1, Relaxed);
         }
         Ok(answer)
@@ -201,9 +236,12 @@ impl Holds {
         now: Nanos,
         renew: impl FnOnce(&mut [HeldPart]) -> Option<Duration>,
     ) -> Result<(), EngineError> {
-        let (mut shard, place) = self.at(id);
-        let expires = |parts: &mut [HeldPart]| renew(parts).map(|ttl| now + ttl);
-        let expires = shard.renew(place, id, now, expires);
+        let mut shard = self.lock(id);
+        let expires = shard.renew(id, now, |parts| {
+            let expires = now + renew(parts)?;
+            self.write(id, parts, expires, false);
+            Some(expires)
+        });
         self.expires(expires.ok_or(EngineError::UnknownReservation(id))?);
         Ok(())
     }
@@ -216,14 +254,176 @@ impl Holds {
         }
         self.earliest.store(u64::MAX, Relaxed);
         for shard in &self.shards {
-            let next = lock(shard).expire(now, |parts| expired.push(parts));
-            self.earliest
-                .fetch_min(next.map_or(u64::MAX, Nanos::get), Relaxed);
+            let mut shard = lock(shard);
+            let next = shard.expire(now, |parts| {
+                self.erase(&parts);
+                expired.push(parts);
+            });
+            self.expires(next.unwrap_or(Nanos::new(u64::MAX)));
         }
-        expired.iter().for_each(|_| drop(Permit(self)));
+        self.discount_live(expired.len());
         self.expired.fetch_add(expired.len() as u64, Relaxed);
         expired
     }
+}
+
+/// Where there are no state files, there is no file of reservations either.
+#[cfg(not(target_os = "linux"))]
+impl Holds {
+    pub(crate) fn has_file(&self) -> bool {
+        false
+    }
+
+    fn write(&self, _id: HoldId, _parts: &mut [HeldPart], _expires: Nanos, _is_committed: bool) {}
+
+    fn erase(&self, _parts: &[HeldPart]) {}
+}
+
+/// Returns the hash of a rule's name by which a later process knows the rule.
+pub(crate) fn hash_of_name(name: &str) -> u64 {
+    let mut hasher = siphasher::sip::SipHasher13::new_with_keys(0, 0);
+    hasher.write(name.as_bytes());
+    hasher.finish()
+}
+
+/// A reservation.
+pub(crate) struct Hold {
+    parts: HeldParts,
+    /// The instant at which a live reservation expires, and a committed one is forgotten.
+    expires: Nanos,
+    is_live: bool,
+}
+
+impl Hold {
+    pub(crate) fn new(parts: HeldParts, expires: Nanos) -> Self {
+        Self {
+            parts,
+            expires,
+            is_live: true,
+        }
+    }
+}
+
+/// The reservations whose ids have the same lowest bits in their mark.
+#[derive(Default)]
+pub(crate) struct Shard {
+    /// Found by the marks of the ids, which are hashes already.
+    holds: HashMap<HoldId, Hold, BuildHasherDefault<Identity>>,
+    /// The instants at which live reservations expire, the earliest first. The entry of one that was committed or
+    /// renewed stays until then, or until most entries are such.
+    due: BinaryHeap<Reverse<(Nanos, HoldId)>>,
+    /// The committed reservations, the oldest first, with the instant at which each is forgotten.
+    committed: VecDeque<(Nanos, HoldId)>,
+}
+
+impl Shard {
+    /// Returns a reservation that is live or committed.
+    fn known(&mut self, id: HoldId, now: Nanos) -> Option<&mut Hold> {
+        self.holds.get_mut(&id).filter(|hold| hold.expires > now)
+    }
+
+    /// Returns the parts of a reservation that is live or committed.
+    pub(crate) fn parts(&mut self, id: HoldId, now: Nanos) -> Option<&[HeldPart]> {
+        self.known(id, now).map(|hold| &hold.parts[..])
+    }
+
+    fn insert(&mut self, id: HoldId, hold: Hold) {
+        let expires = hold.expires;
+        self.holds.insert(id, hold);
+        self.queue(id, expires);
+    }
+
+    fn queue(&mut self, id: HoldId, expires: Nanos) {
+        self.due.push(Reverse((expires, id)));
+        if self.due.len() > 2 * self.holds.len() + 16 {
+            let live = self.holds.iter().filter(|(_, hold)| hold.is_live);
+            self.due = live
+                .map(|(id, hold)| Reverse((hold.expires, *id)))
+                .collect();
+        }
+    }
+
+    /// See [`Holds::commit`]. Also returns true if the reservation was committed before.
+    fn commit<R>(
+        &mut self,
+        id: HoldId,
+        now: Nanos,
+        commit: impl FnOnce(&[HeldPart], bool) -> Result<R, EngineError>,
+    ) -> Result<(R, bool), EngineError> {
+        let hold = self
+            .known(id, now)
+            .ok_or(EngineError::UnknownReservation(id))?;
+        let repeated = !hold.is_live;
+        let answer = commit(&hold.parts, repeated)?;
+        if !repeated {
+            let until = now + REMEMBERED;
+            hold.is_live = false;
+            hold.expires = until;
+            self.committed.push_back((until, id));
+        }
+        Ok((answer, repeated))
+    }
+
+    /// See [`Holds::renew`]. Returns the instant of the expiry; `None` if the reservation is not live, or `renew`
+    /// has refused.
+    fn renew(
+        &mut self,
+        id: HoldId,
+        now: Nanos,
+        renew: impl FnOnce(&mut [HeldPart]) -> Option<Nanos>,
+    ) -> Option<Nanos> {
+        let hold = self.known(id, now).filter(|hold| hold.is_live)?;
+        let expires = renew(&mut hold.parts)?;
+        hold.expires = expires;
+        self.queue(id, expires);
+        Some(expires)
+    }
+
+    /// Removes the reservations that have expired by `now`, and passes the parts of each to
+    /// `expired`. Returns an instant before which none expires.
+    fn expire(&mut self, now: Nanos, mut expired: impl FnMut(HeldParts)) -> Option<Nanos> {
+        while let Some(Reverse((at, id))) = self.due.peek().copied() {
+            if at > now {
+                return Some(at);
+            }
+            self.due.pop();
+            let is_due = |hold: &Hold| hold.is_live && hold.expires <= now;
+            if self.holds.get(&id).is_some_and(is_due)
+                && let Some(hold) = self.holds.remove(&id)
+            {
+                expired(hold.parts);
+            }
+        }
+        None
+    }
+
+    /// Forgets committed reservations that need not be remembered any longer, or whose places are needed
+    /// since there are `most` reservations.
+    fn forget(&mut self, now: Nanos, most: usize, mut erase: impl FnMut(&[HeldPart])) {
+        while let Some((until, id)) = self.committed.front().copied() {
+            if until > now && self.holds.len() < most {
+                break;
+            }
+            self.committed.pop_front();
+            if let Some(hold) = self.holds.remove(&id) {
+                erase(&hold.parts);
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let spilled = self.holds.values().filter(|hold| hold.parts.spilled());
+        let parts: usize = spilled.map(|hold| hold.parts.capacity()).sum();
+        self.holds.capacity() * size_of::<(HoldId, Hold)>()
+            + self.due.capacity() * size_of::<(Nanos, HoldId)>()
+            + self.committed.capacity() * size_of::<(Nanos, HoldId)>()
+            + parts * size_of::<HeldPart>()
+    }
+}
+
+/// Locks a shard, also after a thread has panicked with it: every change leaves it consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::vec::Vec;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use super::shard::{HeldPart, HeldParts, Shard};
+use super::{HeldPart, HeldParts, Hold, Shard};
 use crate::algorithm::{Limit, Mode, State};
 use crate::clock::Nanos;
 use crate::cost::Cost;
@@ -16,6 +16,8 @@ use crate::engine::RuleId;
 use crate::held::Held;
 use crate::hold_id::HoldId;
 use crate::rule::Rule;
+use crate::rules::reserve::Reserved;
+use crate::store::live::LiveHolds;
 use crate::store::table::KeyHash;
 
 const START: Nanos = Nanos::from_secs(1_800_000_000);
@@ -43,21 +45,22 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
         let limit = *rule.limit();
         let all = Cost::from_units(others + 1);
         let state = limit.step(None, START, all, Mode::Charge).0;
-        let part = HeldPart {
-            rule: RuleId(0),
-            version: 0,
-            key: KeyHash::from_bits(1),
+        let live = LiveHolds::default().reserve(1, Cost::ONE, 1, 0).unwrap();
+        let reserved = Reserved {
             held: Held::new(START, Cost::ONE, TTL),
-            in_bucket: None,
+            live,
             is_stored: true,
         };
+        let part = HeldPart {
+            rule: RuleId(0),
+            name: 0,
+            key: KeyHash::from_bits(1),
+            reserved,
+            record: None,
+        };
         let mut holds = Shard::default();
-        holds.insert(
-            |_| ID,
-            HeldParts::from_elem(part, 1),
-            (START, START + TTL),
-            1,
-        );
+        let hold = Hold::new(HeldParts::from_elem(part, 1), START + TTL);
+        holds.insert(ID, hold);
         Arc::new(Self {
             limit,
             holds: Mutex::new(holds),
@@ -87,8 +90,8 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
     /// Returns the charge of the reservation if that is live.
     fn held(&self, now: Nanos) -> Option<Held> {
         let mut held = None;
-        self.holds.lock().unwrap().renew(0, ID, now, |parts| {
-            held = Some(parts[0].held);
+        self.holds.lock().unwrap().renew(ID, now, |parts| {
+            held = Some(parts[0].reserved.held);
             None
         });
         held
@@ -99,11 +102,11 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
     fn mark(&self, now: Nanos, first: impl FnOnce(&Held)) {
         let commit = |parts: &[HeldPart], repeated: bool| {
             if !repeated {
-                first(&parts[0].held);
+                first(&parts[0].reserved.held);
             }
             Ok(())
         };
-        let _unknown = self.holds.lock().unwrap().commit(0, ID, now, commit);
+        let _unknown = self.holds.lock().unwrap().commit(ID, now, commit);
     }
 
     fn commit(&self, now: Nanos) {
@@ -117,15 +120,15 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
 
     fn renew(&self, now: Nanos) {
         if KEEPS_LOCK {
-            self.holds.lock().unwrap().renew(0, ID, now, |parts| {
-                let is_moved = self.move_places(&parts[0].held, now);
-                parts[0].held.at = now;
+            self.holds.lock().unwrap().renew(ID, now, |parts| {
+                let is_moved = self.move_places(&parts[0].reserved.held, now);
+                parts[0].reserved.held.at = now;
                 is_moved.then_some(now + TTL)
             });
         } else if let Some(held) = self.held(now) {
             let is_moved = self.move_places(&held, now);
-            self.holds.lock().unwrap().renew(0, ID, now, |parts| {
-                parts[0].held.at = now;
+            self.holds.lock().unwrap().renew(ID, now, |parts| {
+                parts[0].reserved.held.at = now;
                 is_moved.then_some(now + TTL)
             });
         }
@@ -139,7 +142,7 @@ impl<const MARKS_FIRST: bool, const KEEPS_LOCK: bool> Model<MARKS_FIRST, KEEPS_L
             .expire(now, |parts| expired.push(parts));
         expired
             .iter()
-            .for_each(|parts| self.give_back(&parts[0].held, now));
+            .for_each(|parts| self.give_back(&parts[0].reserved.held, now));
     }
 
     fn free(&self, now: Nanos) -> u64 {

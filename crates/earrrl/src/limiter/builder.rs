@@ -1,6 +1,5 @@
 use core::fmt;
 use core::marker::PhantomData;
-use std::boxed::Box;
 use std::path::PathBuf;
 
 use super::stable::StableKey;
@@ -238,7 +237,6 @@ impl<K: ?Sized, C: Clock, F: FnOnce(Option<Anchor>) -> C> Builder<K, F> {
             rule: self.rule,
             capacity: self.capacity,
             most_bytes: self.most_bytes,
-            buckets: Box::default(),
             keys: PhantomData,
         })
     }

@@ -7,20 +7,16 @@ use core::ops::Deref;
 use std::sync::Arc;
 
 use super::Limiter;
+use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
-use crate::engine::RuleId;
 use crate::error::RuleError;
-use crate::held::{Held, OnExpiry};
-use crate::holds::BucketHold;
+use crate::held::OnExpiry;
 use crate::limiter::verdict::Denied;
 use crate::rules::atomic;
 use crate::rules::grant::{GRANTS, is_tried_again};
-use crate::rules::part::Part;
+use crate::rules::reserve::{Reserved, crowded};
 use crate::store::table::KeyHash;
-
-/// The rule's id among the reservations of a limiter, which has only one rule.
-const ONLY: RuleId = RuleId(0);
 
 /// The reason why nothing was reserved.
 ///
@@ -82,12 +78,7 @@ impl std::error::Error for HoldError {
 pub struct Hold<'a, K: ?Sized, C: Clock> {
     limiter: HeldLimiter<'a, K, C>,
     key: KeyHash,
-    held: Held,
-    /// The reservation among those of its client, if the rule is a bucket.
-    in_bucket: Option<BucketHold>,
-    /// False if the rule let the request pass without storing it, as a leaky dry-run rule that is
-    /// over its limit does.
-    is_stored: bool,
+    reserved: Reserved,
     is_open: bool,
 }
 
@@ -115,22 +106,21 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
         estimate: Cost,
         now: Nanos,
     ) -> Result<Self, HoldError> {
-        let is_bucket = limiter.rule.limit().is_bucket();
-        let in_bucket = is_bucket.then(|| limiter.buckets.reserve(ONLY, key));
         let part = limiter.part(key, estimate);
+        // The caller owns its holds, and bounds their number.
+        let Some(mut reserved) = part.reserve(now, usize::MAX) else {
+            let peeked = atomic::decide(&[part], Mode::Peek, &|| now);
+            return Err(HoldError::Denied(Denied(crowded(peeked, 0))));
+        };
         let decision = atomic::check_with_resets(&[part], now, |_, _| ());
+        part.decided(&mut reserved, &decision, 0, decision.reset_after);
         if !decision.allowed {
-            limiter.buckets.keep(ONLY, key, in_bucket);
             return Err(HoldError::Denied(Denied(decision)));
         }
-        let held = Held::new(now, estimate, decision.reset_after);
-        let is_stored = part.has_stored(&decision, 0);
         Ok(Self {
             limiter,
             key,
-            held,
-            in_bucket,
-            is_stored,
+            reserved,
             is_open: true,
         })
     }
@@ -147,12 +137,12 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn granted(&self) -> Cost {
-        self.held.cost
+        self.reserved.held.cost
     }
 
     /// Returns the instant of the reservation.
     pub fn held_at(&self) -> Nanos {
-        self.held.at
+        self.reserved.held.at
     }
 
     /// Keeps the places of a rule of [`Concurrent`](crate::algorithm::Concurrent) for its timeout from now on.
@@ -170,23 +160,15 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn renew(&mut self) -> bool {
-        let (limiter, now) = (&*self.limiter, self.limiter.clock.now());
-        if !self.is_stored || !limiter.rule.limit().is_concurrent() {
-            return true;
-        }
-        let is_renewed = limiter
-            .part(self.key, self.held.cost)
-            .renew(now, &self.held);
-        if is_renewed {
-            self.held.at = now;
-        }
-        is_renewed
+        let now = self.limiter.clock.now();
+        let part = self.limiter.part(self.key, self.reserved.held.cost);
+        part.renew(&mut self.reserved, now)
     }
 
     /// Corrects the charge to the actual cost; see [`Limit::commit`](crate::Limit::commit). A cost above the estimate is
     /// always charged, at most as the rule's `max_cost`.
     pub fn commit(mut self, actual: Cost) {
-        self.finish(Some(actual.min(self.limiter.rule.max_cost())));
+        self.finish(Some(actual));
     }
 
     /// Gives the estimate back, as a commit of 0.
@@ -205,27 +187,16 @@ impl<'a, K: ?Sized, C: Clock> Hold<'a, K, C> {
 
     fn finish(&mut self, actual: Option<Cost>) {
         self.is_open = false;
-        let Limiter {
-            rule,
-            clients,
-            buckets,
-            clock,
-            ..
-        } = &*self.limiter;
-        let Some(actual) = actual.filter(|_| self.is_stored) else {
-            return buckets.keep(ONLY, self.key, self.in_bucket);
-        };
-        let now = clock.now();
-        // Before the commit: a newer reservation that is committed meanwhile must know of it.
-        let given_back = |held: &Held| rule.limit().given_back(now, held, actual);
-        let held = buckets.correct((ONLY, self.key), self.in_bucket, self.held, given_back);
-        Part {
-            rule,
-            clients,
-            key: self.key,
-            cost: actual,
+        let part = self.limiter.part(self.key, self.reserved.held.cost);
+        match actual {
+            // Other processes may have reservations of the same bucket.
+            Some(actual) => {
+                part.clients
+                    .refunded(self.key, part.rule.limit(), Cost::ZERO);
+                part.correct(&self.reserved, actual, self.limiter.clock.now());
+            }
+            None => part.forget(&self.reserved),
         }
-        .commit(now, &held, actual);
     }
 }
 
@@ -241,7 +212,7 @@ impl<K: ?Sized, C: Clock> Drop for Hold<'_, K, C> {
 impl<K: ?Sized, C: Clock> fmt::Debug for Hold<'_, K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
-            .field("held", &self.held)
+            .field("held", &self.reserved.held)
             .finish_non_exhaustive()
     }
 }

@@ -14,7 +14,6 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use core::time::Duration;
-use std::boxed::Box;
 
 pub use builder::Builder;
 pub use hold::{Hold, HoldError};
@@ -28,7 +27,6 @@ use crate::clock::{Clock, Nanos, SystemClock, Time};
 use crate::cost::Cost;
 use crate::decision::{Action, Outcome, Wait};
 use crate::error::RuleError;
-use crate::holds::BucketHolds;
 use crate::rule::Rule;
 use crate::rules::atomic;
 use crate::rules::part::Part;
@@ -79,8 +77,6 @@ pub struct Limiter<K: ?Sized, C = SystemClock> {
     lag: Duration,
     capacity: usize,
     most_bytes: Option<usize>,
-    /// The live reservations of clients, if the rule is a bucket.
-    buckets: Box<BucketHolds>,
     keys: PhantomData<fn(&K)>,
 }
 

@@ -152,6 +152,7 @@ impl<C: Clock> Turn<'_, C> {
             }
             (_, state) => (state, ()),
         };
+        part.clients.refunded(part.key, limit, part.cost);
         part.clients.update(part.key, limit, now, give_up);
     }
 }

@@ -5,21 +5,23 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use super::MemoryEngine;
-use super::known_part;
-use super::prepared::{Prepared, RuleBlocks};
+use super::prepared::RuleBlocks;
 use crate::algorithm::Mode;
 use crate::clock::{Clock, Nanos};
 use crate::cost::Cost;
 use crate::decision::Decision;
 use crate::engine::{Charge, EngineError, RuleId, are_distinct, merge_charges, restore_places};
-use crate::held::{Held, OnExpiry};
+use crate::held::OnExpiry;
 use crate::hold::{Actual, Committed, HoldTerms, Holding};
 use crate::hold_id::HoldId;
-use crate::holds::{HeldPart, HeldParts, Reservations};
+use crate::holds::{HeldPart, HeldParts, Hold, Reservations, share_of_client};
 use crate::rule::Rule;
 use crate::rules::atomic::{self, Each};
-use crate::rules::grant::{GRANTS, is_tried_again};
+use crate::rules::grant::{GRANTS, is_tried_again, live_for};
 use crate::rules::part::Part;
+use crate::rules::reserve::crowded;
+#[cfg(target_os = "linux")]
+use crate::store::StateError;
 
 impl<C: Clock> MemoryEngine<C> {
     /// Sets the most reservations that may be live at a time; 100 000 by default. A lower bound
@@ -41,7 +43,11 @@ impl<C: Clock> MemoryEngine<C> {
     /// ```
     #[doc(hidden)]
     pub fn reservations(&self) -> Reservations {
-        self.holds.usage()
+        let mut usage = self.holds.usage();
+        let rules = self.rules.load();
+        let clients = rules.iter().map(|known| known.clients.live().bytes());
+        usage.bytes += clients.sum::<usize>();
+        usage
     }
 
     /// Returns the rules of a reservation that is live or was committed lately.
@@ -50,11 +56,14 @@ impl<C: Clock> MemoryEngine<C> {
     /// Returns an error if the reservation is unknown or expired.
     #[doc(hidden)]
     pub fn reserved_rules(&self, id: HoldId) -> Result<Vec<RuleId>, EngineError> {
-        self.holds.rules(id, self.clock.now())
+        let mut shard = self.holds.lock(id);
+        let parts = shard.parts(id, self.clock.now());
+        let rules = parts.map(|parts| parts.iter().map(|part| part.rule).collect());
+        rules.ok_or(EngineError::UnknownReservation(id))
     }
 
     /// Returns true if this engine made a reservation of this id, also if that has expired, or was
-    /// committed so long ago that it is forgotten. The latest 4 billion reservations are known.
+    /// committed so long ago that it is forgotten.
     #[doc(hidden)]
     pub fn has_issued(&self, id: HoldId) -> bool {
         self.holds.has_issued(id)
@@ -63,6 +72,11 @@ impl<C: Clock> MemoryEngine<C> {
     /// Checks a request whose cost is only estimated, and reserves the estimate under all rules if
     /// it is allowed. The estimate is charged at once, so that every decision counts it. A
     /// [`commit`](Self::commit) with the returned id corrects the charge to the actual cost.
+    ///
+    /// If the terms name an id, a repeated request is answered again and charged once, also for a minute after
+    /// the commit. So a request whose answer was lost can be sent again.
+    ///
+    /// One client may have a sixteenth of all reservations under each rule, at least 64, and is denied more.
     ///
     /// A reservation that is not committed within its time to live expires. Its rules then keep the
     /// estimate or release it, as [`Rule::on_expiry`](crate::Rule::on_expiry) says.
@@ -86,8 +100,8 @@ impl<C: Clock> MemoryEngine<C> {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if a charge or the terms are invalid, or if as many reservations are live
-    /// as the engine keeps.
+    /// Returns an error if a charge or the terms are invalid, another request has the id, or as many reservations
+    /// are live as the engine keeps.
     pub fn hold(
         &self,
         charges: &[Charge<'_>],
@@ -113,8 +127,8 @@ impl<C: Clock> MemoryEngine<C> {
         Ok(Holding::new(holding.decision, holding.id, granted))
     }
 
-    /// Reserves under charges of which no two have the same rule and key. If the terms permit less than
-    /// the estimate and another request has used what remained, reserves what remains then.
+    /// Reserves under charges of which no two have the same rule and key. A reservation that exists already is
+    /// answered again.
     fn hold_distinct(
         &self,
         rules: &RuleBlocks,
@@ -122,61 +136,121 @@ impl<C: Clock> MemoryEngine<C> {
         terms: HoldTerms,
         now: Nanos,
     ) -> Result<Holding, EngineError> {
-        let rule = |charge: &Charge<'_>| Some(&rules.get(charge.rule.0 as usize)?.rule);
-        let tries = if terms.at_most { GRANTS } else { 1 };
-        for _ in 1..tries {
-            let holding = self.hold_once(rules, charges, terms, now)?;
-            if !is_tried_again(&holding.decision, charges.iter().filter_map(rule)) {
-                return Ok(holding);
-            }
+        let id = self.holds.id(terms.id);
+        // Locked until the reservation is stored, so that a repeated request waits for the first one.
+        let mut shard = self.holds.lock(id);
+        if let Some(parts) = shard.parts(id, now) {
+            return self.again(rules, charges, (id, parts), now);
         }
-        self.hold_once(rules, charges, terms, now)
+        self.holds.count_live()?;
+        let charged = self.charge_estimates(rules, charges, terms, now);
+        if !matches!(charged, Ok((_, Some(_)))) {
+            self.holds.discount_live(1);
+        }
+        let (decision, parts) = charged?;
+        let Some(parts) = parts else {
+            let nothing = charges.iter().map(|_| Cost::ZERO);
+            return Ok(Holding::new(decision, None, nothing));
+        };
+        let granted: Each<Cost> = parts.iter().map(|part| part.reserved.held.cost).collect();
+        let reserving = charges
+            .iter()
+            .filter_map(|charge| rule_of(rules, charge.rule));
+        let expires = now + live_for(reserving, terms.ttl);
+        let hold = Hold::new(parts, expires);
+        self.holds.insert(&mut shard, id, hold, now);
+        Ok(Holding::new(decision, Some(id), granted))
     }
 
-    #[inline]
-    fn hold_once(
+    /// Returns the answer to a request for a reservation that exists already; an error if that is of another
+    /// request.
+    fn again(
+        &self,
+        rules: &RuleBlocks,
+        charges: &[Charge<'_>],
+        (id, parts): (HoldId, &[HeldPart]),
+        now: Nanos,
+    ) -> Result<Holding, EngineError> {
+        let same = |(charge, part): (&Charge<'_>, &HeldPart)| {
+            charge.rule == part.rule
+                && self.hash(charge.key) == part.key
+                && part.reserved.held.cost <= charge.cost
+        };
+        if charges.len() != parts.len() || !charges.iter().zip(parts).all(same) {
+            return Err(EngineError::OtherReservation(id));
+        }
+        let decision = standing(rules, parts, now)?.let_pass();
+        let granted = parts.iter().map(|part| part.reserved.held.cost);
+        Ok(Holding::new(decision, Some(id), granted))
+    }
+
+    /// Charges the estimates if the request is allowed. If the terms permit less than the estimate and another
+    /// request has used what remained, charges what remains then.
+    fn charge_estimates(
         &self,
         rules: &RuleBlocks,
         charges: &[Charge<'_>],
         terms: HoldTerms,
         now: Nanos,
-    ) -> Result<Holding, EngineError> {
-        let permit = self.holds.permit()?;
+    ) -> Result<(Decision, Option<HeldParts>), EngineError> {
+        let mut tries = if terms.at_most { GRANTS } else { 1 };
+        loop {
+            tries -= 1;
+            let (decision, held) = self.charge_once(rules, charges, terms, now)?;
+            let reserving = charges
+                .iter()
+                .filter_map(|charge| rule_of(rules, charge.rule));
+            if tries == 0 || !is_tried_again(&decision, reserving) {
+                return Ok((decision, held));
+            }
+        }
+    }
+
+    fn charge_once(
+        &self,
+        rules: &RuleBlocks,
+        charges: &[Charge<'_>],
+        terms: HoldTerms,
+        now: Nanos,
+    ) -> Result<(Decision, Option<HeldParts>), EngineError> {
         let mut parts = Each::new();
-        let mut versions = Each::new();
         for charge in charges {
-            let (known, mut part) = self.known_part(rules, charge)?;
+            let (_, mut part) = self.known_part(rules, charge)?;
             if terms.at_most {
                 part.cost = atomic::grant(part, now);
             }
             parts.push(part);
-            versions.push(known.version);
         }
+        let most = share_of_client(self.holds.most());
         let mut held = HeldParts::new();
-        for (nth, charge) in charges.iter().enumerate() {
-            held.push(self.held_part(charge.rule, versions[nth], &parts[nth], now));
+        for (part, charge) in parts.iter().zip(charges) {
+            let Some(mut reserved) = part.reserve(now, most) else {
+                parts
+                    .iter()
+                    .zip(&held)
+                    .for_each(|(part, held)| part.forget(&held.reserved));
+                let peeked = atomic::decide(&parts, Mode::Peek, &|| now);
+                return Ok((crowded(peeked, held.len()), None));
+            };
+            reserved.live.is_foreign = part.clients.file().is_some() && !self.holds.has_file();
+            held.push(HeldPart {
+                rule: charge.rule,
+                name: rules
+                    .get(charge.rule.0 as usize)
+                    .map_or(0, |known| known.name_hash),
+                key: part.key,
+                reserved,
+                record: None,
+            });
         }
-        let decision = atomic::check_with_resets(&parts, now, |nth, reset_after| {
-            held[nth].held = Held::new(now, held[nth].held.cost, reset_after);
-        });
-        if !decision.allowed {
-            held.iter().for_each(|part| self.keep(part));
-            return Ok(Holding::new(
-                decision,
-                None,
-                held.iter().map(|_| Cost::ZERO),
-            ));
+        let mut resets: Each<Duration> = parts.iter().map(|_| Duration::ZERO).collect();
+        let reset = |nth, reset_after| resets[nth] = reset_after;
+        let decision = atomic::check_with_resets(&parts, now, reset);
+        for (nth, part) in parts.iter().enumerate() {
+            part.decided(&mut held[nth].reserved, &decision, nth, resets[nth]);
         }
-        for (nth, part) in held.iter_mut().enumerate() {
-            part.is_stored = parts[nth].has_stored(&decision, nth);
-        }
-        let ttl = live_for(parts.iter().map(|part| part.rule), terms.ttl);
-        let id = self.holds.insert(permit, held, now, ttl);
-        Ok(Holding::new(
-            decision,
-            Some(id),
-            parts.iter().map(|part| part.cost),
-        ))
+        let allowed = decision.allowed;
+        Ok((decision, allowed.then_some(held)))
     }
 
     /// Corrects the charges of a reservation to the actual cost, exactly once: a repeated commit
@@ -195,19 +269,28 @@ impl<C: Clock> MemoryEngine<C> {
     ) -> Result<Committed, EngineError> {
         let now = self.clock.at_or_now(now);
         let rules = self.rules.load();
-        self.holds.commit(id, now, |parts, repeated| {
+        self.holds.commit(id, now, |parts, repeated, mark| {
             if !repeated {
-                accept(parts, &actual)?;
+                let is_part = |rule| parts.iter().any(|part| part.rule == rule);
+                if let Some(rule) = actual.unknown(is_part) {
+                    return Err(EngineError::UnknownRule(rule));
+                }
+                // A process that is killed meanwhile may charge twice, but gives nothing back twice.
+                let is_above = |part: &&HeldPart| {
+                    let estimate = part.reserved.held.cost;
+                    actual.under(part.rule, estimate) > estimate
+                };
+                let correct = |part| self.correct(&rules, part, &actual, now);
+                parts.iter().filter(is_above).for_each(correct);
+                mark();
                 parts
                     .iter()
-                    .for_each(|part| self.correct(&rules, part, &actual, now));
+                    .filter(|part| !is_above(part))
+                    .for_each(correct);
             }
             let decision = standing(&rules, parts, now)?;
-            Ok(Committed::new(
-                decision,
-                parts.iter().map(|part| part.rule),
-                repeated,
-            ))
+            let of = parts.iter().map(|part| part.rule);
+            Ok(Committed::new(decision, of, repeated))
         })
     }
 
@@ -233,9 +316,13 @@ impl<C: Clock> MemoryEngine<C> {
         let now = self.clock.at_or_now(now);
         let rules = self.rules.load();
         self.holds.renew(id, now, |parts| {
-            let are_renewed = parts.iter_mut().all(|part| renew_places(&rules, part, now));
-            let rule = |part: &HeldPart| Some(&rules.get(part.rule.0 as usize)?.rule);
-            are_renewed.then(|| live_for(parts.iter().filter_map(rule), ttl))
+            let renew = |held: &mut HeldPart| {
+                let part = held_part(&rules, held);
+                part.is_none_or(|part| part.renew(&mut held.reserved, now))
+            };
+            let are_renewed = parts.iter_mut().all(renew);
+            let renewed = parts.iter().filter_map(|part| rule_of(&rules, part.rule));
+            are_renewed.then(|| live_for(renewed, ttl))
         })
     }
 
@@ -246,157 +333,83 @@ impl<C: Clock> MemoryEngine<C> {
         self.expire_holds(self.clock.now());
     }
 
+    /// Takes the file of the directory's reservations, if no other process has it by now.
+    #[cfg(target_os = "linux")]
+    pub(super) fn take_file(&self, now: Nanos) -> Result<(), StateError> {
+        if let Some(directory) = &self.directory
+            && self.holds.take_file(directory, now)?
+        {
+            for (place, known) in self.rules.load().iter().enumerate() {
+                let id = RuleId(place as u32);
+                self.holds.attach(known.name_hash, id, &known.clients);
+            }
+        }
+        Ok(())
+    }
+
     fn expire_holds(&self, now: Nanos) {
+        // A file that cannot be taken now is asked for again later.
+        #[cfg(target_os = "linux")]
+        let _ = self.take_file(now);
         let expired = self.holds.expire(now);
         if expired.is_empty() {
             return;
         }
         let rules = self.rules.load();
         for part in expired.iter().flatten() {
-            let rule = rules.get(part.rule.0 as usize).map(|known| &known.rule);
-            match rule.map(|rule| rule.on_expiry()) {
+            match rule_of(&rules, part.rule).map(Rule::on_expiry) {
                 Some(OnExpiry::Release) => {
                     self.correct(&rules, part, &Actual::All(Cost::ZERO), now);
                 }
-                _ => self.keep(part),
+                _ => {
+                    if let Some(known) = held_part(&rules, part) {
+                        known.forget(&part.reserved);
+                    }
+                }
             }
         }
     }
 
-    /// Returns one rule's part of a reservation that is about to be decided. Buckets count it before
-    /// the decision, so that no concurrent commit is missed.
-    fn held_part(&self, rule: RuleId, version: u32, part: &Part<'_>, now: Nanos) -> HeldPart {
-        let key = part.key;
-        let is_bucket = part.rule.limit().is_bucket();
-        let in_bucket = is_bucket.then(|| self.holds.buckets.reserve(rule, key));
-        let held = Held {
-            at: now,
-            cost: part.cost,
-            full_at: now,
-        };
-        HeldPart {
-            rule,
-            version,
-            key,
-            held,
-            in_bucket,
-            is_stored: false,
-        }
-    }
-
-    /// Corrects one rule's charge. The actual cost is at most the rule's `max_cost`: the work is
-    /// done, so the cost cannot be refused.
+    /// Corrects one rule's charge.
     fn correct(&self, rules: &RuleBlocks, part: &HeldPart, actual: &Actual<'_>, now: Nanos) {
-        let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
-        let corrected = known.and_then(|known| {
-            let actual = actual
-                .under(part.rule, part.held.cost)
-                .min(known.rule.max_cost());
-            let (held, actual) = present(known, part, actual, now)?;
-            Some((known, held, actual))
-        });
-        let Some((known, held, actual)) = corrected else {
-            return self.keep(part);
-        };
-        let HeldPart {
-            rule,
-            key,
-            in_bucket,
-            ..
-        } = *part;
-        let given_back = |held: &Held| known.rule.limit().given_back(now, held, actual);
-        // Before the commit: a newer reservation that is committed meanwhile must know of it.
-        let held = self
-            .holds
-            .buckets
-            .correct((rule, key), in_bucket, held, given_back);
-        let rule = &known.rule;
-        let clients = &*known.clients;
-        Part {
-            rule,
-            clients,
-            key,
-            cost: actual,
+        let reserved = &part.reserved;
+        let actual = actual.under(part.rule, reserved.held.cost);
+        if let Some(known) = held_part(rules, part) {
+            known.correct(reserved, actual, now);
         }
-        .commit(now, &held, actual);
-    }
-
-    fn keep(&self, part: &HeldPart) {
-        self.holds.buckets.keep(part.rule, part.key, part.in_bucket);
     }
 }
 
-/// Returns the charge to be corrected and its actual cost under the present version of the rule; `None` if
-/// nothing of the charge is left.
-fn present(known: &Prepared, part: &HeldPart, actual: Cost, now: Nanos) -> Option<(Held, Cost)> {
-    if part.version == known.version {
-        return Some((part.held, actual));
-    }
-    // The estimate went with the states before; only the excess is charged.
-    let is_more = actual > part.held.cost && !known.rule.limit().is_concurrent();
-    is_more.then_some((
-        Held {
-            at: now,
-            full_at: now,
-            ..part.held
-        },
-        actual,
-    ))
+fn rule_of(rules: &RuleBlocks, id: RuleId) -> Option<&Rule> {
+    Some(&rules.get(id.0 as usize)?.rule)
 }
 
-/// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.
-fn live_for<'r>(rules: impl Iterator<Item = &'r Rule>, ttl: Duration) -> Duration {
-    rules
-        .filter_map(|rule| rule.limit().hold_timeout())
-        .fold(ttl, Duration::min)
-}
-
-/// Moves the places that a live reservation has under one rule of concurrent to `now`. Returns false
-/// if they are gone, because the client was reset or the rule was changed.
-fn renew_places(rules: &RuleBlocks, part: &mut HeldPart, now: Nanos) -> bool {
-    let known = rules.get(part.rule.0 as usize).filter(|_| part.is_stored);
-    let Some(known) = known.filter(|known| known.rule.limit().is_concurrent()) else {
-        return true;
-    };
-    let rule = &known.rule;
-    let clients = &*known.clients;
-    let key = part.key;
-    let is_renewed = part.version == known.version
-        && Part {
-            rule,
-            clients,
-            key,
-            cost: part.held.cost,
-        }
-        .renew(now, &part.held);
-    if is_renewed {
-        part.held.at = now;
-    }
-    is_renewed
+/// Returns one rule's part of a reserved request.
+fn held_part<'a>(rules: &'a RuleBlocks, held: &HeldPart) -> Option<Part<'a>> {
+    let known = rules.get(held.rule.0 as usize)?;
+    Some(Part {
+        rule: &known.rule,
+        clients: &known.clients,
+        key: held.key,
+        cost: held.reserved.held.cost,
+    })
 }
 
 /// Returns the decision that a request of cost 1 would get under the rules of a reservation.
 fn standing(rules: &RuleBlocks, parts: &[HeldPart], now: Nanos) -> Result<Decision, EngineError> {
     let mut standing = Each::new();
-    for HeldPart { rule, key, .. } in parts {
-        let (_, part) = known_part(rules, *rule, *key, Cost::ZERO)?;
+    // A rule of an earlier process may be gone.
+    for part in parts.iter().filter_map(|held| held_part(rules, held)) {
         standing.push(Part {
             cost: Cost::ONE,
             ..part
         });
     }
+    if standing.is_empty() {
+        let rule = parts.first().map_or(RuleId(0), |part| part.rule);
+        return Err(EngineError::UnknownRule(rule));
+    }
     Ok(atomic::decide(&standing, Mode::Peek, &|| now))
-}
-
-/// Returns an error if a rule with an actual cost is not part of the reservation.
-fn accept(parts: &[HeldPart], actual: &Actual<'_>) -> Result<(), EngineError> {
-    let Actual::ByRule(costs) = actual else {
-        return Ok(());
-    };
-    let missing = costs
-        .iter()
-        .find(|(rule, _)| parts.iter().all(|part| part.rule != *rule));
-    missing.map_or(Ok(()), |(rule, _)| Err(EngineError::UnknownRule(*rule)))
 }
 
 #[cfg(test)]

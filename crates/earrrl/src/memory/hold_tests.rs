@@ -316,8 +316,10 @@ fn reservations_that_have_ended_leave_memory_unchanged() {
             bytes = engine.reservations().bytes;
         }
     }
-    assert_eq!(engine.reservations().bytes, bytes);
-    assert!((1..100_000).contains(&bytes), "{bytes}");
+    // The reservations are spread over the shards by chance.
+    let last = engine.reservations().bytes;
+    assert!(last <= bytes + bytes / 4, "{last} after {bytes}");
+    assert!((1..150_000).contains(&bytes), "{bytes}");
 }
 
 #[test]
@@ -344,9 +346,17 @@ fn many_reservations_leave_memory_as_it_was() {
     let engine = engine();
     let rule = prepare(&engine, "tokens", "gcra 1000000/s burst=1000000000");
     engine.set_max_reservations(1000);
-    let live: Vec<_> = (0..1000)
-        .map(|_| hold(&engine, &[charge(rule, 1)]))
-        .collect();
+    let of = |client: u64| {
+        let key = &client.to_le_bytes();
+        hold(
+            &engine,
+            &[Charge {
+                key,
+                ..charge(rule, 1)
+            }],
+        )
+    };
+    let live: Vec<_> = (0..1000).map(of).collect();
     let full = engine.reservations().bytes;
     println!("{} bytes per live reservation", full / 1000);
     live.into_iter()
@@ -642,4 +652,143 @@ fn a_commit_after_a_change_corrects_only_the_state_that_was_charged() {
         engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
         assert_eq!(remaining(&engine, rule), expected, "{old}, {new}");
     }
+}
+
+/// A caller whose answer was lost sends the request again under its id.
+#[test]
+fn a_repeated_reservation_is_charged_once() {
+    let engine = engine();
+    let tokens = prepare(&engine, "tokens", "token-bucket 100 refill=1/d");
+    let streams = prepare(&engine, "streams", "concurrent 1 timeout=60s");
+    let both = [charge(tokens, 60), charge(streams, 1)];
+    let terms = HoldTerms::default().id(HoldId::from_bits(u128::MAX / 3));
+    let first = engine.hold(&both, terms, None).unwrap();
+    let again = engine.hold(&both, terms, None).unwrap();
+    assert!(first.id.is_some() && again.decision.allowed);
+    assert_eq!((again.id, again.granted()), (first.id, first.granted()));
+    assert_eq!(
+        (remaining(&engine, tokens), remaining(&engine, streams)),
+        (40, 0)
+    );
+    for other in [&both[..1], &[charge(tokens, 50), charge(streams, 1)]] {
+        let refused = engine.hold(other, terms, None);
+        assert_eq!(
+            refused,
+            Err(EngineError::OtherReservation(first.id.unwrap()))
+        );
+    }
+    let id = first.id.unwrap();
+    engine.commit(id, Actual::All(units(25)), None).unwrap();
+    assert_eq!(engine.hold(&both, terms, None).unwrap().id, first.id);
+    assert!(
+        engine
+            .commit(id, Actual::All(Cost::ZERO), None)
+            .unwrap()
+            .repeated
+    );
+    assert_eq!(remaining(&engine, tokens), 75);
+}
+
+#[test]
+fn a_reservation_is_repeated_by_many_threads_at_once() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "sliding-log 100/1d");
+    for nth in 0..50 {
+        let terms = HoldTerms::default().id(HoldId::from_bits(nth));
+        let reserve = || engine.hold(&[charge(rule, 2)], terms, None).unwrap().id;
+        let ids = thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(reserve));
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert!(ids.iter().all(|id| id.is_some() && *id == ids[0]));
+    }
+    assert_eq!(remaining(&engine, rule), 0);
+}
+
+/// A client that never commits is denied at last, and takes no place of another.
+#[test]
+fn a_client_has_a_share_of_the_reservations() {
+    let engine = engine();
+    engine.set_max_reservations(1600);
+    let rule = prepare(&engine, "tokens", "fixed-window 1000000/1d");
+    let other = prepare(&engine, "other", "fixed-window 1000000/1d");
+    let ask = |charges: &[Charge<'_>]| engine.hold(charges, HoldTerms::default(), None).unwrap();
+    let ids: Vec<_> = (0..100)
+        .map(|_| hold(&engine, &[charge(rule, 1)]))
+        .collect();
+    let denied = ask(&[charge(other, 1), charge(rule, 1)]);
+    assert_eq!((denied.id, denied.decision.rule), (None, 1));
+    assert_eq!(denied.decision.outcome, crate::Outcome::Deny);
+    assert!(denied.decision.is_over(1));
+    assert_eq!(remaining(&engine, other), 1_000_000);
+    let bob = Charge {
+        key: b"bob",
+        ..charge(rule, 1)
+    };
+    assert!(ask(&[bob]).id.is_some() && ask(&[charge(other, 1)]).id.is_some());
+    engine.commit(ids[0], Actual::All(units(1)), None).unwrap();
+    assert!(ask(&[charge(rule, 1)]).id.is_some());
+    assert!(ask(&[charge(rule, 1)]).id.is_none());
+}
+
+/// The estimate went with the state, so a commit must not give back what was spent later.
+#[test]
+fn a_commit_after_a_reset_or_an_eviction_gives_nothing_back() {
+    for text in [
+        "fixed-window 1000/1d",
+        "sliding-counter 1000/1d",
+        "sliding-window 1000/1d",
+        "sliding-log 1000/1d",
+        "token-bucket 1000 refill=1/d",
+        "recent-average 1000/1d half-life=1d",
+        "exponential 1000/1d",
+        "concurrent 1000 timeout=1d",
+    ] {
+        for is_evicted in [false, true] {
+            let engine = engine();
+            let rule = engine.prepare_with("tokens", &text.parse().unwrap(), 1);
+            let rule = rule.unwrap();
+            let is_concurrent = text.starts_with("concurrent");
+            let spend = |key: &[u8], cost| {
+                let cost = units(cost);
+                let charge = Charge { rule, key, cost };
+                if is_concurrent {
+                    hold(&engine, &[charge]);
+                } else {
+                    engine.run(&[charge], Mode::Charge, None).unwrap();
+                }
+            };
+            let id = hold(&engine, &[charge(rule, 100)]);
+            if !is_evicted {
+                engine.reset(rule, b"alice").into_inner().unwrap();
+            } else if is_concurrent {
+                continue;
+            } else {
+                (0..2000_u64).for_each(|key| spend(&key.to_le_bytes(), 500));
+            }
+            let anew = remaining(&engine, rule);
+            spend(b"alice", 100);
+            let spent = remaining(&engine, rule);
+            assert!(spent < anew, "{text}, {is_evicted}");
+            engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
+            assert_eq!(remaining(&engine, rule), spent, "{text}, {is_evicted}");
+        }
+    }
+}
+
+/// A refund fills the bucket earlier, so that more refill is lost while a reservation is live.
+#[test]
+fn a_refund_during_a_reservation_of_a_bucket_is_not_given_back_twice() {
+    let engine = engine();
+    let rule = prepare(&engine, "tokens", "token-bucket 100 refill=1/s");
+    engine.run(&[charge(rule, 50)], Mode::Charge, None).unwrap();
+    let id = hold(&engine, &[charge(rule, 40)]);
+    let refunded = engine.refund(&charge(rule, 50), None, None);
+    refunded.into_inner().unwrap();
+    // Without the reservation, the bucket has been full since the refund.
+    wait(&engine, 45);
+    engine.run(&[charge(rule, 100)], Mode::Check, None).unwrap();
+    assert_eq!(remaining(&engine, rule), 0);
+    engine.commit(id, Actual::All(Cost::ZERO), None).unwrap();
+    assert_eq!(remaining(&engine, rule), 0);
 }

@@ -175,12 +175,11 @@ impl<C: Clock> MemoryEngine<C> {
         directory: StateDirectory,
         clock: C,
     ) -> Result<Self, BuildError> {
-        Self::of(
-            capacity,
-            directory.hasher(),
-            clock,
-            Some(Box::new(directory)),
-        )
+        let hasher = directory.hasher();
+        let engine = Self::of(capacity, hasher, clock, Some(Box::new(directory)))?;
+        #[cfg(target_os = "linux")]
+        engine.take_file(engine.clock.now())?;
+        Ok(engine)
     }
 
     fn of(
@@ -194,7 +193,7 @@ impl<C: Clock> MemoryEngine<C> {
             names: Mutex::default(),
             notices: Mutex::default(),
             hasher,
-            holds: Box::new(Holds::new()?),
+            holds: Box::new(Holds::new(&hasher)),
             clock: Time::new(clock),
             capacity,
             directory,

@@ -189,6 +189,8 @@ impl<C: Clock> MemoryEngine<C> {
                 continue;
             };
             self.prepared_anew(before.get(id.0 as usize), after, place.now);
+            #[cfg(target_os = "linux")]
+            self.holds.attach(after.name_hash, *id, &after.clients);
         }
         names.places.extend(added);
         for (name, (states, bounds)) in stores.0 {

@@ -10,6 +10,7 @@ use std::vec::Vec;
 use super::notice::Notice;
 use crate::clock::Nanos;
 use crate::engine::{EngineError, check_name};
+use crate::holds::hash_of_name;
 use crate::rule::Rule;
 use crate::store::table::sets_for;
 use crate::store::{Clients, StateDirectory, States};
@@ -37,6 +38,8 @@ pub(super) struct Prepared {
     pub(super) rule: Rule,
     pub(super) clients: Arc<Clients>,
     pub(super) capacity: usize,
+    /// The hash of the name, by which reservations in files know the rule.
+    pub(super) name_hash: u64,
     /// The number of times that the rule has begun afresh.
     pub(super) version: u32,
 }
@@ -89,6 +92,7 @@ impl Prepared {
             rule: rule.clone(),
             clients,
             capacity,
+            name_hash: hash_of_name(name),
             version: 0,
         })
     }

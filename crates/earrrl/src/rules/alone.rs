@@ -58,7 +58,7 @@ impl<'a> Part<'a> {
     }
 
     /// Corrects a reservation's estimate to the actual cost.
-    pub(crate) fn commit(&self, now: Nanos, held: &Held, actual: Cost) {
+    pub(super) fn commit(&self, now: Nanos, held: &Held, actual: Cost) {
         if self.commit_at_home(now, held, actual).is_some() {
             return;
         }
@@ -69,7 +69,7 @@ impl<'a> Part<'a> {
 
     /// Moves the places of a live reservation under concurrent to `now`. Returns false if they are
     /// gone.
-    pub(crate) fn renew(&self, now: Nanos, held: &Held) -> bool {
+    pub(super) fn move_places(&self, now: Nanos, held: &Held) -> bool {
         let limit = self.rule.limit();
         let renew = |state| limit.renew(state, now, held);
         self.clients.update(self.key, limit, now, renew)
@@ -79,8 +79,7 @@ impl<'a> Part<'a> {
     /// same limit.
     pub(crate) fn adopt(&self, limit: &Limit, state: Option<State>, now: Nanos) {
         if self.rule.limit() == limit {
-            let store = |_| (state.clone(), ());
-            self.clients.update(self.key, limit, now, store);
+            self.clients.replace(self.key, limit, now, state);
         }
     }
 

@@ -1,4 +1,7 @@
-//! The cost that a reservation is granted if its terms permit less than the estimate.
+//! The cost that a reservation is granted if its terms permit less than the estimate, and the time for which it is
+//! live.
+
+use core::time::Duration;
 
 use crate::algorithm::Policy;
 use crate::cost::Cost;
@@ -31,4 +34,11 @@ pub fn is_tried_again<'r>(decision: &Decision, mut rules: impl Iterator<Item = &
     !decision.allowed
         && decision.remaining > 0
         && rules.all(|rule| rule.limit().policy() == Policy::Leaky)
+}
+
+/// Returns the time for which a reservation is live: at most the timeouts of its rules of concurrent.
+pub fn live_for<'r>(rules: impl Iterator<Item = &'r Rule>, ttl: Duration) -> Duration {
+    rules
+        .filter_map(|rule| rule.limit().hold_timeout())
+        .fold(ttl, Duration::min)
 }

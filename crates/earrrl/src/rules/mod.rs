@@ -14,6 +14,8 @@ pub mod grant;
 #[cfg(feature = "std")]
 pub(crate) mod part;
 #[cfg(feature = "std")]
+pub(crate) mod reserve;
+#[cfg(feature = "std")]
 mod word_request;
 
 #[cfg(feature = "std")]

@@ -7,6 +7,7 @@ use std::{fmt, format};
 
 use super::by_rank::{ByRank, carry};
 use super::file::{self, FileSpec, Opened, StateError, StateFile};
+use super::live::LiveHolds;
 use super::states::{Bounds, States, Under, View};
 use super::table::{Change, KeyHash, KeyHasher, Lookup, Purpose, Table, TableError, Word, fits};
 use crate::algorithm::{Limit, Policy, State};
@@ -237,6 +238,7 @@ impl Clients {
         charged_at: Option<Nanos>,
         cost: Cost,
     ) {
+        self.refunded(key, limit, cost);
         self.update(key, limit, now, |state| {
             let charged_at = charged_at.or_else(|| limit.last_charge(state.as_ref()));
             (
@@ -248,16 +250,65 @@ impl Clients {
 
     /// Removes a client.
     pub(crate) fn reset(&self, key: KeyHash, limit: &Limit, now: Nanos) {
-        self.update(key, limit, now, |_| (None, ()));
+        self.replace(key, limit, now, None);
+    }
+
+    /// Replaces a client's state by another one, which knows nothing of the client's live reservations.
+    pub(crate) fn replace(&self, key: KeyHash, limit: &Limit, now: Nanos, state: Option<State>) {
+        // Commits must not correct the new state, nor charges that came before it be corrected after it.
+        self.forget(key);
+        self.update(key, limit, now, |_| (state.clone(), ()));
+        self.forget(key);
+    }
+
+    fn forget(&self, key: KeyHash) {
+        match &self.kept {
+            Kept::Words(table) => table.forget(key.fingerprint()),
+            Kept::States(states) => states.live().forget(key.fingerprint()),
+        }
+    }
+
+    /// Notes a refund that is about to be made, which makes a bucket full earlier.
+    pub(crate) fn refunded(&self, key: KeyHash, limit: &Limit, cost: Cost) {
+        if limit.is_bucket() {
+            self.live().refunded(key.fingerprint(), cost);
+            self.changed(key);
+        }
+    }
+
+    /// Counts a change that reservations of other processes must know of, if they share the clients.
+    pub(crate) fn changed(&self, key: KeyHash) {
+        if let Kept::Words(table) = &self.kept {
+            table.changed(key.fingerprint());
+        }
+    }
+
+    /// Returns the number of changes of clients like this one, by any process.
+    pub(crate) fn changes(&self, key: KeyHash) -> u64 {
+        match &self.kept {
+            Kept::Words(table) => table.changes(key.fingerprint()),
+            Kept::States(_) => 0,
+        }
+    }
+
+    /// Returns the live reservations of the clients.
+    pub(crate) fn live(&self) -> &LiveHolds {
+        match &self.kept {
+            Kept::Words(table) => table.live(),
+            Kept::States(states) => states.live(),
+        }
     }
 
     /// Removes the clients of this store, which no other rule shares, and returns their number. Requests of
     /// a client that are decided meanwhile come before or after its removal.
     pub(crate) fn clear(&self) -> usize {
-        match &self.kept {
+        self.live().forget_all();
+        let removed = match &self.kept {
             Kept::Words(table) => table.clear(),
             Kept::States(states) => states.each().map(|mut shard| shard.clear()).sum(),
-        }
+        };
+        self.live().forget_all();
+        removed
     }
 
     /// Returns true if a change of the limit from `old` to `new` applies to the states in this store. Otherwise

@@ -3,6 +3,8 @@
 mod by_rank;
 mod clients;
 pub(crate) mod file;
+mod identity;
+pub(crate) mod live;
 mod states;
 pub mod table;
 mod walk;
@@ -13,7 +15,9 @@ pub(crate) use clients::{Clients, Kept};
 #[cfg(target_os = "linux")]
 pub use file::StateSummary;
 pub use file::{StateDirectory, StateError};
-pub(crate) use states::{Bounds, Identity, Shard, States, Under};
+pub(crate) use identity::Identity;
+pub(crate) use live::{GivenBack, LiveHold};
+pub(crate) use states::{Bounds, Shard, States, Under};
 pub(crate) use walk::{Passed, StateRef};
 
 /// Returns the bytes of the table for `capacity` clients of a limit, all of which are allocated

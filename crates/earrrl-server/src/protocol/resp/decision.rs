@@ -71,7 +71,7 @@ pub(super) fn write_reserved(reserved: &Reserved<'_>, several: bool, reply: &mut
     write_pairs(&reserved.answer, several, 2, reply);
     reply.bulk(b"reservation");
     match reserved.id {
-        Some(id) => reply.bulk(&id.digits()),
+        Some(id) => reply.bulk(id.to_string().as_bytes()),
         None => reply.nil(),
     }
     reply.bulk(b"granted");

@@ -273,6 +273,22 @@ impl Folder {
         self.path.join(name.text())
     }
 
+    /// Opens a file that is no state file, or creates it.
+    pub(super) fn open_or_create(&self, name: &str) -> Result<File, StateError> {
+        let path = self.path.join(name);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(
+            &self.file,
+            name,
+            flags | OFlags::NONBLOCK,
+            Mode::RUSR | Mode::WUSR,
+        )
+        .map_err(|error| StateError::io(&path, "open", error))?;
+        let file = File::from(file);
+        self.check(&file, &path)?;
+        Ok(file)
+    }
+
     /// Opens a file that exists, after checking that only this user can use it.
     pub(super) fn open_file(&self, name: &FileName) -> Result<File, StateError> {
         let path = self.path_of(name);

@@ -12,6 +12,7 @@
 //! | 48–55 | the hash of a known key |
 //! | 56–63 | sets |
 //! | 64–71 | capacity in clients |
+//! | 72–79 | a random id, by which reservations know the states that they have charged |
 //! | 80–81 | length of the rule's text |
 //! | 128–4087 | the rule's text when the file was created; see `rule_text.rs` |
 //! | 4088–4095 | checksum of everything before |
@@ -46,6 +47,8 @@ pub(super) struct FileHeader {
     pub(super) known: u64,
     pub(super) sets: u64,
     pub(super) capacity: u64,
+    /// The id of the states in this file.
+    pub(super) id: u64,
     /// The rule's text, with every option spelled out.
     pub(super) rule: String,
 }
@@ -78,7 +81,10 @@ impl FileHeader {
         }
         put(28, &self.hash.to_ne_bytes());
         put(32, &self.key);
-        for (nth, number) in [self.known, self.sets, self.capacity].iter().enumerate() {
+        for (nth, number) in [self.known, self.sets, self.capacity, self.id]
+            .iter()
+            .enumerate()
+        {
             put(48 + 8 * nth, &number.to_ne_bytes());
         }
         let text = self.rule.as_bytes();
@@ -136,6 +142,7 @@ impl FileHeader {
             known: eight(page, 48),
             sets: eight(page, 56),
             capacity: eight(page, 64),
+            id: eight(page, 72),
             rule: String::from_utf8_lossy(rule).into_owned(),
         })
     }
@@ -200,6 +207,7 @@ mod tests {
             known,
             sets,
             capacity,
+            id: 9,
             rule,
         }
     }

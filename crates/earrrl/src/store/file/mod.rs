@@ -30,6 +30,8 @@ mod live;
 #[cfg(target_os = "linux")]
 mod open;
 #[cfg(target_os = "linux")]
+pub(crate) mod records;
+#[cfg(target_os = "linux")]
 mod rule_text;
 mod state_file;
 #[cfg(target_os = "linux")]

@@ -12,6 +12,7 @@
 
 use std::format;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -128,6 +129,7 @@ fn create(
             known: (wanted.known)(&hasher),
             sets: sets_for(wanted.capacity) as u64,
             capacity: wanted.capacity as u64,
+            id: new_id(),
             rule: wanted.limit.text(),
         };
         write(file, path, &header, sibling)
@@ -212,6 +214,8 @@ impl CheckedFile {
             header: FileHeader {
                 sets: sets_for(wanted.capacity) as u64,
                 capacity: wanted.capacity as u64,
+                // A smaller file may lack some clients.
+                id: new_id(),
                 ..self.header.clone()
             },
         };
@@ -255,6 +259,7 @@ impl CheckedFile {
         let (own, table) = map(&self.file, path, sets, self.header.capacity as usize)?;
         let shared = clock(own, self.is_alone, &present, &self.header, wanted)
             .map_err(|fault| fault.of(path).held_by(holders(&self.file)))?;
+        let table = table.in_file(self.header.id);
         let now = now(shared.anchor);
         let swept = if self.is_alone {
             table.sweep(self.limit.greatest(now).max(wanted.limit.greatest(now)))
@@ -413,6 +418,11 @@ pub(super) fn check_hash(
         );
     }
     Ok(hasher)
+}
+
+/// Returns a random id for the states in a new file.
+fn new_id() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Gives a file its length and all of its blocks, so that no write to its memory can fail later.

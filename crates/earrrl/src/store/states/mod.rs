@@ -16,12 +16,13 @@ mod view;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use std::boxed::Box;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shard::OVERHEAD;
-pub(crate) use shard::{Identity, Shard, Under};
+pub(crate) use shard::{Shard, Under};
 pub(crate) use view::{Bounds, View};
 
+use super::live::LiveHolds;
 use super::table::KeyHash;
 use crate::algorithm::Limit;
 use crate::clock::Nanos;
@@ -44,6 +45,8 @@ pub(crate) struct States {
     /// The most clients and the most bytes of one shard.
     shard_clients: AtomicUsize,
     shard_bytes: AtomicUsize,
+    /// The live reservations of the clients, which must know of an eviction.
+    live: Arc<LiveHolds>,
 }
 
 impl States {
@@ -53,7 +56,13 @@ impl States {
             shards: (0..shards).map(|_| OnceLock::new()).collect(),
             shard_clients: AtomicUsize::new(max_clients_per_shard(capacity, shards)),
             shard_bytes: AtomicUsize::new(max_bytes / shards),
+            live: Arc::default(),
         }
+    }
+
+    /// Returns the live reservations of the clients.
+    pub(crate) fn live(&self) -> &Arc<LiveHolds> {
+        &self.live
     }
 
     /// Returns the most bytes of the map.
@@ -91,7 +100,10 @@ impl States {
                 self.shard_bytes.load(Relaxed),
             )
         };
-        let new = |(clients, bytes)| Box::new(Mutex::new(Shard::new(clients, bytes)));
+        let new = |(clients, bytes)| {
+            let live = Arc::clone(&self.live);
+            Box::new(Mutex::new(Shard::new(clients, bytes, live)))
+        };
         let shard = self.shards[shard % self.shards.len()].get_or_init(|| new(bounds()));
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,6 @@
 //! One shard of the map: clients in the order of their last visits, and the bytes that they take.
 
-use core::hash::{BuildHasherDefault, Hasher};
+use core::hash::BuildHasherDefault;
 use std::sync::Arc;
 
 use lru::LruCache;
@@ -8,6 +8,8 @@ use lru::LruCache;
 use super::evict::{Client, ScanBudget, Standing, scan};
 use crate::algorithm::{Limit, State};
 use crate::clock::Nanos;
+use crate::store::identity::Identity;
+use crate::store::live::LiveHolds;
 use crate::store::table::KeyHash;
 
 /// The bytes that a client takes beside its state: the links and the allocation of its node, and its
@@ -21,6 +23,7 @@ pub(crate) struct Shard {
     max_bytes: usize,
     max_clients: usize,
     displaced: u64,
+    live: Arc<LiveHolds>,
     pub(super) scan_budget: ScanBudget,
 }
 
@@ -78,30 +81,15 @@ impl Entry {
     }
 }
 
-/// A hasher that returns the 64-bit integer in its input, for a map whose keys are hashes already, or contain one.
-#[derive(Default)]
-pub(crate) struct Identity(u64);
-
-impl Hasher for Identity {
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 impl Shard {
-    pub(super) fn new(max_clients: usize, max_bytes: usize) -> Self {
+    pub(super) fn new(max_clients: usize, max_bytes: usize, live: Arc<LiveHolds>) -> Self {
         Self {
             states: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
             bytes: 0,
             max_bytes,
             max_clients,
             displaced: 0,
+            live,
             scan_budget: ScanBudget::default(),
         }
     }
@@ -180,6 +168,7 @@ impl Shard {
             if let Some(entry) = self.states.pop(&key) {
                 self.bytes -= entry.bytes();
             }
+            self.live.forget(KeyHash::from_bits(key).fingerprint());
             self.displaced += u64::from(is_active);
         }
         scan.lowest.is_some()

@@ -141,6 +141,9 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
             .swap(victim.entry, entry)
             .ok()?;
         self.count_displaced(fingerprint, &victim, idle);
+        if victim.entry != Entry::EMPTY && !victim.entry.is_claim() {
+            self.forget(victim.entry.fingerprint());
+        }
         Some(Candidate { entry, ..victim })
     }
 

@@ -61,6 +61,8 @@ pub(crate) use slot::Purpose;
 pub use sweep::Swept;
 pub use victim::Order;
 
+use crate::store::live::LiveHolds;
+
 /// The number of slots in a cache line.
 const LINE: usize = 4;
 /// The number of cache lines in a set.
@@ -236,6 +238,36 @@ impl Table {
     /// is built.
     pub(crate) fn bytes_of(capacity: usize) -> Option<usize> {
         sets_for(capacity).checked_mul(SET_BYTES)
+    }
+
+    /// Returns the table with the id of the file in which it is.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn in_file(mut self, id: u64) -> Self {
+        self.raw.live = Arc::new(LiveHolds::in_file(id));
+        self
+    }
+
+    /// Notes that a client's state is forgotten.
+    pub(crate) fn forget(&self, fingerprint: u64) {
+        self.raw.forget(fingerprint);
+    }
+
+    /// Counts a change that reservations of other processes must know of.
+    pub(crate) fn changed(&self, fingerprint: u64) {
+        self.raw.changed(fingerprint);
+    }
+
+    /// Returns the number of changes of clients like this one, by any process.
+    pub(crate) fn changes(&self, fingerprint: u64) -> u64 {
+        self.raw
+            .shard(fingerprint)
+            .changes
+            .load(core::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Returns the live reservations of the table's clients.
+    pub(crate) fn live(&self) -> &Arc<LiveHolds> {
+        &self.raw.live
     }
 
     /// Drops the states that a crash or a damaged file left behind; see `sweep.rs`. No other thread

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 
 use super::entry::{Change, Entry, Word, fingerprint, is_claim};
 use super::hash::KeyHash;
@@ -9,6 +10,7 @@ use super::lines::Lines;
 use super::region::{Region, Shareable};
 use super::slot::{Purpose, Slot, prefetch};
 use super::victim::Order;
+use crate::store::live::LiveHolds;
 
 /// Counters of insertions. There are several, so that processors that insert do not share a cache
 /// line.
@@ -21,6 +23,9 @@ pub(super) struct Shard {
     pub(super) claims: AtomicU64,
     /// The number of clients that were evicted although they were not idle.
     pub(super) displaced: AtomicU64,
+    /// The number of changes that reservations of other processes, or of later ones, must know of, in a table that
+    /// is in a file: clients were forgotten, or something was refunded to a bucket.
+    pub(super) changes: AtomicU64,
 }
 
 // SAFETY: a shard consists of atomic integers.
@@ -73,12 +78,18 @@ pub(super) struct RawReadEntry<'a, S> {
 pub(super) struct RawTable<S, const LINE: usize, const LINES: usize> {
     pub(super) lines: Lines<S, LINE, LINES>,
     shards: Region<Shard>,
+    /// The live reservations of the clients, which must know of an eviction.
+    pub(super) live: Arc<LiveHolds>,
 }
 
 impl Shard {
     pub(super) fn new() -> Self {
-        let [claims, displaced] = [(); 2].map(|()| AtomicU64::new(0));
-        Self { claims, displaced }
+        let [claims, displaced, changes] = [(); 3].map(|()| AtomicU64::new(0));
+        Self {
+            claims,
+            displaced,
+            changes,
+        }
     }
 }
 
@@ -91,13 +102,31 @@ impl<S: Slot, const LINE: usize, const LINES: usize> RawTable<S, LINE, LINES> {
 
     /// Returns a table in the given memory. There must be at least one shard.
     pub(super) fn over(lines: Lines<S, LINE, LINES>, shards: Region<Shard>) -> Self {
-        Self { lines, shards }
+        let live = Arc::default();
+        Self {
+            lines,
+            shards,
+            live,
+        }
     }
 
     /// Returns the shard of a fingerprint. The lowest bit is not used, since it is set in all
     /// fingerprints.
     pub(super) fn shard(&self, fingerprint: u64) -> &Shard {
         &self.shards[(fingerprint >> 1) as usize % self.shards.len()]
+    }
+
+    /// Notes that a client's state is forgotten.
+    pub(super) fn forget(&self, fingerprint: u64) {
+        self.changed(fingerprint);
+        self.live.forget(fingerprint);
+    }
+
+    /// Counts a change that reservations of other processes must know of.
+    pub(super) fn changed(&self, fingerprint: u64) {
+        if self.live.change(fingerprint) {
+            self.shard(fingerprint).changes.fetch_add(1, Relaxed);
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
